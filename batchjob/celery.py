@@ -27,7 +27,7 @@ from batchjob.schedulers.states import JobState
 from batchjob.tracking.outcome import WorkOutcome, outcome_of, returned
 from batchjob.tracking.work import Work, first_record, put_on_record
 
-_NAMESPACE = uuid.UUID("6f1d3c5e-6f0e-4b7e-9a52-6d1f4b0c2a77")  # ours, random
+_NAMESPACE = uuid.UUID("6f1d3c5e-6f0e-4b7e-9a52-6d1f4b0c2a77")  # a random UUID
 _MOST_RETRIES = 10_000
 _OUTCOMES: dict[str | None, WorkOutcome] = {
     "IGNORED": WorkOutcome("success"),

@@ -21,7 +21,7 @@ def secret_file(value: Any) -> str:
     try:
         status = os.stat(path) if path else None
     except OSError:
-        status = None  # it may come later; whoever reads it says so if not
+        status = None  # the file may be created later; reading it reports the error otherwise
     if status:
         _check(path, status)
     return path

@@ -33,7 +33,7 @@ SOURCE = "runs"
 _BATCH = 2000
 _TAKEN = frozenset(Run._fields) & frozenset(JobRecord._fields)
 """What a file may say of a job; accounts, energy and the like are not its author's to claim."""
-_OVERLAP = 5  # seconds; file systems' clocks are coarse
+_OVERLAP = 5  # seconds; file system timestamps are coarse
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Runs:
         self._clock = clock
         self._procfs = procfs
         self._node = os.uname().nodename
-        self._seen: dict[str, _Stamp] | None = None  # files as they were at the last reading
-        self._watermark = ""  # which it gave
+        self._seen: dict[str, _Stamp] | None = None  # state of the files at the last reading
+        self._watermark = ""  # the watermark that the last reading returned
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
@@ -82,7 +82,7 @@ class Runs:
         """See AccountingSource."""
         now = int(self._clock())
         covered = min(epoch_watermark(SOURCE, watermark), now)
-        if watermark != self._watermark:  # the database is not the one that we wrote to
+        if watermark != self._watermark:  # a different database than last time
             self._seen = None
         listed = self._stamps()
         changed = self._changed(listed, covered - _OVERLAP)
@@ -102,10 +102,10 @@ class Runs:
         deleted = tuple(each for each in map(_deleted, graves) if each is not None)
         covered = max(covered, min(int(newest), now))
         yield Batch((), tuple(bad), str(covered), now, gone, deleted=deleted)
-        # Whoever took the batch has written it, or he would not have come back.
+        # The consumer resumes this generator only after it has stored the batch.
         self._seen, self._watermark = listed, str(covered)
         for grave in graves:
-            with contextlib.suppress(OSError):  # not ours: read again, it changes nothing
+            with contextlib.suppress(OSError):  # not permitted: reading it again later is harmless
                 grave.unlink()
 
     def reread(self, since: int, differing: Differing) -> Iterator[Batch]:
@@ -115,7 +115,7 @@ class Runs:
             found, bad = self._records(names[at : at + _BATCH])
             wanted = differing(found)
             differ = [job for job in found if job.key in wanted]
-            # Of a run that was killed the file says for ever that it runs.
+            # The file of a killed run says forever that the run is active.
             kept = tuple(job for job in differ if job.end_time or not self._gone(job.jobid))
             yield Batch(kept, tuple(bad), "", since)
 
@@ -127,7 +127,7 @@ class Runs:
             try:
                 document = read(self._path / name)
                 job, complaints = self._record(document)
-            except FileNotFoundError:  # its retention ended meanwhile
+            except FileNotFoundError:  # removed by retention in the meantime
                 continue
             except OSError as error:
                 bad.append(quarantined(SOURCE, f"{name}: {error.strerror}", ""))
@@ -138,7 +138,7 @@ class Runs:
             begun.append((document.get("start_time") or document["submit_time"], job))
             if complaints:
                 bad.append(quarantined(SOURCE, f"{name}: {'; '.join(complaints)}", repr(job)))
-        # Rows are numbered as they come, which tells runs of one second apart.
+        # Rows are numbered in this order, which distinguishes runs started in the same second.
         return [job for _, job in sorted(begun, key=itemgetter(0))], bad
 
     def _changed(self, listed: Mapping[str, "_Stamp"], since: int) -> dict[str, "_Stamp"]:
@@ -182,7 +182,7 @@ class Runs:
             kept["time_limit_seconds"] = math.ceil(limit)
         job, complaints = decode(kept | {"nodes": [share]}, self.cluster, SOURCE)
         job = job._replace(
-            eligible_time=decoded(document).submit_time,  # with its milliseconds
+            eligible_time=decoded(document).submit_time,  # keeps the milliseconds
             node_list=str(node),
             array_jobid=str(document.get("workflow", "")),
             allocated_nodes=1,
@@ -209,7 +209,7 @@ class Runs:
             return True
         except (OSError, RunFileError):
             return False
-        if document.get("end_time") is not None:  # it has just ended, and is read next time
+        if document.get("end_time") is not None:  # it has just ended, and is read in the next cycle
             return False
         return document.get("node") == self._node and not alive(document, self._procfs)
 
@@ -217,7 +217,7 @@ class Runs:
 class _Stamp(NamedTuple):
     """A file's state."""
 
-    modified: float  # epoch seconds, by the file system's clock
+    modified: float  # epoch seconds, from the file system's clock
     inode: int
     size: int
 

@@ -16,7 +16,7 @@ from batchjob.schedulers.states import JobState
 
 _SUFFIX = ".json"
 _NOT_FAILED = (JobState.COMPLETED, JobState.CANCELLED, JobState.REQUEUED)
-_SHOWN = 10  # candidates that an error names
+_SHOWN = 10  # maximum number of candidates named in an error
 
 
 class UnknownRun(LookupError):
@@ -73,12 +73,12 @@ def job(text: str, data: str = "", user: str | None = None) -> Run:
     if text in ids:
         found = list(_read(directory, [text]))
     else:
-        # Whole names before beginnings: many a short name is the beginning of some UUID.
+        # Full names take precedence over prefixes: many short names are also a prefix of a UUID.
         found = [run for run in _read(directory, ids) if text and text in (run.name, run.record_id)]
         if not found:
             found = list(_read(directory, [each for each in ids if text and each.startswith(text)]))
     found = [run for run in found if user in (None, run.user)]
-    if {run.record_id for run in found} == {text}:  # attempts of one task: the last one
+    if {run.record_id for run in found} == {text}:  # attempts of one task: take the last
         found = [max(found, key=lambda run: (run.restarts or 0, _begun(run)))]
     if len(found) == 1:
         return found[0]
@@ -97,13 +97,13 @@ class Stats(NamedTuple):
     runs: int
     ended: int
     succeeded: int
-    failed: int  # ended, and neither well nor by somebody's wish
-    success_ratio: float | None  # of those that have ended
+    failed: int  # ended, but neither succeeded nor was cancelled or requeued
+    success_ratio: float | None  # of the runs that have ended
     duration_seconds: float
     mean_duration_seconds: float | None
     cpu_seconds: float
     mean_cpu_seconds: float | None
-    peak_memory_bytes: int | None  # of the largest
+    peak_memory_bytes: int | None  # of the run with the highest peak
 
 
 def stats(by: str = "name", runs: Iterable[Run] | None = None, data: str = "") -> list[Stats]:
@@ -151,7 +151,7 @@ def all_runs(data: Path) -> Iterator[Run]:
 def _ids(directory: Path) -> list[str]:
     try:
         names = os.listdir(directory)
-    except FileNotFoundError:  # nothing has run yet
+    except FileNotFoundError:  # no run has been recorded yet
         return []
     return [
         name.removesuffix(_SUFFIX)
@@ -166,7 +166,7 @@ def _read(directory: Path, ids: Iterable[str]) -> Iterator[Run]:
         try:
             document = run_files.read(directory / f"{jobid}{_SUFFIX}")
             run = run_files.decoded(document)
-        except (OSError, RunFileError):  # another user's, deleted meanwhile, damaged
+        except (OSError, RunFileError):  # another user's file, just deleted, or damaged
             continue
         if run.state.live and run.node == node and not run_files.alive(document):
             run = run._replace(state=JobState.VANISHED, state_word="")

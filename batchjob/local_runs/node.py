@@ -11,15 +11,15 @@ RUN_PREFIX = "run-"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 _LAYOUTS = (
-    # `batchjob run` as root or in a cgroup that was handed to it, and as a user with
-    # a systemd of his own (`user@<uid>.service` is made by root, so its uid is true).
+    # `batchjob run` as root or in a delegated cgroup, and as a user with a user instance of
+    # systemd. (`user@<uid>.service` is created by root, so its uid can be trusted.)
     layout(
         "local",
         "local",
         rf"{re.escape(RUNS_DIRECTORY)}/{RUN_PREFIX}(?P<jobid>{_UUID})(?:\.scope)?",
         by_user=True,
     ),
-    # A cgroup that was handed to another user lies elsewhere in the tree.
+    # A cgroup delegated to another user is elsewhere in the tree.
     layout(
         "local-nested",
         "local",

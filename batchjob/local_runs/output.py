@@ -22,11 +22,11 @@ from typing import NamedTuple
 from batchjob.local_runs.directory import plain_file
 
 STREAMS = ("stdout", "stderr")
-_FILES = 8  # of a stream; the first and the newest ones stay
-_LONGEST_LINE = 64 << 10  # longer ones become several records
-_AT_ONCE = 4 << 10  # bytes of a file: a thousand times that, unpacked, at the worst
+_FILES = 8  # files per stream; the first one and the newest ones are kept
+_LONGEST_LINE = 64 << 10  # bytes; longer lines are split into several records
+_AT_ONCE = 4 << 10  # bytes read at once; they decompress to at most a thousand times as much
 _GZIP = 16 + zlib.MAX_WBITS
-_LEVEL = 3  # text comes down to a quarter, at 60 MB/s and more
+_LEVEL = 3  # compresses text to a quarter of its size, at 60 MB/s and more
 
 
 class OutputLine(NamedTuple):
@@ -36,7 +36,7 @@ class OutputLine(NamedTuple):
     stream: str
     whole: bool
     text: bytes  # without the line feed
-    after_gap: bool = False  # what came before it was not kept, for want of room
+    after_gap: bool = False  # output before this line was dropped to stay within the size limit
 
 
 class StreamLog:
@@ -157,7 +157,7 @@ class Reader:
                 self._unpacker = zlib.decompressobj(_GZIP)
             try:
                 yield from self._read_file(path)
-            except FileNotFoundError:  # went while we were at it
+            except FileNotFoundError:  # removed while reading
                 continue
 
     def _read_file(self, path: Path) -> Iterator[OutputLine]:
@@ -169,10 +169,10 @@ class Reader:
                 self._offset += len(data)
                 try:
                     text = self._rest + self._unpacker.decompress(data)
-                except zlib.error:  # damaged: what was read up to here is all there is
+                except zlib.error:  # damaged: keep what was read so far
                     return
                 *lines, self._rest = text.split(b"\n")
-                if len(self._rest) > 2 * _LONGEST_LINE:  # not one of ours
+                if len(self._rest) > 2 * _LONGEST_LINE:  # not written by StreamLog
                     return
                 for line in lines:
                     parsed = parse(line)

@@ -27,8 +27,10 @@ VERSION = 1
 TOMBSTONE = ".deleted"
 """`<uuid>.deleted`, empty: the run was deleted, and whoever keeps a copy is to delete it too."""
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_LARGEST = 1_000_000  # bytes of a file
-_BLOCK, _ROOM = 4096, 512  # filled up with blanks, a file has room for its end on a full disk
+_LARGEST = 1_000_000  # maximum file size in bytes
+# Files are padded with blanks to whole blocks, so that the end of a run can be recorded even when
+# the disk is full.
+_BLOCK, _ROOM = 4096, 512
 
 
 class RunFileError(ValueError):
@@ -65,28 +67,28 @@ class Run(NamedTuple):
     supervisor: SupervisorProcess
     name: str = ""
     group: str = ""
-    submit_line: str = ""  # the command, as one would type it
+    submit_line: str = ""  # the command as typed in a shell
     work_dir: str = ""
     stdout_path: str = ""
     allocated_cpus: float | None = None
     allocated_memory_bytes: int | None = None
     allocated_gpus: int | None = None
     time_limit_seconds: float | None = None
-    io_limit_bytes_per_second: int | None = None  # for reading, and as much for writing
+    io_limit_bytes_per_second: int | None = None  # applies to reads and writes separately
     cpu_list: str = ""  # the CPUs it is bound to, such as 0-3,8
-    reason: str = ""  # why it waits; "None" when it has waited and begun
+    reason: str = ""  # why it is waiting; "None" once a run that waited has started
     end_time: float | None = None
     exit_code: int | None = None
     exit_signal: int | None = None
     cancelled_by: str = ""
     by: str = "run"
-    state_word: str = ""  # finer than the state: success, failed, timeout, error, retry
+    state_word: str = ""  # more specific than the state: success, failed, timeout, error, retry
     tool: str = ""
     parameters: str = ""  # a JSON object
-    error: str = ""  # what went wrong, in words
-    result_type: str = ""  # the type of what it returned; nothing for nothing
-    record_id: str = ""  # its own id, or the one that another system has for it: Celery's task id
-    workflow: str = ""  # what several pieces of work belong to, such as a Celery chain
+    error: str = ""  # error message
+    result_type: str = ""  # type of the return value; "" if nothing was returned
+    record_id: str = ""  # the run's own id, or its id in another system, such as the Celery task id
+    workflow: str = ""  # the group of work it belongs to, such as a Celery chain
     restarts: int | None = None
     wall_seconds: float | None = None
 
@@ -119,8 +121,8 @@ class Run(NamedTuple):
     user_cpu_seconds: float | None = None
     system_cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
-    read_bytes: int | None = None  # fetched from storage by its processes
-    written_bytes: int | None = None  # and sent there
+    read_bytes: int | None = None  # read from storage by its processes
+    written_bytes: int | None = None  # written to storage
 
 
 _STATUS = {JobState.COMPLETED: "success"}
@@ -168,7 +170,7 @@ def _replace(path: Path, data: bytes, durable: bool) -> None:
             if durable:
                 os.fsync(file.fileno())
         Path(temporary).replace(path)
-    except BaseException:  # whatever stops us, no temporary file may stay
+    except BaseException:  # leave no temporary file behind, whatever the reason
         Path(temporary).unlink(missing_ok=True)
         raise
 
@@ -222,7 +224,7 @@ def decoded(document: Mapping[str, Any]) -> Run:
 
 
 _KINDS, _SUPERVISOR_KINDS = get_type_hints(Run), get_type_hints(SupervisorProcess)
-_TOO_LARGE = 2**63  # for a database, and for most else
+_TOO_LARGE = 2**63  # exceeds the integers of databases
 
 
 def _fits(value: Any, kind: Any) -> bool:

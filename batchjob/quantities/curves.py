@@ -13,10 +13,10 @@ class CurveSource:
     metric: str
     kind: SeriesKind
     where: tuple[tuple[str, str], ...] = ()
-    part: str = ""  # the label that tells apart the parts of a job on one node
+    part: str = ""  # the label that distinguishes the parts of a job on one node
     summed: tuple[str, ...] = ()
     scale: float = 1.0
-    of_gpu: bool = False  # a series of a GPU, of which another user may have a part
+    of_gpu: bool = False  # a series of a GPU, which may be shared with another user
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +224,8 @@ class Plot:
     title: str
     curves: tuple[Curve, ...]
     limit: Curve | None = None
-    ceiling: float | None = None  # or a number
-    gpu: bool = False  # only of jobs with GPUs
+    ceiling: float | None = None  # a constant limit, instead of a curve
+    gpu: bool = False  # only for jobs with GPUs
 
 
 PLOTS = (

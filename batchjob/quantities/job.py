@@ -309,6 +309,6 @@ EXECUTABLE_CPU_SECONDS = Quantity(
 )
 # fmt: on
 
-# All of the above, so that none can be forgotten here.
+# Collected from the module's globals, so that no quantity can be left out.
 _ALL: list[Any] = list(globals().values())
 JOB_QUANTITIES = tuple(each for each in _ALL if isinstance(each, Quantity))

@@ -39,8 +39,9 @@ class SampleGroup(NamedTuple):
     """
 
     name: str
-    labels: tuple[str, ...]  # of the metrics; the values, with spaces between, are the key
-    prefix: str = ""  # of its quantities' names, which is left out within; "": it has one alone
+    labels: tuple[str, ...]  # labels of the metrics; their values, joined by spaces, are the key
+    # Prefix of the quantities' names, omitted within the group; "" if the group has only one.
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Quantity:
     name: str
     metric: ExportedMetric
     read: Callable[[JobReading], Any] | None = None
-    labels: tuple[tuple[str, str], ...] = ()  # that tell it from the metric's others
+    labels: tuple[tuple[str, str], ...] = ()  # distinguish it from the metric's other quantities
     group: SampleGroup | None = None
     of_each: Callable[[Any], float] = float
 
@@ -117,16 +118,16 @@ def job_metric(
 class Statistic(StrEnum):
     """The statistic of a series over a period."""
 
-    TOTAL = "total"  # of a counter: its last value, and what it had before each reset
+    TOTAL = "total"  # of a counter: its last value plus the values before each reset
     PEAK = "peak"
     MEAN = "mean"
     COUNT = "count"  # number of samples
-    LATEST = "latest"  # when the last sample was, in epoch seconds; only if that is not long ago
-    RESET = "reset"  # 1 of a counter that restarted; of others there is no number
+    LATEST = "latest"  # epoch seconds of the last sample, if that is recent
+    RESET = "reset"  # 1 for a counter that was reset; otherwise there is no value
 
 
 class SeriesKind(StrEnum):
     """How the values of a metric develop over time."""
 
-    GAUGE = "gauge"  # its values
-    RATE = "rate"  # of a job's own counter, which began at zero with it: its growth per second
+    GAUGE = "gauge"  # the values themselves
+    RATE = "rate"  # the increase per second of a job's counter, which started at zero with the job

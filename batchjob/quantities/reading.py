@@ -31,7 +31,7 @@ class V1(NamedTuple):
 
     file: str
     key: str = ""
-    per_unit: int = 1  # what one unit of the field counts as in the file
+    per_unit: int = 1  # units of the file per unit of the field
 
 
 class V2(NamedTuple):
@@ -142,14 +142,14 @@ class ProcessReading(NamedTuple):
     processes: int | None = None
     threads: int | None = None
     open_files: int | None = None
-    open_files_limit: int | None = None  # of all processes together
+    open_files_limit: int | None = None  # sum over all processes
     cpu_user_seconds: float | None = None
     cpu_system_seconds: float | None = None
     read_bytes: float | None = None
     written_bytes: float | None = None
     read_characters: float | None = None
     written_characters: float | None = None
-    programs: Mapping[str, float] | None = None  # CPU seconds of those that used most
+    programs: Mapping[str, float] | None = None  # CPU seconds of the programs that used most
     network: Mapping[str, Interface] | None = None
 
 
@@ -189,7 +189,7 @@ def job_reading(
         cpu_user_seconds=processes.cpu_user_seconds if user is None else user,
         cpu_system_seconds=processes.cpu_system_seconds if system is None else system,
         threads=processes.threads if threads is None else threads,
-        # Read at two moments.
+        # The two values were read at different times, so the difference may be negative.
         working_set=None if current is None or inactive is None else max(0, current - inactive),
         minor_faults=None if every is None or major is None else every - major,
         cgroup=cgroup,

@@ -14,14 +14,14 @@ class SampleHeader(NamedTuple):
     jobid: str
     user: str
     node: str
-    interval_seconds: float  # from one sample to the next, as a rule
+    interval_seconds: float  # usual time between two samples
 
 
 class SampleKey(NamedTuple):
     """A number of a sample."""
 
     quantity: str
-    of: tuple[str, ...] = ()  # the device, GPU, provider ... it belongs to; () the job as a whole
+    of: tuple[str, ...] = ()  # the device, GPU, provider ... of the number; () for the whole job
 
 
 class JobSample(NamedTuple):

@@ -17,9 +17,9 @@ class UsageColumn:
     name: str
     quantity: Quantity
     statistic: Statistic
-    labels: tuple[tuple[str, str], ...] = ()  # of the series, beside the quantity's own
-    fold: Fold = math.fsum  # the numbers of all nodes into one
-    each_node: bool = True  # has it; the sum without one of them is not the job's
+    labels: tuple[tuple[str, str], ...] = ()  # in addition to the quantity's own
+    fold: Fold = math.fsum  # combines the values of all nodes
+    each_node: bool = True  # a sum that lacks a node is not the job's
 
     @property
     def whole(self) -> bool:
@@ -54,7 +54,7 @@ USAGE_COLUMNS = (
     _some("user_cpu_seconds", job.CPU_USER),
     _some("system_cpu_seconds", job.CPU_SYSTEM),
     _some("throttled_seconds", job.CPU_THROTTLED_SECONDS),
-    # Peaks are summed over nodes, which need not have had them at one time.
+    # Peaks are summed over nodes, although they may have occurred at different times.
     _memory_peak("memory_peak_bytes"),
     _memory_peak("memory_peak_node_bytes", max),
     _peak("memory_limit_bytes", job.MEMORY_LIMIT),

@@ -115,7 +115,7 @@ class Refresher(Generic[T]):
 
     def latest(self) -> Observed[T] | None:
         """The last value; None if there is none or it has expired."""
-        seen = self._published  # one load; the thread may publish meanwhile
+        seen = self._published  # read once, because the thread may publish at any time
         fresh = seen is not None and self._clock() - seen.at <= self._expires_after
         return seen if fresh else None
 
@@ -123,9 +123,9 @@ class Refresher(Generic[T]):
         """Read once, now, in the calling thread."""
         try:
             value = self._read()
-        except Exception as error:  # whatever a source raises must not end its thread
+        except Exception as error:  # no exception of a source may end its thread
             if self._loop.stopping:
-                return  # its connection was closed under it
+                return  # the connection may have been closed during the read
             self.failures += 1
             self._failures_in_a_row += 1
             self.pause = self._pause_after(error)

@@ -97,7 +97,7 @@ def displayable(text: str) -> str:
     return text if text.isascii() else _NOT_UTF8.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-# With line feeds, and the full-width forms that some spreadsheets take for the ASCII ones.
+# Includes control characters, and the full-width forms that some spreadsheets treat as ASCII.
 _BEGIN_FORMULAS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 

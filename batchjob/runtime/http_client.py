@@ -46,7 +46,7 @@ class HttpReply(NamedTuple):
         """The body as JSON; a byte that is not UTF-8 becomes U+FFFD. Raises FetchError."""
         try:
             return json.loads(self.body.decode(errors="replace"))
-        except (ValueError, RecursionError) as error:  # the latter: nested too deeply
+        except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
             start = " ".join(self.body[:60].decode("utf-8", "replace").split())
             raise FetchError("malformed", f"expected JSON, got {start!r}") from error
 
@@ -102,7 +102,8 @@ def fetch(
             )
             response = connection.getresponse()
             received = response.read(limit + 1)
-            if len(received) <= limit and response.length:  # read() with a size is silent about it
+            # read(size) does not report that the body was cut short.
+            if len(received) <= limit and response.length:
                 raise http.client.IncompleteRead(received, response.length)
     if len(received) > limit:
         raise FetchError("too_large", f"{place}: more than {limit} bytes")
@@ -147,7 +148,7 @@ def _connected(
         if late.is_set() or isinstance(error, TimeoutError):
             raise FetchError("deadline", f"{place}: timed out") from error
         raise FetchError(_reason(error), f"{place}: {in_words(error)}") from error
-    if late.is_set():  # a body without a length looks complete when it is cut off
+    if late.is_set():  # a truncated body without Content-Length looks complete
         raise FetchError("deadline", f"{place}: timed out")
 
 
@@ -179,7 +180,7 @@ def _cut_off(connection: socket.socket, give_up: float, late: threading.Event) -
 
     def cut() -> None:
         late.set()
-        with contextlib.suppress(OSError):  # the other side has closed it already
+        with contextlib.suppress(OSError):  # already closed by the peer
             twin.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(max(0.0, give_up - time.monotonic()), cut)

@@ -4,7 +4,7 @@ import os
 import pwd
 
 _KNOWN: dict[int, str] = {}
-_MOST = 10_000  # names kept
+_MOST = 10_000  # maximum number of cached names
 
 
 def login() -> str:

@@ -13,8 +13,8 @@ def printing(program: str, run: Callable[[], int]) -> int:
 
     `run` must not let errors of other files and connections pass that do not name them.
     """
-    if sys.stdout is None:  # closed before the program was started
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (open to the end)
+    if sys.stdout is None:  # stdout was closed before the program started
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (stays open until exit)
     try:
         try:
             return run()

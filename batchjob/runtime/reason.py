@@ -3,7 +3,7 @@
 import re
 import ssl
 
-# What Python puts around OpenSSL's words: "[SSL] PEM lib (_ssl.c:3905)".
+# What Python adds around OpenSSL's messages: "[SSL] PEM lib (_ssl.c:3905)".
 _AROUND = re.compile(r"^\[[^]]*\] | \(_ssl\.c:\d+\)$")
 
 

@@ -14,9 +14,8 @@ class RoundRobinQueue(Generic[T]):
     def __init__(self, longest_line: int) -> None:
         """`longest_line`: the maximum number of waiting items of one client."""
         self._longest_line = longest_line
-        self._lines: dict[
-            Hashable, deque[T]
-        ] = {}  # none is empty; the next to be served comes first
+        # No line is empty; the first one is served next.
+        self._lines: dict[Hashable, deque[T]] = {}
         self._size = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -79,5 +78,5 @@ class RoundRobinQueue(Generic[T]):
         line = self._lines.pop(client)
         item = line.popleft()
         if line:
-            self._lines[client] = line  # behind the others
+            self._lines[client] = line  # moves to the end
         return item

@@ -14,4 +14,4 @@ def notify(state: str) -> None:
         try:
             sender.sendto(state.encode(), address)
         except OSError:
-            return  # the service manager is gone; the service is not
+            return  # the service runs on without a service manager

@@ -44,7 +44,8 @@ class UnavailableError(SettingsError):
 
 def cannot_listen(where: object, error: OSError) -> SettingsError:
     """The error for an address that cannot be bound, either for now or at all."""
-    why = str(error.strerror or error).partition(" (while attempting")[0]  # socket.create_server
+    # socket.create_server() adds the rest.
+    why = str(error.strerror or error).partition(" (while attempting")[0]
     text = f"web.listen-address: cannot listen on {where}: {why}"
     passing = error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
     return UnavailableError(text) if passing else SettingsError(text)
@@ -138,7 +139,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # `--since -5d` has a value: a flag does not begin with a digit.
+        # No flag starts with a digit, so the `-5d` of `--since -5d` is a value.
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> Any:
@@ -323,7 +324,7 @@ def nearest(name: str, known: Any) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-_FEW, _FEWER = 12, 5  # names that are listed: if there are no others, and of many
+_FEW, _FEWER = 12, 5  # maximum names listed: as a complete list, as examples
 
 
 def suggested(name: str, known: Sequence[str]) -> str:

@@ -57,8 +57,8 @@ OUTPUT_LIMIT = 512 * 1024 * 1024
 _STDERR_SHOWN = 300
 _CHUNK = 1 << 16
 
-# What a scheduler's client needs to find its configuration; all else (locale, SLURM_JOB_ID,
-# SQUEUE_FORMAT, SACCT_FORMAT ...) changes what it prints.
+# Variables that a scheduler's client needs to find its configuration. All others (locale,
+# SLURM_JOB_ID, SQUEUE_FORMAT, SACCT_FORMAT ...) would change its output.
 _KEPT = (
     "PATH", "HOME", "USER", "LOGNAME", "KRB5CCNAME", "LD_LIBRARY_PATH",
     "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SACK_SOCKET",
@@ -102,7 +102,7 @@ def call(
         ) from error
     try:
         stdout, stderr = _read(process, argv[0], begun + timeout, timeout, output_limit)
-    except BaseException:  # also KeyboardInterrupt: no program may be left behind
+    except BaseException:  # including KeyboardInterrupt: leave no process running
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         raise
@@ -210,5 +210,5 @@ def json_object(output: bytes, decoder: json.JSONDecoder = _DECODER) -> dict[str
         found, _ = decoder.raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise NotJsonError(f"expected a JSON object: {error}") from error
-    assert isinstance(found, dict)  # it begins with a brace
+    assert isinstance(found, dict)  # the text starts with a brace
     return found

@@ -153,7 +153,7 @@ def energy(value: Any) -> float:
     raise ValueError(f"expected an energy such as 5000 (joules), 20 MJ or 1.5 kWh, got {value!r}")
 
 
-_UNIX_SOCKET = re.compile(r"unix:(//)?/(?!/)")  # without a host
+_UNIX_SOCKET = re.compile(r"unix:(//)?/(?!/)")  # a URL without a host
 
 
 def service_url(value: Any) -> str:

@@ -32,9 +32,9 @@ class Unfinished(NamedTuple):
 class Deleted(NamedTuple):
     """A record deleted by a user, to be deleted from the database as well."""
 
-    source: str  # of the record, JobRecord.source
+    source: str  # JobRecord.source of the record
     jobid: str
-    uid: int | None  # only if it is this user's; None: whosever
+    uid: int | None  # delete only if the job is this user's; None: any user's
 
 
 class Batch(NamedTuple):
@@ -46,18 +46,18 @@ class Batch(NamedTuple):
 
     jobs: tuple[JobRecord, ...]
     quarantined: tuple[Quarantined, ...]
-    watermark: str  # opaque to all but the source; `read()` goes on from it
-    covered_until: int  # epoch seconds; for a progress bar and for "how far behind are we"
-    vanished: tuple[str, ...] = ()  # job ids out of `unfinished`
-    runaway: tuple[str, ...] = ()  # said to run by accounting, unknown to the controller
-    deleted: tuple[Deleted, ...] = ()  # records of this source's own
-    late: bool = False  # its records came late: read the last days again
+    watermark: str  # opaque to the caller; `read()` continues from it
+    covered_until: int  # epoch seconds; used for progress bars and to report the delay
+    vanished: tuple[str, ...] = ()  # job ids from `unfinished`
+    runaway: tuple[str, ...] = ()  # running according to accounting, unknown to the controller
+    deleted: tuple[Deleted, ...] = ()  # records of this source
+    late: bool = False  # some records were late: read the last days again
 
 
 class AccountingSource(Protocol):
     """A source of one scheduler's job records."""
 
-    name: str  # as in the registry; `JobRecord.source` and poll_state have it
+    name: str  # the name in the registry, `JobRecord.source` and poll_state
     cluster: str
 
     def check(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class SubmittedJob(NamedTuple):
 class ScriptSource(Protocol):
     """A source that has the batch scripts of jobs."""
 
-    script_bytes: int  # to be kept of each; 0: none are wanted
+    script_bytes: int  # maximum size of a stored script; 0: store no scripts
 
     def script(self, job: SubmittedJob) -> str:
         """The script with which the job was submitted, "" for none; raises SchedulerError."""

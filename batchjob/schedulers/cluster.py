@@ -40,8 +40,8 @@ class ClusterNode(NamedTuple):
     gpus_allocated: int | None = None
     reason: str = ""
     reason_since: int | None = None
-    failures: int | None = None  # seen by us, see collectors/cluster/failures.py
-    gpu_models: tuple[GpuModel, ...] = ()  # where the scheduler tells them apart
+    failures: int | None = None  # counted by the collector, see collectors/cluster/changes.py
+    gpu_models: tuple[GpuModel, ...] = ()  # if the scheduler distinguishes GPU models
 
     @property
     def usable(self) -> bool:
@@ -95,7 +95,7 @@ class Partition(NamedTuple):
     name: str
     accepts_jobs: bool | None
     starts_jobs: bool | None
-    cpus_limit: int | None = None  # that its jobs may hold at once
+    cpus_limit: int | None = None  # maximum number of CPUs that its jobs may use at the same time
 
 
 class FairShare(NamedTuple):

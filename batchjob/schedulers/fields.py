@@ -12,8 +12,8 @@ from batchjob.schedulers.records import RAW_LIMIT, Quarantined
 
 T = TypeVar("T")
 
-TEXT_LIMIT = 16_384  # characters of a job's name, submit line ... that are kept
-_LATEST = 2**40  # seconds; a "time" beyond is a number of something else
+TEXT_LIMIT = 16_384  # maximum length of a job's name, submit line ...
+_LATEST = 2**40  # seconds; a larger number is not a time
 
 
 class RowError(ValueError):

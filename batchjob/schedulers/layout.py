@@ -32,17 +32,19 @@ class Layout(NamedTuple):
 
     name: str
     manager: str
-    parents: tuple[re.Pattern[str], ...]  # the directories that lead to the job's
+    parents: tuple[re.Pattern[str], ...]  # the directories above the job's
     job: re.Pattern[str]  # the job's own directory
     versions: frozenset[int] = V1_AND_V2
-    anywhere: bool = False  # the path may begin in any directory, not only at the mount
-    decode: Callable[[str], str] | None = None  # from the jobid in the path to the accounting's
-    steps: re.Pattern[str] | None = None  # what a path below the job's directory means
-    jobid_variable: str | None = None  # where a process of the job has the id, if the path has not
-    nests: bool = False  # other jobs' trees may stand inside; then it is their host, no job
+    anywhere: bool = False  # the path may start in any directory, not only at the mount point
+    decode: Callable[[str], str] | None = None  # jobid in the path → jobid in accounting
+    steps: re.Pattern[str] | None = None  # the meaning of a path below the job's directory
+    # Environment variable with the job id, if the path does not have it.
+    jobid_variable: str | None = None
+    nests: bool = False  # may contain the trees of other jobs; it is then a host and not a job
     enabled: bool = True
-    by_user: bool = False  # the job's user makes the directory, so its owner is the job's
-    submitted_at: Callable[[str], float | None] | None = None  # what the alias says of that
+    # The job's user creates the directory, so the directory's owner is the job's owner.
+    by_user: bool = False
+    submitted_at: Callable[[str], float | None] | None = None  # from the alias, if possible
 
     @property
     def owner(self) -> Literal["path-uid", "directory", "process"]:
@@ -58,7 +60,7 @@ class LayoutMatch(NamedTuple):
 
     layout: Layout
     manager: str
-    jobid: str  # where `jobid_variable` is set: an alias, until a process was asked
+    jobid: str  # with `jobid_variable`: an alias, until the id has been read from a process
     uid: int | None = None
     started_at: float | None = None
     submitted_at: float | None = None
@@ -69,8 +71,8 @@ class LayoutMatch(NamedTuple):
 class JobStep(NamedTuple):
     """The purpose of a directory of a job."""
 
-    name: str | None  # 0, batch, extern, 0+1; None at the job itself or without steps
-    role: Role  # `scheduler`: processes of slurmstepd and its like, not the user's
+    name: str | None  # 0, batch, extern, 0+1; None for the job itself or without steps
+    role: Role  # `scheduler`: processes of slurmstepd and the like, not the user's
     task: str | None = None
 
 
@@ -155,4 +157,4 @@ def step_of(job: LayoutMatch, below: str) -> JobStep | None:
     return JobStep(groups.get("step"), role, groups.get("task"))
 
 
-_ROLES: tuple[Role, ...] = ("scheduler", "task", "user")  # the innermost first
+_ROLES: tuple[Role, ...] = ("scheduler", "task", "user")  # innermost first

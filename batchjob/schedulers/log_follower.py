@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from batchjob.schedulers.accounting import SourceError
 
-_LINES = 2000  # in one chunk
-_LONGEST = 64 * 1024 * 1024  # bytes of one line; what is longer is cut into several
+_LINES = 2000  # lines per chunk
+_LONGEST = 64 * 1024 * 1024  # maximum bytes of a line; longer lines are split
 _HEAD = 1024
 
 
@@ -59,7 +59,7 @@ def follow(
                 offset = mark.offset if mark is not None and at == 0 else 0
                 yield from _chunks(file, offset, begins, last=last)
         except FileNotFoundError:
-            # It was renamed meanwhile; the watermark before it leads here again.
+            # The file was renamed in the meantime. The last watermark still finds it.
             return
         except OSError as error:
             raise SourceError(f"{path}: {error.strerror}") from error
@@ -74,7 +74,7 @@ def _todo(files: Sequence[Path], known: dict[str, Any]) -> tuple[list[Path], _Ma
         mark = _Mark(int(known["inode"]), int(known["offset"]), str(known["head"]))
         marked = [path.stat().st_ino == mark.inode for path in files]
         for at in sorted(range(len(files)), key=lambda each: not marked[each]):
-            # A copy, made before the file was truncated, has another inode.
+            # The copy of a file that was then truncated has a different inode.
             if (marked[at] or mark.offset >= _HEAD) and _begins_as(files[at], mark):
                 return list(files[at:]), mark
     except (KeyError, ValueError, TypeError) as error:

@@ -21,15 +21,15 @@ class GpuNames(NamedTuple):
     numbers: Literal["listed", "visible", "index", "minor"]
     """`listed`: places in the scheduler's own list of GPUs; `visible`: as in CUDA_VISIBLE_DEVICES;
     `index`: the driver's; `minor`: of the device file."""
-    pci_order: bool = False  # visible ones follow the PCI bus
+    pci_order: bool = False  # visible GPUs are in PCI bus order
 
 
 class NodeSide(NamedTuple):
     """The traces of one manager's jobs on a compute node."""
 
-    manager: str  # the label `manager`
+    manager: str  # value of the label `manager`
     layouts: tuple[Layout, ...] = ()
-    trees: re.Pattern[str] | None = None  # directories that only it makes
+    trees: re.Pattern[str] | None = None  # directories that only this manager creates
 
     variables: Mapping[str, str] = {}  # info label → variable in its jobs' environment
     further_variables: frozenset[str] = frozenset()  # others that `own_variables` or `cpus` read
@@ -42,16 +42,16 @@ class NodeSide(NamedTuple):
     jobid_of_title: Callable[[bytes], str | None] | None = None
     """The job's id in the title of a starter of root's."""
 
-    gpu_variables: str = ""  # a regular expression: names of variables that tell a job's GPUs
+    gpu_variables: str = ""  # regular expression for the names of variables with a job's GPUs
     gpus_of_files: Callable[[Sequence[str], str, str], GpuNames | None] | None = None
     """By files that root has written, from the scheduler's directories, job id and host name."""
     gpus_of_variables: Callable[[Sequence[Environment]], Iterable[GpuNames]] | None = None
     """By the environments of the job's processes, the most trustworthy first."""
-    gpu_shards: str = ""  # the variable with the shards of GPUs that a job holds
-    lists_devices: bool = True  # its devices cgroup of version 1 lists what a job may open
+    gpu_shards: str = ""  # the variable with the number of GPU shards of a job
+    lists_devices: bool = True  # on cgroup v1, its devices cgroup lists what a job may open
 
     daemons: frozenset[str] = frozenset()  # its processes on a compute node (/proc/<pid>/comm)
-    advice: str = ""  # what makes it use cgroups; "" for one that is no scheduler
+    advice: str = ""  # how to enable cgroups; "" if it is not a scheduler
     controllers: Mapping[tuple[int, str], str] = {}
     """What brings a controller into its tree, by cgroup version and controller."""
 
@@ -65,7 +65,7 @@ class NodeSide(NamedTuple):
         return {label: environ[name] for label, name in wanted.items() if environ.get(name)}
 
 
-_LONGEST_LIST = 4096  # characters; the environment belongs to the user and may be huge
+_LONGEST_LIST = 4096  # maximum characters; users control the environment, and it may be huge
 
 
 def listed(text: str | None) -> list[str]:

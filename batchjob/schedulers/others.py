@@ -20,12 +20,14 @@ def _pod_uid(text: str) -> str:
 
 _POD = r"pod(?P<jobid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
 
-# HTCondor: src/condor_utils/proc_family_direct_cgroup_v*.cpp. `condor`, the EXECUTE directory with
-# `_` for `/`, the slot's name. The job's id is not in it, so the slot stands for the job.
+# HTCondor: src/condor_utils/proc_family_direct_cgroup_v*.cpp. The name consists of `condor`, the
+# EXECUTE directory with `_` for `/`, and the slot's name. It does not contain the job's id, so the
+# slot is used instead.
 _CONDOR_JOB = r"condor_(?:.*?_(?=slot\d))?(?P<jobid>.+?)(?:\.slice)?"
 
 _FLUX = (
-    # Flux: src/modules/sdexec; units of the flux user's own systemd. The uid in the path is his.
+    # Flux: src/modules/sdexec. The units belong to the flux user's systemd instance, and the uid in
+    # the path is that user's.
     *(
         layout(
             f"flux{suffix}",
@@ -47,7 +49,7 @@ _HTCONDOR = (
     ),
 )
 _OAR = (
-    # OAR: sources/core/tools/job_resource_manager_{cgroups,systemd}.pl; a login may hold `_`.
+    # OAR: sources/core/tools/job_resource_manager_{cgroups,systemd}.pl; a login may contain `_`.
     layout("oar-v1", "oar", r"oar/(?P<login>.+)_(?P<jobid>\d+)", versions=V1),
     layout(
         "oar-v2",
@@ -57,7 +59,7 @@ _OAR = (
     ),
 )
 _GRID_ENGINE = (
-    # Grid Engine with the community's wrapper of the shepherd; task 0 is a job that is no array.
+    # Grid Engine with the community's wrapper of the shepherd. Task 0: the job is not an array.
     layout(
         "sge",
         "sge",
@@ -67,15 +69,16 @@ _GRID_ENGINE = (
     ),
 )
 _JOBLET = (
-    # Joblet: a short number or a UUID; older versions without the service.
+    # Joblet: the id is a short number or a UUID. Older versions lack the service.
     *(
         layout(name, "joblet", rf"joblet\.slice/{between}job-(?P<jobid>[\w-]+)", versions=V2)
         for name, between in (("joblet", r"joblet\.service/"), ("joblet-old", ""))
     ),
 )
 _KUBERNETES = (
-    # Kubernetes: pkg/kubelet/cm; the cgroupfs driver's names, then the systemd driver's. A pod of
-    # quality "guaranteed" has no level of its own. Slurm's nodes may be pods.
+    # Kubernetes: pkg/kubelet/cm. The names of the cgroupfs driver come first, then those of the
+    # systemd driver. There is no directory level for the QoS class "Guaranteed". Nodes of Slurm may
+    # run in pods.
     *(
         layout(name, "kubernetes", path, decode=_pod_uid, nests=True)
         for name, path in (
@@ -91,7 +94,7 @@ _KUBERNETES = (
     ),
 )
 _LIBVIRT = (
-    # libvirt: a virtual machine is no batch job, unless the site says so.
+    # libvirt: a virtual machine is not a batch job unless the site says so.
     layout(
         "libvirt-systemd",
         "libvirt",

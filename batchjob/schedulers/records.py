@@ -25,7 +25,7 @@ class NodeShare(NamedTuple):
 class StepRecord(NamedTuple):
     """A step of a Slurm job. Its key is the job's key and `step`."""
 
-    step: str  # "batch", "extern", "interactive", "0", in a het job "0+1"
+    step: str  # "batch", "extern", "interactive", "0"; in a het job "0+1"
     state: JobState
     state_word: str
     name: str = ""
@@ -43,7 +43,7 @@ class StepRecord(NamedTuple):
     system_cpu_seconds: float | None = None
     cpu_seconds: float | None = None
     peak_task_memory_bytes: int | None = None  # of its largest task
-    memory_bytes: int | None = None  # its tasks' peaks, summed
+    memory_bytes: int | None = None  # sum of its tasks' peaks
     read_bytes: int | None = None
     written_bytes: int | None = None
     energy_joules: int | None = None
@@ -72,12 +72,12 @@ class JobRecord(NamedTuple):
     jobid: str
     submit_time: int
     state: JobState
-    state_word: str  # the scheduler's own
+    state_word: str  # as the scheduler calls it
     source: str  # the name of the source, such as "sacct"
     run: int = 1
-    record_id: str = ""  # the scheduler's own number of this record (Slurm's DBIndex)
+    record_id: str = ""  # the scheduler's own id of this record (Slurm's DBIndex)
     sluid: str = ""
-    # Who and where.
+    # Owner and place.
     user: str = ""
     uid: int | None = None
     group: str = ""
@@ -87,36 +87,36 @@ class JobRecord(NamedTuple):
     name: str = ""
     reservation: str = ""
     priority: int | None = None
-    # When.
-    expected_start_time: float | None = None  # expected start of a pending job, from the scheduler
+    # Times.
+    expected_start_time: float | None = None  # of a pending job, according to the scheduler
     eligible_time: float | None = None
     start_time: float | None = None
     end_time: float | None = None
     elapsed_seconds: float | None = None
     suspended_seconds: int | None = None
-    time_limit_seconds: int | None = None  # None also for a job without a limit
+    time_limit_seconds: int | None = None  # None if the limit is unknown, or if there is none
     # How it ended.
     exit_code: int | None = None
     exit_signal: int | None = None
     derived_exit_code: int | None = None
     derived_exit_signal: int | None = None
     reason: str = ""
-    cancelled_by: str = ""  # a user's name or uid, as the scheduler gives it
+    cancelled_by: str = ""  # a user name or uid, as the scheduler reports it
     restarts: int | None = None
-    # What it asked for and what it got.
+    # Requested and allocated resources.
     requested_cpus: int | None = None
     requested_memory_bytes: int | None = None
     requested_gpus: int | None = None
     requested_nodes: int | None = None
-    requested_resources: str = ""  # in the scheduler's words
+    requested_resources: str = ""  # as the scheduler writes it
     allocated_cpus: float | None = None
     allocated_memory_bytes: int | None = None
     allocated_gpus: int | None = None
     allocated_nodes: int | None = None
     allocated_resources: str = ""
-    node_list: str = ""  # in the scheduler's words
-    nodes: tuple[NodeShare, ...] = ()  # the same, one by one; each node once
-    # What it belongs to.
+    node_list: str = ""  # as the scheduler writes it
+    nodes: tuple[NodeShare, ...] = ()  # the same nodes, each listed once
+    # Related jobs.
     array_jobid: str = ""
     array_index: int | None = None
     het_jobid: str = ""
@@ -126,12 +126,12 @@ class JobRecord(NamedTuple):
     submit_line: str = ""
     work_dir: str = ""
     stdout_path: str = ""
-    # What only tracked work says.
+    # Known only for tracked work.
     tool: str = ""
     parameters: str = ""  # a JSON object
-    error: str = ""  # what went wrong, in words
-    result_type: str = ""  # the type of what it returned; nothing for nothing
-    # What the scheduler's own accounting saw.
+    error: str = ""  # error message
+    result_type: str = ""  # type of the return value; "" if nothing was returned
+    # As measured by the scheduler's accounting.
     user_cpu_seconds: float | None = None
     system_cpu_seconds: float | None = None
     cpu_seconds: float | None = None
@@ -150,7 +150,7 @@ class Quarantined(NamedTuple):
 
     source: str
     reason: str
-    raw: str  # as it stood there, cut to RAW_LIMIT characters
+    raw: str  # the original text, truncated to RAW_LIMIT characters
 
 
 RAW_LIMIT = 10_000
@@ -166,11 +166,11 @@ class Role(StrEnum):
 class Association(NamedTuple):
     """Membership of a user in an account. A coordinator may see the account's jobs."""
 
-    cluster: str  # "" where it holds on every cluster
+    cluster: str  # "" if it applies to every cluster
     account: str
     user: str
     role: Role
-    default: bool = False  # the account that a job of this user goes to when it names none
+    default: bool = False  # used for this user's jobs that name no account
 
 
 class Administrator(NamedTuple):
@@ -186,7 +186,7 @@ class Account(NamedTuple):
     cluster: str
     account: str
     parent: str = ""
-    limits: str = ""  # as the scheduler names them, such as "GrpJobs=10 MaxWall=2-00:00:00"
+    limits: str = ""  # as the scheduler writes them, such as "GrpJobs=10 MaxWall=2-00:00:00"
 
 
 class Associations(NamedTuple):

@@ -22,7 +22,7 @@ class SourceEntry(NamedTuple):
     name: str
     module: str
     description: str
-    people: bool = False  # an AssociationsSource, not an AccountingSource
+    people: bool = False  # an AssociationsSource instead of an AccountingSource
 
     def load(self) -> "AccountingModule":
         """Import the module."""
@@ -40,15 +40,15 @@ class Scheduler(NamedTuple):
     """A row of the table."""
 
     name: str
-    node: str  # the module that knows what it leaves on a compute node
+    node: str  # the module for its traces on a compute node
     sources: tuple[SourceEntry, ...] = ()
-    marks: tuple[str, ...] = ()  # what JobRecord.source says beside the names of its sources
-    reasons: str = ""  # the module that puts its reasons into words, by `explained()`
+    marks: tuple[str, ...] = ()  # further values of JobRecord.source, besides its sources' names
+    reasons: str = ""  # the module whose `explained()` puts its reasons into words
     request: RequestSyntax = RequestSyntax("", "")
-    cluster: str = ""  # the module that asks for the state of its cluster
-    command: str = ""  # shows that the cluster can be asked from this host
-    address: str = ""  # the option of ClusterOptions with which it is asked without a command
-    memory_sampling_seconds: int = 0  # how often its accounting looks at memory; 0: not known
+    cluster: str = ""  # the module that queries the state of its cluster
+    command: str = ""  # if this command exists, the cluster can be queried from this host
+    address: str = ""  # the option of ClusterOptions to query it without a command
+    memory_sampling_seconds: int = 0  # interval at which its accounting samples memory; 0: unknown
 
     @property
     def record_marks(self) -> tuple[str, ...]:

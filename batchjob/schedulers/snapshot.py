@@ -18,7 +18,7 @@ from batchjob.schedulers.accounting import (
 from batchjob.schedulers.fields import FieldReader, RowError, quarantined
 from batchjob.schedulers.records import JobRecord, Quarantined, folded
 
-_BATCH = 2000  # records
+_BATCH = 2000  # records per batch
 
 
 class SnapshotOptions(Protocol):
@@ -38,14 +38,14 @@ class SnapshotJob(NamedTuple):
 
     jobid: str
     row: FieldReader
-    told: object  # what is kept of a job that cannot be read
+    told: object  # the text that is kept if the job cannot be read
 
 
 class SnapshotSource(ABC):
     """Reads all jobs in each cycle."""
 
     name: str
-    form: re.Pattern[str]  # of the scheduler's job ids
+    form: re.Pattern[str]  # matches the scheduler's job ids
 
     def __init__(
         self, cluster: str, options: SnapshotOptions, clock: Callable[[], float] = time.time

@@ -18,11 +18,13 @@ class JobState(StrEnum):
     BOOT_FAIL = "BOOT_FAIL"
     PREEMPTED = "PREEMPTED"
     DEADLINE = "DEADLINE"
-    REQUEUED = "REQUEUED"  # this run ended; the job runs again under a record of its own
-    RESIZED = "RESIZED"  # this record ended when the job changed its size; another goes on
-    MOVED = "MOVED"  # handed to another cluster, which accounts for it
-    VANISHED = "VANISHED"  # unfinished for us, unknown to its scheduler: its end was never seen
-    UNKNOWN = "UNKNOWN"  # a word no table has
+    REQUEUED = "REQUEUED"  # this run ended; the job runs again with a separate record
+    # This record ended when the job was resized; the job continues in another record.
+    RESIZED = "RESIZED"
+    MOVED = "MOVED"  # moved to another cluster, which accounts for it
+    # Unfinished in the database, unknown to its scheduler: the end was never seen.
+    VANISHED = "VANISHED"
+    UNKNOWN = "UNKNOWN"  # a state that is in no table
 
     @property
     def live(self) -> bool:

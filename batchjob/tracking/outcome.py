@@ -10,8 +10,8 @@ class WorkOutcome(NamedTuple):
 
     status: str
     error: str = ""
-    return_code: int | None = None  # negative: a signal, as subprocess has it
-    result_type: str = ""  # of what it returned
+    return_code: int | None = None  # negative for a signal, as in subprocess
+    result_type: str = ""  # type of the return value
 
 
 def returned(result: object) -> WorkOutcome:

@@ -40,13 +40,13 @@ class Piece:
 
     pid: int
     flow: tuple[int, int]
-    thread: int  # the kernel's
+    thread: int  # the kernel's thread id
     process: _Cpu
     own: _Cpu
     child_peak: int
     peak: int | None = None
-    beside: bool = False  # another ran at the same time in another thread or task
-    mingled: bool = False  # ... and took turns with it in one thread
+    beside: bool = False  # another piece ran at the same time in another thread or task
+    mingled: bool = False  # another piece also ran interleaved with it in the same thread
 
 
 class OwnUsage:
@@ -61,7 +61,8 @@ class OwnUsage:
         thread = threading.get_native_id()
         piece = Piece(os.getpid(), _flow(), thread, _process_cpu(), _thread_cpu(), _children_peak())
         with self._lock:
-            self._pieces = [each for each in self._pieces if each.pid == piece.pid]  # after fork()
+            # After fork(), drop the pieces of the parent process.
+            self._pieces = [each for each in self._pieces if each.pid == piece.pid]
             self._note_peak()
             _forget_peak()
             for other in self._pieces:
@@ -105,10 +106,10 @@ def thread_cpu() -> tuple[float, float]:
 
 def _flow() -> tuple[int, int]:
     """Which thread (or greenlet), and which task of asyncio, does what comes next."""
-    asyncio = sys.modules.get("asyncio")  # without it there is no task
+    asyncio = sys.modules.get("asyncio")  # not imported: there are no tasks
     try:
         task = None if asyncio is None else asyncio.current_task()
-    except RuntimeError:  # no loop runs in this thread
+    except RuntimeError:  # no event loop in this thread
         task = None
     return threading.get_ident(), 0 if task is None else id(task)
 

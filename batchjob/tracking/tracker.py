@@ -194,5 +194,5 @@ def _in_steps(coroutine: Coroutine[Any, Any, R], used: list[float]) -> Generator
             used[1] += after[1] - before[1]
         try:
             given, step = (yield waits_for), coroutine.send
-        except BaseException as error:  # whatever is thrown at us is thrown at it
+        except BaseException as error:  # forward every exception to the coroutine
             given, step = error, coroutine.throw

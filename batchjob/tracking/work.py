@@ -22,9 +22,9 @@ from batchjob.tracking.process_usage import OwnUsage
 
 log = logging.getLogger("batchjob.track")
 
-_USAGE = OwnUsage()  # a process has one memory and one CPU account, however often this is imported
-_LONGEST = 10_000  # characters of an error's text and of parameters
-_SHORT = 200  # of one value, where all together are too long
+_USAGE = OwnUsage()  # per process, because CPU time and memory are counted per process
+_LONGEST = 10_000  # maximum characters of an error message and of the parameters
+_SHORT = 200  # maximum characters of one value, if the parameters are too long together
 
 _STATES = {
     "success": JobState.COMPLETED,
@@ -157,7 +157,7 @@ def as_text(parameters: Mapping[str, Any]) -> str:
         return ""
     try:
         text = json.dumps(dict(parameters), default=repr, ensure_ascii=False)
-    except (TypeError, ValueError):  # keys that are no text, values within themselves
+    except (TypeError, ValueError):  # keys that are not text, or circular references
         text = json.dumps({str(key): repr(value) for key, value in parameters.items()})
     if len(text) <= _LONGEST:
         return text
@@ -188,7 +188,7 @@ def _rounded(seconds: float | None) -> float | None:
 def _watcher() -> SupervisorProcess:
     try:
         return this_process()
-    except OSError:  # no /proc: nobody will be able to tell whether we live
+    except OSError:  # without /proc nobody can tell whether this process is alive
         return SupervisorProcess(os.getpid(), 0, "")
 
 

@@ -176,7 +176,8 @@ def _job(record: JsonRecord, now: int) -> ClusterJob:
     )
 
 
-# Words of a queue's STATUS, `Open:Active` (bqueues(1)); Inact_Win, Inact_Adm are more of them.
+# The parts of a queue's STATUS, such as `Open:Active` (bqueues(1)). Inact_Win and Inact_Adm are
+# further values.
 _ACCEPTS = {"open": True, "closed": False}
 _STARTS = {"active": True, "inactive": False, "inact_win": False, "inact_adm": False}
 

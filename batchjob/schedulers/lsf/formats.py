@@ -36,7 +36,8 @@ def lsf_time(text: str, now: int) -> int | None:
             continue
     year = time.gmtime(now).tm_year
     for form in ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y"):
-        for candidate in (year, year - 1, year - 2, year - 3, year - 4):  # 29 February
+        # Four years back, because of 29 February.
+        for candidate in (year, year - 1, year - 2, year - 3, year - 4):
             try:
                 at = calendar.timegm(time.strptime(f"{text} {candidate}", form))
             except ValueError:
@@ -80,7 +81,7 @@ def ask_jobs(options: CommandOptions, bjobs: str, fields: Sequence[str]) -> list
         return records(run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout)
     except CommandFailedError as error:
         if b"job found" in error.answer.stdout + error.answer.stderr:
-            return []  # "No unfinished job found", with an exit status
+            return []  # "No unfinished job found" comes with a non-zero exit status
         raise
 
 

@@ -8,7 +8,8 @@ from batchjob.schedulers.lsf import cpus
 from batchjob.schedulers.node import Environment, GpuNames, NodeSide, listed
 
 _LAYOUTS = (
-    # LSF: IBM support pages on cgroups; the third number is like a pid, the last one the start.
+    # LSF: IBM support pages on cgroups. The third number is similar to a pid, the last one is the
+    # start time.
     layout(
         "lsf",
         "lsf",

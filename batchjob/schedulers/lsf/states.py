@@ -12,17 +12,17 @@ LSF: dict[str, JobState] = {
     "RUN": S.RUNNING,
     "USUSP": S.SUSPENDED,
     "SSUSP": S.SUSPENDED,
-    "UNKWN": S.RUNNING,  # its host does not answer; the job is not known to have ended
+    "UNKWN": S.RUNNING,  # its host does not answer; the job may still be running
     "PROV": S.RUNNING,
     "ZOMBI": S.NODE_FAIL,
     "DONE": S.COMPLETED,
     "POST_DONE": S.COMPLETED,
-    "POST_ERR": S.COMPLETED,  # the job was well, its post-execution command was not
+    "POST_ERR": S.COMPLETED,  # the job succeeded, its post-execution command failed
     "EXIT": S.FAILED,
 }
 
 
-# lsb.acct exitInfo, the reason LSF gives for ending a job that did not end by itself.
+# exitInfo in lsb.acct: why LSF ended a job.
 LSF_EXIT_INFO: dict[int, tuple[str, JobState]] = {
     1: ("TERM_PREEMPT", S.PREEMPTED),
     2: ("TERM_WINDOW", S.CANCELLED),

@@ -76,7 +76,7 @@ def nodes(answer: Mapping[str, Any]) -> list[ClusterNode]:
     return [_node(name, vnode) for name, vnode in found.items() if isinstance(vnode, dict)]
 
 
-# Words of a vnode's state (pbs_node_attributes(7B)).
+# The states of a vnode (pbs_node_attributes(7B)).
 _BASES = {"down": "down", "unresponsive": "down", "state-unknown": "unknown", "stale": "down",
           "Stale": "down"}  # fmt: skip
 _ALLOCATED = frozenset(("job-busy", "job-exclusive", "resv-exclusive", "busy"))

@@ -36,7 +36,7 @@ def _own(server: Mapping[str, Any]) -> list[License]:
     if not server.get("pbs_license_info"):
         return []
     counts = dict(_COUNTS.findall(str(server.get("license_count", ""))))
-    names = ("Avail_Global", "Avail_Local", "Used")  # at the licence server, at PBS, held
+    names = ("Avail_Global", "Avail_Local", "Used")  # at the licence server, at PBS, in use
     if not all(name in counts for name in names):
         return []
     elsewhere, here, used = (int(counts[name]) for name in names)
@@ -49,7 +49,7 @@ def _floating(server: Mapping[str, Any], names: frozenset[str]) -> list[License]
     for name, value in there.items() if isinstance(there, dict) else ():
         total = count(value)
         if name in names and total is not None:
-            # The server lists an amount from the first job on that held some.
+            # The server lists an amount only after a job has used some.
             used = count(held.get(name, 0) if isinstance(held, dict) else 0)
             free = None if used is None else max(0, total - used)
             found.append(License(name, total, used, free, None))
@@ -78,8 +78,8 @@ _VERTEX = re.compile(
     r"\s+Usage:\s*(\d{1,18})\s",
     re.MULTILINE | re.ASCII,
 )
-_ROOT = -1  # the root's parent
-_NO_USAGE = 1  # what PBS counts from, so that it never divides by 0
+_ROOT = -1  # the parent of the root
+_NO_USAGE = 1  # the usage with which PBS starts, to avoid division by zero
 
 
 def fairshare(output: bytes, entities: bool = False) -> list[FairShare]:

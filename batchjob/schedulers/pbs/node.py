@@ -8,14 +8,14 @@ from batchjob.schedulers.layout import V1, V2, layout, unescaped
 from batchjob.schedulers.node import GpuNames, NodeSide, lines_of, listed
 
 # OpenPBS: src/hooks/cgroups/pbs_cgroups.PY at v18.1, v19.1, v20 to v23.06. A cgroup that the hook
-# could not remove ends in `.orphan`.
+# could not remove is renamed to end in `.orphan`.
 _PBS_ID = r"\d+(?:\[\d+\])?(?:\.(?!orphan$)[\w-]+)*"
 _PBS_ESCAPED_ID = r"\d+(?:\\x5b\d+\\x5d)?(?:\.(?!orphan\.slice$)(?:\w|\\x2d)+)*"
 
 _LAYOUTS = (
-    # `cgroup_prefix` in the hook's configuration names the service.
+    # The name of the service is `cgroup_prefix` in the hook's configuration.
     layout("pbs", "pbs", rf"(?P<prefix>.+)\.service/jobid/(?P<jobid>{_PBS_ID})", versions=V1),
-    # On v2, in commercial PBS only, subjobs are 12345.2: their processes know the true id.
+    # On v2, in commercial PBS only, subjobs are named 12345.2; their processes have the real id.
     layout(
         "pbs-v2",
         "pbs",
@@ -33,7 +33,7 @@ _LAYOUTS = (
     layout("pbs-18", "pbs", rf"pbspro/(?P<jobid>{_PBS_ID})", versions=V1),
 )
 _TORQUE_LAYOUTS = (
-    # Torque: src/resmom/trq_cgroups.c; R<request>.t<task> with `qsub -L`.
+    # Torque: src/resmom/trq_cgroups.c. `qsub -L` adds R<request>.t<task>.
     layout(
         "torque",
         "torque",
@@ -67,7 +67,7 @@ NODES = (
         "pbs",
         _LAYOUTS,
         re.compile(r"pbs_jobs\.service|pbspro(\.slice)?|jobid|jobs"),
-        variables={  # of a real OpenPBS 23.06
+        variables={  # as seen with OpenPBS 23.06
             "account": "PBS_ACCOUNT",
             "partition": "PBS_QUEUE",
             "array_job_id": "PBS_ARRAY_ID",
@@ -97,7 +97,7 @@ NODES = (
             "name": "PBS_JOBNAME",
         },
         gpus_of_files=_gpus_of_files,
-        # No daemons: its own is called pbs_mom as well.
+        # No daemons: Torque's daemon is also called pbs_mom.
         advice="build Torque with --enable-cgroups; see docs/schedulers/pbs.md",
     ),
 )

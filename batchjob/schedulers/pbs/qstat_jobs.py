@@ -21,7 +21,7 @@ from batchjob.runtime.subprocesses import (
 
 Attributes = dict[str, str]
 
-# qstat's names for what the accounting log calls otherwise.
+# qstat's names for attributes that have another name in the accounting log.
 _NAMES = {
     "Job_Name": "jobname", "euser": "user", "egroup": "group", "Account_Name": "account",
     "stime": "start", "depend": "depend",
@@ -59,7 +59,7 @@ def _flat(job: dict[str, Any]) -> Attributes:
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return json.dumps(value)  # true, null, and names that look like a list
+    return json.dumps(value)  # true, null, and names that were parsed as a list
 
 
 def text_jobs(output: bytes) -> dict[str, Attributes]:
@@ -94,7 +94,7 @@ def _with_variables(job: Attributes) -> Attributes:
 
 
 def _with_epochs(job: Attributes) -> Attributes:
-    owner = {"user": job.get("Job_Owner", "").partition("@")[0]}  # until it runs as someone
+    owner = {"user": job.get("Job_Owner", "").partition("@")[0]}  # used until there is an euser
     times = {name: str(at) for name in _TIMES if (at := epoch(job.get(name, ""))) is not None}
     return owner | job | times
 

@@ -6,19 +6,19 @@ S = JobState
 
 
 PBS: dict[str, JobState] = {
-    "B": S.RUNNING,  # an array of which at least one sub-job has started
+    "B": S.RUNNING,  # an array with at least one started subjob
     "E": S.RUNNING,  # exiting
     "F": S.COMPLETED,  # finished; Exit_status says how
-    "C": S.COMPLETED,  # Torque's word for the same
+    "C": S.COMPLETED,  # Torque's finished state
     "H": S.PENDING,  # held
     "M": S.MOVED,
     "Q": S.PENDING,
     "R": S.RUNNING,
     "S": S.SUSPENDED,
     "T": S.PENDING,  # in transit
-    "U": S.SUSPENDED,  # by keyboard activity
-    "W": S.PENDING,  # waits for its time
-    "X": S.COMPLETED,  # a sub-job that is finished
+    "U": S.SUSPENDED,  # because of keyboard activity
+    "W": S.PENDING,  # waiting for its requested start time
+    "X": S.COMPLETED,  # a finished subjob
 }
 
 
@@ -29,7 +29,7 @@ _ENDS: dict[int, JobState] = {
     **dict.fromkeys(_LIMITS, S.TIMEOUT),
     -26: S.OUT_OF_MEMORY,  # vmem
     -27: S.OUT_OF_MEMORY,  # mem
-    -20: S.NODE_FAIL,  # the job's first node was lost
+    -20: S.NODE_FAIL,  # the job's first node failed
     -11: S.REQUEUED,
     -12: S.REQUEUED,  # checkpointed
 }

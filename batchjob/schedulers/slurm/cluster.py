@@ -37,7 +37,7 @@ class _Way(NamedTuple):
     text: tuple[str, ...]
 
 
-# Without names of jobs, comments or paths: whoever may write those would write our columns.
+# No job names, comments or paths: users could use them to inject columns.
 _COLUMNS = ("JobID", "Partition", "State", "Reason", "NumCPUs", "tres-alloc", "SubmitTime",
             "EligibleTime", "StartTime", "Account", "UserName")  # fmt: skip
 _SQUEUE = ("-O", ",".join(f"{column}:|" for column in _COLUMNS))
@@ -103,7 +103,7 @@ def by_rest(options: RestOptions) -> ClusterReaders:
 def _command(options: CommandOptions, part: str) -> Callable[[], Any]:
     from_json, from_text = getattr(slurm_json, part), getattr(slurm_text, part)
     way = _WAYS[part]
-    # An array's task list is cut at 64 characters unless it is told otherwise (squeue(1)).
+    # squeue truncates the task list of an array to 64 characters by default (squeue(1)).
     variables = {"SLURM_BITSTR_LEN": "0"}
     knows_json = bool(way.json)
 
@@ -115,7 +115,7 @@ def _command(options: CommandOptions, part: str) -> Callable[[], Any]:
                 return from_json(json_object(output))
             except (CommandFailedError, NotJsonError, SlurmJsonError):
                 found = from_text(run(options, way.text, variables).stdout)
-                knows_json = False  # the text came, so it was not the controller that failed
+                knows_json = False  # the text output works, so the failure was not the controller's
                 return found
         return from_text(run(options, way.text, variables).stdout)
 

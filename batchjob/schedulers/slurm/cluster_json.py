@@ -165,7 +165,7 @@ def array_tasks(text: str) -> int:
     return max(1, total)
 
 
-# Names in statistics -> names of ours; times in microseconds.
+# Names in Slurm's statistics -> batchjob's names; times are in microseconds.
 _COUNTS = {
     "server_thread_count": "threads", "agent_queue_size": "agent_queue",
     "agent_count": "agents", "dbd_agent_queue_size": "dbd_queue",
@@ -214,7 +214,7 @@ def _rpcs(found: Mapping[str, Any], name: str, key: str) -> dict[str, Rpc]:
     return rpcs
 
 
-# State of a partition -> whether it takes jobs, whether it starts them (scontrol(1)).
+# State of a partition -> (accepts jobs, starts jobs) (scontrol(1)).
 PARTITION_STATES = {
     "UP": (True, True),
     "DOWN": (True, False),

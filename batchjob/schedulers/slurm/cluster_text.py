@@ -35,7 +35,7 @@ from batchjob.schedulers.slurm.formats import gpus as tres_gpus
 from batchjob.schedulers.slurm.formats import tres
 from batchjob.schedulers.states import JobState
 
-# Signs behind a node's state (sinfo(1), "NODE STATE CODES").
+# Suffixes of a node's state (sinfo(1), "NODE STATE CODES").
 _SIGNS = {
     "*": "not_responding", "~": "powered_down", "#": "powering_up", "!": "power_down",
     "%": "powering_down", "$": "maintenance", "@": "reboot_requested", "^": "reboot_issued",
@@ -111,7 +111,7 @@ def _job(row: Mapping[str, str]) -> ClusterJob:
     state = job_state((row.get("STATE", ""),))
     try:
         values = tres(row.get("TRES_ALLOC", ""))
-    except ValueError:  # "N/A" of a job that waits
+    except ValueError:  # "N/A" for a pending job
         values = {}
     return ClusterJob(
         row["JOBID"],
@@ -128,7 +128,7 @@ def _job(row: Mapping[str, str]) -> ClusterJob:
     )
 
 
-# (section, what stands before the colon) -> name of ours, and how many of it make one.
+# (section, text before the colon) -> (batchjob's name, divisor).
 _NUMBERS = {
     ("", "Server thread count"): ("threads", 1.0),
     ("", "Agent queue size"): ("agent_queue", 1.0),

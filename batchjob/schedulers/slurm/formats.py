@@ -13,7 +13,7 @@ from batchjob.runtime.values import size_bytes
 _NO_DURATION = frozenset(
     ("", "UNLIMITED", "Partition_Limit", "INVALID", "NOT_SET", "Unknown", "None", "N/A", "-")
 )
-# Digits are bounded, so that no input makes a number that a database cannot hold.
+# The number of digits is limited, so that every value fits into a database column.
 _PARTS = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?(\.\d{1,9})?", re.ASCII)
 
 
@@ -55,7 +55,7 @@ class Resources(NamedTuple):
     energy_joules: int | None = None
 
 
-@lru_cache(maxsize=1000)  # a site's jobs ask for the same again and again
+@lru_cache(maxsize=1000)  # many jobs of a site have the same request
 def resources(text: str) -> Resources:
     """Read a TRES string; memory without a letter is in megabytes, as slurmctld keeps it."""
     values = tres(text)

@@ -10,12 +10,12 @@ from batchjob.schedulers.fields import HostListError
 from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.slurm.formats import Resources
 
-LIMIT = 250_000  # hosts; no cluster has more, and a mistyped range may stand for 10^12
+LIMIT = 250_000  # hosts; no cluster has more, but a mistyped range can expand to 10^12
 
 _NONE = ("", "(null)", "None", "None assigned", "n/a")
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _ONE_HOST = re.compile(r"[\w.-]+", re.ASCII)
-_DEEPEST = 8  # brackets in brackets
+_DEEPEST = 8  # maximum depth of nested brackets
 
 
 def slurm_hosts(text: str, limit: int = LIMIT) -> list[str]:
@@ -26,7 +26,7 @@ def slurm_hosts(text: str, limit: int = LIMIT) -> list[str]:
     """
     if text in _NONE:
         return []
-    if _ONE_HOST.fullmatch(text):  # as most jobs have
+    if _ONE_HOST.fullmatch(text):  # the most common case
         return [text]
     hosts: list[str] = []
     for word in _words(text):

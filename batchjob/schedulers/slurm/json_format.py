@@ -13,7 +13,7 @@ from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.slurm.formats import Resources
 
 INFINITE = float("inf")
-_NOTHING_FOUND = 9003  # up to 22.05 an "error"; the list is there, and empty
+_NOTHING_FOUND = 9003  # reported as an error up to 22.05, together with an empty list
 
 
 class SlurmJsonError(SchedulerError):

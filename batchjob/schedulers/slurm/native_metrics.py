@@ -10,7 +10,7 @@ from batchjob.schedulers.cluster import ClusterOptions, NativeMetric
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 
 PATHS = ("jobs", "nodes", "partitions", "scheduler")
-OF_USERS = "jobs-users-accts"  # a series for each user and account
+OF_USERS = "jobs-users-accts"  # one series per user and account
 
 
 def reader(options: ClusterOptions) -> Callable[[], list[NativeMetric]]:
@@ -38,7 +38,7 @@ def parse(text: str) -> Iterator[NativeMetric]:
 
     Names that are not Slurm's are left out: they might be ours.
     """
-    # Few sites want this, and the parser is half a megabyte.
+    # Imported here because few sites need it, and the parser takes half a megabyte.
     from prometheus_client.parser import text_string_to_metric_families
 
     try:

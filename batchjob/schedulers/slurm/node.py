@@ -7,9 +7,9 @@ from batchjob.schedulers.layout import V1, V2, layout
 from batchjob.schedulers.node import Environment, GpuNames, NodeSide, listed
 from batchjob.schedulers.slurm import sluid
 
-# Slurm: src/plugins/cgroup/v1 and v2, doc/html/cgroups.shtml. The id is always the raw one; a
-# task of an array and a part of a het job each have their own. `slurm_<node>`, `<node>_slurm...`:
-# builds for several slurmd on a host, Debian's among them.
+# Slurm: src/plugins/cgroup/v1 and v2, doc/html/cgroups.shtml. The id is always the raw one: each
+# task of an array and each part of a het job has its own. `slurm_<node>` and `<node>_slurm...` come
+# from builds for several slurmd on a host, including Debian's.
 _SLURM_STEP = r"step_(?P<step>(?:\d+|batch|extern|interactive|TBD)(?:\+\d+)?)"
 _SLURM_V1_STEPS = rf"{_SLURM_STEP}(?:/task_(?P<task>[^/]+)(?:/.*)?)?"
 _SLURM_V2_STEPS = (
@@ -23,7 +23,7 @@ def _submitted_at(alias: str) -> float | None:
     try:
         return sluid.decode(alias).submitted_at
     except ValueError:
-        return None  # the right shape, but more than 64 bits
+        return None  # matches the pattern, but exceeds 64 bits
 
 
 _LAYOUTS = (
@@ -34,7 +34,7 @@ _LAYOUTS = (
         versions=V1,
         steps=_SLURM_V1_STEPS,
     ),
-    # CgroupSlice= names the slice since 25.11, SLUIDs name the jobs since 26.05.
+    # CgroupSlice= sets the name of the slice since 25.11; jobs are named by SLUID since 26.05.
     layout(
         "slurm-v2",
         "slurm",
@@ -44,7 +44,7 @@ _LAYOUTS = (
         jobid_variable="SLURM_JOB_ID",
         submitted_at=_submitted_at,
     ),
-    # IgnoreSystemd=yes, or slurmd in a container or pod: the scope stands wherever slurmd ran.
+    # IgnoreSystemd=yes, or slurmd in a container or pod: the scope is wherever slurmd was started.
     layout(
         "slurm-v2-nested",
         "slurm",
@@ -119,7 +119,7 @@ NODES = (
         gpu_variables="SLURM_(JOB_GPUS|STEP_GPUS|STEPID|JOB_NUM_NODES|SHARDS_ON_NODE)",
         gpus_of_variables=_gpus_of_variables,
         gpu_shards="SLURM_SHARDS_ON_NODE",
-        lists_devices=False,  # it only denies: `a *:* rwm` stays
+        lists_devices=False,  # it only denies devices: `a *:* rwm` stays
         daemons=frozenset({"slurmd"}),
         advice="set ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf; see "
         "docs/schedulers/slurm.md",

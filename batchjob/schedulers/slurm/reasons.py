@@ -63,7 +63,7 @@ REASONS: dict[str, str] = {
     "InactiveLimit": "it was inactive for longer than allowed",
     "DeadLine": "it could not end before its deadline",
     "OutOfMemory": "it used more memory than was allocated",
-    # Texts in place of a name: slurmctld writes them for jobs it requeues and holds.
+    # Texts instead of names: slurmctld sets them for jobs that it requeues and holds.
     "launch failed requeued held": "it could not be launched and is held; check its nodes, then "
     "release it with `scontrol release`",
     "job requeued in held state": "it was requeued and is held; release it with `scontrol release`",

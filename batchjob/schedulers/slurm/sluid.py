@@ -7,7 +7,7 @@ Value: 12 bits cluster id, 42 bits Unix time of submission in milliseconds, 10 b
 import re
 from typing import NamedTuple
 
-_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford leaves out I, L, O and U
+_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32 omits I, L, O and U
 _VALUE = {digit: value for value, digit in enumerate(_DIGITS)}
 PATTERN = rf"s[{_DIGITS}]{{13}}"
 _SHAPE = re.compile(PATTERN)

@@ -18,7 +18,7 @@ SLURM: dict[str, JobState] = {
     "BOOT_FAIL": S.BOOT_FAIL,
     "DEADLINE": S.DEADLINE,
     "OUT_OF_MEMORY": S.OUT_OF_MEMORY,
-    # Flags, printed in place of the base state while they are set.
+    # Flags, which replace the base state in the output while they are set.
     "COMPLETING": S.RUNNING,
     "CONFIGURING": S.RUNNING,
     "EXPEDITING": S.PENDING,

@@ -30,7 +30,7 @@ from batchjob.schedulers.states import JobState
 
 SOURCE = "bjobs"
 
-# In bjobs' own names; the answer has them in capitals.
+# As named by bjobs; the keys of its answer are in upper case.
 FIELDS = (
     "jobid", "jobindex", "stat", "user", "queue", "job_name", "proj_name", "command", "dependency",
     "exit_code", "exit_reason", "alloc_slot", "exec_host", "nreq_slot", "submit_time",
@@ -116,7 +116,7 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
         partition=row.text("QUEUE"),
         name=row.text("JOB_NAME"),
         start_time=start,
-        end_time=row.get("FINISH_TIME", moment) if ended else None,  # else an estimate
+        end_time=row.get("FINISH_TIME", moment) if ended else None,  # otherwise an estimate
         time_limit_seconds=row.get("RUNTIMELIMIT", _limit),
         exit_code=(0 if code is None and state is JobState.COMPLETED else code) if ended else None,
         reason=row.text("PEND_REASON") if state is JobState.PENDING else reason,

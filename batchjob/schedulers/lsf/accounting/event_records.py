@@ -11,14 +11,14 @@ from typing import NamedTuple
 from batchjob.schedulers.fields import RowError
 from batchjob.schedulers.lsf.accounting.lsb_line import Word
 
-_LONGEST = 1_000_000  # entries of one list
+_LONGEST = 1_000_000  # maximum entries of a list
 
 
 class Finish(NamedTuple):
     """The fields of a JOB_FINISH that are used, as text."""
 
     values: dict[str, str]
-    hosts: tuple[str, ...]  # one for each slot, or "16*host"
+    hosts: tuple[str, ...]  # one per slot, or "16*host"
     slots: tuple[str, ...]
 
 
@@ -107,7 +107,7 @@ def finish(line: Sequence[Word]) -> Finish:
     """
     reader = _Reader(line)
     values = reader.names(_FIRST)
-    reader.listed()  # the hosts that were asked for
+    reader.listed()  # the requested hosts
     hosts = reader.listed()
     used = reader.names(_USED)
     if len(used) < _NEEDED:

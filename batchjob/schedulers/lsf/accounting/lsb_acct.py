@@ -93,7 +93,7 @@ class LsfLog:
         return [*(path for _, path in rotated), self._path]
 
 
-_TIME = 1_000_000_000  # a larger number is no count but epoch seconds
+_TIME = 1_000_000_000  # a larger number is epoch seconds and not a rotation count
 
 
 def job_finish(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, list[str]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 _WORD = re.compile(r'"((?:[^"]|"")*)"(?= |$)|(\S+)')
 _RECORD = re.compile(rb'"(?:JOB|EVENT)_[A-Z0-9_]+" "')
-_JOIN = 64  # lines of one record at most
+_JOIN = 64  # maximum lines of a record
 
 
 def begins(line: bytes) -> bool:

@@ -51,7 +51,7 @@ def ended_job(
         state=state,
         state_word="DONE" if status & 0x40 else "EXIT",
         source=source,
-        # LSF does not number runs: one that was requeued is told from the last by its start.
+        # LSF does not number runs: the runs of a requeued job are distinguished by start time.
         run=start if state is JobState.REQUEUED and start else 1,
         user=row.text("userName"),
         uid=row.get("userId", count),

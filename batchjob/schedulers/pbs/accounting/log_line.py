@@ -35,7 +35,7 @@ def parse_line(text: str, zone: tzinfo | None, not_before: int) -> PbsLogRecord:
 def _stamp(text: str, zone: tzinfo | None, not_before: int) -> int:
     """Epoch seconds; in an hour that occurs twice, the time that does not go back in the log."""
     try:
-        local = datetime.strptime(text, "%m/%d/%Y %H:%M:%S")  # noqa: DTZ007 (zone put in below)
+        local = datetime.strptime(text, "%m/%d/%Y %H:%M:%S")  # noqa: DTZ007 (zone is added below)
     except ValueError as error:
         raise RowError(
             f"expected a stamp such as 04/30/2026 12:00:00, got {text[:40]!r}"

@@ -21,7 +21,7 @@ from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.states import JobState
 
 SOURCE = "pbs_log"
-_REMEMBERED = 10_000  # runs that are over
+_REMEMBERED = 10_000  # maximum number of ended runs to remember
 
 
 class EndedRun(NamedTuple):
@@ -31,7 +31,7 @@ class EndedRun(NamedTuple):
     run: int
     start_time: float
     end_time: float
-    lost: bool  # its end was not logged when the next run began
+    lost: bool  # the next run began before its end was logged
 
 
 class PbsLogReplay:
@@ -51,7 +51,7 @@ class PbsLogReplay:
         self._kinds: dict[str, Callable[[PbsLogRecord], list[JobRecord]]] = {
             "Q": self._queued,
             "S": self._started,
-            "c": self._started,  # the next phase of a job that gave nodes back
+            "c": self._started,  # the next phase of a job that released nodes
             "E": self._ended,
             "R": self._rerun,
             "D": self._deleted,
@@ -114,10 +114,10 @@ class PbsLogReplay:
         return record
 
     def _queued(self, line: PbsLogRecord) -> list[JobRecord]:
-        if "ctime" not in line.row.values:  # old servers write the queue alone
+        if "ctime" not in line.row.values:  # old servers log only the queue
             return []
         known = self._known(line)
-        if known and known.start_time:  # this line comes late
+        if known and known.start_time:  # logged late: the job has already started
             return [self._made(line, known.run, JobState.RUNNING, "R")]
         return [self._record(line, self._run(line), JobState.PENDING, "Q")]
 
@@ -129,10 +129,10 @@ class PbsLogReplay:
             return [self._made(line, ended.run, JobState.RUNNING, "R")] if own else []
         records = []
         if known and known.start_time and line.kind == "S" and start and start != known.start_time:
-            if start < known.start_time:  # of a run before, of which we heard too late
+            if start < known.start_time:  # a line of an earlier run, logged too late
                 return []
-            # The run before ended unseen: the server was down, or its log is lost. It ended before
-            # the next one began, which is all that is known.
+            # The end of the previous run was not logged: the server was down, or its log is lost.
+            # All that is known is that the run ended before the next one began.
             lost = self._partial(line, known, JobState.REQUEUED, "lost")
             lost = lost._replace(
                 end_time=start,
@@ -157,7 +157,7 @@ class PbsLogReplay:
             elapsed = line.at - ended.start_time
             return [late._replace(end_time=line.at, elapsed_seconds=elapsed, reason="rerun")]
         known = self._known(line)
-        if "ctime" not in line.row.values and known:  # Torque writes the id alone
+        if "ctime" not in line.row.values and known:  # Torque logs only the id
             over = self._partial(line, known, JobState.REQUEUED, "R")
             if known.start_time:
                 over = over._replace(elapsed_seconds=max(0, line.at - known.start_time))

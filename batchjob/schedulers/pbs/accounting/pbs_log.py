@@ -75,7 +75,7 @@ class PbsLog:
     def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
         """See AccountingSource."""
         jobs = PbsLogReplay(self.cluster, self._options.account, dict(unfinished), self._ended_runs)
-        if watermark != self._watermark:  # it begins elsewhere, perhaps before what we remember
+        if watermark != self._watermark:  # starts elsewhere, perhaps before the remembered runs
             self._ended_runs.clear()
         at = _last_time(watermark)
         for chunk in follow(self._files(), watermark):

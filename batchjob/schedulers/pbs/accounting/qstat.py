@@ -107,7 +107,7 @@ class Qstat(SnapshotSource):
         state = PBS.get(letter, JobState.UNKNOWN)
         runs = row.get("run_count", integer) or 0
         if letter in ("F", "X", "C"):
-            # A deleted sub-job that never ran has its array's start time, and exit status 1.
+            # A deleted subjob that never ran has the start time of its array, and exit status 1.
             ran = "exec_host" in row.values
             state = end_state(row) if ran else JobState.CANCELLED
             row.values = ended_values(row.values, ran=ran)
@@ -115,7 +115,7 @@ class Qstat(SnapshotSource):
             row.values = {k: v for k, v in row.values.items() if k != "Exit_status"}
             if state is JobState.PENDING:
                 row.values = {k: v for k, v in row.values.items() if k != "start"}
-                runs += 1  # the run that it waits for
+                runs += 1  # the run that it is waiting for
         which = Incarnation(jobid, max(1, runs), state, letter)
         record = job_record(self.cluster, SOURCE, self._options.account, which, row)
         return record._replace(

@@ -21,9 +21,9 @@ ENDED = (
 IDS_AT_ONCE = 50
 """Job ids in one question: with 200, MariaDB reads the whole table instead of an index."""
 
-EVER = 1_000_000_000  # Slurm takes no earlier time in epoch seconds
-QUEUE_SECONDS = 60.0  # the controller is asked no more often
-_BATCH = 2000  # jobs written in one transaction
+EVER = 1_000_000_000  # the earliest epoch seconds that Slurm accepts
+QUEUE_SECONDS = 60.0  # minimum time between two queries of the controller
+_BATCH = 2000  # jobs per transaction
 
 
 class Parsed(NamedTuple):

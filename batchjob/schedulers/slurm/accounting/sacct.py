@@ -51,7 +51,7 @@ class SacctOptions(WindowOptions, CommandOptions):
 
 
 _RULE = "-" * 80
-_LARGEST_SCRIPT = 64 << 20  # SchedulerParameters=max_script_size is 4 MB by default
+_LARGEST_SCRIPT = 64 << 20  # bytes; SchedulerParameters=max_script_size is 4 MB by default
 
 
 def build(cluster: str, options: SacctOptions) -> "Sacct":
@@ -89,13 +89,13 @@ class Sacct(WindowSource):
 
     def by_id(self, jobids: Sequence[str]) -> Iterator[Parsed]:
         """See SlurmQueries."""
-        begin = ["--starttime", f"uts{EVER}"]  # else sacct begins today
+        begin = ["--starttime", f"uts{EVER}"]  # the default is today
         return self._ask([*begin, "--jobs", ",".join(jobids)])
 
     def queue(self) -> Iterator[Parsed]:
         """See SlurmQueries."""
         delimiter = _delimiter()
-        cluster = self._cluster() or ["--local"]  # of a federation, this cluster's jobs
+        cluster = self._cluster() or ["--local"]  # in a federation, only this cluster's jobs
         columns = ",".join(f"{field}:0{delimiter}" for field in QUEUE_FIELDS)
         argv = [self._options.squeue, "--noheader", "--all", f"--Format={columns}", *cluster]
         asked = self._clock()
@@ -112,7 +112,7 @@ class Sacct(WindowSource):
         ]  # fmt: skip
         try:
             answer = run(self._options, argv, limit=_LARGEST_SCRIPT)
-        except CommandOutputError:  # one script keeps nobody from asking for the others
+        except CommandOutputError:  # an oversized script must not prevent queries for the others
             return ""
         return _printed_script(answer.stdout.decode("utf-8", "replace"), job)
 
@@ -124,7 +124,7 @@ class Sacct(WindowSource):
             "--noconvert", f"--delimiter={delimiter}", f"--format={','.join(fields)}",
             *selection, *self._cluster(),
         ]  # fmt: skip
-        if "StdOut" in fields:  # both came with 24.05
+        if "StdOut" in fields:  # StdOut and --expand-patterns were both added in 24.05
             argv.append("--expand-patterns")
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
         return jobs(self.cluster, rows(answer.stdout, fields, delimiter))
@@ -154,8 +154,8 @@ def _written(job: SubmittedJob) -> str:
 def _printed_script(printed: str, job: SubmittedJob) -> str:
     """The text below the line that sacct draws, "" for none."""
     _, drawn, rest = printed.partition(f"\n{_RULE}\n")
-    # The other parts of a het job follow, and sometimes another task of an array (seen with 22.05),
-    # with the same script. Each script is printed with a newline behind it.
+    # The other parts of a het job follow with the same script, and sometimes another task of an
+    # array (seen with 22.05). Each script is followed by a newline.
     submission = re.escape(job.array_jobid or job.het_jobid or job.jobid)
     end = re.search(rf"\n(?:Batch Script for {submission}[_+]\S+\n{_RULE}\n|\Z)", rest)
     script = rest[: end.start()] if end else rest

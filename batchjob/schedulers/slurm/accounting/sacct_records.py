@@ -29,7 +29,8 @@ from batchjob.schedulers.slurm.states import slurm_state
 
 SOURCE = "sacct"
 
-# Those that the release at hand lacks are left out of the call (`sacct --helpformat` lists them).
+# Fields that the installed release does not have are omitted from the command (`sacct --helpformat`
+# lists them).
 FIELDS = (
     "JobIDRaw", "JobID", "DBIndex", "SLUID", "State", "ExitCode", "DerivedExitCode",
     "User", "UID", "Group", "Account", "Partition", "QOS", "Reservation", "Priority",
@@ -40,7 +41,7 @@ FIELDS = (
 )  # fmt: skip
 NEEDED = frozenset(("JobIDRaw", "JobID", "State", "Submit", "Start", "End"))
 
-_PIECE = 1 << 16  # bytes split at once, so that few fields are in memory at a time
+_PIECE = 1 << 16  # bytes split at once, to keep few fields in memory
 _RAW_ID = re.compile(r"(\d{1,12})(?:\.(.+))?", re.ASCII)
 _ARRAY = re.compile(r"(\d+)_(?:(\d+)|\[)", re.ASCII)
 _HET = re.compile(r"(\d+)\+(\d+)", re.ASCII)
@@ -143,7 +144,7 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
     end = row.get("End", epoch)
     start = row.get("Start", epoch)
     if end is not None and row.values.get("NodeList") == "None assigned":
-        start = None  # cancelled while it waited, some releases repeat the end here
+        start = None  # cancelled while pending: some releases repeat the end time here
     ran = start is not None
     over = ran and end is not None
     return JobRecord(
@@ -182,7 +183,7 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         requested_gpus=requested.gpus,
         requested_nodes=requested.nodes or row.get("ReqNodes", count),
         requested_resources=row.text("ReqTRES"),
-        # AllocCPUS and AllocNodes of a waiting job repeat its request; AllocTRES stays empty.
+        # AllocCPUS and AllocNodes of a pending job repeat its request; AllocTRES is empty.
         allocated_cpus=allocated.cpus,
         allocated_memory_bytes=allocated.memory_bytes,
         allocated_gpus=allocated.gpus,
@@ -197,7 +198,7 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         submit_line=row.text("SubmitLine"),
         work_dir=row.text("WorkDir"),
         stdout_path=row.text("StdOut"),
-        # Of a job that runs they have only the steps that have ended.
+        # For a running job they cover only the steps that have ended.
         user_cpu_seconds=row.get("UserCPU", slurm_duration) if over else None,
         system_cpu_seconds=row.get("SystemCPU", slurm_duration) if over else None,
         cpu_seconds=row.get("TotalCPU", slurm_duration) if over else None,
@@ -271,7 +272,7 @@ def _usage(row: FieldReader, usage: Mapping[str, str], name: str) -> int | None:
 def with_steps(job: JobRecord, steps: Sequence[StepRecord]) -> JobRecord:
     """The job with its steps; its peak memory is that of its largest step."""
     peaks = [step.memory_bytes for step in steps if step.memory_bytes]
-    values = list(job)  # a fourth of what _replace() takes, for each of a site's jobs
+    values = list(job)  # takes a quarter of the time of _replace(), and runs for each job of a site
     values[_PEAK_MEMORY] = max(peaks, default=None)
     values[_STEPS] = tuple(steps)
     return JobRecord._make(values)
@@ -286,7 +287,7 @@ def without_steps(parsed: Parsed) -> Parsed:
     return parsed._replace(job=unsaid)
 
 
-@lru_cache(maxsize=1000)  # most are 0:0
+@lru_cache(maxsize=1000)  # the most common value is 0:0
 def exit_pair(text: str) -> tuple[int, int]:
     """Exit code and signal of `3:0`."""
     code, _, signal = text.partition(":")

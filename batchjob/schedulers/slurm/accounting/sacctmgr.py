@@ -27,7 +27,7 @@ from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
 
 SOURCE = "sacctmgr"
 
-_DELIMITER = "|"  # sacctmgr takes no other; neither account nor user names may have it
+_DELIMITER = "|"  # sacctmgr accepts no other; account and user names must not contain it
 _LIMITS = (
     "GrpTRES", "GrpJobs", "GrpSubmit", "GrpWall", "MaxTRES", "MaxJobs", "MaxSubmit", "MaxWall"
 )  # fmt: skip

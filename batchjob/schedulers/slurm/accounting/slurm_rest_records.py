@@ -55,7 +55,7 @@ def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[
     start, end = epoch(times.get("start")), epoch(times.get("end"))
     node_list = _text(job, "nodes").replace("None assigned", "")
     if end is not None and not node_list:
-        start = None  # cancelled while it waited
+        start = None  # cancelled while pending
     ran = start is not None
     over = ran and end is not None
     exit_code = _trusted(exit_of(job.get("exit_code")), state, over=over)
@@ -64,7 +64,7 @@ def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[
     requested, allocated = resources(tres.get("requested")), resources(tres.get("allocated"))
     array, het = _dict(job, "array"), _dict(job, "het")
     array_job, het_job = count(array.get("job_id")), count(het.get("job_id"))
-    limit = count(times.get("limit"))  # infinity is no count, so None
+    limit = count(times.get("limit"))  # infinity becomes None
     steps = tuple(_steps(job))
     cpu = _job_cpu(times, steps) if over else Cpu()
     return JobRecord(

@@ -137,7 +137,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
     """A job from its row; raises RowError."""
     word = row.text("State")
     state = slurm_state(word)
-    resized = row.get("ResizeTime", epoch)  # accounting has a record of its own since then
+    resized = row.get("ResizeTime", epoch)  # accounting has a separate record since the resize
     begun = state is not JobState.PENDING
     tres = row.text("tres-alloc")
     amount = row.get("tres-alloc", resources) or Resources()

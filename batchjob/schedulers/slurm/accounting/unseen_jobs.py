@@ -36,13 +36,14 @@ class RunningJob(NamedTuple):
 class Reading:
     """What one reading has seen so far."""
 
-    begin: int  # of the first window of ended jobs
-    newest: int  # the latest time that Slurm itself stated
-    absent: dict[str, Unfinished]  # unfinished jobs that no answer has shown
+    begin: int  # start of the first window of ended jobs
+    newest: int  # the latest time stated by Slurm itself
+    absent: dict[str, Unfinished]  # unfinished jobs that were in no answer
     running: dict[str, RunningJob] = field(default_factory=dict)
-    overdue: Collection[str] = ()  # ids that were missing for longer than the overlap
-    late: bool = False  # accounting has told the end of a job late: what else ended meanwhile?
-    queue_known: bool = False  # whether the controller was asked, and answered
+    overdue: Collection[str] = ()  # ids missing for longer than the overlap
+    # Accounting reported the end of a job late, so other ends may have been missed.
+    late: bool = False
+    queue_known: bool = False  # the controller was queried and answered
     jobs: int = 0
 
     def note(self, batch: Batch) -> None:
@@ -75,10 +76,10 @@ class UnseenJobs:
         self._overlap = overlap
         self._trust_missing = trust_missing
         self._monotonic = monotonic
-        self._asked: dict[str, int] = {}  # job id to the number of the question that had it last
+        self._asked: dict[str, int] = {}  # job id -> number of the last query that included it
         self._questions = 0
         self._absent_since: dict[str, float] = {}
-        self.overdue: set[str] = set()  # absent for as long as accounting may be late
+        self.overdue: set[str] = set()  # missing for at least `overlap` seconds
         self._once = LogOnce(log)
 
     def expect(self, unfinished: Mapping[str, Unfinished]) -> None:
@@ -99,7 +100,8 @@ class UnseenJobs:
         Of running jobs, accounting has the steps, which the controller does not report.
         """
         now = self._monotonic()
-        since = now - self._overlap if first else now  # they may have been so before we began
+        # Jobs may have been missing since before this process started.
+        since = now - self._overlap if first else now
         self._absent_since = {id_: self._absent_since.get(id_, since) for id_ in read.absent}
         self.overdue = {
             id_ for id_, since in self._absent_since.items() if now - since >= self._overlap

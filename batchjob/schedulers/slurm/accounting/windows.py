@@ -27,12 +27,11 @@ from batchjob.schedulers.slurm.accounting.unseen_jobs import Reading, RunningJob
 log = logging.getLogger(__name__)
 
 _JOB_ID = re.compile(r"\d+", re.ASCII)
-_FEW, _MANY = 2_000, 10_000  # jobs in a window, between which its length is right
-_FIRST, _SHORTEST, _LONGEST = 3600, 300, 32 * 86_400  # seconds
-_AHEAD = (
-    2 * 86_400
-)  # how far windows reach beyond our own time, which may be behind the scheduler's
-_QUESTIONS = 4  # by id, beyond which a whole window costs less
+_FEW, _MANY = 2_000, 10_000  # lengthen windows with fewer jobs, shorten those with more
+_FIRST, _SHORTEST, _LONGEST = 3600, 300, 32 * 86_400  # window lengths in seconds
+# How far the last window extends past the local time, which may lag behind the scheduler's.
+_AHEAD = 2 * 86_400
+_QUESTIONS = 4  # if more queries by id would be needed, read the whole window
 _GAP_SECONDS = 3600.0
 
 
@@ -74,7 +73,7 @@ class WindowSource(ABC):
         self._monotonic = monotonic
         self._overlap = int(options.overlap)
         self._length = _FIRST
-        self._complete_at: float | None = None  # when all until then had been read
+        self._complete_at: float | None = None  # monotonic time of the last complete reading
         self._queue_at: float | None = None
         self._unseen = UnseenJobs(self.name, self, self._overlap, options.trust_missing, monotonic)
         self._once = LogOnce(log)
@@ -110,12 +109,12 @@ class WindowSource(ABC):
             yield batch._replace(watermark=str(covered), covered_until=covered)
         for end in self._ends(begin, now) if gap else ():
             for batch, last in self._window(begin, end, read):
-                if last:  # Beyond the times that Slurm has stated more may be to come.
+                if last:  # More may still be recorded after the latest time that Slurm stated.
                     covered = max(covered, min(end, read.newest))
                 yield batch._replace(watermark=str(covered), covered_until=end)
             begin = end
         for batch, _ in self._window(begin, now + _AHEAD, read):
-            # Until it is known that nothing is missing, the watermark stays.
+            # The watermark stays until it is known that nothing is missing.
             yield batch._replace(watermark=str(covered), covered_until=begin)
         if read.queue_known:
             for batch in self._unseen.ask(read, unfinished, first=complete_at is None):
@@ -128,7 +127,8 @@ class WindowSource(ABC):
         """Jobs that ended since then and differ from the database."""
         now = int(self._clock())
         begin = max(since, EVER)
-        for end in chain(self._ends(begin, now), (now + _AHEAD,)):  # which grow as they are read
+        # _adapt() changes the length of the windows as they are read.
+        for end in chain(self._ends(begin, now), (now + _AHEAD,)):
             number = 0
             wanted: set[JobKey] = set()
             for batch in batches(self.ended(begin, end, steps=False)):
