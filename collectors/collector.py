@@ -44,8 +44,8 @@ class NodeLister(Protocol):
 class CollectorModule(NamedTuple):
     """What the module of a collector defines, as `COLLECTOR`."""
 
-    options: type[Any]  # a frozen dataclass, from which flags, YAML keys and docs are made
-    metrics: tuple[Metric, ...]  # every family it may ever return
+    options: type[Any]  # a frozen dataclass from which flags, YAML keys and docs are derived
+    metrics: tuple[Metric, ...]  # every family that it can return
     build: Callable[[Host, Any, Mapping[str, Collector]], Collector]
     """Makes the collector from its options and from those before it in `COLLECTORS`."""
 
@@ -63,7 +63,7 @@ class CollectorEntry(NamedTuple):
         return cast(CollectorModule, importlib.import_module(self.module).COLLECTOR)
 
 
-# In the order in which they are built: a collector may use those above it.
+# In build order: a collector may use the collectors above it.
 COLLECTORS: tuple[CollectorEntry, ...] = (
     CollectorEntry("node", "collectors.node", True, "CPU time, memory and boot time of the node."),
     CollectorEntry(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 class Moment(NamedTuple):
     """A point in time: `epoch` is shown to people; durations are measured by `monotonic`."""
 
-    epoch: float  # seconds, of a clock that may be set
+    epoch: float  # Unix time; the clock may be changed
     monotonic: float  # seconds
 
     def at(self, epoch: float) -> "Moment":

@@ -76,7 +76,8 @@ def _gpu(holding: Holding, told: Mapping[GpuMetric, float]) -> Values:
         gpu.JOB_GPU_PROCESSES: holding.processes,
         gpu.JOB_GPU_SHARE: holding.share,
     }
-    if holding.confirmed:  # or a job's environment could name the GPU of another, and tell of it
+    # Otherwise a job could see the metrics of another job's GPU by naming it in its environment.
+    if holding.confirmed:
         numbers |= {quantity: told.get(metric) for quantity, metric in _OF_BOARD.items()}
     return {
         SampleKey(quantity.name, of): value

@@ -36,7 +36,7 @@ class MetricColumn(NamedTuple):
 
     labels: Sequence[Labels]
     more: Labels
-    values: Sequence[float]  # as many
+    values: Sequence[float]  # one per item of `labels`
 
 
 class MetricColumns(Sequence[Sample]):

@@ -12,7 +12,8 @@ from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
 
-# Order of the columns of a `cpu` line. guest and guest_nice follow, and are in user and nice.
+# The columns of a `cpu` line in order. guest and guest_nice follow, and are included in user and
+# nice.
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 CPU_SECONDS = Metric(
@@ -68,7 +69,7 @@ class Memory(NamedTuple):
     """Bytes."""
 
     total: float
-    available: float | None  # None: a kernel before 3.14
+    available: float | None  # None: the kernel is older than 3.14
 
 
 class NodeCollector:
@@ -117,7 +118,7 @@ class NodeCollector:
         if descriptor is None:
             path = os.path.join(self._procfs, name)
             descriptor = self._descriptors[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # A line per interrupt source makes stat long; one short read would cut btime off.
+        # The interrupt counts make stat long: a short read would cut off btime.
         size, data = 16384, os.pread(descriptor, 16384, 0)
         while len(data) == size:
             size *= 4

@@ -20,8 +20,8 @@ class ConditionDurations:
 
     def __init__(self, holds: Callable[[ClusterNode], bool]) -> None:
         self._holds = holds
-        self._known: dict[str, float | None] = {}  # nodes in a spell -> its begin, if known
-        self._before: dict[str, float] = {}  # all nodes -> when they were last read
+        self._known: dict[str, float | None] = {}  # node in the state -> since when, if known
+        self._before: dict[str, float] = {}  # node -> time of its last reading
         self._over = Histogram()
 
     def observe(self, nodes: Sequence[ClusterNode], now: float) -> Histogram:
@@ -93,7 +93,7 @@ class NodeFailures:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[bool, int]] = {}  # node -> failed, how often
+        self._known: dict[str, tuple[bool, int]] = {}  # node -> (failed, number of failures)
 
     def observe(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode]:
         """The nodes with their counts."""

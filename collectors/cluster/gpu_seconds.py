@@ -18,8 +18,8 @@ class GpuTime:
 
     def __init__(self, longest: float) -> None:
         self._longest = longest
-        self._at = float("-inf")  # monotonic
-        self._shown: dict[tuple[str, ...], int] = {}  # GPUs by node and state
+        self._at = float("-inf")  # monotonic time of the last reading
+        self._shown: dict[tuple[str, ...], int] = {}  # number of GPUs by node and state
         self._seconds: dict[tuple[str, ...], float] = {}
 
     def observe(self, nodes: Sequence[ClusterNode], now: float) -> GpuSeconds:

@@ -14,8 +14,8 @@ class ClusterMetric(NamedTuple):
 
     metric: Metric
     samples: Callable[[Any], Samples]
-    native: bool = False  # Slurm 25.11 and later show it themselves (its metrics.html)
-    on_demand: bool = False  # a series for every user
+    native: bool = False  # also exposed by Slurm 25.11 and later (its metrics.html)
+    on_demand: bool = False  # one series per user
 
 
 def gauge(name: str, help: str, *names: str) -> Metric:

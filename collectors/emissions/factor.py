@@ -9,9 +9,9 @@ class EmissionFactor(NamedTuple):
 
     provider: str
     zone: str
-    scope: str  # lifecycle, combustion, marginal: figures of two scopes do not compare
+    scope: str  # lifecycle, combustion or marginal; different scopes cannot be compared
     grams_per_kilowatt_hour: float
-    age: float  # seconds since the moment it is about
+    age: float  # seconds since the time that the factor describes
 
 
 @runtime_checkable

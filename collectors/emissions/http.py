@@ -10,7 +10,7 @@ from batchjob.runtime.http_client import FetchError, HttpReply, fetch
 from collectors.emissions.providers.provider import FactorError
 
 _LONGEST_REST = 86400.0
-_REST_WITHOUT_A_WORD = 3600.0  # a provider that refuses and does not say for how long
+_REST_WITHOUT_A_WORD = 3600.0  # pause after a refusal that does not state one
 _LIMIT = 1 << 20
 
 

@@ -95,7 +95,7 @@ class ProviderPoller:
         except FactorError as error:
             self._errors[error.reason] += 1
             raise PostponedError(str(error), error.seconds) from error
-        self._last = observations  # one store; readers see the old or the new ones
+        self._last = observations  # atomic: readers see either the old or the new observations
         self._keep(observations)
 
     def _check_age(self, observations: tuple[Observation, ...]) -> None:

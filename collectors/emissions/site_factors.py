@@ -14,7 +14,7 @@ from collectors.emissions.providers import country_tables
 from collectors.emissions.providers.provider import Ask, FactorError, Observation, ProviderAccess
 from collectors.emissions.providers.registry import PROVIDERS, SERVER, TABLES, ProviderEntry, split
 
-SPREAD_SECONDS = 30.0  # nodes that start together do not ask together
+SPREAD_SECONDS = 30.0  # spreads the requests of nodes that start at the same time
 
 
 class SiteFactors:
@@ -102,17 +102,17 @@ def _sources(
         return []
     ask = _ask(options, section)
     directory = _cache_directory(options)
-    spread = random.uniform(0, SPREAD_SECONDS)  # noqa: S311 (no secret)
+    spread = random.uniform(0, SPREAD_SECONDS)  # noqa: S311 (not a secret)
     return [ProviderPoller(*each, ask, directory, clock, spread) for each in asked]
 
 
 def _ask(options: EmissionsOptions, section: str) -> Ask:
-    from batchjob.runtime.http_client import trust  # HTTP and TLS, which a table does not need
+    from batchjob.runtime.http_client import trust  # HTTP and TLS, which tables do not need
     from collectors.emissions.http import HttpAsk
 
     try:
         return HttpAsk(options.timeout, trust(options.ca_file))
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # including ssl.SSLError
         told = error.strerror or "no certificates in it"
         raise SettingsError(f"{section}.ca-file: {options.ca_file}: {told}") from error
 

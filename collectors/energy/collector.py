@@ -32,7 +32,7 @@ from collectors.power.meter import (
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# A BMC takes its time to answer for the first time; until then a lesser meter is not chosen.
+# How long a BMC may take for its first answer before a lower-ranked meter is chosen.
 _SETTLE_SECONDS = 30.0
 _POLL_SECONDS = 1.0
 
@@ -95,9 +95,8 @@ class EnergyCollector:
         self._boot = checkpoint.boot_id(host.procfs)
         self._document: dict[str, Any] | None = None
         self._started_at: float | None = None
-        self._first: dict[
-            str, NodeSnapshot
-        ] = {}  # by meter, to begin the books where it first answered
+        # The first snapshot with each meter, where its accounts begin.
+        self._first: dict[str, NodeSnapshot] = {}
         self._meter: Meter | None = None
         self.ledger: Ledger | None = None
         self._ticked_at = float("-inf")
@@ -128,7 +127,7 @@ class EnergyCollector:
         try:
             self.tick()
             self._once.over("tick")
-        except Exception as error:  # a tick that fails must not end the accounts
+        except Exception as error:  # a failed tick must not end the accounting
             self._errors += 1
             self._shown = self._shown._replace(tick_errors=self._errors)
             self._once.warning("tick", "energy: %s: %s", type(error).__name__, error)

@@ -15,7 +15,7 @@ from collectors.host import Host
 log = logging.getLogger(__name__)
 
 _WINDOW_SECONDS = 60.0
-# Hardware ages and gets other parts: a minimum seen once must not hold for ever.
+# Hardware ages and is replaced: a minimum measured once must not apply forever.
 _RISES_PER_DAY = 0.01
 _DAY_SECONDS = 86400.0
 

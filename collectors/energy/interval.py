@@ -7,7 +7,7 @@ from collectors.energy.split import Claim, GpuClaim
 from collectors.jobs.view import JobCpu, JobName
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 
-# A job is listed once its owner is known, which takes some seconds at most.
+# A job is listed only once its owner is known, which takes a few seconds at most.
 _LISTED_LATE_SECONDS = 5.0
 
 
@@ -82,7 +82,8 @@ def claims(earlier: NodeSnapshot, later: NodeSnapshot) -> dict[Key, Claim]:
     known = sum(job.cpus for job in present.values() if job.cpus is not None)
     unknown = sum(job.cpus is None for job in present.values())
     each = max(0.0, later.processors.cpus - known) / unknown if unknown else 0.0
-    most = later.processors.cpus * seconds  # more is a clock that was set, or another job's count
+    # A larger value comes from a clock change, or from another job's counter.
+    most = later.processors.cpus * seconds
     return {
         key: Claim(
             cpu_seconds=min(most, _used(earlier.jobs.get(key), job, during, most)),
@@ -101,7 +102,7 @@ def _used(before: JobCpu | None, now: JobCpu, during: EnergyInterval, most: floa
     if before.cpu_seconds is None:
         return 0.0
     used = now.cpu_seconds - before.cpu_seconds
-    return used if used >= 0 else now.cpu_seconds  # another incarnation, counted from 0
+    return used if used >= 0 else now.cpu_seconds  # the job was started again, with a new counter
 
 
 def _born(job: JobCpu, during: EnergyInterval, most: float) -> bool:

@@ -23,12 +23,13 @@ Kind = Literal["active", "idle"]
 Consumer = Literal["jobs", "system", "unallocated"]
 
 _JOULES_PER_KWH = 3.6e6
-# A node is quiet while less than this part of its CPU time is used.
+# A node is quiet while less than this fraction of its CPU time is used.
 _QUIET = 0.05
-# Jobs stay in the books for a while after the last look that listed them: a restarted exporter
-# finds them one by one.
+# How long a job is kept after the last snapshot that lists it: after a restart, the exporter finds
+# the jobs one by one.
 _KEPT_SECONDS = 120.0
-# A counter goes on by itself, but who used what it counted cannot be told for long.
+# Longest gap between two counter readings. The energy of a longer gap is known, but can no longer
+# be attributed to jobs.
 _COUNTERS_BRIDGE_SECONDS = 300.0
 
 
@@ -45,8 +46,8 @@ class EnergyAccounts(NamedTuple):
 
     jobs: tuple[JobAccount, ...] = ()
     node: Mapping[tuple[Component, Consumer], float] = {}
-    metered_joules: float = 0.0  # what the meters said, to be found again in the accounts
-    overdrawn_joules: float = 0.0  # GPUs beyond what the meter that includes them counted
+    metered_joules: float = 0.0  # total of the meters, for comparison with the accounts
+    overdrawn_joules: float = 0.0  # energy of the GPUs beyond that of the meter that includes them
     seconds_without_data: float = 0.0
     gpu_seconds_without_data: float = 0.0
     idle_watts: float | None = None
@@ -82,10 +83,10 @@ class Ledger:
         self.overdrawn_joules = 0.0
         self.seconds_without_data = 0.0
         self.gpu_seconds_without_data = 0.0
-        self.since: NodeSnapshot | None = None  # the node is booked from here on
+        self.since: NodeSnapshot | None = None  # the snapshot up to which the node is booked
         self._carried: dict[Key, float] = {}  # CPU seconds that /proc/stat had not counted yet
         self.gpus_since: dict[str, GpuEnergyReading] = {}
-        self.settled_until: float | None = None  # what came before is booked or counted as missing
+        self.settled_until: float | None = None  # earlier energy is booked or counted as missing
 
     def book(self, look: NodeSnapshot, factors: Iterable[EmissionFactor] = ()) -> EnergyAccounts:
         """Attribute the energy since the last snapshot, and return the accounts."""

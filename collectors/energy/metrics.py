@@ -79,7 +79,7 @@ class MeterSummary(NamedTuple):
     includes_gpus: bool = False
     idle_configured: bool = False
     accounts: EnergyAccounts = EnergyAccounts()
-    read_at: Mapping[str, float] = {}  # by meter, Host.monotonic()
+    read_at: Mapping[str, float] = {}  # by meter, in Host.monotonic() seconds
     tick_errors: int = 0
 
 

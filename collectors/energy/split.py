@@ -15,14 +15,15 @@ class Claim(NamedTuple):
     """A job's share of a node during one interval."""
 
     cpu_seconds: float  # used
-    cpus: float  # allocated, times the part of the interval in which the job lived
+    cpus: float  # allocated CPUs, times the fraction of the interval in which the job existed
 
 
 class GpuClaim(NamedTuple):
     """A job's share of a GPU during one interval."""
 
-    share: float  # of its slices, times the part of the interval in which the job lived
-    activity: float | None  # part of the time its instance was at work; None: not known
+    # Share of compute slices, times the fraction of the interval in which the job existed.
+    share: float
+    activity: float | None  # fraction of the time its instance was busy; None: unknown
 
 
 class Split(NamedTuple, Generic[K]):

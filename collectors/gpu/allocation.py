@@ -15,7 +15,7 @@ from collectors.gpu.devices import GpuTable, Unit, Vendor, read_device_majors
 from collectors.host import Host
 from collectors.jobs.view import JobHolder
 
-NVIDIA_MAJOR = 195  # Linux, Documentation/admin-guide/devices.txt; 254 and 255 are no GPUs
+NVIDIA_MAJOR = 195  # Linux, Documentation/admin-guide/devices.txt; minors 254 and 255 are not GPUs
 
 
 class Allocation(NamedTuple):
@@ -24,15 +24,15 @@ class Allocation(NamedTuple):
     source: str
     units: frozenset[Unit]
     unknown: tuple[str, ...] = ()
-    trusted: bool = False  # root or the kernel says so, not the user's environment
+    trusted: bool = False  # stated by root or the kernel, not by the user's environment
 
 
 class Site(NamedTuple):
     """A site's statements about its nodes."""
 
-    slurm_numbers: str = "index"  # or minor
-    cuda_numbers: str = "local"  # or index, minor
-    positions: tuple[str, ...] = ()  # scheduler's number → GPU, where the order is another
+    slurm_numbers: str = "index"  # or "minor"
+    cuda_numbers: str = "local"  # or "index", "minor"
+    positions: tuple[str, ...] = ()  # scheduler's number → GPU, if the order differs
     pbs_homes: tuple[str, ...] = ()
 
 
@@ -124,7 +124,8 @@ def _from_devices(holder: JobHolder, seen: AllocationContext) -> Allocation | No
     for major, minor in devices:
         if major == NVIDIA_MAJOR and minor < 254:
             boards = table.at_minor(minor, "nvidia")
-            # A GPU in MIG mode opens for all its instances; which ones, the capabilities say.
+            # The device of a GPU in MIG mode is shared by its instances; the capabilities state
+            # which of them are allowed.
             units.update(unit for unit in boards if not unit.gpu.partitioned)
     return Allocation("devices", frozenset(units), trusted=True) if units else None
 

@@ -107,7 +107,7 @@ def _sensors(directory: str) -> dict[GpuMetric, float | None]:
     for name in _listed(root):
         hwmon = os.path.join(root, name)
         labelled = dict(_channels(hwmon))
-        # MI300 and others have no sensor called edge: the hottest place stands for the core.
+        # MI300 and others have no sensor called edge; the hottest spot is used instead.
         if TEMPERATURE not in labelled:
             labelled[TEMPERATURE] = _number(os.path.join(hwmon, "temp2_input"), 1e-3)
         average = _number(os.path.join(hwmon, "power1_average"), 1e-6)
@@ -196,7 +196,7 @@ def _number(path: str, factor: float = 1.0) -> float | None:
 class AmdGpus:
     """A thread for each amdgpu device: a sleeping or faulty one must not delay the others."""
 
-    version = ""  # amdgpu is a part of the kernel
+    version = ""  # amdgpu is part of the kernel
     complete = True
 
     def __init__(self, host: Host, interval: float) -> None:

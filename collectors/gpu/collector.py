@@ -119,7 +119,8 @@ class GpuCollector:
         self._disagreements: Counter[str] = Counter()
         self._once = LogOnce(log)
         self._last_map = Map()
-        # More often than GPUs are read: it is cheap, and short jobs have GPUs as well.
+        # The map is refreshed more often than the GPUs are read: it is cheap, and short jobs use
+        # GPUs too.
         self.mapper = Refresher(
             "gpu-map",
             self.refresh_map,

@@ -15,8 +15,8 @@ from collectors.gpu.holders import Holding
 
 log = logging.getLogger(__name__)
 
-# Names the files that were made here, so that they are known again after a crash; dcgm-exporter
-# passes over names that are no numbers.
+# Lists the files created here, so that they are recognised after a crash. dcgm-exporter ignores
+# names that are not numbers.
 _OURS = ".batchjob"
 _FILE = re.compile(r"\d+(\.\d+)?")
 
@@ -26,7 +26,7 @@ class JobFiles:
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
-        self._written: dict[str, str] | None = None  # by name; None until the first time
+        self._written: dict[str, str] | None = None  # by file name; None until the first write
         self._once = LogOnce(log)
 
     def write(self, holdings: Iterable[Holding]) -> None:
@@ -57,7 +57,7 @@ class JobFiles:
         """Remove the files that were created here and still have the content written last."""
         for name, text in (self._written or {}).items():
             path = self._directory / name
-            with contextlib.suppress(OSError):  # another user took it away
+            with contextlib.suppress(OSError):  # removed by another user
                 if path.read_text(encoding="utf-8") == text:
                     path.unlink()
         if self._written is not None:
@@ -73,7 +73,7 @@ class JobFiles:
             return {}
         found = {}
         for name in filter(_FILE.fullmatch, names):
-            with contextlib.suppress(OSError):  # the epilog took it away
+            with contextlib.suppress(OSError):  # removed by the epilog
                 found[name] = (self._directory / name).read_text(encoding="utf-8")
         return found
 

@@ -23,7 +23,7 @@ class Instance(NamedTuple):
     gpu_instance: int
     compute_instance: int
     profile: str  # 1g.10gb
-    slices: float  # compute slices; those of a GPU instance are divided among its compute instances
+    slices: float  # compute slices; the instances share those of their GPU instance
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Gpu:
     index: int
     uuid: str
     minor: int | None
-    pci_bus_id: str  # 00000000:3B:00.0, as NVML and DCGM write it
+    pci_bus_id: str  # 00000000:3B:00.0, as written by NVML and DCGM
     name: str
-    partitioned: bool = False  # MIG mode is on
+    partitioned: bool = False  # MIG mode is enabled
     slices: float | None = None  # compute slices of the whole GPU
     instances: tuple[Instance, ...] = ()
 

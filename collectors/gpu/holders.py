@@ -23,11 +23,11 @@ class Holding(NamedTuple):
     job: JobName
     unit: Unit
     source: str
-    share: float | None  # among the holders; None: it uses what was given to others
+    share: float | None  # among the holders; None: it uses a GPU allocated to others
     processes: int | None = None
     memory_bytes: float | None = None
     utilization: float | None = None
-    confirmed: bool = False  # by something that the job's user cannot write
+    confirmed: bool = False  # confirmed by a source that the job's user cannot write
 
 
 class AllocationConflict(NamedTuple):
@@ -98,7 +98,8 @@ def _choose(
         return None
     best = told[0]
     for other in told[1:]:
-        # A step may name a part of the job's GPUs; only what neither covers is a contradiction.
+        # A step may name a subset of the job's GPUs; it is a contradiction only if neither set
+        # contains the other.
         if not (other.units <= best.units or best.units <= other.units):
             conflicts.add(AllocationConflict("sources", holder.name, other.source))
     return best
@@ -133,7 +134,8 @@ def _holdings(
         for job in jobs
         if job in told or unit in job.used or (job.holder.name, unit) in confirmed
     ]
-    # Nobody was given the unit: those whose GPUs no source tells hold it by using it.
+    # If the unit is allocated to nobody, its holders are the jobs that use it and whose GPUs no
+    # source states.
     holding = _believed(given, told, sure) or [job for job in jobs if job.given is None]
     shares = _shares(holding, shards_per_gpu)
     wholes = [job for job in given if not _is_part(job)]

@@ -54,6 +54,6 @@ class PrologFiles:
         return lines
 
     def _say(self, path: str, error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):  # the epilog took it away
+        if not isinstance(error, FileNotFoundError):  # FileNotFoundError: removed by the epilog
             told = "%s: %s; other sources are used to map GPUs to jobs"
             self._once.warning(path, told, path, error.strerror)

@@ -19,7 +19,7 @@ class GpuProcess(NamedTuple):
     memory_bytes: float | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None
-    utilization: float | None = None  # part of the sample period its kernels ran, 0 to 1
+    utilization: float | None = None  # fraction of the sample period its kernels ran, 0 to 1
 
 
 def longest_age(interval: float) -> float:
@@ -40,7 +40,7 @@ class GpuReading(NamedTuple):
 
     gpu: Gpu
     values: Values
-    instances: Mapping[str, Values]  # by the instances' UUID
+    instances: Mapping[str, Values]  # by the instance's UUID
     processes: tuple[GpuProcess, ...] | None  # None: the driver does not list them
     energy: GpuEnergy | None = None
 
@@ -79,7 +79,7 @@ class EnergyCounter:
         """Power readings more than `longest_gap` seconds apart are not interpolated."""
         self._longest_gap = longest_gap
         self._last: GpuEnergy | None = None
-        self._watts: float | None = None  # None: the last energy was a counter's
+        self._watts: float | None = None  # None if the last energy came from a counter
         self._session = 0
         self._plausible = PlausiblePower()
 
@@ -88,7 +88,7 @@ class EnergyCounter:
         watts = values.get(POWER)
         if watts is None or self._plausible.accepts(watts, values.get(POWER_LIMIT)):
             return values
-        self._watts = None  # and nothing is known of the time around it
+        self._watts = None  # power is unknown around this time
         return {quantity: value for quantity, value in values.items() if quantity != POWER}
 
     def follow(self, values: Values, at: float, session: int) -> GpuEnergy | None:

@@ -21,7 +21,7 @@ VENDORS: Mapping[str, str] = {
 class GpuVendor(Protocol):
     """All GPUs of one vendor on this node."""
 
-    version: str  # of the driver; "" where it does not say or does not answer
+    version: str  # of the driver; "" if unknown
 
     def start(self) -> None:
         """Look for GPUs and begin to read them."""

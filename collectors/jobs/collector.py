@@ -35,7 +35,7 @@ from collectors.metric import Labels, MetricFamily, labels
 
 METRICS = (*metrics.METRICS, *steps.METRICS)
 
-# Beyond what the watcher is told: trees that appear where nobody watched.
+# Interval of full walks, which find trees that appear in unwatched places.
 _LOOK_AGAIN_SECONDS = 60.0
 _STALE_LOOKS = 3.0
 _LOOK_PATIENCE_SECONDS = 0.5
@@ -253,7 +253,7 @@ class JobsCollector:
                 yield job, identity
 
     def _reading(self, job: Job, now: float, group: str | None = None) -> JobReading:
-        cgroup = job.read(now, group)  # may end it
+        cgroup = job.read(now, group)  # may mark the job as ended
         seen = job.seen
         if cgroup.cpus is None and seen is not None and seen.cpus is not None:
             cgroup = cgroup._replace(cpus=seen.cpus)

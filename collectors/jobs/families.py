@@ -128,7 +128,7 @@ def _several(
     return MetricColumn(of, NO_LABELS, [of_each(value) for _, _, value in found])
 
 
-@lru_cache(1000)  # jobs have the same devices, or as many as they make interfaces
+@lru_cache(1000)  # shared by jobs; bounded, because jobs can create interfaces
 def _label(label: str, value: str) -> Labels:
     return labels(**{label: value})
 

@@ -114,4 +114,4 @@ def _subdirectories(path: str) -> list[str]:
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
-        return []  # removed meanwhile
+        return []  # removed in the meantime

@@ -23,8 +23,8 @@ class JobName(NamedTuple):
     """The identity of a job. Readings with equal names belong to one job and share its series."""
 
     manager: str  # slurm, pbs, lsf, flux, ..., local
-    jobid: str  # the text the accounting uses: 123, 2[1].pbs01, 123[4], a UUID
-    user: str  # login name, or the decimal uid where no name is known
+    jobid: str  # the id in accounting: 123, 2[1].pbs01, 123[4], a UUID
+    user: str  # login name, or the decimal uid if the name is unknown
     labels: Labels  # manager, jobid and user, rendered once
 
 
@@ -32,10 +32,10 @@ class JobCpu(NamedTuple):
     """A job's CPU at one moment. `None`: not readable, which is not zero."""
 
     name: JobName
-    cpu_seconds: float | None  # counts up; final once `ended_at` is set
+    cpu_seconds: float | None  # increases; final once `ended_at` is set
     cpus: float | None  # CPUs allocated on this node
     ended_at: float | None  # Host.monotonic(); None while it runs
-    started_at: float | None = None  # Host.monotonic(); None: not known
+    started_at: float | None = None  # Host.monotonic(); None: unknown
 
 
 class JobHolder(NamedTuple):
@@ -44,10 +44,11 @@ class JobHolder(NamedTuple):
     name: JobName
     uid: int
     pids: tuple[int, ...]
-    # The distinct sets of GPU variables among processes of the job's own owner: a step's tasks name
-    # the GPUs of their step, and a job started by srun alone has no process that names them all.
+    # The distinct sets of GPU variables of processes owned by the job's owner. The tasks of a step
+    # name the GPUs of their step, and a job started by srun alone has no process that names all of
+    # them.
     environs: tuple[Mapping[str, str], ...]
-    directories: tuple[str, ...]  # its cgroup directories, in every hierarchy
+    directories: tuple[str, ...]  # its cgroup directories in all hierarchies
 
 
 @runtime_checkable

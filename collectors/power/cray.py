@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _FILE = re.compile(r"(?:(cpu|memory|accel\d+)_)?(power|energy|power_cap)")
 _VALUE = re.compile(r"(\d+) (W|J)\b.*")
 _TRIES = 3
-# Counters that stand still for so long are dead; they are written every tenth of a second.
+# Counters that do not change for this long are dead: they are updated every 0.1 s.
 _DEAD_SECONDS = 1.0
 
 ENERGY = Metric(
@@ -88,7 +88,7 @@ class Cray:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._directory = f"{host.sysfs}/cray/pm_counters"
-        self._fresh_since: tuple[int, float] | None = None  # value of freshness, first seen at
+        self._fresh_since: tuple[int, float] | None = None  # freshness, and when first seen
         self._stale = 0
         self._once = LogOnce(log)
         self._plausible: dict[str, PlausiblePower] = defaultdict(PlausiblePower)  # by domain

@@ -65,8 +65,8 @@ class HwmonSensor(NamedTuple):
 
     path: str
     kind: str  # power or energy
-    driver: str  # name the driver gives its chip
-    chip: str  # name and bus address: hwmon numbers change from boot to boot
+    driver: str  # name of the chip, as set by its driver
+    chip: str  # name and bus address; hwmon numbers change between boots
     sensor: str
 
 
@@ -79,7 +79,7 @@ class KnownSensors(NamedTuple):
     includes_gpus: bool
 
 
-# The first row with sensors wins: a level of Grace contains the next.
+# The first row with sensors is used: each level of Grace includes the next.
 KNOWN = (
     KnownSensors("power_meter", re.compile(r"Module Power Socket \d+"), "cpu+memory", True),
     KnownSensors("power_meter", re.compile(r"Grace Power Socket \d+"), "cpu+memory", False),
@@ -100,7 +100,7 @@ def scan(root: str) -> tuple[HwmonSensor, ...]:
     found: list[HwmonSensor] = []
     for entry in _listed(root):
         hwmon = f"{root}/{entry}"
-        # Old drivers, acpi_power_meter among them, have their files at the device.
+        # Old drivers such as acpi_power_meter have their files in the device's directory.
         directory = next((d for d in (hwmon, f"{hwmon}/device") if _inputs(d)), None)
         driver = _text(f"{hwmon}/name") or _text(f"{hwmon}/device/name")
         if directory is None or not driver:
@@ -156,7 +156,7 @@ def node_sensors(sensors: Sequence[HwmonSensor], said: Sequence[str] = ()) -> Ch
         fitting = [
             x for x in sensors if x.driver == known.driver and known.sensor.fullmatch(x.sensor)
         ]
-        # Two unnamed power meters may be two inputs, or a part and the whole.
+        # Two unnamed power meters are ambiguous: two inputs, or a part and the whole.
         if fitting and not (known.scope == "node" and len(fitting) > 1):
             return ChosenSensors(_of_one_kind(fitting), known.scope, known.includes_gpus)
     return None
@@ -246,7 +246,7 @@ class Hwmon:
         if sensors[0].kind == "energy":
             return MeterReading(seen.at, joules=total)
         series = sum(self._plausible[sensor].series for sensor in sensors)
-        # What runs draws something.
+        # A running node always draws power.
         return MeterReading(seen.at, watts=total, series=series) if total > 0 else None
 
 

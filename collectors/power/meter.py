@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from collectors.jobs.view import JobName
 
-# Best first: a counter integrated by the hardware of the whole node, then meters of its power
-# input, then the parts of it that the processors count. `psys` is wired by the maker of the board
-# and stands here for those who name it; it is never chosen automatically.
+# Best first: a counter for the whole node that is integrated by hardware, then meters of the node's
+# power input, then counters of the processors. The wiring of `psys` depends on the board's
+# manufacturer: it can be configured by name, but is never chosen automatically.
 BEST_FIRST = ("cray", "redfish", "ipmi", "hwmon", "rapl", "psys")
 ONLY_BY_NAME = frozenset({"psys"})
 
@@ -27,8 +27,8 @@ class MeterReading(NamedTuple):
     not known.
     """
 
-    at: float  # Host.monotonic() at which the device was read
-    joules: float | None = None  # counts up within its series
+    at: float  # Host.monotonic() when the device was read
+    joules: float | None = None  # increases within its series
     watts: float | None = None
     series: int = 0
 
@@ -38,8 +38,8 @@ class Meter(NamedTuple):
 
     name: str  # one of BEST_FIRST; the label `meter`
     scope: Scope
-    includes_gpus: bool  # as the source is usually wired; a setting overrides it
-    period: float  # seconds between its readings; 0: read at the moment it is asked
+    includes_gpus: bool  # the usual wiring of the source; a setting overrides it
+    period: float  # seconds between readings; 0: read on request
     read: Callable[[], MeterReading | None]
 
 
@@ -80,7 +80,7 @@ class GpuEnergyShare(NamedTuple):
 
     job: JobName
     share: float
-    # How much of its part was at work: 1 all of the time, above 1 where it took others' part too.
+    # How busy the share was: 1 all of the time, above 1 if the job also used other shares.
     activity: float | None = None
 
 
@@ -89,8 +89,8 @@ class GpuEnergyReading(NamedTuple):
 
     uuid: str
     at: float  # Host.monotonic()
-    joules: float  # counts up within its series; integrated from power where there is no counter
-    series: int  # changes when the counter restarted (driver loaded again, GPU reset)
+    joules: float  # increases within its series; integrated from power if there is no counter
+    series: int  # changes when the counter restarts (driver reloaded, GPU reset)
     holdings: tuple[GpuEnergyShare, ...]
 
 
@@ -104,7 +104,7 @@ class GpuMetered(Protocol):
 
 def new_series() -> int:
     """A series that no reading has had before, not even in an earlier process."""
-    # A float, and so JSON, holds 52 bits exactly. `secrets` would load 4 MB of OpenSSL.
+    # Floats, and therefore JSON, represent 52 bits exactly. `secrets` would load 4 MB of OpenSSL.
     return int.from_bytes(os.urandom(7)) >> 4
 
 

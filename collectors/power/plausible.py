@@ -7,12 +7,12 @@ counter's glitch, that value would stay in the accounts.
 from collections import deque
 from collections.abc import Collection
 
-# More than any node takes; the BMCs' 16 bits without a value are 65535.
+# More than any node draws; a BMC without a value reports 65535 (16 bits).
 _MOST_WATTS = 50_000.0
-_MULTIPLE = 10.0  # of the median of what was read last
+_MULTIPLE = 10.0  # times the median of the last readings
 _REMEMBERED = 60
-_LEARNT = 5  # readings before a median means something
-_STEP = 3  # readings in a row that agree are no glitch: a GPU node that begins to work, say
+_LEARNT = 5  # readings needed for a meaningful median
+_STEP = 3  # consistent readings in a row are accepted, for example when a GPU node begins to work
 
 
 class PlausiblePower:

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# Ids are hexadecimal (powercap_sys.c prints "%x") and say nothing about the socket: `name` does.
+# Ids are hexadecimal (powercap_sys.c prints "%x") and do not identify the socket; `name` does.
 _ZONE = re.compile(r"intel-rapl(-mmio)?:[0-9a-f]+(?::[0-9a-f]+)?")
 _PACKAGE = re.compile(r"package-(\d+)(?:-die-\d+)?")
 _PSYS = re.compile(r"psys(?:-(\d+))?")
 _LIMIT = re.compile(r"constraint_\d+_power_limit_uw")
 _AMD = frozenset({"AuthenticAMD", "HygonGenuine"})
-# Two reads of one register, microseconds apart, differ by less.
+# Two reads of the same register, microseconds apart, differ by less than this.
 _MIRROR_JOULES = 1.0
 
 
@@ -32,9 +32,9 @@ class Zone(NamedTuple):
 
     path: str
     place: ZoneDomain
-    mmio: bool  # read through the chip's memory window: the package's register once more
-    range_joules: float | None  # the counter wraps here; None: the kernel does not say
-    max_watts: float | None  # highest limit its maker allows; None: not said
+    mmio: bool  # accessed by memory-mapped I/O: the same register as the package's
+    range_joules: float | None  # the counter wraps at this value; None: unknown
+    max_watts: float | None  # highest limit allowed by the manufacturer; None: unknown
 
 
 class Limit(NamedTuple):
@@ -129,7 +129,7 @@ def _mirrors(found: list[Zone]) -> set[str]:
             try:
                 apart = abs(energy_joules(other) - energy_joules(first))
             except (OSError, ValueError):
-                continue  # what cannot be read is not added either
+                continue  # an unreadable zone is not counted
             if apart <= _MIRROR_JOULES:
                 repeated.add(other.path)
     return repeated

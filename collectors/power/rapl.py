@@ -26,11 +26,11 @@ from collectors.power.powercap import Limit, Zone, ZoneDomain
 
 log = logging.getLogger(__name__)
 
-_RESCAN_SECONDS = 300.0  # processors are plugged and drivers loaded
+_RESCAN_SECONDS = 300.0  # processors may be hot-plugged, and drivers loaded
 _SHORTEST_INTERVAL = 0.5
-# A board with everything on it against one socket.
+# Maximum power of a board with all its components, relative to one socket.
 _PSYS_TIMES = 10.0
-# Slack for the time between looking at the clock and at the register, and for a unit of 1 J.
+# Tolerance for the time between reading the clock and the register, and for a unit of 1 J.
 _SLACK_SECONDS, _SLACK_JOULES = 0.1, 2.0
 
 ENERGY = Metric(
@@ -116,7 +116,7 @@ class CounterTrack:
 
     def __init__(self, zone: Zone, max_watts: float) -> None:
         self.zone = zone
-        self.counts = False  # it has shown something else than 0, as it never does without RAPL
+        self.counts = False  # the counter was not 0 at least once; without RAPL it stays 0
         self.readable = False
         self.total = 0.0
         self.max_watts = max_watts
@@ -216,7 +216,7 @@ class Rapl:
         try:
             self.look()
             self._limits = tuple(powercap.limits(self._root))
-        except Exception as error:  # a tree nobody has seen yet must not end the counting
+        except Exception as error:  # an unexpected tree must not end the thread
             self._once.warning("step", "rapl: %s: %s", type(error).__name__, error)
         return self.interval()
 

@@ -15,7 +15,7 @@ CREDIT = {
     "codecarbon": "CodeCarbon, MIT; figures: Ember and Our World in Data, CC BY 4.0",
 }
 WORLD = "world"
-_ALIASES = {"UK": "GB", "EL": "GR", "WORLD": "ZZ"}  # as people and the European Union write them
+_ALIASES = {"UK": "GB", "EL": "GR", "WORLD": "ZZ"}  # codes used by people and the European Union
 
 
 class CountryFactor(NamedTuple):

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-_HIGHEST = 2000.0  # g/kWh; a grid of old lignite plants alone emits some 1300
-_CLOCKS_DIFFER = 900.0  # seconds by which a time may lie in the future
+_HIGHEST = 2000.0  # g/kWh; a grid with only old lignite plants emits about 1300
+_CLOCKS_DIFFER = 900.0  # seconds by which a time may be in the future
 
-# Why a provider gave no factor; the values of the label `reason`. The first five are those of
+# Why a provider gave no factor: the values of the label `reason`. The first five are those of
 # `batchjob.runtime.http_client`.
 REASONS = (
     "deadline",
@@ -17,9 +17,9 @@ REASONS = (
     "unreachable",
     "authentication",
     "late",  # its newest value is older than the provider's limit
-    "no_value",  # nulls, zeros and times in the future only
+    "no_value",  # only nulls, zeros and times in the future
     "rate_limited",
-    "status",  # any other HTTP status that is no success
+    "status",  # any other unsuccessful HTTP status
 )
 
 
@@ -57,7 +57,7 @@ class ProviderAccess(NamedTuple):
     url: str
     zone: str
     user: str = ""
-    secret: Callable[[], str] = str  # reads the token or password; FactorError if it cannot
+    secret: Callable[[], str] = str  # reads the token or password; raises FactorError
 
 
 def grams(value: Any, scale: float = 1.0) -> float | None:

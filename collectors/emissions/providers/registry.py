@@ -23,8 +23,8 @@ class ProviderEntry(NamedTuple):
     read: Callable[[Ask, ProviderAccess, float], tuple[Observation, ...]]
     url: str
     interval: float  # seconds between two requests
-    longest_age: float  # an older value says nothing about now
-    zone: str  # pattern of its zones
+    longest_age: float  # older values are not used
+    zone: str  # pattern of its zone names
     credit: str
 
 
@@ -65,7 +65,7 @@ def split(text: str) -> tuple[str, str]:
     """`rte:FR` as provider and zone; ValueError says what was expected."""
     provider, _, zone = text.partition(":")
     if provider in TABLES:
-        country_tables.observe(provider, zone)  # says which countries there are
+        country_tables.observe(provider, zone)  # raises ValueError if the table lacks the country
     elif provider not in PROVIDERS:
         known = ", ".join((*TABLES, *PROVIDERS))
         raise ValueError(f"expected PROVIDER:ZONE with one of {known}, got {text!r}")

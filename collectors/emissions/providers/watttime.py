@@ -49,7 +49,7 @@ def parse(document: Any, zone: str, now: float) -> Observation:
     """`{"data": [{"point_time", "value"}], "meta": {"region", "units", ...}}`."""
     found = []
     for row in rows(document, "data"):
-        figure = grams(row.get("value"), _GRAMS_PER_POUND / 1000)  # per MWh to per kWh
+        figure = grams(row.get("value"), _GRAMS_PER_POUND / 1000)  # pounds per MWh to grams per kWh
         at = moment(row.get("point_time"), now)
         if figure is not None and at is not None:
             found.append(Observation("watttime", zone, "marginal", figure, at))

@@ -23,8 +23,8 @@ from collectors.host import Host
 
 log = logging.getLogger(__name__)
 
-# While the driver itself works: a lost GPU comes back only with a reset, and to restart
-# interrupts the others.
+# Minimum time before NVML is restarted while the driver itself works: a lost GPU returns only after
+# a reset, and a restart interrupts the other GPUs.
 SECONDS_BETWEEN_TRIES = 300.0
 _SECONDS_TO_LEAVE = 2.0
 
@@ -68,8 +68,8 @@ class _Board:
     """One GPU: its thread, and its last known identity."""
 
     def __init__(self, driver: "NvidiaGpus", index: int) -> None:
-        self.seen: KnownGpu | None = None  # at the last good reading
-        self.samples: tuple[int, Gpm] | None = None  # of a session
+        self.seen: KnownGpu | None = None  # as of the last successful reading
+        self.samples: tuple[int, Gpm] | None = None  # number of an NVML session, and its samples
         self._driver = driver
         self._index = index
         age = longest_age(driver.interval)
@@ -94,7 +94,7 @@ class NvidiaGpus:
     def __init__(self, host: Host, interval: float) -> None:
         self.host = host
         self.interval = interval
-        self.version = ""  # of the driver; empty while it does not answer
+        self.version = ""  # of the driver; empty while it does not respond
         self._errors: Counter[tuple[str, str]] = Counter()
         self.session: NvmlSession | None = None
         self._sessions = 0
@@ -217,7 +217,7 @@ class NvidiaGpus:
         if session is None:
             return
         if not session.close():
-            self._hangs = True  # for good: a library with a thread inside must stay in memory
+            self._hangs = True  # permanent: a library with a hung thread in it cannot be unloaded
             log.warning(
                 "a call to the NVIDIA driver hangs; NVML is initialized again in another thread"
             )

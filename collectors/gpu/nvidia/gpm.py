@@ -6,7 +6,7 @@ the time between two readings here, so the value is a mean, where the GPU's own 
 
 from typing import Any, NamedTuple
 
-_GRAPHICS_UTIL = 1  # NVML_GPM_METRIC_GRAPHICS_UTIL: per cent of time in which any kernel ran
+_GRAPHICS_UTIL = 1  # NVML_GPM_METRIC_GRAPHICS_UTIL: percentage of time in which any kernel ran
 
 
 class _Samples(NamedTuple):

@@ -31,18 +31,18 @@ from collectors.gpu.reading import GpuProcess, GpuReading
 
 T = TypeVar("T")
 
-# Error codes of nvml.h. After these the driver is gone for all GPUs, or this GPU is (GPU_IS_LOST,
-# RESET_REQUIRED); every other error is about one call.
+# Error codes in nvml.h after which the driver is gone for all GPUs, or this GPU is lost
+# (GPU_IS_LOST, RESET_REQUIRED). Every other error concerns a single call.
 UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH = 1, 9, 18
 DRIVER_GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH})
 GONE = DRIVER_GONE | {15, 16}
 
-# This board, driver or moment has no such thing: INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND,
-# FUNCTION_NOT_FOUND (a symbol that an old driver lacks), NO_DATA, ARGUMENT_VERSION_MISMATCH,
-# DEPRECATED.
+# Not available on this board, with this driver or at this time: INVALID_ARGUMENT, NOT_SUPPORTED,
+# NOT_FOUND, FUNCTION_NOT_FOUND (a symbol that an old driver lacks), NO_DATA,
+# ARGUMENT_VERSION_MISMATCH, DEPRECATED.
 _NOT_OFFERED = frozenset({2, 3, 6, 13, 21, 25, 26})
 
-# What nvmlDeviceGetProcessUtilization says of a GPU on which nothing ran: NOT_FOUND, or success
+# Answers of nvmlDeviceGetProcessUtilization for a GPU on which nothing ran: NOT_FOUND, or success
 # with no samples, which pynvml raises as an error.
 _NO_SAMPLES = frozenset({0, 6})
 
@@ -61,7 +61,7 @@ def _clock(name: str, kind: int) -> Field:
 
 
 def _ecc(name: str, kind: int) -> Field:
-    # 1 is NVML_AGGREGATE_ECC: over the life of the board, so it survives a reboot.
+    # 1 is NVML_AGGREGATE_ECC: errors over the lifetime of the board, across reboots.
     return Field(ECC[name], lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, 1))
 
 
@@ -96,8 +96,8 @@ _BOARD = (
 )
 
 # Field values, fetched in one call: (quantity, field id, scope, factor). Only ids below 200 are
-# used: NVIDIA renumbered later ones (CLOCKS_EVENT_REASON_* was 251 and is 269), so they mean
-# different things to a library and a driver of different age.
+# used: NVIDIA renumbered later ones (CLOCKS_EVENT_REASON_* was 251 and is 269), so a library and a
+# driver of different versions disagree on their meaning.
 _ALL_LINKS = 0xFFFFFFFF
 FIELD_VALUES = (
     (MEMORY_TEMPERATURE, 82, 0, 1.0),
@@ -155,7 +155,7 @@ class _OptionalCalls:
     def __call__(self, call: Callable[..., T], *arguments: Any, otherwise: T | None = None) -> Any:
         try:
             return call(*arguments)
-        except self.nvml.NVMLLibraryMismatchError:  # pynvml's word for a symbol that is missing
+        except self.nvml.NVMLLibraryMismatchError:  # pynvml's error for a missing symbol
             return otherwise
         except self.nvml.NVMLError as error:
             if error.value in GONE:
@@ -267,7 +267,7 @@ def _busy_instances(
 
 def _memory(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     nvml = ask.nvml
-    # Version 2 does not count what the driver keeps for itself as used; old drivers lack it.
+    # Version 2 does not count memory reserved by the driver as used; old drivers lack it.
     memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2) or ask(
         nvml.nvmlDeviceGetMemoryInfo, handle
     )

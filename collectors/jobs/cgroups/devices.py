@@ -2,7 +2,7 @@
 
 import os
 
-# Linux Documentation/admin-guide/devices.txt: ram disks and loop devices store nothing themselves.
+# Linux Documentation/admin-guide/devices.txt: RAM disks and loop devices store nothing themselves.
 _NOT_STORAGE = frozenset({"1", "7"})
 
 
@@ -33,5 +33,5 @@ class DeviceNames:
             if os.listdir(f"{link}/slaves"):
                 return None
         except OSError:
-            pass  # a partition, or a device that sysfs does not know: neither is stacked
+            pass  # a partition, or a device unknown to sysfs: not stacked
         return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else number

@@ -9,10 +9,11 @@ from typing import Any
 
 from collectors.jobs.cgroups.reader import CgroupFile, OpenCgroupFile, completed, read_path
 
-# Limits and CPU sets change when an administrator or the scheduler changes them, not with the job's
-# work; files that were not there may come (a controller switched on by hand).
+# Limits and CPU sets are changed by administrators and schedulers, not by the job's work. Missing
+# files may appear later, when a controller is enabled by hand.
 RARE_SECONDS = 60.0
-_AT_FIRST_SECONDS = 0.5  # but a scheduler sets limits and enables controllers when a job is born
+# Shorter for a new job, while the scheduler sets limits and enables controllers.
+_AT_FIRST_SECONDS = 0.5
 
 
 class CgroupGone(Exception):
@@ -108,8 +109,8 @@ class CgroupDirectory:
         self._errors = errors
         self._missing: list[CgroupFile] = list(sources)
         self._present: list[OpenCgroupFile] = []
-        self._failed: list[OpenCgroupFile] = []  # of those, what could not be read
-        self._limits: Mapping[str, Any] = {}  # what `rarely` gave
+        self._failed: list[OpenCgroupFile] = []  # files in `_present` that could not be read
+        self._limits: Mapping[str, Any] = {}  # the last result of `rarely`
         self._settle_pause = _AT_FIRST_SECONDS
         self._inode = 0  # not known yet
         self._gone = False
@@ -252,7 +253,8 @@ def descendants(path: str, unreadable: Callable[[OSError], object] = lambda _: N
     return found
 
 
-# Removed meanwhile, or a threaded cgroup, whose processes its parent lists (cgroup-v2.rst).
+# The directory was removed, or the cgroup is threaded and its parent lists the processes
+# (cgroup-v2.rst).
 _NO_LIST = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
 
 

@@ -14,7 +14,7 @@ from batchjob.quantities.reading import (
 )
 from collectors.jobs.cgroups.formats import Parse, flat_keyed, single
 
-BytesByDevice = Mapping[str, tuple[int, int]]  # read and written; or their operations
+BytesByDevice = Mapping[str, tuple[int, int]]  # bytes, or number, of reads and writes
 
 
 class CgroupParts(NamedTuple):
@@ -45,7 +45,7 @@ class CgroupParts(NamedTuple):
 PASSING = gauges(CgroupReading) | gauges(CgroupParts)
 """What a directory that is gone says no more."""
 
-Targets = Mapping[str, tuple[str, int]]  # key in the file → field, and what one of it counts as
+Targets = Mapping[str, tuple[str, int]]  # key in the file → field, and its `per_unit`
 
 
 def targets(version: type[V1] | type[V2]) -> Mapping[str, Targets]:

@@ -22,12 +22,13 @@ from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import BatchReader, CgroupFile, read_path
 
-# A scheduler removes a job's directories one after the other; one that is still missing after this
-# time, while others are there, was removed by another user.
+# A scheduler removes the directories of a job one by one. If one is missing for longer than this
+# while others exist, another user has removed it.
 _REMOVAL_SECONDS = 5.0
 
-# Where a job's processes are looked for, best first: Slurm's freezer tree holds all of them,
-# cpuacct lacks slurmstepd, others usually lack the tree (real Slurm 22.05 and OpenPBS 23.06).
+# Where to look for a job's processes, best first: Slurm's freezer tree contains all of them,
+# cpuacct lacks slurmstepd, and the others usually lack the tree (seen with Slurm 22.05 and OpenPBS
+# 23.06).
 _PIDS_FROM = ("freezer", "memory", "cpuacct", "cpuset", "devices", "pids")
 
 
@@ -78,12 +79,12 @@ class JobCgroup:
         self.delegate = delegate
         self._files = files
         self._directories: dict[Hierarchy, CgroupDirectory] = {}
-        self._kept: dict[str, Any] = {}  # of directories that are gone
+        self._kept: dict[str, Any] = {}  # last values of removed directories
         self._kept_gauges_until = math.inf  # monotonic seconds
-        self._glances: dict[str | None, BatchReader] = {}  # by group; None: all
+        self._glances: dict[str | None, BatchReader] = {}  # by metric group; None: all
         self._settle_at = float("-inf")
         self._reading = NOTHING
-        self._oom_kills: dict[str, int] = {}  # by directory below; v1 only
+        self._oom_kills: dict[str, int] = {}  # by subdirectory; v1 only
         self._born_at = files.kernel_log.position()
         self._cpu_user_seconds = 0.0
         self._has_v1 = False
@@ -150,12 +151,13 @@ class JobCgroup:
         for hierarchy in gone:
             self._drop(hierarchy)
             self._kept_gauges_until = now + _REMOVAL_SECONDS
-        if gone:  # the others go with it, and those without a file to read don't say so
+        # The others are removed as well, but those without files to read do not report it.
+        if gone:
             self.drop_removed(now)
         if all(directory.kept_open for directory in self._directories.values()):
             settle = (directory.settle_at for directory in self._directories.values())
             self._settle_at = min(settle, default=float("-inf"))
-        return changed or bool(gone)  # some of its files may have been read before it was
+        return changed or bool(gone)  # its files may have been read before the removal
 
     def _forget_glances(self) -> None:
         """Forget the batch: a descriptor may be closed, and its number may be reused."""
@@ -168,8 +170,8 @@ class JobCgroup:
 
     def _finished(self) -> CgroupReading:
         values = self._kept.copy()
-        # In a hybrid hierarchy v1's cpuacct and v2's cpu.stat both say what the job has used, each
-        # in its own grain: the same one must always win.
+        # In a hybrid hierarchy, v1's cpuacct and v2's cpu.stat both report the CPU time, with
+        # different granularity: always use the same one.
         for directory in self._directories.values():
             values.update(directory.values)
         parts = CgroupParts._make(map(values.get, CgroupParts._fields))

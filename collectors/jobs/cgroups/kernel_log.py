@@ -16,9 +16,9 @@ from collections import Counter, deque
 
 log = logging.getLogger(__name__)
 
-_RECORD = 8192  # bytes; the longest record the kernel gives
-_KEPT = 1000  # kills remembered
-# Priorities from 8 on are of other facilities than the kernel: root's own words in /dev/kmsg.
+_RECORD = 8192  # bytes; the longest record that the kernel returns
+_KEPT = 1000  # maximum number of kills to remember
+# Priorities from 8 on are not the kernel's: root can write them to /dev/kmsg.
 _VICTIM = re.compile(rb"[0-7],\d+,\d+,[^;]*;oom-kill:constraint=.*?,task_memcg=(.+?),task=")
 _FIELD = b",task_memcg="
 
@@ -33,7 +33,7 @@ class KernelLog:
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._victims: deque[tuple[int, str]] = deque(maxlen=_KEPT)  # number of the kill, cgroup
+        self._victims: deque[tuple[int, str]] = deque(maxlen=_KEPT)  # (number of the kill, cgroup)
         self._kills = 0
         self._descriptor: int | None = None
         try:
@@ -79,7 +79,7 @@ class KernelLog:
             try:
                 text = os.read(self._descriptor, _RECORD)
             except BrokenPipeError:
-                continue  # records were overwritten unread; the next read goes on after them
+                continue  # unread records were overwritten; continue with the next
             except BlockingIOError:
                 return  # nothing new
             except OSError as error:

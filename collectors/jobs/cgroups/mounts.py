@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 from collectors.host import Host
 
-# Linux Documentation/admin-guide/cgroup-v1/cgroups.rst. Some hold no numbers of ours, but a
-# scheduler's tree in any of them shows its jobs.
+# Linux Documentation/admin-guide/cgroup-v1/cgroups.rst. Not all of them have metrics, but jobs can
+# be found in a scheduler's tree in any of them.
 V1_CONTROLLERS = frozenset(
     {"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "misc"}
     | {"net_cls", "net_prio", "perf_event", "pids", "rdma"}
@@ -18,8 +18,8 @@ class Hierarchy(NamedTuple):
     """One mounted tree of cgroups."""
 
     version: Literal[1, 2]
-    controllers: frozenset[str]  # of a v1 hierarchy; empty for v2, where each directory has its own
-    root: str  # absolute path of the mount
+    controllers: frozenset[str]  # of a v1 hierarchy; empty for v2, where they differ by directory
+    root: str  # absolute path of the mount point
 
 
 def hierarchies(host: Host) -> tuple[Hierarchy, ...]:
@@ -68,7 +68,7 @@ def _mounted(host: Host) -> Iterator[Hierarchy]:
         left, _, right = line.partition(" - ")
         where, what = left.split(" "), right.split(" ")
         if len(where) < 5 or len(what) < 3 or where[3] != "/":
-            continue  # a bind mount of a part of the tree would show jobs twice
+            continue  # a bind mount of a subtree would list jobs twice
         if what[0] == "cgroup2":
             yield Hierarchy(2, frozenset(), where[4])
         elif what[0] == "cgroup":

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 from collectors.jobs.cgroups.formats import Parse
 
 _PAGE = 4096
-_RECORD = 24  # longer than a line of cgroup.procs
-# Most files are smaller. With the head of `bytes` these are the 512 bytes up to which Python has
-# memory of its own, without malloc().
+_RECORD = 24  # bytes; longer than a line of cgroup.procs
+# Most files are smaller. Together with the header of a `bytes` object this makes 512 bytes, up to
+# which Python uses its own allocator instead of malloc().
 _SMALL = 512 - sys.getsizeof(b"")
 _FROM_START = repeat(0)
-_LARGEST = 4 << 20  # bytes; the longest file we read, cgroup.procs, names 500,000 processes in them
+# Bytes; cgroup.procs, the longest file, can list 500,000 processes in this size.
+_LARGEST = 4 << 20
 
 
 BRIEF = "brief"
@@ -35,8 +36,8 @@ class CgroupFile(NamedTuple):
     group: str
     parse: Parse
     rare: bool = False
-    may_be_empty: bool = False  # others end with a line feed, even without a value
-    brief: bool = False  # what a job must not lose, however short it is
+    may_be_empty: bool = False  # other files end with a line feed even if they have no value
+    brief: bool = False  # also read between scrapes, so that short jobs have it
 
     def belongs(self, group: str | None) -> bool:
         """Whether it is read with a group; None means all groups."""
@@ -53,11 +54,11 @@ class OpenCgroupFile:
 
     def __init__(self, source: CgroupFile, descriptor: int, values: dict[str, Any]) -> None:
         self.source = source
-        self.descriptor = descriptor  # -1: to be opened for each read
-        self.room = _SMALL  # bytes; more than the file has, as far as is known
-        self.digest: int | None = None  # of what it said; None: nothing that could be understood
-        self.values = values  # of all files, this one's among them
-        self._fields: tuple[str, ...] = ()  # of this one
+        self.descriptor = descriptor  # -1: open the file for each read
+        self.room = _SMALL  # bytes to read; larger than the file was so far
+        self.digest: int | None = None  # hash of the content; None if the content was invalid
+        self.values = values  # shared by all files of the directory
+        self._fields: tuple[str, ...] = ()  # the fields set by this file
 
     def take(self, data: bytes) -> bool:
         """Parse the file's present text; False if it is malformed."""
@@ -103,7 +104,7 @@ class BatchReader:
         self._files = files
         self._descriptors = array("i", [file.descriptor for file in files])
         self._rooms = [file.room for file in files]
-        self._digests = [file.digest for file in files]  # of what was taken here
+        self._digests = [file.digest for file in files]  # of the content that was last parsed here
 
     def read(self) -> bool | None:
         """Whether any file has changed; None if each must be read by itself."""
@@ -113,7 +114,7 @@ class BatchReader:
             read.extend(map(os.pread, self._descriptors, self._rooms, _FROM_START))
         except OSError:
             amiss = True
-        # The directories of a job go one after the other: what could be read is the last of them.
+        # The directories of a job are removed one by one: what could be read now is final.
         changed = list(compress(count(), map(ne, map(hash, read), self._digests)))
         for number in changed:
             file, data = self._files[number], read[number]

@@ -10,7 +10,7 @@ from collectors.jobs.cgroups.fields import CgroupParts, field_of, number_parser,
 from collectors.jobs.cgroups.formats import count_list, whole
 from collectors.jobs.cgroups.reader import CgroupFile, read_path
 
-_NO_LIMIT = 2**62  # memory.txt: "no limit" is LONG_MAX rounded down to a page, whose size varies
+_NO_LIMIT = 2**62  # memory.txt: "no limit" is LONG_MAX rounded down to the page size, which varies
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIELDS = targets(V1)
 

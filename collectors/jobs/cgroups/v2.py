@@ -37,7 +37,7 @@ def sources(groups: Collection[str], devices: DeviceNames) -> tuple[CgroupFile, 
             "io.stat",
             "io",
             lambda data: {field_of(_FIELDS["io.stat"]): parse_io_stat(data, devices)},
-            may_be_empty=True,  # until there was IO
+            may_be_empty=True,  # until the first IO
         ),
         _numbers("pids.current", "processes"),
         _numbers("pids.max", "processes", rare=True),
@@ -68,9 +68,9 @@ def memory_limit(path: str, root: str) -> int | None:
             if text != b"max\n":
                 limits.append(whole(text))
         except FileNotFoundError:
-            pass  # the controller is off up to here
+            pass  # the controller is not enabled this far down
         except (OSError, ValueError):
-            return None  # it could be the least
+            return None  # the unknown limit could be the lowest
         path = os.path.dirname(path)
     return min(limits, default=None)
 

@@ -19,20 +19,20 @@ from batchjob.schedulers.layout import Layout, LayoutMatch, found
 MAX_DEPTH = 8
 """A tree that may stand anywhere begins at most so many directories below the mount."""
 
-# Users make directories here as they like, and init.scope holds nobody but init.
+# Users can create directories here freely, and init.scope contains only init.
 _NOT_THROUGH = re.compile(r"user\.slice|init\.scope")
 
 
 class _Begun(NamedTuple):
     layout: Layout
-    matched: int  # components of its path that were met
+    matched: int  # number of matched path components
     groups: tuple[tuple[str, str], ...]
 
 
 class LayoutCursor(NamedTuple):
     """A directory, as the layouts see it."""
 
-    anywhere: tuple[Layout, ...]  # those that may begin with one of its children
+    anywhere: tuple[Layout, ...]  # layouts that may start at a child of this directory
     begun: tuple[_Begun, ...]
     depth: int = 0
     found: LayoutMatch | None = None

@@ -25,7 +25,7 @@ class WalkState:
         delegate: int | None,
     ) -> None:
         self.hierarchy = hierarchy
-        self.path = path  # relative to the hierarchy's root
+        self.path = path  # relative to the root of the hierarchy
         self.place = place
         self.root_uid = root_uid
         self.delegate = delegate
@@ -70,7 +70,7 @@ class CgroupWalker:
         """Visit a directory and all below it that may lead to jobs."""
         pending = [branch]
         for each in pending:
-            self._watch.branch(each)  # first watch, then look: nothing is made unseen in between
+            self._watch.branch(each)  # before listing the children, so that none is missed
             pending.extend(self._children(each, born))
 
     def visit(self, branch: WalkState, name: str, born: bool) -> WalkState | None:
@@ -85,7 +85,7 @@ class CgroupWalker:
         delegate = branch.delegate
         if owner != branch.root_uid:
             if delegate not in (None, owner):
-                self._errors.count("untrusted")  # two users' trees in one another: nobody's job
+                self._errors.count("untrusted")  # nested trees of two users belong to neither
                 return None
             delegate = owner
         if place.found is not None:

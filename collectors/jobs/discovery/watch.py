@@ -24,7 +24,7 @@ from collectors.jobs.state.job_table import JobTable
 log = logging.getLogger(__name__)
 
 _DIRECTORIES = inotify.CREATE | inotify.DELETE | inotify.ONLYDIR
-_DEEPEST = 3  # below a job's directory: step, user, task
+_DEEPEST = 3  # levels below a job's directory: step, user, task
 
 
 class CgroupWatcher:
@@ -40,9 +40,9 @@ class CgroupWatcher:
         self._born = born
         self._errors = errors
         self._branches: dict[int, WalkState] = {}
-        self._jobs: dict[int, tuple[Job, str, int]] = {}  # watch → job, directory, depth in it
-        self._places: dict[str, Job] = {}  # a job's own directories
-        self._numbers: dict[str, int] = {}  # what is watched, by path
+        self._jobs: dict[int, tuple[Job, str, int]] = {}  # watch → (job, directory, depth in it)
+        self._places: dict[str, Job] = {}  # path of a job's own directory → job
+        self._numbers: dict[str, int] = {}  # path → number of its watch
         self._inotify = self._open()
         self._once = LogOnce(log)
         self._stopped = False
@@ -115,14 +115,14 @@ class CgroupWatcher:
             events = self._inotify.wait()
             try:
                 self._handle(events)
-            except Exception as error:  # one odd directory must not end the watch over all others
+            except Exception as error:  # one odd directory must not end the thread
                 self._once.warning("handle", "watcher: %s: %s", type(error).__name__, error)
                 self._errors.count("watch")
 
     def _handle(self, events: Iterable[Event]) -> None:
         """Handle ends first: a job's numbers can be read for milliseconds only."""
         births: list[tuple[WalkState, str]] = []
-        touched: dict[Job, bool] = {}  # → something was removed
+        touched: dict[Job, bool] = {}  # job → whether a directory was removed
         for event in events:
             if event.mask & inotify.OVERFLOW:
                 self._look_again(touched)
@@ -177,7 +177,7 @@ class CgroupWatcher:
         populated = job.populated()
         if populated:
             job.revive()
-            job.read(self._registry.host.monotonic())  # one of its roots may be empty, and go soon
+            job.read(self._registry.host.monotonic())  # a part may be empty and soon removed
             self._born()
         elif populated is False:
             job.end(self._registry.host.now())

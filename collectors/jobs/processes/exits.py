@@ -20,9 +20,9 @@ from collectors.jobs.state.job import Job
 
 log = logging.getLogger(__name__)
 
-_FOLLOWED = 4  # processes of a job at a time: its earliest, of which the batch script is one
-_AGAIN_SECONDS = 0.01  # between two readings once none of them is left
-_ENDING_SECONDS = 0.25  # for so long; slurmstepd takes some milliseconds
+_FOLLOWED = 4  # maximum processes per job: the earliest ones, among them the batch script
+_AGAIN_SECONDS = 0.01  # seconds between readings after the last followed process has exited
+_ENDING_SECONDS = 0.25  # duration of these readings; slurmstepd takes some milliseconds
 
 
 class ExitWatcher:
@@ -42,7 +42,7 @@ class ExitWatcher:
         self._stop = -1  # an eventfd, once the thread runs
         self._stopped = False
         self._followed: dict[int, tuple[Job, int]] = {}  # pidfd → job, pid
-        self._pids: dict[Job, list[int]] = {}  # a few each
+        self._pids: dict[Job, list[int]] = {}  # a few per job
         self._lock = threading.Lock()
         self._once = LogOnce(log)
 
@@ -74,7 +74,7 @@ class ExitWatcher:
             descriptor = os.pidfd_open(pid)
         except OSError:
             self._descriptors.give_back(1)
-            return False  # it has ended, or the kernel is too old
+            return False  # the process has ended, or the kernel is too old
         self._followed[descriptor] = job, pid
         poll = self._poll or self._start()
         poll.register(descriptor, select.EPOLLIN)
@@ -98,7 +98,7 @@ class ExitWatcher:
 
     def _run(self, poll: select.epoll) -> None:
         ready: set[int] = set()
-        ending: dict[Job, float] = {}  # until when each is read again and again
+        ending: dict[Job, float] = {}  # job → until when it is read repeatedly
         while self._stop not in ready:
             timeout = _AGAIN_SECONDS if ending else None
             ready = {descriptor for descriptor, _ in poll.poll(timeout)}
@@ -120,6 +120,6 @@ class ExitWatcher:
     def _call(self, told: Callable[[Job], object], job: Job) -> object:
         try:
             return told(job)
-        except Exception as error:  # one odd job must not end the watch over all others
+        except Exception as error:  # one odd job must not end the thread
             self._once.warning("exit", "exits: %s: %s", type(error).__name__, error)
             return None

@@ -15,11 +15,11 @@ from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import CONFLICT, UNTRUSTED
 from collectors.jobs.view import GPU_VARIABLES
 
-PATIENCE_SECONDS = 2.0  # so long an owner is waited for before a job is shown without one
-ROOT_SECONDS = 60.0  # so long root's job may turn out to be a user's that was slow to start
-_ENVIRONMENTS = 16  # processes whose environment is read per job and look
-_GPU_SETTINGS = 64 << 10  # characters of distinct sets of GPU variables kept per job
-_TIMES = 3  # a process just forked has not its own environment yet, so it is asked again
+PATIENCE_SECONDS = 2.0  # maximum wait for an owner, before the job is exposed without one
+ROOT_SECONDS = 60.0  # for this long, root's job may still turn out to be a user's
+_ENVIRONMENTS = 16  # maximum environments read per job and scan
+_GPU_SETTINGS = 64 << 10  # maximum characters of a job's distinct sets of GPU variables
+_TIMES = 3  # attempts, because a process does not have its own environment right after fork()
 
 
 class JobIdentifier:
@@ -122,7 +122,8 @@ class JobIdentifier:
     def _cpus(
         self, said: Callable[[Environment], int | None], pid: int, state: JobScanState
     ) -> int | None:
-        self._reader.at = (pid, self._reader.host.monotonic())  # the file may be on any file system
+        # The file may be on any file system, so reading it may hang.
+        self._reader.at = (pid, self._reader.host.monotonic())
         try:
             return said(state.environ)
         finally:
@@ -139,7 +140,7 @@ class JobIdentifier:
             self.denied(state)
             return {}
         except OSError:
-            return {}  # it has ended
+            return {}  # the process has ended
         finally:
             self._reader.at = None
 

@@ -15,8 +15,8 @@ from collectors.jobs.cgroups.reader import read_head, read_path
 
 _PAGE = 4096  # stat, io and the beginning of status are far shorter
 _ENVIRON = 128 << 10
-LONGEST_VALUE = 4096  # characters of a variable; the UUIDs of 50 MIG instances are 2 kB
-_INTERFACES = 32  # each has series of its own; whoever has a namespace makes as many as he likes
+LONGEST_VALUE = 4096  # maximum characters of a variable; the UUIDs of 50 MIG instances take 2 kB
+_INTERFACES = 32  # maximum per job: each has its own series, and a namespace may contain any number
 
 
 class ProcessCounters(NamedTuple):
@@ -28,7 +28,7 @@ class ProcessCounters(NamedTuple):
 
     cpu_user_seconds: float
     cpu_system_seconds: float
-    read_bytes: float | None = None  # None: /proc/<pid>/io may not be read
+    read_bytes: float | None = None  # None: no permission to read /proc/<pid>/io
     written_bytes: float | None = None
     read_characters: float | None = None
     written_characters: float | None = None
@@ -42,8 +42,8 @@ class Process(NamedTuple):
     parent: int
     uid: int
     threads: int
-    program: str  # the first 15 bytes of its name
-    own_cpu_seconds: float  # without its children
+    program: str  # first 15 bytes of its name
+    own_cpu_seconds: float  # excluding its children
     counters: ProcessCounters
 
 
@@ -73,7 +73,7 @@ def read_process(procfs: str, pid: int, time: Clock, before: Process | None, io:
     Raises OSError if it has ended, ValueError or IndexError if stat is malformed.
     """
     text = read_head(f"{procfs}/{pid}/stat", _PAGE)
-    end = text.rindex(b")")  # the name may hold anything, parentheses and line feeds included
+    end = text.rindex(b")")  # the name may contain anything, including parentheses and line feeds
     words = text[end + 2 :].split()
     ticks = time.ticks
     used = (
@@ -81,7 +81,7 @@ def read_process(procfs: str, pid: int, time: Clock, before: Process | None, io:
         (whole(words[12]) + whole(words[14])) / ticks,
     )
     started = whole(words[19]) / ticks
-    # Root's process may become the user's: slurmstepd forks, and the child changes its uid.
+    # A process of root may become the user's: slurmstepd forks, and the child changes its uid.
     settled = before is not None and before.started == started and before.uid != 0
     return Process(
         pid,
@@ -125,7 +125,7 @@ def read_environ(procfs: str, pid: int, wanted: Callable[[str], object]) -> Mapp
     found = {}
     data = read_head(f"{procfs}/{pid}/environ", _ENVIRON)
     if len(data) == _ENVIRON:
-        data = data[: data.rfind(b"\0") + 1]  # the last one is not whole
+        data = data[: data.rfind(b"\0") + 1]  # the last entry is truncated
     for entry in data.split(b"\0"):
         name, _, value = entry.partition(b"=")
         text = name.decode(errors="replace")
@@ -170,7 +170,7 @@ def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
     interfaces = {}
     text = read_path(f"{procfs}/{pid}/net/dev").decode(errors="replace")
     lines = text.split("\n", _INTERFACES + 4)[2:]
-    if len(lines) > _INTERFACES + 1:  # with the empty one at the end
+    if len(lines) > _INTERFACES + 1:  # plus the empty string at the end
         raise ValueError(f"{procfs}/{pid}/net/dev: more than {_INTERFACES} interfaces")
     for line in filter(None, lines):
         name, _, numbers = line.partition(":")

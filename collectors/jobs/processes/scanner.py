@@ -25,11 +25,12 @@ from collectors.jobs.state.job_table import JobTable
 
 log = logging.getLogger(__name__)
 
-STUCK_SECONDS = 5.0  # a look at one process that lasts longer is given up
-_SOON = 0.03  # seconds between looks at a young job, whose owner is there for a moment perhaps
-_WITHOUT_OWNER = 0.5  # and between looks at one that is slow to become its user's
-_AGAIN = 0.25  # and between looks that exits of processes and scrapes ask for
-_RESTED, _RESTED_WHILE_YOUNG = 50, 4  # looks take 1/50 of the time, and 1/4 after a birth
+STUCK_SECONDS = 5.0  # if reading one process takes longer, it is abandoned
+_SOON = 0.03  # seconds between scans of a young job, whose owner may be visible only briefly
+_WITHOUT_OWNER = 0.5  # seconds between scans of a job that does not belong to a user yet
+_AGAIN = 0.25  # seconds between scans triggered by scrapes and by exiting processes
+# Scans use at most 1/50 of the time, and 1/4 after a job has started.
+_RESTED, _RESTED_WHILE_YOUNG = 50, 4
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,11 @@ class ProcessScanner:
         self._identifier = JobIdentifier(self._reader, names, errors, wanted.job_name)
         self._once = LogOnce(log)
         self._wake = threading.Event()
-        self._rested = threading.Event()  # the thread may be woken for what can wait
-        self._touched: deque[Job] = deque()  # some process of theirs has ended
+        self._rested = threading.Event()  # set while low-priority requests may wake the thread
+        self._touched: deque[Job] = deque()  # jobs of which a process has ended
         self._asked_at = float("-inf")
         self._answered = threading.Condition()
-        self._requested = self._served = 0  # numbers of calls of `refresh`
+        self._requested = self._served = 0  # sequence numbers of calls of `refresh`
         self._stopped = False
         self._generation = 0
         self._states: dict[Job, JobScanState] = {}
@@ -152,14 +153,14 @@ class ProcessScanner:
             state = self._states.setdefault(job, JobScanState(self._host.monotonic()))
             if job.ended is not None and job.populated() is not None:
                 self._name_ended(job, state)
-                continue  # the watcher will say when processes are back
+                continue  # the watcher reports when it has processes again
             now = self._host.monotonic()
             if now >= state.looked_at + self._pause(state):
                 state.touched = False
                 self._scan(job, state)
                 state.looked_at = now
             if generation != self._generation:
-                return None  # this thread was given up while it hung; another one goes on
+                return None  # abandoned because this thread hung; another thread took over
             pauses.append(max(state.looked_at + self._pause(state) - now, _SOON))
         return min(pauses, default=None)
 
@@ -196,7 +197,7 @@ class ProcessScanner:
     def _guarded_look(self) -> float | None:
         try:
             return self.look()
-        except Exception as error:  # an odd process must not end the looks at all others
+        except Exception as error:  # one odd process must not end the scans
             self._once.warning("look", "processes: %s: %s", type(error).__name__, error)
             self._errors.count("processes")
             return self._wanted.interval
@@ -217,7 +218,7 @@ class ProcessScanner:
         if not snapshot.complete:
             if snapshot.all():
                 self._identifier.identify(job, state, snapshot)
-            return  # those that are missing may be alive
+            return  # missing processes may be alive
         everyone = snapshot.all()
         state.known = {process.pid: process for process in everyone}
         self._keep_numbers(job, state)
@@ -296,7 +297,7 @@ class ProcessScanner:
         try:
             return sum(proc.count_open_files(self._host.procfs, p.pid) for p in owned)
         except OSError:
-            return None  # a part of them would be a wrong number
+            return None  # a partial sum would be wrong
 
     def _open_files_limit(self, owned: list[Process]) -> int | None:
         total = 0
@@ -317,4 +318,4 @@ class ProcessScanner:
         try:
             return proc.read_network(self._host.procfs, first.pid)
         except (OSError, ValueError, TypeError):
-            return None  # it has ended, or may not be looked at
+            return None  # the process has ended, or permission is denied

@@ -14,7 +14,7 @@ from collectors.jobs.processes import proc
 from collectors.jobs.processes.proc import Clock, Process, ProcessTotals
 from collectors.jobs.state.job import Job, ProcessRoot
 
-_MOST_NAMES = 1000  # a job may rename its processes at will
+_MOST_NAMES = 1000  # a job can rename its processes at will
 
 
 class ExecutableTotals:
@@ -48,7 +48,7 @@ class ExecutableTotals:
 
 _STARTERS = frozenset(name for side in registry.nodes().values() for name in side.starters)
 
-# What a look at a process answers that has ended, or that /proc hides (proc(5), hidepid).
+# Errors for a process that has ended, or that /proc hides (proc(5), hidepid).
 _ENDED = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
 
 
@@ -60,18 +60,19 @@ class JobScanState:
     """What the scanner's thread remembers of a job; used by that thread only."""
 
     first_at: float
-    began: float = math.inf  # seconds after boot: the start of its first process
+    began: float = math.inf  # start of its first process, in seconds after boot
     looked_at: float = float("-inf")
     known: dict[int, Process] = field(default_factory=dict)
-    asked: dict[tuple[int, float], int] = field(default_factory=dict)  # for environ, how often
+    # By pid and start time: how often the environment was read.
+    asked: dict[tuple[int, float], int] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
     gpus: dict[frozenset[tuple[str, str]], Mapping[str, str]] = field(default_factory=dict)
-    cpus: int | None = None  # on this node, by its environment
+    cpus: int | None = None  # on this node, from its environment
     jobid: str | None = None
     owner: int | None = None
     denied: bool = False
-    touched: bool = False  # a process has ended since the last look
+    touched: bool = False  # a process has ended since the last scan
     accounts: ProcessTotals = field(default_factory=ProcessTotals)
     programs: ExecutableTotals | None = None
 
@@ -82,7 +83,7 @@ class ProcessSnapshot:
 
     trees: Mapping[ProcessRoot, Mapping[str, list[Process]]]
     listed: int  # pids in the cgroups; /proc may hide some of them (proc(5), hidepid)
-    complete: bool  # False: some list of processes could not be read
+    complete: bool  # False: a list of processes could not be read
 
     def all(self) -> list[Process]:
         """Every process, including the scheduler's own."""
@@ -114,7 +115,7 @@ class SnapshotReader:
 
     def __init__(self, host: Host, errors: ReadErrors, io: bool) -> None:
         self.stuck: set[int] = set()
-        self.at: tuple[int, float] | None = None  # pid, and since when
+        self.at: tuple[int, float] | None = None  # pid, and since when it is being read
         self.host = host
         self._errors = errors
         self._io = io
@@ -173,7 +174,7 @@ class SnapshotReader:
             )
         except OSError as error:
             if error.errno in _ENDED:
-                return None  # its parent has its numbers
+                return None  # counted in the usage of its parent
             self._errors.count(error)
             return state.known.get(pid)
         except (ValueError, LookupError):

@@ -20,7 +20,7 @@ from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.state.job_identity import JobIdentity
 
-SETTLING_SECONDS = 2.0  # so long directories of a new job may appear one by one
+SETTLING_SECONDS = 2.0  # for this long, directories of a new job may appear one by one
 
 
 class JobScan(NamedTuple):
@@ -30,7 +30,7 @@ class JobScan(NamedTuple):
     processes: ProcessReading
     pids: tuple[int, ...]
     environs: tuple[Mapping[str, str], ...]
-    cpus: int | None = None  # on this node, by their environment
+    cpus: int | None = None  # on this node, from the environment
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,19 +57,20 @@ class Job:
 
     def __init__(self, found: LayoutMatch, now: Moment, born: bool, files: CgroupFiles) -> None:
         self.found = found
-        self.noticed = now if born else None  # None: it was there before us
+        self.noticed = now if born else None  # None: it existed before the exporter
         self.started = None if found.started_at is None else now.at(found.started_at)
         self.ended: Moment | None = None
         self.identity: JobIdentity | None = None
         self.seen: JobScan | None = None
-        self.disbelieved: str | None = None  # why it is not shown: conflict, untrusted
-        self.delegated = False  # a part is in a tree of some user, who may imitate any job there
+        self.disbelieved: str | None = None  # why it is not exposed: conflict, untrusted
+        # A part is in a tree delegated to a user, who can imitate any job there.
+        self.delegated = False
         self._files = files
         self._lock = threading.Lock()
         self._parts: dict[str, JobCgroup] = {}
-        self._gone: list[CgroupReading] = []  # of parts that vanished while others live
+        self._gone: list[CgroupReading] = []  # of parts removed while others exist
         self.reading = NOTHING
-        self._counted = False  # a cgroup told its CPU time
+        self._counted = False  # whether a cgroup has reported its CPU time
 
     def add(
         self, hierarchy: Hierarchy, path: str, found: LayoutMatch, delegate: int | None

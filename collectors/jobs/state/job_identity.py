@@ -7,7 +7,8 @@ from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.view import JobName
 from collectors.metric import Labels, labels
 
-LONGEST_VALUE = 128  # one hostile value over a site's label_value_length_limit fails a whole scrape
+# A single value over a site's label_value_length_limit makes the whole scrape fail.
+LONGEST_VALUE = 128
 
 INFO_LABELS = (
     "uid", "account", "partition", "qos", "array_job_id", "array_task_id", "het_job_id", "sluid",

@@ -31,8 +31,8 @@ class JobTable:
         self._most_ended = most_ended
         self._jobs: dict[tuple[str, str], Job] = {}
         self._overflow: set[tuple[str, str]] = set()
-        self._unproven: deque[tuple[str, str]] = deque()  # found by a walk, perhaps left behind
-        self._nests = False  # whether any job may be the host of others
+        self._unproven: deque[tuple[str, str]] = deque()  # found by a walk, perhaps stale
+        self._nests = False  # whether any job may contain others
         self._lock = threading.Lock()
         self._once = LogOnce(log)
 
@@ -113,7 +113,7 @@ class JobTable:
         for at, (ended_at, key, job) in enumerate(ended):
             if at < surplus or now - ended_at > self._linger:
                 if job.check(now):
-                    continue  # its directory is still there, and processes may come back
+                    continue  # its directory still exists, and may get new processes
                 self._forget(key, job)
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class JobTable:
     def _begin(self, key: tuple[str, str], job: Job) -> bool:
         """Add the job if there is room; abandoned directories must not take a job's place."""
         if len(self._jobs) >= self._most + self._most_ended:
-            self.prune()  # nobody scrapes
+            self.prune()  # otherwise done at scrapes, which may not happen
         if len(self._jobs) >= self._most and job.noticed is None and job.empty():
             return False
         while sum(each.ended is None for each in self.all()) >= self._most:

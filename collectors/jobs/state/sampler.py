@@ -15,7 +15,7 @@ from collectors.jobs.state.job_table import JobTable
 
 log = logging.getLogger(__name__)
 
-_LEAST_SECONDS = 1.0  # between two samples of a job, and between two wake-ups
+_LEAST_SECONDS = 1.0  # minimum time between two samples of a job, and between wake-ups
 _PART_OF_AGE = 0.02
 _YOUNG_SECONDS = 60.0
 
@@ -65,7 +65,7 @@ class Sampler:
             self._wake.clear()
             try:
                 pause = self.sample()
-            except Exception as error:  # one odd job must not end the samples of all others
+            except Exception as error:  # one odd job must not end the thread
                 self._once.warning("sample", "sampler: %s: %s", type(error).__name__, error)
                 pause = _LEAST_SECONDS
             self._wake.wait(pause)

@@ -55,10 +55,10 @@ ERRORS = Metric("batchjob_ipmi_errors_total", "counter", "Failed reads of the BM
 METRICS = (POWER, PERIOD, ACTIVE, SENSOR, AGE, DURATION, ERRORS)
 
 _PAUSES = {
-    "authentication": 600.0,  # refused logins lock accounts
+    "authentication": 600.0,  # refused logins may lock the account
     "no_device": 60.0,
     "permission": 600.0,
-    "unsupported": 3600.0,  # no firmware learns DCMI within the hour
+    "unsupported": 3600.0,  # DCMI support does not change within an hour
 }
 _CURRENT = labels(statistic="current")
 

@@ -14,8 +14,8 @@ _DCMI = 0xDC
 _POWER_READING = Request(_GROUP_EXTENSION, 0x02, bytes((_DCMI, 0x01, 0x00, 0x00)))
 _LAYOUT = struct.Struct("<BHHHHIIB")
 _ACTIVE = 0x40
-_NOT_MEASURED = (0, 0xFFFF)  # no running node takes 0 W; all ones is what is not implemented
-_TRIES = 3  # some boards answer "busy" or "unspecified" before they answer
+_NOT_MEASURED = (0, 0xFFFF)  # a running node draws more than 0 W; all ones means not implemented
+_TRIES = 3  # some boards answer "busy" or "unspecified" at first
 PAUSE_SECONDS = 0.2
 
 
@@ -23,12 +23,12 @@ class PowerReading(NamedTuple):
     """Get Power Reading, mode "system power statistics"; watts, None if not measured."""
 
     current_watts: int | None
-    minimum_watts: int | None  # these three over the reporting period
+    minimum_watts: int | None  # this and the next two: over the reporting period
     maximum_watts: int | None
     average_watts: int | None
-    bmc_time: int  # epoch seconds by the BMC's own clock, which is often wrong
+    bmc_time: int  # epoch seconds of the BMC's own clock, which is often wrong
     period_seconds: float  # the statistics reporting period; 0: the BMC keeps no statistics
-    active: bool  # the BMC says it measures; some that say no give right watts all the same
+    active: bool  # the BMC states that it measures; some state otherwise, but report correct watts
 
 
 def parse_power_reading(data: bytes) -> PowerReading:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from collectors.power.ipmi.message import IpmiError, Request, payload
 
-DEVICES = ("ipmi0", "ipmi/0", "ipmidev/0")  # as udev, devfs and older rules name it
+DEVICES = ("ipmi0", "ipmi/0", "ipmidev/0")  # as named by udev, devfs and older rules
 
 SYSTEM_INTERFACE = 0x0C  # IPMI_SYSTEM_INTERFACE_ADDR_TYPE
 BMC_CHANNEL = 0x0F  # IPMI_BMC_CHANNEL

@@ -14,7 +14,7 @@ from batchjob.secret_files import SecretFileError, read_secret
 from collectors.power.ipmi.message import IpmiError, Request, payload
 
 _PROGRAM = os.path.join(os.path.dirname(__file__), "lan_session.py")
-LOGIN_SECONDS = 15.0  # a start of Python, and up to 6 s until a silent BMC is given up
+LOGIN_SECONDS = 15.0  # starting Python takes time, and a silent BMC times out after up to 6 s
 _END_SECONDS = 1.5
 PRIVILEGES = {"callback": 1, "user": 2, "operator": 3, "administrator": 4}
 
@@ -51,7 +51,7 @@ class LanSession:
             "password": _password(login.password_file),
             "privilege": PRIVILEGES[login.privilege],
         }
-        self.process = subprocess.Popen(  # noqa: S603 (our own program; secrets go by its input)
+        self.process = subprocess.Popen(  # noqa: S603 (our own program; secrets go to its stdin)
             [sys.executable, "-P", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -71,7 +71,7 @@ class LanSession:
 
     def close(self) -> None:
         """Let the child log out, or kill it."""
-        with contextlib.suppress(OSError):  # it is gone already
+        with contextlib.suppress(OSError):  # already exited
             self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_END_SECONDS)
@@ -83,7 +83,7 @@ class LanSession:
             if "error" in answer:
                 raise IpmiError(answer["error"], f"{self._login}: {answer['text']}")
             return bytes.fromhex(answer["answer"])
-        except (OSError, ValueError) as error:  # a pipe that broke, or closed under our feet
+        except (OSError, ValueError) as error:  # broken pipe, or closed by another thread
             self._kill()
             raise IpmiError("session", f"{self._login}: the session process exited") from error
         except IpmiError:
@@ -113,5 +113,5 @@ class LanSession:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         for pipe in (self._stdin, self._stdout):
-            with contextlib.suppress(OSError):  # what was still to be written has no reader
+            with contextlib.suppress(OSError):  # unwritten data has no reader any more
                 pipe.close()

@@ -23,7 +23,7 @@ _LOGOUT_SECONDS = 1.0
 def main() -> None:
     """Log in, then answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the library prints is no answer
+    os.dup2(2, 1)  # keep the library's output out of the answers
     lines: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
     session, answer = _log_in(json.loads(lines.get()))
@@ -41,7 +41,7 @@ def _read_lines(lines: "queue.Queue[str]") -> None:
         lines.put(line)
     lines.put("")
     time.sleep(_LOGOUT_SECONDS)
-    os._exit(1)  # the main thread is stuck in the library
+    os._exit(1)  # the main thread hangs in the library
 
 
 def _log_in(where: dict[str, Any]) -> tuple[Any, dict[str, str]]:

@@ -25,19 +25,19 @@ class Bmc(Protocol):
         """Release what is open; safe to call twice."""
 
 
-# Why a reading failed; the values of the label `reason`.
+# Why a reading failed: the values of the label `reason`.
 REASONS = (
-    "authentication",  # the BMC refused name or password
+    "authentication",  # the BMC rejected name or password
     "busy",
     "completion_code",  # any other refusal
-    "implausible",  # far more watts than before, or than any node takes
+    "implausible",  # far more watts than before, or than any node draws
     "device",  # the kernel driver failed
     "no_device",  # no IPMI driver, or no BMC
-    "malformed",  # an answer that is too short or makes no sense
-    "no_reading",  # it answers, but measures no power (now)
-    "permission",  # this process may not open the device
+    "malformed",  # the answer is too short or makes no sense
+    "no_reading",  # the BMC answers, but does not measure power (now)
+    "permission",  # this process has no permission to open the device
     "privilege",  # the user's privilege level is too low
-    "session",  # the session could not be made, or ended
+    "session",  # the session could not be established, or ended
     "tool",  # the configured command failed
     "timeout",
     "unsupported",
@@ -63,7 +63,8 @@ class CompletionError(IpmiError):
         self.code = code
 
 
-# C7, C9 and CC complain of the request, which is right: BMCs without power monitoring say so.
+# C7, C9 and CC are complaints about the request. It is correct: BMCs without power monitoring
+# answer like this.
 _MEANINGS = {
     0xC0: ("busy", "node busy"),
     0xC1: ("unsupported", "command not supported"),

@@ -11,7 +11,7 @@ from collectors.power.ipmi.sdr import IpmiSensor, power_sensors, read_sensor
 
 log = logging.getLogger(__name__)
 
-_REPOSITORY_SECONDS = 180.0  # hundreds of records at some 50 ms for each part
+_REPOSITORY_SECONDS = 180.0  # reads hundreds of records, at some 50 ms per part
 _FAILURES_BEFORE_CHOOSING_ANEW = 3
 
 
@@ -27,9 +27,9 @@ class Power(NamedTuple):
 
     source: str  # dcmi or sdr
     watts: float
-    statistics: tuple[tuple[str, float], ...] = ()  # min, max, average over the period
+    statistics: tuple[tuple[str, float], ...] = ()  # min, max and average over the period
     period_seconds: float | None = None
-    active: bool | None = None  # DCMI: whether the BMC says that it measures
+    active: bool | None = None  # DCMI: whether the BMC states that it measures
     sensors: tuple[SensorReading, ...] = ()
 
 
@@ -104,7 +104,7 @@ class BmcPower:
         if self._failures >= _FAILURES_BEFORE_CHOOSING_ANEW:
             self._ask = None
         if not isinstance(error, CompletionError) and error.reason != "no_reading":
-            self.close()  # whatever is still to come belongs to nobody
+            self.close()  # drops answers that are still outstanding
 
     def _choose(self, bmc: Bmc) -> Callable[[Bmc], Power]:
         if self._source == "sdr":

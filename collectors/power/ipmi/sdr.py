@@ -19,10 +19,10 @@ _HEADER_BYTES = 5
 _FIRST, _LAST = 0x0000, 0xFFFF
 _FULL_RECORD = 0x01
 _SHORTEST_FULL_RECORD = 48
-_CHUNKS = (32, 16, 8)  # bytes asked for at once; slow transports take only the smaller ones
+_CHUNKS = (32, 16, 8)  # bytes per request; slow transports accept only the smaller ones
 _TOO_LONG = (0xC8, 0xCA, 0xFF)
 _RESERVATION_LOST = 0xC5
-_MOST_RECORDS = 4096  # a repository that never ends is broken
+_MOST_RECORDS = 4096  # a repository without an end is broken
 
 _THRESHOLD = 0x01  # event/reading type of an analog sensor
 _WATTS = 6  # unit type code
@@ -65,7 +65,7 @@ class IpmiSensor(NamedTuple):
     format: int  # 0 unsigned, 1 ones' complement, 2 two's complement, 3 not analog
     linearization: int
     factors: ConversionFactors
-    rated: bool  # per time or in percent: no plain unit
+    rated: bool  # a rate or a percentage
 
     def value(self, raw: int) -> float | None:
         """The value of a raw reading; None if the formula has none, or is vendor-specific."""
@@ -166,7 +166,7 @@ def read_sensor(bmc: Bmc, sensor: IpmiSensor, timeout: float) -> float | None:
     scanning, unavailable = state & 0x40, state & 0x20
     if unavailable or not scanning:
         return None
-    if sensor.linearization == 0x70:  # factors differ from reading to reading
+    if sensor.linearization == 0x70:  # non-linear: the factors depend on the reading
         sensor = _with_factors_for(bmc, sensor, raw, timeout)
     return sensor.value(raw)
 

@@ -12,14 +12,14 @@ from collectors.power.ipmi.power import Power
 
 _OUTPUT_LIMIT = 64 * 1024
 _WATTS = r"[^:\n]*:\s*(\d+)\s*watts"
-# The wording of ipmitool 1.8.18 and 1.8.19, of ipmi-dcmi (FreeIPMI 1.6) and of ipmiutil 3.1.
+# Texts printed by ipmitool 1.8.18 and 1.8.19, ipmi-dcmi (FreeIPMI 1.6) and ipmiutil 3.1.
 _CURRENT = re.compile(r"^\s*(?:Instantaneous power reading|Current Power)" + _WATTS, re.I | re.M)
 _STATISTICS = (
     ("min", re.compile(r"^\s*Min(?:imum)?\b" + _WATTS, re.I | re.M)),
     ("max", re.compile(r"^\s*Max(?:imum)?\b" + _WATTS, re.I | re.M)),
     ("average", re.compile(r"^\s*(?:Average|Avg)\b" + _WATTS, re.I | re.M)),
 )
-# ipmitool 1.8.19 puts the period behind the time stamp, on the same line.
+# ipmitool 1.8.19 prints the period after the time stamp, on the same line.
 _PERIOD = re.compile(r"(?:Sampling period|Statistics reporting time period)\s*:\s*(\d+)\s*(\w+)")
 _STATE = re.compile(r"(?:Power reading state is|Power Measurement)\s*:\s*(\w[\w ]*)", re.I)
 _UNITS = {"seconds": 1.0, "milliseconds": 0.001, "ms": 0.001}

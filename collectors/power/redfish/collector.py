@@ -34,7 +34,7 @@ ERRORS = Metric(
 )
 METRICS = (POWER, AGE, ERRORS)
 
-_LOGIN_PAUSE = 600.0  # refused logins lock accounts
+_LOGIN_PAUSE = 600.0  # refused logins may lock the account
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class RedfishCollector(BmcCollector[Mapping[str, float]]):
 def build(host: Host, options: RedfishOptions, _built: Mapping[str, Collector]) -> Collector:
     """A collector of the service's power."""
     from collectors.power.redfish.reader import (
-        service,  # HTTP and TLS: a megabyte nobody else needs
+        service,  # imported here because HTTP and TLS take a megabyte
     )
 
     return RedfishCollector(host, service(options), options)

@@ -1,17 +1,17 @@
 """The error of a Redfish service without a power reading."""
 
-# The values of the label `reason`; the first five are those of `batchjob.runtime.http_client`.
+# The values of the label `reason`. The first five are those of `batchjob.runtime.http_client`.
 REASONS = (
     "deadline",
     "malformed",
     "tls",
     "too_large",
     "unreachable",
-    "ambiguous",  # several computer systems, and none is named
+    "ambiguous",  # several computer systems, and none is configured
     "authentication",
-    "implausible",  # far more watts than before, or than any node takes
-    "no_reading",  # it answers, but shows no power (now)
-    "status",  # an HTTP status that is no success
+    "implausible",  # far more watts than before, or than any node draws
+    "no_reading",  # the service answers, but reports no power (now)
+    "status",  # an unsuccessful HTTP status
 )
 
 

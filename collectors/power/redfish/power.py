@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from collectors.power.redfish.error import RedfishError
 
-Get = Callable[[str], dict[str, Any]]  # a resource by its path; raises RedfishError
+Get = Callable[[str], dict[str, Any]]  # returns the resource at a path; raises RedfishError
 
 ROOT = "/redfish/v1/"
 _MOST_PAGES = 32
@@ -24,7 +24,7 @@ _PARTS = {
     "Cartridge",
     "Drawer",
     "Shelf",
-}  # of a node or rack
+}  # parts of a node or rack
 _NODE_NAMES = ("system power control", "server power control", "system input power")
 _NOT_IN_USE = {"Absent", "Disabled", "UnavailableOffline", "StandbyOffline"}
 

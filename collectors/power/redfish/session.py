@@ -32,7 +32,7 @@ class RedfishSession:
         self._timeout = timeout
         self._tls = tls
         self._token = ""
-        self._location = ""  # of the session, to delete it
+        self._location = ""  # URI of the session, used to delete it
 
     def get(self, path: str) -> dict[str, Any]:
         """A resource; logs in if necessary, and once more if the session has expired."""
@@ -57,7 +57,7 @@ class RedfishSession:
         try:
             self._request("DELETE", location)
         except RedfishError:
-            return  # it ends by itself after the BMC's own time-out
+            return  # the session expires after the BMC's timeout
         finally:
             self._token = ""
 
