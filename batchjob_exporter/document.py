@@ -64,7 +64,7 @@ def _actions() -> Iterator[tuple[str, ...]]:
     """Flags that are not options of the file: those whose name has no section."""
     switches = {name for name, *_ in _switches()}
     options = {f"`{each.name}`" for each in named(sections())}
-    for action in parser()._actions:  # argparse has no other way to list them
+    for action in parser()._actions:  # argparse has no public way to list them
         name = action.option_strings[-1]
         if f"`{name[2:]}`" not in switches | options and not name.startswith("--no-"):
             yield f"`{name}`", str(action.help).split(" (default")[0]

@@ -48,11 +48,11 @@ class CollectorRunner:
         self.name = name
         self.labels = labels(collector=name)
         self.failures = 0
-        self.collector = collector  # None: it could not be built
+        self.collector = collector  # None: it could not be created
         self._once = once
         self._running = threading.Lock()
-        self._begun = 0  # passes
-        self._since = 0.0  # monotonic time at which the last one began
+        self._begun = 0  # number of passes started
+        self._since = 0.0  # monotonic time at which the last pass started
         self._last = Pass([], 0.0, succeeded=False)
 
     def start(self) -> None:
@@ -61,7 +61,7 @@ class CollectorRunner:
             return
         try:
             self.collector.start()
-        except Exception:  # a collector is isolated, whatever it raises
+        except Exception:  # no exception of a collector may affect the others
             log.exception("collector %s cannot start", self.name)
             self.collector = None
 
@@ -82,7 +82,7 @@ class CollectorRunner:
         """
         wanted = self._begun + 1
         if self._running.locked() and time.monotonic() - self._since > seconds:
-            seconds = 0.0  # it hangs; waiting once more would only hold this thread too
+            seconds = 0.0  # it hangs; waiting again would only block this thread too
         if not self._running.acquire(timeout=max(seconds, 0.0)):
             self._once.warning(
                 f"{self.name} busy", "collector %s is still busy with an earlier scrape", self.name
@@ -106,7 +106,7 @@ class CollectorRunner:
                 families = [self._distinct(family) for family in self.collector.collect()]
                 succeeded = True
                 self._once.over(self.name)
-            except Exception as error:  # a collector is isolated, whatever it raises
+            except Exception as error:  # no exception of a collector may affect the others
                 self._once.warning(
                     self.name, "collector %s: %s: %s", self.name, type(error).__name__, error
                 )

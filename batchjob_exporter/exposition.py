@@ -23,7 +23,7 @@ OPENMETRICS = ExpositionFormat(
     "application/openmetrics-text; version=1.0.0; charset=utf-8", openmetrics=True
 )
 
-# How Python writes what the formats write otherwise.
+# Python's spelling of numbers -> the spelling of the formats.
 _NUMBERS = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
@@ -59,8 +59,10 @@ def _text(name: str, samples: Sequence[Sample]) -> str:
     if isinstance(samples, MetricColumns):
         text = "".join(_column_text(name, *column) for column in samples.columns())
     else:
-        text = "".join([f"{name}{{{of}}} {+number!r}\n" for of, number in samples])  # +True is 1
-    if "inf\n" in text or "nan\n" in text or "{} " in text:  # Python's numbers, or no labels
+        # `+` turns True into 1.
+        text = "".join([f"{name}{{{of}}} {+number!r}\n" for of, number in samples])
+    # Numbers in Python's spelling, or no labels.
+    if "inf\n" in text or "nan\n" in text or "{} " in text:
         return "".join(_line(name, of, number) for of, number in samples)
     return text
 

@@ -21,10 +21,10 @@ from batchjob_exporter.web.auth import Web
 
 log = logging.getLogger(__name__)
 
-_FIRST_VALUES_SECONDS = 5.0  # --once waits this long for jobs to be identified
+_FIRST_VALUES_SECONDS = 5.0  # how long --once waits for jobs to be identified
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGE_BYTES = 128 << 10
-_WATCHDOG_PATIENCE = 10.0  # seconds a listener may take to answer a request of our own
+_WATCHDOG_PATIENCE = 10.0  # seconds a listener may take to answer the watchdog's request
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,7 +74,7 @@ def _check(chosen: ExporterSettings) -> int:
 
 
 def _serve(chosen: ExporterSettings) -> int:
-    # A SimpleQueue may be filled from a signal handler; an Event may deadlock there.
+    # A signal handler may put into a SimpleQueue; with an Event it may deadlock.
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: signals.put(number))
@@ -85,7 +85,7 @@ def _serve(chosen: ExporterSettings) -> int:
     service = ExporterService(chosen)
     service.start()
     gc.collect()
-    gc.freeze()  # what lives now lives for ever: later collections need not look at it
+    gc.freeze()  # existing objects live until exit: later collections can skip them
     notify("READY=1")
     try:
         _until_stopped(signals, service)
@@ -126,7 +126,7 @@ def _give_back_large_buffers() -> None:
     By default, glibc raises the size from which a buffer is mapped by itself to the largest that
     was freed; texts of scrapes then come from the heap and fragment it.
     """
-    with contextlib.suppress(AttributeError, OSError):  # another C library
+    with contextlib.suppress(AttributeError, OSError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
         for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
             mallopt(parameter, _LARGE_BYTES)

@@ -35,6 +35,6 @@ def own_families(process_metrics: bool) -> Callable[[], list[MetricFamily]]:
 
 def _build() -> dict[str, str]:
     pairs = {"version": batchjob.__version__, "python": platform.python_version()}
-    # Packagers set the variable where they know the commit.
+    # Packagers set this variable if they know the commit.
     revision = os.environ.get("BATCHJOB_REVISION", "")
     return {**pairs, "revision": revision} if revision else pairs

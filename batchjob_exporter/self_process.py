@@ -38,12 +38,12 @@ class OwnProcess(NamedTuple):
 def process_reader(procfs: str = "/proc") -> Callable[[], list[MetricFamily]]:
     """A function that returns the families of this process."""
     ticks = os.sysconf("SC_CLK_TCK")
-    # /proc/stat has it too, but systemd's ProcSubset=pid hides that file.
+    # /proc/stat has the boot time too, but systemd's ProcSubset=pid hides that file.
     booted = booted_at()
     page = os.sysconf("SC_PAGE_SIZE")
 
     def families() -> list[MetricFamily]:
-        # proc_pid_stat(5), from the third field on: the name before may hold anything.
+        # proc_pid_stat(5), from the third field on: the name before it may contain anything.
         fields = read_path(f"{procfs}/self/stat").rpartition(b")")[2].split()
         process = OwnProcess(
             cpu_seconds=(int(fields[11]) + int(fields[12])) / ticks,

@@ -48,7 +48,7 @@ def exporter_of(settings: ExporterSettings) -> Exporter:
             section = f"collector.{entry.name}"
             told = str(error) if str(error).startswith(f"{section}.") else f"{section}: {error}"
             raise SettingsError(told) from error
-        except Exception:  # a collector is isolated, whatever it raises
+        except Exception:  # no exception of a collector may affect the others
             log.exception("collector %s cannot be created", entry.name)
         else:
             collectors[entry.name] = built[entry.name]

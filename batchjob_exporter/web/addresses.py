@@ -10,7 +10,7 @@ from typing import Any
 from batchjob.runtime.settings import SettingsError, cannot_listen
 from batchjob.runtime.values import Network, address, called
 
-_BACKLOG = 1024  # a flood of clients must not keep the kernel from taking one more
+_BACKLOG = 1024  # the kernel must still accept new connections during a flood
 _FIRST_DESCRIPTOR = 3  # sd_listen_fds(3)
 
 
@@ -55,7 +55,7 @@ def _listener(where: str) -> socket.socket:
     if where.startswith("unix:"):
         return _unix_listener(where.removeprefix("unix:"))
     host, port = address(where)
-    if not host:  # all addresses of the machine, of both kinds where it has both
+    if not host:  # all addresses of the machine, IPv4 and IPv6 if available
         dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
         return socket.create_server(
@@ -132,7 +132,7 @@ def beyond_loopback(listener: socket.socket) -> bool:
 
 def allowed(peer: str, networks: tuple[Network, ...]) -> bool:
     """Whether a client with this address is allowed; no networks: everybody is."""
-    if not networks or not peer:  # a client of a unix socket has no address
+    if not networks or not peer:  # clients of a UNIX socket have no address
         return True
     known = _ip(peer)
     return any(known in network for network in networks)
@@ -166,7 +166,7 @@ def answers(listener: socket.socket, seconds: float) -> bool:
     with socket.socket(listener.family, socket.SOCK_STREAM) as client:
         client.settimeout(seconds)
         try:
-            client.connect(listener.getsockname())  # the unspecified address is taken for loopback
+            client.connect(listener.getsockname())  # the unspecified address connects to loopback
             client.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
             client.recv(1)
         except ConnectionResetError:

@@ -18,7 +18,7 @@ from batchjob_exporter.web.config import RateLimit, WebConfig, read, warn
 from batchjob_exporter.web.connection import PlainStream, Stream
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, text
 
-if TYPE_CHECKING:  # imported where they are used: each costs memory that few nodes need
+if TYPE_CHECKING:  # imported on use: each needs memory that few nodes have to spend
     import ssl
 
     from batchjob_exporter.web.passwords import Passwords
@@ -120,7 +120,7 @@ class Web:
         passwords = self._current().passwords
         if passwords is not None and not passwords.known(_authorization(request)):
             return self.with_headers(_UNAUTHORIZED)
-        assert self._answer is not None  # only a check of the file goes without a site
+        assert self._answer is not None  # without a site, the file is only checked
         return self.with_headers(self._answer(request))
 
     def with_headers(self, response: HttpResponse) -> HttpResponse:
@@ -140,13 +140,13 @@ class Web:
         with self._lock:
             signature = self._signed()
             if signature != self._signature:
-                self._signature = signature  # also of a broken file: it is reported once
+                self._signature = signature  # also for an invalid file, which is reported only once
                 try:
                     self._loaded = self._load()
                 except SettingsError as error:
                     log.error("web configuration not reloaded: %s", error)
                 else:
-                    self._signature = self._signed()  # it may name other files now
+                    self._signature = self._signed()  # the new file may name other files
                     log.info("web configuration reloaded")
                     warn(self._loaded.config)
             return self._loaded

@@ -23,7 +23,7 @@ Answer = Callable[[HttpRequest], HttpResponse]
 
 def bearer_only(answer: Answer, secret: str, hosts: frozenset[str] | None = None) -> Answer:
     """The same answers for requests with the secret. `hosts`: accepted names; None: all."""
-    import hmac  # with 4 MB of OpenSSL, which most nodes do without
+    import hmac  # loads 4 MB of OpenSSL, which most nodes do not need
 
     expected = secret.encode()
 

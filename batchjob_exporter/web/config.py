@@ -19,7 +19,7 @@ from batchjob.secret_files import SecretFileError, check_private_key
 log = logging.getLogger(__name__)
 
 _HASH = re.compile(r"\$2[aby]?\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
-# HttpResponse headers that may be set, with their values where only some make sense.
+# HTTP response headers that may be set, and their allowed values if those are limited.
 _HEADERS: dict[str, tuple[str, ...]] = {
     "Content-Security-Policy": (),
     "Strict-Transport-Security": (),
@@ -68,7 +68,7 @@ _CLIENT_AUTH = one_of(
     "NoClientCert",
     "RequestClientCert",
     "RequireAnyClientCert",
-    "RequireClientCert",  # an older name of the one before
+    "RequireClientCert",  # an older name of RequireAnyClientCert
     "VerifyClientCertIfGiven",
     "RequireAndVerifyClientCert",
 )
@@ -175,7 +175,7 @@ def read(path: str) -> WebConfig:
         users=make(_Top, "", values).basic_auth_users or {},
     )
     try:
-        check_private_key(path)  # one that stands in this file
+        check_private_key(path)  # the key may be part of this file
     except SecretFileError as error:
         raise SettingsError(str(error)) from error
     try:

@@ -80,8 +80,8 @@ class Patience(NamedTuple):
     """The time a client may take, in seconds."""
 
     head: float = 10.0  # from the connection, or the first byte, to a complete request
-    idle: float = 330.0  # between two requests; Prometheus itself lets go after 5 minutes
-    send: float = 30.0  # to take the whole answer
+    idle: float = 330.0  # between two requests; Prometheus itself disconnects after 5 minutes
+    send: float = 30.0  # to receive the whole answer
     linger: float = 2.0  # to close, after an error
 
 
@@ -123,7 +123,7 @@ class HttpConnection:
         self._patience = patience
         self._clock = clock
         self._received = bytearray()
-        self.unsent = 0  # bytes of an answer that the client has not yet taken
+        self.unsent = 0  # bytes of an answer that the client has not read yet
         self.life: Life = self._live()
 
     def go_on(self) -> Wait | HttpRequest:
@@ -137,7 +137,7 @@ class HttpConnection:
     def left(self) -> bool:
         """Whether the client will send nothing more."""
         try:
-            # Below TLS, whose own recv() knows no flags.
+            # Bypasses TLS, whose recv() does not accept flags.
             peeked = socket.socket.recv(self.socket, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
@@ -165,10 +165,10 @@ class HttpConnection:
                 yield from self._linger()
                 return
             answer = yield request
-            assert answer is not None  # the server resumes a request with its answer
+            assert answer is not None  # the server resumes the generator with the answer
             yield from self._send(answer.data)
             keep_alive = answer.keep_alive
-            del answer  # an exposition is large, and the next request may be long in coming
+            del answer  # an exposition is large, and the next request may take long to arrive
             deadline = self._clock() + self._patience.idle
         yield from self._linger()
 
@@ -190,7 +190,7 @@ class HttpConnection:
                 raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive") from None
             if not data:
                 return None
-            # An empty line before a request is let pass, as RFC 9112 2.2 advises.
+            # An empty line before a request is ignored, as RFC 9112 2.2 recommends.
             buffer += data if buffer else data.lstrip(b"\r\n")
         head = bytes(buffer[:end])
         del buffer[: end + 4]

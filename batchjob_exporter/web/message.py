@@ -9,13 +9,13 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-HEAD_LIMIT = 16384  # bytes of request line and headers together
+HEAD_LIMIT = 16384  # maximum bytes of request line and headers together
 HEADERS_LIMIT = 100
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _VERSION = re.compile(r"HTTP/(\d)\.(\d)")
-# Below this, a compressed answer saves no packet.
+# Compressing smaller answers does not save a packet.
 _GZIP_FROM = 1024
 
 
@@ -51,7 +51,7 @@ def text(status: HTTPStatus, message: str, *headers: tuple[str, str]) -> HttpRes
     return HttpResponse(status, f"{message}\n".encode(), (plain, *headers))
 
 
-@lru_cache(16)  # a scraper asks in the same words each time
+@lru_cache(16)  # a scraper sends the same request each time
 def parse(head: bytes) -> HttpRequest:
     """Read request line and headers, without the empty line. Raises Refused."""
     first, *lines = head.decode("latin-1").split("\r\n")
@@ -62,7 +62,7 @@ def parse(head: bytes) -> HttpRequest:
     if keep_alive and "host" not in headers:
         raise Refused(HTTPStatus.BAD_REQUEST, "no Host header")
     if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
-        # Never read, so nothing after it can be taken for a request.
+        # The body is not read: what follows must not be taken for a request.
         keep_alive = False
         if method in ("GET", "HEAD"):
             raise Refused(HTTPStatus.BAD_REQUEST, "a request body is not expected here")
@@ -151,7 +151,7 @@ def compressed(response: HttpResponse, accept_encoding: str) -> HttpResponse:
     """
     if len(response.body) < _GZIP_FROM or not _takes_gzip(accept_encoding):
         return response
-    body = zlib.compress(response.body, level=1, wbits=31)  # 31: with gzip's header and check sum
+    body = zlib.compress(response.body, level=1, wbits=31)  # 31: with gzip header and checksum
     return response._replace(body=body, headers=(*response.headers, ("Content-Encoding", "gzip")))
 
 
@@ -175,7 +175,7 @@ def render(
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
     if not with_body:
         return head
-    if isinstance(response.body, bytearray):  # a large one, of which a copy would be as large
+    if isinstance(response.body, bytearray):  # large: avoid a copy
         response.body[:0] = head
         return response.body
     return head + response.body

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from batchjob.runtime.settings import SettingsError
 
-_LONGEST = 72  # bytes of a password that bcrypt looks at
+_LONGEST = 72  # bcrypt uses only this many bytes of a password
 _REMEMBERED = 256
 
 Credentials = tuple[str, bytes]
@@ -20,14 +20,14 @@ class Passwords:
     def __init__(self, users: Mapping[str, str]) -> None:
         """`users`: name to bcrypt hash. Raises SettingsError without the package bcrypt."""
         try:
-            import bcrypt  # not needed, and not installed, where nobody has a password
+            import bcrypt  # needed, and installed, only if there are users
         except ImportError as error:
             raise SettingsError(
                 "basic_auth_users needs bcrypt: pip install 'batchjob-monitoring[auth]'"
             ) from error
         self._bcrypt = bcrypt
         self._users = {name: hashed.encode() for name, hashed in users.items()}
-        # Users who do not exist cost what the dearest of the others costs.
+        # Checking an unknown user takes as long as the slowest check of a known one.
         cost = max(int(hashed[4:6]) for hashed in self._users.values())
         self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(cost))
         self._key = secrets.token_bytes(32)
@@ -52,13 +52,13 @@ class Passwords:
 
     def _matches(self, name: str, password: bytes) -> bool:
         hashed = self._users.get(name, self._nobody)
-        # bcrypt raises where a password is longer than what it can tell apart.
+        # bcrypt raises an exception for longer passwords.
         matches = self._bcrypt.checkpw(password[:_LONGEST], hashed)
         return matches and name in self._users and len(password) <= _LONGEST
 
     def _remember(self, digest: bytes, matches: bool) -> bool:
         if len(self._known) >= _REMEMBERED:
-            # Wrong guesses make room first: they are what fills the memory.
+            # Wrong passwords are removed first, because attacks fill the cache with them.
             wrong = next((key for key, value in self._known.items() if not value), None)
             self._known.pop(wrong if wrong is not None else next(iter(self._known)))
         self._known[digest] = matches

@@ -29,8 +29,8 @@ from batchjob_exporter.web.workers import RequestWorkers
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS = 128  # with TLS each takes 70 kB
-UNSENT_BYTES = 32 << 20  # of answers that clients are slow to take
+CONNECTIONS = 128  # maximum; with TLS each takes 70 kB
+UNSENT_BYTES = 32 << 20  # maximum size of all answers queued for slow clients
 _ACCEPT_AT_ONCE = 64
 _OVERLOADED = text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests", ("Retry-After", "5"))
 _TOO_MANY = text(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", "1"))
@@ -39,7 +39,7 @@ _TOO_MANY = text(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-Afte
 class ConnectionLimits(NamedTuple):
     """The limits on clients."""
 
-    requests: int = 40  # answered or queued at once, beside one of each address; 0: no limit
+    requests: int = 40  # answered or queued at the same time, plus one per address; 0: no limit
     allow_from: tuple[Network, ...] = ()
     patience: Patience = Patience()
 
@@ -58,9 +58,9 @@ class HttpServer:
         self._limits = limits
         self._selector = selectors.DefaultSelector()
         self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Connections that wait for their client, the longest waiting one first, with deadlines.
+        # Connections waiting for their client, with deadlines; the one waiting longest comes first.
         self._waiting: dict[HttpConnection, float] = {}
-        self._unanswered: Counter[str] = Counter()  # requests by client
+        self._unanswered: Counter[str] = Counter()  # number of requests by client
         self._answered: deque[tuple[HttpConnection, Answer | None]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._stopping = False
@@ -90,7 +90,7 @@ class HttpServer:
             thread.join(max(until - time.monotonic(), 0.1))
         for listener in self._listeners:
             listener.close()
-        # A thread that hangs may still write to the alarm; its number must not become another's.
+        # A hung thread may still write to the alarm, so its descriptor must not be reused.
         if not any(thread.is_alive() for thread in threads):
             os.close(self._alarm)
 
@@ -101,16 +101,16 @@ class HttpServer:
         self._wake()
         return turned.wait(seconds)
 
-    # The thread of the sockets.
+    # The methods below run in the thread that owns the sockets.
 
     def _run(self) -> None:
         while not (self._stopping and not self._unanswered.total()):
             try:
                 self._turn()
-            except Exception as error:  # what one client does must not end the service for all
+            except Exception as error:  # one client must not end the service for all
                 self._once.warning(repr(error), "the server loop failed: %r", error)
                 log.debug("the server loop", exc_info=True)
-                time.sleep(0.05)  # it may come again at once
+                time.sleep(0.05)  # the error may recur immediately
         self._let_go()
         self._selector.close()
 
@@ -118,7 +118,7 @@ class HttpServer:
         """Wait for events and handle them."""
         for key, _ in self._selector.select(self._pause()):
             if isinstance(key.data, HttpConnection):
-                # One that was dropped to make room may still have an event in this batch.
+                # A connection dropped to make room may still have an event in this batch.
                 if key.data in self._waiting:
                     self._resume(key.data, key.data.go_on)
             elif key.data is not None:
@@ -148,10 +148,10 @@ class HttpServer:
             peer = address[0] if listener.family != socket.AF_UNIX else ""
             try:
                 self._welcome(client, peer)
-            except OSError as error:  # it has left already
+            except OSError as error:  # the client has already disconnected
                 log.debug("%s: %s", peer, error)
                 client.close()
-            except Exception as error:  # one client must not keep the others of this batch waiting
+            except Exception as error:  # one client must not delay the others
                 self._once.warning(repr(error), "a client was rejected: %r", error)
                 log.debug("%s was rejected", peer, exc_info=True)
                 client.close()
@@ -209,7 +209,8 @@ class HttpServer:
             if not self._workers.log_in(connection, request):
                 return self._refusal(request, _TOO_MANY)
         else:
-            # Whoever has no request under way may have one: a crowd must not take all places.
+            # A client without a pending request is accepted even if the server is full: other
+            # clients must not occupy all places.
             crowded = self._full() and self._unanswered[client]
             if crowded or not self._workers.answer(connection, request):
                 return self._refusal(request, _OVERLOADED)
@@ -241,7 +242,7 @@ class HttpServer:
     def _answered_one(self, client: str) -> None:
         self._unanswered[client] -= 1
         if not self._unanswered[client]:
-            del self._unanswered[client]  # clients come and go
+            del self._unanswered[client]  # otherwise the counter grows with every client
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -278,7 +279,7 @@ class HttpServer:
         if longest is None:
             longest = self._workers.withdraw_log_in(client)
             if longest is None:
-                return False  # its turn has just come
+                return False  # a worker has just taken it
             self._answered_one(longest.client)
         self._drop(longest)
         return True

@@ -10,12 +10,12 @@ from batchjob_exporter.web import targets
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, accepted, text
 from collectors.collector import NodeLister
 
-# Prometheus waits this long unless its configuration says otherwise.
+# The default scrape timeout of Prometheus.
 _SCRAPE_SECONDS = 10.0
-# What the answer needs for its way back.
+# Time for the answer to reach Prometheus.
 _WAY_BACK_SECONDS = 0.5
 
-# (media type, version the client asks for) -> what it gets; None: it does not say.
+# (media type, version requested by the client) -> format; None: no version requested.
 _OFFERS: dict[tuple[str, str | None], ExpositionFormat] = {
     ("application/openmetrics-text", "1.0.0"): OPENMETRICS,
     ("application/openmetrics-text", None): OPENMETRICS,
@@ -25,7 +25,7 @@ _OFFERS: dict[tuple[str, str | None], ExpositionFormat] = {
     ("*/*", None): TEXT,
 }
 
-# As `html.escape` has it, whose module takes half a megabyte for the names of all characters.
+# The same as `html.escape`, whose module needs half a megabyte for the names of all characters.
 _ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>batchjob_exporter</title></head>
@@ -113,7 +113,7 @@ def _deadline(request: HttpRequest) -> float:
         seconds = float(request.headers.get("x-prometheus-scrape-timeout-seconds", ""))
     except ValueError:
         seconds = _SCRAPE_SECONDS
-    if not 0 < seconds <= 3600:  # NaN too
+    if not 0 < seconds <= 3600:  # also rejects NaN
         seconds = _SCRAPE_SECONDS
     return max(seconds - _WAY_BACK_SECONDS, seconds / 2)
 

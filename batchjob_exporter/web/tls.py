@@ -25,8 +25,8 @@ _VERSIONS = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-# Go's five names (crypto/tls ClientAuthType). Python's ssl verifies every certificate it asks
-# for, so "request, do not verify" is not to ask, and "require any" is to require a good one.
+# Go's five names (crypto/tls ClientAuthType). Python's ssl verifies every certificate that it
+# requests, so "request, do not verify" requests none, and "require any" requires a valid one.
 _VERIFY = {
     "NoClientCert": ssl.CERT_NONE,
     "RequestClientCert": ssl.CERT_NONE,
@@ -57,7 +57,7 @@ def context_of(tls: Tls) -> ssl.SSLContext:
             raise SettingsError(str(error)) from error
     with _on_disk(tls.cert, tls.cert_file) as cert, _on_disk(tls.key, tls.key_file) as key:
         try:
-            # An encrypted key would ask for its password on the terminal.
+            # Without a password, OpenSSL would prompt for that of an encrypted key on the terminal.
             context.load_cert_chain(cert, key, password=lambda: b"")
         except (ssl.SSLError, ValueError, OSError) as error:
             where = tls.cert_file or tls.key_file or "tls_server_config"
@@ -135,7 +135,7 @@ def _attempt(operation: "Callable[[], T]", blocked_on: int = EVENT_READ) -> T:
         raise WouldBlock(EVENT_READ) from None
     except ssl.SSLWantWriteError:
         raise WouldBlock(EVENT_WRITE) from None
-    except BlockingIOError:  # TLS has been shut down, the socket below is still read
+    except BlockingIOError:  # TLS was shut down, but the socket below is still read
         raise WouldBlock(blocked_on) from None
 
 

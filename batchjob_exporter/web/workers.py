@@ -18,7 +18,7 @@ from batchjob_exporter.web.message import HttpRequest, compressed, render, text
 log = logging.getLogger(__name__)
 
 _WORKERS = 4
-_LOG_INS = 8  # of one address that wait for their password to be checked
+_LOG_INS = 8  # requests per address that may wait for a password check
 _FAILED = text(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the exporter's log")
 
 _Asked = tuple[HttpConnection, HttpRequest]
@@ -79,7 +79,7 @@ class RequestWorkers:
         try:
             if not connection.broken():
                 answer = self._respond(request)
-        except Exception:  # the connection must not stay behind
+        except Exception:  # the connection must not be left behind
             log.exception("%s %s", request.method, request.path)
         self._deliver(connection, answer)
 
@@ -107,14 +107,15 @@ class RequestWorkers:
         guessers: dict[str, None] = {}
         while (asked := self._log_ins.get()) is not None:
             connection, request = asked
-            # A scraper that lost its patience with a long line finds itself known the next time.
+            # A scraper that gave up waiting is still verified, so that its next request is answered
+            # at once.
             if connection.client in guessers and connection.left():
                 self._deliver(connection, None)
                 continue
             begin = time.monotonic()
             try:
                 right = self._web.verify(request)
-            except Exception:  # whoever cannot be verified does not come in
+            except Exception:  # access is denied if verification fails
                 log.exception("a password cannot be verified")
                 right = False
             taken = time.monotonic() - begin
