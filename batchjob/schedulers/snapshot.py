@@ -38,7 +38,7 @@ class SnapshotJob(NamedTuple):
 
     jobid: str
     row: FieldReader
-    told: object  # the text that is kept if the job cannot be read
+    told: object  # kept if the job cannot be read
 
 
 class SnapshotSource(ABC):
