@@ -3,8 +3,9 @@
     python -m benchmarks.rendering exposition.txt
 
 Both start from the same numbers. Ours has its label text already, as the jobs collector keeps it
-with a job; prometheus-client's families are made anew each time, as its custom collectors do, and
-once also kept, so that only its writing is measured. Prints milliseconds of CPU per exposition.
+with a job. The families of prometheus-client are created for each scrape, as its custom collectors
+do, and in another row kept, so that only writing is measured. Prints milliseconds of CPU per
+exposition.
 """
 
 import json

@@ -94,7 +94,7 @@ class Job:
 
 
 def record(jobs: list[Job], samples: Path, passes: int) -> tuple[float, int]:
-    """CPU seconds of the recorder, and the bytes of the files before they are packed anew."""
+    """CPU seconds of the recorder, and the bytes of the files before they are packed again."""
     moment = T
     sources = SampleSources(
         lambda: [(job.name, job.reading()) for job in jobs],

@@ -32,7 +32,7 @@ class DemoMonth:
     """The month, whose jobs go on starting and ending as time passes."""
 
     def __init__(self, engine: Engine, samples: Path, begun: int) -> None:
-        """Make the cluster anew; raises OSError."""
+        """Generate the cluster again; raises OSError."""
         remove(engine, samples)
         self.plan = demo_cluster.planned(begun)
         self.jobs: list[MadeJob] = []

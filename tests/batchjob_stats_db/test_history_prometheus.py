@@ -35,7 +35,7 @@ SAMPLES = [
     # Job 2 was so short that one scrape saw it.
     *course("cpu_seconds_total", [3.5], mode="user", jobid="2"),
     *course("memory_current_bytes", [K * 77], jobid="2"),
-    # Job 3: the counter began anew, and is larger than before at the end.
+    # Job 3: the counter restarted, and is larger than before at the end.
     *course("cpu_seconds_total", [10, 40, 2, 50], mode="user", jobid="3"),
     # Job 4 was run twice.
     *course("cpu_seconds_total", [1, 8, 8, 8, 1, 5], mode="user", jobid="4"),

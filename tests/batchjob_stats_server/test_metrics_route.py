@@ -63,7 +63,7 @@ SAMPLES = [
     *(device("batchjob_gpu_power_watts", 99, START + 60, gpu="1", uuid="GPU-bb") for _ in "x"),
     *(device("DCGM_FI_PROF_SM_ACTIVE", 0.25, START + 60, UUID="GPU-aa") for _ in range(1)),
     *(device("DCGM_FI_PROF_SM_ACTIVE", 0.99, START + 60, UUID="GPU-bb") for _ in range(1)),
-    # Bob's job ran for half an hour without its exporter, and began anew to count.
+    # Bob's job ran for half an hour without its exporter, and its counters restarted.
     *course("cpu_seconds_total", [30, 60, 90], NOW - 6000, user="bob", jobid="2", mode="user"),
     *course("cpu_seconds_total", [5, 35], NOW - 4000, user="bob", jobid="2", mode="user"),
     # One sample of carol's, who runs; her name was not known on the node.

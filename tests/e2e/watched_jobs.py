@@ -70,7 +70,7 @@ class WatchedJob:
         for file in self._files:
             (file.parent / "held").mkdir(parents=True, exist_ok=True)
         for file in memory:
-            file.write_text("0")  # begin anew
+            file.write_text("0")  # start at zero
         self._before = [int(file.read_text()) for file in cpu]
         self._allocated = memory_mb << 20
         self._course = [_Look(time.time(), (0.0,) * len(self._files))]

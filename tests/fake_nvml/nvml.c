@@ -2,7 +2,7 @@
  * A library that answers NVML's calls from a text file, so that pynvml and the code above it run
  * without a driver. The signatures are those of NVIDIA's public nvml.h.
  *
- * The file that $FAKE_NVML names is read anew at every call; a line is `key value`:
+ * The file that $FAKE_NVML names is read again at every call; a line is `key value`:
  *
  *   library 1             a value that differs from the one at load time is a driver update
  *   driver.generation 1   a value that differs from the one at nvmlInit is a driver reload

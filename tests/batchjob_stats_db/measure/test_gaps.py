@@ -23,7 +23,7 @@ BUSY = 3.0  # of 4 CPUs
 
 
 def node(jobid, *seen, instance="n001:10910", reset=0, end=None):
-    """Samples of a node, in seconds since the job's start; of a counter that may begin anew."""
+    """Samples of a node, in seconds since the job's start; of a counter that may restart."""
     lines = []
     for first, last in seen:
         for at in range(first, last + 1, STEP):

@@ -1,4 +1,4 @@
-"""Daily sums: split over the days, added up again, made anew."""
+"""Daily sums: split over the days, added up again, recomputed."""
 
 import random
 

@@ -20,7 +20,7 @@ JOBS = ("1", "2[1].pbs01", "7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa")
 
 def main() -> None:
     directory, number = Path(sys.argv[1]), int(sys.argv[2])
-    recorder.LONGEST_FILE = 1500  # so that files end and are packed anew all the time
+    recorder.LONGEST_FILE = 1500  # so that files end and are packed again all the time
     names = [JobName("slurm", jobid, "alice", NO_LABELS) for jobid in JOBS]
     moment = T + 5.0 * number
 

@@ -238,7 +238,7 @@ def test_match_takes_a_selector_alone(text):
 
 
 def check_confined(text):
-    """Every selector of a written query has the caller's matchers; read by the parser anew."""
+    """Every selector of a written query has the caller's matchers; read by the parser again."""
     found = []
 
     def visit(node):

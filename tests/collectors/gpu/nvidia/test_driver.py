@@ -165,7 +165,7 @@ def test_an_updated_driver_needs_the_new_library(nvml_library, fake, host):
     said = [scan()]
     path = pathlib.Path(values["keys"])
     path.write_text(path.read_text().replace("library 1", "library 2"))
-    scan(), scan()  # one meets the mismatch, perhaps a GPU's thread before it; one begins anew
+    scan(), scan()  # one meets the mismatch, perhaps a GPU's thread before it; one starts again
     said += [scan(), driver.version, {e: n > 0 for (_, e), n in driver.errors().items()}]
     driver.stop()
     print(json.dumps(said))
