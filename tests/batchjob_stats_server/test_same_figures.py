@@ -27,7 +27,12 @@ from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_db.queries.efficiency import columns, with_usages
 from batchjob_stats_server import app
 from batchjob_stats_server.api.stats import WasteRow
-from batchjob_stats_server.options import AuthOptions, ServerSettings, ServerWebOptions
+from batchjob_stats_server.options import (
+    AuthOptions,
+    LimitOptions,
+    ServerSettings,
+    ServerWebOptions,
+)
 from batchjob_stats_server.services import build
 from collectors.emissions.options import EmissionsOptions
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET, record
@@ -129,7 +134,8 @@ def site(tmp_path_factory):
         write(engine, name, usage, changed)
     engine.dispose()
     web = ServerWebOptions(threads=4, allowed_host=("testserver",))
-    made = build(ServerSettings(database, web, auth, EmissionsOptions()))
+    limit = LimitOptions(user_rate=0)  # one user asks for all
+    made = build(ServerSettings(database, web, auth, EmissionsOptions(), limit=limit))
     yield folder, app.make(made)
     made.reader.dispose()
     made.writer.dispose()
