@@ -91,7 +91,7 @@ def run(arguments: list[str]) -> int:
     add("--running", action="store_true", help="only running jobs")
     add("--pending", action="store_true", help="only pending jobs")
     add("--sort", default="", metavar="KEY",
-        help="key to sort by, such as usage_energy_joules; -KEY: descending")  # fmt: skip
+        help="key to sort by, such as energy_used_joules; -KEY: descending")  # fmt: skip
     add("--columns", "-o", default=(), type=_names, metavar="KEY,...",
         help="columns to show, such as jobid,state: keys of --format json")  # fmt: skip
     add(

@@ -19,7 +19,7 @@ from batchjob_cli.client.table import TableColumn, add_zone, fitting, in_colour
 from batchjob_cli.job_columns import DEFAULT_KEYS, default_columns
 from batchjob_cli.jobs import add_filters, chosen
 
-_SORTS = ("-start_time", "-cpu_efficiency", "-usage_memory_peak_bytes", "-usage_energy_joules")
+_SORTS = ("-start_time", "-cpu_efficiency", "-usage_memory_peak_bytes", "-energy_used_joules")
 _STYLES = {"31": "red", "32": "green", "33": "yellow", "34": "blue", "2": "dim"}
 
 _MARGIN = 4  # characters of the table's padding and its scroll bar

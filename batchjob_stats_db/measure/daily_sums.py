@@ -49,9 +49,10 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
     job = schema.job
     until = min(day + DAY, max(now, day))
     vanished = job.c.state == JobState.VANISHED.value
+    seen = sa.func.coalesce(_last_sample(job), job.c.update_time)
     end = sa.case(
         (job.c.end_time.is_not(None), _larger(job.c.end_time, job.c.start_time)),
-        (vanished, _larger(job.c.update_time, job.c.start_time)),  # its end was not seen
+        (vanished, _larger(seen, job.c.start_time)),  # its end is unknown
         else_=_larger(_at(now), job.c.start_time),
     )
     in_day = (job.c.start_time < day + DAY) & (end >= day)
@@ -224,6 +225,13 @@ def _grams(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         )
         .group_by(job.account, job.username, emissions.c.provider)
     )
+
+
+def _last_sample(job: sa.FromClause) -> Number:
+    """When the job was measured last; NULL if it never was."""
+    usage = schema.job_usage.c
+    found = sa.select(usage.until_time).where(usage.job_id == job.c.id, usage.samples > 0)
+    return found.scalar_subquery()
 
 
 def _at(time: int) -> Number:

@@ -24,7 +24,7 @@ MOST = 1000  # maximum rows per page
 
 _KEYS = (
     "start_time", "elapsed_seconds", "cpu_efficiency", "usage_memory_peak_bytes",
-    "usage_energy_joules",
+    "usage_energy_joules", "energy_used_joules",
     "jobid", "submit_time", "end_time", "wait_seconds", "time_limit_seconds", "time_efficiency",
     "priority", "username", "account", "partition", "qos", "state", "name",
     "allocated_cpus", "allocated_gpus", "allocated_nodes", "allocated_memory_bytes",

@@ -34,7 +34,7 @@ READ = (
     "allocated_nodes", "peak_memory_bytes", "exit_code", "exit_signal", "usage_samples",
     "usage_nodes",
     "usage_until_time", "usage_doubt", "usage_gpu_utilization_ratio", "usage_memory_limit_bytes",
-    "usage_energy_joules", "cpu_efficiency", "cpu_basis",
+    "energy_used_joules", "cpu_efficiency", "cpu_basis",
     "memory_efficiency", "memory_used_bytes", "memory_basis",
 )  # fmt: skip
 """What cells and lines are made of: a job has thrice as many columns, which take their time."""
@@ -152,7 +152,7 @@ def _of_started(layout: ListLayout) -> Iterator[tuple[bool, ListColumn]]:
     for column, line in LINES.items():
         seen = column in chosen and layout.lines and (layout.gpus or line is not Line.GPU)
         yield seen, ListColumn(TITLES[column], "", partial(_line, line))
-    yield Column.ENERGY in chosen, ListColumn("Energy", "usage_energy_joules", _energy, "n")
+    yield Column.ENERGY in chosen, ListColumn("Energy", "energy_used_joules", _energy, "n")
     yield Column.EXIT in chosen, ListColumn("Exit", "", _exit, "n")
 
 
@@ -235,7 +235,7 @@ def _line(line: Line, row: Row, facts: TableFacts) -> str:
 
 
 def _energy(row: Row, _: TableFacts) -> str:
-    joules = row["usage_energy_joules"]
+    joules = row["energy_used_joules"]
     missing = explain.energy_missing(row) if joules is None else ""
     return absent(missing) if joules is None else template_filters.energy(joules)
 

@@ -38,7 +38,7 @@ USED = (
     PanelColumn("usage_gpu_utilization_ratio", "GPU use", "percentunit", "number"),
     PanelColumn("time_efficiency", "Time use", "percentunit", "number"),
     PanelColumn("usage_memory_peak_bytes", "Memory peak", "bytes", "number"),
-    PanelColumn("usage_energy_joules", "Energy", "joule", "number"),
+    PanelColumn("energy_used_joules", "Energy", "joule", "number"),
     PanelColumn("wait_seconds", "Waited", "s", "number"),
     PanelColumn("usage_doubt", "Doubt"),
 )

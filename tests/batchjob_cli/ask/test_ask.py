@@ -235,7 +235,11 @@ def test_nothing_has_run_yet(tmp_path, capsys):
         (jobs, ["--since", "yesterday"], "--since"),
         (jobs, ["--limit", "-5"], "--limit: expected a whole number of at least 1, got '-5'"),
         (jobs, ["--sort", "zz"], "sort: unknown key 'zz'; expected a name such as start_time, el"),
-        (jobs, ["--sort", "energy"], "'energy'; did you mean usage_energy_joules?"),
+        (
+            jobs,
+            ["--sort", "energy"],
+            "'energy'; did you mean usage_energy_joules or energy_used_joules?",
+        ),
         (jobs, ["--server", "example.org"], "expected http://HOST or https://HOST"),
         (jobs, ["--server", "http://127.0.0.1:1"], "http://127.0.0.1:1/api/v1/: "),
         (jobs, ["--server", "http://127.0.0.1:99999"], "expected http://HOST or https://HOST"),

@@ -120,6 +120,16 @@ def test_a_vanished_job_counts_until_it_was_missed(store, job, engine, rolled):
     assert {key: row["wall_seconds"] for key, row in rolled().items()} == {(0, "alice"): 100}
 
 
+def test_a_vanished_job_that_was_measured_counts_until_then(store, job, engine, rolled):
+    running = job(start_time=D0, end_time=None, submit_time=D0, state=JobState.RUNNING)
+    store.clock = lambda: D0 + 100
+    store.write(Batch((running,), (), "", 0), "s")
+    with engine.begin() as db:
+        db.execute(sa.insert(schema.job_usage).values(usage_row(1, until_time=D0 + 60)))
+    store.write(Batch((), (), "", 0, vanished=("1",)), "s")
+    assert {key: row["wall_seconds"] for key, row in rolled().items()} == {(0, "alice"): 60}
+
+
 def test_a_run_of_no_length_counts_as_a_job(store, job, rolled):
     run = job(start_time=D0 + DAY, end_time=D0 + DAY, submit_time=D0, state=JobState.FAILED)
     store.write(Batch((run,), (), "", 0), "s")
