@@ -32,6 +32,7 @@ Row = Mapping[Any, Any]
 
 class _Kept(NamedTuple):
     job: LiveJob
+    end: int | None  # the end of the job as it was known to the query
     time: float  # when the answer arrived
 
     def is_fresh(self, now: float) -> bool:
@@ -96,11 +97,12 @@ class LiveUsage:
         }
 
     def _known(self, row: Row, now: float) -> _Kept | None:
-        """What is kept of a job; of one that has ended since it was asked for, nothing."""
+        """What is kept of a job; nothing if its end was not known at the query.
+
+        Measured as running, it would be taken to have held its CPUs after its end.
+        """
         kept = self._kept.get(row["id"])
-        if kept and kept.is_fresh(now) and kept.time >= (row["end_time"] or 0):
-            return kept
-        return None
+        return kept if kept and kept.is_fresh(now) and kept.end == row["end_time"] else None
 
     def _answers(self, rows: Sequence[Row], now: float) -> set[Future[None]]:
         """The queries with those of the jobs whose current usage is not known."""
@@ -131,6 +133,10 @@ class LiveUsage:
                 now = clock()
                 for row in rows:
                     del self._asked[row["id"]]
-                self._kept |= {number: _Kept(job, now) for number, job in found.items()}
+                self._kept |= {
+                    row["id"]: _Kept(found[row["id"]], row["end_time"], now)
+                    for row in rows
+                    if row["id"] in found
+                }
                 if len(self._kept) > _KEPT:
                     self._kept = {n: k for n, k in self._kept.items() if k.is_fresh(now)}

@@ -78,8 +78,9 @@ def test_the_api_has_running_jobs_as_of_now(services, store, where):
     assert job["cpu_efficiency"] == pytest.approx(19800 / job["cpu_available_seconds"])
 
 
-def test_a_job_that_has_just_ended_is_asked_for_again(services, store):
-    """What is kept of it is of a moment at which it ran."""
+@pytest.mark.parametrize("end", [NOW + 3, NOW - 10], ids=["at once", "late"])
+def test_a_job_is_asked_for_again_once_its_end_is_told(services, store, end):
+    """What is kept of it was measured as that of a running job, maybe after its end."""
     asked = []
 
     def look(now):
@@ -90,10 +91,10 @@ def test_a_job_that_has_just_ended_is_asked_for_again(services, store):
         look(NOW)
         look(NOW + 2)
         assert len(asked) == 1
-        ended = {"state": "COMPLETED", "end_time": NOW + 3, "usage_due_time": NOW + 393}
+        ended = {"state": "COMPLETED", "end_time": end, "usage_due_time": end + 390}
         with services.writer.begin() as db:
             db.execute(sa.update(schema.job).where(schema.job.c.jobid == "3").values(ended))
-        assert look(NOW + 4)["usage_until_time"] == (NOW + 3) * 1000
+        assert look(NOW + 4)["usage_until_time"] == end * 1000
         again = len(asked)
         look(NOW + 5)
     assert len(asked) == again > 1
