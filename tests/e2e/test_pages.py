@@ -173,6 +173,12 @@ def _drawn(page):
         page.wait_for_timeout(50)
 
 
+def _statistics(page):
+    """Wait for the table of statistics, which is asked for once its place is seen."""
+    page.evaluate("document.querySelector('.plots-end').scrollIntoView()")
+    _until(page, "!document.getElementById('statistics').hidden")
+
+
 @pytest.mark.parametrize("width", [1400, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page(visit, site, scheme, width):
@@ -358,7 +364,7 @@ def test_heads_stand_over_their_columns_on_paper(visit, site):
         page.goto(site[0] + path)
         _drawn(page)
         if page.query_selector("#statistics"):
-            _until(page, "!document.getElementById('statistics').hidden")
+            _statistics(page)
         page.emulate_media(media="print")
         apart = page.evaluate(
             """[...document.querySelectorAll('main table')].flatMap(table => {
@@ -392,9 +398,20 @@ def test_what_was_not_measured_is_one_line(visit, site):
     assert "Block devices" in told
     assert not page.locator("figcaption", has_text="Block devices").is_visible()
     assert page.locator("figcaption", has_text="CPUs in use").is_visible()
-    _until(page, "!document.getElementById('statistics').hidden")
+    _statistics(page)
     names = page.locator("#statistics tbody tr td:first-child").all_inner_texts()
     assert {"CPUs in use", "Memory: all", "Memory: without idle page cache"} <= set(names)
+
+
+def test_statistics_that_cannot_be_had_say_why(visit, site):
+    page = visit()
+    refusal = {"status": 503, "json": {"detail": "the time series database does not answer"}}
+    page.route("**/jobs/40120/metrics?*points=1&*", lambda route: route.fulfill(**refusal))
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    _drawn(page)
+    _statistics(page)
+    told = "Cannot be shown: the time series database does not answer"
+    assert page.inner_text("#statistics .scroll") == told
 
 
 def test_measurements_that_are_no_longer_kept_were_made_all_the_same(visit, site):

@@ -453,7 +453,10 @@
   if (table) new IntersectionObserver((entries, observer) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     observer.disconnect();
-    statistics(table).catch(() => {});
+    statistics(table).catch((error) => {
+      table.querySelector(".scroll").replaceChildren(`Cannot be shown: ${error.message}`);
+      table.hidden = false;
+    });
   }).observe(document.querySelector(".plots-end"));
 
   /* Browsers print without waiting, so draw the plots before printing. */
