@@ -154,7 +154,7 @@ def _basis(measured: Number, accounted: Number) -> Number:
 
 
 def _by(basis: Number, measured: Number, accounted: Number) -> Number:
-    return sa.case((basis == MEASURED, measured), (basis == ACCOUNTING, accounted))
+    return sa.case({MEASURED: measured, ACCOUNTING: accounted}, value=basis)
 
 
 _cpu_measured = _sum(_usage.user_cpu_seconds, _usage.system_cpu_seconds)
@@ -164,8 +164,7 @@ _cpu_accounted = sa.case(
 )
 CPU_BASIS = _basis(_cpu_measured, _cpu_accounted)
 CPU_SECONDS = _by(CPU_BASIS, _cpu_measured, _cpu_accounted)
-_cpu_there = ELAPSED * _job.allocated_cpus
-CPU_AVAILABLE = _by(CPU_BASIS, _cpu_there * _part, _cpu_there)
+CPU_AVAILABLE = ELAPSED * _job.allocated_cpus * _by(CPU_BASIS, _part, sa.literal(1))
 
 _doubt = sa.func.coalesce(_usage.doubt, "")
 _impossible = _doubt.contains(IMPOSSIBLE_CPU)

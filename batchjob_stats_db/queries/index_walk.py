@@ -4,7 +4,7 @@ A page reads its own rows, and those that a filter without an index skips, up to
 that was cut short by the maximum continues like a full one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -38,6 +38,12 @@ class Numbers(NamedTuple):
     more: After | None
 
 
+_TIMES: Mapping[str, Any] = {
+    name: sa.bindparam(name, type_=sa.BigInteger)
+    for name in ("started_from", "started_before", "ended_from", "ended_before")
+}
+"""Parameters in place of a filter's times, which differ at each look, for one statement of all."""
+
 _Place = tuple[Any, ...]  # (time, job id), or (job id,) for jobs without that time
 
 
@@ -54,12 +60,14 @@ class IndexWalk(NamedTuple):
     def numbers(self, db: Connection, access: Access, limit: int, after: After | None) -> Numbers:
         """A page of numbers."""
         clusters = tuple(known_clusters(db, self.which.cluster))
+        times = {name: at for name in _TIMES if (at := getattr(self.which, name)) is not None}
+        walk = self._replace(which=self.which._replace(**{name: _TIMES[name] for name in times}))
         places: list[_Place] = []
         end: _Place | None = None
         for reach in _reaches() if looked_at(self.which) else [None]:
             end = None if reach is None else self._end(db, access, clusters, after, reach)
-            queries = _queries(access, self, clusters, after, end, limit + 1 - len(places))
-            found = {tuple(row) for query in queries for row in db.execute(query).all()}
+            queries = _queries(access, walk, clusters, after, end, limit + 1 - len(places))
+            found = {tuple(row) for query in queries for row in db.execute(query, times).all()}
             places += sorted(found, reverse=self.descending)
             if len(places) > limit or end is None:
                 break

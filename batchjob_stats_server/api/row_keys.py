@@ -42,6 +42,7 @@ def keys_of(column: str) -> Mapping[str, KeySource]:
     return {key: KeySource((column,))}
 
 
+@functools.lru_cache(256)
 def behind(keys: Keys, columns: Names) -> Names:
     """The columns from which the keys are made."""
     return tuple(name for name in columns if not keys_of(name).keys().isdisjoint(keys))
