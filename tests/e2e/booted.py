@@ -131,8 +131,10 @@ def _child(parent: int) -> int:
     text = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     if not text:
         return 0
-    name = Path(f"/proc/{text[0]}/comm").read_text().strip()
-    return int(text[0]) if name == "systemd" else 0
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a command of the shell ended
+        if Path(f"/proc/{text[0]}/comm").read_text().strip() == "systemd":
+            return int(text[0])
+    return 0
 
 
 def _remove_cgroups(name: str) -> None:
