@@ -97,6 +97,8 @@ class EnergyCollector:
         self._started_at: float | None = None
         # The first snapshot with each meter, where its accounts begin.
         self._first: dict[str, NodeSnapshot] = {}
+        # The readings of GPUs before the ledger is opened.
+        self._gpu_looks: list[NodeSnapshot] = []
         self._meter: Meter | None = None
         self.ledger: Ledger | None = None
         self._ticked_at = float("-inf")
@@ -145,6 +147,7 @@ class EnergyCollector:
                 self._first[name] = self._look(readings[name][1])
             self._elect(readings, now)
         if self.ledger is None:
+            self._look_at_gpus()
             return
         chosen = self._meter and readings.get(self._meter.name)
         meter, reading = chosen or (self._meter, None)
@@ -181,6 +184,9 @@ class EnergyCollector:
             self._once.warning("source", "%s returns no reading", self._options.source)
         if self.ledger is None and (name is not None or settled):
             self.ledger = self._opened(name or "")
+            for look in self._gpu_looks:
+                self.ledger.book_gpus(look, self._current_factors())
+            self._gpu_looks = []
         if self.ledger is not None and self._meter is not None:
             if self.ledger.since is None:
                 self.ledger.since = self._first[self._meter.name]
@@ -199,6 +205,13 @@ class EnergyCollector:
                 return ledger
         return Ledger(idle.IdlePower(self._idle_watts))
 
+    def _look_at_gpus(self) -> None:
+        """Keep each reading of the GPUs: jobs may end before a meter is chosen."""
+        gpus = {gpu.uuid: gpu.at for gpu in self._gpus.gpu_energy()} if self._gpus else {}
+        last = self._gpu_looks[-1].gpus if self._gpu_looks else {}
+        if gpus != {uuid: gpu.at for uuid, gpu in last.items()}:
+            self._gpu_looks.append(self._look(None))
+
     def _look(self, reading: MeterReading | None) -> NodeSnapshot:
         gpus = self._gpus.gpu_energy() if self._gpus else ()
         usage = self._jobs.usage() if self._jobs else ()
@@ -213,8 +226,7 @@ class EnergyCollector:
         )
 
     def _book(self, ledger: Ledger, reading: MeterReading | None) -> None:
-        factors: Iterable[EmissionFactor] = self._factors.current() if self._factors else ()
-        accounts = ledger.book(self._look(reading), factors)
+        accounts = ledger.book(self._look(reading), self._current_factors())
         self._save(ledger)
         self._shown = MeterSummary(
             self._meter,
@@ -224,6 +236,9 @@ class EnergyCollector:
             dict(self._read_at),
             self._errors,
         )
+
+    def _current_factors(self) -> Iterable[EmissionFactor]:
+        return self._factors.current() if self._factors else ()
 
     def _includes_gpus(self) -> bool:
         assert self._meter is not None

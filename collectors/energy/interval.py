@@ -122,11 +122,11 @@ def gpu_claims(
     held = _by_job(earlier.holdings) | _by_job(later.holdings)
     claimed = {
         key: GpuClaim(
-            sum(each.share for each in parts) * during.lived(jobs.get(key)), _activity(parts)
+            sum(each.share for each in parts), _activity(parts), during.lived(jobs.get(key))
         )
         for key, parts in held.items()
     }
-    return {key: claim for key, claim in claimed.items() if claim.share > 0}
+    return {key: claim for key, claim in claimed.items() if claim.share > 0 and claim.lived > 0}
 
 
 def _by_job(holdings: Iterable[GpuEnergyShare]) -> dict[Key, list[GpuEnergyShare]]:

@@ -90,13 +90,15 @@ class Ledger:
 
     def book(self, look: NodeSnapshot, factors: Iterable[EmissionFactor] = ()) -> EnergyAccounts:
         """Attribute the energy since the last snapshot, and return the accounts."""
-        rates = {x.provider: x.grams_per_kilowatt_hour / _JOULES_PER_KWH for x in factors}
         if self.settled_until is None:
             self.settled_until = self.since.at if self.since else look.at
-        for component, split in (*self._gpus(look), *self._host(look)):
-            self._enter(component, split, rates, look.at)
+        self._enter((*self._gpus(look), *self._host(look)), factors, look.at)
         self._forget(look)
         return self._accounts(look)
+
+    def book_gpus(self, look: NodeSnapshot, factors: Iterable[EmissionFactor] = ()) -> None:
+        """Attribute the energy of GPUs alone: unlike the rest of the node's, it needs no meter."""
+        self._enter(self._gpus(look), factors, look.at)
 
     def _host(self, look: NodeSnapshot) -> Iterator[tuple[Component, Split[Key]]]:
         since = self.since
@@ -185,6 +187,16 @@ class Ledger:
         self.settled_until = look.at
 
     def _enter(
+        self,
+        splits: Iterable[tuple[Component, Split[Key]]],
+        factors: Iterable[EmissionFactor],
+        at: float,
+    ) -> None:
+        rates = {x.provider: x.grams_per_kilowatt_hour / _JOULES_PER_KWH for x in factors}
+        for component, split in splits:
+            self._enter_split(component, split, rates, at)
+
+    def _enter_split(
         self, component: Component, split: Split[Key], rates: Mapping[str, float], at: float
     ) -> None:
         kinds: tuple[tuple[Kind, Mapping[Key, float]], ...] = (

@@ -21,9 +21,9 @@ class Claim(NamedTuple):
 class GpuClaim(NamedTuple):
     """A job's share of a GPU during one interval."""
 
-    # Share of compute slices, times the fraction of the interval in which the job existed.
-    share: float
+    share: float  # of the compute slices
     activity: float | None  # fraction of the time its instance was busy; None: unknown
+    lived: float = 1.0  # fraction of the interval in which the job existed
 
 
 class Split(NamedTuple, Generic[K]):
@@ -89,23 +89,28 @@ def carried_over(
 
 
 def split_gpu(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -> Split[K]:
-    """Divide the energy of one GPU: idle energy by slices, the rest by slices times activity.
+    """Divide the energy of one GPU: idle energy by slices and time, the rest by activity as well.
 
-    If the activity of an instance is not known, slices alone decide. The power of an instance
-    cannot be measured exactly: it shares memory, clocks and cooling with its siblings.
+    If the activity of an instance is not known, slices alone decide. Energy above idle is caused by
+    those who hold the GPU, however short a part of the interval they existed; where the idle energy
+    is not known (0), it is a part of the rest, so that time counts there too. The power of an
+    instance cannot be measured exactly: it shares memory, clocks and cooling with its siblings.
     """
     idle = min(joules, idle_joules) if claims else joules
-    slices = {k: claim.share for k, claim in claims.items()}
+    slices = {k: claim.share * claim.lived for k, claim in claims.items()}
     held = sum(slices.values())
-    work = {k: claim.share * (claim.activity or 0.0) for k, claim in claims.items()}
+    work = {k: slices[k] * (claim.activity or 0.0) for k, claim in claims.items()}
     by_work = all(claim.activity is not None for claim in claims.values()) and any(work.values())
-    weights, whole = (work, sum(work.values())) if by_work else (slices, max(1.0, held))
+    weights = work if by_work else slices
+    caused = sum(claim.share for claim in claims.values()) if idle_joules > 0 else held
+    whole = sum(weights.values())
+    part = 0.0 if whole == 0 else 1.0 if by_work else min(1.0, caused)
+    by_jobs = (joules - idle) * part
     return Split(
-        active=_shares(joules - idle, weights, whole),
+        active=_shares(by_jobs, weights, whole),
         idle=_shares(idle, slices, max(1.0, held)),
         system=0.0,
-        unallocated=_rest(joules - idle, sum(weights.values()), whole)
-        + _rest(idle, held, max(1.0, held)),
+        unallocated=joules - idle - by_jobs + _rest(idle, held, max(1.0, held)),
     )
 
 

@@ -86,7 +86,22 @@ def test_gpus_are_booked_on_a_node_without_a_meter(host, time):
         collector.tick()
         time.pass_(10)
     active = 'manager="slurm",jobid="1",user="alice",component="gpu",kind="active"'
-    assert shown(collector, "job_energy_joules_total")[active] == pytest.approx(300 * 60)
+    assert shown(collector, "job_energy_joules_total")[active] == pytest.approx(300 * 90)
+
+
+def test_gpus_are_booked_from_the_first_reading_whatever_becomes_the_meter(host, time):
+    gpus, rapl = Gpus(), Source()
+    job = Job(1, 8, 0, time.clock(), time.clock() + 12)
+    collector = energy(host, {"jobs": Jobs(time, [job]), "gpu": gpus, "rapl": rapl})
+    for second in range(25):
+        if second == 20:
+            rapl.offered.append(counter("rapl", steady(time, 100), includes_gpus=False))
+        held = (GpuEnergyShare(job.name, 1.0),) if second < 12 else ()
+        gpus.readings = (GpuEnergyReading("GPU-1", time.now, 300 * time.now, 0, held),)
+        collector.tick()
+        time.pass_(1)
+    active = 'manager="slurm",jobid="1",user="alice",component="gpu",kind="active"'
+    assert shown(collector, "job_energy_joules_total")[active] == pytest.approx(300 * 12)
 
 
 def test_ages_and_grams_are_shown(host, time):

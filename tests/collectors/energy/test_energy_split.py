@@ -60,9 +60,19 @@ def test_host_energy(joules, idle_watts, claims, busy, jobs, system, unallocated
             2000 / 7,
         ),
         ({"A": GpuClaim(0.4, 0.0)}, {"A": (800, 400)}, 1800),
+        ({"A": GpuClaim(1, None, 0.1)}, {"A": (2000, 100)}, 900),
+        (
+            {"A": GpuClaim(1, None, 0.6), "B": GpuClaim(1, None, 0.2)},
+            {"A": (1500, 600), "B": (500, 200)},
+            200,
+        ),
+        ({"A": GpuClaim(3 / 7, None, 0.5)}, {"A": (6000 / 7, 1500 / 7)}, 13500 / 7),
     ],
-    ids=["whole", "unheld", "shared", "one instance", "instances at work", "idle instance"],
-)
+    ids=[
+        "whole", "unheld", "shared", "one instance", "instances at work", "idle instance",
+        "short job", "one after the other", "short job of an instance",
+    ],
+)  # fmt: skip
 def test_gpu_energy(claims, jobs, unallocated):
     split = split_gpu(3000, 1000, claims)
     for job, (active, idle) in jobs.items():
@@ -72,13 +82,18 @@ def test_gpu_energy(claims, jobs, unallocated):
     assert split.total() == pytest.approx(3000)
 
 
+def test_gpu_energy_of_a_short_job_while_idle_power_is_not_known():
+    split = split_gpu(3000, 0, {"A": GpuClaim(1, None, 0.1)})
+    assert (split.active["A"], split.unallocated) == (pytest.approx(300), pytest.approx(2700))
+
+
 energies = st.floats(0, 1e7)
 jobs = st.dictionaries(
     st.integers(0, 50), st.builds(Claim, st.floats(0, 1e5), st.floats(0, 1024)), max_size=20
 )
 gpu_jobs = st.dictionaries(
     st.integers(0, 9),
-    st.builds(GpuClaim, st.floats(0, 1), st.none() | st.floats(0, 1)),
+    st.builds(GpuClaim, st.floats(0, 1), st.none() | st.floats(0, 1), st.floats(0, 1)),
     max_size=8,
 )
 
