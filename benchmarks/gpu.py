@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.gpu.nvidia import nvml
+from collectors.gpu.nvidia.gpm import Gpm
 
 Call = Callable[[Any, Any], Any]
 
@@ -31,10 +32,6 @@ NUMBERS: dict[str, Call] = {
     "mig": lambda n, gpu: n.nvmlDeviceGetMigMode(gpu)[0],
     **{f"clock{k}": lambda n, gpu, k=k: n.nvmlDeviceGetClockInfo(gpu, k) for k in range(4)},
     **{f"ecc{k}.1": lambda n, gpu, k=k: n.nvmlDeviceGetTotalEccErrors(gpu, k, 1) for k in (0, 1)},
-    **{
-        f"violation{k}": lambda n, gpu, k=k: n.nvmlDeviceGetViolationStatus(gpu, k).violationTime
-        for k in range(6)
-    },
     **{f"pcie{k}": lambda n, gpu, k=k: n.nvmlDeviceGetPcieThroughput(gpu, k) for k in (0, 1)},
     **{
         f"profile{k}": lambda n, gpu, k=k: (
@@ -83,6 +80,29 @@ def memory(pynvml: Any, handle: Any, prefix: str) -> Keys:
         return
 
 
+def between(pynvml: Any, handle: Any, prefix: str) -> Keys:
+    """What is read of the time between two readings: the last seconds here."""
+    gpm = Gpm(pynvml)
+    try:
+        gpm.pcie(handle)
+        begun = time.monotonic()
+        time.sleep(1)
+        moved = gpm.pcie(handle)
+        seconds = time.monotonic() - begun
+        if moved is not None:
+            yield f"{prefix}.gpm", " ".join(f"{each / seconds / 2**20:.3f}" for each in moved)
+    except pynvml.NVMLError as error:
+        print(f"{prefix}.gpm: {error}", file=sys.stderr)
+    try:
+        since = int((time.time() - 10) * 1e6)
+        _, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since)
+    except pynvml.NVMLError as error:
+        print(f"{prefix}.samples: {error}", file=sys.stderr)
+        return
+    words = [f"{each.timeStamp}:{each.sampleValue.uiVal}" for each in samples]
+    yield f"{prefix}.samples", " ".join(words)
+
+
 def fields(pynvml: Any, handle: Any, prefix: str) -> Keys:
     """The field values that the collector reads."""
     wanted = [(field, scope) for _, field, scope, _ in nvml.FIELD_VALUES]
@@ -119,6 +139,7 @@ def of_gpu(pynvml: Any, index: int) -> Keys:
     yield f"{prefix}.pci", nvml.text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
     yield from memory(pynvml, handle, prefix)
     yield from fields(pynvml, handle, prefix)
+    yield from between(pynvml, handle, prefix)
     yield from processes(pynvml, handle, prefix)
     try:
         count = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
@@ -150,10 +171,11 @@ def measure(pynvml: Any, readings: int) -> None:
     """Print wall and CPU time per reading, and what was read."""
     for index in range(pynvml.nvmlDeviceGetCount()):
         errors: Counter[tuple[str, str]] = Counter()
-        nvml.read(pynvml, index, 0.0, errors)  # the first call of each kind is slower
+        gpm = Gpm(pynvml)
+        nvml.read(pynvml, index, 0.0, errors, gpm)  # the first call of each kind is slower
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(readings):
-            reading = nvml.read(pynvml, index, time.time() - 20, errors)
+            reading = nvml.read(pynvml, index, time.time() - 10, errors, gpm)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         print(
             f"GPU {index} {reading.gpu.name} {reading.gpu.uuid}: {wall / readings * 1e3:.2f} ms, "

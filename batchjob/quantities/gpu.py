@@ -30,9 +30,9 @@ def _held(name: str, metric: ExportedMetric, **labels: str) -> Quantity:
 GPU_UTILIZATION = _of_gpu(
     "utilization_ratio",
     "ratio",
-    "Fraction of the last sample period (up to 1 s) in which any kernel ran, 0 to 1; "
-    "independent of how much of the GPU the kernel occupied. For MIG instances, the "
-    "mean since the last reading (Hopper and later only).",
+    "Fraction of the time since the last reading in which any kernel or copy ran, 0 to 1; "
+    "independent of how much of the GPU it occupied. AMD: the fraction at the reading. For MIG "
+    "instances, kernels only (Hopper and later only).",
 )
 GPU_MEMORY_USED = _of_gpu("memory_used_bytes", "bytes", "GPU memory in use.")
 GPU_MEMORY_TOTAL = _of_gpu("memory_total_bytes", "bytes", "GPU memory installed or assigned.")
@@ -81,7 +81,7 @@ JOB_GPU_SHARE = _of_job(
 JOB_GPU_UTILIZATION = _of_job(
     "gpu_utilization_ratio",
     "ratio",
-    "Fraction of the last sample period in which the job's kernels ran: the "
+    "Fraction of the time since the last reading in which the job's kernels ran: the "
     "utilization of the GPU if the job has it exclusively, else the sum over the "
     "job's processes.",
 )

@@ -37,6 +37,7 @@ from collectors.job_samples import sources_of, take
 log = logging.getLogger(__name__)
 
 _SCHEDULER_INTERVAL = "30s"
+_GPU_INTERVAL = 10.0  # maximum
 _FIRST_VALUES_SECONDS = 2.0  # maximum wait until existing jobs are identified
 
 
@@ -120,7 +121,10 @@ def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:
     more = settings.up.metrics
     groups = GROUPS if "all" in more else (*DEFAULT_GROUPS, *more)
     wanted = [f"--collector.jobs.metrics={group}" for group in groups]
-    chosen = exporter_options.settings([*listening, "--collector.jobs.name", *wanted])
+    # Runs are short: what their samples tell of GPUs is read as often.
+    interval = f"{min(settings.samples.interval, _GPU_INTERVAL):g}s"
+    often = [f"--collector.{each}.interval={interval}" for each in ("gpu", "energy")]
+    chosen = exporter_options.settings([*listening, "--collector.jobs.name", *wanted, *often])
     if not address:
         return exporter_of(chosen)
     try:

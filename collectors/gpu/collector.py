@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -119,6 +120,7 @@ class GpuCollector:
         self._disagreements: Counter[str] = Counter()
         self._once = LogOnce(log)
         self._last_map = Map()
+        self._mapping = threading.Lock()
         # The map is refreshed more often than the GPUs are read: it is cheap, and short jobs use
         # GPUs too.
         self.mapper = Refresher(
@@ -159,10 +161,13 @@ class GpuCollector:
         )
 
     def gpu_energy(self) -> list[GpuEnergyReading]:
-        """The energy of each GPU that answers, with its holders."""
+        """The energy of each GPU that answers, with its holders at that time."""
+        known = self._known()
+        if self._is_newer_than_map(known):
+            self.mapper.refresh()
         holdings = self._map().holdings
         result = []
-        for each in self._known():
+        for each in known:
             reading = each.observed.value if each.observed else None
             if reading is None or reading.energy is None:
                 continue
@@ -191,12 +196,18 @@ class GpuCollector:
         ]
 
     def refresh_map(self) -> Map:
-        """Map GPUs to the current jobs."""
-        known = self._known()
-        current = self._mapped(known) if known else Map()
-        self._count(current.conflicts)
-        self._write(current)
-        return current
+        """Map GPUs to the current jobs; thread-safe."""
+        with self._mapping:
+            known = self._known()
+            current = self._mapped(known) if known else Map()
+            self._count(current.conflicts)
+            self._write(current)
+            return current
+
+    def _is_newer_than_map(self, known: list[KnownGpu]) -> bool:
+        latest = self.mapper.latest()
+        made_at = latest.at if latest else float("-inf")
+        return any(each.observed.at > made_at for each in known if each.observed)
 
     def _mapped(self, known: list[KnownGpu]) -> Map:
         table = self._table_of(tuple(each.gpu for each in known))

@@ -72,7 +72,8 @@ PCIE = _by(
     _gpu(
         "pcie_bytes_total",
         "counter",
-        "Bytes transferred over PCIe; the direction is from the point of view of the GPU.",
+        "Bytes transferred over PCIe since the GPU was first read, protocol overhead included; the "
+        "direction is from the point of view of the GPU. NVIDIA: Hopper and later only.",
         "direction",
     ),
     "direction",
@@ -83,7 +84,7 @@ PCIE_RATE = _by(
     _gpu(
         "pcie_bytes_per_second",
         "gauge",
-        "PCIe throughput sampled over 20 ms, if the GPU has no byte counter.",
+        "PCIe throughput over 20 ms, if the bytes of longer times are not known.",
         "direction",
     ),
     "direction",

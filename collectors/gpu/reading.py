@@ -19,7 +19,7 @@ class GpuProcess(NamedTuple):
     memory_bytes: float | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None
-    utilization: float | None = None  # fraction of the sample period its kernels ran, 0 to 1
+    utilization: float | None = None  # fraction of the time since the last reading, 0 to 1
 
 
 def longest_age(interval: float) -> float:

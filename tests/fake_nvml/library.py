@@ -27,13 +27,13 @@ GPU = {
     "clock3": 1545,
     "ecc0.1": 3,
     "ecc1.1": 0,
-    "violation0": 2_500_000_000,
-    "violation1": 0,
+    "field74": 2_500_000_000,
+    "field75": 0,
     "field82": 45,
     "field138": 10,
     "field139": 20,
-    "field197": 1000,
-    "field198": 2000,
+    "pcie0": 5,
+    "pcie1": 7,
     "mig": 0,
 }
 

@@ -14,6 +14,8 @@
  *   gpu0.nvmlDeviceGetPowerUsage.returns 3
  *   gpu0.nvmlDeviceGetPowerUsage.hangs 1     the call returns when the line is gone
  *   gpu0.mig0.uuid MIG-...
+ *   gpu0.samples 1000:40 1200:60    per cent of time in which the GPU was at work, by microsecond
+ *   gpu0.gpm 100 200      MiB/s sent and received over PCIe
  *   gpu0.gpm1 40          per cent of time in which GPU instance 1 was at work
  *   gpu0.process0 PID BYTES COMPUTE|GRAPHICS|MPS [GPU_INSTANCE COMPUTE_INSTANCE [SM_PERCENT]]
  */
@@ -37,7 +39,7 @@ static int initialised;
 static int lookup(const char *key, char *value, size_t size) {
     const char *path = getenv("FAKE_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
-    char line[512];
+    char line[4096];
     size_t length = strlen(key);
     int found = 0;
     if (!file) return 0;
@@ -208,6 +210,30 @@ int nvmlDeviceGetUtilizationRates(device_t d, struct utilization *out) {
     return small(d, "nvmlDeviceGetUtilizationRates", "utilization", &out->gpu);
 }
 
+struct reading { u64 at; union { double real; u32 small; unsigned long middle; u64 large; } value; };
+
+int nvmlDeviceGetSamples(device_t d, int kind, u64 since, int *type, u32 *count,
+                         struct reading *out) {
+    char value[4096], *word;
+    u32 n = 0, room = *count;
+    int code = text(d, "nvmlDeviceGetSamples", "samples", value, sizeof value);
+    (void)kind;
+    if (code) return code;
+    *type = 1; /* unsigned int */
+    for (word = strtok(value, " "); word; word = strtok(NULL, " ")) {
+        u64 at;
+        u32 percent;
+        if (sscanf(word, "%llu:%u", &at, &percent) != 2 || at <= since) continue;
+        if (out && n < room) {
+            out[n].at = at;
+            out[n].value.small = percent;
+        }
+        n++;
+    }
+    *count = n;
+    return n ? OK : NOT_FOUND;
+}
+
 struct memory { u64 total, free, used; };
 
 int nvmlDeviceGetMemoryInfo(device_t d, struct memory *out) {
@@ -225,15 +251,6 @@ int nvmlDeviceGetMemoryInfo_v2(device_t d, struct memory2 *out) {
     if (!code && number(d, "nvmlDeviceGetMemoryInfo_v2", "memory.reserved", &out->reserved))
         out->reserved = 0;
     return code;
-}
-
-struct violation { u64 reference, nanoseconds; };
-
-int nvmlDeviceGetViolationStatus(device_t d, int policy, struct violation *out) {
-    char field[32];
-    out->reference = 0;
-    snprintf(field, sizeof field, "violation%d", policy);
-    return number(d, "nvmlDeviceGetViolationStatus", field, &out->nanoseconds);
 }
 
 struct field {
@@ -297,7 +314,7 @@ int nvmlDeviceGetGpuInstanceProfileInfo(device_t d, u32 profile, struct profile 
 }
 
 struct support { u32 version, supported; };
-struct gpm_sample { char percent[64]; };
+struct gpm_sample { char numbers[64]; };
 struct gpm_metric { u32 id; int code; double value; const char *names[3]; };
 struct gpm_request { u32 version, count; struct gpm_sample *from, *to; struct gpm_metric metric[1]; };
 
@@ -321,13 +338,24 @@ int nvmlGpmSampleFree(struct gpm_sample *sample) {
 int nvmlGpmMigSampleGet(device_t d, u32 gpu_instance, struct gpm_sample *sample) {
     char field[32];
     snprintf(field, sizeof field, "gpm%u", gpu_instance);
-    return text(d, "nvmlGpmMigSampleGet", field, sample->percent, sizeof sample->percent);
+    return text(d, "nvmlGpmMigSampleGet", field, sample->numbers, sizeof sample->numbers);
 }
 
+int nvmlGpmSampleGet(device_t d, struct gpm_sample *sample) {
+    return text(d, "nvmlGpmSampleGet", "gpm", sample->numbers, sizeof sample->numbers);
+}
+
+/* 1: time at work (an instance's only number), 20 and 21: PCIe (a GPU's two numbers). */
 int nvmlGpmMetricsGet(struct gpm_request *request) {
-    request->metric[0].code = request->metric[0].id == 1 ? OK : NOT_SUPPORTED;
-    request->metric[0].value = atof(request->to->percent);
-    return request->from->percent[0] ? OK : INVALID;
+    u32 i;
+    for (i = 0; i < request->count; i++) {
+        struct gpm_metric *m = &request->metric[i];
+        const char *second = strchr(request->to->numbers, ' ');
+        int known = second ? m->id == 20 || m->id == 21 : m->id == 1;
+        m->code = known ? OK : NOT_SUPPORTED;
+        m->value = atof(m->id == 21 && second ? second : request->to->numbers);
+    }
+    return request->from->numbers[0] ? OK : INVALID;
 }
 
 struct process { u32 pid; u64 memory; u32 gpu_instance, compute_instance; };

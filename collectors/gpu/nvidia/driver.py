@@ -70,6 +70,7 @@ class _Board:
     def __init__(self, driver: "NvidiaGpus", index: int) -> None:
         self.seen: KnownGpu | None = None  # as of the last successful reading
         self.samples: tuple[int, Gpm] | None = None  # number of an NVML session, and its samples
+        self._read_at: float | None = None  # monotonic seconds, of the last successful reading
         self._driver = driver
         self._index = index
         age = longest_age(driver.interval)
@@ -79,9 +80,11 @@ class _Board:
 
     def _read(self) -> GpuReading:
         driver = self._driver
-        since = driver.host.clock() - 2 * driver.interval
-        reading, session = driver.read(self._index, since, self)
+        begun = driver.host.monotonic()
+        elapsed = driver.interval if self._read_at is None else begun - self._read_at
+        reading, session = driver.read(self._index, driver.host.clock() - elapsed, self)
         at = driver.host.monotonic()
+        self._read_at = begun
         counter = driver.energy_counter(reading.gpu.uuid)
         values = counter.believed(reading.values)
         self.seen = KnownGpu(reading.gpu, at, None)

@@ -65,18 +65,7 @@ def _ecc(name: str, kind: int) -> Field:
     return Field(ECC[name], lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, 1))
 
 
-def _throttled(name: str, policy: int) -> Field:
-    return Field(
-        THROTTLED[name],
-        lambda nvml, gpu: nvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime / 1e9,
-    )
-
-
-_UTILIZATION = Field(
-    UTILIZATION, lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100
-)
 _BOARD = (
-    _UTILIZATION,
     Field(POWER, lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
     Field(POWER_LIMIT, lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
     Field(ENERGY, lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3),
@@ -87,24 +76,24 @@ _BOARD = (
     _clock("video", 3),
     _ecc("corrected", 0),
     _ecc("uncorrected", 1),
-    _throttled("power", 0),
-    _throttled("thermal", 1),
-    _throttled("sync_boost", 2),
-    _throttled("board_limit", 3),
-    _throttled("low_utilization", 4),
-    _throttled("reliability", 5),
 )
 
 # Field values, fetched in one call: (quantity, field id, scope, factor). Only ids below 200 are
 # used: NVIDIA renumbered later ones (CLOCKS_EVENT_REASON_* was 251 and is 269), so a library and a
-# driver of different versions disagree on their meaning.
+# driver of different versions disagree on their meaning. The throttled times (nanoseconds) cost a
+# tenth of what nvmlDeviceGetViolationStatus takes for the same. PCIe's bytes (197, 198) are not
+# read: they have 32 bits and wrap within a tenth of a second.
 _ALL_LINKS = 0xFFFFFFFF
 FIELD_VALUES = (
+    (THROTTLED["power"], 74, 0, 1e-9),
+    (THROTTLED["thermal"], 75, 0, 1e-9),
+    (THROTTLED["sync_boost"], 76, 0, 1e-9),
+    (THROTTLED["board_limit"], 77, 0, 1e-9),
+    (THROTTLED["low_utilization"], 78, 0, 1e-9),
+    (THROTTLED["reliability"], 79, 0, 1e-9),
     (MEMORY_TEMPERATURE, 82, 0, 1.0),
     (NVLINK["transmit"], 138, _ALL_LINKS, 1024.0),
     (NVLINK["receive"], 139, _ALL_LINKS, 1024.0),
-    (PCIE["transmit"], 197, 0, 1.0),
-    (PCIE["receive"], 198, 0, 1.0),
 )
 
 # nvmlValueType_t → member of the union nvmlValue_t.
@@ -120,17 +109,21 @@ def read(
 ) -> GpuReading:
     """Read GPU `index` with an initialised pynvml, counting failed calls in `errors`.
 
-    `since` (epoch seconds) bounds the samples of the processes' utilisation; `gpm` keeps the
-    samples of MIG instances from one reading to the next. Raises NVMLError if the GPU or the driver
-    is gone, or the GPU has no UUID.
+    Utilisation, the GPU's and the processes', is that since `since` (epoch seconds); `gpm` keeps
+    samples from one reading to the next. Raises NVMLError if the GPU or the driver is gone, or the
+    GPU has no UUID.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     ask = _OptionalCalls(nvml, errors, str(index))
     partitioned = ask(nvml.nvmlDeviceGetMigMode, handle, otherwise=[0])[0] == 1
     parts = _instances(ask, handle) if partitioned else ()
-    values = {**_memory(ask, handle), **_fields(ask, handle), **_field_values(ask, handle)}
-    if PCIE["transmit"] not in values:
-        values |= _pcie_rates(ask, handle)
+    values = {
+        **_utilization(ask, handle, since),
+        **_memory(ask, handle),
+        **_fields(ask, handle),
+        **_field_values(ask, handle),
+        **_pcie(ask, None if partitioned else gpm, handle),
+    }
     instances = tuple(part.instance for part in parts)
     busy = _busy_instances(ask, gpm, handle, instances) if gpm else {}
     return GpuReading(
@@ -274,6 +267,27 @@ def _memory(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     return {MEMORY_USED: memory.used, MEMORY_TOTAL: memory.total} if memory else {}
 
 
+def _utilization(ask: _OptionalCalls, handle: Any, since: float) -> dict[GpuMetric, float]:
+    """The mean of the driver's samples, taken several times a second, else its newest one.
+
+    The driver keeps those of the last 14 s (H100) or more.
+    """
+    nvml = ask.nvml
+    kind = nvml.NVML_GPU_UTILIZATION_SAMPLES
+    answer = ask(nvml.nvmlDeviceGetSamples, handle, kind, _microseconds(since))
+    if answer and answer[0] < len(VALUE_TYPES):
+        percent = [getattr(each.sampleValue, VALUE_TYPES[answer[0]]) for each in answer[1]]
+        valid = [each for each in percent if 0 <= each <= 100]
+        if valid:
+            return {UTILIZATION: sum(valid) / len(valid) / 100}
+    rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+    return {UTILIZATION: rates.gpu / 100} if rates else {}
+
+
+def _microseconds(since: float) -> int:
+    return max(0, int(since * 1e6))
+
+
 def _fields(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     read = {field.quantity: ask(field.read, ask.nvml, handle) for field in _BOARD}
     return {quantity: value for quantity, value in read.items() if value is not None}
@@ -289,7 +303,11 @@ def _field_values(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     }
 
 
-def _pcie_rates(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+def _pcie(ask: _OptionalCalls, gpm: Gpm | None, handle: Any) -> dict[GpuMetric, float]:
+    """Bytes where they can be counted, else the throughput of this moment."""
+    counted = ask(gpm.pcie, handle) if gpm else None
+    if counted is not None:
+        return {PCIE["transmit"]: counted.sent, PCIE["receive"]: counted.received}
     rates = {}
     for direction, counter in (("transmit", 0), ("receive", 1)):
         kilobytes = ask(ask.nvml.nvmlDeviceGetPcieThroughput, handle, counter)
@@ -330,10 +348,10 @@ def _instance_number(number: int) -> int | None:
 
 
 def _process_utilization(ask: _OptionalCalls, handle: Any, since: float) -> dict[int, float] | None:
-    """The newest sample of each active process, 0 to 1; None if not supported."""
+    """The mean of each active process since `since`, 0 to 1; None if not supported."""
     nvml = ask.nvml
     try:
-        samples = nvml.nvmlDeviceGetProcessUtilization(handle, max(0, int(since * 1e6)))
+        samples = nvml.nvmlDeviceGetProcessUtilization(handle, _microseconds(since))
     except nvml.NVMLError as error:
         if error.value in _NO_SAMPLES:
             return {}

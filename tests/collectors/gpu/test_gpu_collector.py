@@ -87,6 +87,18 @@ def test_families_of_a_gpu_and_its_job(fake, start, eventually):
     assert samples(collector, "gpu_reading_age_seconds")[f'gpu="0",uuid="{GPU0}"'] < 5
 
 
+def test_energy_has_the_holders_of_the_moment_of_its_reading(fake, start, jobs, eventually):
+    fake.gpus(1)
+    jobs.now = [job("2", pids=(20,))]
+    collector = start()
+    eventually(collector.gpu_energy)
+    collector.mapper.stop()
+    fake.set({"gpu0.process0": "20 5000 COMPUTE"})
+    eventually(lambda: [each.holdings for each in collector.gpu_energy()] != [()])
+    ((holding,),) = [each.holdings for each in collector.gpu_energy()]
+    assert (holding.job.jobid, holding.share) == ("2", 1)
+
+
 def test_what_is_shown_is_in_the_table(fake, start, eventually):
     fake.gpus(1)
     fake.mig(0, {0: {}})

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu as recorder
-from collectors.gpu.metrics import MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, UTILIZATION
+from collectors.gpu.metrics import (
+    ENERGY,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    POWER,
+    POWER_LIMIT,
+    THROTTLED,
+    UTILIZATION,
+)
 from collectors.gpu.nvidia import nvml
 
 RECORDS = sorted((Path(__file__).parents[2] / "fixtures" / "nvml").glob("*.txt"))
@@ -58,3 +66,19 @@ def test_a_real_driver_s_answers(fake, pynvml, path):
         assert 0 <= values.get(UTILIZATION, 0) <= 1
         assert 0 <= values.get(MEMORY_USED, 0) <= values.get(MEMORY_TOTAL, 0)
         assert 0 <= values.get(POWER, 0) <= 2 * values.get(POWER_LIMIT, 1000)
+
+
+@pytest.mark.parametrize(
+    ("record", "utilization", "shares"),
+    [("idle", 0.0, []), ("busy", 0.5, [0.5]), ("shared", 1.0, [0.44, 0.56])],
+)
+def test_an_h100_at_known_load(fake, pynvml, record, utilization, shares):
+    """Nothing; matrix products half of each second; two processes with as much as they get."""
+    (path,) = [each for each in RECORDS if each.stem == f"h100_driver_580_{record}"]
+    fake.path.write_text(path.read_text())
+    errors: Counter[tuple[str, str]] = Counter()
+    reading = nvml.read(pynvml, 0, 0.0, errors)
+    assert not errors
+    assert reading.values[UTILIZATION] == pytest.approx(utilization, abs=0.06)
+    assert sorted(each.utilization for each in reading.processes) == pytest.approx(shares, abs=0.06)
+    assert reading.values.keys() >= {ENERGY, POWER, MEMORY_USED, *THROTTLED.values()}

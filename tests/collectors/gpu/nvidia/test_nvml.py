@@ -69,18 +69,56 @@ def test_quantities_come_in_base_units(fake, read, errors):
     assert values[ECC["corrected"]] == 3
     assert values[ECC["uncorrected"]] == 0
     assert values[THROTTLED["power"]] == 2.5
-    assert values[PCIE["receive"]] == 2000
+    assert values[PCIE_RATE["receive"]] == 7000
     assert values[NVLINK["transmit"]] == 10 * 1024
     assert not errors
 
 
 def test_pcie_is_sampled_where_bytes_are_not_counted(fake, read):
     fake.gpus(1)
-    fake.drop("gpu0.field197", "gpu0.field198")
-    fake.set({"gpu0.pcie0": 5, "gpu0.pcie1": 7})
+    fake.set({"gpu0.field197": 1000, "gpu0.field198": 2000})  # 32 bits: 67 ms at 64 GB/s
     values = read().values
     assert values[PCIE_RATE["transmit"]] == 5000
     assert PCIE["transmit"] not in values
+
+
+def test_bytes_over_pcie_are_counted_beyond_32_bits(fake, pynvml, errors):
+    fake.gpus(1)
+    fake.set({"gpu0.gpm": "4096 53248"})  # MiB/s
+    times = iter(range(0, 100, 10))
+    gpm = Gpm(pynvml, lambda: next(times))
+
+    def transferred():
+        values = nvml.read(pynvml, 0, 0.0, errors, gpm).values
+        assert PCIE_RATE["transmit"] not in values
+        return values.get(PCIE["transmit"]), values.get(PCIE["receive"])
+
+    assert transferred() == (0, 0)
+    assert transferred() == (40 * 2**30, 520 * 2**30)
+    fake.set({"gpu0.gpm": "0 1024"})
+    assert transferred() == (40 * 2**30, 530 * 2**30)
+    assert not errors
+
+
+def test_what_pcie_moved_is_not_lost_by_a_failed_call(fake, pynvml, errors):
+    fake.gpus(1)
+    fake.set({"gpu0.gpm": "1024 2048"})
+    times = iter(range(0, 100, 10))
+    gpm = Gpm(pynvml, lambda: next(times))
+    nvml.read(pynvml, 0, 0.0, errors, gpm)
+    fake.set({"gpu0.nvmlGpmSampleGet.returns": 999})
+    assert PCIE["transmit"] not in nvml.read(pynvml, 0, 0.0, errors, gpm).values
+    fake.drop("gpu0.nvmlGpmSampleGet.returns")
+    next(times)
+    assert nvml.read(pynvml, 0, 0.0, errors, gpm).values[PCIE["transmit"]] == 20 * 2**30
+
+
+def test_utilization_is_the_mean_of_the_samples_since_the_last_reading(fake, pynvml, errors):
+    fake.gpus(1)
+    fake.set({"gpu0.samples": "1000000:80 1200000:0 1400000:10 1600000:50 1800000:101"})
+    assert nvml.read(pynvml, 0, 1.1, errors).values[UTILIZATION] == pytest.approx(0.2)
+    assert nvml.read(pynvml, 0, 2.0, errors).values[UTILIZATION] == 0.5, "the momentary one"
+    assert not errors
 
 
 _KEYS = {
@@ -94,8 +132,8 @@ _KEYS = {
     MEMORY_TEMPERATURE: ("field82",),
     CLOCK["sm"]: ("clock1",),
     ECC["corrected"]: ("ecc0.1",),
-    THROTTLED["power"]: ("violation0",),
-    PCIE["transmit"]: ("field197",),
+    THROTTLED["power"]: ("field74",),
+    PCIE_RATE["transmit"]: ("pcie0",),
     NVLINK["receive"]: ("field139",),
 }
 
