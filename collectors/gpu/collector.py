@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchjob.runtime.background import Refresher
 from batchjob.runtime.log import LogOnce
@@ -99,6 +99,13 @@ class GpuOptions:
     )
 
 
+class _HeldGpu(NamedTuple):
+    """The holders of a GPU at the time of its last reading."""
+
+    read_at: float  # monotonic seconds
+    holdings: tuple[Holding, ...]
+
+
 class GpuCollector:
     """Reads GPUs in the background; a scrape exposes the last readings."""
 
@@ -121,6 +128,7 @@ class GpuCollector:
         self._once = LogOnce(log)
         self._last_map = Map()
         self._mapping = threading.Lock()
+        self._held_gpus: Mapping[str, _HeldGpu] = {}
         # The map is refreshed more often than the GPUs are read: it is cheap, and short jobs use
         # GPUs too.
         self.mapper = Refresher(
@@ -165,18 +173,15 @@ class GpuCollector:
         known = self._known()
         if self._is_newer_than_map(known):
             self.mapper.refresh()
-        holdings = self._map().holdings
+        held_gpus = self._held_gpus
         result = []
         for each in known:
             reading = each.observed.value if each.observed else None
             if reading is None or reading.energy is None:
                 continue
             energy = reading.energy
-            held = tuple(
-                _holding(holding, reading)
-                for holding in holdings
-                if holding.unit.gpu.uuid == each.gpu.uuid and holding.share
-            )
+            holdings = held_gpus[each.gpu.uuid].holdings if each.gpu.uuid in held_gpus else ()
+            held = tuple(_holding(holding, reading) for holding in holdings if holding.share)
             result.append(
                 GpuEnergyReading(each.gpu.uuid, energy.at, energy.joules, energy.series, held)
             )
@@ -200,9 +205,24 @@ class GpuCollector:
         with self._mapping:
             known = self._known()
             current = self._mapped(known) if known else Map()
+            self._held_gpus = {
+                each.gpu.uuid: self._held_gpu(each.gpu.uuid, each.observed.at, current)
+                for each in known
+                if each.observed
+            }
             self._count(current.conflicts)
             self._write(current)
             return current
+
+    def _held_gpu(self, uuid: str, read_at: float, current: Map) -> _HeldGpu:
+        """Includes the jobs that held the GPU when it was read and have ended since."""
+        now = tuple(each for each in current.holdings if each.unit.gpu.uuid == uuid)
+        before = self._held_gpus.get(uuid)
+        if before is None or before.read_at != read_at:
+            return _HeldGpu(read_at, now)
+        listed = {(each.job, each.unit) for each in now}
+        ended = tuple(each for each in before.holdings if (each.job, each.unit) not in listed)
+        return _HeldGpu(read_at, now + ended)
 
     def _is_newer_than_map(self, known: list[KnownGpu]) -> bool:
         latest = self.mapper.latest()

@@ -44,8 +44,8 @@ def jobs():
 def start(fake, host, jobs):
     running = []
 
-    def begin(**options):
-        collector = GpuCollector(host, GpuOptions(interval=0.02, **options), jobs)
+    def begin(interval=0.02, **options):
+        collector = GpuCollector(host, GpuOptions(interval, **options), jobs)
         running.append(collector)
         collector.start()
         return collector
@@ -97,6 +97,20 @@ def test_energy_has_the_holders_of_the_moment_of_its_reading(fake, start, jobs, 
     eventually(lambda: [each.holdings for each in collector.gpu_energy()] != [()])
     ((holding,),) = [each.holdings for each in collector.gpu_energy()]
     assert (holding.job.jobid, holding.share) == ("2", 1)
+
+
+def test_a_job_that_ends_after_the_reading_held_the_gpu_until_then(fake, start, jobs, eventually):
+    fake.gpus(1)
+    collector = start(interval=60.0)
+    (before,) = eventually(collector.gpu_energy)
+    jobs.now = [job("3", pids=(30,), SLURM_JOB_GPUS="0")]
+    collector.mapper.refresh()
+    (after,) = collector.gpu_energy()
+    assert after.at == before.at
+    assert [each.job.jobid for each in after.holdings] == ["3", "1"]
+    assert samples(collector, "job_gpu_share_ratio") == {
+        f'manager="slurm",jobid="3",user="alice",{UNIT0}': 1
+    }
 
 
 def test_what_is_shown_is_in_the_table(fake, start, eventually):
