@@ -125,7 +125,9 @@ def _through_parts(
             never = part == NEVER_STARTED
             walk = IndexWalk(place, which, descending, known=not never, ended=never)
             found = walk.numbers(db, access, left, here)
-        ids += found.ids
+        # A job that has just started or ended was still waiting when the part before was read.
+        listed = set(ids)
+        ids += [each for each in found.ids if each not in listed]
         if found.more:
             return Numbers(ids, found.more._replace(part=part))
         if len(ids) == limit and part != parts[-1]:

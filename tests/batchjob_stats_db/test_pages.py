@@ -7,6 +7,7 @@ from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, AccountOn, UserOn
+from batchjob_stats_db.database.engine import reader
 from batchjob_stats_db.queries import index_walk, paging
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_rows import numbered
@@ -223,6 +224,29 @@ def test_jobs_that_wait_come_first_and_each_job_once(db, size, descending):
     assert len({row["id"] for row in rows}) == len(rows) == 60
     submitted = [(row["submit_time"], row["id"]) for row in waiting]
     assert submitted == sorted(submitted, reverse=descending)
+
+
+@pytest.mark.parametrize("becomes", [JobState.RUNNING, JobState.CANCELLED])
+def test_a_job_that_stops_waiting_while_a_page_is_read_is_there_once(url, store, job, now, becomes):
+    def write(state):
+        times = {
+            "submit_time": now - 60,
+            "start_time": now - 1 if state == JobState.RUNNING else None,
+            "end_time": now if state == JobState.CANCELLED else None,
+        }
+        store.write(Batch((job("1", state=state, **times),), (), "", 0), "s")
+
+    def after_the_waiting_ones(_db, _cursor, statement, *_):
+        if "ORDER BY job.submit_time" in statement:
+            write(becomes)
+
+    write(JobState.PENDING)
+    engine = reader(url)
+    sa.event.listen(engine, "after_cursor_execute", after_the_waiting_ones)
+    with engine.connect() as db:
+        (row,) = read(db, numbers(db, EVERYTHING)).rows
+    assert row["state"] == becomes
+    engine.dispose()
 
 
 def test_waiting_jobs_are_found_by_their_state(db):
