@@ -232,7 +232,19 @@ def _sections(
         wanted = chosen._replace(states=tuple(ended))
         section = _ended(db, page, access, which, wanted)
         sections.append(section._replace(rows=live_columns(services, db, section.rows)))
-    return [section for section in sections if section.rows or section.key == "ended"]
+    shown = _without_repeats(sections)
+    return [section for section in shown if section.rows or section.key == "ended"]
+
+
+def _without_repeats(sections: Sequence[JobsSection]) -> list[JobsSection]:
+    """A job that ends while the sections are read is shown in the last one that has it."""
+    kept: list[JobsSection] = []
+    later: set[int] = set()
+    for section in reversed(sections):
+        rows = [row for row in section.rows if row["id"] not in later]
+        later |= {row["id"] for row in rows}
+        kept.insert(0, section._replace(rows=rows))
+    return kept
 
 
 def _live(

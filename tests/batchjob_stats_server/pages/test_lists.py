@@ -4,6 +4,7 @@ import csv
 import io
 
 import pytest
+import sqlalchemy as sa
 
 from batchjob.runtime import values
 from batchjob.schedulers.accounting import Batch
@@ -131,6 +132,26 @@ def test_a_long_queue_leaves_room_for_ended_jobs_in_the_small_page(page, service
     states = [words(row.find("td[2]")) for row in page("alice", "/embed/jobs").findall(".//tr")[1:]]
     assert sum(state.startswith("pending") for state in states) == 10
     assert states.count("completed") == 5
+
+
+def test_a_job_that_ends_while_the_page_is_read_is_shown_once(page, services):
+    store = Store(services.writer, "c1", UsagePolicy(), clock=lambda: NOW)
+    running = record("777", state=JobState.RUNNING, start_time=NOW - 600, end_time=None)
+    store.write(Batch((running,), (), "", 0), "s")
+
+    def after_the_running_ones(_db, _cursor, _statement, parameters, *_):
+        if "RUNNING" in str(parameters):
+            ended = record("777", state=JobState.COMPLETED, start_time=NOW - 600, end_time=NOW)
+            store.write(Batch((ended,), (), "", 0), "s")
+
+    sa.event.listen(services.reader, "after_cursor_execute", after_the_running_ones)
+    document = page("alice", "/jobs")
+    shown = [
+        (words(section.find(".//h2")).split()[0], words(row.find("th")))
+        for section in document.iter("section")
+        for row in section.findall(".//tbody/tr")
+    ]
+    assert [section for section, jobid in shown if jobid == "777"] == ["Ended"]
 
 
 @pytest.mark.parametrize(
