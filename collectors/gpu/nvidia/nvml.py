@@ -82,7 +82,7 @@ _BOARD = (
 # used: NVIDIA renumbered later ones (CLOCKS_EVENT_REASON_* was 251 and is 269), so a library and a
 # driver of different versions disagree on their meaning. The throttled times (nanoseconds) cost a
 # tenth of what nvmlDeviceGetViolationStatus takes for the same. PCIe's bytes (197, 198) are not
-# read: they have 32 bits and wrap within a tenth of a second.
+# read: they have 32 bits and wrap within a tenth of a second at full rate.
 _ALL_LINKS = 0xFFFFFFFF
 FIELD_VALUES = (
     (THROTTLED["power"], 74, 0, 1e-9),
@@ -270,7 +270,7 @@ def _memory(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
 def _utilization(ask: _OptionalCalls, handle: Any, since: float) -> dict[GpuMetric, float]:
     """The mean of the driver's samples, taken several times a second, else its newest one.
 
-    The driver keeps those of the last 14 s (H100) or more.
+    The driver keeps them for some time: 14 s on an H100.
     """
     nvml = ask.nvml
     kind = nvml.NVML_GPU_UTILIZATION_SAMPLES
