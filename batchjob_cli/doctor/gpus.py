@@ -13,6 +13,7 @@ from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read
 from collectors.gpu import amd
 from collectors.gpu.metrics import ENERGY
 from collectors.gpu.nvidia import nvml
+from collectors.gpu.nvidia.errors import error_name
 from collectors.gpu.reading import GpuReading
 
 _SECONDS = 10.0  # timeout, in case the driver hangs
@@ -113,7 +114,7 @@ def _asked(pynvml: Any, index: int, errors: Counter[tuple[str, str]]) -> GpuRead
     try:
         return nvml.read(pynvml, index, 0.0, errors)
     except pynvml.NVMLError as error:
-        errors[str(index), nvml.error_name(pynvml, error.value)] += 1
+        errors[str(index), error_name(pynvml, error.value)] += 1
         return None
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from batchjob.runtime.background import Refresher
 from collectors.gpu.nvidia import nvml
+from collectors.gpu.nvidia.errors import DRIVER_GONE, MISMATCH, error_name
 from collectors.gpu.nvidia.gpm import Gpm
 from collectors.gpu.reading import EnergyCounter, GpuReading, KnownGpu, longest_age
 from collectors.host import Host
@@ -183,14 +184,14 @@ class NvidiaGpus:
             self._boards.pop(index).refresher.stop()
 
     def _failed(self, pynvml: Any, gpu: str, code: int) -> None:
-        self._errors[gpu, nvml.error_name(pynvml, code)] += 1
+        self._errors[gpu, error_name(pynvml, code)] += 1
         self._error_codes |= {code}
 
     def _must_begin_anew(self) -> bool:
         if not self._error_codes:
             return False
         since = self.host.monotonic() - self._began_at
-        return bool(self._error_codes & nvml.DRIVER_GONE) or since >= SECONDS_BETWEEN_TRIES
+        return bool(self._error_codes & DRIVER_GONE) or since >= SECONDS_BETWEEN_TRIES
 
     def _open(self) -> bool:
         """Whether NVML is open; it is not tried while the driver's module is not loaded."""
@@ -205,7 +206,7 @@ class NvidiaGpus:
             self.version = nvml.text(pynvml.nvmlSystemGetDriverVersion())
         except pynvml.NVMLError as error:
             self._failed(pynvml, "", error.value)
-            if error.value == nvml.MISMATCH and not self._hangs:
+            if error.value == MISMATCH and not self._hangs:
                 forget_library(pynvml)
             raise
         self._sessions += 1
@@ -229,7 +230,7 @@ class NvidiaGpus:
             session.pynvml.nvmlShutdown()
         except session.pynvml.NVMLError as error:
             log.debug("nvmlShutdown: %s", error)
-        if nvml.MISMATCH in self._error_codes and not self._hangs:
+        if MISMATCH in self._error_codes and not self._hangs:
             forget_library(session.pynvml)
 
 

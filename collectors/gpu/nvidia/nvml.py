@@ -6,7 +6,7 @@ provide are absent. Source: NVIDIA's NVML reference, through nvidia-ml-py (modul
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from collectors.gpu.devices import Gpu, Instance
 from collectors.gpu.metrics import (
@@ -26,21 +26,9 @@ from collectors.gpu.metrics import (
     UTILIZATION,
     GpuMetric,
 )
+from collectors.gpu.nvidia.errors import OptionalCalls
 from collectors.gpu.nvidia.gpm import Gpm
 from collectors.gpu.reading import GpuProcess, GpuReading
-
-T = TypeVar("T")
-
-# Error codes in nvml.h after which the driver is gone for all GPUs, or this GPU is lost
-# (GPU_IS_LOST, RESET_REQUIRED). Every other error concerns a single call.
-UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH = 1, 9, 18
-DRIVER_GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH})
-GONE = DRIVER_GONE | {15, 16}
-
-# Not available on this board, with this driver or at this time: INVALID_ARGUMENT, NOT_SUPPORTED,
-# NOT_FOUND, FUNCTION_NOT_FOUND (a symbol that an old driver lacks), NO_DATA,
-# ARGUMENT_VERSION_MISMATCH, DEPRECATED.
-_NOT_OFFERED = frozenset({2, 3, 6, 13, 21, 25, 26})
 
 # Answers of nvmlDeviceGetProcessUtilization for a GPU on which nothing ran: NOT_FOUND, or success
 # with no samples, which pynvml raises as an error.
@@ -114,7 +102,7 @@ def read(
     GPU has no UUID.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    ask = _OptionalCalls(nvml, errors, str(index))
+    ask = OptionalCalls(nvml, errors, str(index))
     partitioned = ask(nvml.nvmlDeviceGetMigMode, handle, otherwise=[0])[0] == 1
     parts = _instances(ask, handle) if partitioned else ()
     values = {
@@ -137,42 +125,13 @@ def read(
     )
 
 
-class _OptionalCalls:
-    """Makes optional calls: unsupported ones return `otherwise`; other errors are counted too."""
-
-    def __init__(self, nvml: Any, errors: Counter[tuple[str, str]], gpu: str) -> None:
-        self.nvml = nvml
-        self._errors = errors
-        self._gpu = gpu
-
-    def __call__(self, call: Callable[..., T], *arguments: Any, otherwise: T | None = None) -> Any:
-        try:
-            return call(*arguments)
-        except self.nvml.NVMLLibraryMismatchError:  # pynvml's error for a missing symbol
-            return otherwise
-        except self.nvml.NVMLError as error:
-            if error.value in GONE:
-                raise
-            if error.value not in _NOT_OFFERED:
-                self._errors[self._gpu, error_name(self.nvml, error.value)] += 1
-            return otherwise
-
-
-def error_name(nvml: Any, code: int) -> str:
-    """NVML's own name: `no_permission` for NVML_ERROR_NO_PERMISSION."""
-    for name in dir(nvml):
-        if name.startswith("NVML_ERROR_") and getattr(nvml, name) == code:
-            return name.removeprefix("NVML_ERROR_").lower()
-    return str(code)
-
-
 def text(value: Any) -> str:
     """A string; bindings before 11.515 returned bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _describe(
-    ask: _OptionalCalls, handle: Any, index: int, partitioned: bool, instances: tuple[Instance, ...]
+    ask: OptionalCalls, handle: Any, index: int, partitioned: bool, instances: tuple[Instance, ...]
 ) -> Gpu:
     nvml = ask.nvml
     pci = ask(nvml.nvmlDeviceGetPciInfo, handle)
@@ -189,7 +148,7 @@ def _describe(
     )
 
 
-def _slices(ask: _OptionalCalls, handle: Any) -> float | None:
+def _slices(ask: OptionalCalls, handle: Any) -> float | None:
     """Compute slices of the whole GPU: those of its largest instance profile (8, 7, 6 or 4)."""
     nvml = ask.nvml
     for profile in (
@@ -210,7 +169,7 @@ class _MigInstance(NamedTuple):
     compute_slices: int
 
 
-def _instances(ask: _OptionalCalls, handle: Any) -> tuple[_MigInstance, ...]:
+def _instances(ask: OptionalCalls, handle: Any) -> tuple[_MigInstance, ...]:
     """The MIG devices; one that is created or destroyed at this moment is left out."""
     nvml = ask.nvml
     count = ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle, otherwise=0)
@@ -228,7 +187,7 @@ def _divided(part: _MigInstance, compute_slices: int) -> _MigInstance:
     return part._replace(instance=part.instance._replace(slices=slices))
 
 
-def _part(ask: _OptionalCalls, handle: Any) -> _MigInstance | None:
+def _part(ask: OptionalCalls, handle: Any) -> _MigInstance | None:
     nvml = ask.nvml
     uuid = ask(nvml.nvmlDeviceGetUUID, handle)
     gpu_instance = ask(nvml.nvmlDeviceGetGpuInstanceId, handle)
@@ -244,7 +203,7 @@ def _part(ask: _OptionalCalls, handle: Any) -> _MigInstance | None:
 
 
 def _busy_instances(
-    ask: _OptionalCalls, gpm: Gpm, handle: Any, instances: tuple[Instance, ...]
+    ask: OptionalCalls, gpm: Gpm, handle: Any, instances: tuple[Instance, ...]
 ) -> dict[str, dict[GpuMetric, float]]:
     """Utilisation by UUID; one value cannot be divided among several compute instances."""
     count = Counter(instance.gpu_instance for instance in instances)
@@ -258,7 +217,7 @@ def _busy_instances(
     return busy
 
 
-def _memory(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+def _memory(ask: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     nvml = ask.nvml
     # Version 2 does not count memory reserved by the driver as used; old drivers lack it.
     memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2) or ask(
@@ -267,7 +226,7 @@ def _memory(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     return {MEMORY_USED: memory.used, MEMORY_TOTAL: memory.total} if memory else {}
 
 
-def _utilization(ask: _OptionalCalls, handle: Any, since: float) -> dict[GpuMetric, float]:
+def _utilization(ask: OptionalCalls, handle: Any, since: float) -> dict[GpuMetric, float]:
     """The mean of the driver's samples, taken several times a second, else its newest one.
 
     The driver keeps them for some time: 14 s on an H100.
@@ -288,12 +247,12 @@ def _microseconds(since: float) -> int:
     return max(0, int(since * 1e6))
 
 
-def _fields(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+def _fields(ask: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     read = {field.quantity: ask(field.read, ask.nvml, handle) for field in _BOARD}
     return {quantity: value for quantity, value in read.items() if value is not None}
 
 
-def _field_values(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+def _field_values(ask: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     wanted = [(field, scope) for _, field, scope, _ in FIELD_VALUES]
     answers = ask(ask.nvml.nvmlDeviceGetFieldValues, handle, wanted) or ()
     return {
@@ -303,7 +262,7 @@ def _field_values(ask: _OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     }
 
 
-def _pcie(ask: _OptionalCalls, gpm: Gpm | None, handle: Any) -> dict[GpuMetric, float]:
+def _pcie(ask: OptionalCalls, gpm: Gpm | None, handle: Any) -> dict[GpuMetric, float]:
     """Bytes where they can be counted, else the throughput of this moment."""
     counted = ask(gpm.pcie, handle) if gpm else None
     if counted is not None:
@@ -316,7 +275,7 @@ def _pcie(ask: _OptionalCalls, gpm: Gpm | None, handle: Any) -> dict[GpuMetric, 
     return rates
 
 
-def _processes(ask: _OptionalCalls, handle: Any, since: float) -> tuple[GpuProcess, ...] | None:
+def _processes(ask: OptionalCalls, handle: Any, since: float) -> tuple[GpuProcess, ...] | None:
     """Compute, graphics and MPS client processes; None if none of the lists is available."""
     nvml = ask.nvml
     lists = [
@@ -347,7 +306,7 @@ def _instance_number(number: int) -> int | None:
     return None if number == _NOT_IN_AN_INSTANCE else number
 
 
-def _process_utilization(ask: _OptionalCalls, handle: Any, since: float) -> dict[int, float] | None:
+def _process_utilization(ask: OptionalCalls, handle: Any, since: float) -> dict[int, float] | None:
     """The mean of each active process since `since`, 0 to 1; None if not supported."""
     nvml = ask.nvml
     try:

@@ -22,6 +22,7 @@ from collectors.gpu.metrics import (
     UTILIZATION,
 )
 from collectors.gpu.nvidia import nvml
+from collectors.gpu.nvidia.errors import GONE
 from collectors.gpu.nvidia.gpm import Gpm
 from collectors.gpu.reading import GpuProcess
 
@@ -169,7 +170,7 @@ def test_an_error_of_one_call_costs_that_value_and_is_counted(fake, read, errors
     assert errors == {("0", name): 1}
 
 
-@pytest.mark.parametrize("code", sorted(nvml.GONE))
+@pytest.mark.parametrize("code", sorted(GONE))
 def test_a_lost_gpu_or_driver_gives_no_reading(fake, read, pynvml, code):
     fake.gpus(1)
     fake.set({"gpu0.nvmlDeviceGetPowerUsage.returns": code})
