@@ -5,7 +5,6 @@ import ctypes
 import gc
 import logging
 import os
-import queue
 import signal
 import sys
 import time
@@ -14,6 +13,7 @@ from batchjob.runtime import log as logs
 from batchjob.runtime.output import printing
 from batchjob.runtime.sd_notify import notify
 from batchjob.runtime.settings import SettingsError, exit_status
+from batchjob.runtime.signals import Signals
 from batchjob_exporter import exposition
 from batchjob_exporter.options import ExporterSettings, cpus_of, settings
 from batchjob_exporter.service import ExporterService, exporter_of
@@ -74,10 +74,7 @@ def _check(chosen: ExporterSettings) -> int:
 
 
 def _serve(chosen: ExporterSettings) -> int:
-    # A signal handler may put into a SimpleQueue; with an Event it may deadlock.
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda number, _: signals.put(number))
+    signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     _keep_to(chosen.runtime.cpus)
     _give_back_large_buffers()
     if os.geteuid() == 0:
@@ -95,22 +92,20 @@ def _serve(chosen: ExporterSettings) -> int:
     return 0
 
 
-def _until_stopped(signals: "queue.SimpleQueue[int]", service: ExporterService) -> None:
+def _until_stopped(signals: Signals, service: ExporterService) -> None:
     """Wait for SIGTERM or SIGINT; SIGHUP re-reads the web configuration."""
     interval = _watchdog_interval()
     while True:
-        try:
-            number = signals.get(timeout=interval)
-        except queue.Empty:
-            if service.answers(_WATCHDOG_PATIENCE):
-                notify("WATCHDOG=1")
-            else:
-                log.error("no answer on %s", ", ".join(service.addresses))
-            continue
-        if number != signal.SIGHUP:
-            log.info("stopping on %s", signal.Signals(number).name)
-            return
-        service.web.reload()
+        come = signals.wait(interval)
+        if not come and service.answers(_WATCHDOG_PATIENCE):
+            notify("WATCHDOG=1")
+        elif not come:
+            log.error("no answer on %s", ", ".join(service.addresses))
+        for each in come:
+            if each != signal.SIGHUP:
+                log.info("stopping on %s", each.name)
+                return
+            service.web.reload()
 
 
 def _watchdog_interval() -> float | None:

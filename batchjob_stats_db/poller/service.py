@@ -1,7 +1,6 @@
 """The daemon: a thread for each cluster, and one that supervises them."""
 
 import logging
-import queue
 import signal
 import threading
 import time
@@ -11,6 +10,7 @@ from sqlalchemy.engine import Engine
 
 from batchjob.runtime.sd_notify import notify
 from batchjob.runtime.settings import cannot_listen
+from batchjob.runtime.signals import Signals
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.poller.health import Health
@@ -106,21 +106,14 @@ def _policy(cluster: ClusterSettings) -> UsagePolicy:
 
 def serve(service: PollerService) -> None:
     """Run until SIGTERM or SIGINT."""
-    # A signal handler may put into a SimpleQueue; setting an Event there may deadlock.
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda number, _: signals.put(number))
+    signals = Signals(signal.SIGTERM, signal.SIGINT)
     service.start()
     notify("READY=1")
     try:
-        while True:
-            try:
-                number = signals.get(timeout=_WATCHDOG_SECONDS)
-                log.info("stopping on %s", signal.Signals(number).name)
-                return
-            except queue.Empty:
-                wrong = service.unhealthy()
-                notify("STATUS=" + wrong if wrong else "WATCHDOG=1")
+        while not (come := signals.wait(_WATCHDOG_SECONDS)):
+            wrong = service.unhealthy()
+            notify("STATUS=" + wrong if wrong else "WATCHDOG=1")
+        log.info("stopping on %s", come[0].name)
     finally:
         notify("STOPPING=1")
         service.stop()

@@ -1,0 +1,30 @@
+"""Signals that the main thread waits for."""
+
+import os
+import select
+import signal
+from collections.abc import Sequence
+
+
+class Signals:
+    """Takes over some signals; for the main thread, once in a process.
+
+    The interpreter's C handler writes each of them to a pipe. A Python handler, such as one that
+    puts into a queue, is not enough: it runs when the main thread is back in the interpreter, so a
+    signal that comes just before the thread begins to wait for the queue would not wake it.
+    """
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._pipe, written = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        for number in numbers:
+            signal.signal(number, _noted)
+
+    def wait(self, seconds: float | None = None) -> Sequence[signal.Signals]:
+        """The signals that have come; none after this time."""
+        ready, _, _ = select.select([self._pipe], [], [], seconds)
+        return [signal.Signals(number) for number in os.read(self._pipe, 4096)] if ready else []
+
+
+def _noted(_number: int, _frame: object) -> None:
+    """Without a Python handler, nothing is written to the pipe."""
