@@ -96,12 +96,12 @@ def _until_stopped(signals: Signals, service: ExporterService) -> None:
     """Wait for SIGTERM or SIGINT; SIGHUP re-reads the web configuration."""
     interval = _watchdog_interval()
     while True:
-        come = signals.wait(interval)
-        if not come and service.answers(_WATCHDOG_PATIENCE):
+        received = signals.wait(interval)
+        if not received and service.answers(_WATCHDOG_PATIENCE):
             notify("WATCHDOG=1")
-        elif not come:
+        elif not received:
             log.error("no answer on %s", ", ".join(service.addresses))
-        for each in come:
+        for each in received:
             if each != signal.SIGHUP:
                 log.info("stopping on %s", each.name)
                 return

@@ -21,7 +21,7 @@ class Signals:
             signal.signal(number, _noted)
 
     def wait(self, seconds: float | None = None) -> Sequence[signal.Signals]:
-        """The signals that have come; none after this time."""
+        """The signals received; empty if there was none in this time."""
         ready, _, _ = select.select([self._pipe], [], [], seconds)
         return [signal.Signals(number) for number in os.read(self._pipe, 4096)] if ready else []
 

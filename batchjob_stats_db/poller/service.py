@@ -110,10 +110,10 @@ def serve(service: PollerService) -> None:
     service.start()
     notify("READY=1")
     try:
-        while not (come := signals.wait(_WATCHDOG_SECONDS)):
+        while not (received := signals.wait(_WATCHDOG_SECONDS)):
             wrong = service.unhealthy()
             notify("STATUS=" + wrong if wrong else "WATCHDOG=1")
-        log.info("stopping on %s", come[0].name)
+        log.info("stopping on %s", received[0].name)
     finally:
         notify("STOPPING=1")
         service.stop()

@@ -84,7 +84,7 @@ PCIE_RATE = _by(
     _gpu(
         "pcie_bytes_per_second",
         "gauge",
-        "PCIe throughput over 20 ms, if the bytes of longer times are not known.",
+        "PCIe throughput, sampled over 20 ms, of GPUs whose transferred bytes cannot be counted.",
         "direction",
     ),
     "direction",
