@@ -1,35 +1,39 @@
-"""One HTTP request, with a deadline for the whole of it and a limit on its size.
+"""HTTP requests, with a deadline for the whole of each and a limit on the size of its answer.
 
-Time-outs of the standard library and of `requests` restart with every byte, so a server that sends
-one byte per second would hold them for ever. Redirects are not followed: credentials travel in
-headers and must not reach a host that was not configured.
+Redirects are not followed: credentials travel in headers and must not reach a host that was not
+configured.
 """
 
 import base64
 import contextlib
 import http.client
 import json
-import socket
+import select
 import ssl
-import threading
 import time
 import urllib.parse
 import urllib.request
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from batchjob.runtime.reason import reason
+from batchjob.runtime.timed_socket import TimedSocket, connect
 
 _MEBIBYTE = 1 << 20
 
 
 class FetchError(Exception):
-    """No usable answer; `reason` is one of REASONS. The text names host and port, no secrets."""
+    """No usable answer; `reason` is one of REASONS. The text names host and port, no secrets.
 
-    def __init__(self, reason: str, message: str) -> None:
+    `begun`: whether an answer had begun to arrive at the deadline.
+    """
+
+    def __init__(self, reason: str, message: str, begun: bool = False) -> None:
         assert reason in REASONS
         super().__init__(message)
         self.reason = reason
+        self.begun = begun
 
 
 REASONS = ("deadline", "malformed", "tls", "too_large", "unreachable")
@@ -92,22 +96,126 @@ def fetch(
     """
     place = _place(url)._replace(unix_socket=unix_socket)
     give_up = time.monotonic() + seconds
-    kind = http.client.HTTPSConnection if place.encrypted else http.client.HTTPConnection
-    with _connected(place, _proxy(place) if proxies else None, give_up, tls) as connected:
-        connection = kind(place.host, place.port)
-        connection.sock = connected
-        with contextlib.closing(connection):
-            connection.request(
-                method, place.path, body, {"User-Agent": "batchjob", **(headers or {})}
-            )
-            response = connection.getresponse()
-            received = response.read(limit + 1)
-            # read(size) does not report that the body was cut short.
-            if len(received) <= limit and response.length:
+    with _errors_of(place):
+        proxy = _proxy(place) if proxies else None
+        with contextlib.closing(_Connection(place, tls, proxy, give_up)) as connection:
+            return connection.ask(method, place.path, headers or {}, body, limit)
+
+
+class HttpServer:
+    """One server, to which connections stay open for further requests; for several threads."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        connections: int = 1,
+    ) -> None:
+        """`headers`: for every request. `connections`: how many stay open while nobody asks."""
+        self._place = _place(url)
+        self._headers = headers or {}
+        self._tls = trust() if self._place.encrypted and tls is None else tls
+        self._most = connections
+        self._idle: list[_Connection] = []
+        weakref.finalize(self, _close_all, self._idle)
+
+    def request(
+        self, method: str, path: str, *, seconds: float, limit: int,
+        headers: Mapping[str, str] | None = None, body: bytes | None = None,
+    ) -> HttpReply:  # fmt: skip
+        """Send a request that does no harm if it arrives twice; raises FetchError.
+
+        It is sent again if the server closed the connection, which it may do at any time.
+        """
+        give_up = time.monotonic() + seconds
+        sent = {**self._headers, **(headers or {})}
+        with _errors_of(self._place):
+            if kept := self._kept():
+                kept.sock.give_up = give_up
+                with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                    return self._ask(kept, method, path, sent, body, limit)
+            made = _Connection(self._place, self._tls, None, give_up)
+            return self._ask(made, method, path, sent, body, limit)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses, and the others when they are answered."""
+        self._most = 0
+        _close_all(self._idle)
+
+    def _kept(self) -> "_Connection | None":
+        """A connection that is still open, in a thread that alone uses it."""
+        while True:
+            try:
+                kept = self._idle.pop()
+            except IndexError:
+                return None
+            if not kept.dropped():
+                return kept
+            kept.close()
+
+    def _ask(self, connection: "_Connection", *request: Any) -> HttpReply:
+        whole = False
+        try:
+            reply = connection.ask(*request)
+            whole = connection.sock is not None and len(self._idle) < self._most
+        finally:
+            if whole:
+                self._idle.append(connection)
+            else:
+                connection.close()
+        return reply
+
+
+def _close_all(connections: "list[_Connection]") -> None:
+    while connections:
+        connections.pop().close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection, which must answer until `sock.give_up`."""
+
+    auto_open = 0
+
+    def __init__(
+        self, place: _Place, tls: ssl.SSLContext | None, proxy: _Place | None, give_up: float
+    ) -> None:
+        """Connect; raises OSError and HTTPException."""
+        super().__init__(place.host, place.port)
+        self.default_port = 443 if place.encrypted else 80  # which the Host header omits
+        self._place = place
+        via = proxy or place
+        self.sock: TimedSocket = connect(via.host, via.port, via.unix_socket, give_up)
+        try:
+            if proxy:
+                _tunnel(self.sock, place, proxy)
+            if place.encrypted:
+                self.sock.encrypt(tls or trust(), place.host)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, limit: int
+    ) -> HttpReply:
+        """One request and its answer."""
+        self.request(method, path, body, {"User-Agent": "batchjob", **headers})
+        with self.getresponse() as response:
+            try:
+                received = response.read(limit + 1)
+            except TimeoutError as error:
+                raise FetchError("deadline", f"{self._place}: timed out", begun=True) from error
+            if len(received) > limit:
+                raise FetchError("too_large", f"{self._place}: more than {limit} bytes")
+            if response.length:  # read(size) does not report that the body was cut short
                 raise http.client.IncompleteRead(received, response.length)
-    if len(received) > limit:
-        raise FetchError("too_large", f"{place}: more than {limit} bytes")
-    return HttpReply(response.status, response.headers, received)
+            return HttpReply(response.status, response.headers, received)
+
+    def dropped(self) -> bool:
+        """Whether the server has closed it: there is something to read, which nobody asked for."""
+        waiting = select.poll()
+        waiting.register(self.sock.fileno(), select.POLLIN)
+        return bool(waiting.poll(0))
 
 
 def _place(url: str) -> _Place:
@@ -128,79 +236,26 @@ def _proxy(place: _Place) -> _Place | None:
 
 
 @contextlib.contextmanager
-def _connected(
-    place: _Place, proxy: _Place | None, give_up: float, tls: ssl.SSLContext | None
-) -> Iterator[socket.socket]:
-    """A socket that is shut down at `give_up`; errors until then are raised as FetchError."""
-    late = threading.Event()
-    try:
-        with contextlib.ExitStack() as stack:
-            via = proxy or place
-            raw = stack.enter_context(_connect(via, give_up))
-            stack.enter_context(_cut_off(raw, give_up, late))
-            if proxy:
-                _tunnel(raw, place, proxy)
-            if place.encrypted:
-                context = tls or trust()
-                raw = stack.enter_context(context.wrap_socket(raw, server_hostname=place.host))
-            yield raw
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        if late.is_set() or isinstance(error, TimeoutError):
-            raise FetchError("deadline", f"{place}: timed out") from error
-        raise FetchError(_reason(error), f"{place}: {in_words(error)}") from error
-    if late.is_set():  # a truncated body without Content-Length looks complete
-        raise FetchError("deadline", f"{place}: timed out")
-
-
-def _connect(place: _Place, give_up: float) -> socket.socket:
-    if place.unix_socket:
-        addresses: list[tuple[Any, ...]] = [
-            (socket.AF_UNIX, socket.SOCK_STREAM, 0, "", place.unix_socket)
-        ]
-    else:
-        addresses = [*socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)]
-    failure: OSError = OSError("no address")
-    for family, kind, protocol, _, address in addresses:
-        connection = socket.socket(family, kind, protocol)
-        try:
-            connection.settimeout(max(0.001, give_up - time.monotonic()))
-            connection.connect(address)
-        except OSError as error:
-            connection.close()
-            failure = error
-        else:
-            return connection
-    raise failure
-
-
-@contextlib.contextmanager
-def _cut_off(connection: socket.socket, give_up: float, late: threading.Event) -> Iterator[None]:
-    """Shut the connection down at `give_up`, through a descriptor that TLS does not take over."""
-    twin = connection.dup()
-
-    def cut() -> None:
-        late.set()
-        with contextlib.suppress(OSError):  # already closed by the peer
-            twin.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(max(0.0, give_up - time.monotonic()), cut)
-    timer.daemon = True
-    timer.start()
+def _errors_of(place: _Place) -> Iterator[None]:
+    """Raise errors of a connection as FetchError."""
     try:
         yield
-    finally:
-        timer.cancel()
-        timer.join()
-        twin.close()
+    except TimeoutError as error:
+        raise FetchError("deadline", f"{place}: timed out") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise FetchError(_reason(error), f"{place}: {in_words(error)}") from error
 
 
-def _tunnel(connection: socket.socket, place: _Place, proxy: _Place) -> None:
+def _tunnel(connection: TimedSocket, place: _Place, proxy: _Place) -> None:
     """Ask a proxy for a tunnel (RFC 9110, 9.3.6), for plain HTTP too."""
     lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
     if proxy.user:
         lines.append(f"Proxy-Authorization: Basic {base64.b64encode(proxy.user.encode()).decode()}")
     connection.sendall("\r\n".join((*lines, "", "")).encode())
-    response = http.client.HTTPResponse(connection, method="CONNECT")
+    response = http.client.HTTPResponse(
+        connection,  # type: ignore[arg-type]  # it needs only makefile()
+        method="CONNECT",
+    )
     response.begin()
     if response.status != http.HTTPStatus.OK:
         raise OSError(f"proxy {proxy} returned status {response.status}")

@@ -1,12 +1,11 @@
 """A client of a Prometheus-compatible HTTP API, with limits on its answers."""
 
-import time
+import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
-import urllib3
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
+from batchjob.runtime.http_client import FetchError, HttpServer, trust
 
 _SHORT = 2000  # characters of a query that fits into a URL for any server and proxy
 _PATIENCE_SECONDS = 2.0  # in addition to the server's own timeout for a query
@@ -47,14 +46,13 @@ class AnswerTooSlow(Exception):
 class PrometheusClient:
     """Queries one server over persistent connections.
 
-    Through urllib3, since `requests` costs more than a small query. Proxies and ~/.netrc of the
-    user who starts the program are ignored, and answers are not compressed, which costs a nearby
-    server more than it saves.
+    Proxies of the user who starts the program are ignored, and answers are not compressed, which
+    costs a nearby server more than it saves.
     """
 
     def __init__(self, endpoint: Endpoint, connections: int = 1) -> None:
         self._endpoint = endpoint
-        self._pool = _pool(endpoint, connections)
+        self._server = _server(endpoint, connections)
         self._base = f"{urlsplit(endpoint.url).path.rstrip('/')}/api/v1"
 
     def ask(self, path: str, form: Iterable[tuple[str, str]], timeout: float) -> tuple[int, bytes]:
@@ -62,58 +60,43 @@ class PrometheusClient:
 
         `timeout`: seconds for the server; the answer may take a little longer to arrive.
         """
-        deadline = time.monotonic() + timeout + _PATIENCE_SECONDS
         target = f"{self._base}/{path}"
         text = urlencode(list(form))
-        # Prometheus accepts these only as GET. For short queries, GET is also faster: urllib3 sends
-        # the head and the body of a POST separately, and the server starts only when the body
-        # arrives.
+        # Prometheus accepts these only as GET. For short queries, GET is also faster: the head and
+        # the body of a POST are sent separately, and the server starts only when the body arrives.
         get = path.startswith(("label/", "metadata")) or len(text) <= _SHORT
         try:
-            with self._pool.urlopen(
+            reply = self._server.request(
                 "GET" if get else "POST",
                 f"{target}?{text}" if get and text else target,
-                body=None if get else text,
-                headers={**self._pool.headers, "Content-Type": "application/x-www-form-urlencoded"},
-                timeout=max(0.1, deadline - time.monotonic()),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-            ) as response:
-                return response.status, self._read(response, deadline)
-        except urllib3.exceptions.HTTPError as error:
+                headers={} if get else {"Content-Type": "application/x-www-form-urlencoded"},
+                body=None if get else text.encode(),
+                seconds=timeout + _PATIENCE_SECONDS,
+                limit=self._endpoint.answer_bytes,
+            )
+        except FetchError as error:
+            if error.reason == "too_large":
+                raise AnswerTooLarge(f"more than {self._endpoint.answer_bytes} bytes") from error
+            if error.begun:
+                raise AnswerTooSlow("the answer took too long to arrive") from error
             raise NoAnswer(f"{self._endpoint.url.rstrip('/')}/api/v1/{path}: {error}") from error
-
-    def _read(self, response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
-        body = bytearray()
-        # Read data as it arrives: the timeout must not start again for each piece of a slow answer.
-        while chunk := response.read1(1 << 16, decode_content=True):
-            body += chunk
-            if len(body) > self._endpoint.answer_bytes:
-                raise AnswerTooLarge(f"more than {self._endpoint.answer_bytes} bytes")
-            if time.monotonic() > deadline:
-                raise AnswerTooSlow("the answer took too long to arrive")
-        return bytes(body)
+        return reply.status, reply.body
 
     def close(self) -> None:
         """Close idle connections."""
-        self._pool.close()
+        self._server.close()
 
 
-def _pool(endpoint: Endpoint, connections: int) -> urllib3.HTTPConnectionPool:
+def _server(endpoint: Endpoint, connections: int) -> HttpServer:
     headers = dict(endpoint.headers or {})
     if endpoint.username:
-        headers |= urllib3.make_headers(basic_auth=f"{endpoint.username}:{endpoint.password}")
+        both = f"{endpoint.username}:{endpoint.password}".encode()
+        headers["Authorization"] = f"Basic {base64.b64encode(both).decode()}"
     if endpoint.token:
         headers["Authorization"] = f"Bearer {endpoint.token}"
-    tls = {
-        "ca_certs": endpoint.ca_file or DEFAULT_CA_BUNDLE_PATH,
-        "cert_file": endpoint.cert_file or None,
-        "key_file": endpoint.key_file or endpoint.cert_file or None,
-    }
-    return urllib3.connection_from_url(
-        endpoint.url,
-        maxsize=connections,
-        headers=headers,
-        **(tls if urlsplit(endpoint.url).scheme == "https" else {}),
-    )
+    tls = None
+    if urlsplit(endpoint.url).scheme == "https":
+        tls = trust(endpoint.ca_file)
+        if endpoint.cert_file:
+            tls.load_cert_chain(endpoint.cert_file, endpoint.key_file or None)
+    return HttpServer(endpoint.url, headers, tls, connections)

@@ -1,11 +1,12 @@
 import socket
 import ssl
 import threading
+import time
 
 import pytest
 import trustme
 
-from batchjob.runtime.http_client import FetchError, fetch, trust
+from batchjob.runtime.http_client import FetchError, HttpServer, fetch, trust
 
 
 class Raw:
@@ -137,3 +138,121 @@ def test_no_proxy_is_honoured(serving, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert fetch(f"http://127.0.0.1:{server.port}/", proxies=True).status == 200
+
+
+class Dripping:
+    """A server that sends a beginning and then one byte after the other, for ever."""
+
+    def __init__(self, beginning):
+        self._beginning = beginning
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self):
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.recv(65536)
+            try:
+                connection.sendall(self._beginning)
+                while True:
+                    connection.sendall(b"a")
+                    time.sleep(0.01)
+            except OSError:
+                return
+
+    def close(self):
+        self._thread.join()
+        self._listener.close()
+
+
+@pytest.mark.parametrize(
+    ("beginning", "begun"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-A: ", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\n\r\n", True),
+    ],
+    ids=["head", "body", "body without an end"],
+)
+def test_a_server_that_drips_is_left_at_the_deadline(beginning, begun):
+    server = Dripping(beginning)
+    before = time.monotonic()
+    with pytest.raises(FetchError, match="timed out") as caught:
+        fetch(f"http://127.0.0.1:{server.port}/", seconds=0.3)
+    assert time.monotonic() - before < 5
+    assert (caught.value.reason, caught.value.begun) == ("deadline", begun)
+    server.close()
+
+
+def test_a_handshake_that_drips_is_left_at_the_deadline():
+    record = b"\x16\x03\x03\x40\x00"  # the head of a TLS record of 16 kB
+    server = Dripping(record)
+    with pytest.raises(FetchError, match="timed out"):
+        fetch(f"https://127.0.0.1:{server.port}/", seconds=0.3)
+    server.close()
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def asked(server, path="/"):
+    return server.request("GET", path, seconds=5.0, limit=100)
+
+
+def test_a_connection_is_used_again(serving):
+    served = serving(OK, OK)  # accepts one connection only
+    server = HttpServer(f"http://127.0.0.1:{served.port}", {"X-Scope-OrgID": "site"})
+    assert [asked(server, path).json() for path in ("/a", "/b")] == [{}, {}]
+    assert served.received[1].startswith(b"GET /b HTTP/1.1\r\n")
+    assert b"X-Scope-OrgID: site\r\n" in served.received[1]
+    server.close()
+
+
+class Closing:
+    """A server that closes each connection: before the next request, or when it arrives."""
+
+    def __init__(self, when):
+        self._when = when
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.closed = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self):
+        for _ in range(2):
+            connection, _ = self._listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(OK)
+                if self._when == "asked again":
+                    connection.recv(65536)
+            self.closed.release()
+
+    def close(self):
+        self._thread.join()
+        self._listener.close()
+
+
+@pytest.mark.parametrize("when", ["idle", "asked again"])
+def test_a_connection_that_the_server_closed_is_made_again(when):
+    served = Closing(when)
+    server = HttpServer(f"http://127.0.0.1:{served.port}")
+    assert asked(server).status == 200
+    if when == "idle":
+        served.closed.acquire()
+    assert asked(server).status == 200
+    server.close()
+    served.close()
+
+
+def test_an_answer_that_was_too_large_does_not_stay_in_the_connection(serving):
+    served = serving(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"a" * 300)
+    server = HttpServer(f"http://127.0.0.1:{served.port}")
+    with pytest.raises(FetchError, match="more than 100 bytes"):
+        asked(server)
+    with pytest.raises(FetchError, match=str(served.port)):
+        server.request("GET", "/", seconds=0.5, limit=100)
+    server.close()

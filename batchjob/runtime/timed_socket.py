@@ -1,0 +1,98 @@
+"""A connection whose use must end at a moment.
+
+Time-outs of the standard library and of `requests` restart with every byte, so a server that sends
+one byte per second would hold them for ever.
+"""
+
+import io
+import socket
+import ssl
+import time
+from typing import Any
+
+
+class TimedSocket:
+    """What `http.client` needs of a socket; all of it raises TimeoutError after `give_up`.
+
+    `give_up`: in seconds of the monotonic clock; it may be moved for the next request.
+    """
+
+    def __init__(self, raw: socket.socket, give_up: float) -> None:
+        self._raw = raw
+        self.give_up = give_up
+
+    def makefile(self, *_: Any) -> io.BufferedReader:
+        """A reader of what the peer sends."""
+        return io.BufferedReader(_Reader(self, self._raw))
+
+    def sendall(self, text: bytes) -> None:
+        """Send all of it."""
+        rest = memoryview(text)
+        while rest:
+            self.limit()
+            rest = rest[self._raw.send(rest) :]
+
+    def encrypt(self, context: ssl.SSLContext, host: str) -> None:
+        """Speak TLS from now on; the handshake as a whole has a time limit (_ssl.c)."""
+        self.limit()
+        self._raw = context.wrap_socket(self._raw, server_hostname=host)
+
+    def limit(self) -> None:
+        """Let the next operation take the time that is left; raises TimeoutError if none is."""
+        left = self.give_up - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._raw.settimeout(left)
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._raw.fileno()
+
+    def close(self) -> None:
+        """Close it, as soon as nobody reads from it."""
+        self._raw.close()
+
+
+class _Reader(io.RawIOBase):
+    """The bytes that arrive in time; the socket stays open until this is closed, too."""
+
+    def __init__(self, timed: TimedSocket, raw: socket.socket) -> None:
+        super().__init__()
+        self._timed = timed
+        self._source = raw.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._timed.limit()
+        return self._source.readinto(buffer)
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+
+def connect(host: str, port: int, unix_socket: str, give_up: float) -> TimedSocket:
+    """Connect to the first address that accepts, or to a UNIX socket; raises OSError."""
+    if unix_socket:
+        addresses: list[tuple[Any, ...]] = [
+            (socket.AF_UNIX, socket.SOCK_STREAM, 0, "", unix_socket)
+        ]
+    else:
+        addresses = [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    failure: OSError = OSError("no address")
+    for family, kind, protocol, _, address in addresses:
+        raw = socket.socket(family, kind, protocol)
+        timed = TimedSocket(raw, give_up)
+        try:
+            timed.limit()
+            raw.connect(address)
+        except OSError as error:
+            raw.close()
+            failure = error
+        else:
+            if not unix_socket:  # the body of a request follows its head at once
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return timed
+    raise failure
