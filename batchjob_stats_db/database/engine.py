@@ -5,12 +5,13 @@ not depend on the choice, except through `dialect.name` where SQL itself differs
 """
 
 import fcntl
+import functools
 import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,17 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
     sa.event.listen(engine, "connect", set_up)
     sa.event.listen(engine, "before_cursor_execute", begin)
     return engine
+
+
+Reading = Callable[[], Connection]
+"""Returns a connection, which is opened when it is first asked for."""
+
+
+@contextmanager
+def connected_when_needed(engine: Engine) -> Iterator[Reading]:
+    """At most one connection for several look-ups; none if there are none."""
+    with ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(engine.connect()))
 
 
 def _never_write(raw: Any, _record: Any) -> None:

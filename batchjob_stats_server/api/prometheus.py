@@ -7,13 +7,14 @@ write) is not found.
 
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import sqlalchemy as sa
 from fastapi import APIRouter, BackgroundTasks, Depends, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from batchjob import __version__
@@ -22,7 +23,7 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.prometheus_errors import PrometheusError
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Asker, Caller, asker
+from batchjob_stats_server.auth.identity import Asker, Caller, identified
 from batchjob_stats_server.promql.backend import Rejected
 from batchjob_stats_server.promql.confinement import Confinement
 from batchjob_stats_server.promql.metadata import known_metrics
@@ -139,12 +140,11 @@ def _seconds(value: float) -> str:
     return f"{value:.3f}"
 
 
-async def _pairs(request: Request) -> Form:
+def _pairs(request: Request, body: bytes) -> Form:
     """The parameters of the URL and the form together, as they were sent."""
-    texts = [request.url.query]
+    texts = [_decoded(request.scope["query_string"])]
     if request.method == "POST":
         kind = request.headers.get("content-type", _FORM).partition(";")[0].strip().lower()
-        body = await request.body()
         if body and kind != _FORM:
             raise Malformed(f"content-type: expected {_FORM}")
         texts.append(_decoded(body))
@@ -168,20 +168,28 @@ def _decoded(body: bytes) -> str:
 
 
 class GateRequest(NamedTuple):
-    """A query and its caller."""
+    """A query, of which nothing has been looked at yet."""
 
     services: Services
-    asker: Asker
-    pairs: Form
+    request: Request
+    later: BackgroundTasks
+    body: bytes
+
+    def asker(self) -> Asker:
+        """Who asks; in a thread."""
+        return identified(self.request, self.services, self.later)
+
+    def asked(self, names: frozenset[str]) -> PrometheusParams:
+        """The parameters; raises Malformed."""
+        return read(_pairs(self.request, self.body), names)
 
 
-async def _asked(request: Request, later: BackgroundTasks) -> GateRequest:
+async def _received(request: Request, later: BackgroundTasks) -> GateRequest:
     """One dependency, since each costs FastAPI some time in every request."""
-    known = await asker(request, later)
-    return GateRequest(request.app.state.services, known, await _pairs(request))
+    return GateRequest(request.app.state.services, request, later, await request.body())
 
 
-Asked = Annotated[GateRequest, Depends(_asked)]
+Received = Annotated[GateRequest, Depends(_received)]
 
 
 def _note(asker: Asker, own: Confinement, asked: PrometheusParams, path: str) -> None:
@@ -192,14 +200,15 @@ def _note(asker: Asker, own: Confinement, asked: PrometheusParams, path: str) ->
         audit.did(asker.identity, f"asked PromQL {path}{about}")
 
 
-async def _answer(request: GateRequest, path: str, kind: PrometheusEndpoint) -> Response:
-    services, asker, pairs = request
+async def _answer(received: GateRequest, path: str, kind: PrometheusEndpoint) -> Response:
+    services = received.services
     tsdb, options = services.tsdb, services.settings.gate
     if tsdb is None:
+        await run_in_threadpool(received.asker)  # a stranger learns nothing of the configuration
         raise Unavailable("no time series database is configured")
-    asked = read(pairs, kind.parameters)
 
-    def work() -> bytes:
+    def work(asker: Asker) -> bytes:
+        asked = received.asked(kind.parameters)
         own = Confinement.of(asker.access, _clusters(services, asker.access))
         form = kind.form(Question(asked, own, services.clock(), options.limits()))
         _note(asker, own, asked, path)
@@ -212,8 +221,12 @@ async def _answer(request: GateRequest, path: str, kind: PrometheusEndpoint) -> 
         with services.metrics.tsdb(path.partition("/")[0]):
             return _with_infos(tsdb.ask(path, form + extra, timeout), own.told())
 
-    answer = await tsdb.turns.run(asker.identity.who(), work)
+    answer = await tsdb.turns.run_as(received.asker, _who, work)
     return Response(answer, headers={"Cache-Control": "no-store"}, media_type="application/json")
+
+
+def _who(asker: Asker) -> Hashable:
+    return asker.identity.who()
 
 
 def _with_infos(answer: bytes, told: str) -> bytes:
@@ -251,36 +264,36 @@ router = APIRouter(
 
 @router.get("/query", openapi_extra=QUERY.described())
 @router.post("/query", name="query_form", openapi_extra=QUERY.described(True))
-async def query(asked: Asked) -> Response:
+async def query(received: Received) -> Response:
     """An expression at one time; `query`, `time`, `timeout`, `limit`."""
-    return await _answer(asked, "query", QUERY)
+    return await _answer(received, "query", QUERY)
 
 
 @router.get("/query_range", openapi_extra=QUERY_RANGE.described())
 @router.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.described(True))
-async def query_range(asked: Asked) -> Response:
+async def query_range(received: Received) -> Response:
     """An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."""
-    return await _answer(asked, "query_range", QUERY_RANGE)
+    return await _answer(received, "query_range", QUERY_RANGE)
 
 
 @router.get("/series", openapi_extra=SERIES.described())
 @router.post("/series", name="series_form", openapi_extra=SERIES.described(True))
-async def series(asked: Asked) -> Response:
+async def series(received: Received) -> Response:
     """Label sets of series; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(asked, "series", SERIES)
+    return await _answer(received, "series", SERIES)
 
 
 @router.get("/labels", openapi_extra=LABELS.described())
 @router.post("/labels", name="labels_form", openapi_extra=LABELS.described(True))
-async def labels(asked: Asked) -> Response:
+async def labels(received: Received) -> Response:
     """Names of labels; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(asked, "labels", LABELS)
+    return await _answer(received, "labels", LABELS)
 
 
 @router.get("/label/{name}/values", openapi_extra=LABELS.described())
-async def label_values(asked: Asked, name: str) -> Response:
+async def label_values(received: Received, name: str) -> Response:
     """Values of a label; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(asked, f"label/{label_name(name)}/values", LABELS)
+    return await _answer(received, f"label/{label_name(name)}/values", LABELS)
 
 
 @router.get("/status/buildinfo")
@@ -293,10 +306,11 @@ _METADATA = frozenset({"metric", "limit", "limit_per_metric"})
 
 
 @router.get("/metadata", openapi_extra=described(_METADATA, frozenset(), form=False))
-async def metadata(asked: Asked) -> dict[str, Any]:
+async def metadata(received: Received) -> dict[str, Any]:
     """Type, help and unit of our own metrics; for viewers and admins of all there are."""
-    services, asker, pairs = asked
-    params = read(pairs, _METADATA).values
+    services = received.services
+    asker = await run_in_threadpool(received.asker)
+    params = received.asked(_METADATA).values
     if (tsdb := services.tsdb) is None:
         return _success({})
     form = [("metric", params["metric"])] if "metric" in params else []
@@ -306,7 +320,7 @@ async def metadata(asked: Asked) -> dict[str, Any]:
             return tsdb.ask("metadata", form, services.settings.gate.timeout)
 
     try:
-        answer = await tsdb.turns.run(asker.identity.who(), work)
+        answer = await tsdb.turns.run(_who(asker), work)
     except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on it
         return _success({})
     found = known_metrics(answer, asker.access.everything, params.get("limit_per_metric"))

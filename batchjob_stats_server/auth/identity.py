@@ -15,6 +15,7 @@ from starlette.requests import HTTPConnection
 
 from batchjob_stats_db.database import sessions, tokens
 from batchjob_stats_db.database.access import EVERYTHING, Access, of_user
+from batchjob_stats_db.database.engine import Reading, connected_when_needed
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.auth import audit, peers
 from batchjob_stats_server.auth.certificates import InvalidCertificate
@@ -43,7 +44,9 @@ def _throttle(services: Services, known: Principal) -> None:
         raise too_fast(wait)
 
 
-def _believed(request: Request, services: Services, later: BackgroundTasks) -> Principal:
+def _believed(
+    request: Request, services: Services, later: BackgroundTasks, db: Reading
+) -> Principal:
     auth = services.settings.auth
     bearers = [
         value.partition(" ")[2].strip()
@@ -60,16 +63,16 @@ def _believed(request: Request, services: Services, later: BackgroundTasks) -> P
     if shown:
         return _shown(request, services, shown)
     if bearers:
-        return _bearer(request, services, bearers[0], later)
+        return _bearer(request, services, bearers[0], later, db)
     # A browser may send the cookie with requests that another site causes, so a request with it may
     # read. It may change things only from our own pages, whose Origin TrustedHosts has checked;
     # with a token, only from the page of tokens.
     text = request.cookies.get(cookie_name(request), "")
     reads, form = request.method in _READING, "origin" in request.headers
     if text.startswith(sessions.PREFIX) and (reads or form):
-        return _in_session(request, services, text)
+        return _in_session(request, services, text, db)
     if text and (reads or (form and f"{request.scope['path']}/".startswith(TOKEN_PAGE))):
-        return _bearer(request, services, text, later)._replace(via="cookie")
+        return _bearer(request, services, text, later, db)._replace(via="cookie")
     raise _refused(services, request, "none", "expected a token, or a user named by a proxy")
 
 
@@ -100,14 +103,15 @@ def cookie_name(request: HTTPConnection) -> str:
     return f"batchjob-{(request.scope.get('server') or ('', 0))[1]}"
 
 
-def _bearer(request: Request, services: Services, text: str, later: BackgroundTasks) -> Principal:
+def _bearer(
+    request: Request, services: Services, text: str, later: BackgroundTasks, db: Reading
+) -> Principal:
     own = services.process_token
     if own and hmac.compare_digest(text.encode(), own.text.encode()):
         return Principal(own.user, own.role, "process", makes_tokens=own.makes_tokens)
     now = int(services.clock())
-    with services.reader.connect() as db:
-        token = tokens.find(db, text, now)
-        line = tokens.line(db, token) if token else []
+    token = tokens.find(db(), text, now)
+    line = tokens.line(db(), token) if token else []
     if token is None or not line:
         raise _refused(services, request, "token", "the token is unknown, revoked or expired")
     try:
@@ -169,9 +173,8 @@ def _named_person(services: Services, user: str, via: Via) -> Principal:
     return Principal(user, role, via, auth.cluster)
 
 
-def _in_session(request: Request, services: Services, text: str) -> Principal:
-    with services.reader.connect() as db:
-        session = sessions.find(db, text, int(services.clock()))
+def _in_session(request: Request, services: Services, text: str, db: Reading) -> Principal:
+    session = sessions.find(db(), text, int(services.clock()))
     if session is None or services.provider is None:
         raise _refused(services, request, "session", "the session has ended")
     return _named_person(services, session.username, "session")
@@ -194,20 +197,28 @@ class Asker(NamedTuple):
     access: Access
 
 
-async def asker(request: Request, later: BackgroundTasks) -> Asker:
-    """Both in one thread: passing work to a thread costs as much as the look-up."""
-    if (known := getattr(request.state, "asker", None)) is not None:
-        return cast(Asker, known)
-    services: Services = request.app.state.services
+def identified(request: Request, services: Services, later: BackgroundTasks) -> Asker:
+    """Who asks, and what they may see; in a thread, with one connection to the database.
+
+    Raises Problem.
+    """
 
     def make() -> Asker:
-        known = _believed(request, services, later)
-        return Asker(known, _access(services, known))
+        with connected_when_needed(services.reader) as db:
+            known = _believed(request, services, later, db)
+            return Asker(known, _access(services, known, db))
 
-    made = await run_in_threadpool(services.threads.short, make)
+    made = services.threads.short(make)
     _throttle(services, made.identity)
     request.state.asker = made
     return made
+
+
+async def asker(request: Request, later: BackgroundTasks) -> Asker:
+    """The same for a dependency; once in a request."""
+    if (known := getattr(request.state, "asker", None)) is not None:
+        return cast(Asker, known)
+    return await run_in_threadpool(identified, request, request.app.state.services, later)
 
 
 async def known_if_any(request: Request) -> Principal | None:
@@ -234,7 +245,8 @@ Caller = Annotated[Access, Depends(_rights)]
 def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
     if peers.within(request.scope, services.settings.web.metrics_from):
         return
-    known = _believed(request, services, later)
+    with connected_when_needed(services.reader) as db:
+        known = _believed(request, services, later, db)
     _throttle(services, known)
     if known.role is TokenRole.USER or known.clusters:
         raise Problem(
@@ -247,16 +259,13 @@ def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
 Scraper = Annotated[None, Depends(_scraper)]
 
 
-def _access(services: Services, known: Principal) -> Access:
+def _access(services: Services, known: Principal, db: Reading) -> Access:
     if known.role is not TokenRole.USER:
         return Access(clusters=known.clusters) if known.clusters else EVERYTHING
     auth = services.settings.auth
     level = auth.slurm_admins.replace("none", "")
     more = accounts_of(auth, services.groups.of(known.user), known.clusters)
-    with services.reader.connect() as db:
-        parts = [
-            of_user(db, known.user, cluster, level, more) for cluster in known.clusters or ("",)
-        ]
+    parts = [of_user(db(), known.user, cluster, level, more) for cluster in known.clusters or ("",)]
     return Access(
         tuple(user for part in parts for user in part.users),
         tuple(account for part in parts for account in part.accounts),

@@ -99,3 +99,70 @@ def test_who_leaves_gives_up_the_place():
         assert turns.questions() == 2
 
     run(scenario)
+
+
+def as_user(turns, database, who):
+    """A request of somebody who is identified first."""
+    return turns.run_as(lambda: who, str, lambda asker: database.work(asker)())
+
+
+async def until(condition):
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.sleep(0.001)
+
+
+def test_a_request_is_identified_and_answered_in_one_thread():
+    async def scenario(turns, database, ask):
+        threads = await turns.run_as(
+            threading.get_ident, str, lambda asker: (asker, threading.get_ident())
+        )
+        assert len(set(threads)) == 1
+
+    run(scenario)
+
+
+def test_one_who_is_identified_in_the_same_thread_leaves_places_to_others_too():
+    async def scenario(turns, database, ask):
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(as_user, turns, database, "alice")
+            await until(lambda: turns.questions() == 20 and turns.asked() == 2)
+            assert database.begun == ["alice"] * 2
+            group.start_soon(as_user, turns, database, "bob")
+            await until(lambda: "bob" in database.begun)
+            assert database.begun == ["alice"] * 2 + ["bob"]
+            for number in range(1, 10):
+                database.end(1)
+                await until(lambda number=number: len(database.begun) >= 3 + number - 1)
+                assert turns.asked() <= 3
+            database.end(1000)
+        assert database.begun.count("alice") == 20
+
+    run(scenario)
+
+
+def test_who_cannot_be_identified_is_told_even_if_all_places_are_taken():
+    def nobody():
+        raise LookupError("nobody")
+
+    async def scenario(turns, database, ask):
+        for taken in range(2):
+            with pytest.raises(LookupError):
+                await turns.run_as(nobody, str, lambda _: None)
+            await ask(f"user{taken}", 1)
+
+    run(scenario, concurrent=1)
+
+
+def test_who_is_identified_and_leaves_gives_up_the_place():
+    async def scenario(turns, database, ask):
+        await ask("alice", 2)
+        with anyio.move_on_after(0.05):
+            await as_user(turns, database, "alice")
+        assert turns.questions() == 2
+        database.end(2)
+        await until(lambda: turns.questions() == 0)
+        await turns.run_as(lambda: "alice", str, lambda _: None)
+
+    run(scenario)
