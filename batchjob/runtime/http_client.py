@@ -14,7 +14,7 @@ import time
 import urllib.parse
 import urllib.request
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from batchjob.runtime.reason import reason
@@ -109,13 +109,16 @@ class HttpServer:
         self,
         url: str,
         headers: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] = trust,
         connections: int = 1,
     ) -> None:
-        """`headers`: for every request. `connections`: how many stay open while nobody asks."""
+        """`headers`: for every request. `connections`: how many stay open while nobody asks.
+
+        `tls` is called for each new connection, since certificates are renewed.
+        """
         self._place = _place(url)
         self._headers = headers or {}
-        self._tls = trust() if self._place.encrypted and tls is None else tls
+        self._tls = tls
         self._most = connections
         self._idle: list[_Connection] = []
         weakref.finalize(self, _close_all, self._idle)
@@ -135,7 +138,8 @@ class HttpServer:
                 kept.sock.give_up = give_up
                 with contextlib.suppress(ConnectionResetError, BrokenPipeError):
                     return self._ask(kept, method, path, sent, body, limit)
-            made = _Connection(self._place, self._tls, None, give_up)
+            tls = self._tls() if self._place.encrypted else None
+            made = _Connection(self._place, tls, None, give_up)
             return self._ask(made, method, path, sent, body, limit)
 
     def close(self) -> None:

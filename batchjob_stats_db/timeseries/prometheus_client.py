@@ -1,11 +1,15 @@
 """A client of a Prometheus-compatible HTTP API, with limits on its answers."""
 
 import base64
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlencode, urlsplit
 
 from batchjob.runtime.http_client import FetchError, HttpServer, trust
+from batchjob.runtime.reason import reason
+from batchjob.runtime.settings import SettingsError
 
 _SHORT = 2000  # characters of a query that fits into a URL for any server and proxy
 _PATIENCE_SECONDS = 2.0  # in addition to the server's own timeout for a query
@@ -51,6 +55,7 @@ class PrometheusClient:
     """
 
     def __init__(self, endpoint: Endpoint, connections: int = 1) -> None:
+        """Raises SettingsError if a certificate cannot be read."""
         self._endpoint = endpoint
         self._server = _server(endpoint, connections)
         self._base = f"{urlsplit(endpoint.url).path.rstrip('/')}/api/v1"
@@ -94,9 +99,20 @@ def _server(endpoint: Endpoint, connections: int) -> HttpServer:
         headers["Authorization"] = f"Basic {base64.b64encode(both).decode()}"
     if endpoint.token:
         headers["Authorization"] = f"Bearer {endpoint.token}"
-    tls = None
+    tls = partial(_trust, endpoint)
     if urlsplit(endpoint.url).scheme == "https":
-        tls = trust(endpoint.ca_file)
-        if endpoint.cert_file:
-            tls.load_cert_chain(endpoint.cert_file, endpoint.key_file or None)
+        tls()  # so that a wrong file is found when the program starts
     return HttpServer(endpoint.url, headers, tls, connections)
+
+
+def _trust(endpoint: Endpoint) -> ssl.SSLContext:
+    try:
+        context = trust(endpoint.ca_file)
+    except OSError as error:
+        raise SettingsError(f"tsdb.ca-file: {endpoint.ca_file}: {reason(error)}") from error
+    if endpoint.cert_file:
+        try:
+            context.load_cert_chain(endpoint.cert_file, endpoint.key_file or None)
+        except OSError as error:
+            raise SettingsError(f"tsdb.cert-file: {endpoint.cert_file}: {reason(error)}") from error
+    return context
