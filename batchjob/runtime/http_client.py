@@ -102,8 +102,8 @@ def fetch(
             return connection.ask(method, place.path, headers or {}, body, limit)
 
 
-class HttpServer:
-    """One server, to which connections stay open for further requests; for several threads."""
+class HttpSession:
+    """Requests to one server, over connections that stay open; for several threads."""
 
     def __init__(
         self,

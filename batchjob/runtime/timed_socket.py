@@ -23,7 +23,7 @@ class TimedSocket:
 
     def makefile(self, *_: Any) -> io.BufferedReader:
         """A reader of what the peer sends."""
-        return io.BufferedReader(_Reader(self, self._raw))
+        return io.BufferedReader(_TimedReader(self, self._raw))
 
     def sendall(self, text: bytes) -> None:
         """Send all of it."""
@@ -53,7 +53,7 @@ class TimedSocket:
         self._raw.close()
 
 
-class _Reader(io.RawIOBase):
+class _TimedReader(io.RawIOBase):
     """The bytes that arrive in time; the socket stays open until this is closed, too."""
 
     def __init__(self, timed: TimedSocket, raw: socket.socket) -> None:

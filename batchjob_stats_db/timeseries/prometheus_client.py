@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlencode, urlsplit
 
-from batchjob.runtime.http_client import FetchError, HttpServer, trust
+from batchjob.runtime.http_client import FetchError, HttpSession, trust
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 
@@ -57,7 +57,7 @@ class PrometheusClient:
     def __init__(self, endpoint: Endpoint, connections: int = 1) -> None:
         """Raises SettingsError if a certificate cannot be read."""
         self._endpoint = endpoint
-        self._server = _server(endpoint, connections)
+        self._session = _session(endpoint, connections)
         self._base = f"{urlsplit(endpoint.url).path.rstrip('/')}/api/v1"
 
     def ask(self, path: str, form: Iterable[tuple[str, str]], timeout: float) -> tuple[int, bytes]:
@@ -71,7 +71,7 @@ class PrometheusClient:
         # the body of a POST are sent separately, and the server starts only when the body arrives.
         get = path.startswith(("label/", "metadata")) or len(text) <= _SHORT
         try:
-            reply = self._server.request(
+            reply = self._session.request(
                 "GET" if get else "POST",
                 f"{target}?{text}" if get and text else target,
                 headers={} if get else {"Content-Type": "application/x-www-form-urlencoded"},
@@ -89,10 +89,10 @@ class PrometheusClient:
 
     def close(self) -> None:
         """Close idle connections."""
-        self._server.close()
+        self._session.close()
 
 
-def _server(endpoint: Endpoint, connections: int) -> HttpServer:
+def _session(endpoint: Endpoint, connections: int) -> HttpSession:
     headers = dict(endpoint.headers or {})
     if endpoint.username:
         both = f"{endpoint.username}:{endpoint.password}".encode()
@@ -102,7 +102,7 @@ def _server(endpoint: Endpoint, connections: int) -> HttpServer:
     tls = partial(_trust, endpoint)
     if urlsplit(endpoint.url).scheme == "https":
         tls()  # so that a wrong file is found when the program starts
-    return HttpServer(endpoint.url, headers, tls, connections)
+    return HttpSession(endpoint.url, headers, tls, connections)
 
 
 def _trust(endpoint: Endpoint) -> ssl.SSLContext:

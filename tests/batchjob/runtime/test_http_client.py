@@ -6,7 +6,7 @@ import time
 import pytest
 import trustme
 
-from batchjob.runtime.http_client import FetchError, HttpServer, fetch, trust
+from batchjob.runtime.http_client import FetchError, HttpSession, fetch, trust
 
 
 class Raw:
@@ -203,7 +203,7 @@ def asked(server, path="/"):
 
 def test_a_connection_is_used_again(serving):
     served = serving(OK, OK)  # accepts one connection only
-    server = HttpServer(f"http://127.0.0.1:{served.port}", {"X-Scope-OrgID": "site"})
+    server = HttpSession(f"http://127.0.0.1:{served.port}", {"X-Scope-OrgID": "site"})
     assert [asked(server, path).json() for path in ("/a", "/b")] == [{}, {}]
     assert served.received[1].startswith(b"GET /b HTTP/1.1\r\n")
     assert b"X-Scope-OrgID: site\r\n" in served.received[1]
@@ -239,7 +239,7 @@ class Closing:
 @pytest.mark.parametrize("when", ["idle", "asked again"])
 def test_a_connection_that_the_server_closed_is_made_again(when):
     served = Closing(when)
-    server = HttpServer(f"http://127.0.0.1:{served.port}")
+    server = HttpSession(f"http://127.0.0.1:{served.port}")
     assert asked(server).status == 200
     if when == "idle":
         served.closed.acquire()
@@ -250,7 +250,7 @@ def test_a_connection_that_the_server_closed_is_made_again(when):
 
 def test_an_answer_that_was_too_large_does_not_stay_in_the_connection(serving):
     served = serving(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"a" * 300)
-    server = HttpServer(f"http://127.0.0.1:{served.port}")
+    server = HttpSession(f"http://127.0.0.1:{served.port}")
     with pytest.raises(FetchError, match="more than 100 bytes"):
         asked(server)
     with pytest.raises(FetchError, match=str(served.port)):
