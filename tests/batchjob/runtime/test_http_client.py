@@ -9,17 +9,28 @@ import trustme
 from batchjob.runtime.http_client import FetchError, HttpSession, fetch, trust
 
 
-class Raw:
+class Listening:
+    """A server in a thread."""
+
+    def __init__(self):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self):
+        self._thread.join()
+        self._listener.close()
+
+
+class Raw(Listening):
     """A server that sends the same bytes to everybody, and remembers what it was sent."""
 
     def __init__(self, *answers, tls=None):
         self.answers = answers
         self.received = []
         self._tls = tls
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        super().__init__()
 
     def _serve(self):
         connection, _ = self._listener.accept()
@@ -31,10 +42,6 @@ class Raw:
                 self.received.append(connection.recv(65536))
                 connection.sendall(answer)
             connection.close()
-
-    def close(self):
-        self._thread.join()
-        self._listener.close()
 
 
 @pytest.fixture
@@ -140,15 +147,12 @@ def test_no_proxy_is_honoured(serving, monkeypatch):
     assert fetch(f"http://127.0.0.1:{server.port}/", proxies=True).status == 200
 
 
-class Dripping:
+class Dripping(Listening):
     """A server that sends a beginning and then one byte after the other, for ever."""
 
     def __init__(self, beginning):
         self._beginning = beginning
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        super().__init__()
 
     def _serve(self):
         connection, _ = self._listener.accept()
@@ -161,10 +165,6 @@ class Dripping:
                     time.sleep(0.01)
             except OSError:
                 return
-
-    def close(self):
-        self._thread.join()
-        self._listener.close()
 
 
 @pytest.mark.parametrize(
@@ -210,16 +210,13 @@ def test_a_connection_is_used_again(serving):
     server.close()
 
 
-class Closing:
+class Closing(Listening):
     """A server that closes each connection: before the next request, or when it arrives."""
 
     def __init__(self, when):
         self._when = when
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
         self.closed = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        super().__init__()
 
     def _serve(self):
         for _ in range(2):
@@ -230,10 +227,6 @@ class Closing:
                 if self._when == "asked again":
                     connection.recv(65536)
             self.closed.release()
-
-    def close(self):
-        self._thread.join()
-        self._listener.close()
 
 
 @pytest.mark.parametrize("when", ["idle", "asked again"])
