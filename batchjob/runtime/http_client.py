@@ -148,7 +148,7 @@ class HttpSession:
         _close_all(self._idle)
 
     def _kept(self) -> "_Connection | None":
-        """A connection that is still open, in a thread that alone uses it."""
+        """An open connection, removed from the list so that no other thread uses it."""
         while True:
             try:
                 kept = self._idle.pop()

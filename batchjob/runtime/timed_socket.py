@@ -1,4 +1,4 @@
-"""A connection whose use must end at a moment.
+"""A socket with a deadline for all that is done with it.
 
 Time-outs of the standard library and of `requests` restart with every byte, so a server that sends
 one byte per second would hold them for ever.

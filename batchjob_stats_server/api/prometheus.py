@@ -168,7 +168,7 @@ def _decoded(body: bytes) -> str:
 
 
 class GateRequest(NamedTuple):
-    """A query, of which nothing has been looked at yet."""
+    """A request whose sender and parameters have not been checked yet."""
 
     services: Services
     request: Request
