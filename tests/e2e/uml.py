@@ -24,6 +24,7 @@ from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 KERNEL = "linux.uml"
+PTRACE = Path(__file__).with_name("uml_ptrace.c")
 DISK_BYTES = 64 << 20
 
 # A second loopback address: with 127.0.0.1 alone getaddrinfo(AI_ADDRCONFIG) finds nothing.
@@ -70,19 +71,27 @@ def run(
     disk = out / "disk"
     with disk.open("wb") as file:
         file.truncate(disk_bytes)
+    preload = _compiled(PTRACE, out)
     # HOME: the kernel keeps its console socket below ~/.uml. TMPDIR: it maps its memory from there.
     with tempfile.TemporaryDirectory(prefix="uml-") as home:
         argv = [
             KERNEL, f"mem={memory}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
             f"init={init}", f"ubd0={disk}", "con=null", "con0=fd:0,fd:1", "quiet",
         ]  # fmt: skip
-        console = _console(argv, {**os.environ, "HOME": home, "TMPDIR": "/dev/shm"}, timeout)
+        environ = {"HOME": home, "TMPDIR": "/dev/shm", "LD_PRELOAD": str(preload)}
+        console = _console(argv, {**os.environ, **environ}, timeout)
     report = out / "report.json"
     if not report.exists():
         log = out / "log"
         text = log.read_text(errors="replace") if log.exists() else console.decode(errors="replace")
         raise AssertionError(f"{module} left no report: {text[-6000:]}")
     return json.loads(report.read_text())
+
+
+def _compiled(source: Path, folder: Path) -> Path:
+    library = folder / f"{source.stem}.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    return library
 
 
 def _console(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> bytes:
@@ -101,4 +110,7 @@ def _console(argv: Sequence[str], environ: Mapping[str, str], timeout: float) ->
 
 def missing() -> str:
     """Why it cannot be had on this machine, or nothing."""
-    return "" if shutil.which(KERNEL) else f"not installed: {KERNEL} (package user-mode-linux)"
+    for program, package in ((KERNEL, "user-mode-linux"), ("cc", "gcc")):
+        if not shutil.which(program):
+            return f"not installed: {program} (package {package})"
+    return ""
