@@ -7,23 +7,25 @@ write) is not found.
 
 import itertools
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 
 import sqlalchemy as sa
-from fastapi import APIRouter, BackgroundTasks, Depends, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 
 from batchjob import __version__
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
+from batchjob_stats_db.database.engine import Reading, connected_when_needed
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.prometheus_errors import PrometheusError
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Asker, Caller, identified
+from batchjob_stats_server.auth.identity import Asker, Asking, Caller, identified
 from batchjob_stats_server.promql.backend import Rejected
 from batchjob_stats_server.promql.confinement import Confinement
 from batchjob_stats_server.promql.metadata import known_metrics
@@ -167,6 +169,17 @@ def _decoded(body: bytes) -> str:
         raise Malformed("expected a form, whose characters are all ASCII") from None
 
 
+class Querier(NamedTuple):
+    """The caller, and the series that they may read."""
+
+    asker: Asker
+    own: Confinement
+
+    def who(self) -> Hashable:
+        """Whose request it is, for the queue."""
+        return self.asker.identity.who()
+
+
 class GateRequest(NamedTuple):
     """A request whose sender and parameters have not been checked yet."""
 
@@ -175,43 +188,71 @@ class GateRequest(NamedTuple):
     later: BackgroundTasks
     body: bytes
 
-    def asker(self) -> Asker:
-        """Who asks; in a thread."""
-        return identified(self.request, self.services, self.later)
+    def querier(self) -> Querier:
+        """Who asks; in a thread. Raises Problem."""
+        return self.services.threads.short(self._identified)
+
+    def _identified(self) -> Querier:
+        with connected_when_needed(self.services.reader) as db:
+            asker = identified(self.request, self.services, self.later, db)
+            return Querier(asker, Confinement.of(asker.access, _clusters(asker.access, db)))
 
     def asked(self, names: frozenset[str]) -> PrometheusParams:
         """The parameters; raises Malformed."""
         return read(_pairs(self.request, self.body), names)
 
 
-async def _received(request: Request, later: BackgroundTasks) -> GateRequest:
-    """One dependency, since each costs FastAPI some time in every request."""
-    return GateRequest(request.app.state.services, request, later, await request.body())
+async def _received(request: Request) -> GateRequest:
+    services: Services = request.app.state.services
+    return GateRequest(services, request, BackgroundTasks(), await request.body())
 
 
-Received = Annotated[GateRequest, Depends(_received)]
+_CLUSTERS = sa.select(schema.cluster.c.name)
 
 
-def _note(asker: Asker, own: Confinement, asked: PrometheusParams, path: str) -> None:
+def _clusters(access: Access, db: Reading) -> Iterable[str]:
+    """Names of all clusters, if the caller has a login on each."""
+    return [] if all(login.cluster for login in access.users) else db().scalars(_CLUSTERS)
+
+
+class QueryRoute(APIRoute):
+    """A route whose function takes the request itself, and the parts of its path.
+
+    Dashboards send many queries, each of them short, and FastAPI's dependencies would take a
+    tenth of the time of one.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The function, called with nothing else."""
+
+        async def handle(request: Request) -> Response:
+            return cast(Response, await self.endpoint(request, **request.path_params))
+
+        return handle
+
+
+def _note(querier: Querier, asked: PrometheusParams, path: str) -> None:
     """Write to the audit log if series of other users may be in the answer."""
-    if own.is_everybodys() or asker.identity.on_behalf:
+    identity = querier.asker.identity
+    if querier.own.is_everybodys() or identity.on_behalf:
         texts = [asked.values["query"]] if "query" in asked.values else list(asked.match)
         about = f" for {shown(' '.join(texts))}" if texts else ""
-        audit.did(asker.identity, f"asked PromQL {path}{about}")
+        audit.did(identity, f"asked PromQL {path}{about}")
 
 
-async def _answer(received: GateRequest, path: str, kind: PrometheusEndpoint) -> Response:
+async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Response:
+    received = await _received(request)
     services = received.services
     tsdb, options = services.tsdb, services.settings.gate
     if tsdb is None:
-        await run_in_threadpool(received.asker)  # a stranger learns nothing of the configuration
+        # Identified all the same: a stranger learns nothing of the configuration.
+        await run_in_threadpool(received.querier)
         raise Unavailable("no time series database is configured")
 
-    def work(asker: Asker) -> bytes:
+    def work(querier: Querier) -> bytes:
         asked = received.asked(kind.parameters)
-        own = Confinement.of(asker.access, _clusters(services, asker.access))
-        form = kind.form(Question(asked, own, services.clock(), options.limits()))
-        _note(asker, own, asked, path)
+        form = kind.form(Question(asked, querier.own, services.clock(), options.limits()))
+        _note(querier, asked, path)
         # To Prometheus, 0 means no limit.
         series = min(asked.values.get("limit") or options.series, options.series)
         timeout = min(asked.values.get("timeout", options.timeout), options.timeout)
@@ -219,14 +260,13 @@ async def _answer(received: GateRequest, path: str, kind: PrometheusEndpoint) ->
         if "timeout" in kind.parameters:
             extra.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
         with services.metrics.tsdb(path.partition("/")[0]):
-            return _with_infos(tsdb.ask(path, form + extra, timeout), own.told())
+            return _with_infos(tsdb.ask(path, form + extra, timeout), querier.own.told())
 
-    answer = await tsdb.turns.run_as(received.asker, _who, work)
-    return Response(answer, headers={"Cache-Control": "no-store"}, media_type="application/json")
-
-
-def _who(asker: Asker) -> Hashable:
-    return asker.identity.who()
+    answer = await tsdb.turns.run_as(received.querier, Querier.who, work)
+    return Response(
+        answer, headers={"Cache-Control": "no-store"}, media_type="application/json",
+        background=received.later,
+    )  # fmt: skip
 
 
 def _with_infos(answer: bytes, told: str) -> bytes:
@@ -240,17 +280,6 @@ def _with_infos(answer: bytes, told: str) -> bytes:
     return b'{"infos":' + json.dumps([told]).encode() + b"," + answer[1:]
 
 
-_CLUSTERS = sa.select(schema.cluster.c.name)
-
-
-def _clusters(services: Services, access: Access) -> list[str]:
-    """Names of all clusters, if the caller has a login on each."""
-    if all(login.cluster for login in access.users):
-        return []
-    with services.reader.connect() as db:
-        return list(db.scalars(_CLUSTERS))
-
-
 router = APIRouter(
     prefix=f"{PREFIX}/prometheus/api/v1",
     tags=["prometheus"],
@@ -260,40 +289,44 @@ router = APIRouter(
         for status in (400, 403, 422, 429, 503)
     },
 )
+_queries = APIRouter(route_class=QueryRoute)
 
 
-@router.get("/query", openapi_extra=QUERY.described())
-@router.post("/query", name="query_form", openapi_extra=QUERY.described(True))
-async def query(received: Received) -> Response:
+@_queries.get("/query", openapi_extra=QUERY.described())
+@_queries.post("/query", name="query_form", openapi_extra=QUERY.described(True))
+async def query(request: Request) -> Response:
     """An expression at one time; `query`, `time`, `timeout`, `limit`."""
-    return await _answer(received, "query", QUERY)
+    return await _answer(request, "query", QUERY)
 
 
-@router.get("/query_range", openapi_extra=QUERY_RANGE.described())
-@router.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.described(True))
-async def query_range(received: Received) -> Response:
+@_queries.get("/query_range", openapi_extra=QUERY_RANGE.described())
+@_queries.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.described(True))
+async def query_range(request: Request) -> Response:
     """An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."""
-    return await _answer(received, "query_range", QUERY_RANGE)
+    return await _answer(request, "query_range", QUERY_RANGE)
 
 
-@router.get("/series", openapi_extra=SERIES.described())
-@router.post("/series", name="series_form", openapi_extra=SERIES.described(True))
-async def series(received: Received) -> Response:
+@_queries.get("/series", openapi_extra=SERIES.described())
+@_queries.post("/series", name="series_form", openapi_extra=SERIES.described(True))
+async def series(request: Request) -> Response:
     """Label sets of series; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(received, "series", SERIES)
+    return await _answer(request, "series", SERIES)
 
 
-@router.get("/labels", openapi_extra=LABELS.described())
-@router.post("/labels", name="labels_form", openapi_extra=LABELS.described(True))
-async def labels(received: Received) -> Response:
+@_queries.get("/labels", openapi_extra=LABELS.described())
+@_queries.post("/labels", name="labels_form", openapi_extra=LABELS.described(True))
+async def labels(request: Request) -> Response:
     """Names of labels; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(received, "labels", LABELS)
+    return await _answer(request, "labels", LABELS)
 
 
-@router.get("/label/{name}/values", openapi_extra=LABELS.described())
-async def label_values(received: Received, name: str) -> Response:
+@_queries.get("/label/{name}/values", openapi_extra=LABELS.described())
+async def label_values(request: Request, name: str) -> Response:
     """Values of a label; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(received, f"label/{label_name(name)}/values", LABELS)
+    return await _answer(request, f"label/{label_name(name)}/values", LABELS)
+
+
+router.include_router(_queries)
 
 
 @router.get("/status/buildinfo")
@@ -306,11 +339,10 @@ _METADATA = frozenset({"metric", "limit", "limit_per_metric"})
 
 
 @router.get("/metadata", openapi_extra=described(_METADATA, frozenset(), form=False))
-async def metadata(received: Received) -> dict[str, Any]:
+async def metadata(asker: Asking, request: Request) -> dict[str, Any]:
     """Type, help and unit of our own metrics; for viewers and admins of all there are."""
-    services = received.services
-    asker = await run_in_threadpool(received.asker)
-    params = received.asked(_METADATA).values
+    services: Services = request.app.state.services
+    params = read(_pairs(request, await request.body()), _METADATA).values
     if (tsdb := services.tsdb) is None:
         return _success({})
     form = [("metric", params["metric"])] if "metric" in params else []
@@ -320,7 +352,7 @@ async def metadata(received: Received) -> dict[str, Any]:
             return tsdb.ask("metadata", form, services.settings.gate.timeout)
 
     try:
-        answer = await tsdb.turns.run(_who(asker), work)
+        answer = await tsdb.turns.run(asker.identity.who(), work)
     except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on it
         return _success({})
     found = known_metrics(answer, asker.access.everything, params.get("limit_per_metric"))

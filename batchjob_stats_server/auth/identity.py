@@ -197,19 +197,11 @@ class Asker(NamedTuple):
     access: Access
 
 
-def identified(request: Request, services: Services, later: BackgroundTasks) -> Asker:
-    """Who asks, and what they may see; in a thread, with one connection to the database.
-
-    Raises Problem.
-    """
-
-    def make() -> Asker:
-        with connected_when_needed(services.reader) as db:
-            known = _believed(request, services, later, db)
-            return Asker(known, _access(services, known, db))
-
-    made = services.threads.short(make)
-    _throttle(services, made.identity)
+def identified(request: Request, services: Services, later: BackgroundTasks, db: Reading) -> Asker:
+    """Who asks, and what they may see; in a thread. Raises Problem."""
+    known = _believed(request, services, later, db)
+    _throttle(services, known)
+    made = Asker(known, _access(services, known, db))
     request.state.asker = made
     return made
 
@@ -218,7 +210,13 @@ async def asker(request: Request, later: BackgroundTasks) -> Asker:
     """The same for a dependency; once in a request."""
     if (known := getattr(request.state, "asker", None)) is not None:
         return cast(Asker, known)
-    return await run_in_threadpool(identified, request, request.app.state.services, later)
+    services: Services = request.app.state.services
+
+    def identify() -> Asker:
+        with connected_when_needed(services.reader) as db:
+            return identified(request, services, later, db)
+
+    return await run_in_threadpool(services.threads.short, identify)
 
 
 async def known_if_any(request: Request) -> Principal | None:
