@@ -7,11 +7,12 @@ import socket
 import ssl
 from collections.abc import Hashable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from batchjob_stats_server.http.joined_writes import JoinedWrites
 from batchjob_stats_server.http.problems import MEDIA_TYPE, document
 from batchjob_stats_server.http.turns import RequestTurns, Turn
 
@@ -156,7 +157,7 @@ class Connection(StrictHttp):
         self, transport: asyncio.Transport
     ) -> None:
         """Record the peer; the time-out of the first request is that of any other."""
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport)))
         if self._dropped:
             transport.abort()
             return
