@@ -114,7 +114,7 @@ LEVELS = ("operator", "administrator")
 _association = schema.association.c
 _RIGHTS = sa.select(_association.cluster, _association.account, _association.role).where(
     _association.username == sa.bindparam("user"),
-    _association.role.in_(("coordinator", *LEVELS)),
+    _association.role != "member",
 )
 _TREE = sa.select(schema.account.c.cluster, schema.account.c.account, schema.account.c.parent)
 

@@ -5,15 +5,14 @@ not depend on the choice, except through `dialect.name` where SQL itself differs
 """
 
 import fcntl
-import functools
 import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
@@ -160,15 +159,25 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
     return engine
 
 
-Reading = Callable[[], Connection]
-"""Returns a connection, which is opened when it is first asked for."""
-
-
-@contextmanager
-def connected_when_needed(engine: Engine) -> Iterator[Reading]:
+class LazyConnection:
     """At most one connection for several look-ups; none if there are none."""
-    with ExitStack() as stack:
-        yield functools.cache(lambda: stack.enter_context(engine.connect()))
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._opened: Connection | None = None
+
+    def __call__(self) -> Connection:
+        """The connection, which is opened when it is first asked for."""
+        if self._opened is None:
+            self._opened = self._engine.connect()
+        return self._opened
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._opened is not None:
+            self._opened.close()
 
 
 def _never_write(raw: Any, _record: Any) -> None:

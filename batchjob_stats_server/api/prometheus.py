@@ -21,7 +21,7 @@ from fastapi.routing import APIRoute
 from batchjob import __version__
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.database.engine import Reading, connected_when_needed
+from batchjob_stats_db.database.engine import LazyConnection
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.prometheus_errors import PrometheusError
 from batchjob_stats_server.auth import audit
@@ -193,7 +193,7 @@ class GateRequest(NamedTuple):
         return self.services.threads.short(self._identified)
 
     def _identified(self) -> Querier:
-        with connected_when_needed(self.services.reader) as db:
+        with LazyConnection(self.services.reader) as db:
             asker = identified(self.request, self.services, self.later, db)
             return Querier(asker, Confinement.of(asker.access, _clusters(asker.access, db)))
 
@@ -210,7 +210,7 @@ async def _received(request: Request) -> GateRequest:
 _CLUSTERS = sa.select(schema.cluster.c.name)
 
 
-def _clusters(access: Access, db: Reading) -> Iterable[str]:
+def _clusters(access: Access, db: LazyConnection) -> Iterable[str]:
     """Names of all clusters, if the caller has a login on each."""
     return [] if all(login.cluster for login in access.users) else db().scalars(_CLUSTERS)
 
@@ -288,48 +288,44 @@ router = APIRouter(
         status: {"model": PrometheusError, "description": HTTPStatus(status).phrase}
         for status in (400, 403, 422, 429, 503)
     },
+    route_class=QueryRoute,
 )
-_queries = APIRouter(route_class=QueryRoute)
 
 
-@_queries.get("/query", openapi_extra=QUERY.described())
-@_queries.post("/query", name="query_form", openapi_extra=QUERY.described(True))
+@router.get("/query", openapi_extra=QUERY.described())
+@router.post("/query", name="query_form", openapi_extra=QUERY.described(True))
 async def query(request: Request) -> Response:
     """An expression at one time; `query`, `time`, `timeout`, `limit`."""
     return await _answer(request, "query", QUERY)
 
 
-@_queries.get("/query_range", openapi_extra=QUERY_RANGE.described())
-@_queries.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.described(True))
+@router.get("/query_range", openapi_extra=QUERY_RANGE.described())
+@router.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.described(True))
 async def query_range(request: Request) -> Response:
     """An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."""
     return await _answer(request, "query_range", QUERY_RANGE)
 
 
-@_queries.get("/series", openapi_extra=SERIES.described())
-@_queries.post("/series", name="series_form", openapi_extra=SERIES.described(True))
+@router.get("/series", openapi_extra=SERIES.described())
+@router.post("/series", name="series_form", openapi_extra=SERIES.described(True))
 async def series(request: Request) -> Response:
     """Label sets of series; `match[]`, `start`, `end`, `limit`."""
     return await _answer(request, "series", SERIES)
 
 
-@_queries.get("/labels", openapi_extra=LABELS.described())
-@_queries.post("/labels", name="labels_form", openapi_extra=LABELS.described(True))
+@router.get("/labels", openapi_extra=LABELS.described())
+@router.post("/labels", name="labels_form", openapi_extra=LABELS.described(True))
 async def labels(request: Request) -> Response:
     """Names of labels; `match[]`, `start`, `end`, `limit`."""
     return await _answer(request, "labels", LABELS)
 
 
-@_queries.get("/label/{name}/values", openapi_extra=LABELS.described())
+@router.get("/label/{name}/values", openapi_extra=LABELS.described())
 async def label_values(request: Request, name: str) -> Response:
     """Values of a label; `match[]`, `start`, `end`, `limit`."""
     return await _answer(request, f"label/{label_name(name)}/values", LABELS)
 
 
-router.include_router(_queries)
-
-
-@router.get("/status/buildinfo")
 def buildinfo(_: Caller) -> dict[str, Any]:
     """The version of PromQL that is understood, which Grafana asks for."""
     return _success({"version": "2.42.0", "revision": f"batchjob {__version__}"})
@@ -338,7 +334,6 @@ def buildinfo(_: Caller) -> dict[str, Any]:
 _METADATA = frozenset({"metric", "limit", "limit_per_metric"})
 
 
-@router.get("/metadata", openapi_extra=described(_METADATA, frozenset(), form=False))
 async def metadata(asker: Asking, request: Request) -> dict[str, Any]:
     """Type, help and unit of our own metrics; for viewers and admins of all there are."""
     services: Services = request.app.state.services
@@ -361,3 +356,10 @@ async def metadata(asker: Asking, request: Request) -> dict[str, Any]:
 
 def _success(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"status": "success", "data": data}
+
+
+router.add_api_route("/status/buildinfo", buildinfo, route_class_override=APIRoute)
+router.add_api_route(
+    "/metadata", metadata, route_class_override=APIRoute,
+    openapi_extra=described(_METADATA, frozenset(), form=False),
+)  # fmt: skip

@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 
 from batchjob_stats_db.database import sessions, tokens
 from batchjob_stats_db.database.access import EVERYTHING, Access, of_user
-from batchjob_stats_db.database.engine import Reading, connected_when_needed
+from batchjob_stats_db.database.engine import LazyConnection
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.auth import audit, peers
 from batchjob_stats_server.auth.certificates import InvalidCertificate
@@ -45,7 +45,7 @@ def _throttle(services: Services, known: Principal) -> None:
 
 
 def _believed(
-    request: Request, services: Services, later: BackgroundTasks, db: Reading
+    request: Request, services: Services, later: BackgroundTasks, db: LazyConnection
 ) -> Principal:
     auth = services.settings.auth
     bearers = [
@@ -104,7 +104,7 @@ def cookie_name(request: HTTPConnection) -> str:
 
 
 def _bearer(
-    request: Request, services: Services, text: str, later: BackgroundTasks, db: Reading
+    request: Request, services: Services, text: str, later: BackgroundTasks, db: LazyConnection
 ) -> Principal:
     own = services.process_token
     if own and hmac.compare_digest(text.encode(), own.text.encode()):
@@ -173,7 +173,7 @@ def _named_person(services: Services, user: str, via: Via) -> Principal:
     return Principal(user, role, via, auth.cluster)
 
 
-def _in_session(request: Request, services: Services, text: str, db: Reading) -> Principal:
+def _in_session(request: Request, services: Services, text: str, db: LazyConnection) -> Principal:
     session = sessions.find(db(), text, int(services.clock()))
     if session is None or services.provider is None:
         raise _refused(services, request, "session", "the session has ended")
@@ -197,7 +197,9 @@ class Asker(NamedTuple):
     access: Access
 
 
-def identified(request: Request, services: Services, later: BackgroundTasks, db: Reading) -> Asker:
+def identified(
+    request: Request, services: Services, later: BackgroundTasks, db: LazyConnection
+) -> Asker:
     """Who asks, and what they may see; in a thread. Raises Problem."""
     known = _believed(request, services, later, db)
     _throttle(services, known)
@@ -213,7 +215,7 @@ async def asker(request: Request, later: BackgroundTasks) -> Asker:
     services: Services = request.app.state.services
 
     def identify() -> Asker:
-        with connected_when_needed(services.reader) as db:
+        with LazyConnection(services.reader) as db:
             return identified(request, services, later, db)
 
     return await run_in_threadpool(services.threads.short, identify)
@@ -243,7 +245,7 @@ Caller = Annotated[Access, Depends(_rights)]
 def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
     if peers.within(request.scope, services.settings.web.metrics_from):
         return
-    with connected_when_needed(services.reader) as db:
+    with LazyConnection(services.reader) as db:
         known = _believed(request, services, later, db)
     _throttle(services, known)
     if known.role is TokenRole.USER or known.clusters:
@@ -257,7 +259,7 @@ def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
 Scraper = Annotated[None, Depends(_scraper)]
 
 
-def _access(services: Services, known: Principal, db: Reading) -> Access:
+def _access(services: Services, known: Principal, db: LazyConnection) -> Access:
     if known.role is not TokenRole.USER:
         return Access(clusters=known.clusters) if known.clusters else EVERYTHING
     auth = services.settings.auth
