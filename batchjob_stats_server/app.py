@@ -117,6 +117,8 @@ def make(services: Services) -> FastAPI:
         docs_url=None,  # that page loads scripts from another site; api/docs.py does not
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
+        # FastAPI would report requests to whatever OpenTelemetry finds in the environment.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.services = services
     openapi.install(app)

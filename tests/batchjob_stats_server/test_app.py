@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from fastapi.testclient import TestClient
 
 from batchjob_stats_db.database.tokens import TokenRole
@@ -80,3 +81,18 @@ def test_an_error_of_ours_is_a_problem_document(services, token):
     answer = asker.get("/broken")
     assert (answer.status_code, answer.json()["status"]) == (500, 500)
     assert "secret detail" not in answer.text
+
+
+def test_nothing_is_reported_to_opentelemetry(client, monkeypatch):
+    """FastAPI does so by itself if a library or the environment has configured OpenTelemetry."""
+    trace = pytest.importorskip("opentelemetry.trace")
+    asked = []
+
+    class Provider(trace.TracerProvider):
+        def get_tracer(self, *arguments, **named):
+            asked.append(arguments)
+            return trace.NoOpTracer()
+
+    monkeypatch.setattr(trace, "get_tracer_provider", Provider)
+    assert client.get("/-/healthy").status_code == 200
+    assert asked == []
