@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from batchjob.tracking.by_id import begin_work, end_work
     from batchjob.tracking.tracker import track
 
-_MODULES = {
+_MODULE_OF_NAME = {
     "track": "tracking.tracker",
     "begin_work": "tracking.by_id",
     "end_work": "tracking.by_id",
@@ -27,8 +27,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import the public functions on first use, so that importing the package stays cheap."""
-    if name not in _MODULES:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULE_OF_NAME[name]}"), name)

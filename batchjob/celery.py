@@ -24,12 +24,12 @@ from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import RUNS, data_directory
 from batchjob.local_runs.record import Run, RunFileError
 from batchjob.schedulers.states import JobState
-from batchjob.tracking.outcome import WorkOutcome, outcome_of, returned
-from batchjob.tracking.work import Work, first_record, put_on_record
+from batchjob.tracking.outcome import WorkOutcome, outcome_of_error, outcome_of_result
+from batchjob.tracking.work import Work, initial_record, record_end
 
 _NAMESPACE = uuid.UUID("6f1d3c5e-6f0e-4b7e-9a52-6d1f4b0c2a77")  # a random UUID
-_MOST_RETRIES = 10_000
-_OUTCOMES: dict[str | None, WorkOutcome] = {
+_MAX_RETRIES = 10_000
+_OUTCOMES_BY_STATE: dict[str | None, WorkOutcome] = {
     "IGNORED": WorkOutcome("success"),
     "REJECTED": WorkOutcome("failed", "rejected"),
 }
@@ -45,9 +45,9 @@ def follow(app: Celery, *, arguments: bool = False, data: str = "") -> None:
     follower = _Follower(app, arguments, data)
     handlers: dict[Any, Callable[..., None]] = {
         signals.task_prerun: follower.begin,
-        signals.task_retry: follower.retry,
-        signals.task_failure: follower.failure,
-        signals.task_revoked: follower.revoked,
+        signals.task_retry: follower.record_retry,
+        signals.task_failure: follower.record_failure,
+        signals.task_revoked: follower.record_revocation,
         signals.task_postrun: follower.end,
     }
     for signal, handler in handlers.items():
@@ -69,7 +69,7 @@ class _Follower:
         self._app = app
         self._arguments = arguments
         self._data = data
-        self._works: dict[str, Work] = {}
+        self._running: dict[str, Work] = {}
         self._outcomes: dict[str, WorkOutcome] = {}
 
     def begin(self, task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> None:
@@ -77,18 +77,18 @@ class _Follower:
         if task.app.main != self._app.main:
             return
         request = task.request
-        given: dict[str, Any] = {"args": args, "kwargs": kwargs} if self._arguments else {}
-        first = first_record(task.name, "celery", given, "celery")
+        parameters: dict[str, Any] = {"args": args, "kwargs": kwargs} if self._arguments else {}
+        run = initial_record(task.name, "celery", parameters, "celery")
         retries = int(request.retries or 0)
         soft_and_hard = [limit for limit in reversed(request.timelimit or ()) if limit]
-        first = first._replace(
+        run = run._replace(
             jobid=jobid_of(task_id, retries),
             record_id=task_id,
             workflow=self._workflow(request),
             restarts=retries,
             time_limit_seconds=int(min(soft_and_hard)) if soft_and_hard else None,
         )
-        self._works[task_id] = Work(first, self._data)
+        self._running[task_id] = Work(run, self._data)
 
     def _workflow(self, request: Any) -> str:
         """The workflow of a task: the first task of its chain, or its group.
@@ -101,68 +101,69 @@ class _Follower:
             return str(request.group)
         if root in ("", request.id):
             return request.id if request.chain or request.callbacks else ""
-        first = _last_attempt(data_directory(self._data) / RUNS, root)
-        return first.workflow or root if first is not None else root
+        root_run = _last_attempt(data_directory(self._data) / RUNS, root)
+        return root_run.workflow or root if root_run is not None else root
 
-    def retry(self, request: Any, reason: Any, **_: Any) -> None:
+    def record_retry(self, request: Any, reason: Any, **_: Any) -> None:
         """End this attempt: the task will be retried."""
         self._outcomes[request.id] = WorkOutcome("retry", str(reason))
 
-    def failure(self, task_id: str, exception: BaseException, **_: Any) -> None:
+    def record_failure(self, task_id: str, exception: BaseException, **_: Any) -> None:
         """End a failed attempt of this process, or of a worker process that has exited."""
-        if task_id in self._works:
-            self._outcomes[task_id] = _outcome(exception)
+        if task_id in self._running:
+            self._outcomes[task_id] = _outcome_of_exception(exception)
         else:
-            self._end_of_another(task_id, _outcome(exception))
+            self._end_killed_attempt(task_id, _outcome_of_exception(exception))
 
-    def revoked(self, request: Any, terminated: bool = False, **_: Any) -> None:
+    def record_revocation(self, request: Any, terminated: bool = False, **_: Any) -> None:
         """End an attempt that was revoked while it ran."""
         if terminated:
-            self._end_of_another(request.id, WorkOutcome("cancelled", "revoked"))
+            self._end_killed_attempt(request.id, WorkOutcome("cancelled", "revoked"))
 
     def end(self, task_id: str, state: str | None = None, retval: Any = None, **_: Any) -> None:
         """End an attempt of this process. Without a state, the process is being terminated."""
-        work = self._works.pop(task_id, None)
+        work = self._running.pop(task_id, None)
         outcome = self._outcomes.pop(task_id, None)
         if work is None:
             return
-        if outcome is None and state is None and self._ended_by_another(work.jobid):
-            work.leave()
+        if outcome is None and state is None and self._is_end_recorded(work.jobid):
+            work.stop_tracking()
         else:
-            told = returned(retval) if state == "SUCCESS" else _OUTCOMES.get(state, _WORKER_ENDED)
-            work.end(outcome or told)
+            if outcome is None and state == "SUCCESS":
+                outcome = outcome_of_result(retval)
+            work.end(outcome or _OUTCOMES_BY_STATE.get(state, _WORKER_ENDED))
 
-    def _ended_by_another(self, jobid: str) -> bool:
+    def _is_end_recorded(self, jobid: str) -> bool:
         """Whether the worker's main process has already written the end of this attempt."""
-        run = _read(data_directory(self._data) / RUNS / f"{jobid}.json")
-        return run is not None and not run.state.live
+        run = _read_run(data_directory(self._data) / RUNS / f"{jobid}.json")
+        return run is not None and not run.state.is_live
 
-    def _end_of_another(self, task_id: str, outcome: WorkOutcome) -> None:
+    def _end_killed_attempt(self, task_id: str, outcome: WorkOutcome) -> None:
         """End the record of a process that was killed; its resource usage is unknown."""
         directory = data_directory(self._data) / RUNS
         run = _last_attempt(directory, task_id)
         if run is not None and run.state == JobState.RUNNING and run.node == os.uname().nodename:
-            put_on_record(run, outcome, directory.parent, max(0.0, time.time() - run.submit_time))
+            record_end(run, outcome, directory.parent, max(0.0, time.time() - run.submit_time))
 
 
-def _outcome(exception: BaseException) -> WorkOutcome:
+def _outcome_of_exception(exception: BaseException) -> WorkOutcome:
     if isinstance(exception, (SoftTimeLimitExceeded, TimeLimitExceeded)):
-        return WorkOutcome("timeout", outcome_of(exception).error)
-    return outcome_of(exception)
+        return WorkOutcome("timeout", outcome_of_error(exception).error)
+    return outcome_of_error(exception)
 
 
 def _last_attempt(directory: Path, task_id: str) -> Run | None:
-    found = None
-    for retries in range(_MOST_RETRIES):
+    last = None
+    for retries in range(_MAX_RETRIES):
         path = directory / f"{jobid_of(task_id, retries)}.json"
         if not path.exists():
             break
-        found = path
-    return None if found is None else _read(found)
+        last = path
+    return None if last is None else _read_run(last)
 
 
-def _read(path: Path) -> Run | None:
+def _read_run(path: Path) -> Run | None:
     try:
-        return run_files.decoded(run_files.read(path))
+        return run_files.decode_run(run_files.read(path))
     except (OSError, RunFileError):
         return None

@@ -4,32 +4,32 @@ import os
 import stat
 from typing import Any
 
-from batchjob.runtime.values import called, text
+from batchjob.runtime.values import text, with_metavar
 
-_LARGEST = 64 * 1024
-_OTHERS = stat.S_IROTH | stat.S_IWOTH
+_MAX_BYTES = 64 * 1024
+_OTHERS_READ_WRITE = stat.S_IROTH | stat.S_IWOTH
 
 
 class SecretFileError(ValueError):
     """A secret that cannot be used; the text names the file and what was expected."""
 
 
-@called("FILE")
+@with_metavar("FILE")
 def secret_file(value: Any) -> str:
-    """An option's path of such a file, refused at once where others may read or write it."""
+    """Parse the path of a secret file; refused at once if others may read or write it."""
     path = text(value)
     try:
         status = os.stat(path) if path else None
     except OSError:
         status = None  # the file may be created later; reading it reports the error otherwise
     if status:
-        _check(path, status)
+        _check_mode(path, status)
     return path
 
 
-@called("FILE")
+@with_metavar("FILE")
 def key_file(value: Any) -> str:
-    """An option's path of a private key (PEM), alone or with its certificates; the same."""
+    """Parse the path of a private key (PEM) with or without certificates; checked likewise."""
     path = text(value)
     if path:
         check_private_key(path)
@@ -54,38 +54,41 @@ def read_key(path: str) -> bytes:
     """
     try:
         with open(path, "rb") as file:
-            _check(path, os.fstat(file.fileno()))
-            content = file.read(_LARGEST + 1)
+            _check_mode(path, os.fstat(file.fileno()))
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise SecretFileError(f"{path}: {error.strerror}") from error
-    if len(content) > _LARGEST:
-        raise SecretFileError(f"{path}: expected at most {_LARGEST} bytes")
+    if len(content) > _MAX_BYTES:
+        raise SecretFileError(f"{path}: expected at most {_MAX_BYTES} bytes")
     return content
 
 
 def check_private_key(path: str) -> None:
-    """Raises SecretFileError where a file (PEM) has a key that others may read or write.
+    """Raise SecretFileError if a file (PEM) has a key that others may read or write.
 
-    A file that cannot be read is left to whoever needs it; so is one with certificates alone.
+    A file that cannot be read is no error here: whoever uses it reports that.
     """
     try:
         with open(path, "rb") as file:
-            status, content = os.fstat(file.fileno()), file.read(_LARGEST)
+            status, content = os.fstat(file.fileno()), file.read(_MAX_BYTES)
     except OSError:
         return
     if b"PRIVATE KEY-----" in content:
-        _check(path, status)
+        _check_mode(path, status)
 
 
-def _check(path: str, status: os.stat_result) -> None:
-    """A pipe or a device, as of a shell's <(command), has no mode that says anything."""
-    if stat.S_ISREG(status.st_mode) and status.st_mode & _OTHERS:
+def _check_mode(path: str, status: os.stat_result) -> None:
+    """Raise SecretFileError if others may read or write the file.
+
+    The mode of a pipe or a device, such as a shell's <(command), means nothing.
+    """
+    if stat.S_ISREG(status.st_mode) and status.st_mode & _OTHERS_READ_WRITE:
         raise SecretFileError(
-            f"{path}: every user of this machine can {_may(status.st_mode)} this secret"
+            f"{path}: every user of this machine can {_describe_access(status.st_mode)} this secret"
             f" (mode {stat.S_IMODE(status.st_mode):04o}); restrict it with `chmod o= {path}`"
         )
 
 
-def _may(mode: int) -> str:
+def _describe_access(mode: int) -> str:
     rights = ((stat.S_IROTH, "read"), (stat.S_IWOTH, "write"))
     return " and ".join(word for bit, word in rights if mode & bit)

@@ -2,7 +2,7 @@
 
 import sys
 
-from batchjob.runtime.home import expanded
+from batchjob.runtime.home import expand_home
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob_cli import manuals
@@ -10,15 +10,15 @@ from batchjob_cli import manuals
 
 def run(arguments: list[str]) -> int:
     """Print a completion script; the exit status. Raises SettingsError."""
-    made = Parser(
+    parser = Parser(
         prog="batchjob completion", allow_abbrev=False,
         description="Prints a completion script for a shell. "
         "For bash: eval \"$(batchjob completion bash)\".",
     )  # fmt: skip
-    made.add_argument("shell", choices=manuals.SHELLS)
-    made.add_argument("--program", choices=tuple(manuals.PROGRAMS), default="batchjob",
+    parser.add_argument("shell", choices=manuals.SHELLS)
+    parser.add_argument("--program", choices=tuple(manuals.PROGRAMS), default="batchjob",
                       help="program to complete (default: batchjob)")  # fmt: skip
-    given = made.parse_args(arguments)
+    given = parser.parse_args(arguments)
     module = manuals.PROGRAMS[given.program]
     sys.stdout.write(manuals.completions({given.program: module}, given.shell)[given.program])
     return 0
@@ -26,21 +26,21 @@ def run(arguments: list[str]) -> int:
 
 def manual(arguments: list[str]) -> int:
     """Print a manual page, or write all of them; the exit status. Raises SettingsError."""
-    made = Parser(
+    parser = Parser(
         prog="batchjob manual", allow_abbrev=False,
         description="Prints a manual page, for man -l -, or writes all pages into a directory.",
     )  # fmt: skip
-    made.add_argument("program", nargs="?", choices=tuple(manuals.PROGRAMS), default="batchjob",
+    parser.add_argument("program", nargs="?", choices=tuple(manuals.PROGRAMS), default="batchjob",
                       help="program to describe (default: batchjob)")  # fmt: skip
-    made.add_argument("--directory", default="", metavar="DIRECTORY",
+    parser.add_argument("--directory", default="", metavar="DIRECTORY",
                       help="write all pages there, such as ~/.local/share/man/man1")  # fmt: skip
-    given = made.parse_args(arguments)
+    given = parser.parse_args(arguments)
     if not given.directory:
         (text,) = manuals.manuals({given.program: manuals.PROGRAMS[given.program]}).values()
         sys.stdout.write(text)
         return 0
     try:
-        target = expanded(given.directory)
+        target = expand_home(given.directory)
         target.mkdir(parents=True, exist_ok=True)
         for name, text in manuals.manuals(manuals.PROGRAMS).items():
             (target / name).write_text(text, encoding="utf-8")

@@ -15,37 +15,39 @@ from batchjob.local_runs.record import TOMBSTONE, Run
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.problems import RefusedError
-from batchjob_cli.client.selection import one, parser
+from batchjob_cli.client.selection import find_run, run_parser
 
 
 def run(arguments: list[str]) -> int:
     """Delete one run, or all that have ended. Raises SettingsError."""
-    made = parser("delete", "Deletes a run: record, samples and output. It must have ended.", "?")
-    add = made.add_argument
+    parser = run_parser(
+        "delete", "Deletes a run: record, samples and output. It must have ended.", "?"
+    )
+    add = parser.add_argument
     add("--all-ended", action="store_true", help="delete all of your runs that have ended")
     add("--yes", "-y", action="store_true", help="do not ask for confirmation")
-    given = made.parse_args(arguments)
+    given = parser.parse_args(arguments)
     if (given.job is None) != given.all_ended:
         raise SettingsError("expected a JOB, or --all-ended")
     if given.server:
         if given.all_ended:
-            _ask(f"Delete all of your ended runs on {given.server}?", given.yes)
+            _confirm(f"Delete all of your ended runs on {given.server}?", given.yes)
         return remote_runs.delete(given)
     if given.job is not None:
-        data, chosen = one(given)
-        if chosen.state.live:
+        data, chosen = find_run(given)
+        if chosen.state.is_live:
             raise RefusedError(f"run {chosen.jobid} has not ended; end it with batchjob stop")
-        return _delete_all(data, [chosen])
+        return _delete_runs(data, [chosen])
     data = data_directory(given.data)
     own = [run for run in history.all_runs(data) if run.uid == os.geteuid()]
-    ended = [run for run in own if not run.state.live]
+    ended = [run for run in own if not run.state.is_live]
     if ended:
         word = "run that has" if len(ended) == 1 else "runs that have"
-        _ask(f"Delete {len(ended)} {word} ended, with samples and output?", given.yes)
-    return _delete_all(data, ended, f", {len(own) - len(ended)} skipped (not ended)")
+        _confirm(f"Delete {len(ended)} {word} ended, with samples and output?", given.yes)
+    return _delete_runs(data, ended, f", {len(own) - len(ended)} skipped (not ended)")
 
 
-def _ask(question: str, yes: bool) -> None:
+def _confirm(question: str, yes: bool) -> None:
     """Ask for confirmation on a terminal; raises SettingsError, RefusedError."""
     if yes:
         return
@@ -56,11 +58,11 @@ def _ask(question: str, yes: bool) -> None:
         raise RefusedError("nothing was deleted")
 
 
-def _delete_all(data: Path, runs: list[Run], more: str = "") -> int:
+def _delete_runs(data: Path, runs: list[Run], more: str = "") -> int:
     failed = 0
     for each in runs:
         try:
-            delete(data, each)
+            delete_run(data, each)
         except OSError as error:
             failed += 1
             where = error.filename or data
@@ -69,7 +71,7 @@ def _delete_all(data: Path, runs: list[Run], more: str = "") -> int:
     return 1 if failed else 0
 
 
-def delete(data: Path, run: Run) -> None:
+def delete_run(data: Path, run: Run) -> None:
     """Delete a run that has ended; raises OSError."""
     (data / RUNS / f"{run.jobid}{TOMBSTONE}").touch(mode=0o600)
     for kind in (LOGS, SAMPLES):

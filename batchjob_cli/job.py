@@ -12,20 +12,25 @@ from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import local_zone
-from batchjob_cli.client.answer import good, rows_in
-from batchjob_cli.client.connect import Ask, parser, reachable_server, server
+from batchjob_cli.client.answer import parse_rows, require_success
+from batchjob_cli.client.connect import (
+    QueryFunction,
+    command_parser,
+    named_server,
+    reachable_server,
+)
 from batchjob_cli.client.problems import NotFoundError
-from batchjob_cli.client.table import add_zone, show
+from batchjob_cli.client.table import add_zone, print_text
 
-_NAMED = 10  # maximum jobs listed if several have the name
+_MAX_LISTED = 10  # maximum jobs listed if several have the name
 
 
 def run(arguments: list[str]) -> int:
     """Print the report; the exit status. Raises SettingsError."""
-    made = parser(
+    parser = command_parser(
         "job", "Shows what a job used, how efficiently it used its resources, and what to improve."
     )
-    add = made.add_argument
+    add = parser.add_argument
     add(
         "id",
         metavar="JOB",
@@ -38,70 +43,74 @@ def run(arguments: list[str]) -> int:
     add(
         "--script", action="store_true", help="print its batch script instead, if the site keeps it"
     )
-    add_zone(made)
-    given = made.parse_args(arguments)
+    add_zone(parser)
+    given = parser.parse_args(arguments)
     if not given.id.strip():
         raise SettingsError("JOB: expected an id or a name")
-    ask, jobid = reachable_server(given), _jobid(given)
+    query, jobid = reachable_server(given), _find_jobid(given)
     if given.script:
-        return _show_script(given.id, _scripts(given, ask, jobid))
-    text = _report(given, ask, jobid)
+        return _print_script(given.id, _query_scripts(given, query, jobid))
+    text = _query_report(given, query, jobid)
     if given.format in ("text", "markdown"):
-        show(text.rstrip("\n"))
+        print_text(text.rstrip("\n"))
     else:
         sys.stdout.write(text.rstrip("\n") + "\n")
     return 0
 
 
-def _report(given: argparse.Namespace, ask: Ask | None, jobid: str) -> str:
+def _query_report(given: argparse.Namespace, query: QueryFunction | None, jobid: str) -> str:
     """The formatted report; an unknown job id may be the name of a run on the server."""
     zone = "UTC" if given.zone else local_zone()
-    if ask is None:
+    if query is None:
         from batchjob_cli.client import local_job
 
         data = data_directory(given.data)
         return local_job.report(data, jobid, given.cluster, given.format, zone)
     parameters = _parameters(given) | {"format": given.format, "zone": zone}
-    answer = ask(f"jobs/{quote(jobid, safe='')}/report", parameters)
+    answer = query(f"jobs/{quote(jobid, safe='')}/report", parameters)
     if answer.status == HTTPStatus.NOT_FOUND and given.server:
-        named = server(given).run_id(jobid) or _called(ask, jobid, given.cluster)
-        if named not in (None, jobid):
-            answer = ask(f"jobs/{named}/report", parameters)
-    return good(answer).body.decode()
+        found_jobid = named_server(given).find_run_id(jobid) or _find_by_name(
+            query, jobid, given.cluster
+        )
+        if found_jobid not in (None, jobid):
+            answer = query(f"jobs/{found_jobid}/report", parameters)
+    return require_success(answer).body.decode()
 
 
-def _called(ask: Ask, name: str, cluster: str | None) -> str | None:
+def _find_by_name(query: QueryFunction, name: str, cluster: str | None) -> str | None:
     """The id of the job with this name, or None. Raises NotFoundError if there are several."""
-    wanted = {"name": name, "cluster": cluster, "fields": "jobid,state", "limit": _NAMED + 1}
-    rows = rows_in(ask("jobs", wanted), ("jobid", "state"))
+    wanted = {"name": name, "cluster": cluster, "fields": "jobid,state", "limit": _MAX_LISTED + 1}
+    rows = parse_rows(query("jobs", wanted), ("jobid", "state"))
     ids = {str(row["jobid"]): str(row["state"]).lower() for row in rows}
     if len(ids) < 2:
         return next(iter(ids), None)
-    shown = ", ".join(f"{jobid} ({state})" for jobid, state in list(ids.items())[:_NAMED])
-    more = " and more" if len(ids) > _NAMED else ""
+    shown = ", ".join(f"{jobid} ({state})" for jobid, state in list(ids.items())[:_MAX_LISTED])
+    more = " and more" if len(ids) > _MAX_LISTED else ""
     raise NotFoundError(f"{name!r} matches several jobs: {shown}{more}")
 
 
-def _scripts(given: argparse.Namespace, ask: Ask | None, jobid: str) -> Sequence[Mapping[str, Any]]:
+def _query_scripts(
+    given: argparse.Namespace, query: QueryFunction | None, jobid: str
+) -> Sequence[Mapping[str, Any]]:
     """Scripts of its runs, the latest first, without runs that have none."""
-    if ask is None:
+    if query is None:
         from batchjob_cli.client import local_job
 
         kept = local_job.scripts(data_directory(given.data), jobid, given.cluster)
         return [dict(row) for row in kept]
-    answer = ask(f"jobs/{quote(jobid, safe='')}/script", _parameters(given))
-    return rows_in(answer, ("script", "whole_bytes"))
+    answer = query(f"jobs/{quote(jobid, safe='')}/script", _parameters(given))
+    return parse_rows(answer, ("script", "whole_bytes"))
 
 
 def _parameters(given: argparse.Namespace) -> dict[str, str]:
     return {"cluster": given.cluster} if given.cluster else {}
 
 
-def _show_script(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+def _print_script(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
     """Print the script of the latest run."""
     if not rows:
         raise NotFoundError(f"there is no batch script of job {name} that you may see")
-    show(rows[0]["script"].rstrip("\n"))
+    print_text(rows[0]["script"].rstrip("\n"))
     if len(rows[0]["script"].encode()) < rows[0]["whole_bytes"]:
         print(
             f"batchjob: truncated; the script has {size(rows[0]['whole_bytes'])}", file=sys.stderr
@@ -109,7 +118,7 @@ def _show_script(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
     return 0
 
 
-def _jobid(given: argparse.Namespace) -> str:
+def _find_jobid(given: argparse.Namespace) -> str:
     """The id of a run of this machine by its name; anything else unchanged."""
     if given.server:
         return str(given.id)

@@ -6,13 +6,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from batchjob.runtime.formatting import harmless
-from batchjob.runtime.settings import argument
+from batchjob.runtime.formatting import escape_formula
+from batchjob.runtime.settings import type_and_metavar
 from batchjob.runtime.times import past_time
-from batchjob.runtime.values import at_least_one, called
+from batchjob.runtime.values import at_least_one, with_metavar
 from batchjob.schedulers.states import JobState
-from batchjob_cli.client.connect import job_pages, parser
-from batchjob_cli.client.table import add_zone, in_colour, show, terminal_width, written
+from batchjob_cli.client.connect import command_parser, job_pages
+from batchjob_cli.client.table import (
+    add_zone,
+    format_table,
+    print_text,
+    terminal_width,
+    use_colours,
+)
 from batchjob_cli.job_columns import DEFAULT_KEYS, columns_named, default_columns
 
 # Option -> parameter of the API and its meaning.
@@ -36,85 +42,88 @@ def add_filters(add: Any) -> None:
     """Add the options that select jobs."""
     for name, (_, text) in _FILTERS.items():
         add(f"--{name}", metavar=name.upper().replace("-", "_"), help=f"only jobs {text}")
-    add("--state", action="append", default=[], **argument(_state),
+    add("--state", action="append", default=[], **type_and_metavar(_parse_state),
         help="only jobs in this state, such as failed; may be repeated")  # fmt: skip
     add(
         "--since",
-        **argument(past_time),
+        **type_and_metavar(past_time),
         help="only jobs started after this time: 2026-03-31, 14:30, or 2d (ago)",
     )
-    add("--until", **argument(past_time), help="only jobs started before this time")
+    add("--until", **type_and_metavar(past_time), help="only jobs started before this time")
 
 
-def chosen(given: argparse.Namespace) -> dict[str, Any]:
-    """The same as parameters of the API."""
-    found = {
+def filter_parameters(given: argparse.Namespace) -> dict[str, Any]:
+    """The options of `add_filters` as parameters of the API."""
+    parameters = {
         parameter: value
         for name, (parameter, _) in _FILTERS.items()
         if (value := getattr(given, name.replace("-", "_"))) is not None
     }
     if given.state:
-        found["state"] = [state.value for state, _ in given.state]
+        parameters["state"] = [state.value for state, _ in given.state]
         if all(word for _, word in given.state):
-            found["state_word"] = [word for _, word in given.state]
+            parameters["state_word"] = [word for _, word in given.state]
     if given.since is not None:
-        found["started_from"] = int(given.since)
+        parameters["started_from"] = int(given.since)
     if given.until is not None:
-        found["started_before"] = int(given.until)
-    return found
+        parameters["started_before"] = int(given.until)
+    return parameters
 
 
-_WORDS = {
+_STATE_WORDS = {
     "success": (JobState.COMPLETED, ""),
     "error": (JobState.FAILED, "error"),
     "stopped": (JobState.CANCELLED, "stopped"),
 }
 
 
-@called("STATE")
-def _state(text: str) -> tuple[JobState, str]:
+@with_metavar("STATE")
+def _parse_state(text: str) -> tuple[JobState, str]:
     """A state, and a more specific word; "" for any."""
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
+    if text.lower() in _STATE_WORDS:
+        return _STATE_WORDS[text.lower()]
     try:
         return JobState(text.upper()), ""
     except ValueError:
-        known = ", ".join([*(state.lower() for state in JobState), *_WORDS])
+        known = ", ".join([*(state.lower() for state in JobState), *_STATE_WORDS])
         raise ValueError(f"expected one of {known}, got {text!r}") from None
 
 
 def run(arguments: list[str]) -> int:
     """Print jobs; the exit status. Raises SettingsError."""
-    made = parser("jobs", "Lists jobs: pending jobs first, then the most recent.")
-    add_filters(made.add_argument)
-    add = made.add_argument
+    parser = command_parser("jobs", "Lists jobs: pending jobs first, then the most recent.")
+    add_filters(parser.add_argument)
+    add = parser.add_argument
     add("--running", action="store_true", help="only running jobs")
     add("--pending", action="store_true", help="only pending jobs")
     add("--sort", default="", metavar="KEY",
         help="key to sort by, such as energy_used_joules; -KEY: descending")  # fmt: skip
-    add("--columns", "-o", default=(), type=_names, metavar="KEY,...",
+    add("--columns", "-o", default=(), type=_parse_names, metavar="KEY,...",
         help="columns to show, such as jobid,state: keys of --format json")  # fmt: skip
     add(
-        "--limit", **argument(at_least_one), default=50, help="maximum number of jobs (default: 50)"
+        "--limit",
+        **type_and_metavar(at_least_one),
+        default=50,
+        help="maximum number of jobs (default: 50)",
     )
     add("--format", choices=("table", "json", "csv"), default="table",
         help="output format (default: table)")  # fmt: skip
-    add_zone(made)
-    given = made.parse_args(sort_joined(arguments))
-    rows = list(_rows(given))
+    add_zone(parser)
+    given = parser.parse_args(join_sort_option(arguments))
+    rows = list(_query_rows(given))
     if given.format == "table":
-        _table(rows, given)
+        _print_table(rows, given)
     else:
-        {"json": as_json, "csv": as_csv}[given.format](_chosen_alone(rows, given.columns))
+        {"json": print_json, "csv": print_csv}[given.format](_select_keys(rows, given.columns))
     return 0
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _parse_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _rows(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-    parameters = chosen(given) | {"limit": min(given.limit, 1000)}
+def _query_rows(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+    parameters = filter_parameters(given) | {"limit": min(given.limit, 1000)}
     if given.pending:
         parameters["state"] = [*parameters.get("state", ()), JobState.PENDING.value]
     if given.running:
@@ -126,9 +135,9 @@ def _rows(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         yield from page
 
 
-def _table(rows: Sequence[Mapping[str, Any]], given: argparse.Namespace) -> None:
+def _print_table(rows: Sequence[Mapping[str, Any]], given: argparse.Namespace) -> None:
     if not rows:
-        show("no job")
+        print_text("no job")
         return
     width = terminal_width()
     columns = (
@@ -136,18 +145,18 @@ def _table(rows: Sequence[Mapping[str, Any]], given: argparse.Namespace) -> None
         if given.columns
         else default_columns(rows, given.zone, short=width is not None)
     )
-    show(written(columns, rows, width, colours=in_colour()))
+    print_text(format_table(columns, rows, width, colours=use_colours()))
 
 
-def _chosen_alone(
+def _select_keys(
     rows: list[Mapping[str, Any]], names: Sequence[str]
 ) -> Sequence[Mapping[str, Any]]:
     columns_named(names, rows, None)
     return [{name: row[name] for name in names} for row in rows] if names else rows
 
 
-def sort_joined(arguments: Sequence[str]) -> list[str]:
-    """`--sort -KEY` as `--sort=-KEY`: argparse would take the former for two options."""
+def join_sort_option(arguments: Sequence[str]) -> list[str]:
+    """Replace `--sort -KEY` by `--sort=-KEY`: argparse would take the former for two options."""
     given = list(arguments)
     for place in range(len(given) - 1):
         if given[place] == "--sort":
@@ -155,17 +164,17 @@ def sort_joined(arguments: Sequence[str]) -> list[str]:
     return given
 
 
-def as_json(rows: Sequence[Mapping[str, Any]]) -> None:
-    """An array, a row on each line."""
+def print_json(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print an array, a row on each line."""
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    show(f"[\n{lines}\n]" if rows else "[]")
+    print_text(f"[\n{lines}\n]" if rows else "[]")
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """With a header; texts that a spreadsheet would take for formulas are escaped."""
+def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print a header and rows; texts that a spreadsheet would take for formulas are escaped."""
     import csv
 
     if rows:
         out = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
         out.writeheader()
-        out.writerows({key: harmless(value) for key, value in row.items()} for row in rows)
+        out.writerows({key: escape_formula(value) for key, value in row.items()} for row in rows)

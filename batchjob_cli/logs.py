@@ -9,12 +9,12 @@ from datetime import tzinfo
 
 from batchjob.local_runs import history
 from batchjob.local_runs.directory import LOGS
-from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merged
-from batchjob.runtime.settings import SettingsError, argument
-from batchjob.runtime.times import past_time, time_in_words
+from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merge_streams
+from batchjob.runtime.settings import SettingsError, type_and_metavar
+from batchjob.runtime.times import format_time, past_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import remote_runs
-from batchjob_cli.client.selection import one, parser
+from batchjob_cli.client.selection import find_run, run_parser
 from batchjob_cli.client.table import add_zone
 
 _PAUSE_SECONDS = 0.3
@@ -22,33 +22,33 @@ _PAUSE_SECONDS = 0.3
 
 def run(arguments: list[str]) -> int:
     """Print the output of a run. Raises SettingsError."""
-    made = parser("logs", "Prints the output of a run.")
-    made.add_argument(
+    parser = run_parser("logs", "Prints the output of a run.")
+    parser.add_argument(
         "--follow", "-f", action="store_true", help="follow the output until the run ends"
     )
-    made.add_argument(
+    parser.add_argument(
         "--stream", choices=STREAMS, help="only this stream (default: both, ordered by time)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--since",
-        **argument(past_time),
+        **type_and_metavar(past_time),
         help="only lines after this time: 10m (ago), 22:30, 2026-04-04T22:30",
     )
-    made.add_argument("--until", **argument(past_time), help="only up to this time")
-    made.add_argument("--limit", **argument(integer), help="only the last N lines")
-    made.add_argument("--timestamps", action="store_true", help="prefix each line with its time")
-    add_zone(made)
-    given = made.parse_args(arguments)
+    parser.add_argument("--until", **type_and_metavar(past_time), help="only up to this time")
+    parser.add_argument("--limit", **type_and_metavar(integer), help="only the last N lines")
+    parser.add_argument("--timestamps", action="store_true", help="prefix each line with its time")
+    add_zone(parser)
+    given = parser.parse_args(arguments)
     if given.server:
         return remote_runs.logs(given)
-    data, chosen = one(given)
+    data, chosen = find_run(given)
     directory = data / LOGS / chosen.jobid
     if not directory.is_dir():
         raise SettingsError(f"run {chosen.jobid}: no output was kept, or it has been deleted")
     wanted = [each for each in STREAMS if given.stream in (None, each)]
     readers = [Reader(directory, each, chosen.uid) for each in wanted]
     try:
-        _print(given, readers, chosen.jobid)
+        _print_output(given, readers, chosen.jobid)
     except KeyboardInterrupt:
         return 130
     except OSError as error:
@@ -58,21 +58,22 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _print(given: argparse.Namespace, readers: list[Reader], jobid: str) -> None:
-    lines: Iterable[OutputLine] = merged(readers, given.since, given.until)
+def _print_output(given: argparse.Namespace, readers: list[Reader], jobid: str) -> None:
+    lines: Iterable[OutputLine] = merge_streams(readers, given.since, given.until)
     if given.limit is not None:
-        lines = _last(lines, given.limit)
+        lines = _last_lines(lines, given.limit)
     printer = _Printer(given.timestamps, given.zone)
-    printer.put(lines)
+    printer.print_lines(lines)
     while given.follow:
-        running = _running(jobid, given.data)  # check before reading, so that the end is read too
-        printer.put(merged(readers, given.since, given.until))
+        # Checked before reading, so that the last lines are read too.
+        running = _is_running(jobid, given.data)
+        printer.print_lines(merge_streams(readers, given.since, given.until))
         if not running or (given.until is not None and time.time() > given.until):
             break
         time.sleep(_PAUSE_SECONDS)
 
 
-def _last(lines: Iterable[OutputLine], count: int) -> Iterator[OutputLine]:
+def _last_lines(lines: Iterable[OutputLine], count: int) -> Iterator[OutputLine]:
     """The last lines; a long line stored in parts counts as one."""
     kept: deque[list[OutputLine]] = deque(maxlen=count)
     begun: dict[str, list[OutputLine]] = {}
@@ -81,7 +82,7 @@ def _last(lines: Iterable[OutputLine], count: int) -> Iterator[OutputLine]:
             begun[line.stream] = []
             kept.append(begun[line.stream])
         begun[line.stream].append(line)
-        if line.whole:
+        if line.is_complete:
             del begun[line.stream]
     return (line for parts in kept for line in parts)
 
@@ -90,26 +91,26 @@ class _Printer:
     def __init__(self, timestamps: bool, zone: tzinfo | None) -> None:
         self._timestamps = timestamps
         self._zone = zone
-        self._within: str | None = None  # the stream with an incomplete line
+        self._incomplete_stream: str | None = None  # the stream with an incomplete line
 
-    def put(self, lines: Iterable[OutputLine]) -> None:
+    def print_lines(self, lines: Iterable[OutputLine]) -> None:
         out = sys.stdout.buffer
         for line in lines:
-            if self._within not in (None, line.stream):
+            if self._incomplete_stream not in (None, line.stream):
                 out.write(b"\n")
-                self._within = None
+                self._incomplete_stream = None
             if line.after_gap:
                 sys.stdout.flush()
                 print(f"batchjob: part of {line.stream} was not kept", file=sys.stderr)
-            if self._timestamps and self._within is None:
-                out.write(f"{time_in_words(line.at, self._zone)} {line.stream} ".encode())
-            out.write(line.text + b"\n" * line.whole)
-            self._within = None if line.whole else line.stream
+            if self._timestamps and self._incomplete_stream is None:
+                out.write(f"{format_time(line.at, self._zone)} {line.stream} ".encode())
+            out.write(line.text + b"\n" * line.is_complete)
+            self._incomplete_stream = None if line.is_complete else line.stream
         out.flush()
 
 
-def _running(jobid: str, data: str) -> bool:
+def _is_running(jobid: str, data: str) -> bool:
     try:
-        return history.job(jobid, data).state.live
+        return history.job(jobid, data).state.is_live
     except history.UnknownRun:  # deleted
         return False

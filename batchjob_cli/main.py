@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from batchjob import __version__
 from batchjob.local_runs.directory import NoDataDirectory
-from batchjob.runtime.extras import lacking
-from batchjob.runtime.log import one_line
-from batchjob.runtime.output import printing
-from batchjob.runtime.settings import SettingsError, nearest
+from batchjob.runtime.extras import missing_library_message
+from batchjob.runtime.log import escape_unprintable
+from batchjob.runtime.output import run_with_stdout
+from batchjob.runtime.settings import SettingsError, suggest_nearest
 from batchjob_cli.client.problems import INTERRUPTED, USAGE, exit_status
 
 
@@ -70,18 +70,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a sub-command; returns the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        return printing("batchjob", lambda: _run(given))
+        return run_with_stdout("batchjob", lambda: _dispatch(given))
     except SettingsError as error:
-        print(f"batchjob: {one_line(str(error))}", file=sys.stderr)
+        print(f"batchjob: {escape_unprintable(str(error))}", file=sys.stderr)
         return exit_status(error)
     except NoDataDirectory as error:
-        print(f"batchjob: {one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+        print(
+            f"batchjob: {escape_unprintable(f'{error.filename}: {error.strerror}')}",
+            file=sys.stderr,
+        )
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _run(given: list[str]) -> int:
+def _dispatch(given: list[str]) -> int:
     first = given[0] if given else "--help"
     if first in ("-h", "--help"):
         print(_usage())
@@ -91,20 +94,22 @@ def _run(given: list[str]) -> int:
         return 0
     for command in COMMANDS:
         if command.name == first:
-            return _do(command, given[1:])
+            return _execute(command, given[1:])
     known = [command.name for command in COMMANDS]
-    told = nearest(first, known) or f"; expected one of {', '.join(known)}"
-    raise SettingsError(f"unknown command {first}{told}")
+    hint = suggest_nearest(first, known) or f"; expected one of {', '.join(known)}"
+    raise SettingsError(f"unknown command {first}{hint}")
 
 
-def _do(command: Command, arguments: list[str]) -> int:
+def _execute(command: Command, arguments: list[str]) -> int:
     """A node may lack the libraries of servers, which is not an error of the command."""
     if command.name != "run":  # `run` is followed by a command with its own arguments
         _check_text(arguments)
     try:
         return command.load()(arguments)
     except ModuleNotFoundError as error:
-        raise SettingsError(f"{command.name}: {lacking(error, command.extra)}") from error
+        raise SettingsError(
+            f"{command.name}: {missing_library_message(error, command.extra)}"
+        ) from error
 
 
 def _check_text(arguments: list[str]) -> None:

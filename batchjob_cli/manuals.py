@@ -21,21 +21,21 @@ PROGRAMS = {
 """Program -> module with its `main`, and its COMMANDS where each is a module of its own."""
 
 
-class _Asked(Exception):
+class _ParserFound(Exception):
     """The parser that a command was about to use."""
 
 
 def parser_of(main: Callable[[list[str]], object]) -> argparse.ArgumentParser:
     """The command line of a program that reads it by argparse."""
 
-    def ask(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        raise _Asked(parser)
+    def raise_parser(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        raise _ParserFound(parser)
 
-    with mock.patch.object(argparse.ArgumentParser, "parse_known_args", ask):
+    with mock.patch.object(argparse.ArgumentParser, "parse_known_args", raise_parser):
         try:
             main(["--help"])
-        except _Asked as asked:
-            found: argparse.ArgumentParser = asked.args[0]
+        except _ParserFound as caught:
+            found: argparse.ArgumentParser = caught.args[0]
             return found
     raise AssertionError(f"{main}: it has not read its command line")
 
@@ -83,13 +83,13 @@ def _manual(parser: argparse.ArgumentParser) -> str:
     return str(Manpage(parser, _data=data))
 
 
-def _name_paths(parser: argparse.ArgumentParser) -> None:
+def _complete_paths(parser: argparse.ArgumentParser) -> None:
     """Let shells complete files and directories for arguments that are paths."""
     kinds = {"FILE": shtab.FILE, "DIRECTORY": shtab.DIRECTORY}
     for action in parser._actions:  # argparse has no public API for this
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
-                _name_paths(command)
+                _complete_paths(command)
         elif isinstance(action.metavar, str) and action.metavar in kinds:
             # shtab reads this attribute, which argparse does not have.
             action.complete = kinds[action.metavar]  # type: ignore[attr-defined]
@@ -97,9 +97,9 @@ def _name_paths(parser: argparse.ArgumentParser) -> None:
 
 def completions(commands: Mapping[str, str], shell: str) -> dict[str, str]:
     """Command -> completion script for one of shtab.SUPPORTED_SHELLS."""
-    made = {}
+    scripts = {}
     for name, module in commands.items():
         parser = _parser(name, module)
-        _name_paths(parser)
-        made[name] = shtab.complete(parser, shell=shell)
-    return made
+        _complete_paths(parser)
+        scripts[name] = shtab.complete(parser, shell=shell)
+    return scripts

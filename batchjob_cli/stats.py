@@ -4,17 +4,17 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from batchjob.runtime.formatting import energy, lasting, share, size
+from batchjob.runtime.formatting import energy, format_duration, share, size
 from batchjob.schedulers.states import JobState
-from batchjob_cli.client.connect import job_pages, parser
-from batchjob_cli.client.table import TableColumn, show, written
-from batchjob_cli.jobs import add_filters, as_csv, as_json, chosen
+from batchjob_cli.client.connect import command_parser, job_pages
+from batchjob_cli.client.table import TableColumn, format_table, print_text
+from batchjob_cli.jobs import add_filters, filter_parameters, print_csv, print_json
 
 _KEYS = ("name", "tool", "account", "user", "partition", "state", "cluster")
 _FIELDS = (
     "state", "elapsed_seconds", "cpu_used_seconds", "memory_used_bytes", "energy_used_joules",
 )  # fmt: skip
-_MOST = 200_000  # maximum jobs read
+_MAX_JOBS = 200_000  # maximum jobs read
 _DAYS = 30
 _NOT_FAILED = (JobState.COMPLETED, JobState.CANCELLED, JobState.REQUEUED)
 
@@ -41,7 +41,7 @@ class Total(NamedTuple):
     def plus(self, row: Mapping[str, Any]) -> "Total":
         """The total with one more job."""
         state = JobState(row["state"])
-        ended = self.ended + (not state.live)
+        ended = self.ended + (not state.is_live)
         succeeded = self.succeeded + (state is JobState.COMPLETED)
         elapsed = self.elapsed_seconds + (row["elapsed_seconds"] or 0.0)
         cpu = self.cpu_seconds + (row["cpu_used_seconds"] or 0.0)
@@ -56,7 +56,7 @@ class Total(NamedTuple):
             self.jobs + 1,
             ended,
             succeeded,
-            self.failed + (not state.live and state not in _NOT_FAILED),
+            self.failed + (not state.is_live and state not in _NOT_FAILED),
             succeeded / ended if ended else None,
             elapsed,
             elapsed / jobs_with_time if jobs_with_time else None,
@@ -72,40 +72,48 @@ class Total(NamedTuple):
 
 def totals(rows: Iterable[Mapping[str, Any]], by: str) -> list[Total]:
     """A total for each value of `by`, most jobs first, and one for all at the end."""
-    found: dict[str, Total] = {}
+    totals_by_key: dict[str, Total] = {}
     overall = Total("", overall=True)
     for row in rows:
         key = row[by] or ""
-        found[key] = found.get(key, Total(key)).plus(row)
+        totals_by_key[key] = totals_by_key.get(key, Total(key)).plus(row)
         overall = overall.plus(row)
-    groups = sorted(found.values(), key=lambda total: (-total.jobs, total.key))
+    groups = sorted(totals_by_key.values(), key=lambda total: (-total.jobs, total.key))
     return [*groups, overall] if groups else []
 
 
 def run(arguments: list[str]) -> int:
     """Print totals; the exit status. Raises SettingsError."""
-    made = parser("stats", f"Shows totals and success rates of jobs in the last {_DAYS} days.")
-    add_filters(made.add_argument)
-    made.add_argument("--by", choices=_KEYS, default="name", help="key to group by (default: name)")
-    made.add_argument("--format", choices=("table", "json", "csv"), default="table",
+    parser = command_parser(
+        "stats", f"Shows totals and success rates of jobs in the last {_DAYS} days."
+    )
+    add_filters(parser.add_argument)
+    parser.add_argument(
+        "--by", choices=_KEYS, default="name", help="key to group by (default: name)"
+    )
+    parser.add_argument("--format", choices=("table", "json", "csv"), default="table",
                       help="output format (default: table)")  # fmt: skip
-    given = made.parse_args(arguments)
+    given = parser.parse_args(arguments)
     if given.since is None:
         given.since = time.time() - _DAYS * 86400
     fields = dict.fromkeys((given.by, *_FIELDS))
-    parameters = chosen(given) | {"limit": 1000, "fields": ",".join(fields)}
-    rows = (row for page in job_pages(given, parameters, _MOST) for row in page)
-    found = totals(rows, given.by)
+    parameters = filter_parameters(given) | {"limit": 1000, "fields": ",".join(fields)}
+    rows = (row for page in job_pages(given, parameters, _MAX_JOBS) for row in page)
+    results = totals(rows, given.by)
     if given.format == "table":
-        show(written(_columns(given.by), [each._asdict() for each in found]) if found else "no job")
+        print_text(
+            format_table(_columns(given.by), [each._asdict() for each in results])
+            if results
+            else "no job"
+        )
     else:
-        {"json": as_json, "csv": as_csv}[given.format]([each._asdict() for each in found])
+        {"json": print_json, "csv": print_csv}[given.format]([each._asdict() for each in results])
     return 0
 
 
 def _columns(by: str) -> tuple[TableColumn, ...]:
-    def cell(key: str, form: Any) -> Any:
-        return lambda row: "-" if row[key] is None else form(row[key])
+    def cell(key: str, format_value: Any) -> Any:
+        return lambda row: "-" if row[key] is None else format_value(row[key])
 
     return (
         TableColumn(by.upper(), lambda row: "all" if row["overall"] else row["key"] or "-"),
@@ -113,10 +121,10 @@ def _columns(by: str) -> tuple[TableColumn, ...]:
         TableColumn("ENDED", cell("ended", str), right=True),
         TableColumn("FAILED", cell("failed", str), right=True),
         TableColumn("SUCCEEDED", cell("success_ratio", share), right=True),
-        TableColumn("TIME", cell("elapsed_seconds", lasting), right=True),
-        TableColumn("MEAN", cell("mean_elapsed_seconds", lasting), right=True),
-        TableColumn("CPU TIME", cell("cpu_seconds", lasting), right=True),
-        TableColumn("MEAN", cell("mean_cpu_seconds", lasting), right=True),
+        TableColumn("TIME", cell("elapsed_seconds", format_duration), right=True),
+        TableColumn("MEAN", cell("mean_elapsed_seconds", format_duration), right=True),
+        TableColumn("CPU TIME", cell("cpu_seconds", format_duration), right=True),
+        TableColumn("MEAN", cell("mean_cpu_seconds", format_duration), right=True),
         TableColumn("PEAK MEMORY", cell("peak_memory_bytes", size), right=True),
         TableColumn("ENERGY", cell("energy_joules", energy), right=True),
     )

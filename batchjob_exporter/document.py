@@ -5,21 +5,21 @@ python -m batchjob_exporter.document [DIRECTORY]
 
 from collections.abc import Iterable, Iterator
 
-from batchjob.option_page import how_to_set, made_by, section_of, table, write
-from batchjob.runtime.settings import named
+from batchjob.option_page import generated_comment, options_section, table, usage_text, write
+from batchjob.runtime.settings import options_of
 from batchjob_exporter import exporter, self_metrics
 from batchjob_exporter.options import parser, sections
 from collectors.collector import COLLECTORS
 from collectors.metric import Metric
 
-_MADE = made_by("batchjob_exporter.document")
+_GENERATED_COMMENT = generated_comment("batchjob_exporter.document")
 
 
 def metrics_page() -> str:
     """All families that the exporter may expose, by collector."""
     parts = [
         "# Metrics",
-        _MADE,
+        _GENERATED_COMMENT,
         "Metric families of the exporter, by collector. A value that could not be "
         "read is absent: no sample stands for an unknown value.",
     ]
@@ -45,32 +45,32 @@ def options_page() -> str:
     """All flags and keys of the exporter."""
     parts = [
         "# Options of the exporter",
-        _MADE,
-        how_to_set("web.max-requests", "10"),
+        _GENERATED_COMMENT,
+        usage_text("web.max-requests", "10"),
         "## Actions",
-        table(("Flag", "Meaning"), _actions()),
+        table(("Flag", "Meaning"), _action_rows()),
         "## Collectors",
-        table(("Option", "Default", "Meaning"), _switches()),
+        table(("Option", "Default", "Meaning"), _collector_switch_rows()),
     ]
     collectors = {f"collector.{entry.name}" for entry in COLLECTORS}
     for section, options in sections().items():
         title = section.removeprefix("collector.")
         title = f"Collector {title}" if section in collectors else title
-        parts += section_of(title, {section: options})
+        parts += options_section(title, {section: options})
     return "\n\n".join(parts) + "\n"
 
 
-def _actions() -> Iterator[tuple[str, ...]]:
+def _action_rows() -> Iterator[tuple[str, ...]]:
     """Flags that are not options of the file: those whose name has no section."""
-    switches = {name for name, *_ in _switches()}
-    options = {f"`{each.name}`" for each in named(sections())}
+    switches = {name for name, *_ in _collector_switch_rows()}
+    options = {f"`{each.name}`" for each in options_of(sections())}
     for action in parser()._actions:  # argparse has no public way to list them
         name = action.option_strings[-1]
         if f"`{name[2:]}`" not in switches | options and not name.startswith("--no-"):
             yield f"`{name}`", str(action.help).split(" (default")[0]
 
 
-def _switches() -> Iterator[tuple[str, ...]]:
+def _collector_switch_rows() -> Iterator[tuple[str, ...]]:
     yield (
         "`collector.disable-defaults`",
         "off",

@@ -51,9 +51,9 @@ class CollectorRunner:
         self.collector = collector  # None: it could not be created
         self._once = once
         self._running = threading.Lock()
-        self._begun = 0  # number of passes started
-        self._since = 0.0  # monotonic time at which the last pass started
-        self._last = Pass([], 0.0, succeeded=False)
+        self._passes_started = 0
+        self._pass_started_at = 0.0  # monotonic time at which the last pass started
+        self._last_pass = Pass([], 0.0, succeeded=False)
 
     def start(self) -> None:
         """Start the collector's threads; if that fails, the collector fails at every scrape."""
@@ -80,41 +80,41 @@ class CollectorRunner:
         Scrapes that wait meanwhile share one pass: two servers that scrape at the same time cost no
         more than one.
         """
-        wanted = self._begun + 1
-        if self._running.locked() and time.monotonic() - self._since > seconds:
-            seconds = 0.0  # it hangs; waiting again would only block this thread too
+        needed_pass = self._passes_started + 1
+        if self._running.locked() and time.monotonic() - self._pass_started_at > seconds:
+            seconds = 0.0  # the pass hangs; waiting again would only block this thread too
         if not self._running.acquire(timeout=max(seconds, 0.0)):
             self._once.warning(
                 f"{self.name} busy", "collector %s is still busy with an earlier scrape", self.name
             )
             return Pass([], seconds, succeeded=False)
         try:
-            if self._begun < wanted:
-                self._begun += 1
-                self._since = time.monotonic()
-                self._last = self._run()
-            return self._last
+            if self._passes_started < needed_pass:
+                self._passes_started += 1
+                self._pass_started_at = time.monotonic()
+                self._last_pass = self._run_collector()
+            return self._last_pass
         finally:
             self._running.release()
 
-    def _run(self) -> Pass:
-        begin = time.perf_counter()
+    def _run_collector(self) -> Pass:
+        started = time.perf_counter()
         families: list[MetricFamily] = []
         succeeded = False
         if self.collector is not None:
             try:
-                families = [self._distinct(family) for family in self.collector.collect()]
+                families = [self._without_duplicates(family) for family in self.collector.collect()]
                 succeeded = True
-                self._once.over(self.name)
+                self._once.forget(self.name)
             except Exception as error:  # no exception of a collector may affect the others
                 self._once.warning(
                     self.name, "collector %s: %s: %s", self.name, type(error).__name__, error
                 )
                 log.debug("collector %s", self.name, exc_info=True)
         self.failures += not succeeded
-        return Pass(families, time.perf_counter() - begin, succeeded)
+        return Pass(families, time.perf_counter() - started, succeeded)
 
-    def _distinct(self, family: MetricFamily) -> MetricFamily:
+    def _without_duplicates(self, family: MetricFamily) -> MetricFamily:
         """The family without duplicate series, for which Prometheus would drop the whole scrape."""
         if family.distinct:
             return family
@@ -132,44 +132,44 @@ class Exporter:
     def __init__(
         self,
         collectors: Mapping[str, Collector | None],
-        own: Callable[[], list[MetricFamily]] = list,
+        self_families: Callable[[], list[MetricFamily]] = list,
     ) -> None:
-        """`own` returns the exporter's families about itself, which are in every scrape."""
+        """`self_families` returns the exporter's metrics about itself, part of every scrape."""
         once = LogOnce(log)
-        self._sources = {
+        self._runners = {
             name: CollectorRunner(name, collector, once) for name, collector in collectors.items()
         }
-        self._own = own
+        self._self_families = self_families
         self.ready = False
 
     @property
     def names(self) -> Collection[str]:
         """Names of the collectors, as `collect[]` and `exclude[]` accept them."""
-        return self._sources.keys()
+        return self._runners.keys()
 
     @property
     def collectors(self) -> list[Collector]:
         """The collectors that could be built, for users of readings instead of families."""
-        return [each.collector for each in self._sources.values() if each.collector is not None]
+        return [each.collector for each in self._runners.values() if each.collector is not None]
 
     def start(self) -> None:
         """Start all collectors."""
-        for source in self._sources.values():
-            source.start()
+        for runner in self._runners.values():
+            runner.start()
         self.ready = True
 
     def wait(self, seconds: float) -> None:
         """Return when all collectors have first values, after `seconds` at the latest."""
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         for collector in self.collectors:
             if isinstance(collector, Awaited):
-                collector.wait(until - time.monotonic())
+                collector.wait(deadline - time.monotonic())
 
     def stop(self) -> None:
         """Stop all collectors in reverse order: one may use those before it."""
         self.ready = False
-        for source in reversed(self._sources.values()):
-            source.stop()
+        for runner in reversed(self._runners.values()):
+            runner.stop()
 
     def collect(
         self, names: Collection[str] | None = None, seconds: float = 10.0
@@ -179,22 +179,22 @@ class Exporter:
         `seconds`: how long the scraper waits; a collector that another scrape occupies for longer
         is left out.
         """
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         families: list[MetricFamily] = []
         passes: list[tuple[CollectorRunner, Pass]] = []
-        for name, source in self._sources.items():
+        for name, runner in self._runners.items():
             if names is None or name in names:
-                result = source.collect(until - time.monotonic())
-                passes.append((source, result))
+                result = runner.collect(deadline - time.monotonic())
+                passes.append((runner, result))
                 families += result.families
-        return families + _about(passes) + self._own()
+        return families + _scrape_families(passes) + self._self_families()
 
 
-def _about(passes: list[tuple[CollectorRunner, Pass]]) -> list[MetricFamily]:
+def _scrape_families(passes: list[tuple[CollectorRunner, Pass]]) -> list[MetricFamily]:
     return [
-        MetricFamily(DURATION, [(source.labels, result.seconds) for source, result in passes]),
+        MetricFamily(DURATION, [(runner.labels, result.seconds) for runner, result in passes]),
         MetricFamily(
-            SUCCESS, [(source.labels, float(result.succeeded)) for source, result in passes]
+            SUCCESS, [(runner.labels, float(result.succeeded)) for runner, result in passes]
         ),
-        MetricFamily(FAILURES, [(source.labels, float(source.failures)) for source, _ in passes]),
+        MetricFamily(FAILURES, [(runner.labels, float(runner.failures)) for runner, _ in passes]),
     ]

@@ -24,14 +24,14 @@ OPENMETRICS = ExpositionFormat(
 )
 
 # Python's spelling of numbers -> the spelling of the formats.
-_NUMBERS = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
+_SPECIAL_NUMBERS = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
 def render(families: Iterable[MetricFamily], format: ExpositionFormat = TEXT) -> bytearray:
     """One exposition. Families of the same metric are merged at the position of the first."""
     text = bytearray()
-    for metric, parts in _merged(families).values():
-        blocks = [_block(family, format) for family in parts]
+    for metric, parts in _group_by_metric(families).values():
+        blocks = [_render_samples(family, format) for family in parts]
         if any(blocks):
             text += _header(metric, format)
             for block in blocks:
@@ -41,7 +41,7 @@ def render(families: Iterable[MetricFamily], format: ExpositionFormat = TEXT) ->
     return text
 
 
-def _block(family: MetricFamily, format: ExpositionFormat) -> bytes:
+def _render_samples(family: MetricFamily, format: ExpositionFormat) -> bytes:
     """The lines of all samples.
 
     `collectors.metric` renders labels as UTF-8; one that is not must not cost the node all its
@@ -49,48 +49,52 @@ def _block(family: MetricFamily, format: ExpositionFormat) -> bytes:
     """
     name = family.metric.name + family.suffix
     if format.openmetrics and family.created:
-        text = "".join(_with_creation(family, family.created))
+        text = "".join(_counter_lines(family, family.created))
     else:
-        text = _text(name, family.samples)
+        text = _sample_lines(name, family.samples)
     return text.encode(errors="replace")
 
 
-def _text(name: str, samples: Sequence[Sample]) -> str:
+def _sample_lines(name: str, samples: Sequence[Sample]) -> str:
     if isinstance(samples, MetricColumns):
-        text = "".join(_column_text(name, *column) for column in samples.columns())
+        text = "".join(_column_lines(name, *column) for column in samples.columns())
     else:
         # `+` turns True into 1.
         text = "".join([f"{name}{{{of}}} {+number!r}\n" for of, number in samples])
     # Numbers in Python's spelling, or no labels.
     if "inf\n" in text or "nan\n" in text or "{} " in text:
-        return "".join(_line(name, of, number) for of, number in samples)
+        return "".join(_sample_line(name, of, number) for of, number in samples)
     return text
 
 
-def _column_text(name: str, labels: Sequence[Labels], more: Labels, values: Sequence[float]) -> str:
+def _column_lines(
+    name: str, labels: Sequence[Labels], more: Labels, values: Sequence[float]
+) -> str:
     begin, end = f"{name}{{", f",{more}}} " if more else "} "
     return "".join(
         [f"{begin}{of}{end}{+number!r}\n" for of, number in zip(labels, values, strict=True)]
     )
 
 
-def _line(name: str, labels: Labels, number: float) -> str:
+def _sample_line(name: str, labels: Labels, number: float) -> str:
     value = repr(+number)
-    value = _NUMBERS.get(value, value)
+    value = _SPECIAL_NUMBERS.get(value, value)
     return f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"
 
 
-def _with_creation(family: MetricFamily, created: Mapping[Labels, float]) -> Iterator[str]:
+def _counter_lines(family: MetricFamily, created: Mapping[Labels, float]) -> Iterator[str]:
     """Each counter, followed by the time at which it was 0 (OpenMetrics.md, "Counter")."""
     name = family.metric.name
     base = name.removesuffix("_total")
     for of, number in family.samples:
-        yield _line(name, of, number)
-        if (began := created.get(of)) is not None:
-            yield _line(f"{base}_created", of, began)
+        yield _sample_line(name, of, number)
+        if (created_at := created.get(of)) is not None:
+            yield _sample_line(f"{base}_created", of, created_at)
 
 
-def _merged(families: Iterable[MetricFamily]) -> dict[str, tuple[Metric, list[MetricFamily]]]:
+def _group_by_metric(
+    families: Iterable[MetricFamily],
+) -> dict[str, tuple[Metric, list[MetricFamily]]]:
     merged: dict[str, tuple[Metric, list[MetricFamily]]] = {}
     for family in families:
         _, parts = merged.setdefault(family.metric.name, (family.metric, []))

@@ -10,94 +10,96 @@ import sys
 import time
 
 from batchjob.runtime import log as logs
-from batchjob.runtime.output import printing
+from batchjob.runtime.output import run_with_stdout
 from batchjob.runtime.sd_notify import notify
 from batchjob.runtime.settings import SettingsError, exit_status
 from batchjob.runtime.signals import Signals
 from batchjob_exporter import exposition
-from batchjob_exporter.options import ExporterSettings, cpus_of, settings
-from batchjob_exporter.service import ExporterService, exporter_of
-from batchjob_exporter.web.auth import Web
+from batchjob_exporter.options import ExporterSettings, parse_cpu_list, parse_settings
+from batchjob_exporter.service import ExporterService, build_exporter
+from batchjob_exporter.web.auth import WebAccess
 
 log = logging.getLogger(__name__)
 
-_FIRST_VALUES_SECONDS = 5.0  # how long --once waits for jobs to be identified
+_FIRST_VALUES_TIMEOUT_SECONDS = 5.0  # how long --once waits for jobs to be identified
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_LARGE_BYTES = 128 << 10
-_WATCHDOG_PATIENCE = 10.0  # seconds a listener may take to answer the watchdog's request
+_MMAP_FROM_BYTES = 128 << 10
+_WATCHDOG_TIMEOUT_SECONDS = 10.0  # for a listener to answer the watchdog
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the exporter; exit status 2 for wrong settings, 1 for errors that may pass."""
     try:
-        chosen = settings(sys.argv[1:] if arguments is None else arguments)
-        logs.set_up(chosen.log)
-        return {"serve": _serve, "once": _once, "check": _check}[chosen.action](chosen)
+        settings = parse_settings(sys.argv[1:] if arguments is None else arguments)
+        logs.set_up(settings.log)
+        return {"serve": _serve, "once": _print_once, "check": _check_settings}[settings.action](
+            settings
+        )
     except SettingsError as error:
         print(f"batchjob_exporter: {error}", file=sys.stderr)
         return exit_status(error)
 
 
-def _once(chosen: ExporterSettings) -> int:
-    exporter = exporter_of(chosen)
+def _print_once(settings: ExporterSettings) -> int:
+    exporter = build_exporter(settings)
     exporter.start()
     try:
-        exporter.wait(_FIRST_VALUES_SECONDS)
-        time.sleep(chosen.once_wait)
+        exporter.wait(_FIRST_VALUES_TIMEOUT_SECONDS)
+        time.sleep(settings.once_wait)
         body = exposition.render(exporter.collect())
     finally:
         exporter.stop()
-    return printing("batchjob_exporter", lambda: _print(body))
+    return run_with_stdout("batchjob_exporter", lambda: _write_stdout(body))
 
 
-def _print(body: bytearray) -> int:
+def _write_stdout(body: bytearray) -> int:
     sys.stdout.buffer.write(body)
     return 0
 
 
-def _check(chosen: ExporterSettings) -> int:
+def _check_settings(settings: ExporterSettings) -> int:
     """Report all errors. Flags and file have been parsed already."""
-    wrong = []
+    errors = []
     try:
-        Web(chosen.web.config_file)
+        WebAccess(settings.web.config_file)
     except SettingsError as error:
-        wrong.append(str(error))
+        errors.append(str(error))
     try:
-        exporter_of(chosen).stop()
+        build_exporter(settings).stop()
     except SettingsError as error:
-        wrong.append(str(error))
-    for each in wrong:
+        errors.append(str(error))
+    for each in errors:
         print(f"batchjob_exporter: {each}", file=sys.stderr)
-    if not wrong:
+    if not errors:
         print("ok")
-    return 2 if wrong else 0
+    return 2 if errors else 0
 
 
-def _serve(chosen: ExporterSettings) -> int:
+def _serve(settings: ExporterSettings) -> int:
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    _keep_to(chosen.runtime.cpus)
-    _give_back_large_buffers()
+    _set_cpu_affinity(settings.runtime.cpus)
+    _configure_malloc()
     if os.geteuid() == 0:
         log.warning("running as root; docs/exporter.md says which capabilities are enough")
-    service = ExporterService(chosen)
+    service = ExporterService(settings)
     service.start()
     gc.collect()
     gc.freeze()  # existing objects live until exit: later collections can skip them
     notify("READY=1")
     try:
-        _until_stopped(signals, service)
+        _wait_for_stop(signals, service)
     finally:
         notify("STOPPING=1")
         service.stop()
     return 0
 
 
-def _until_stopped(signals: Signals, service: ExporterService) -> None:
+def _wait_for_stop(signals: Signals, service: ExporterService) -> None:
     """Wait for SIGTERM or SIGINT; SIGHUP re-reads the web configuration."""
     interval = _watchdog_interval()
     while True:
         received = signals.wait(interval)
-        if not received and service.answers(_WATCHDOG_PATIENCE):
+        if not received and service.is_answering(_WATCHDOG_TIMEOUT_SECONDS):
             notify("WATCHDOG=1")
         elif not received:
             log.error("no answer on %s", ", ".join(service.addresses))
@@ -111,11 +113,11 @@ def _until_stopped(signals: Signals, service: ExporterService) -> None:
 def _watchdog_interval() -> float | None:
     """Half of the watchdog interval that systemd has set (sd_watchdog_enabled(3))."""
     microseconds = os.environ.get("WATCHDOG_USEC", "")
-    meant = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-    return int(microseconds) / 2e6 if microseconds.isdigit() and meant else None
+    for_this_process = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    return int(microseconds) / 2e6 if microseconds.isdigit() and for_this_process else None
 
 
-def _give_back_large_buffers() -> None:
+def _configure_malloc() -> None:
     """Have the memory of each scrape returned to the kernel: mallopt(3).
 
     By default, glibc raises the size from which a buffer is mapped by itself to the largest that
@@ -124,17 +126,17 @@ def _give_back_large_buffers() -> None:
     with contextlib.suppress(AttributeError, OSError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
         for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-            mallopt(parameter, _LARGE_BYTES)
+            mallopt(parameter, _MMAP_FROM_BYTES)
 
 
-def _keep_to(cpus: str) -> None:
+def _set_cpu_affinity(cpus: str) -> None:
     """Restrict this process and its children to some CPUs."""
     if cpus == "all":
         return
     usable = os.sched_getaffinity(0)
-    wanted = {min(usable)} if cpus == "first" else cpus_of(cpus)
+    chosen = {min(usable)} if cpus == "first" else parse_cpu_list(cpus)
     try:
-        os.sched_setaffinity(0, wanted)
+        os.sched_setaffinity(0, chosen)
     except OSError as error:
         raise SettingsError(
             f"runtime.cpus: {cpus}: {error.strerror}; usable are {sorted(usable)}"

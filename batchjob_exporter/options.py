@@ -10,39 +10,39 @@ from batchjob.runtime.settings import (
     Parser,
     SettingsError,
     add_flags,
-    argument,
+    build_section,
     load_file,
-    make,
     option,
     parse_flags,
+    type_and_metavar,
 )
-from batchjob.runtime.values import Network, boolean, called, duration, network
+from batchjob.runtime.values import Network, boolean, duration, network, with_metavar
 from batchjob_exporter.self_metrics import version_text
 from batchjob_exporter.web.addresses import listen_address
 from collectors.collector import COLLECTORS, CollectorEntry
 from collectors.host import Host
 
 
-def _path(value: Any) -> str:
+def _url_path(value: Any) -> str:
     if isinstance(value, str) and value.startswith("/") and not set(value) & set(" ?#\r\n"):
         return value
     raise ValueError(f"expected a path such as /metrics, got {value!r}")
 
 
-@called("first|all|LIST")
+@with_metavar("first|all|LIST")
 def cpu_list(value: Any) -> str:
     """`first`, `all`, or CPUs in the kernel's list format; raises ValueError."""
     word = str(value)
     if word not in ("first", "all"):
         try:
-            cpus_of(word)
+            parse_cpu_list(word)
         except ValueError:
             message = f"expected first, all, or a list such as 0,64-65, got {value!r}"
             raise ValueError(message) from None
     return word
 
 
-def cpus_of(text: str) -> set[int]:
+def parse_cpu_list(text: str) -> set[int]:
     """CPU numbers of a list such as `0,64-65` (Linux cpuset(7), "List format")."""
     cpus: set[int] = set()
     for part in text.split(","):
@@ -68,7 +68,7 @@ class ExporterWebOptions:
         False, "Listen on the sockets that systemd passes (socket activation) instead."
     )
     telemetry_path: str = option(
-        "/metrics", "Path under which metrics are served.", parse=_path, metavar="PATH"
+        "/metrics", "Path under which metrics are served.", parse=_url_path, metavar="PATH"
     )
     config_file: str = option(
         "",
@@ -142,49 +142,49 @@ class ExporterSettings(NamedTuple):
 
 def sections() -> dict[str, type[Any]]:
     """Options of the exporter and of all collectors, by the prefix of their flags."""
-    return SECTIONS | {_section(entry): entry.load().options for entry in COLLECTORS}
+    return SECTIONS | {_section_name(entry): entry.load().options for entry in COLLECTORS}
 
 
-def _section(entry: CollectorEntry) -> str:
+def _section_name(entry: CollectorEntry) -> str:
     return f"collector.{entry.name}"
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = Parser(
+    command_line = Parser(
         prog="batchjob_exporter",
         description="Serves metrics of the batch jobs on this node to Prometheus.",
         allow_abbrev=False,
         add_help=False,
     )
-    made.add_argument("-h", "--help", action="help", help="Print all flags and exit.")
-    made.add_argument(
+    command_line.add_argument("-h", "--help", action="help", help="Print all flags and exit.")
+    command_line.add_argument(
         "--version", action="version", version=version_text(), help="Print the version and exit."
     )
-    made.add_argument(
+    command_line.add_argument(
         "--config.file",
         dest="config.file",
         metavar="FILE",
         default="",
         help="YAML file with the same names as the flags; flags take precedence.",
     )
-    made.add_argument(
+    command_line.add_argument(
         "--once", action="store_true", help="Print one exposition to standard output and exit."
     )
-    made.add_argument(
+    command_line.add_argument(
         "--once.wait",
         dest="once.wait",
-        **argument(duration),
+        **type_and_metavar(duration),
         default=0.0,
         help="With --once: how long to wait for the first values of slow collectors. "
         "(default: 0s).",
     )
-    made.add_argument(
+    command_line.add_argument(
         "--check",
         action="store_true",
         help="Check flags and configuration files, report errors, and exit.",
     )
-    made.add_argument(
+    command_line.add_argument(
         "--collector.disable-defaults",
         dest="collector.disable-defaults",
         action=argparse.BooleanOptionalAction,
@@ -192,31 +192,31 @@ def parser() -> argparse.ArgumentParser:
         help="Run only collectors that are enabled by name (default: off)",
     )
     for entry in COLLECTORS:
-        made.add_argument(
-            f"--{_section(entry)}",
-            dest=_section(entry),
+        command_line.add_argument(
+            f"--{_section_name(entry)}",
+            dest=_section_name(entry),
             action=argparse.BooleanOptionalAction,
             default=argparse.SUPPRESS,
             help=f"{entry.description} (default: {'on' if entry.enabled else 'off'})",
         )
-    add_flags(made, sections())
-    return made
+    add_flags(command_line, sections())
+    return command_line
 
 
-def settings(arguments: list[str]) -> ExporterSettings:
+def parse_settings(arguments: list[str]) -> ExporterSettings:
     """Settings from the command line and the file it names. Raises SettingsError."""
     given = parse_flags(parser(), arguments)
-    switches = ("collector.disable-defaults", *map(_section, COLLECTORS))
+    switches = ("collector.disable-defaults", *map(_section_name, COLLECTORS))
     path = given["config.file"]
     values = (load_file(path, sections(), switches) if path else {}) | given
     return ExporterSettings(
         action="check" if given["check"] else "once" if given["once"] else "serve",
         once_wait=given["once.wait"],
-        web=make(ExporterWebOptions, "web", values),
-        host=_host(make(PathOptions, "path", values)),
-        runtime=make(RuntimeOptions, "runtime", values),
-        log=make(LogOptions, "log", values),
-        collectors=tuple(_chosen(values)),
+        web=build_section(ExporterWebOptions, "web", values),
+        host=_host(build_section(PathOptions, "path", values)),
+        runtime=build_section(RuntimeOptions, "runtime", values),
+        log=build_section(LogOptions, "log", values),
+        collectors=tuple(_enabled_collectors(values)),
     )
 
 
@@ -224,18 +224,18 @@ def _host(paths: PathOptions) -> Host:
     return Host(paths.procfs, paths.sysfs, paths.cgroupfs, paths.dev)
 
 
-def _chosen(values: Mapping[str, Any]) -> list[EnabledCollector]:
+def _enabled_collectors(values: Mapping[str, Any]) -> list[EnabledCollector]:
     """The enabled collectors; options of disabled ones are checked as well."""
-    defaults = not _switch(values, "collector.disable-defaults", default=False)
-    chosen = []
+    defaults = not _is_switched_on(values, "collector.disable-defaults", default=False)
+    enabled_collectors = []
     for entry in COLLECTORS:
-        options = make(entry.load().options, _section(entry), values)
-        if _switch(values, _section(entry), default=entry.enabled and defaults):
-            chosen.append(EnabledCollector(entry, options))
-    return chosen
+        options = build_section(entry.load().options, _section_name(entry), values)
+        if _is_switched_on(values, _section_name(entry), default=entry.enabled and defaults):
+            enabled_collectors.append(EnabledCollector(entry, options))
+    return enabled_collectors
 
 
-def _switch(values: Mapping[str, Any], name: str, *, default: bool) -> bool:
+def _is_switched_on(values: Mapping[str, Any], name: str, *, default: bool) -> bool:
     try:
         return bool(boolean(values.get(name, default)))
     except ValueError as error:

@@ -19,21 +19,21 @@ METRICS = (BUILD_INFO,)
 
 def version_text() -> str:
     """One line for `--version`."""
-    pairs = _build()
+    pairs = _build_labels()
     revision = f", revision {pairs['revision']}" if "revision" in pairs else ""
     return f"batchjob_exporter {pairs['version']} (Python {pairs['python']}{revision})"
 
 
-def own_families(process_metrics: bool) -> Callable[[], list[MetricFamily]]:
-    """A function that gives the exporter's families about itself."""
-    build = MetricFamily(BUILD_INFO, [(labels(**_build()), 1.0)])
+def self_families_reader(process_metrics: bool) -> Callable[[], list[MetricFamily]]:
+    """A function that returns the exporter's families about itself."""
+    build = MetricFamily(BUILD_INFO, [(labels(**_build_labels()), 1.0)])
     if not process_metrics:
         return lambda: [build]
     read = process_reader()
     return lambda: [build, *read()]
 
 
-def _build() -> dict[str, str]:
+def _build_labels() -> dict[str, str]:
     pairs = {"version": batchjob.__version__, "python": platform.python_version()}
     # Packagers set this variable if they know the commit.
     revision = os.environ.get("BATCHJOB_REVISION", "")

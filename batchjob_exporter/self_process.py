@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from collectors.jobs.cgroups.reader import read_path
-from collectors.jobs.processes.proc import booted_at
+from collectors.jobs.processes.proc import read_boot_time
 from collectors.metric import NO_LABELS, Metric, MetricFamily
 
 PROCESS_METRICS = (
@@ -24,7 +24,7 @@ PROCESS_METRICS = (
 )
 
 
-class OwnProcess(NamedTuple):
+class ProcessSample(NamedTuple):
     """A process at one moment; the fields are in the order of `PROCESS_METRICS`."""
 
     cpu_seconds: float
@@ -32,26 +32,26 @@ class OwnProcess(NamedTuple):
     resident_bytes: int
     virtual_bytes: int
     open_files: int
-    most_files: float
+    max_open_files: float
 
 
 def process_reader(procfs: str = "/proc") -> Callable[[], list[MetricFamily]]:
     """A function that returns the families of this process."""
-    ticks = os.sysconf("SC_CLK_TCK")
+    ticks_per_second = os.sysconf("SC_CLK_TCK")
     # /proc/stat has the boot time too, but systemd's ProcSubset=pid hides that file.
-    booted = booted_at()
-    page = os.sysconf("SC_PAGE_SIZE")
+    boot_time = read_boot_time()
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
 
     def families() -> list[MetricFamily]:
         # proc_pid_stat(5), from the third field on: the name before it may contain anything.
         fields = read_path(f"{procfs}/self/stat").rpartition(b")")[2].split()
-        process = OwnProcess(
-            cpu_seconds=(int(fields[11]) + int(fields[12])) / ticks,
-            started_at=booted + int(fields[19]) / ticks,
-            resident_bytes=int(fields[21]) * page,
+        process = ProcessSample(
+            cpu_seconds=(int(fields[11]) + int(fields[12])) / ticks_per_second,
+            started_at=boot_time + int(fields[19]) / ticks_per_second,
+            resident_bytes=int(fields[21]) * page_bytes,
             virtual_bytes=int(fields[20]),
-            open_files=_open_files(f"{procfs}/self/fd"),
-            most_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            open_files=_count_open_files(f"{procfs}/self/fd"),
+            max_open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         )
         return [
             MetricFamily(metric, [(NO_LABELS, float(value))])
@@ -61,6 +61,6 @@ def process_reader(procfs: str = "/proc") -> Callable[[], list[MetricFamily]]:
     return families
 
 
-def _open_files(folder: str) -> int:
+def _count_open_files(folder: str) -> int:
     """The size of the directory: the count since Linux 6.2 (fs/proc/fd.c), 0 before."""
     return os.stat(folder).st_size or len(os.listdir(folder))

@@ -9,17 +9,17 @@ from batchjob.runtime.background import Loop
 from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.options import ExporterSettings
-from batchjob_exporter.self_metrics import own_families, version_text
+from batchjob_exporter.self_metrics import self_families_reader, version_text
 from batchjob_exporter.web.addresses import (
-    answers,
-    beyond_loopback,
-    listeners,
+    format_address,
+    is_answering,
+    is_reachable_remotely,
+    open_listeners,
+    open_systemd_listeners,
     remove_socket_files,
-    shown,
-    systemd_listeners,
 )
-from batchjob_exporter.web.auth import Web
-from batchjob_exporter.web.bearer import LOOPBACK, bearer_only
+from batchjob_exporter.web.auth import WebAccess
+from batchjob_exporter.web.bearer import LOOPBACK, RequestHandler, require_bearer
 from batchjob_exporter.web.server import ConnectionLimits, HttpServer
 from batchjob_exporter.web.site import MetricsSite
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def exporter_of(settings: ExporterSettings) -> Exporter:
+def build_exporter(settings: ExporterSettings) -> Exporter:
     """The chosen collectors, not yet started.
 
     A collector that refuses its options ends the start (SettingsError); one that cannot be built
@@ -46,13 +46,13 @@ def exporter_of(settings: ExporterSettings) -> Exporter:
             built[entry.name] = entry.load().build(settings.host, options, built)
         except SettingsError as error:
             section = f"collector.{entry.name}"
-            told = str(error) if str(error).startswith(f"{section}.") else f"{section}: {error}"
-            raise SettingsError(told) from error
+            message = str(error) if str(error).startswith(f"{section}.") else f"{section}: {error}"
+            raise SettingsError(message) from error
         except Exception:  # no exception of a collector may affect the others
             log.exception("collector %s cannot be created", entry.name)
         else:
             collectors[entry.name] = built[entry.name]
-    return Exporter(collectors, own_families(not settings.web.disable_exporter_metrics))
+    return Exporter(collectors, self_families_reader(not settings.web.disable_exporter_metrics))
 
 
 class ExporterService:
@@ -64,22 +64,26 @@ class ExporterService:
         `secret`: each request must carry it; "": none is needed.
         """
         web = settings.web
-        self._exporter = exporter_of(settings)
+        self._exporter = build_exporter(settings)
         site = MetricsSite(self._exporter, web.telemetry_path, version_text())
-        self.sockets = systemd_listeners() if web.systemd_socket else listeners(web.listen_address)
-        answer = bearer_only(site.answer, secret, _names(self.sockets)) if secret else site.answer
-        self.web = Web(web.config_file, answer)
+        self.sockets = (
+            open_systemd_listeners() if web.systemd_socket else open_listeners(web.listen_address)
+        )
+        answer: RequestHandler = site.answer
+        if secret:
+            answer = require_bearer(answer, secret, _accepted_host_names(self.sockets))
+        self.web = WebAccess(web.config_file, answer)
         self._systemd, self._addresses = web.systemd_socket, web.listen_address
-        self.addresses = [shown(each) for each in self.sockets]
-        guarded = web.allow_from or self.web.guarded or secret
-        if any(map(beyond_loopback, self.sockets)) and not guarded:
+        self.addresses = [format_address(each) for each in self.sockets]
+        protected = web.allow_from or self.web.requires_authentication or secret
+        if any(map(is_reachable_remotely, self.sockets)) and not protected:
             log.warning(
                 "anybody who can reach this node can read what its jobs do: set "
                 "--web.allow-from, or authentication in --web.config.file"
             )
         self._limits = ConnectionLimits(web.max_requests, web.allow_from)
         self._server = HttpServer(self.sockets, self.web, self._limits)
-        self._heard: set[socket.socket] = set()
+        self._answered_before: set[socket.socket] = set()
 
     @property
     def collectors(self) -> list["Collector"]:
@@ -104,44 +108,44 @@ class ExporterService:
             remove_socket_files(self._addresses)
         self._exporter.stop()
 
-    def answers(self, seconds: float) -> bool:
+    def is_answering(self, seconds: float) -> bool:
         """Whether each listener answers a client's request within `seconds`.
 
         For a listener that never did, for example behind a firewall that filters loopback, only the
         server's thread is checked: a restart would not help.
         """
         for listener in self.sockets:
-            if answers(listener, seconds):
-                self._heard.add(listener)
-            elif listener in self._heard:
+            if is_answering(listener, seconds):
+                self._answered_before.add(listener)
+            elif listener in self._answered_before:
                 return False
         return self._server.responds(seconds)
 
-    def listen_again(self) -> None:
+    def reopen_listeners(self) -> None:
         """Replace the server by a new one on the same addresses; raises SettingsError."""
         self._server.stop(1.0)
-        self.sockets = listeners(self._addresses)
+        self.sockets = open_listeners(self._addresses)
         self._server = HttpServer(self.sockets, self.web, self._limits)
         self._server.start()
 
 
-def watch(service: ExporterService, seconds: float = 30.0, patience: float = 10.0) -> Loop:
+def watch_listeners(service: ExporterService, seconds: float = 30.0, timeout: float = 10.0) -> Loop:
     """Reopen a listener that no longer answers, where no systemd restarts the process."""
 
-    def look() -> float:
-        if not service.answers(patience):
+    def check_listeners() -> float:
+        if not service.is_answering(timeout):
             log.error("no answer on %s: listening again", ", ".join(service.addresses))
             try:
-                service.listen_again()
+                service.reopen_listeners()
             except SettingsError as error:
                 log.error("%s", error)
         return seconds
 
-    return Loop("exporter-watch", look, seconds)
+    return Loop("exporter-watch", check_listeners, seconds)
 
 
-def _names(sockets: list[socket.socket]) -> frozenset[str] | None:
+def _accepted_host_names(sockets: list[socket.socket]) -> frozenset[str] | None:
     """The host names under which loopback listeners are accessed; None: any."""
-    local = not any(map(beyond_loopback, sockets))
-    tcp = any(each.family != socket.AF_UNIX for each in sockets)
-    return LOOPBACK if local and tcp else None
+    only_local = not any(map(is_reachable_remotely, sockets))
+    any_tcp = any(each.family != socket.AF_UNIX for each in sockets)
+    return LOOPBACK if only_local and any_tcp else None

@@ -227,16 +227,18 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
 
 def meaning(table: str, column: str) -> str:
     """One line without a full stop. Raises KeyError for a column without a meaning."""
-    if table == "job_usage" and column in _MEASURED:
-        return _MEASURED[column]
+    if table == "job_usage" and column in _MEASURED_MEANINGS:
+        return _MEASURED_MEANINGS[column]
     own = OF_TABLES.get(table, {})
     return own[column] if column in own else EVERYWHERE[column]
 
 
-def _measured(column: UsageColumn) -> str:
+def _measured_meaning(column: UsageColumn) -> str:
     which = ", ".join(f"{key} {value}" for key, value in (*column.quantity.labels, *column.labels))
     help_text = column.quantity.metric.help.rstrip(".")
     return f"{column.statistic.value} of: {help_text}" + (f" ({which})" if which else "")
 
 
-_MEASURED = {column.name: _measured(column) for column in (*USAGE_COLUMNS, *ENERGY_COLUMNS)}
+_MEASURED_MEANINGS = {
+    column.name: _measured_meaning(column) for column in (*USAGE_COLUMNS, *ENERGY_COLUMNS)
+}

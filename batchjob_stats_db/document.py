@@ -3,7 +3,7 @@
 python -m batchjob_stats_db.document [DIRECTORY]
 """
 
-from batchjob.option_page import how_to_set, made_by, section_of, write
+from batchjob.option_page import generated_comment, options_section, usage_text, write
 from batchjob.schedulers.registry import SOURCES
 from batchjob_stats_db.poller.options import SECTIONS
 from batchjob_stats_db.tables_page import tables_page
@@ -13,9 +13,9 @@ def options_page() -> str:
     """All flags and keys of the poller, and the keys of each source of records."""
     parts = [
         "# Options of the poller",
-        made_by("batchjob_stats_db.document"),
-        how_to_set("poll.interval", "1m"),
-        *(part for name, cls in SECTIONS.items() for part in section_of(name, {name: cls})),
+        generated_comment("batchjob_stats_db.document"),
+        usage_text("poll.interval", "1m"),
+        *(part for name, cls in SECTIONS.items() for part in options_section(name, {name: cls})),
         "# Options of a cluster's sources",
         "Each cluster of the list `clusters` has a `name` and, under `sources`, at least one "
         "source of records with keys of its own, which are available only in the "
@@ -24,7 +24,7 @@ def options_page() -> str:
         '      sacctmgr: {}\n    tsdb: {url: "http://prometheus-alpha:9090"}\n```',
     ]
     for name, entry in SOURCES.items():
-        parts += section_of(f"{name}: {entry.description}", {"": entry.load().options})
+        parts += options_section(f"{name}: {entry.description}", {"": entry.load().options})
     return "\n\n".join(parts) + "\n"
 
 

@@ -12,17 +12,17 @@ import sqlalchemy as sa
 
 from batchjob import __version__
 from batchjob.runtime import log as logs
-from batchjob.runtime.output import printing
+from batchjob.runtime.output import run_with_stdout
 from batchjob.runtime.settings import (
     Parser,
     SettingsError,
     add_flags,
-    argument,
     exit_status,
     parse_flags,
+    type_and_metavar,
 )
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.runtime.values import called, duration, integer
+from batchjob.runtime.values import duration, integer, with_metavar
 from batchjob_stats_db.admin import commands, transfer
 from batchjob_stats_db.admin.commands import Arguments
 from batchjob_stats_db.database.engine import DatabaseError
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; exit status 1 for a failure, 2 for wrong settings."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        return printing("batchjob_stats_db", lambda: _main(given))
+        return run_with_stdout("batchjob_stats_db", lambda: _main(given))
     except (SettingsError, DatabaseError) as error:
         print(f"batchjob_stats_db: {error}", file=sys.stderr)
         return exit_status(error)
@@ -54,14 +54,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     parser = _parser()
-    given = parse_flags(parser, arguments)
-    extra = {name: given.pop(name) for name in list(given) if "." not in name}
-    chosen = settings(given, extra["config_file"])
-    logs.set_up(chosen.log)
-    if extra["check_config"]:
-        return _check_config(chosen)
-    command: Callable[[PollerSettings, Arguments], int] = extra.get("function", _run)
-    return command(chosen, Arguments(**extra))
+    flags = parse_flags(parser, arguments)
+    arguments_by_name = {name: flags.pop(name) for name in list(flags) if "." not in name}
+    poller_settings = settings(flags, arguments_by_name["config_file"])
+    logs.set_up(poller_settings.log)
+    if arguments_by_name["check_config"]:
+        return _check_config(poller_settings)
+    command: Callable[[PollerSettings, Arguments], int] = arguments_by_name.get("function", _poll)
+    return command(poller_settings, Arguments(**arguments_by_name))
 
 
 _SINCE = "First day, such as 2025-01-31."
@@ -85,99 +85,103 @@ def _parser() -> Parser:
         command.set_defaults(function=function)
         return command
 
-    add("run", _run, "Poll until stopped (default).")
+    add("run", _poll, "Poll until stopped (default).")
     add("migrate", commands.migrate, "Create the tables, or upgrade them to the current schema.")
     backfill = add(
         "backfill", commands.backfill, "Read the schedulers' accounting from a given day."
     )
-    again = add(
+    recompute = add(
         "recompute", commands.recompute_usage, "Measure jobs again and recompute the daily sums."
     )
-    copy = add("backup", commands.back_up, "Back up the database while it is in use.")
-    copy.add_argument("target", type=Path, nargs="?",
+    backup = add("backup", commands.back_up, "Back up the database while it is in use.")
+    backup.add_argument("target", type=Path, nargs="?",
                       help="A directory; or a file, whose name ends in .db or .dump "
                       "(default: backup.directory).")  # fmt: skip
-    copy.add_argument("--keep", **argument(integer), help="Number of backups to keep in the "
-                      "directory (default: backup.keep in backup.directory, all "
-                      "elsewhere).")  # fmt: skip
-    back = add("restore", commands.put_back, "Replace the database with a backup.")
-    back.add_argument("file", type=Path, help="Backup to restore.")
-    other = add("copy", commands.copy, "Copy everything into another, empty database.")
-    other.add_argument(
+    backup.add_argument("--keep", **type_and_metavar(integer),
+                        help="Number of backups to keep in the directory (default: backup.keep "
+                        "in backup.directory, all elsewhere).")  # fmt: skip
+    restore = add("restore", commands.restore_backup, "Replace the database with a backup.")
+    restore.add_argument("file", type=Path, help="Backup to restore.")
+    copy = add("copy", commands.copy, "Copy everything into another, empty database.")
+    copy.add_argument(
         "--to",
         required=True,
         metavar="URL",
         help="The other database, such as postgresql://batchjob@HOST/batchjob.",
     )
-    other.add_argument("--to-password-file", default="", metavar="FILE",
+    copy.add_argument("--to-password-file", default="", metavar="FILE",
                        help="File with the password for the other database.")  # fmt: skip
     add("check", commands.check_records, "Check for damage, gaps and orphaned rows.")
-    out = add("export", commands.export, "Write job records to standard output.")
-    out.add_argument("--format", choices=("json", "csv", "parquet"), default="json",
+    export = add("export", commands.export, "Write job records to standard output.")
+    export.add_argument("--format", choices=("json", "csv", "parquet"), default="json",
                      help="Output format (default: json).")  # fmt: skip
-    out.add_argument(
+    export.add_argument(
         "--output", type=Path, metavar="FILE", help="Parquet file to write (with --format parquet)."
     )
-    for command in (backfill, again):
-        command.add_argument("--since", required=True, **argument(_day), help=_SINCE)
-    out.add_argument("--since", default=0, **argument(_day), help=_SINCE)
-    again.add_argument("--until", **argument(_day), help="Day after the last, such as 2025-03-01.")
+    for command in (backfill, recompute):
+        command.add_argument("--since", required=True, **type_and_metavar(_parse_day), help=_SINCE)
+    export.add_argument("--since", default=0, **type_and_metavar(_parse_day), help=_SINCE)
+    recompute.add_argument(
+        "--until", **type_and_metavar(_parse_day), help="Day after the last, such as 2025-03-01."
+    )
     add("import", commands.import_lines, "Read exported JSON lines.").add_argument(
         "file", type=Path, help="File that export wrote."
     )
-    hide = add("anonymise", commands.anonymise, "Replace the users of ended jobs with pseudonyms.")
-    hide.add_argument(
+    anonymise = add(
+        "anonymise", commands.anonymise, "Replace the users of ended jobs with pseudonyms."
+    )
+    anonymise.add_argument(
         "--key-file",
         required=True,
         metavar="FILE",
         help="File with a secret; the same secret gives the same pseudonyms.",
     )
-    hide.add_argument(
+    anonymise.add_argument(
         "--older-than",
-        **argument(duration),
+        **type_and_metavar(duration),
         help="Only jobs that ended longer ago than this, such as 365d.",
     )
     forget = add("forget", commands.forget, "Delete all data about a user.")
     forget.add_argument("--user", required=True, help="Login name of the user.")
-    for command in (backfill, again, out, forget):
+    for command in (backfill, recompute, export, forget):
         command.add_argument("--cluster", help="Only this cluster.")
     return parser
 
 
-@called("DAY")
-def _day(text: str) -> int:
+@with_metavar("DAY")
+def _parse_day(text: str) -> int:
     try:
         return int(datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp())
     except ValueError:
         raise ValueError(f"expected a day such as 2025-01-31, got {text!r}") from None
 
 
-def _run(chosen: PollerSettings, given: Arguments) -> int:
-    chosen = commands.with_clusters(chosen, given)
-    with commands.writing(chosen) as engine:
-        service = PollerService(chosen, engine)
+def _poll(poller_settings: PollerSettings, given: Arguments) -> int:
+    poller_settings = commands.select_clusters(poller_settings, given)
+    with commands.open_for_writing(poller_settings) as engine:
+        service = PollerService(poller_settings, engine)
         if given.once:
             # Poll all of them, even if one fails.
-            done = [poller.cycle() for poller in service.pollers]
+            done = [poller.run_cycle() for poller in service.pollers]
             return 0 if all(done) else 1
         serve(service)
     return 0
 
 
-def _check_config(chosen: PollerSettings) -> int:
-    wrong = list(problems(chosen))
+def _check_config(poller_settings: PollerSettings) -> int:
+    errors = list(problems(poller_settings))
     try:
-        with commands.reading(chosen) as engine:
-            if not wrong:
-                for poller in PollerService(chosen, engine).pollers:
-                    wrong += poller.check()
+        with commands.open_for_reading(poller_settings) as engine:
+            if not errors:
+                for poller in PollerService(poller_settings, engine).pollers:
+                    errors += poller.check()
     except DatabaseError as error:
-        wrong.append(str(error))
-    for line in wrong:
+        errors.append(str(error))
+    for line in errors:
         print(f"batchjob_stats_db: {line}", file=sys.stderr)
-    if not wrong:
+    if not errors:
         print("ok")
-    return 2 if wrong else 0
+    return 2 if errors else 0
 
 
 if __name__ == "__main__":

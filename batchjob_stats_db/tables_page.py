@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batchjob.option_page import made_by, table
+from batchjob.option_page import generated_comment, table
 from batchjob_stats_db.column_meanings import meaning
 from batchjob_stats_db.database.schema import job, job_gpu, job_node, job_usage, metadata
 
@@ -51,7 +51,7 @@ def tables_page() -> str:
     """All tables, for people who query the database themselves."""
     parts = [
         "# Tables",
-        made_by("batchjob_stats_db.document"),
+        generated_comment("batchjob_stats_db.document"),
         "All tables and columns of the job database, which are the same in SQLite and PostgreSQL. "
         "Within a major version none is renamed or removed; new ones may be added. Open the "
         "database "
@@ -67,38 +67,42 @@ def tables_page() -> str:
         "```sql\n" + "\n\n".join(views()) + "\n```",
     ]
     for each in metadata.sorted_tables:
-        parts += [f"## {each.name}", TABLES[each.name], table(_HEAD, _columns(each))]
+        parts += [f"## {each.name}", TABLES[each.name], table(_HEADINGS, _column_rows(each))]
     return "\n\n".join(parts) + "\n"
 
 
 def views() -> Iterator[str]:
     """Statements that create views for one session, in SQLite and in PostgreSQL."""
     own = [f"job.{column.name}" for column in job.columns if column.name != "usage_due_time"]
-    usage = [_renamed(column) for column in job_usage.columns if not column.primary_key]
-    yield _view("jobs", [*own, *usage], "job LEFT JOIN job_usage ON job_usage.job_id = job.id")
+    usage = [_usage_column(column) for column in job_usage.columns if not column.primary_key]
+    yield _view_statement(
+        "jobs", [*own, *usage], "job LEFT JOIN job_usage ON job_usage.job_id = job.id"
+    )
     for name, part in (("nodes_of_jobs", job_node), ("gpus_of_jobs", job_gpu)):
-        columns = [f"{part.name}.{each.name}" for each in part.columns if each.name not in _JOINED]
+        columns = [
+            f"{part.name}.{each.name}" for each in part.columns if each.name not in _OMITTED_COLUMNS
+        ]
         joined = f"{part.name} JOIN job ON job.id = {part.name}.job_id"
-        yield _view(name, [*(f"job.{key}" for key in _RUN), *columns], joined)
+        yield _view_statement(name, [*(f"job.{key}" for key in _RUN_COLUMNS), *columns], joined)
 
 
-_RUN = ("id", "cluster", "jobid", "username", "account", "state", "start_time", "end_time")
-_JOINED = (*_RUN, "job_id")
+_RUN_COLUMNS = ("id", "cluster", "jobid", "username", "account", "state", "start_time", "end_time")
+_OMITTED_COLUMNS = (*_RUN_COLUMNS, "job_id")
 
 
-def _renamed(column: sa.Column[Any]) -> str:
+def _usage_column(column: sa.Column[Any]) -> str:
     return f"job_usage.{column.name} AS usage_{column.name}"
 
 
-def _view(name: str, columns: Iterable[str], joined: str) -> str:
+def _view_statement(name: str, columns: Iterable[str], joined: str) -> str:
     text = textwrap.fill(", ".join(columns), 96, initial_indent="  ", subsequent_indent="  ")
     return f"CREATE TEMPORARY VIEW {name} AS SELECT\n{text}\nFROM {joined};"
 
 
-_HEAD = ("Column", "Type", "Key", "Meaning")
+_HEADINGS = ("Column", "Type", "Key", "Meaning")
 
 
-def _columns(each: sa.Table) -> Iterator[tuple[str, ...]]:
+def _column_rows(each: sa.Table) -> Iterator[tuple[str, ...]]:
     for column in each.columns:
         kind = {sa.Text: "text", sa.Float: "number"}.get(type(column.type), "")
         kind = kind or ("integer" if isinstance(column.type, sa.Integer) else "number")

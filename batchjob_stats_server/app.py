@@ -30,7 +30,7 @@ from batchjob_stats_server.api import (
     tokens,
     usage,
 )
-from batchjob_stats_server.api.params import once
+from batchjob_stats_server.api.params import refuse_repeated_parameters
 from batchjob_stats_server.http import problems
 from batchjob_stats_server.http.hosts import TrustedHosts, allowed_hosts
 from batchjob_stats_server.http.middleware import (
@@ -106,7 +106,7 @@ def make(services: Services) -> FastAPI:
         try:
             yield
         finally:
-            app.state.pages.sparks.stop()
+            app.state.pages.sparklines.stop()
             services.stop()
 
     app = FastAPI(
@@ -130,14 +130,16 @@ def make(services: Services) -> FastAPI:
     app.include_router(prometheus.router, responses=problems.RESPONSES)
     app.include_router(docs.router)
     for router in ROUTERS:
-        app.include_router(router, responses=problems.RESPONSES, dependencies=[Depends(once)])
+        app.include_router(
+            router, responses=problems.RESPONSES, dependencies=[Depends(refuse_repeated_parameters)]
+        )
     if services.provider:
         # Imports OAuth and HTTP clients, which only this needs.
         from batchjob_stats_server.pages import log_in
 
         app.include_router(log_in.router)
     for router in PAGES:
-        app.include_router(router, dependencies=[Depends(once)])
+        app.include_router(router, dependencies=[Depends(refuse_repeated_parameters)])
     app.add_middleware(sign_in.TokenInAddress)
     app.add_middleware(TrustedHosts, hosts=allowed_hosts(services.settings.web))
     app.add_middleware(RequestSizeLimit)

@@ -7,33 +7,33 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-_LONGEST_SECONDS = 1.0
-_QUICK_SECONDS = 0.25  # an answer that takes longer is slow, and the next ones may be too
-_SLOW_SECONDS = 10.0  # how long the next answers are considered slow
+_MAX_SECONDS = 1.0
+_SLOW_AFTER_SECONDS = 0.25  # an answer that takes longer is slow, and the next ones may be too
+_SLOW_FOR_SECONDS = 10.0  # how long the next answers are considered slow
 
 
 class BoundedWait:
     """Keeps a slow time series database from occupying all threads that answer requests.
 
-    A request that does not get what it waits for shows what is recorded.
+    A request whose wait ends without an answer shows the recorded values.
     """
 
     def __init__(
         self,
-        places: int = 1,
-        seconds: float = _LONGEST_SECONDS,
-        quick: float = _QUICK_SECONDS,
-        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
+        max_waiting: int = 1,
+        seconds: float = _MAX_SECONDS,
+        slow_after: float = _SLOW_AFTER_SECONDS,
+        while_waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`places`: how many requests may wait at a time for a slow database.
+        """`max_waiting`: how many requests may wait at a time for a slow database.
 
-        `seconds`: the maximum wait; `quick`: the duration from which an answer is slow. `aside`: a
-        context manager entered while a thread waits.
+        `seconds`: the maximum wait; `slow_after`: the duration from which an answer is slow;
+        `while_waiting`: a context manager entered while a thread waits.
         """
-        self._places = threading.BoundedSemaphore(places)
+        self._places = threading.BoundedSemaphore(max_waiting)
         self._seconds = seconds
-        self._quick = quick
-        self._aside = aside
+        self._slow_after = slow_after
+        self._while_waiting = while_waiting
         self._slow_until = 0.0  # in monotonic seconds
 
     def wait(self, answers: Collection[Future[Any]]) -> None:
@@ -41,17 +41,17 @@ class BoundedWait:
         if all(answer.done() for answer in answers):
             return
         if time.monotonic() >= self._slow_until:
-            self._observed(answers)
+            self._wait_and_time(answers)
         elif self._places.acquire(blocking=False):
             try:
-                self._observed(answers)
+                self._wait_and_time(answers)
             finally:
                 self._places.release()
 
-    def _observed(self, answers: Collection[Future[Any]]) -> None:
-        with self._aside():
-            begun = time.monotonic()
+    def _wait_and_time(self, answers: Collection[Future[Any]]) -> None:
+        with self._while_waiting():
+            start = time.monotonic()
             wait(answers, self._seconds)
             now = time.monotonic()
-        if now - begun > self._quick:
-            self._slow_until = now + _SLOW_SECONDS
+        if now - start > self._slow_after:
+            self._slow_until = now + _SLOW_FOR_SECONDS

@@ -19,7 +19,7 @@ from batchjob.quantities.gpu import (
     JOB_GPU_INFO,
 )
 from batchjob.schedulers.cluster import ClusterNode
-from batchjob_stats_db.measure.job_usage import node_of
+from batchjob_stats_db.measure.job_usage import node_name
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesError, TimeSeriesStore
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.promql.histories import TimeSeriesPool
@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 
 _FRESH_SECONDS = 20
 _STALE_SECONDS = 600  # older readings are not shown
-_REPORTED_FRESH_SECONDS = 600
-REPORTED_SECONDS = 86400
-"""The time over which it is counted how often a node reported."""
+_ANSWERING_FRESH_SECONDS = 600
+ANSWERING_SECONDS = 86400
+"""The time over which `answering_ratios` counts."""
 
 EXPORTER = "batchjob_node_cpus"  # each node's exporter has exactly one series of it
 NODE = "batchjob_cluster_node_"
 ACCOUNT = "batchjob_cluster_account_"
 """How the names of the metrics of a scheduler's nodes and accounts begin."""
 
-_AMOUNTS = ("cpus", "cpus_allocated", "memory_bytes", "memory_allocated_bytes", "gpus",
+_AMOUNT_METRICS = ("cpus", "cpus_allocated", "memory_bytes", "memory_allocated_bytes", "gpus",
             "gpus_allocated")  # fmt: skip
-_NAMES = ("info", "flag", "unavailable_info", *_AMOUNTS)
+_NAMES = ("info", "flag", "unavailable_info", *_AMOUNT_METRICS)
 SHARES = ("shares_ratio", "usage_ratio", "fairshare_level", "fairshare_ratio")
 _GPU_METRICS = tuple(
     each.name
@@ -66,10 +66,10 @@ class NodeState(NamedTuple):
     @property
     def colour(self) -> str:
         """The CSS class of its cell on a page."""
-        as_told = ClusterNode(self.node, self.state, frozenset(self.flags), ())
-        if not as_told._replace(flags=frozenset()).usable:
+        node = ClusterNode(self.node, self.state, frozenset(self.flags), ())
+        if not node._replace(flags=frozenset()).is_usable:
             return "down"
-        if not as_told.usable:
+        if not node.is_usable:
             return "drained"
         return {"allocated": "full", "mixed": "part", "idle": "free"}.get(self.state, "part")
 
@@ -83,7 +83,7 @@ class ClusterReading(NamedTuple):
 
     def instance(self, node: str) -> str:
         """The target of a node, "" if none answers; the full name may be given."""
-        return self.instances.get(node) or self.instances.get(short(node), "")
+        return self.instances.get(node) or self.instances.get(short_name(node), "")
 
     def totals(self) -> dict[str, float]:
         """Totals over all nodes."""
@@ -95,8 +95,8 @@ class ClusterReading(NamedTuple):
 
     def states(self) -> dict[str, int]:
         """The number of nodes by kind of cell, the most usable first."""
-        found = [each.colour for each in self.nodes.values()]
-        return {name: found.count(name) for name in CELLS if name in found}
+        colours = [each.colour for each in self.nodes.values()]
+        return {name: colours.count(name) for name in CELLS if name in colours}
 
 
 CELLS = {
@@ -109,18 +109,18 @@ CELLS = {
 """What the colours of nodes mean."""
 
 
-def short(node: str) -> str:
+def short_name(node: str) -> str:
     """The first label of a host name; an address as it is."""
     return node if node.replace(".", "").isdigit() else node.partition(".")[0]
 
 
-def made(found: Iterable[SeriesValue]) -> ClusterReading:
+def reading_from_series(series: Iterable[SeriesValue]) -> ClusterReading:
     """A reading from the last values of the cluster's series."""
     values: dict[str, list[SeriesValue]] = defaultdict(list)
-    for each in found:
+    for each in series:
         values[each.metric].append(each)
     amounts: dict[str, dict[str, float]] = defaultdict(dict)
-    for name in _AMOUNTS:
+    for name in _AMOUNT_METRICS:
         for each in values[NODE + name]:
             amounts[each.labels["node"]][name] = each.value
     flags: dict[str, set[str]] = defaultdict(set)
@@ -141,16 +141,16 @@ def made(found: Iterable[SeriesValue]) -> ClusterReading:
     for name in SHARES:
         for each in values[ACCOUNT + name]:
             shares[each.labels["account"]][name] = each.value
-    return ClusterReading(nodes, dict(shares), by_node(values[EXPORTER]))
+    return ClusterReading(nodes, dict(shares), targets_by_node(values[EXPORTER]))
 
 
-def by_node(exporters: Sequence[SeriesValue]) -> dict[str, str]:
-    """The target of each node, under its full name and its first label."""
-    found: dict[str, str] = {}
+def targets_by_node(exporters: Sequence[SeriesValue]) -> dict[str, str]:
+    """The target of each node, by its full name and by its first label."""
+    targets: dict[str, str] = {}
     for each in exporters:
         instance = each.labels.get("instance", "")
-        found |= {short(node_of(instance)): instance, node_of(instance): instance}
-    return found
+        targets |= {short_name(node_name(instance)): instance, node_name(instance): instance}
+    return targets
 
 
 class NodeGpu(NamedTuple):
@@ -168,12 +168,12 @@ class NodeGpu(NamedTuple):
     confirmed: bool = True  # by more than the environment of these jobs
 
 
-def gpus_of(found: Iterable[SeriesValue]) -> list[NodeGpu]:
+def gpus_of(series: Iterable[SeriesValue]) -> list[NodeGpu]:
     """The GPUs of a node from their last values, by their numbers."""
     values: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     jobids: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     claimed: set[tuple[str, str, str]] = set()
-    for each in found:
+    for each in series:
         key = (
             each.labels.get("gpu", ""), each.labels.get("uuid", ""),
             each.labels.get("gpu_instance", ""),
@@ -204,12 +204,12 @@ class _LastAnswer(NamedTuple):
 class ClusterReadings:
     """Queries in a thread, and caches the last answers."""
 
-    def __init__(self, histories: TimeSeriesPool, bounded: BoundedWait) -> None:
+    def __init__(self, histories: TimeSeriesPool, bounded_wait: BoundedWait) -> None:
         self._histories = histories
-        self._bounded = bounded
+        self._bounded_wait = bounded_wait
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], _LastAnswer] = {}
-        self._asked: dict[tuple[str, str], Future[None]] = {}
+        self._cache: dict[tuple[str, str], _LastAnswer] = {}
+        self._pending: dict[tuple[str, str], Future[None]] = {}
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="cluster-readings")
 
     def stop(self) -> None:
@@ -220,9 +220,11 @@ class ClusterReadings:
         """None: nothing is known, or not in time."""
 
         def ask(history: TimeSeriesStore) -> ClusterReading:
-            return made(history.latest(cluster, CLUSTER_METRICS, now))
+            return reading_from_series(history.latest(cluster, CLUSTER_METRICS, now))
 
-        found: ClusterReading | None = self._last((cluster, "now"), now, _FRESH_SECONDS, ask)
+        found: ClusterReading | None = self._cached_or_read(
+            (cluster, "now"), now, _FRESH_SECONDS, ask
+        )
         return found
 
     def gpus(self, cluster: str, instance: str, now: float) -> Sequence[NodeGpu]:
@@ -231,42 +233,44 @@ class ClusterReadings:
         def ask(history: TimeSeriesStore) -> list[NodeGpu]:
             return gpus_of(history.latest(cluster, _GPU_METRICS, now, instance))
 
-        found = self._last((cluster, instance), now, _FRESH_SECONDS, ask)
+        found = self._cached_or_read((cluster, instance), now, _FRESH_SECONDS, ask)
         return found or ()
 
-    def reported(self, cluster: str, now: float) -> Mapping[str, float] | None:
+    def answering_ratios(self, cluster: str, now: float) -> Mapping[str, float] | None:
         """By node, the fraction of the last day in which its exporter answered; None: unknown."""
 
         def ask(history: TimeSeriesStore) -> dict[str, float]:
-            found = history.seen(cluster, EXPORTER, now, REPORTED_SECONDS)
-            return {node_of(each.labels.get("instance", "")): each.value for each in found}
+            ratios = history.scrape_ratios(cluster, EXPORTER, now, ANSWERING_SECONDS)
+            return {node_name(each.labels.get("instance", "")): each.value for each in ratios}
 
         key = (cluster, "reported")
-        found: Mapping[str, float] | None = self._last(key, now, _REPORTED_FRESH_SECONDS, ask)
-        return found
+        ratios: Mapping[str, float] | None = self._cached_or_read(
+            key, now, _ANSWERING_FRESH_SECONDS, ask
+        )
+        return ratios
 
-    def _last(
+    def _cached_or_read(
         self, key: tuple[str, str], now: float, fresh: float, ask: Callable[[TimeSeriesStore], Any]
     ) -> Any:
         with self._lock:
-            kept, asked = self._kept.get(key), self._asked.get(key)
-            if kept and now - kept.time < fresh:
-                return kept.value
-            if asked is None or asked.done():
-                asked = self._asked[key] = self._threads.submit(self._read, key, now, ask)
-        self._bounded.wait([asked])
+            cached, pending = self._cache.get(key), self._pending.get(key)
+            if cached and now - cached.time < fresh:
+                return cached.value
+            if pending is None or pending.done():
+                pending = self._pending[key] = self._threads.submit(self._read, key, now, ask)
+        self._bounded_wait.wait([pending])
         with self._lock:
-            kept = self._kept.get(key)
-        return kept.value if kept and now - kept.time < fresh + _STALE_SECONDS else None
+            cached = self._cache.get(key)
+        return cached.value if cached and now - cached.time < fresh + _STALE_SECONDS else None
 
     def _read(
         self, key: tuple[str, str], now: float, ask: Callable[[TimeSeriesStore], Any]
     ) -> None:
         try:
-            with self._histories.lent() as history:
+            with self._histories.acquire() as history:
                 value = ask(history)
         except TimeSeriesError as error:
             log.info("cannot update cluster %s: %s", key[0], error)
             return
         with self._lock:
-            self._kept[key] = _LastAnswer(now, value)
+            self._cache[key] = _LastAnswer(now, value)

@@ -7,7 +7,12 @@ from typing import NamedTuple
 from batchjob.quantities.curves import Curve, CurveSource
 from batchjob.quantities.gpu import JOB_GPU_INFO
 from batchjob.quantities.quantity import SeriesKind
-from batchjob_stats_db.measure.job_usage import JobToMeasure, named_instances, node_of, users_of
+from batchjob_stats_db.measure.job_usage import (
+    JobToMeasure,
+    instances_with_user,
+    node_name,
+    user_labels,
+)
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
     Point,
@@ -16,7 +21,7 @@ from batchjob_stats_db.timeseries.base import (
     TimeSeriesStore,
 )
 
-_HELD = JOB_GPU_INFO.name
+_GPU_INFO = JOB_GPU_INFO.name
 
 
 class JobGpu(NamedTuple):
@@ -37,7 +42,7 @@ class JobSeries(NamedTuple):
     curve: Curve
     device: JobGpu  # only `node` is set if the line is not a GPU's
     part: str
-    course: TimeSeries
+    series: TimeSeries
 
     @property
     def title(self) -> str:
@@ -47,8 +52,8 @@ class JobSeries(NamedTuple):
         return " ".join(word for word in (self.device.node, gpu, instance, self.part) if word)
 
 
-def lines(
-    history: TimeSeriesStore, job: JobToMeasure, curves: Sequence[Curve], stretches: int
+def job_series(
+    history: TimeSeriesStore, job: JobToMeasure, curves: Sequence[Curve], max_points: int
 ) -> Iterator[JobSeries]:
     """The lines of the curves, by node, GPU and part; raises TimeSeriesError."""
     devices: Sequence[JobGpu] | None = None
@@ -57,35 +62,35 @@ def lines(
             if source.of_gpu and devices is None:
                 devices = confirmed_gpus(history, job)
             found = (
-                _of_gpus(history, job.span, source, stretches, devices or ())
+                _series_of_gpus(history, job.span, source, max_points, devices or ())
                 if source.of_gpu
-                else _of_job(history, job, source, stretches)
+                else _series_of_job(history, job, source, max_points)
             )
-            made = [
-                JobSeries(curve, device, part, _scaled(course, source.scale))
-                for device, part, course in found
-                if course.points
+            lines = [
+                JobSeries(curve, device, part, _scale(series, source.scale))
+                for device, part, series in found
+                if series.points
             ]
-            if made:
-                yield from sorted(made, key=lambda line: (*line.device, line.part))
+            if lines:
+                yield from sorted(lines, key=lambda line: (*line.device, line.part))
                 break
 
 
-def aggregated(found: Sequence[JobSeries]) -> list[JobSeries]:
+def aggregate(all_lines: Sequence[JobSeries]) -> list[JobSeries]:
     """One line for each curve and part: minimum, median and maximum of its nodes and GPUs."""
     groups: dict[tuple[str, str], list[JobSeries]] = {}
-    for line in found:
+    for line in all_lines:
         groups.setdefault((line.curve.name, line.part), []).append(line)
     return [
-        JobSeries(lines[0].curve, _ALL_DEVICES, part, _band([line.course for line in lines]))
+        JobSeries(lines[0].curve, _ALL_DEVICES, part, _band([line.series for line in lines]))
         for (_, part), lines in groups.items()
     ]
 
 
-def _band(courses: Sequence[TimeSeries]) -> TimeSeries:
+def _band(all_series: Sequence[TimeSeries]) -> TimeSeries:
     seen: dict[float, list[Point]] = {}
-    for course in courses:
-        for point in course.points:
+    for series in all_series:
+        for point in series.points:
             seen.setdefault(point.time, []).append(point)
     return TimeSeries(
         {},
@@ -106,25 +111,25 @@ def confirmed_gpus(history: TimeSeriesStore, job: JobToMeasure) -> list[JobGpu]:
 
     A job's environment may name the GPUs of others, whose series would reveal what these do.
     """
-    asked = SeriesQuery(_HELD, SeriesKind.GAUGE, {"jobid": [job.jobid], "confirmed": ["true"]})
-    found = history.courses(asked, job.span, 1)
-    return sorted({_device(course.labels) for course in _own(job, found)})
+    query = SeriesQuery(_GPU_INFO, SeriesKind.GAUGE, {"jobid": [job.jobid], "confirmed": ["true"]})
+    found = history.job_series(query, job.span, 1)
+    return sorted({_device(series.labels) for series in _keep_own(job, found)})
 
 
-def _of_job(
-    history: TimeSeriesStore, job: JobToMeasure, source: CurveSource, stretches: int
+def _series_of_job(
+    history: TimeSeriesStore, job: JobToMeasure, source: CurveSource, max_points: int
 ) -> Iterator[tuple[JobGpu, str, TimeSeries]]:
     where = {"jobid": [job.jobid], **{label: [value] for label, value in source.where}}
-    asked = SeriesQuery(source.metric, source.kind, where, source.summed)
-    for course in _own(job, history.courses(asked, job.span, stretches)):
-        yield _device(course.labels), course.labels.get(source.part, ""), course
+    query = SeriesQuery(source.metric, source.kind, where, source.summed)
+    for series in _keep_own(job, history.job_series(query, job.span, max_points)):
+        yield _device(series.labels), series.labels.get(source.part, ""), series
 
 
-def _of_gpus(
+def _series_of_gpus(
     history: TimeSeriesStore,
     span: JobWindow,
     source: CurveSource,
-    stretches: int,
+    max_points: int,
     devices: Sequence[JobGpu],
 ) -> Iterator[tuple[JobGpu, str, TimeSeries]]:
     """Series of whole GPUs, which are not labelled by job: DCGM's label is `UUID`."""
@@ -132,36 +137,36 @@ def _of_gpus(
     by_uuid = {(each.uuid, each.gpu_instance): each for each in devices if each.uuid}
     if not by_uuid:
         return
-    asked = SeriesQuery(source.metric, source.kind, {label: sorted({uuid for uuid, _ in by_uuid})})
-    for course in history.courses(asked, span, stretches):
-        instance = course.labels.get("gpu_instance", course.labels.get("GPU_I_ID", ""))
-        device = by_uuid.get((course.labels[label], instance))
+    query = SeriesQuery(source.metric, source.kind, {label: sorted({uuid for uuid, _ in by_uuid})})
+    for series in history.job_series(query, span, max_points):
+        instance = series.labels.get("gpu_instance", series.labels.get("GPU_I_ID", ""))
+        device = by_uuid.get((series.labels[label], instance))
         if device:
-            yield device, "", course
+            yield device, "", series
 
 
-def _own(job: JobToMeasure, found: Iterable[TimeSeries]) -> list[TimeSeries]:
+def _keep_own(job: JobToMeasure, candidates: Iterable[TimeSeries]) -> list[TimeSeries]:
     """The series of this job, not those of another user who had its id."""
-    courses = list(found)
-    users, named = users_of(job), named_instances(course.labels for course in courses)
+    all_series = list(candidates)
+    users, named = user_labels(job), instances_with_user(series.labels for series in all_series)
     return [
-        course
-        for course in courses
-        if (user := course.labels.get("user", "")) in users
-        or (not user and course.labels.get("instance", "") not in named)
+        series
+        for series in all_series
+        if (user := series.labels.get("user", "")) in users
+        or (not user and series.labels.get("instance", "") not in named)
     ]
 
 
 def _device(labels: Mapping[str, str]) -> JobGpu:
-    node = node_of(labels.get("instance", ""))
+    node = node_name(labels.get("instance", ""))
     return JobGpu(node, *(labels.get(name, "") for name in JobGpu._fields[1:]))
 
 
-def _scaled(course: TimeSeries, scale: float) -> TimeSeries:
+def _scale(series: TimeSeries, scale: float) -> TimeSeries:
     if scale == 1.0:
-        return course
+        return series
     points = [
         point._replace(low=point.low * scale, mean=point.mean * scale, high=point.high * scale)
-        for point in course.points
+        for point in series.points
     ]
-    return course._replace(points=points)
+    return series._replace(points=points)

@@ -3,7 +3,7 @@
 python -m batchjob_stats_server.document [DIRECTORY]
 """
 
-from batchjob.option_page import how_to_set, made_by, section_of, write
+from batchjob.option_page import generated_comment, options_section, usage_text, write
 from batchjob_stats_server.options import SECTIONS
 
 
@@ -11,9 +11,9 @@ def options_page() -> str:
     """All flags and keys of the server."""
     parts = [
         "# Options of the server",
-        made_by("batchjob_stats_server.document"),
-        how_to_set("web.threads", "32"),
-        *(part for name, cls in SECTIONS.items() for part in section_of(name, {name: cls})),
+        generated_comment("batchjob_stats_server.document"),
+        usage_text("web.threads", "32"),
+        *(part for name, cls in SECTIONS.items() for part in options_section(name, {name: cls})),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -1,4 +1,4 @@
-"""Letters to users about unused resources, as addresses that a mail program opens."""
+"""E-mails to users about unused resources, as addresses that a mail program opens."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from batchjob_stats_server.options import ReportOptions
 FIELDS = (
     "user", "cluster", "days", "cpu_hours", "gpu_hours", "cpu_percent", "gpu_percent", "url"
 )  # fmt: skip
-_TEXT = """\
+_DEFAULT_TEXT = """\
 Your jobs on {cluster}
 Dear {user},
 
@@ -26,7 +26,7 @@ Please contact us if we can help.
 """
 
 
-class LetterTemplate(NamedTuple):
+class MailTemplate(NamedTuple):
     """The text and the address; each may contain `{user}` and other fields."""
 
     address: str
@@ -34,17 +34,17 @@ class LetterTemplate(NamedTuple):
     body: str
 
     def link(self, fields: Mapping[str, str]) -> str:
-        """The letter as a mailto: address (RFC 6068)."""
-        to, subject, body = (_filled(text, fields) for text in self)
+        """The e-mail as a mailto: address (RFC 6068)."""
+        to, subject, body = (_fill(text, fields) for text in self)
         lines = quote(body.replace("\n", "\r\n"), safe="")
         return f"mailto:{quote(to, safe='@')}?subject={quote(subject, safe='')}&body={lines}"
 
 
-def letter_template(options: ReportOptions) -> LetterTemplate | None:
+def load_mail_template(options: ReportOptions) -> MailTemplate | None:
     """None if no address is configured; raises SettingsError."""
     if not options.mail_address:
         return None
-    text = _read(options.mail_file) if options.mail_file else _TEXT
+    text = _read(options.mail_file) if options.mail_file else _DEFAULT_TEXT
     for name in re.findall(r"{(\w*)}", text + options.mail_address):
         if name not in FIELDS:
             where = "report.mail-file" if f"{{{name}}}" in text else "report.mail-address"
@@ -54,7 +54,7 @@ def letter_template(options: ReportOptions) -> LetterTemplate | None:
     if "{user}" not in options.mail_address:
         raise SettingsError("report.mail-address: expected {user} in it, as in {user}@example.org")
     subject, _, body = text.partition("\n")
-    return LetterTemplate(options.mail_address, subject.strip(), body.strip("\n") + "\n")
+    return MailTemplate(options.mail_address, subject.strip(), body.strip("\n") + "\n")
 
 
 def _read(path: str) -> str:
@@ -64,5 +64,5 @@ def _read(path: str) -> str:
         raise SettingsError(f"report.mail-file: {path}: {error}") from error
 
 
-def _filled(text: str, fields: Mapping[str, str]) -> str:
-    return re.sub(r"{(\w+)}", lambda found: fields[found[1]], text)
+def _fill(text: str, fields: Mapping[str, str]) -> str:
+    return re.sub(r"{(\w+)}", lambda match: fields[match[1]], text)

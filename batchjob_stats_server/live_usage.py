@@ -15,8 +15,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.live import LiveJob, askable, live
-from batchjob_stats_db.queries.efficiency import with_usages
+from batchjob_stats_db.measure.live import LiveJob, is_queryable, query_live_usage
+from batchjob_stats_db.queries.efficiency import replace_usages
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.promql.histories import TimeSeriesPool
@@ -24,13 +24,13 @@ from batchjob_stats_server.promql.histories import TimeSeriesPool
 log = logging.getLogger(__name__)
 
 _FRESH_SECONDS = 15.0
-_KEPT = 20_000
-_COLLECTED = 2000  # maximum jobs in the next query; others are shown as recorded
+_MAX_CACHED_JOBS = 20_000
+_MAX_JOBS_PER_QUERY = 2000  # others are shown as recorded
 
 Row = Mapping[Any, Any]
 
 
-class _Kept(NamedTuple):
+class _CachedJob(NamedTuple):
     job: LiveJob
     end: int | None  # the end of the job as it was known to the query
     time: float  # when the answer arrived
@@ -51,20 +51,20 @@ class LiveUsage:
         histories: TimeSeriesPool,
         policy: UsagePolicy,
         interval: float,
-        bounded: BoundedWait,
+        bounded_wait: BoundedWait,
         stopwatch: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
         self._histories = histories
         self._policy = policy
         self._interval = interval
-        self._bounded = bounded
+        self._bounded_wait = bounded_wait
         self._stopwatch = stopwatch
         self._lock = threading.Lock()
-        self._kept: dict[int, _Kept] = {}
-        self._collected: dict[int, Row] = {}
-        self._next: Future[None] | None = None  # the query for the collected jobs
-        self._asked: dict[int, Future[None]] = {}  # job id → the query that includes it
+        self._cache: dict[int, _CachedJob] = {}
+        self._next_rows: dict[int, Row] = {}
+        self._next_query: Future[None] | None = None  # the query for the collected jobs
+        self._pending: dict[int, Future[None]] = {}  # job id → the query that includes it
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="live-usage")
 
     def stop(self) -> None:
@@ -73,70 +73,72 @@ class LiveUsage:
 
     def rows(self, rows: Sequence[Row], now: float) -> list[Row]:
         """Rows of jobs with all their columns; those of running jobs are current."""
-        wanted = [row for row in rows if askable(row, self._policy, int(now))]
-        self._bounded.wait(self._answers(wanted, now))
+        queryable = [row for row in rows if is_queryable(row, self._policy, int(now))]
+        self._bounded_wait.wait(self._query_stale(queryable, now))
         with self._lock:
             usages = {
-                row["id"]: kept.job.usage
-                for row in wanted
-                if (kept := self._known(row, now))
-                and kept.job.usage["until_time"] > (row["usage_until_time"] or 0)
+                row["id"]: cached.job.usage
+                for row in queryable
+                if (cached := self._cached_job(row, now))
+                and cached.job.usage["until_time"] > (row["usage_until_time"] or 0)
             }
-        changed = with_usages([row for row in wanted if row["id"] in usages], usages)
+        changed = replace_usages([row for row in queryable if row["id"] in usages], usages)
         by_id = {row["id"]: row for row in changed}
         return [by_id.get(row["id"], row) for row in rows]
 
     def gpus(self, rows: Sequence[Row]) -> dict[int, Sequence[float | None]]:
         """Mean utilisation of each GPU, by the numbers of jobs with current rows."""
         with self._lock:
-            kept = [(row, self._kept[row["id"]].job) for row in rows if row["id"] in self._kept]
+            cached = [(row, self._cache[row["id"]].job) for row in rows if row["id"] in self._cache]
         return {
             row["id"]: job.gpus
-            for row, job in kept
+            for row, job in cached
             if job.gpus and job.usage["until_time"] == row["usage_until_time"]
         }
 
-    def _known(self, row: Row, now: float) -> _Kept | None:
-        """What is kept of a job; nothing if its end was not known at the query.
+    def _cached_job(self, row: Row, now: float) -> _CachedJob | None:
+        """What is cached of a job; nothing if its end was not known at the query.
 
-        Measured as running, it would be taken to have held its CPUs after its end.
+        Measured as running, it would appear to have used its CPUs after its end.
         """
-        kept = self._kept.get(row["id"])
-        return kept if kept and kept.is_fresh(now) and kept.end == row["end_time"] else None
+        cached = self._cache.get(row["id"])
+        return cached if cached and cached.is_fresh(now) and cached.end == row["end_time"] else None
 
-    def _answers(self, rows: Sequence[Row], now: float) -> set[Future[None]]:
-        """The queries with those of the jobs whose current usage is not known."""
+    def _query_stale(self, rows: Sequence[Row], now: float) -> set[Future[None]]:
+        """Start queries of the jobs whose current usage is not cached; returns these queries."""
         with self._lock:
-            stale = [row for row in rows if not self._known(row, now)]
+            stale = [row for row in rows if not self._cached_job(row, now)]
             for row in stale:
-                if row["id"] not in self._asked and len(self._collected) < _COLLECTED:
-                    self._next = self._next or self._submitted(now)
-                    self._asked[row["id"]] = self._next
-                    self._collected[row["id"]] = row
-            return {self._asked[row["id"]] for row in stale if row["id"] in self._asked}
+                if row["id"] not in self._pending and len(self._next_rows) < _MAX_JOBS_PER_QUERY:
+                    self._next_query = self._next_query or self._submit_query(now)
+                    self._pending[row["id"]] = self._next_query
+                    self._next_rows[row["id"]] = row
+            return {self._pending[row["id"]] for row in stale if row["id"] in self._pending}
 
-    def _submitted(self, now: float) -> Future[None]:
-        begun = self._stopwatch()
-        return self._thread.submit(self._ask, lambda: now + (self._stopwatch() - begun))
+    def _submit_query(self, now: float) -> Future[None]:
+        start = self._stopwatch()
+        return self._thread.submit(self._run_query, lambda: now + (self._stopwatch() - start))
 
-    def _ask(self, clock: Callable[[], float]) -> None:
+    def _run_query(self, clock: Callable[[], float]) -> None:
         with self._lock:
-            rows, self._collected, self._next = [*self._collected.values()], {}, None
-        found: Mapping[int, LiveJob] = {}
+            rows, self._next_rows, self._next_query = [*self._next_rows.values()], {}, None
+        live_jobs: Mapping[int, LiveJob] = {}
         try:
-            with self._reader.connect() as db, self._histories.lent() as history:
-                found = live(db, history, rows, self._policy, self._interval, int(clock()))
+            with self._reader.connect() as db, self._histories.acquire() as history:
+                live_jobs = query_live_usage(
+                    db, history, rows, self._policy, self._interval, int(clock())
+                )
         except (TimeSeriesError, SQLAlchemyError) as error:
             log.info("running jobs are shown with their last recorded measurements: %s", error)
         finally:
             with self._lock:
                 now = clock()
                 for row in rows:
-                    del self._asked[row["id"]]
-                self._kept |= {
-                    row["id"]: _Kept(found[row["id"]], row["end_time"], now)
+                    del self._pending[row["id"]]
+                self._cache |= {
+                    row["id"]: _CachedJob(live_jobs[row["id"]], row["end_time"], now)
                     for row in rows
-                    if row["id"] in found
+                    if row["id"] in live_jobs
                 }
-                if len(self._kept) > _KEPT:
-                    self._kept = {n: k for n, k in self._kept.items() if k.is_fresh(now)}
+                if len(self._cache) > _MAX_CACHED_JOBS:
+                    self._cache = {n: k for n, k in self._cache.items() if k.is_fresh(now)}

@@ -7,7 +7,7 @@ from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import Reader
 
 _LINES = 10
-_LONGEST = 300  # maximum characters of a line
+_MAX_LINE_CHARACTERS = 300
 
 
 def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:
@@ -18,4 +18,4 @@ def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:
         lines = deque(Reader(data / LOGS / jobid, "stderr", uid).read(), maxlen=_LINES)
     except OSError:
         return []
-    return [line.text.decode("utf-8", "replace")[:_LONGEST] for line in lines]
+    return [line.text.decode("utf-8", "replace")[:_MAX_LINE_CHARACTERS] for line in lines]

@@ -16,28 +16,28 @@ import uvicorn
 
 from batchjob import __version__
 from batchjob.runtime import log as logs
-from batchjob.runtime.output import printing
+from batchjob.runtime.output import run_with_stdout
 from batchjob.runtime.sd_notify import notify
 from batchjob.runtime.settings import (
     Parser,
     SettingsError,
     add_flags,
-    argument,
-    cannot_listen,
     exit_status,
+    listen_error,
     parse_flags,
+    type_and_metavar,
 )
 from batchjob.runtime.values import ListenAddress, duration
 from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server import app
-from batchjob_stats_server.auth.identity import LOGIN
+from batchjob_stats_server.auth.identity import LOGIN_PATTERN
 from batchjob_stats_server.http import tls
 from batchjob_stats_server.http.accept import BACKLOG, Acceptor, OpenConnections
-from batchjob_stats_server.http.protocol import Connection, set_up
+from batchjob_stats_server.http.protocol import Connection, set_socket_options
 from batchjob_stats_server.http.turns import RequestTurns
-from batchjob_stats_server.options import SECTIONS, ServerSettings, problems, settings
+from batchjob_stats_server.options import SECTIONS, ServerSettings, setting_errors, settings
 from batchjob_stats_server.services import Services, build
 
 log = logging.getLogger(__name__)
@@ -56,13 +56,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    given = parse_flags(_parser(), arguments)
-    extra = {name: given.pop(name) for name in list(given) if "." not in name}
-    chosen = settings(given, extra["config_file"])
+    flags = parse_flags(_parser(), arguments)
+    extra = {name: flags.pop(name) for name in list(flags) if "." not in name}
+    chosen = settings(flags, extra["config_file"])
     logs.set_up(chosen.log)
-    wrong = list(problems(chosen))
-    if wrong:
-        raise SettingsError("; ".join(wrong))
+    errors = list(setting_errors(chosen))
+    if errors:
+        raise SettingsError("; ".join(errors))
     if extra["check"]:
         services = build(chosen)
         services.stop()
@@ -70,22 +70,22 @@ def _main(arguments: list[str]) -> int:
         print("configuration OK")
         return 0
     if "user" in extra:
-        made = argparse.Namespace(**extra)
-        return printing("batchjob_stats_server", lambda: _make_token(chosen, made))
+        command = argparse.Namespace(**extra)
+        return run_with_stdout("batchjob_stats_server", lambda: _make_token(chosen, command))
     return _serve(chosen)
 
 
-def _make_token(chosen: ServerSettings, given: argparse.Namespace) -> int:
+def _make_token(chosen: ServerSettings, command: argparse.Namespace) -> int:
     """Print a token: the API cannot create the first one."""
-    if not LOGIN.fullmatch(given.user):
-        raise SettingsError(f"token: expected the name of a user, got {given.user!r}")
+    if not LOGIN_PATTERN.fullmatch(command.user):
+        raise SettingsError(f"token: expected the name of a user, got {command.user!r}")
     services = build(chosen)
     now = int(time.time())
     try:
         with services.writer.begin() as db:
             text = tokens.create(
-                db, given.user, TokenRole(given.role), given.label, now,
-                cluster=given.cluster, expiry_time=now + int(given.lifetime),
+                db, command.user, TokenRole(command.role), command.label, now,
+                cluster=command.cluster, expiry_time=now + int(command.lifetime),
             )  # fmt: skip
     except sa.exc.DBAPIError as error:
         raise DatabaseError(f"the token cannot be stored: {error.orig}") from error
@@ -116,7 +116,7 @@ def _parser() -> Parser:
                        help="Maximum role of the token (default: user).")  # fmt: skip
     token.add_argument("--label", default="created on the server", help="Description of the token.")
     token.add_argument("--cluster", default="", help="Restrict the token to jobs of this cluster.")
-    token.add_argument("--lifetime", **argument(duration), default=90 * 86400.0,
+    token.add_argument("--lifetime", **type_and_metavar(duration), default=90 * 86400.0,
                        help="Lifetime of the token (default: 90d).")  # fmt: skip
     return parser
 
@@ -138,7 +138,7 @@ class AnsweringServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
         accepting = [
-            Acceptor(each, self._connections, self._connection, self.config.ssl)
+            Acceptor(each, self._connections, self._create_connection, self.config.ssl)
             for each in sockets or ()
         ]
         self.servers += accepting  # type: ignore[arg-type]  # closed like uvicorn's own
@@ -149,29 +149,29 @@ class AnsweringServer(uvicorn.Server):
         if self.started:
             notify("READY=1")
 
-    def _connection(self) -> Connection:
-        made = Connection(
+    def _create_connection(self) -> Connection:
+        connection = Connection(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        made.turns = self._turns
-        return made
+        connection.turns = self._turns
+        return connection
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify("STOPPING=1")
         if self.ends_process:
             seconds = (self.config.timeout_graceful_shutdown or 0) + _CUT_OFF_SECONDS
-            threading.Thread(target=_end, args=(seconds,), daemon=True).start()
+            threading.Thread(target=_exit_after, args=(seconds,), daemon=True).start()
         await super().shutdown(sockets)
 
 
-def _end(seconds: float) -> None:
+def _exit_after(seconds: float) -> None:
     time.sleep(seconds)
     log.warning("requests that have not finished in time are aborted")
     os._exit(0)
 
 
-def server(chosen: ServerSettings, services: Services) -> AnsweringServer:
-    """The server, to be run with a socket of `listening`."""
+def create_server(chosen: ServerSettings, services: Services) -> AnsweringServer:
+    """The server, to be run with a socket of `open_listener`."""
     config = uvicorn.Config(
         app.make(services),
         http=Connection,
@@ -189,17 +189,17 @@ def server(chosen: ServerSettings, services: Services) -> AnsweringServer:
     limit, trusted = chosen.limit, chosen.auth.trusted_peer
     dropped = services.metrics.dropped
     connections = OpenConnections(limit.connections, limit.peer_connections, trusted, dropped)
-    services.metrics.clients.set_function(lambda: len(connections))
+    services.metrics.client_connections.set_function(lambda: len(connections))
     return AnsweringServer(config, connections, RequestTurns(chosen.web.threads))
 
 
 def _serve(chosen: ServerSettings) -> int:
     services = build(chosen)
-    made = server(chosen, services)
-    made.ends_process = True
-    with listening(chosen.web.listen_address) as listener:
-        made.run(sockets=[listener])
-    return 0 if made.started else 1
+    server = create_server(chosen, services)
+    server.ends_process = True
+    with open_listener(chosen.web.listen_address) as listener:
+        server.run(sockets=[listener])
+    return 0 if server.started else 1
 
 
 def _tls(chosen: ServerSettings, services: Services) -> ssl.SSLContext | None:
@@ -208,17 +208,17 @@ def _tls(chosen: ServerSettings, services: Services) -> ssl.SSLContext | None:
     return tls.context(chosen.web, chosen.auth, refused.inc) if chosen.web.tls_cert_file else None
 
 
-def listening(address: ListenAddress) -> socket.socket:
-    """The socket; raises SettingsError."""
+def open_listener(address: ListenAddress) -> socket.socket:
+    """A listening socket; raises SettingsError."""
     try:
-        listener = _bound(*address)
+        listener = _bind(*address)
     except OSError as error:
-        raise cannot_listen(address, error) from error
-    set_up(listener)
+        raise listen_error(address, error) from error
+    set_socket_options(listener)
     return listener
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     if not host and socket.has_dualstack_ipv6():
         return socket.create_server(
             ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG

@@ -27,8 +27,8 @@ class NodeCurve(NamedTuple):
 
     name: str
     unit: str
-    asked: NodeQuery
-    less: NodeQuery | None = None  # subtracted from `asked`
+    query: NodeQuery
+    subtracted: NodeQuery | None = None  # subtracted from `query`
 
 
 def _gauge(name: str, unit: str, metric: str, by: tuple[str, ...] = ()) -> NodeCurve:
@@ -110,7 +110,7 @@ class NodeLine(NamedTuple):
 
     curve: NodeCurve
     line: str  # distinguishes it from other lines of the curve
-    course: TimeSeries
+    series: TimeSeries
 
 
 def node_lines(
@@ -118,19 +118,19 @@ def node_lines(
 ) -> Iterator[NodeLine]:
     """The lines of the curves; raises TimeSeriesError."""
     for curve in curves:
-        found = history.of_node(curve.asked, *target, points)
-        if curve.less is not None:
+        found = history.node_series(curve.query, *target, points)
+        if curve.subtracted is not None:
             found = [
                 _difference(whole, rest)
                 for whole, rest in zip(
-                    found, history.of_node(curve.less, *target, points), strict=False
+                    found, history.node_series(curve.subtracted, *target, points), strict=False
                 )
             ]
-        made = [NodeLine(curve, _told(each.labels), each) for each in found if each.points]
-        yield from sorted(made, key=lambda each: (len(each.line), each.line))
+        lines = [NodeLine(curve, _line_name(each.labels), each) for each in found if each.points]
+        yield from sorted(lines, key=lambda each: (len(each.line), each.line))
 
 
-def _told(labels: Mapping[str, str]) -> str:
+def _line_name(labels: Mapping[str, str]) -> str:
     if "gpu" not in labels:
         return labels.get("component", "")
     instance = labels.get("gpu_instance")

@@ -16,23 +16,23 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from batchjob.runtime.settings import LogOptions, SettingsError, load_file, make, option
+from batchjob.runtime.settings import LogOptions, SettingsError, build_section, load_file, option
 from batchjob.runtime.values import (
     ListenAddress,
     Network,
     address,
     at_least_one,
-    called,
     duration,
     http_url,
     network,
     number,
     one_of,
     text,
+    with_metavar,
 )
 from batchjob.secret_files import secret_file
 from batchjob_stats_db.database.access import LEVELS
-from batchjob_stats_db.poller.options import DatabaseOptions, TsdbOptions, secret
+from batchjob_stats_db.poller.options import DatabaseOptions, TsdbOptions, read_secret_option
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_server.promql.query_limits import QueryLimits
 from collectors.emissions.options import EmissionsOptions
@@ -40,7 +40,7 @@ from collectors.emissions.options import EmissionsOptions
 _SHORTEST_SECRET = 16
 
 
-@called("NAME")
+@with_metavar("NAME")
 def _header_name(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9-]+", value):
         return value
@@ -64,15 +64,15 @@ class AccountGroup(NamedTuple):
         return f"{self.group}={self.cluster}/{self.account}"
 
 
-@called("GROUP=CLUSTER/ACCOUNT")
+@with_metavar("GROUP=CLUSTER/ACCOUNT")
 def _account_group(value: Any) -> AccountGroup:
-    found = re.fullmatch(r"([^=]+)=([^/]+)/(.+)", str(value))
-    if found:
-        return AccountGroup(*found.groups())
+    match = re.fullmatch(r"([^=]+)=([^/]+)/(.+)", str(value))
+    if match:
+        return AccountGroup(*match.groups())
     raise ValueError(f"expected GROUP=CLUSTER/ACCOUNT, got {value!r}")
 
 
-@called("URL")
+@with_metavar("URL")
 def _provider(value: Any) -> str:
     url = http_url(value)
     if url.startswith("https:") or urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1"):
@@ -80,7 +80,7 @@ def _provider(value: Any) -> str:
     raise ValueError(f"expected https://HOST, got {value!r}")
 
 
-@called("ORIGIN")
+@with_metavar("ORIGIN")
 def _origin(value: Any) -> str:
     if re.fullmatch(r"https?://[A-Za-z0-9.*-]+(:[0-9]+)?", str(value)):
         return str(value)
@@ -89,7 +89,7 @@ def _origin(value: Any) -> str:
 
 @dataclass(frozen=True)
 class ServerWebOptions:
-    """Where and how answers are given."""
+    """Address, TLS, threads and time-outs of the web server."""
 
     listen_address: ListenAddress = option(
         ListenAddress("127.0.0.1", 10912), "Address to listen on.", parse=address
@@ -136,7 +136,7 @@ class ServerWebOptions:
 
 @dataclass(frozen=True)
 class AuthOptions:
-    """Who is believed about who asks, and who may see more than their own jobs."""
+    """How callers are authenticated, and who may see more than their own jobs."""
 
     trusted_peer: tuple[Network, ...] = option(
         (),
@@ -258,7 +258,7 @@ class OidcOptions:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """How often somebody may ask."""
+    """Limits on requests and connections."""
 
     user_rate: float = option(
         20.0, "Maximum rate of requests per user, per second; 0: no limit.", parse=number
@@ -285,7 +285,7 @@ class LimitOptions:
 
 @dataclass(frozen=True)
 class GateOptions:
-    """What users' own PromQL may cost."""
+    """Limits on users' PromQL queries."""
 
     concurrent: int = option(
         4, "Maximum number of simultaneous queries to the time series database.", parse=at_least_one
@@ -312,7 +312,7 @@ class GateOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What reports of jobs say."""
+    """Contents of job reports."""
 
     rules_file: str = option("", "YAML file with advice rules to add, change or disable.")
     pue: float = option(
@@ -347,7 +347,7 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class SamplesOptions:
-    """Sample files, where `batchjob up` records them."""
+    """Sample files, which `batchjob up` records."""
 
     directory: str = option(
         "", "Directory of sample files; used for measurements when tsdb.url is not set.", parse=text
@@ -358,7 +358,7 @@ class SamplesOptions:
 
 @dataclass(frozen=True)
 class GrafanaOptions:
-    """Where pages lead to for all measurements of a job or node."""
+    """The Grafana server to which pages link for all measurements of a job or node."""
 
     url: str = option(
         "", "URL of a Grafana server with batchjob's dashboards, as browsers see it.",
@@ -408,14 +408,14 @@ class ServerSettings(NamedTuple):
 
 def settings(flags: Mapping[str, Any], config_file: str) -> ServerSettings:
     """Settings from flags, file and defaults; raises SettingsError."""
-    given = load_file(config_file, SECTIONS) if config_file else {}
-    given |= flags
-    made = {section: make(cls, section, given) for section, cls in SECTIONS.items()}
-    return ServerSettings(**made)
+    values = load_file(config_file, SECTIONS) if config_file else {}
+    values |= flags
+    sections = {section: build_section(cls, section, values) for section, cls in SECTIONS.items()}
+    return ServerSettings(**sections)
 
 
-def problems(chosen: ServerSettings) -> Iterator[str]:
-    """What is wrong with the settings beyond their format, one line each."""
+def setting_errors(chosen: ServerSettings) -> Iterator[str]:
+    """Errors in the settings other than their format, one line each."""
     web, auth = chosen.web, chosen.auth
     if bool(web.tls_cert_file) != bool(web.tls_key_file):
         yield "web.tls-cert-file, web.tls-key-file: expected both or neither"
@@ -441,9 +441,9 @@ def problems(chosen: ServerSettings) -> Iterator[str]:
 
 def proxy_secret(auth: AuthOptions) -> str:
     """The secret of trusted peers, "" if there is none; raises SettingsError."""
-    found = secret("auth.secret-file", auth.secret_file)
-    if auth.secret_file and len(found) < _SHORTEST_SECRET:
+    secret = read_secret_option("auth.secret-file", auth.secret_file)
+    if auth.secret_file and len(secret) < _SHORTEST_SECRET:
         raise SettingsError(
             f"auth.secret-file: {auth.secret_file}: expected at least {_SHORTEST_SECRET} characters"
         )
-    return found
+    return secret

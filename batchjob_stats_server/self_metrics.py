@@ -25,7 +25,7 @@ _PREFIX = "batchjob_stats_server"
 
 
 class ServerMetrics:
-    """The families; one object per application."""
+    """The metric families; one object per application."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -39,11 +39,11 @@ class ServerMetrics:
             return Histogram(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
 
         self.requests = counter("requests", "Requests answered.", "method", "route", "status")
-        self.seconds = histogram(
+        self.request_seconds = histogram(
             "request_duration_seconds", "Duration of requests until the end of the answer.", "route"
         )
         self.refused = counter("refused", "Requests that failed authentication.", "reason")
-        self.limited = counter("rate_limited", "Requests rejected by a rate limit.", "by")
+        self.rate_limited = counter("rate_limited", "Requests rejected by a rate limit.", "by")
         self.dropped = counter(
             "connections_dropped",
             "Connections closed or refused because of a maximum, by maximum.",
@@ -60,36 +60,40 @@ class ServerMetrics:
             return Gauge(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
 
         gauge("info", "Version of the server; always 1.", "version").labels(__version__).set(1)
-        self.threads = gauge("busy_threads", "Threads that answer a request.")
+        self.busy_threads = gauge("busy_threads", "Threads that answer a request.")
         self.threads_limit = gauge("threads", "Maximum number of these threads.")
-        self.waiting = gauge("waiting_requests", "Requests that wait for a thread.")
-        self.clients = gauge("connections", "Connections of clients.")
-        self.connections = gauge("database_connections", "Connections to the database in use.")
-        self.asked = gauge("tsdb_requests", "Queries in progress at the time series database.")
-        self.questions = gauge(
+        self.waiting_requests = gauge("waiting_requests", "Requests that wait for a thread.")
+        self.client_connections = gauge("connections", "Connections of clients.")
+        self.database_connections = gauge(
+            "database_connections", "Connections to the database in use."
+        )
+        self.tsdb_running = gauge(
+            "tsdb_requests", "Queries in progress at the time series database."
+        )
+        self.tsdb_pending = gauge(
             "tsdb_questions", "Queries in progress or waiting for the time series database."
         )
 
-    def watch(self, reader: Engine, turns: FairQueue | None) -> None:
-        """Read the present use at each scrape."""
+    def watch(self, reader: Engine, tsdb_queue: FairQueue | None) -> None:
+        """Read the current use at each scrape."""
         if isinstance(reader.pool, QueuePool):
-            self.connections.set_function(reader.pool.checkedout)
-        if turns:
-            self.asked.set_function(turns.asked)
-            self.questions.set_function(turns.questions)
+            self.database_connections.set_function(reader.pool.checkedout)
+        if tsdb_queue:
+            self.tsdb_running.set_function(tsdb_queue.count_running)
+            self.tsdb_pending.set_function(tsdb_queue.count)
 
     def watch_threads(self, light: CapacityLimiter, costly: FairQueue) -> None:
         """Expose the use of threads; the limiter of light requests exists once the loop runs."""
-        self.threads.set_function(lambda: light.borrowed_tokens + costly.asked())
-        self.threads_limit.set_function(lambda: light.total_tokens + costly.places())
-        self.waiting.set_function(
-            lambda: light.statistics().tasks_waiting + costly.questions() - costly.asked()
+        self.busy_threads.set_function(lambda: light.borrowed_tokens + costly.count_running())
+        self.threads_limit.set_function(lambda: light.total_tokens + costly.capacity())
+        self.waiting_requests.set_function(
+            lambda: light.statistics().tasks_waiting + costly.count() - costly.count_running()
         )
 
     @contextmanager
-    def tsdb(self, question: str) -> Iterator[None]:
+    def time_tsdb_query(self, endpoint: str) -> Iterator[None]:
         """Time a query to the time series database."""
-        begun = time.monotonic()
+        start = time.monotonic()
         result = "failed"
         try:
             yield
@@ -98,4 +102,4 @@ class ServerMetrics:
             result = "rejected"
             raise
         finally:
-            self.tsdb_seconds.labels(question, result).observe(time.monotonic() - begun)
+            self.tsdb_seconds.labels(endpoint, result).observe(time.monotonic() - start)

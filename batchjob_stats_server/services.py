@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 from fastapi import Depends, Request
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from batchjob_stats_db.database.engine import DatabaseError, parse, reader, writer
+from batchjob_stats_db.database.engine import DatabaseError, parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.revision import require_current
-from batchjob_stats_db.poller.options import secret
-from batchjob_stats_db.queries.job_rows import numbered
+from batchjob_stats_db.poller.options import read_secret_option
+from batchjob_stats_db.queries.job_rows import rows_by_ids
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
@@ -21,7 +21,7 @@ from batchjob_stats_server.auth.rate_limit import RateLimiter
 from batchjob_stats_server.auth.rights import ProcessToken
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.cluster_readings import ClusterReadings
-from batchjob_stats_server.letters import LetterTemplate, letter_template
+from batchjob_stats_server.letters import MailTemplate, load_mail_template
 from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.options import (
     SamplesOptions,
@@ -32,11 +32,11 @@ from batchjob_stats_server.options import (
 from batchjob_stats_server.promql.backend import PromqlBackend
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report.facts import UNITS
-from batchjob_stats_server.report.rules import AdviceRule, load
+from batchjob_stats_server.report.rules import AdviceRule, load_rules
 from batchjob_stats_server.run_control import RunControl
 from batchjob_stats_server.self_metrics import ServerMetrics
 from batchjob_stats_server.streams import StreamLimit
-from batchjob_stats_server.threads import Threads, threads_of
+from batchjob_stats_server.threads import Threads, plan_threads
 from collectors.emissions.site_factors import SiteFactors, site_factors
 
 if TYPE_CHECKING:
@@ -62,19 +62,19 @@ class Services(NamedTuple):
     metrics: ServerMetrics
     rates: Rates
     threads: Threads
-    bounded: BoundedWait  # for measurements of running jobs and nodes
+    bounded_wait: BoundedWait  # for measurements of running jobs and nodes
     tsdb: PromqlBackend | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: client certificates are not accepted
     histories: TimeSeriesPool | None = None  # None: there are no measurements at all
     rules: tuple[AdviceRule, ...] = ()  # for the advice in reports
     streams: StreamLimit | None = None  # None: no samples are stored here
     run_control: RunControl | None = None  # None: runs cannot be started or ended through the API
-    made_up_cluster: str = ""  # name of a demo's cluster
+    demo_cluster: str = ""  # name of a demo's cluster
     local_data: Path | None = None  # of this machine's runs; None: this server is for clusters
     process_token: ProcessToken | None = None  # None: all tokens are in the database
     provider: "OidcProvider | None" = None  # None: users cannot log in here
     live: LiveUsage | None = None  # for running jobs; None: there are no measurements
-    letters: LetterTemplate | None = None  # to users; None: their addresses are unknown
+    mail_template: MailTemplate | None = None  # None: users' addresses are unknown
     readings: ClusterReadings | None = None  # of nodes; None: there are no measurements
     clock: Callable[[], float] = time.time
 
@@ -99,59 +99,59 @@ class Services(NamedTuple):
 
 def build(settings: ServerSettings) -> Services:
     """Open the database; raises DatabaseError, SettingsError."""
-    rules = load(UNITS, settings.report.rules_file)
-    url = parse(settings.db.url, settings.db.password_file)
-    threads = threads_of(url, settings.web.threads)
+    rules = load_rules(UNITS, settings.report.rules_file)
+    url = parse_url(settings.db.url, settings.db.password_file)
+    threads = plan_threads(url, settings.web.threads)
     # One more than there are request threads, for the thread of LiveUsage: all of them may be
     # waiting for it.
-    readers = reader(url, settings.web.query_timeout, threads.connections() + 1)
+    readers = reader_engine(url, settings.web.query_timeout, threads.connections() + 1)
     try:
         require_current(readers)
     except DatabaseError:
         readers.dispose()
         raise
     emissions, auth = settings.emissions, settings.auth
-    wanted = emissions.provider or emissions.server_url
+    has_factors = emissions.provider or emissions.server_url
     limit, gate = settings.limit, settings.gate
     endpoint = gate_endpoint(settings.tsdb, gate)
-    asked = gate.concurrent if settings.tsdb.url else 0
-    tsdb = PromqlBackend(endpoint, asked, gate.concurrent_per_user) if asked else None
-    histories = _histories(settings, endpoint, tsdb)
-    bounded = BoundedWait(max(1, threads.light // 2), aside=threads.aside)
+    concurrent = gate.concurrent if settings.tsdb.url else 0
+    tsdb = PromqlBackend(endpoint, concurrent, gate.concurrent_per_user) if concurrent else None
+    histories = _time_series_pool(settings, endpoint, tsdb)
+    bounded_wait = BoundedWait(max(1, threads.light // 2), while_waiting=threads.while_waiting)
     metrics = ServerMetrics()
-    metrics.watch(readers, tsdb.turns if tsdb else None)
+    metrics.watch(readers, tsdb.queue if tsdb else None)
     return Services(
         settings,
         readers,
-        writer(url),
+        writer_engine(url),
         proxy_secret(auth),
         Groups(
             auth,
             readers if settings.oidc.issuer else None,
             settings.oidc.remember,
             time.time,
-            threads.aside,
+            threads.while_waiting,
         ),
-        site_factors(emissions, "emissions") if wanted else None,
+        site_factors(emissions, "emissions") if has_factors else None,
         metrics,
         Rates(
             RateLimiter(limit.user_rate, limit.user_burst),
             RateLimiter(limit.peer_rate, limit.peer_burst),
         ),
         threads,
-        bounded,
+        bounded_wait,
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
         histories,
         rules,
-        _streams(settings.samples),
+        _stream_limit(settings.samples),
         live=LiveUsage(
-            readers, histories, settings.tsdb.policy(), settings.tsdb.scrape_interval, bounded
+            readers, histories, settings.tsdb.policy(), settings.tsdb.scrape_interval, bounded_wait
         )
         if histories
         else None,
-        letters=letter_template(settings.report),
-        readings=ClusterReadings(histories, bounded) if histories else None,
+        mail_template=load_mail_template(settings.report),
+        readings=ClusterReadings(histories, bounded_wait) if histories else None,
         provider=_provider(settings),
     )
 
@@ -163,28 +163,28 @@ def _provider(settings: ServerSettings) -> "OidcProvider | None":
     from batchjob_stats_server.auth.oidc import OidcProvider
 
     name = "oidc.client-secret-file"
-    return OidcProvider(settings.oidc, secret(name, settings.oidc.client_secret_file))
+    return OidcProvider(settings.oidc, read_secret_option(name, settings.oidc.client_secret_file))
 
 
-def _streams(samples: SamplesOptions) -> StreamLimit | None:
+def _stream_limit(samples: SamplesOptions) -> StreamLimit | None:
     if not samples.directory:
         return None
     return StreamLimit(samples.streams, samples.streams_per_user)
 
 
-def _histories(
+def _time_series_pool(
     settings: ServerSettings, endpoint: Endpoint, tsdb: PromqlBackend | None
 ) -> TimeSeriesPool | None:
     many, directory = range(settings.gate.concurrent), settings.samples.directory
     if tsdb:
-        return TimeSeriesPool([Prometheus(endpoint) for _ in many], tsdb.turns)
+        return TimeSeriesPool([Prometheus(endpoint) for _ in many], tsdb.queue)
     return TimeSeriesPool([SampleHistory(Path(directory)) for _ in many]) if directory else None
 
 
 def live_rows(services: Services, rows: Sequence[RowMapping]) -> list[RowMapping]:
     """Jobs with the current usage of those that run, or were not measured since their end."""
-    found = services.live.rows(rows, services.clock()) if services.live else rows
-    return cast(list[RowMapping], list(found))
+    current = services.live.rows(rows, services.clock()) if services.live else rows
+    return cast(list[RowMapping], list(current))
 
 
 def live_gpus(
@@ -201,28 +201,28 @@ def live_columns(
     if services.live is None:
         return rows
     recent = services.clock() - 2 * services.settings.tsdb.policy().refresh_seconds
-    begun = [
+    recent_ids = [
         row["id"]
         for row in rows
         if row["start_time"] and (row["end_time"] is None or row["end_time"] > recent)
     ]
-    due = [
+    due_ids = [
         row["id"]
-        for row in numbered(db, begun, ("id", "usage_due_time"))
+        for row in rows_by_ids(db, recent_ids, ("id", "usage_due_time"))
         if row["usage_due_time"] is not None
     ]
-    found = {row["id"]: row for row in live_rows(services, numbered(db, due))}
+    current = {row["id"]: row for row in live_rows(services, rows_by_ids(db, due_ids))}
     return [
-        cast(RowMapping, {name: found[row["id"]][name] for name in row})
-        if row["id"] in found
+        cast(RowMapping, {name: current[row["id"]][name] for name in row})
+        if row["id"] in current
         else row
         for row in rows
     ]
 
 
-async def _of(request: Request) -> Services:
+async def _current_services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
 
-Given = Annotated[Services, Depends(_of)]
+CurrentServices = Annotated[Services, Depends(_current_services)]

@@ -10,43 +10,43 @@ from starlette.types import Receive, Scope, Send
 
 from batchjob_stats_server.http.problems import Problem
 
-_AGAIN = {"Retry-After": "30"}
+_RETRY_HEADERS = {"Retry-After": "30"}
 
 
 class StreamLimit:
-    """Counts them, in total and by user."""
+    """Counts open streams, in total and by user."""
 
-    def __init__(self, maximum: int, maximum_of_user: int) -> None:
+    def __init__(self, maximum: int, max_per_user: int) -> None:
         self._maximum = maximum
-        self._maximum_of_user = maximum_of_user
+        self._max_per_user = max_per_user
         self._of_user: Counter[Hashable] = Counter()
         self._lock = threading.Lock()
 
-    def enter(self, user: Hashable) -> None:
-        """Take a place; Problem 429 if the user has enough, 503 if all together have."""
+    def acquire(self, user: Hashable) -> None:
+        """Count a stream; raises Problem 429 if the user has too many, 503 if all users have."""
         with self._lock:
-            if self._of_user[user] >= self._maximum_of_user:
+            if self._of_user[user] >= self._max_per_user:
                 raise Problem(
-                    429, f"at most {self._maximum_of_user} streams of one user at once", _AGAIN
+                    429, f"at most {self._max_per_user} streams of one user at once", _RETRY_HEADERS
                 )
             if self._of_user.total() >= self._maximum:
-                raise Problem(503, "too many streams are open", _AGAIN)
+                raise Problem(503, "too many streams are open", _RETRY_HEADERS)
             self._of_user[user] += 1
 
-    def leave(self, user: Hashable) -> None:
-        """Release a place."""
+    def release(self, user: Hashable) -> None:
+        """Count a stream as closed."""
         with self._lock:
             self._of_user[user] -= 1
             if not self._of_user[user]:
                 del self._of_user[user]
 
-    def open(self) -> int:
-        """How many there are."""
+    def open_count(self) -> int:
+        """Number of open streams."""
         return self._of_user.total()
 
 
 class OpenStream(StreamingResponse):
-    """An answer that releases its place however it ends; `end` is called then."""
+    """A streamed answer that calls `end` however it ends."""
 
     def __init__(
         self, lines: AsyncIterator[bytes], end: Callable[[], None], **options: Any

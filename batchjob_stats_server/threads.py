@@ -1,4 +1,4 @@
-"""The number of threads that answer requests, and which of them take turns."""
+"""The number of threads that answer requests, and which of them run one after the other."""
 
 import os
 import threading
@@ -15,49 +15,50 @@ LONGEST_WAIT_SECONDS = 0.1
 T = TypeVar("T")
 
 
-class OneByOne:
-    """Lets short work of different threads run one after the other.
+class SerialExecutor:
+    """Runs short work of different threads one after the other.
 
-    Work that takes longer than LONGEST_WAIT_SECONDS, or steps aside, does not delay others.
+    Work that takes longer than LONGEST_WAIT_SECONDS, or is inside `while_waiting`, does not delay
+    others.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread = threading.local()  # `holds`: whether this thread holds the lock
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether work is in progress for which others wait."""
         return self._lock.locked()
 
-    def do(self, work: Callable[[], T]) -> T:
+    def run(self, work: Callable[[], T]) -> T:
         """Do the work in this thread."""
-        if self._holds():
+        if self._holds_lock():
             return work()
-        self._take()
+        self._acquire()
         try:
             return work()
         finally:
-            self._give()
+            self._release()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Let others work meanwhile."""
-        held = self._holds()
-        self._give()
+    def while_waiting(self) -> Iterator[None]:
+        """Release the lock while this thread waits for something else."""
+        held = self._holds_lock()
+        self._release()
         try:
             yield
         finally:
             if held:
-                self._take()
+                self._acquire()
 
-    def _holds(self) -> bool:
+    def _holds_lock(self) -> bool:
         return getattr(self._thread, "holds", False)
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         self._thread.holds = self._lock.acquire(timeout=LONGEST_WAIT_SECONDS)
 
-    def _give(self) -> None:
-        if self._holds():
+    def _release(self) -> None:
+        if self._holds_lock():
             self._thread.holds = False
             self._lock.release()
 
@@ -67,22 +68,22 @@ class Threads(NamedTuple):
 
     light: int
     heavy: FairQueue  # for expensive queries, so that others need not wait for them
-    one_by_one: OneByOne | None = None  # None: short queries run in parallel
+    serial: SerialExecutor | None = None  # None: short queries run in parallel
 
     def connections(self) -> int:
         """Maximum number of connections to the database: one per thread."""
-        return self.light + self.heavy.places()
+        return self.light + self.heavy.capacity()
 
-    def short(self, work: Callable[[], T]) -> T:
+    def run_short(self, work: Callable[[], T]) -> T:
         """Do short work in this thread, after that of others if it must not run in parallel."""
-        return self.one_by_one.do(work) if self.one_by_one else work()
+        return self.serial.run(work) if self.serial else work()
 
-    def aside(self) -> AbstractContextManager[None]:
-        """For the time in which short work waits for something other than the database."""
-        return self.one_by_one.aside() if self.one_by_one else nullcontext()
+    def while_waiting(self) -> AbstractContextManager[None]:
+        """Entered by short work while it waits for something other than the database."""
+        return self.serial.while_waiting() if self.serial else nullcontext()
 
 
-def threads_of(url: URL, most: int) -> Threads:
+def plan_threads(url: URL, maximum: int) -> Threads:
     """At most this many threads, some of which are reserved for either kind of request.
 
     SQLite works in this process, and Python's sqlite3 releases the interpreter's lock at each row
@@ -90,9 +91,9 @@ def threads_of(url: URL, most: int) -> Threads:
     at every row, which takes twice as long as reading one after the other.
     """
     sqlite = url.get_backend_name() == "sqlite"
-    heavy = most // 2
+    heavy = maximum // 2
     if sqlite:
         heavy = min(heavy, len(os.sched_getaffinity(0)) + 1)
     heavy = max(heavy, 1)
-    queue = FairQueue(heavy, max(1, heavy - 1), of="the database")
-    return Threads(max(most - heavy, 1), queue, OneByOne() if sqlite else None)
+    queue = FairQueue(heavy, max(1, heavy - 1), service="the database")
+    return Threads(max(maximum - heavy, 1), queue, SerialExecutor() if sqlite else None)

@@ -32,11 +32,11 @@ import sqlalchemy as sa
 
 from batchjob_cli.job_columns import DEFAULT_KEYS
 from batchjob_stats_db.database import tokens
-from batchjob_stats_db.database.access import Access, UserOn
-from batchjob_stats_db.database.engine import parse, reader, writer
+from batchjob_stats_db.database.access import Access, ClusterLogin
+from batchjob_stats_db.database.engine import parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.paging import numbers, read
+from batchjob_stats_db.queries.paging import find_ids, read_page
 from benchmarks.measure import cpu_seconds, resident_bytes
 
 BEGIN = 1_735_689_600  # of the year in benchmarks/ingest.py
@@ -97,7 +97,7 @@ def served(database: Path) -> Iterator[Served]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    engine = writer(parse(f"sqlite:///{database}"))
+    engine = writer_engine(parse_url(f"sqlite:///{database}"))
     with engine.begin() as db:
         made = {
             "user": tokens.create(db, USER, TokenRole.USER, "benchmark", END),
@@ -180,13 +180,13 @@ Statement = tuple[str, tuple[object, ...]]
 
 def statements(database: Path, access: Access) -> list[Statement]:
     """The SQL of a page of 100 jobs."""
-    engine = reader(parse(f"sqlite:///{database}"))
+    engine = reader_engine(parse_url(f"sqlite:///{database}"))
     seen: list[Statement] = []
     sa.event.listen(
         engine, "before_cursor_execute", lambda _c, _cur, sql, given, *_: seen.append((sql, given))
     )
     with engine.connect() as db:
-        read(db, numbers(db, access, 100))
+        read_page(db, find_ids(db, access, 100))
     engine.dispose()
     return seen
 
@@ -243,7 +243,7 @@ def main() -> None:
                 for n in given.clients
             ])  # fmt: skip
             if name == BESIDE:
-                wanted = statements(given.database, Access((UserOn("", USER),)))
+                wanted = statements(given.database, Access((ClusterLogin("", USER),)))
                 show("  its SQL alone", [
                     raw(given.database, wanted, n, given.seconds) for n in given.clients
                 ])  # fmt: skip

@@ -15,7 +15,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from batchjob_stats_db.admin.migrate import migrate
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 
 _JOB = """
 INSERT INTO job (cluster, jobid, submit_time, run, username, account, partition, name, state,
@@ -37,7 +37,7 @@ def main(jobs: int) -> None:
     """Make the database, export it, and print what that took."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/jobs.db"
-        engine = writer(parse(url), create=True)
+        engine = writer_engine(parse_url(url), create=True)
         migrate(engine)
         with engine.begin() as db:
             db.execute(sa.text(_JOB), {"jobs": jobs})

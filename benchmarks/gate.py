@@ -26,7 +26,7 @@ import sqlalchemy as sa
 
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema, tokens
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from benchmarks.measure import cpu_seconds
 from tests.batchjob_stats_db.tsdb import line, run_prometheus
@@ -56,8 +56,8 @@ def main() -> None:
 @contextmanager
 def server(folder: Path, store: str) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
     """The server's process, its port, and a token of alice's."""
-    url = parse(f"sqlite:///{folder}/jobs.db")
-    engine = writer(url, create=True)
+    url = parse_url(f"sqlite:///{folder}/jobs.db")
+    engine = writer_engine(url, create=True)
     migrate(engine)
     with engine.begin() as db:
         db.execute(sa.insert(schema.cluster).values(name="c1", first_time=AT))

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from batchjob.schedulers.slurm.accounting import sacct
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.measure.pending import measure_due
 from batchjob_stats_db.poller.options import (
@@ -152,7 +152,7 @@ class Site:
         self.now += 60
         self.slurm.now = self.now
         with patch.object(sacct, "run", self.slurm.run):
-            assert self.poller.cycle()
+            assert self.poller.run_cycle()
 
 
 def measured(site: Site, table: Table, jobs: list[SlurmJob]) -> str:
@@ -195,7 +195,9 @@ def main() -> None:
     given = parser.parse_args()
     now = int(time.time())
     with tempfile.TemporaryDirectory() as folder:
-        engine = writer(parse(given.url or f"sqlite:///{Path(folder)}/jobs.db"), create=True)
+        engine = writer_engine(
+            parse_url(given.url or f"sqlite:///{Path(folder)}/jobs.db"), create=True
+        )
         migrate(engine)
         table, site = Table(engine, now), Site(engine, now)
         print(f"{engine.dialect.name}, {os.cpu_count()} CPUs, {RUNNING} running", file=sys.stderr)

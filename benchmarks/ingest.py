@@ -27,9 +27,9 @@ from batchjob.schedulers.records import JobRecord, NodeShare
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import EVERYTHING, Access, AccountOn, UserOn
-from batchjob_stats_db.database.engine import parse, reader, writer
-from batchjob_stats_db.database.record_rows import said
+from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterAccount, ClusterLogin
+from batchjob_stats_db.database.engine import parse_url, reader_engine, writer_engine
+from batchjob_stats_db.database.record_rows import scheduler_columns
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY, month_of
 from batchjob_stats_db.measure.rollup import roll_up, sum_day, sum_month
@@ -98,7 +98,7 @@ def batched(total: int, size: int) -> Iterator[tuple[JobRecord, ...]]:
 
 
 def empty(path: Path) -> sa.Engine:
-    engine = writer(parse(f"sqlite:///{path}"), create=True)
+    engine = writer_engine(parse_url(f"sqlite:///{path}"), create=True)
     migrate(engine)
     return engine
 
@@ -136,7 +136,7 @@ def write(total: int, folder: Path) -> None:
     connection = raw(folder / "raw.db")
     first = 1
     for batch in batched(total, 5000):
-        rows = [(*said(job), 0, "", None) for job in batch]
+        rows = [(*scheduler_columns(job), 0, "", None) for job in batch]
         shares = [(first + n, job.nodes[0].node, job.start_time) for n, job in enumerate(batch)]
         first += len(batch)
         begun = time.perf_counter()
@@ -165,7 +165,7 @@ def make(total: int, path: Path) -> None:
     first = 1
     for batch in batched(total, 20_000):
         connection.execute("BEGIN")
-        connection.executemany(INSERT, [(*said(job), 0, "", None) for job in batch])
+        connection.executemany(INSERT, [(*scheduler_columns(job), 0, "", None) for job in batch])
         connection.executemany(
             NODE, [(first + n, job.nodes[0].node, job.start_time) for n, job in enumerate(batch)]
         )
@@ -195,7 +195,7 @@ def by_user(db: sa.Connection, sums: schema.Sums, day: int) -> None:
 
 def roll(path: Path) -> None:
     """Sums of every user for every day; then a few days as the poller makes them."""
-    engine = writer(parse(f"sqlite:///{path}"))
+    engine = writer_engine(parse_url(f"sqlite:///{path}"))
     with engine.begin() as db:
         if db.execute(sa.select(schema.daily_usage.c.day)).first():
             return
@@ -231,17 +231,17 @@ def of_all_users(db: sa.Connection, end: int) -> dict[str, Callable[[], object]]
     return {
         **{
             f"by user, {name}": functools.partial(
-                usage.summed, db, EVERYTHING, ["username"], *window
+                usage.sum_usage, db, EVERYTHING, ["username"], *window
             )
             for name, window in windows.items()
         },
-        "by user, 30 days, failed jobs": lambda: usage.summed(
+        "by user, 30 days, failed jobs": lambda: usage.sum_usage(
             db, EVERYTHING, ["username"], *month, columns=["jobs_ended", "jobs_failed"]
         ),
-        "grams by user, a year": lambda: usage.emissions(
+        "grams by user, a year": lambda: usage.sum_emissions(
             db, EVERYTHING, ["username"], *windows["a year"]
         ),
-        "grams by user, 30 days": lambda: usage.emissions(db, EVERYTHING, ["username"], *month),
+        "grams by user, 30 days": lambda: usage.sum_emissions(db, EVERYTHING, ["username"], *month),
     }
 
 
@@ -250,59 +250,63 @@ def read(total: int, path: Path) -> None:
     if not path.exists():
         make(total, path)
     roll(path)
-    engine = reader(parse(f"sqlite:///{path}"))
-    user = Access((UserOn("alpha", "user0042"),))
-    member = Access((UserOn("alpha", "user0042"),), (AccountOn("alpha", "account042"),))
+    engine = reader_engine(parse_url(f"sqlite:///{path}"))
+    user = Access((ClusterLogin("alpha", "user0042"),))
+    member = Access((ClusterLogin("alpha", "user0042"),), (ClusterAccount("alpha", "account042"),))
     end = BEGIN + YEAR
     month = (end - 30 * DAY, end)
     with engine.connect() as db:
-        page = paging.read(db, paging.numbers(db, EVERYTHING, 50)).rows
+        page = paging.read_page(db, paging.find_ids(db, EVERYTHING, 50)).rows
         middle = After(end - 100 * DAY, 0)
         questions: dict[str, Callable[[], object]] = {
-            "a user's newest 50": lambda: paging.read(db, paging.numbers(db, user, 50)),
-            "the same, 100 days back": lambda: paging.read(
-                db, paging.numbers(db, user, 50, after=middle)
+            "a user's newest 50": lambda: paging.read_page(db, paging.find_ids(db, user, 50)),
+            "the same, 100 days back": lambda: paging.read_page(
+                db, paging.find_ids(db, user, 50, after=middle)
             ),
-            "a coordinator's newest 50": lambda: paging.read(db, paging.numbers(db, member, 50)),
-            "everybody's newest 50": lambda: paging.read(db, paging.numbers(db, EVERYTHING, 50)),
-            "an account's newest 50": lambda: paging.read(
-                db, paging.numbers(db, EVERYTHING, 50, Filter("alpha", account="account042"))
+            "a coordinator's newest 50": lambda: paging.read_page(
+                db, paging.find_ids(db, member, 50)
             ),
-            "a node's newest 50": lambda: paging.read(
-                db, paging.numbers(db, EVERYTHING, 50, Filter("alpha", node="n0500"))
+            "everybody's newest 50": lambda: paging.read_page(
+                db, paging.find_ids(db, EVERYTHING, 50)
             ),
-            "a user's failed jobs, newest 50": lambda: paging.read(
-                db, paging.numbers(db, user, 50, Filter("alpha", states=("FAILED",)))
+            "an account's newest 50": lambda: paging.read_page(
+                db, paging.find_ids(db, EVERYTHING, 50, Filter("alpha", account="account042"))
+            ),
+            "a node's newest 50": lambda: paging.read_page(
+                db, paging.find_ids(db, EVERYTHING, 50, Filter("alpha", node="n0500"))
+            ),
+            "a user's failed jobs, newest 50": lambda: paging.read_page(
+                db, paging.find_ids(db, user, 50, Filter("alpha", states=("FAILED",)))
             ),
             "running now, 100": lambda: jobs.running(db, EVERYTHING, 100),
             "a user's, running now": lambda: jobs.running(db, user, 100),
-            "nodes with jobs": lambda: nodes.busy(db, EVERYTHING, "alpha"),
+            "nodes with jobs": lambda: nodes.busy_nodes(db, EVERYTHING, "alpha"),
             "unfinished, by state": lambda: stats.unfinished_by_state(db, EVERYTHING),
             "a job by id": lambda: jobs.runs_of(db, EVERYTHING, page[7]["jobid"]),
             "count up to 10,000": lambda: jobs.count(db, EVERYTHING, Filter("alpha")),
-            "a user's year by day": lambda: usage.summed(db, user, ["day"], BEGIN, end),
-            "an account's year by user": lambda: usage.summed(
+            "a user's year by day": lambda: usage.sum_usage(db, user, ["day"], BEGIN, end),
+            "an account's year by user": lambda: usage.sum_usage(
                 db, EVERYTHING, ["username"], BEGIN, end, cluster="alpha", account="account042"
             ),
-            "by account, 30 days": lambda: usage.summed(
+            "by account, 30 days": lambda: usage.sum_usage(
                 db, EVERYTHING, ["account"], *month, cluster="alpha"
             ),
-            "by account, 30 days of two months": lambda: usage.summed(
+            "by account, 30 days of two months": lambda: usage.sum_usage(
                 db, EVERYTHING, ["account"], end - 50 * DAY, end - 20 * DAY, cluster="alpha"
             ),
-            "by account, a year and odd days": lambda: usage.summed(
+            "by account, a year and odd days": lambda: usage.sum_usage(
                 db, EVERYTHING, ["account"], BEGIN + 3 * DAY, end - 3 * DAY, cluster="alpha"
             ),
-            "grams by account, a year": lambda: usage.emissions(
+            "grams by account, a year": lambda: usage.sum_emissions(
                 db, EVERYTHING, ["account"], BEGIN, end, cluster="alpha"
             ),
-            "by day, 30 days": lambda: usage.summed(
+            "by day, 30 days": lambda: usage.sum_usage(
                 db, EVERYTHING, ["day"], *month, cluster="alpha"
             ),
-            "by day, a year": lambda: usage.summed(
+            "by day, a year": lambda: usage.sum_usage(
                 db, EVERYTHING, ["day"], BEGIN, end, cluster="alpha"
             ),
-            "by account, a year": lambda: usage.summed(
+            "by account, a year": lambda: usage.sum_usage(
                 db, EVERYTHING, ["account"], BEGIN, end, cluster="alpha"
             ),
             **of_all_users(db, end),

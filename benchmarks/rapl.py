@@ -68,14 +68,14 @@ def _scrapes(
     now = 0.0
     host = Host(sysfs=str(tree.sysfs), procfs=str(tree.procfs), monotonic=lambda: now)
     rapl = build(host, RaplOptions(), {})
-    rapl.look()
+    rapl.read_totals()
     interval = rapl.interval()
     looks_per_scrape = round(SCRAPE_SECONDS / interval)
     for scrape in range(seconds // SCRAPE_SECONDS + 1):
         for _ in range(looks_per_scrape if scrape else 0):
             now += interval
             zone.run(watts * interval)
-            rapl.look()
+            rapl.read_totals()
         (joules,) = (
             value
             for family in rapl.collect()

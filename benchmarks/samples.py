@@ -30,7 +30,7 @@ from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
 from batchjob_stats_db.timeseries.base import JobWindow
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from collectors.energy.ledger import EnergyAccounts, JobAccount
-from collectors.job_samples import SampleSources, take
+from collectors.job_samples import SampleSources, take_samples
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
 
@@ -101,8 +101,12 @@ def record(jobs: list[Job], samples: Path, passes: int) -> tuple[float, int]:
         accounts=lambda: EnergyAccounts(tuple(job.account() for job in jobs)),
     )
     recorder = Recorder(
-        partial(take, sources), samples, RecorderOptions(most=0), lambda: moment, lambda: moment,
-    )  # fmt: skip
+        partial(take_samples, sources),
+        samples,
+        RecorderOptions(most=0),
+        lambda: moment,
+        lambda: moment,
+    )
     cpu = 0.0
     for number in range(passes):
         for job in jobs:

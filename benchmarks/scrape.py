@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchjob.quantities.job import GROUPS
+from batchjob.quantities.job import METRIC_GROUPS
 from benchmarks import measure, trees
 from tests.e2e import exporter
 from tests.e2e.processes import daemon, until
@@ -39,7 +39,7 @@ from tests.e2e.processes import daemon, until
 HERE = Path(__file__).parent
 JOBS_ALONE = ("--collector.disable-defaults", "--collector.jobs", "--runtime.cpus=all")
 EVERYTHING = (  # including what is off by default
-    *(f"--collector.jobs.metrics={group}" for group in GROUPS),
+    *(f"--collector.jobs.metrics={group}" for group in METRIC_GROUPS),
     "--collector.jobs.executables=3",
 )
 TURNS = 5  # measurements take turns, and the median of each counts

@@ -51,7 +51,7 @@ class CollectorModule(NamedTuple):
 
 
 class CollectorEntry(NamedTuple):
-    """A row of the table: the collector's flag, its module, and whether it is on by default."""
+    """A row of the table: the collector's flag and module, and whether it is enabled by default."""
 
     name: str
     module: str

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class Moment(NamedTuple):
-    """A point in time: `epoch` is shown to people; durations are measured by `monotonic`."""
+    """A point in time: `epoch` is for display, `monotonic` for durations."""
 
     epoch: float  # Unix time; the clock may be changed
     monotonic: float  # seconds
 
     def at(self, epoch: float) -> "Moment":
-        """This moment moved to another epoch time, by the present offset of the clocks."""
+        """The moment of another epoch time, by the current offset between the clocks."""
         return Moment(epoch, self.monotonic - (self.epoch - epoch))
 
 
@@ -29,5 +29,5 @@ class Host:
     monotonic: Callable[[], float] = time.monotonic
 
     def now(self) -> Moment:
-        """This moment."""
+        """The current moment."""
         return Moment(self.clock(), self.monotonic())

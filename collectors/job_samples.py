@@ -1,4 +1,4 @@
-"""Readings of jobs as samples, by the tables from which the exporter makes its metrics."""
+"""Samples of jobs from the collectors, by the same tables of quantities as the metrics."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,54 +23,54 @@ from collectors.jobs.view import JobName
 
 
 class SampleSources(NamedTuple):
-    """The collectors that are read, in one pass for all jobs."""
+    """The functions of collectors that are called for the samples of all jobs."""
 
     readings: Callable[[], list[tuple[JobName, JobReading]]]
-    held: Callable[[], list[tuple[Holding, Mapping[GpuMetric, float]]]] = list
+    holdings: Callable[[], list[tuple[Holding, Mapping[GpuMetric, float]]]] = list
     accounts: Callable[[], EnergyAccounts] = EnergyAccounts
 
 
-def sources_of(collectors: Iterable[Collector]) -> SampleSources | None:
-    """The exporter's own collectors; None if it does not read jobs."""
-    found = SampleSources(list)
-    jobs = False
+def find_sources(collectors: Iterable[Collector]) -> SampleSources | None:
+    """The sources among an exporter's collectors; None without a jobs collector."""
+    sources = SampleSources(list)
+    has_jobs = False
     for each in collectors:
         if isinstance(each, JobsCollector):
-            found, jobs = found._replace(readings=each.readings), True
+            sources, has_jobs = sources._replace(readings=each.readings), True
         elif isinstance(each, GpuCollector):
-            found = found._replace(held=each.held)
+            sources = sources._replace(holdings=each.holdings)
         elif isinstance(each, EnergyCollector):
-            found = found._replace(accounts=each.accounts)
-    return found if jobs else None
+            sources = sources._replace(accounts=each.accounts)
+    return sources if has_jobs else None
 
 
-def take(sources: SampleSources) -> list[JobSamples]:
-    """A sample of every job, read now."""
-    more: dict[SampledJob, Values] = defaultdict(dict)
+def take_samples(sources: SampleSources) -> list[JobSamples]:
+    """Read a sample of every job now."""
+    other_values: dict[SampledJob, Values] = defaultdict(dict)
     for job, joules, grams in sources.accounts().jobs:
-        numbers = more[_job(job)]
+        own_values = other_values[_sampled_job(job)]
         for (component, kind), value in joules.items():
-            numbers[SampleKey(ENERGY_JOULES.name, (component, kind))] = value
+            own_values[SampleKey(ENERGY_JOULES.name, (component, kind))] = value
         for provider, value in grams.items():
-            numbers[SampleKey(EMISSIONS_GRAMS.name, (provider,))] = value
-    for holding, told in sources.held():
-        more[_job(holding.job)].update(_gpu(holding, told))
-    taken = []
+            own_values[SampleKey(EMISSIONS_GRAMS.name, (provider,))] = value
+    for holding, gpu_values in sources.holdings():
+        other_values[_sampled_job(holding.job)].update(_gpu_values(holding, gpu_values))
+    samples = []
     for job, reading in sources.readings():
-        sampled = _job(job)
-        values = dict(_numbers(reading)) | more.get(sampled, {})
-        taken.append(JobSamples(sampled, values, reading.ended_at is not None))
-    return taken
+        sampled = _sampled_job(job)
+        values = dict(_job_values(reading)) | other_values.get(sampled, {})
+        samples.append(JobSamples(sampled, values, reading.ended_at is not None))
+    return samples
 
 
-def _job(name: JobName) -> SampledJob:
+def _sampled_job(name: JobName) -> SampledJob:
     return SampledJob(name.manager, name.jobid, name.user)
 
 
-def _gpu(holding: Holding, told: Mapping[GpuMetric, float]) -> Values:
+def _gpu_values(holding: Holding, readings: Mapping[GpuMetric, float]) -> Values:
     unit = holding.unit
-    of = (str(unit.gpu.index), unit.gpu.uuid, unit.gpu_instance)
-    numbers = {
+    labels = (str(unit.gpu.index), unit.gpu.uuid, unit.gpu_instance)
+    values = {
         gpu.JOB_GPU_UTILIZATION: holding.utilization,
         gpu.JOB_GPU_MEMORY: holding.memory_bytes,
         gpu.JOB_GPU_PROCESSES: holding.processes,
@@ -78,15 +78,15 @@ def _gpu(holding: Holding, told: Mapping[GpuMetric, float]) -> Values:
     }
     # Otherwise a job could see the metrics of another job's GPU by naming it in its environment.
     if holding.confirmed:
-        numbers |= {quantity: told.get(metric) for quantity, metric in _OF_BOARD.items()}
+        values |= {quantity: readings.get(metric) for quantity, metric in _BOARD_METRICS.items()}
     return {
-        SampleKey(quantity.name, of): value
-        for quantity, value in numbers.items()
+        SampleKey(quantity.name, labels): value
+        for quantity, value in values.items()
         if value is not None
     }
 
 
-_OF_BOARD = {
+_BOARD_METRICS = {
     gpu.JOB_GPU_POWER: gpu_metrics.POWER,
     gpu.JOB_GPU_MEMORY_TOTAL: gpu_metrics.MEMORY_TOTAL,
     gpu.JOB_GPU_TEMPERATURE: gpu_metrics.TEMPERATURE,
@@ -97,14 +97,14 @@ _OF_BOARD = {
 }
 
 
-def _numbers(reading: JobReading) -> Iterator[tuple[SampleKey, float]]:
-    ended = reading.ended_at is not None
+def _job_values(reading: JobReading) -> Iterator[tuple[SampleKey, float]]:
+    has_ended = reading.ended_at is not None
     for quantity in JOB_QUANTITIES:
-        if quantity.read is None or (ended and not quantity.metric.outlives_job):
+        if quantity.read is None or (has_ended and not quantity.metric.outlives_job):
             continue
         value = quantity.read(reading)
         if quantity.group is not None:
-            for of, each in (value or {}).items():
-                yield SampleKey(quantity.name, (of,)), quantity.of_each(each)
+            for label, each in (value or {}).items():
+                yield SampleKey(quantity.name, (label,)), quantity.read_each(each)
         elif value is not None:
             yield SampleKey(quantity.name), value

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, NewType, overload
 
 from batchjob.quantities.quantity import ExportedMetric
-from batchjob.runtime.formatting import displayable
+from batchjob.runtime.formatting import replace_non_utf8
 
 Labels = NewType("Labels", str)
-"""Label pairs as they stand between the braces, rendered once and kept with their owner."""
+"""Label pairs in the text format, without the braces; rendered once and kept by their owner."""
 
 NO_LABELS = Labels("")
 
@@ -26,8 +26,8 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def exported(metric: ExportedMetric) -> Metric:
-    """A metric from the tables of quantities."""
+def to_metric(metric: ExportedMetric) -> Metric:
+    """The metric of a quantity, from the tables of quantities."""
     return Metric(metric.name, metric.kind, metric.help, metric.labels)
 
 
@@ -35,14 +35,14 @@ class MetricColumn(NamedTuple):
     """Samples by their owners' labels; `more` are the labels that all of them share."""
 
     labels: Sequence[Labels]
-    more: Labels
+    shared_labels: Labels
     values: Sequence[float]  # one per item of `labels`
 
 
 class MetricColumns(Sequence[Sample]):
-    """Samples of many owners, made while they are iterated.
+    """Samples of many owners, created while they are iterated.
 
-    Those of all metrics together would be most of the exporter's memory.
+    If all samples were kept, they would be most of the exporter's memory.
     """
 
     __slots__ = ()
@@ -52,23 +52,27 @@ class MetricColumns(Sequence[Sample]):
         """All samples, in parts."""
 
     def __iter__(self) -> Iterator[Sample]:
-        for labels, more, values in self.columns():
-            of = [Labels(f"{own},{more}") for own in labels] if more else labels
-            yield from zip(of, values, strict=True)
+        for labels, shared_labels, values in self.columns():
+            sample_labels = (
+                [Labels(f"{owner_labels},{shared_labels}") for owner_labels in labels]
+                if shared_labels
+                else labels
+            )
+            yield from zip(sample_labels, values, strict=True)
 
     def __len__(self) -> int:
         return sum(len(column.values) for column in self.columns())
 
     @overload
-    def __getitem__(self, at: int) -> Sample: ...
+    def __getitem__(self, index: int) -> Sample: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Sample]: ...
-    def __getitem__(self, at: int | slice) -> Sample | Sequence[Sample]:
-        return list(self)[at]
+    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
+        return list(self)[index]
 
 
 class MetricFamily(NamedTuple):
-    """A metric with its current samples. There is no sample without a value.
+    """A metric with its current samples; an unknown value has no sample.
 
     `suffix` is that of a histogram's samples: `_bucket`, `_count`, `_sum`. `distinct`: the
     collector guarantees that no two samples have the same labels. `created`: the epoch second at
@@ -97,8 +101,8 @@ def join(*parts: Labels) -> Labels:
 
 
 def escape(value: str) -> str:
-    """A label value as the text formats write it; almost none needs escaping."""
-    value = displayable(value)
+    """Escape a label value for the text formats; almost none needs it."""
+    value = replace_non_utf8(value)
     if '"' in value or "\\" in value or "\n" in value:
         return value.translate(_ESCAPES)
     return value

@@ -1,4 +1,4 @@
-"""The node itself: CPU time, memory and boot time, to which jobs are compared.
+"""The node itself: CPU time, memory and boot time, with which jobs are compared.
 
 Source: Linux Documentation/filesystems/proc.rst (stat, meminfo). node_exporter has the rest.
 """
@@ -43,7 +43,7 @@ INFO = Metric(
 )
 METRICS = (CPU_SECONDS, CPUS, MEMORY_TOTAL, MEMORY_AVAILABLE, BOOT_TIME, INFO)
 
-_AT_REST = tuple(MODES.index(mode) for mode in ("idle", "iowait", "steal"))
+_IDLE_MODES = tuple(MODES.index(mode) for mode in ("idle", "iowait", "steal"))
 _MODE_LABELS: tuple[Labels, ...] = tuple(labels(mode=mode) for mode in MODES)
 
 
@@ -62,7 +62,7 @@ class CpuTimes(NamedTuple):
     @property
     def busy_seconds(self) -> float:
         """CPU time neither idle, nor waiting for disks, nor stolen by the hypervisor."""
-        return sum(self.modes) - sum(self.modes[each] for each in _AT_REST)
+        return sum(self.modes) - sum(self.modes[each] for each in _IDLE_MODES)
 
 
 class Memory(NamedTuple):
@@ -77,7 +77,7 @@ class NodeCollector:
 
     def __init__(self, host: Host) -> None:
         self._procfs = host.procfs
-        self._ticks = os.sysconf("SC_CLK_TCK")
+        self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._descriptors: dict[str, int] = {}
         name = os.uname()
         self._info = labels(nodename=name.nodename, release=name.release, machine=name.machine)
@@ -107,7 +107,7 @@ class NodeCollector:
 
     def cpu_times(self) -> CpuTimes:
         """The current CPU times."""
-        return parse_stat(self._read("stat"), self._ticks)
+        return parse_stat(self._read("stat"), self._ticks_per_second)
 
     def memory(self) -> Memory:
         """The current memory."""
@@ -132,14 +132,14 @@ def read_stat(procfs: str) -> CpuTimes:
         return parse_stat(file.read(), os.sysconf("SC_CLK_TCK"))
 
 
-def parse_stat(text: bytes, ticks: int) -> CpuTimes:
+def parse_stat(text: bytes, ticks_per_second: int) -> CpuTimes:
     """Parse /proc/stat; `ticks` per second. Raises ValueError for anything else."""
     modes: tuple[float, ...] = ()
     cpus, boot_time = 0, None
     for line in text.splitlines():
         key, _, rest = line.partition(b" ")
         if key == b"cpu":
-            modes = tuple(int(value) / ticks for value in rest.split()[: len(MODES)])
+            modes = tuple(int(value) / ticks_per_second for value in rest.split()[: len(MODES)])
         elif key.startswith(b"cpu"):
             cpus += 1
         elif key == b"btime":
@@ -151,17 +151,17 @@ def parse_stat(text: bytes, ticks: int) -> CpuTimes:
 
 def parse_meminfo(text: bytes) -> Memory:
     """Parse /proc/meminfo, which is in KiB. Raises ValueError for anything else."""
-    found = {}
+    sizes = {}
     for line in text.splitlines():
         key, _, rest = line.partition(b":")
         if key in (b"MemTotal", b"MemAvailable"):
             value, unit = rest.split()
             if unit != b"kB":
                 raise ValueError(f"/proc/meminfo: unit of {key.decode()} is not kB")
-            found[key] = int(value) * 1024.0
-    if b"MemTotal" not in found:
+            sizes[key] = int(value) * 1024.0
+    if b"MemTotal" not in sizes:
         raise ValueError("/proc/meminfo: no line MemTotal")
-    return Memory(found[b"MemTotal"], found.get(b"MemAvailable"))
+    return Memory(sizes[b"MemTotal"], sizes.get(b"MemAvailable"))
 
 
 def build(host: Host, _options: NodeOptions, _built: Mapping[str, Collector]) -> NodeCollector:

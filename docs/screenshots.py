@@ -23,7 +23,7 @@ from batchjob_cli.up import demo_month, demo_nodes
 from batchjob_cli.up.demo_cluster import CLUSTER, GPU_NODES
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import tokens
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
@@ -41,7 +41,7 @@ _DARK: Literal["dark"] = "dark"
 def served(data: Path) -> Iterator[str]:
     """The demo's cluster behind a server; the address that signs in."""
     url = f"sqlite:///{data / 'jobs.db'}"
-    engine = writer(parse(url), create=True)
+    engine = writer_engine(parse_url(url), create=True)
     migrate(engine)
     now = int(time.time())
     month = demo_month.DemoMonth(engine, data / "samples", now)

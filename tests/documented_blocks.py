@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.option_page import made_by, table
+from batchjob.option_page import generated_comment, table
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/blocks.md"
@@ -187,7 +187,7 @@ def page() -> str:
     )
     parts = [
         "# Blocks of the documentation",
-        made_by("tests.documented_blocks"),
+        generated_comment("tests.documented_blocks"),
         f"The {len(every)} shell blocks of the documentation, and the tests that run them. A test "
         "parses every block with a shell and with the command lines of batchjob's programs; "
         "blocks in other languages (YAML, PromQL, SQL …) are parsed by the programs that they "

@@ -22,7 +22,7 @@ import pytest
 import sqlalchemy as sa
 from prometheus_client.metrics import MetricWrapperBase
 
-from batchjob.runtime.settings import named, shown
+from batchjob.runtime.settings import format_default, options_of
 from batchjob.schedulers.registry import SOURCES
 from batchjob_cli import main as batchjob
 from batchjob_cli.manuals import parser_of
@@ -31,7 +31,7 @@ from batchjob_exporter import main as exporter_main
 from batchjob_exporter import options as exporter_options
 from batchjob_stats_db import main as poller_main
 from batchjob_stats_db.admin.migrate import migrate
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.poller import options as poller_options
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
@@ -59,15 +59,15 @@ def lines(rows: list[str]) -> str:
 @pytest.fixture(scope="module")
 def database(tmp_path_factory) -> sa.engine.URL:
     """An empty database, migrated."""
-    url = parse(f"sqlite:///{tmp_path_factory.mktemp('contracts')}/jobs.db")
-    engine = writer(url, create=True)
+    url = parse_url(f"sqlite:///{tmp_path_factory.mktemp('contracts')}/jobs.db")
+    engine = writer_engine(url, create=True)
     migrate(engine)
     engine.dispose()
     return url
 
 
 def test_tables(database):
-    engine = writer(database)
+    engine = writer_engine(database)
     with engine.connect() as db:
         rows = db.execute(
             sa.text("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type DESC, name")
@@ -161,7 +161,7 @@ class Described(NamedTuple):
 
 
 def described() -> Iterator[Described]:
-    own = [family.metric for family in self_metrics.own_families(True)()]
+    own = [family.metric for family in self_metrics.self_families_reader(True)()]
     for metrics in (
         *(entry.load().metrics for entry in COLLECTORS),
         exporter.METRICS,
@@ -202,9 +202,9 @@ SECTIONS = {
 def test_options():
     rows = [
         f"{program}: {each.name}{'' if each.spec.flag else ' (file only)'}"
-        f"{' (repeated)' if each.spec.repeat else ''} {shown(each)}"
+        f"{' (repeated)' if each.spec.repeat else ''} {format_default(each)}"
         for program, sections in SECTIONS.items()
-        for each in named(sections)
+        for each in options_of(sections)
     ]
     check("options.txt", lines(rows))
 

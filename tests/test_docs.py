@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchjob_exporter import document as exporter
-from batchjob_exporter.options import parser, settings
+from batchjob_exporter.options import parse_settings, parser
 from batchjob_stats_db import document as poller
 from batchjob_stats_server import document as server
 from collectors.collector import COLLECTORS
@@ -60,7 +60,7 @@ OPTION_FILES = [
 @pytest.mark.parametrize(("page", "block"), OPTION_FILES)
 def test_option_files_that_are_shown_can_be_read(page, block, tmp_path):
     (tmp_path / "exporter.yml").write_text(block)
-    assert settings([f"--config.file={tmp_path}/exporter.yml"])
+    assert parse_settings([f"--config.file={tmp_path}/exporter.yml"])
 
 
 # The exporter sees processes of others and BMCs; vmagent and vmalert are not ours.

@@ -22,15 +22,15 @@ import yaml
 
 from batchjob_cli.main import COMMANDS
 from batchjob_cli.manuals import parser_of
-from batchjob_cli.run.defaults import configuration as run_configuration
-from batchjob_exporter.options import settings as exporter_settings
+from batchjob_cli.run.defaults import load_configuration as run_configuration
+from batchjob_exporter.options import parse_settings as exporter_settings
 from batchjob_exporter.web.config import read as web_config
 from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_db.tables_page import views
 from batchjob_stats_server.options import settings as server_settings
 from batchjob_stats_server.report.facts import UNITS
-from batchjob_stats_server.report.rules import load as load_rules
-from collectors.energy.idle import from_file as idle_watts
+from batchjob_stats_server.report.rules import load_rules
+from collectors.energy.idle import read_idle_file
 from tests.documented_blocks import PAGE, RUNS, How, page
 
 REPOSITORY = Path(__file__).parents[1]
@@ -189,7 +189,7 @@ READERS = (
     (lambda _, keys: "clusterName" in keys, _chart),
     (lambda _, keys: "tls_server_config" in keys, lambda path: web_config(str(path))),
     (lambda _, keys: "rules" in keys, lambda path: load_rules(UNITS, str(path))),
-    (lambda page, _: page == "docs/energy.md", lambda path: idle_watts(str(path), ())),
+    (lambda page, _: page == "docs/energy.md", lambda path: read_idle_file(str(path), ())),
     (lambda page, _: page == "docs/run.md", lambda path: run_configuration(str(path))),
     (
         lambda page, keys: keys & {"backup", "clusters", "poll"} or keys == {"tsdb"},

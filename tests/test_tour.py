@@ -87,7 +87,7 @@ from collectors.jobs.collector import JobsOptions, build
 
 host = Host(procfs={node.host.procfs!r}, cgroupfs={node.host.cgroupfs!r})
 jobs = build(host, JobsOptions(), {{}})
-jobs.look()
+jobs.update()
 found = {{family.metric.name: list(family.samples) for family in jobs.collect()}}
 print(found["batchjob_job_memory_tables_bytes"][0][1], BY_NAME["memory_tables_bytes"].name)
 """
@@ -100,9 +100,10 @@ def test_a_scheduler(tree):
         f"{folder}/__init__.py": "",
         f"{folder}/node.py": """
 from batchjob.schedulers.layout import layout
-from batchjob.schedulers.node import NodeSide
+from batchjob.schedulers.node import JobManager
 
-NODES = (NodeSide("toy", (layout("toy", "toy", r"toy/job_(?P<jobid>[0-9]+)"),), advice="play"),)
+LAYOUTS = (layout("toy", "toy", r"toy/job_(?P<jobid>[0-9]+)"),)
+JOB_MANAGERS = (JobManager("toy", LAYOUTS, advice="play"),)
 """,
         f"{folder}/accounting.py": """
 from dataclasses import dataclass
@@ -129,9 +130,9 @@ CLUSTER = ClusterModule(lambda options: ClusterReaders(nodes=list), lambda: None
     row = """
     Scheduler(
         "toy",
-        f"{_HERE}.toy.node",
-        (SourceEntry("toy_log", f"{_HERE}.toy.accounting", "the toy's log"),),
-        cluster=f"{_HERE}.toy.cluster",
+        f"{_PACKAGE}.toy.node",
+        (SourceEntry("toy_log", f"{_PACKAGE}.toy.accounting", "the toy's log"),),
+        cluster=f"{_PACKAGE}.toy.cluster",
         command="toys",
     ),"""
     table = "batchjob/schedulers/registry.py"
@@ -141,13 +142,13 @@ CLUSTER = ClusterModule(lambda options: ClusterReaders(nodes=list), lambda: None
 from batchjob.schedulers.cluster import ClusterOptions
 from batchjob_cli.doctor.schedulers import SCHEDULERS
 from batchjob_stats_db.poller.options import SOURCES
-from collectors.cluster.collector import ways
+from collectors.cluster.collector import find_readers
 from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import all_layouts
 
 print(match("toy/job_7", all_layouts(()), 1).jobid)
 print(SOURCES["toy_log"].load().build("c1", None).cluster)
-print(ways(ClusterOptions(scheduler="toy"))[0])
+print(find_readers(ClusterOptions(scheduler="toy"))[0])
 print([side.advice for side in SCHEDULERS if side.manager == "toy"])
 """
     assert printed(tree, script).split() == ["7", "c1", "toy", "['play']"]
@@ -167,7 +168,7 @@ class VENDOR:
         pass
     def stop(self):
         pass
-    def known(self):
+    def known_gpus(self):
         return [KnownGpu(Gpu("toy", 0, "TOY-1", 0, "0000:01:00.0", "Toy"), None, None)]
     def errors(self):
         return {}

@@ -11,29 +11,37 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchjob.local_runs.record import RUN_ID, TOMBSTONE, Run, RunFileError, alive, decoded, read
+from batchjob.local_runs.record import (
+    RUN_ID,
+    TOMBSTONE,
+    Run,
+    RunFileError,
+    decode_run,
+    is_supervisor_alive,
+    read,
+)
 from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
-    Deleted,
-    Differing,
+    DeletedRecord,
+    FindDiffering,
     SourceError,
-    Unfinished,
-    epoch_watermark,
-    own,
+    UnfinishedJob,
+    parse_epoch_watermark,
+    with_jobids_like,
 )
-from batchjob.schedulers.fields import RowError, quarantined
+from batchjob.schedulers.fields import RowError, quarantined_row
 from batchjob.schedulers.json_record import Decoded, decode
-from batchjob.schedulers.records import JobRecord, Quarantined
+from batchjob.schedulers.records import JobRecord, QuarantinedRow
 
 SOURCE = "runs"
-_BATCH = 2000
-_TAKEN = frozenset(Run._fields) & frozenset(JobRecord._fields)
-"""What a file may say of a job; accounts, energy and the like are not its author's to claim."""
-_OVERLAP = 5  # seconds; file system timestamps are coarse
+_BATCH_SIZE = 2000
+_ACCEPTED_FIELDS = frozenset(Run._fields) & frozenset(JobRecord._fields)
+"""What a file may set of a job; its author must not claim an account, energy and the like."""
+_OVERLAP_SECONDS = 5  # file system timestamps are coarse
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,9 @@ class Runs:
         self._clock = clock
         self._procfs = procfs
         self._node = os.uname().nodename
-        self._seen: dict[str, _Stamp] | None = None  # state of the files at the last reading
-        self._watermark = ""  # the watermark that the last reading returned
+        # Of the last reading: the state of the files, and the watermark it returned.
+        self._last_stamps: dict[str, _FileStamp] | None = None
+        self._last_watermark = ""
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
@@ -78,87 +87,103 @@ class Runs:
         """Watermarks are epoch seconds of the file system: what changed since then is read."""
         return str(since)
 
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+    def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         """See AccountingSource."""
         now = int(self._clock())
-        covered = min(epoch_watermark(SOURCE, watermark), now)
-        if watermark != self._watermark:  # a different database than last time
-            self._seen = None
-        listed = self._stamps()
-        changed = self._changed(listed, covered - _OVERLAP)
-        newest = max((stamp.modified for stamp in listed.values()), default=0)
-        mine = own(unfinished, RUN_ID)
-        over = [jobid for jobid in mine if f"{jobid}.json" not in changed and self._ended(jobid)]
-        found, bad = self._records([*_by_time(changed), *(f"{jobid}.json" for jobid in over)])
-        for at in range(0, len(found), _BATCH):
-            yield Batch(tuple(found[at : at + _BATCH]), (), watermark, covered)
-        ended = {job.jobid for job in found if not job.state.live}
-        gone = tuple(
-            jobid for jobid in mine if jobid not in ended and (jobid in over or self._gone(jobid))
-        )
-        graves = [
-            path for path in map(Path, self._listed(TOMBSTONE)) if RUN_ID.fullmatch(path.stem)
+        covered = min(parse_epoch_watermark(SOURCE, watermark), now)
+        if watermark != self._last_watermark:  # a different database than last time
+            self._last_stamps = None
+        stamps = self._read_stamps()
+        changed = self._changed_files(stamps, covered - _OVERLAP_SECONDS)
+        newest = max((stamp.modified for stamp in stamps.values()), default=0)
+        own_unfinished = with_jobids_like(unfinished, RUN_ID)
+        ended_unchanged = [
+            jobid
+            for jobid in own_unfinished
+            if f"{jobid}.json" not in changed and self._is_end_recorded(jobid)
         ]
-        deleted = tuple(each for each in map(_deleted, graves) if each is not None)
+        jobs, unreadable = self._read_records(
+            [*_sort_by_time(changed), *(f"{jobid}.json" for jobid in ended_unchanged)]
+        )
+        for at in range(0, len(jobs), _BATCH_SIZE):
+            yield Batch(tuple(jobs[at : at + _BATCH_SIZE]), (), watermark, covered)
+        ended = {job.jobid for job in jobs if not job.state.is_live}
+        vanished = tuple(
+            jobid
+            for jobid in own_unfinished
+            if jobid not in ended and (jobid in ended_unchanged or self._has_vanished(jobid))
+        )
+        tombstones = [
+            path for path in map(Path, self._list_files(TOMBSTONE)) if RUN_ID.fullmatch(path.stem)
+        ]
+        deleted = tuple(each for each in map(_read_deletion, tombstones) if each is not None)
         covered = max(covered, min(int(newest), now))
-        yield Batch((), tuple(bad), str(covered), now, gone, deleted=deleted)
+        yield Batch((), tuple(unreadable), str(covered), now, vanished, deleted=deleted)
         # The consumer resumes this generator only after it has stored the batch.
-        self._seen, self._watermark = listed, str(covered)
-        for grave in graves:
+        self._last_stamps, self._last_watermark = stamps, str(covered)
+        for tombstone in tombstones:
             with contextlib.suppress(OSError):  # not permitted: reading it again later is harmless
-                grave.unlink()
+                tombstone.unlink()
 
-    def reread(self, since: int, differing: Differing) -> Iterator[Batch]:
+    def reread(self, since: int, find_differing: FindDiffering) -> Iterator[Batch]:
         """See RereadableSource: a file may arrive with an older time than files already read."""
-        names = _by_time({n: s for n, s in self._stamps().items() if s.modified >= since})
-        for at in range(0, len(names), _BATCH):
-            found, bad = self._records(names[at : at + _BATCH])
-            wanted = differing(found)
-            differ = [job for job in found if job.key in wanted]
+        names = _sort_by_time({n: s for n, s in self._read_stamps().items() if s.modified >= since})
+        for at in range(0, len(names), _BATCH_SIZE):
+            jobs, unreadable = self._read_records(names[at : at + _BATCH_SIZE])
+            differing_keys = find_differing(jobs)
+            changed = [job for job in jobs if job.key in differing_keys]
             # The file of a killed run says forever that the run is active.
-            kept = tuple(job for job in differ if job.end_time or not self._gone(job.jobid))
-            yield Batch(kept, tuple(bad), "", since)
+            kept = tuple(
+                job for job in changed if job.end_time or not self._has_vanished(job.jobid)
+            )
+            yield Batch(kept, tuple(unreadable), "", since)
 
-    def _records(self, names: Iterable[str]) -> tuple[list[JobRecord], list[Quarantined]]:
+    def _read_records(self, names: Iterable[str]) -> tuple[list[JobRecord], list[QuarantinedRow]]:
         """The records of files, in the order in which the runs began, and unreadable files."""
-        begun: list[tuple[float, JobRecord]] = []
-        bad: list[Quarantined] = []
+        jobs_by_start: list[tuple[float, JobRecord]] = []
+        unreadable: list[QuarantinedRow] = []
         for name in names:
             try:
                 document = read(self._path / name)
-                job, complaints = self._record(document)
+                job, complaints = self._decode_record(document)
             except FileNotFoundError:  # removed by retention in the meantime
                 continue
             except OSError as error:
-                bad.append(quarantined(SOURCE, f"{name}: {error.strerror}", ""))
+                unreadable.append(quarantined_row(SOURCE, f"{name}: {error.strerror}", ""))
                 continue
             except (RunFileError, RowError) as error:
-                bad.append(quarantined(SOURCE, str(error), ""))
+                unreadable.append(quarantined_row(SOURCE, str(error), ""))
                 continue
-            begun.append((document.get("start_time") or document["submit_time"], job))
+            jobs_by_start.append((document.get("start_time") or document["submit_time"], job))
             if complaints:
-                bad.append(quarantined(SOURCE, f"{name}: {'; '.join(complaints)}", repr(job)))
+                unreadable.append(
+                    quarantined_row(SOURCE, f"{name}: {'; '.join(complaints)}", repr(job))
+                )
         # Rows are numbered in this order, which distinguishes runs started in the same second.
-        return [job for _, job in sorted(begun, key=itemgetter(0))], bad
+        return [job for _, job in sorted(jobs_by_start, key=itemgetter(0))], unreadable
 
-    def _changed(self, listed: Mapping[str, "_Stamp"], since: int) -> dict[str, "_Stamp"]:
+    def _changed_files(
+        self, stamps: Mapping[str, "_FileStamp"], since: int
+    ) -> dict[str, "_FileStamp"]:
         """Files that changed since the last call, by any clock, or at first since a time."""
-        if self._seen is None:
-            return {name: stamp for name, stamp in listed.items() if stamp.modified >= since}
-        return {name: stamp for name, stamp in listed.items() if self._seen.get(name) != stamp}
+        if self._last_stamps is None:
+            return {name: stamp for name, stamp in stamps.items() if stamp.modified >= since}
+        return {
+            name: stamp for name, stamp in stamps.items() if self._last_stamps.get(name) != stamp
+        }
 
-    def _stamps(self) -> dict[str, "_Stamp"]:
+    def _read_stamps(self) -> dict[str, "_FileStamp"]:
         """The identity of each file, which changes with its content: files are replaced, not
         edited.
         """
-        found = {}
-        for entry in self._listed(".json"):
+        stamps = {}
+        for entry in self._list_files(".json"):
             with contextlib.suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
-                found[entry.name] = _Stamp(status.st_mtime, status.st_ino, status.st_size)
-        return found
+                stamps[entry.name] = _FileStamp(status.st_mtime, status.st_ino, status.st_size)
+        return stamps
 
-    def _listed(self, suffix: str) -> list[os.DirEntry[str]]:
+    def _list_files(self, suffix: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self._path) as entries:
                 return [
@@ -169,7 +194,7 @@ class Runs:
         except OSError as error:
             raise SourceError(f"{self._path}: {error.strerror}") from error
 
-    def _record(self, document: dict[str, Any]) -> Decoded:
+    def _decode_record(self, document: dict[str, Any]) -> Decoded:
         node = document.get("node")
         share = {
             "node": node,
@@ -177,28 +202,28 @@ class Runs:
             "memory_bytes": document.get("allocated_memory_bytes"),
             "gpus": document.get("allocated_gpus"),
         }
-        kept = {key: value for key, value in document.items() if key in _TAKEN}
-        if isinstance(limit := kept.get("time_limit_seconds"), float):
-            kept["time_limit_seconds"] = math.ceil(limit)
-        job, complaints = decode(kept | {"nodes": [share]}, self.cluster, SOURCE)
+        accepted = {key: value for key, value in document.items() if key in _ACCEPTED_FIELDS}
+        if isinstance(limit := accepted.get("time_limit_seconds"), float):
+            accepted["time_limit_seconds"] = math.ceil(limit)
+        job, complaints = decode(accepted | {"nodes": [share]}, self.cluster, SOURCE)
         job = job._replace(
-            eligible_time=decoded(document).submit_time,  # keeps the milliseconds
+            eligible_time=decode_run(document).submit_time,  # keeps the milliseconds
             node_list=str(node),
             array_jobid=str(document.get("workflow", "")),
             allocated_nodes=1,
-            allocated_resources=_resources(decoded(document)),
-            elapsed_seconds=decoded(document).duration_seconds,
-            cpu_seconds=_sum(job.user_cpu_seconds, job.system_cpu_seconds),
+            allocated_resources=_format_resources(decode_run(document)),
+            elapsed_seconds=decode_run(document).duration_seconds,
+            cpu_seconds=_sum_if_known(job.user_cpu_seconds, job.system_cpu_seconds),
         )
         return Decoded(job, complaints)
 
-    def _ended(self, jobid: str) -> bool:
+    def _is_end_recorded(self, jobid: str) -> bool:
         try:
             return read(self._path / f"{jobid}.json").get("end_time") is not None
         except (OSError, RunFileError):
             return False
 
-    def _gone(self, jobid: str) -> bool:
+    def _has_vanished(self, jobid: str) -> bool:
         """Whether a run ended without a record of its end: it was killed, or the machine went down.
 
         For a run on another machine that shares the directory, this cannot be known.
@@ -211,10 +236,12 @@ class Runs:
             return False
         if document.get("end_time") is not None:  # it has just ended, and is read in the next cycle
             return False
-        return document.get("node") == self._node and not alive(document, self._procfs)
+        return document.get("node") == self._node and not is_supervisor_alive(
+            document, self._procfs
+        )
 
 
-class _Stamp(NamedTuple):
+class _FileStamp(NamedTuple):
     """A file's state."""
 
     modified: float  # epoch seconds, from the file system's clock
@@ -222,34 +249,34 @@ class _Stamp(NamedTuple):
     size: int
 
 
-def _by_time(stamps: Mapping[str, _Stamp]) -> list[str]:
+def _sort_by_time(stamps: Mapping[str, _FileStamp]) -> list[str]:
     return sorted(stamps, key=lambda name: (stamps[name].modified, name))
 
 
-def _deleted(grave: Path) -> Deleted | None:
+def _read_deletion(tombstone: Path) -> DeletedRecord | None:
     """The deletion that a file asks for; None if the file is not valid.
 
     Files of root, and of the poller's own user, delete anybody's records, those of other users only
     their own. The owner of a link, symbolic or hard, is not the owner of its target.
     """
     try:
-        found = grave.lstat()
+        status = tombstone.lstat()
     except OSError:
         return None
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         return None
-    owner = found.st_uid
-    return Deleted(SOURCE, grave.stem, None if owner in (0, os.geteuid()) else owner)
+    owner = status.st_uid
+    return DeletedRecord(SOURCE, tombstone.stem, None if owner in (0, os.geteuid()) else owner)
 
 
-def _resources(run: Run) -> str:
+def _format_resources(run: Run) -> str:
     """Limits that have no column of their own."""
     speed = run.io_limit_bytes_per_second
-    words = (f"IO {size(speed)}/s" if speed else "", f"CPUs {run.cpu_list}" if run.cpu_list else "")
-    return ", ".join(filter(None, words))
+    parts = (f"IO {size(speed)}/s" if speed else "", f"CPUs {run.cpu_list}" if run.cpu_list else "")
+    return ", ".join(filter(None, parts))
 
 
-def _sum(one: float | None, other: float | None) -> float | None:
+def _sum_if_known(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 

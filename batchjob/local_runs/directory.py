@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from batchjob.runtime.home import expanded
+from batchjob.runtime.home import expand_home
 
 VARIABLE = "BATCHJOB_DATA"
 RUNS, LOGS, SAMPLES = "runs", "logs", "samples"
@@ -28,7 +28,7 @@ class NoDataDirectory(FileNotFoundError):
     """The data directory would be in a home directory that does not exist."""
 
 
-def data_directory(given: str = "", environment: Mapping[str, str] = os.environ) -> Path:
+def data_directory(path: str = "", environment: Mapping[str, str] = os.environ) -> Path:
     """The given directory, else $BATCHJOB_DATA, else `batchjob` in the user's state directory.
 
     That is $XDG_STATE_HOME or ~/.local/state (XDG Base Directory Specification 0.8, which says to
@@ -36,24 +36,24 @@ def data_directory(given: str = "", environment: Mapping[str, str] = os.environ)
     """
     state = environment.get("XDG_STATE_HOME", "")
     base = state if state.startswith("/") else "~/.local/state"
-    chosen = given or environment.get(VARIABLE, "") or f"{base}/batchjob"
+    directory = path or environment.get(VARIABLE, "") or f"{base}/batchjob"
     try:
-        return expanded(chosen).absolute()
+        return expand_home(directory).absolute()
     except FileNotFoundError as error:
-        told = f"{error.strerror}; expected --data or ${VARIABLE}"
-        raise NoDataDirectory(error.errno, told, chosen) from None
+        message = f"{error.strerror}; expected --data or ${VARIABLE}"
+        raise NoDataDirectory(error.errno, message, directory) from None
 
 
-def prepare(directory: Path, *parts: str) -> Path:
+def create_directory(directory: Path, *parts: str) -> Path:
     """Create the data directory and a directory in it if they do not exist; raises OSError."""
-    _make(directory)
+    _mkdir(directory)
     for part in parts:
         directory /= part
-        _make(directory)
+        _mkdir(directory)
     return directory
 
 
-def _make(directory: Path) -> None:
+def _mkdir(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:
@@ -61,7 +61,7 @@ def _make(directory: Path) -> None:
 
 
 @contextmanager
-def plain_file(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+def open_regular_file(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
     """Open a file that another user may have created; raises OSError.
 
     Only a regular file is opened: a symbolic link would make us read its target with our rights,

@@ -15,8 +15,8 @@ from batchjob.local_runs.record import Run, RunFileError
 from batchjob.schedulers.states import JobState
 
 _SUFFIX = ".json"
-_NOT_FAILED = (JobState.COMPLETED, JobState.CANCELLED, JobState.REQUEUED)
-_SHOWN = 10  # maximum number of candidates named in an error
+_STATES_NOT_FAILED = (JobState.COMPLETED, JobState.CANCELLED, JobState.REQUEUED)
+_MAX_LISTED = 10  # maximum number of candidates named in an error
 
 
 class UnknownRun(LookupError):
@@ -47,19 +47,19 @@ def history(
     and `until` are epoch seconds and refer to the start; `data` is the data directory (default:
     $BATCHJOB_DATA or ~/.local/state/batchjob). Raises OSError if it cannot be read.
     """
-    wanted = {
+    required = {
         "name": name, "tool": tool, "user": user, "status": status, "record_id": record_id,
         "workflow": workflow,
     }  # fmt: skip
-    chosen = [
+    matches = [
         run
         for run in all_runs(data_directory(data))
-        if all(value is None or getattr(run, field) == value for field, value in wanted.items())
-        and (since is None or _begun(run) >= since)
-        and (until is None or _begun(run) < until)
+        if all(value is None or getattr(run, field) == value for field, value in required.items())
+        and (since is None or _start_time(run) >= since)
+        and (until is None or _start_time(run) < until)
     ]
-    chosen.sort(key=lambda run: (_begun(run), run.jobid), reverse=True)
-    return chosen[:limit]
+    matches.sort(key=lambda run: (_start_time(run), run.jobid), reverse=True)
+    return matches[:limit]
 
 
 def job(text: str, data: str = "", user: str | None = None) -> Run:
@@ -69,25 +69,29 @@ def job(text: str, data: str = "", user: str | None = None) -> Run:
     UnknownRun, or SeveralRuns if several runs match that are not attempts of one task.
     """
     directory = data_directory(data) / RUNS
-    ids = _ids(directory)
+    ids = _list_ids(directory)
     if text in ids:
-        found = list(_read(directory, [text]))
+        matches = list(_read_runs(directory, [text]))
     else:
         # Full names take precedence over prefixes: many short names are also a prefix of a UUID.
-        found = [run for run in _read(directory, ids) if text and text in (run.name, run.record_id)]
-        if not found:
-            found = list(_read(directory, [each for each in ids if text and each.startswith(text)]))
-    found = [run for run in found if user in (None, run.user)]
-    if {run.record_id for run in found} == {text}:  # attempts of one task: take the last
-        found = [max(found, key=lambda run: (run.restarts or 0, _begun(run)))]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+        matches = [
+            run for run in _read_runs(directory, ids) if text and text in (run.name, run.record_id)
+        ]
+        if not matches:
+            matches = list(
+                _read_runs(directory, [each for each in ids if text and each.startswith(text)])
+            )
+    matches = [run for run in matches if user in (None, run.user)]
+    if {run.record_id for run in matches} == {text}:  # attempts of one task: take the last
+        matches = [max(matches, key=lambda run: (run.restarts or 0, _start_time(run)))]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise UnknownRun(f"no run has the id or name {text!r} in {directory}")
-    found.sort(key=_begun, reverse=True)
-    shown = ", ".join(f"{run.jobid} ({run.name or run.status})" for run in found[:_SHOWN])
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    raise SeveralRuns(f"{text!r} matches {len(found)} runs: {shown}{more}")
+    matches.sort(key=_start_time, reverse=True)
+    shown = ", ".join(f"{run.jobid} ({run.name or run.status})" for run in matches[:_MAX_LISTED])
+    more = f" and {len(matches) - _MAX_LISTED} more" if len(matches) > _MAX_LISTED else ""
+    raise SeveralRuns(f"{text!r} matches {len(matches)} runs: {shown}{more}")
 
 
 class Stats(NamedTuple):
@@ -117,14 +121,14 @@ def stats(by: str = "name", runs: Iterable[Run] | None = None, data: str = "") -
     for run in all_runs(data_directory(data)) if runs is None else runs:
         groups.setdefault("all" if by == "all" else getattr(run, by), []).append(run)
     return sorted(
-        (_sums(key, group) for key, group in groups.items()), key=lambda s: (-s.runs, s.key)
+        (_group_stats(key, group) for key, group in groups.items()), key=lambda s: (-s.runs, s.key)
     )
 
 
-def _sums(key: str, runs: list[Run]) -> Stats:
-    ended = [run for run in runs if not run.state.live]
+def _group_stats(key: str, runs: list[Run]) -> Stats:
+    ended = [run for run in runs if not run.state.is_live]
     succeeded = sum(run.state == JobState.COMPLETED for run in ended)
-    failed = sum(run.state not in _NOT_FAILED for run in ended)
+    failed = sum(run.state not in _STATES_NOT_FAILED for run in ended)
     durations = [run.duration_seconds for run in ended if run.duration_seconds is not None]
     cpu = [run.cpu_seconds for run in ended if run.cpu_seconds is not None]
     return Stats(
@@ -145,10 +149,10 @@ def _sums(key: str, runs: list[Run]) -> Stats:
 def all_runs(data: Path) -> Iterator[Run]:
     """All readable runs; raises OSError."""
     directory = data / RUNS
-    yield from _read(directory, _ids(directory))
+    yield from _read_runs(directory, _list_ids(directory))
 
 
-def _ids(directory: Path) -> list[str]:
+def _list_ids(directory: Path) -> list[str]:
     try:
         names = os.listdir(directory)
     except FileNotFoundError:  # no run has been recorded yet
@@ -160,18 +164,18 @@ def _ids(directory: Path) -> list[str]:
     ]
 
 
-def _read(directory: Path, ids: Iterable[str]) -> Iterator[Run]:
+def _read_runs(directory: Path, ids: Iterable[str]) -> Iterator[Run]:
     node = os.uname().nodename
     for jobid in ids:
         try:
             document = run_files.read(directory / f"{jobid}{_SUFFIX}")
-            run = run_files.decoded(document)
+            run = run_files.decode_run(document)
         except (OSError, RunFileError):  # another user's file, just deleted, or damaged
             continue
-        if run.state.live and run.node == node and not run_files.alive(document):
+        if run.state.is_live and run.node == node and not run_files.is_supervisor_alive(document):
             run = run._replace(state=JobState.VANISHED, state_word="")
         yield run
 
 
-def _begun(run: Run) -> float:
+def _start_time(run: Run) -> float:
     return run.start_time or run.submit_time

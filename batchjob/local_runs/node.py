@@ -3,7 +3,7 @@
 import re
 
 from batchjob.schedulers.layout import V2, layout
-from batchjob.schedulers.node import NodeSide
+from batchjob.schedulers.node import JobManager
 
 RUNS_DIRECTORY = "batchjob.slice"
 """`batchjob run` makes its cgroups here: `<a cgroup it may use>/batchjob.slice/run-<uuid>`."""
@@ -17,7 +17,7 @@ _LAYOUTS = (
         "local",
         "local",
         rf"{re.escape(RUNS_DIRECTORY)}/{RUN_PREFIX}(?P<jobid>{_UUID})(?:\.scope)?",
-        by_user=True,
+        created_by_user=True,
     ),
     # A cgroup delegated to another user is elsewhere in the tree.
     layout(
@@ -25,7 +25,7 @@ _LAYOUTS = (
         "local",
         rf"**/{re.escape(RUNS_DIRECTORY)}/{RUN_PREFIX}(?P<jobid>{_UUID})(?:\.scope)?",
         versions=V2,
-        by_user=True,
+        created_by_user=True,
     ),
     layout(
         "local-user",
@@ -37,8 +37,8 @@ _LAYOUTS = (
 )
 LAYOUT = _LAYOUTS[0]
 
-NODES = (
-    NodeSide(
+JOB_MANAGERS = (
+    JobManager(
         "local", _LAYOUTS, re.compile(r"batchjob\.slice"), variables={"name": "BATCHJOB_NAME"}
     ),
 )

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from batchjob.local_runs.directory import plain_file
+from batchjob.local_runs.directory import open_regular_file
 from batchjob.runtime.logins import login_of
 from batchjob.schedulers.states import JobState
 
@@ -27,10 +27,10 @@ VERSION = 1
 TOMBSTONE = ".deleted"
 """`<uuid>.deleted`, empty: the run was deleted, and whoever keeps a copy is to delete it too."""
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_LARGEST = 1_000_000  # maximum file size in bytes
+_MAX_FILE_BYTES = 1_000_000  # maximum file size in bytes
 # Files are padded with blanks to whole blocks, so that the end of a run can be recorded even when
 # the disk is full.
-_BLOCK, _ROOM = 4096, 512
+_BLOCK_BYTES, _RESERVED_BYTES = 4096, 512
 
 
 class RunFileError(ValueError):
@@ -116,7 +116,7 @@ class Run(NamedTuple):
     @property
     def status(self) -> str:
         """`running`, `success`, `failed`, `timeout`, `error`, `cancelled` ..."""
-        return self.state_word or _STATUS.get(self.state, self.state.lower())
+        return self.state_word or _STATUS_OF_STATE.get(self.state, self.state.lower())
 
     user_cpu_seconds: float | None = None
     system_cpu_seconds: float | None = None
@@ -125,7 +125,7 @@ class Run(NamedTuple):
     written_bytes: int | None = None  # written to storage
 
 
-_STATUS = {JobState.COMPLETED: "success"}
+_STATUS_OF_STATE = {JobState.COMPLETED: "success"}
 
 
 def now() -> float:
@@ -140,9 +140,9 @@ def write(directory: Path, run: Run, durable: bool = True) -> Path:
     the data is on disk.
     """
     path = directory / f"{run.jobid}.json"
-    data = _encoded(run)
+    data = _encode(run)
     try:
-        _replace(path, data, durable)
+        _write_atomically(path, data, durable)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
             raise
@@ -153,15 +153,15 @@ def write(directory: Path, run: Run, durable: bool = True) -> Path:
     return path
 
 
-def _encoded(run: Run) -> bytes:
+def _encode(run: Run) -> bytes:
     document = {key: value for key, value in run._asdict().items() if value not in (None, "")}
     document["supervisor"] = run.supervisor._asdict()
     data = json.dumps({"version": VERSION} | document).encode()
-    size = -(-(len(data) + _ROOM) // _BLOCK) * _BLOCK
+    size = -(-(len(data) + _RESERVED_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES
     return data.ljust(size - 1) + b"\n"
 
 
-def _replace(path: Path, data: bytes, durable: bool) -> None:
+def _write_atomically(path: Path, data: bytes, durable: bool) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -183,19 +183,19 @@ def read(path: Path) -> dict[str, Any]:
     """
     if not RUN_ID.fullmatch(path.stem):
         raise RunFileError(f"{path.name}: expected a file named after a run's id")
-    with plain_file(path) as (file, status):
-        data = file.read(_LARGEST + 1)
+    with open_regular_file(path) as (file, status):
+        data = file.read(_MAX_FILE_BYTES + 1)
     try:
-        document = json.loads(data) if len(data) <= _LARGEST else None
+        document = json.loads(data) if len(data) <= _MAX_FILE_BYTES else None
     except (ValueError, RecursionError) as error:
         raise RunFileError(f"{path.name}: not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise RunFileError(f"{path.name}: expected a run of version {VERSION}")
-    _check(path, document, status)
+    _check_owner(path, document, status)
     return document | {"user": login_of(document["uid"])}
 
 
-def _check(path: Path, document: Mapping[str, Any], status: os.stat_result) -> None:
+def _check_owner(path: Path, document: Mapping[str, Any], status: os.stat_result) -> None:
     """Raise RunFileError for claims that the file's owner may not make."""
     owner, uid = status.st_uid, document.get("uid")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -206,48 +206,48 @@ def _check(path: Path, document: Mapping[str, Any], status: os.stat_result) -> N
         raise RunFileError(f"{path.name}: jobid: expected the file's name")
 
 
-def decoded(document: Mapping[str, Any]) -> Run:
+def decode_run(document: Mapping[str, Any]) -> Run:
     """Decode a run from a document; raises RunFileError. Fields of later versions are ignored."""
-    known = {key: value for key, value in document.items() if key in Run._fields}
+    fields = {key: value for key, value in document.items() if key in Run._fields}
     try:
-        known["state"] = JobState(document["state"])
-        known["supervisor"] = SupervisorProcess(**document["supervisor"])
-        known.setdefault("start_time", None)
-        run = Run(**known)
+        fields["state"] = JobState(document["state"])
+        fields["supervisor"] = SupervisorProcess(**document["supervisor"])
+        fields.setdefault("start_time", None)
+        run = Run(**fields)
     except (KeyError, ValueError, TypeError) as error:
         raise RunFileError(f"{document.get('jobid')}: not a run: {error}") from error
-    for part, kinds in ((run, _KINDS), (run.supervisor, _SUPERVISOR_KINDS)):
+    for part, types in ((run, _FIELD_TYPES), (run.supervisor, _SUPERVISOR_FIELD_TYPES)):
         for name, value in part._asdict().items():
-            if not _fits(value, kinds[name]):
+            if not _has_type(value, types[name]):
                 raise RunFileError(f"{run.jobid}: not a run: {name}: unexpected {value!r:.40}")
     return run
 
 
-_KINDS, _SUPERVISOR_KINDS = get_type_hints(Run), get_type_hints(SupervisorProcess)
-_TOO_LARGE = 2**63  # exceeds the integers of databases
+_FIELD_TYPES, _SUPERVISOR_FIELD_TYPES = get_type_hints(Run), get_type_hints(SupervisorProcess)
+_INTEGER_LIMIT = 2**63  # exceeds the integers of databases
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, type_hint: Any) -> bool:
     """Whether a field has a value of its type; numbers must be at least 0."""
     if isinstance(value, bool):
         return False
-    if isinstance(value, int | float) and not 0 <= value < _TOO_LARGE:
+    if isinstance(value, int | float) and not 0 <= value < _INTEGER_LIMIT:
         return False
-    return isinstance(value, kind | int if kind in (float, float | None) else kind)
+    return isinstance(value, type_hint | int if type_hint in (float, float | None) else type_hint)
 
 
-def alive(document: dict[str, Any], procfs: str = "/proc") -> bool:
+def is_supervisor_alive(document: dict[str, Any], procfs: str = "/proc") -> bool:
     """Whether the process that would write the run's end is alive on this machine."""
-    watcher = document.get("supervisor")
-    if not isinstance(watcher, dict):
+    supervisor = document.get("supervisor")
+    if not isinstance(supervisor, dict):
         return False
     try:
         boot = Path(procfs, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        stat = Path(procfs, str(int(watcher["pid"])), "stat").read_bytes()
+        stat = Path(procfs, str(int(supervisor["pid"])), "stat").read_bytes()
         ticks = int(stat.rpartition(b")")[2].split()[19])
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return False
-    return boot == watcher.get("boot_id") and ticks == watcher.get("start_ticks")
+    return boot == supervisor.get("boot_id") and ticks == supervisor.get("start_ticks")
 
 
 def signal_supervisor(run: Run, number: signal.Signals, procfs: str = "/proc") -> bool:
@@ -261,9 +261,9 @@ def signal_supervisor(run: Run, number: signal.Signals, procfs: str = "/proc") -
     except (ProcessLookupError, OverflowError, ValueError):
         return False
     try:
-        if not alive({"supervisor": run.supervisor._asdict()}, procfs):
+        if not is_supervisor_alive({"supervisor": run.supervisor._asdict()}, procfs):
             return False
-        if _uids(run.supervisor.pid, procfs) != {run.uid}:
+        if _read_uids(run.supervisor.pid, procfs) != {run.uid}:
             raise PermissionError(errno.EPERM, f"process {run.supervisor.pid} is another user's")
         signal.pidfd_send_signal(process, number)
     except ProcessLookupError:
@@ -273,7 +273,7 @@ def signal_supervisor(run: Run, number: signal.Signals, procfs: str = "/proc") -
     return True
 
 
-def _uids(pid: int, procfs: str) -> set[int]:
+def _read_uids(pid: int, procfs: str) -> set[int]:
     """Real, effective, saved and file system uids (proc(5))."""
     try:
         lines = Path(procfs, str(pid), "status").read_text(encoding="utf-8", errors="replace")
@@ -283,7 +283,7 @@ def _uids(pid: int, procfs: str) -> set[int]:
     return set(map(int, found.split()[1:]))
 
 
-def this_process(procfs: str = "/proc") -> SupervisorProcess:
+def current_process(procfs: str = "/proc") -> SupervisorProcess:
     """The calling process as a supervisor; raises OSError."""
     boot = Path(procfs, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     stat = Path(procfs, "self/stat").read_bytes()

@@ -22,63 +22,66 @@ class RunRetention(NamedTuple):
     logs_bytes: int = 2 << 30  # of all runs together
 
 
-def sweep(data: Path, keep: RunRetention, now: float | None = None) -> None:
+def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None:
     """Delete what has expired, and the oldest logs if all logs together are too large.
 
     Unfinished runs are kept, and so is what cannot be deleted. Database rows have a retention of
     their own.
     """
     at = time.time() if now is None else now
-    for path in _entries(data / RUNS):
-        if at - _changed(path) > keep.records and not _running(data, path.name.partition(".")[0]):
+    for path in _list_directory(data / RUNS):
+        jobid = path.name.partition(".")[0]
+        if at - _modified_at(path) > retention.records and not _is_running(data, jobid):
             with contextlib.suppress(OSError):
                 path.unlink()
-    left = []
-    for path in _entries(data / LOGS):
-        files = _entries(path)
-        newest = max((_changed(file) for file in files), default=_changed(path))
-        left.append((newest, sum(_size(file) for file in files), path))
-    left.sort(reverse=True)
-    room = keep.logs_bytes
-    for newest, size, path in left:
-        room -= size
-        if (room < 0 or at - newest > keep.logs) and not _running(data, path.name):
+    logs = []
+    for path in _list_directory(data / LOGS):
+        files = _list_directory(path)
+        newest = max((_modified_at(file) for file in files), default=_modified_at(path))
+        logs.append((newest, sum(_size_bytes(file) for file in files), path))
+    logs.sort(reverse=True)
+    bytes_left = retention.logs_bytes
+    for newest, size, path in logs:
+        bytes_left -= size
+        if (bytes_left < 0 or at - newest > retention.logs) and not _is_running(data, path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep_daily(data: Path, keep: RunRetention) -> None:
+def sweep_daily(data: Path, retention: RunRetention) -> None:
     """Sweep, unless that was done less than a day ago."""
-    mark = data / ".swept"
-    if time.time() - _changed(mark) > _DAY:
+    last_sweep = data / ".swept"
+    if time.time() - _modified_at(last_sweep) > _DAY:
         with contextlib.suppress(OSError):
-            mark.touch(mode=0o600)
-            sweep(data, keep)
+            last_sweep.touch(mode=0o600)
+            sweep(data, retention)
 
 
-def _running(data: Path, jobid: str) -> bool:
+def _is_running(data: Path, jobid: str) -> bool:
     try:
         document = run_files.read(data / RUNS / f"{jobid}.json")
-        live = run_files.decoded(document).state.live
+        live = run_files.decode_run(document).state.is_live
     except (OSError, RunFileError):
         return False
-    return live and (document.get("node") != os.uname().nodename or run_files.alive(document))
+    return live and (
+        document.get("node") != os.uname().nodename or run_files.is_supervisor_alive(document)
+    )
 
 
-def _entries(directory: Path) -> list[Path]:
+def _list_directory(directory: Path) -> list[Path]:
     try:
         return [directory / name for name in os.listdir(directory)]
     except OSError:
         return []
 
 
-def _changed(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     try:
         return path.lstat().st_mtime
     except OSError:
         return 0.0
 
 
-def _size(path: Path) -> int:
+def _size_bytes(path: Path) -> int:
     try:
         return path.lstat().st_size
     except OSError:

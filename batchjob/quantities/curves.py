@@ -14,7 +14,7 @@ class CurveSource:
     kind: SeriesKind
     where: tuple[tuple[str, str], ...] = ()
     part: str = ""  # the label that distinguishes the parts of a job on one node
-    summed: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()  # labels over which series are summed
     scale: float = 1.0
     of_gpu: bool = False  # a series of a GPU, which may be shared with another user
 
@@ -91,10 +91,10 @@ FILE_WRITE = _rate(
     "Sent to storage, including network file systems.",
     job.PROCESS_IO_WRITTEN_BYTES,
 )
-_SOME = "Fraction of time in which at least one task waited for"
-PRESSURE_CPU = _rate("pressure_cpu", "ratio", f"{_SOME} a CPU.", job.CPU_WAITING)
-PRESSURE_MEMORY = _rate("pressure_memory", "ratio", f"{_SOME} memory.", job.MEMORY_WAITING)
-PRESSURE_IO = _rate("pressure_io", "ratio", f"{_SOME} storage.", job.IO_WAITING)
+_ANY_TASK = "Fraction of time in which at least one task waited for"
+PRESSURE_CPU = _rate("pressure_cpu", "ratio", f"{_ANY_TASK} a CPU.", job.CPU_WAITING)
+PRESSURE_MEMORY = _rate("pressure_memory", "ratio", f"{_ANY_TASK} memory.", job.MEMORY_WAITING)
+PRESSURE_IO = _rate("pressure_io", "ratio", f"{_ANY_TASK} storage.", job.IO_WAITING)
 _ALL_TASKS = "Fraction of time in which all non-idle tasks waited for"
 PROCESSES = _gauge("processes", "count", "Processes.", job.PROCESSES)
 THREADS = _gauge("threads", "count", "Threads.", job.THREADS)
@@ -246,7 +246,7 @@ PLOTS = (
     Plot("Own network namespace", (NETWORK_RECEIVE, NETWORK_TRANSMIT)),
     Plot("Processes and threads", (PROCESSES, THREADS)),
 )
-COMPARED = (CPU, MEMORY, GPU_UTILIZATION, POWER, FILE_READ, FILE_WRITE)
+COMPARED_CURVES = (CPU, MEMORY, GPU_UTILIZATION, POWER, FILE_READ, FILE_WRITE)
 
 
 def plots_for(gpus: int | None) -> tuple[Plot, ...]:

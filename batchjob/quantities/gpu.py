@@ -22,7 +22,7 @@ def _of_gpu(name: str, unit: Unit, help: str, *labels: str, kind: Kind = "gauge"
     return ExportedMetric(f"batchjob_gpu_{name}", kind, unit, help, GPU_LABELS + labels)
 
 
-def _held(name: str, metric: ExportedMetric, **labels: str) -> Quantity:
+def _of_whole_gpu(name: str, metric: ExportedMetric, **labels: str) -> Quantity:
     """A quantity of a whole GPU that the job holds, including other users of that GPU."""
     return Quantity(name, metric, labels=tuple(labels.items()), group=GPUS)
 
@@ -91,13 +91,15 @@ JOB_GPU_PROCESSES = _of_job(
     "count",
     "Processes of the job with a context on the GPU; 0 for a GPU that is allocated and not used.",
 )
-JOB_GPU_POWER = _held("gpu_power_watts", GPU_POWER)
-JOB_GPU_MEMORY_TOTAL = _held("gpu_memory_total_bytes", GPU_MEMORY_TOTAL)
-JOB_GPU_TEMPERATURE = _held("gpu_temperature_celsius", GPU_TEMPERATURE)
-JOB_GPU_SM_CLOCK = _held("gpu_sm_clock_hertz", GPU_CLOCK, clock="sm")
-JOB_GPU_MEMORY_CLOCK = _held("gpu_memory_clock_hertz", GPU_CLOCK, clock="memory")
-JOB_GPU_ECC_CORRECTED = _held("gpu_ecc_corrected_errors", GPU_ECC_ERRORS, kind="corrected")
-JOB_GPU_ECC_UNCORRECTED = _held("gpu_ecc_uncorrected_errors", GPU_ECC_ERRORS, kind="uncorrected")
+JOB_GPU_POWER = _of_whole_gpu("gpu_power_watts", GPU_POWER)
+JOB_GPU_MEMORY_TOTAL = _of_whole_gpu("gpu_memory_total_bytes", GPU_MEMORY_TOTAL)
+JOB_GPU_TEMPERATURE = _of_whole_gpu("gpu_temperature_celsius", GPU_TEMPERATURE)
+JOB_GPU_SM_CLOCK = _of_whole_gpu("gpu_sm_clock_hertz", GPU_CLOCK, clock="sm")
+JOB_GPU_MEMORY_CLOCK = _of_whole_gpu("gpu_memory_clock_hertz", GPU_CLOCK, clock="memory")
+JOB_GPU_ECC_CORRECTED = _of_whole_gpu("gpu_ecc_corrected_errors", GPU_ECC_ERRORS, kind="corrected")
+JOB_GPU_ECC_UNCORRECTED = _of_whole_gpu(
+    "gpu_ecc_uncorrected_errors", GPU_ECC_ERRORS, kind="uncorrected"
+)
 
 GPU_QUANTITIES = (
     JOB_GPU_UTILIZATION,

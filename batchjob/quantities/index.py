@@ -12,7 +12,9 @@ SAMPLE_GROUPS: Mapping[str, SampleGroup] = {
     group.name: group for group in (IO, NETWORK, GPUS, ENERGY_GROUP, EMISSIONS_GROUP, EXECUTABLES)
 }
 BY_NAME: Mapping[str, Quantity] = {quantity.name: quantity for quantity in QUANTITIES}
-WITHIN: Mapping[tuple[str, str], Quantity] = {
-    (quantity.group.name, quantity.within): quantity for quantity in QUANTITIES if quantity.group
+BY_NAME_IN_GROUP: Mapping[tuple[str, str], Quantity] = {
+    (quantity.group.name, quantity.name_in_group): quantity
+    for quantity in QUANTITIES
+    if quantity.group
 }
 """The quantities of groups, by the group's name and their own within."""

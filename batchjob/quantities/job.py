@@ -16,7 +16,7 @@ from batchjob.quantities.quantity import (
 )
 from batchjob.quantities.reading import DeviceIO, Interface, JobReading
 
-GROUPS: Mapping[MetricGroup, str] = {
+METRIC_GROUPS: Mapping[MetricGroup, str] = {
     "cpu": "CPU time and CPUs allocated",
     "throttling": "periods and time in which a CPU quota throttled the job",
     "memory": "memory in use, peak and limit, by anonymous, file and shared, OOM kills",
@@ -29,7 +29,7 @@ GROUPS: Mapping[MetricGroup, str] = {
     "open-files": "open files",
     "network": "traffic of jobs that have their own network namespace",
 }
-DEFAULT_GROUPS: tuple[MetricGroup, ...] = (
+DEFAULT_METRIC_GROUPS: tuple[MetricGroup, ...] = (
     "cpu", "memory", "faults", "pressure", "io", "process-io", "processes", "network",
 )  # fmt: skip
 
@@ -37,40 +37,44 @@ IO = SampleGroup("io", ("device",), "io_")
 NETWORK = SampleGroup("network", ("device",), "network_")
 EXECUTABLES = SampleGroup("executable_cpu_seconds", ("executable",))
 
-_Read = Callable[[JobReading], float | None]
+_ReadValue = Callable[[JobReading], float | None]
 
 
 def _gauge(
-    name: str, unit: Unit, group: MetricGroup, read: _Read, help: str, *,
+    name: str, unit: Unit, group: MetricGroup, read: _ReadValue, help: str, *,
     outlives_job: bool = False,
 ) -> Quantity:  # fmt: skip
     return Quantity(name, job_metric(name, "gauge", unit, group, help, outlives_job), read)
 
 
-def _counter(name: str, unit: Unit, group: MetricGroup, read: _Read, help: str) -> Quantity:
+def _counter(name: str, unit: Unit, group: MetricGroup, read: _ReadValue, help: str) -> Quantity:
     return Quantity(name, job_metric(name, "counter", unit, group, help), read)
 
 
-def _one_of(metric: ExportedMetric, name: str, read: _Read, **labels: str) -> Quantity:
+def _one_of(metric: ExportedMetric, name: str, read: _ReadValue, **labels: str) -> Quantity:
     """One quantity of a metric that has several."""
     return Quantity(name, metric, read, tuple(labels.items()))
 
 
-def _by_device(name: str, unit: Unit, of_each: Callable[[DeviceIO], float], help: str) -> Quantity:
-    more = "network file systems and, on cgroup v1, delayed write-back are not included"
-    metric = job_metric(name, "counter", unit, "io", f"{help}; {more}.", labels=IO.labels)
-    return Quantity(name, metric, lambda job: job.cgroup.io, group=IO, of_each=of_each)
+def _by_device(
+    name: str, unit: Unit, read_each: Callable[[DeviceIO], float], help: str
+) -> Quantity:
+    note = "network file systems and, on cgroup v1, delayed write-back are not included"
+    metric = job_metric(name, "counter", unit, "io", f"{help}; {note}.", labels=IO.labels)
+    return Quantity(name, metric, lambda job: job.cgroup.io, group=IO, read_each=read_each)
 
 
 def _by_interface(
-    name: str, unit: Unit, of_each: Callable[[Interface], float], what: str
+    name: str, unit: Unit, read_each: Callable[[Interface], float], counted: str
 ) -> Quantity:
-    help = f"{what} in the job's own network namespace."
+    help = f"{counted} in the job's own network namespace."
     metric = job_metric(name, "counter", unit, "network", help, labels=NETWORK.labels)
-    return Quantity(name, metric, lambda job: job.processes.network, group=NETWORK, of_each=of_each)
+    return Quantity(
+        name, metric, lambda job: job.processes.network, group=NETWORK, read_each=read_each
+    )
 
 
-_PROCESSES = (
+_PROCESS_IO_NOTE = (
     ", summed over the job's processes (/proc/PID/io, with CAP_SYS_PTRACE); a lower "
     "bound: processes are sampled when one starts or ends and after each scrape, so "
     "IO between the last sample of a process and its end is missing."
@@ -230,21 +234,21 @@ IO_WRITES = _by_device(
 
 PROCESS_IO_READ_BYTES = _counter(
     "process_io_read_bytes", "bytes", "process-io", lambda job: job.processes.read_bytes,
-    f"Bytes fetched from storage, all file systems{_PROCESSES}",
+    f"Bytes fetched from storage, all file systems{_PROCESS_IO_NOTE}",
 )
 PROCESS_IO_WRITTEN_BYTES = _counter(
     "process_io_written_bytes", "bytes", "process-io",
     lambda job: job.processes.written_bytes,
-    f"Bytes sent to storage, all file systems{_PROCESSES}",
+    f"Bytes sent to storage, all file systems{_PROCESS_IO_NOTE}",
 )
 PROCESS_IO_READ_CHARACTERS = _counter(
     "process_io_read_characters", "bytes", "process-io",
     lambda job: job.processes.read_characters,
-    f"Bytes of all read calls, including reads from the page cache{_PROCESSES}",
+    f"Bytes of all read calls, including reads from the page cache{_PROCESS_IO_NOTE}",
 )
 PROCESS_IO_WRITTEN_CHARACTERS = _counter(
     "process_io_written_characters", "bytes", "process-io",
-    lambda job: job.processes.written_characters, f"Bytes of all write calls{_PROCESSES}",
+    lambda job: job.processes.written_characters, f"Bytes of all write calls{_PROCESS_IO_NOTE}",
 )
 
 PROCESSES = _gauge(

@@ -66,7 +66,7 @@ class Quantity:
     """One number of a job, or one for each of its devices, interfaces, GPUs …
 
     `read` takes it from a reading of the job; None: it comes from the GPU or the energy collector.
-    For a quantity per device, `read` returns a mapping, and `of_each` takes the number from its
+    For a quantity per device, `read` returns a mapping, and `read_each` takes the number from its
     values.
     """
 
@@ -75,10 +75,10 @@ class Quantity:
     read: Callable[[JobReading], Any] | None = None
     labels: tuple[tuple[str, str], ...] = ()  # distinguish it from the metric's other quantities
     group: SampleGroup | None = None
-    of_each: Callable[[Any], float] = float
+    read_each: Callable[[Any], float] = float
 
     @property
-    def counter(self) -> bool:
+    def is_counter(self) -> bool:
         """Whether it is a total since the job began."""
         return self.metric.kind == "counter"
 
@@ -88,7 +88,7 @@ class Quantity:
         return _DIGITS.get(self.metric.unit, 0)
 
     @property
-    def within(self) -> str:
+    def name_in_group(self) -> str:
         """Its name in an object of its group; "" if it is the group's only quantity."""
         if self.group is None or self.group.name == self.name:
             return ""

@@ -45,7 +45,7 @@ class V2(NamedTuple):
 MICROSECONDS = 1_000_000
 NANOSECONDS = 1_000_000_000
 GAUGE = "gauge"
-"""Marks what a directory no longer has once it is gone; all else is a sum or a peak, and stays."""
+"""Marks a field that is 0 once its directory is removed; all others are sums or peaks, and stay."""
 
 Number = float | None
 
@@ -118,7 +118,7 @@ class CgroupReading(NamedTuple):
     io: Annotated[Mapping[str, DeviceIO] | None, V2("io.stat")] = None  # device name → counters
 
 
-NOTHING = CgroupReading()
+EMPTY_CGROUP_READING = CgroupReading()
 
 
 def gauges(reading: type) -> frozenset[str]:
@@ -130,10 +130,10 @@ def gauges(reading: type) -> frozenset[str]:
 _GAUGES = gauges(CgroupReading)
 
 
-def ended(reading: CgroupReading) -> CgroupReading:
+def keep_counters(reading: CgroupReading) -> CgroupReading:
     """What a removed directory still contributes to its job: its counters and peaks."""
-    nothing: dict[str, Any] = {field: 0 for field in _GAUGES if getattr(reading, field) is not None}
-    return reading._replace(**nothing)
+    zeros: dict[str, Any] = {field: 0 for field in _GAUGES if getattr(reading, field) is not None}
+    return reading._replace(**zeros)
 
 
 class ProcessReading(NamedTuple):
@@ -153,7 +153,7 @@ class ProcessReading(NamedTuple):
     network: Mapping[str, Interface] | None = None
 
 
-UNSEEN = ProcessReading()
+NO_PROCESS_READING = ProcessReading()
 
 
 class JobReading(NamedTuple):
@@ -174,7 +174,7 @@ def job_reading(
     started_at: float | None,
     ended_at: float | None,
     cgroup: CgroupReading,
-    processes: ProcessReading = UNSEEN,
+    processes: ProcessReading = NO_PROCESS_READING,
 ) -> JobReading:
     """Combine the readings of a job; times are epoch seconds.
 
@@ -182,7 +182,7 @@ def job_reading(
     """
     user, system, threads = cgroup.cpu_user_seconds, cgroup.cpu_system_seconds, cgroup.threads
     current, inactive = cgroup.memory_current, cgroup.memory_inactive_file
-    every, major = cgroup.page_faults, cgroup.page_faults_major
+    faults, major = cgroup.page_faults, cgroup.page_faults_major
     return JobReading(
         started_at,
         ended_at,
@@ -191,25 +191,25 @@ def job_reading(
         threads=processes.threads if threads is None else threads,
         # The two values were read at different times, so the difference may be negative.
         working_set=None if current is None or inactive is None else max(0, current - inactive),
-        minor_faults=None if every is None or major is None else every - major,
+        minor_faults=None if faults is None or major is None else faults - major,
         cgroup=cgroup,
         processes=processes,
     )
 
 
-def total(readings: Iterable[CgroupReading]) -> CgroupReading:
+def sum_readings(readings: Iterable[CgroupReading]) -> CgroupReading:
     """The sum over a job's directories, of the numbers that all of them have."""
     parts = list(readings)
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        return NOTHING
+        return EMPTY_CGROUP_READING
     columns = zip(*(part[:-1] for part in parts), strict=True)
-    numbers = dict(zip(CgroupReading._fields, map(_sum, columns), strict=False))
+    numbers = dict(zip(CgroupReading._fields, map(_sum_if_all_known, columns), strict=False))
     return CgroupReading(**numbers)._replace(io=_sum_devices([part.io for part in parts]))
 
 
-def _sum(column: tuple[Any, ...]) -> Any:
+def _sum_if_all_known(column: tuple[Any, ...]) -> Any:
     known = [value for value in column if value is not None]
     return sum(known) if len(known) == len(column) else None
 

@@ -19,10 +19,10 @@ class UsageColumn:
     statistic: Statistic
     labels: tuple[tuple[str, str], ...] = ()  # in addition to the quantity's own
     fold: Fold = math.fsum  # combines the values of all nodes
-    each_node: bool = True  # a sum that lacks a node is not the job's
+    needs_every_node: bool = True  # no value for the job unless each node has one
 
     @property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether its values are integers."""
         fractional = self.quantity.metric.unit in ("seconds", "joules")
         return self.statistic is not Statistic.MEAN and not fractional
@@ -32,9 +32,9 @@ def _total(name: str, quantity: Quantity, **labels: str) -> UsageColumn:
     return UsageColumn(name, quantity, Statistic.TOTAL, tuple(labels.items()))
 
 
-def _some(name: str, quantity: Quantity, **labels: str) -> UsageColumn:
-    """A total that need not be of each node: one without a quota or IO of disks has none."""
-    return replace(_total(name, quantity, **labels), each_node=False)
+def _partial_total(name: str, quantity: Quantity, **labels: str) -> UsageColumn:
+    """A total that some nodes may lack, such as those without a CPU quota or block devices."""
+    return replace(_total(name, quantity, **labels), needs_every_node=False)
 
 
 def _peak(name: str, quantity: Quantity) -> UsageColumn:
@@ -43,7 +43,7 @@ def _peak(name: str, quantity: Quantity) -> UsageColumn:
 
 def _memory_peak(name: str, fold: Fold = math.fsum) -> UsageColumn:
     """Nodes without it have samples instead."""
-    return UsageColumn(name, job.MEMORY_PEAK, Statistic.PEAK, fold=fold, each_node=False)
+    return UsageColumn(name, job.MEMORY_PEAK, Statistic.PEAK, fold=fold, needs_every_node=False)
 
 
 def _mean(name: str, quantity: Quantity) -> UsageColumn:
@@ -51,9 +51,9 @@ def _mean(name: str, quantity: Quantity) -> UsageColumn:
 
 
 USAGE_COLUMNS = (
-    _some("user_cpu_seconds", job.CPU_USER),
-    _some("system_cpu_seconds", job.CPU_SYSTEM),
-    _some("throttled_seconds", job.CPU_THROTTLED_SECONDS),
+    _partial_total("user_cpu_seconds", job.CPU_USER),
+    _partial_total("system_cpu_seconds", job.CPU_SYSTEM),
+    _partial_total("throttled_seconds", job.CPU_THROTTLED_SECONDS),
     # Peaks are summed over nodes, although they may have occurred at different times.
     _memory_peak("memory_peak_bytes"),
     _memory_peak("memory_peak_node_bytes", max),
@@ -61,22 +61,24 @@ USAGE_COLUMNS = (
     _peak("swap_peak_bytes", job.MEMORY_SWAP),
     _mean("memory_average_bytes", job.MEMORY_CURRENT),
     _mean("working_set_average_bytes", job.MEMORY_WORKING_SET),
-    _some("io_read_bytes", job.IO_READ_BYTES),
-    _some("io_written_bytes", job.IO_WRITTEN_BYTES),
+    _partial_total("io_read_bytes", job.IO_READ_BYTES),
+    _partial_total("io_written_bytes", job.IO_WRITTEN_BYTES),
     _total("process_io_read_bytes", job.PROCESS_IO_READ_BYTES),
     _total("process_io_written_bytes", job.PROCESS_IO_WRITTEN_BYTES),
     _total("network_received_bytes", job.NETWORK_RECEIVE_BYTES),
     _total("network_sent_bytes", job.NETWORK_TRANSMIT_BYTES),
     _total("major_page_faults", job.PAGE_FAULTS_MAJOR),
-    _some("memory_limit_hits", job.MEMORY_LIMIT_HITS),
-    _some("oom_kills", job.OOM_KILLS),
+    _partial_total("memory_limit_hits", job.MEMORY_LIMIT_HITS),
+    _partial_total("oom_kills", job.OOM_KILLS),
     _peak("threads_peak", job.THREADS),
     _total("cpu_waiting_seconds", job.CPU_WAITING),
     _total("memory_waiting_seconds", job.MEMORY_WAITING),
     _total("io_waiting_seconds", job.IO_WAITING),
 )
 ENERGY_COLUMNS = tuple(
-    _some(f"energy_{component}_{kind}_joules", energy.ENERGY_JOULES, component=component, kind=kind)
+    _partial_total(
+        f"energy_{component}_{kind}_joules", energy.ENERGY_JOULES, component=component, kind=kind
+    )
     for component in ("host", "gpu")
     for kind in ("active", "idle")
 )

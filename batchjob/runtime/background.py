@@ -54,7 +54,7 @@ class Observed(NamedTuple, Generic[T]):
     at: float
 
 
-def lifetime(interval: float, timeout: float = 0.0) -> float:
+def validity_seconds(interval: float, timeout: float = 0.0) -> float:
     """Seconds for which a value is valid that is read every `interval` seconds.
 
     It allows for two failed readings and a third one that takes as long as it may.
@@ -100,7 +100,7 @@ class Refresher(Generic[T]):
         self._clock = clock
         self._longest_pause = max(longest_pause, interval)
         self.pause = first_pause
-        self._failures_in_a_row = 0
+        self._consecutive_failures = 0
         self._published: Observed[T] | None = None
         self._once = LogOnce(log)
         self._loop = Loop(name, self._step, first_pause)
@@ -115,9 +115,9 @@ class Refresher(Generic[T]):
 
     def latest(self) -> Observed[T] | None:
         """The last value; None if there is none or it has expired."""
-        seen = self._published  # read once, because the thread may publish at any time
-        fresh = seen is not None and self._clock() - seen.at <= self._expires_after
-        return seen if fresh else None
+        observed = self._published  # read once, because the thread may publish at any time
+        is_valid = observed is not None and self._clock() - observed.at <= self._expires_after
+        return observed if is_valid else None
 
     def refresh(self) -> None:
         """Read once, now, in the calling thread."""
@@ -127,18 +127,18 @@ class Refresher(Generic[T]):
             if self._loop.stopping:
                 return  # the connection may have been closed during the read
             self.failures += 1
-            self._failures_in_a_row += 1
+            self._consecutive_failures += 1
             self.pause = self._pause_after(error)
-            say = self._once.info if isinstance(error, AbsentError) else self._once.warning
-            say("failed", "%s: %s", self._name, _told(error))
+            log_failure = self._once.info if isinstance(error, AbsentError) else self._once.warning
+            log_failure("failed", "%s: %s", self._name, _describe_error(error))
             return
-        self._once.over("failed")
-        self._failures_in_a_row = 0
+        self._once.forget("failed")
+        self._consecutive_failures = 0
         self.pause = self._interval
         self._published = Observed(value, self._clock())
 
     def _pause_after(self, error: Exception) -> float:
-        doublings = min(self._failures_in_a_row - 1, 30)
+        doublings = min(self._consecutive_failures - 1, 30)
         pause = min(self._interval * 2.0**doublings, self._longest_pause)
         return max(pause, error.seconds) if isinstance(error, PostponedError) else pause
 
@@ -147,7 +147,7 @@ class Refresher(Generic[T]):
         return self.pause
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """The text of the error, with its type if the text alone is not clear enough."""
     if isinstance(error, PostponedError):
         return str(error)

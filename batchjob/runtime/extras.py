@@ -4,7 +4,7 @@ import importlib
 import sys
 
 
-def lacking(error: ModuleNotFoundError, extra: str) -> str:
+def missing_library_message(error: ModuleNotFoundError, extra: str) -> str:
     """The message for a missing library, with the extra that installs it."""
     missing = str(error.name).partition(".")[0]
     return (
@@ -17,6 +17,6 @@ def run(command: str, extra: str) -> int:
     try:
         module = importlib.import_module(f"{command}.main")
     except ModuleNotFoundError as error:
-        print(f"{command}: {lacking(error, extra)}", file=sys.stderr)
+        print(f"{command}: {missing_library_message(error, extra)}", file=sys.stderr)
         return 2
     return int(module.main())

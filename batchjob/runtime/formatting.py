@@ -13,7 +13,7 @@ def digits(value: float) -> str:
     return f"{value:.4f}".rstrip("0").rstrip(".") if "e" in text else text
 
 
-def _scaled(value: float, step: float, units: tuple[str, ...], space: str) -> str:
+def _scale(value: float, step: float, units: tuple[str, ...], space: str) -> str:
     power = 0
     while abs(value) >= step * 0.9995 and power < len(units) - 1:
         value /= step
@@ -24,17 +24,17 @@ def _scaled(value: float, step: float, units: tuple[str, ...], space: str) -> st
 def size(number_of_bytes: float, space: str = " ") -> str:
     """Bytes in powers of 1024: `1.5 GiB`."""
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-    return _scaled(number_of_bytes, 1024, units, space)
+    return _scale(number_of_bytes, 1024, units, space)
 
 
 def energy(joules: float, space: str = " ") -> str:
     """`12.3 kWh`."""
-    return _scaled(joules / 3600, 1000, ("Wh", "kWh", "MWh", "GWh"), space)
+    return _scale(joules / 3600, 1000, ("Wh", "kWh", "MWh", "GWh"), space)
 
 
 def mass(grams: float, space: str = " ") -> str:
     """`1.2 kg`."""
-    return _scaled(grams, 1000, ("g", "kg", "t", "kt"), space)
+    return _scale(grams, 1000, ("g", "kg", "t", "kt"), space)
 
 
 def share(ratio: float, space: str = " ") -> str:
@@ -44,10 +44,10 @@ def share(ratio: float, space: str = " ") -> str:
     return f"{text.removesuffix('.0')}{space}%"
 
 
-def lasting(seconds: float, space: str = " ") -> str:
+def format_duration(seconds: float, space: str = " ") -> str:
     """`2 d 3 h`, `1 h 23 min`, `4.56 s`: two units, the second one truncated."""
     if seconds < 0:
-        return f"\u2212{lasting(-seconds, space)}"
+        return f"\u2212{format_duration(-seconds, space)}"
     if seconds < 60:
         return f"{digits(seconds)}{space}s"
     whole = int(seconds)
@@ -61,46 +61,46 @@ def lasting(seconds: float, space: str = " ") -> str:
     return f"{first} {rest}{space}{of_rest}" if rest else first
 
 
-def lasting_exactly(seconds: float, space: str = " ") -> str:
+def format_exact_duration(seconds: float, space: str = " ") -> str:
     """The same with milliseconds unless they are zero: `4.567 s`, `1 min 23 s (83.457 s)`."""
     if not round(seconds, 3) % 1:
-        return lasting(seconds, space)
+        return format_duration(seconds, space)
     exact = f"{seconds:.3f}{space}s"
-    return exact if seconds < 60 else f"{lasting(seconds, space)} ({exact})"
+    return exact if seconds < 60 else f"{format_duration(seconds, space)} ({exact})"
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """`h:mm:ss`, as schedulers print it; hours may exceed 24."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-def run_time(seconds: float) -> str:
-    """Like `clock`; below a minute, seconds with their fraction: `0.02 s`."""
-    return lasting(seconds) if 0 <= seconds < 60 else clock(seconds)
+def format_run_time(seconds: float) -> str:
+    """Like `format_clock`; below a minute, seconds with their fraction: `0.02 s`."""
+    return format_duration(seconds) if 0 <= seconds < 60 else format_clock(seconds)
 
 
-def number_of(count: float, what: str) -> str:
+def format_count(count: float, what: str) -> str:
     """`1 node`, `2 nodes`, `0.5 CPU`."""
     return f"{digits(count)} {what}{'s' if count > 1 or not count else ''}"
 
 
-_NOT_UTF8 = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def displayable(text: str) -> str:
+def replace_non_utf8(text: str) -> str:
     """The text with U+FFFD for each byte that was not UTF-8.
 
     Python keeps such bytes of file names as surrogates (os.fsdecode), which cannot be encoded as
     UTF-8.
     """
-    return text if text.isascii() else _NOT_UTF8.sub("\N{REPLACEMENT CHARACTER}", text)
+    return text if text.isascii() else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 # Includes control characters, and the full-width forms that some spreadsheets treat as ASCII.
-_BEGIN_FORMULAS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+_FORMULA_PREFIXES = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
-def harmless(value: Any) -> Any:
+def escape_formula(value: Any) -> Any:
     """The text, escaped if a spreadsheet would take it for a formula (OWASP, "CSV Injection")."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in _BEGIN_FORMULAS else value
+    return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA_PREFIXES else value

@@ -4,7 +4,7 @@ import errno
 from pathlib import Path
 
 
-def expanded(path: str) -> Path:
+def expand_home(path: str) -> Path:
     """The path with `~` or `~user` replaced; raises FileNotFoundError.
 
     Users may have no home: a container with any uid has neither $HOME nor an entry in passwd.

@@ -26,14 +26,14 @@ _MEBIBYTE = 1 << 20
 class FetchError(Exception):
     """No usable answer; `reason` is one of REASONS. The text names host and port, no secrets.
 
-    `begun`: whether an answer had begun to arrive at the deadline.
+    `response_begun`: whether an answer had begun to arrive at the deadline.
     """
 
-    def __init__(self, reason: str, message: str, begun: bool = False) -> None:
+    def __init__(self, reason: str, message: str, response_begun: bool = False) -> None:
         assert reason in REASONS
         super().__init__(message)
         self.reason = reason
-        self.begun = begun
+        self.response_begun = response_begun
 
 
 REASONS = ("deadline", "malformed", "tls", "too_large", "unreachable")
@@ -55,7 +55,7 @@ class HttpReply(NamedTuple):
             raise FetchError("malformed", f"expected JSON, got {start!r}") from error
 
 
-class _Place(NamedTuple):
+class _Endpoint(NamedTuple):
     host: str
     port: int
     encrypted: bool
@@ -67,7 +67,7 @@ class _Place(NamedTuple):
         return self.unix_socket or f"{self.host}:{self.port}"
 
 
-def trust(ca_file: str = "", insecure: bool = False) -> ssl.SSLContext:
+def tls_context(ca_file: str = "", insecure: bool = False) -> ssl.SSLContext:
     """How to verify a server's certificate: by the system's authorities, `ca_file`, or not at
     all.
     """
@@ -94,12 +94,12 @@ def fetch(
 
     `unix_socket`: the path of the socket to connect to, whatever host the URL names.
     """
-    place = _place(url)._replace(unix_socket=unix_socket)
-    give_up = time.monotonic() + seconds
-    with _errors_of(place):
-        proxy = _proxy(place) if proxies else None
-        with contextlib.closing(_Connection(place, tls, proxy, give_up)) as connection:
-            return connection.ask(method, place.path, headers or {}, body, limit)
+    endpoint = _parse_endpoint(url)._replace(unix_socket=unix_socket)
+    deadline = time.monotonic() + seconds
+    with _translate_errors(endpoint):
+        proxy = _find_proxy(endpoint) if proxies else None
+        with contextlib.closing(_Connection(endpoint, tls, proxy, deadline)) as connection:
+            return connection.exchange(method, endpoint.path, headers or {}, body, limit)
 
 
 class HttpSession:
@@ -109,17 +109,17 @@ class HttpSession:
         self,
         url: str,
         headers: Mapping[str, str] | None = None,
-        tls: Callable[[], ssl.SSLContext] = trust,
+        tls: Callable[[], ssl.SSLContext] = tls_context,
         connections: int = 1,
     ) -> None:
         """`headers`: for every request. `connections`: how many stay open while nobody asks.
 
         `tls` is called for each new connection, since certificates are renewed.
         """
-        self._place = _place(url)
+        self._endpoint = _parse_endpoint(url)
         self._headers = headers or {}
         self._tls = tls
-        self._most = connections
+        self._max_idle = connections
         self._idle: list[_Connection] = []
         weakref.finalize(self, _close_all, self._idle)
 
@@ -131,40 +131,40 @@ class HttpSession:
 
         It is sent again if the server closed the connection, which it may do at any time.
         """
-        give_up = time.monotonic() + seconds
-        sent = {**self._headers, **(headers or {})}
-        with _errors_of(self._place):
-            if kept := self._kept():
-                kept.sock.give_up = give_up
+        deadline = time.monotonic() + seconds
+        all_headers = {**self._headers, **(headers or {})}
+        with _translate_errors(self._endpoint):
+            if idle := self._take_idle():
+                idle.sock.deadline = deadline
                 with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-                    return self._ask(kept, method, path, sent, body, limit)
-            tls = self._tls() if self._place.encrypted else None
-            made = _Connection(self._place, tls, None, give_up)
-            return self._ask(made, method, path, sent, body, limit)
+                    return self._send(idle, method, path, all_headers, body, limit)
+            tls = self._tls() if self._endpoint.encrypted else None
+            opened = _Connection(self._endpoint, tls, None, deadline)
+            return self._send(opened, method, path, all_headers, body, limit)
 
     def close(self) -> None:
         """Close the connections that nobody uses, and the others when they are answered."""
-        self._most = 0
+        self._max_idle = 0
         _close_all(self._idle)
 
-    def _kept(self) -> "_Connection | None":
+    def _take_idle(self) -> "_Connection | None":
         """An open connection, removed from the list so that no other thread uses it."""
         while True:
             try:
-                kept = self._idle.pop()
+                idle = self._idle.pop()
             except IndexError:
                 return None
-            if not kept.dropped():
-                return kept
-            kept.close()
+            if not idle.is_closed_by_server():
+                return idle
+            idle.close()
 
-    def _ask(self, connection: "_Connection", *request: Any) -> HttpReply:
-        whole = False
+    def _send(self, connection: "_Connection", *request: Any) -> HttpReply:
+        reusable = False
         try:
-            reply = connection.ask(*request)
-            whole = connection.sock is not None and len(self._idle) < self._most
+            reply = connection.exchange(*request)
+            reusable = connection.sock is not None and len(self._idle) < self._max_idle
         finally:
-            if whole:
+            if reusable:
                 self._idle.append(connection)
             else:
                 connection.close()
@@ -182,24 +182,28 @@ class _Connection(http.client.HTTPConnection):
     auto_open = 0
 
     def __init__(
-        self, place: _Place, tls: ssl.SSLContext | None, proxy: _Place | None, give_up: float
+        self,
+        endpoint: _Endpoint,
+        tls: ssl.SSLContext | None,
+        proxy: _Endpoint | None,
+        deadline: float,
     ) -> None:
         """Connect; raises OSError and HTTPException."""
-        super().__init__(place.host, place.port)
-        self.default_port = 443 if place.encrypted else 80  # which the Host header omits
-        self._place = place
-        via = proxy or place
-        self.sock: TimedSocket = connect(via.host, via.port, via.unix_socket, give_up)
+        super().__init__(endpoint.host, endpoint.port)
+        self.default_port = 443 if endpoint.encrypted else 80  # which the Host header omits
+        self._endpoint = endpoint
+        peer = proxy or endpoint
+        self.sock: TimedSocket = connect(peer.host, peer.port, peer.unix_socket, deadline)
         try:
             if proxy:
-                _tunnel(self.sock, place, proxy)
-            if place.encrypted:
-                self.sock.encrypt(tls or trust(), place.host)
+                _open_tunnel(self.sock, endpoint, proxy)
+            if endpoint.encrypted:
+                self.sock.encrypt(tls or tls_context(), endpoint.host)
         except BaseException:
             self.close()
             raise
 
-    def ask(
+    def exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, limit: int
     ) -> HttpReply:
         """One request and its answer."""
@@ -208,51 +212,55 @@ class _Connection(http.client.HTTPConnection):
             try:
                 received = response.read(limit + 1)
             except TimeoutError as error:
-                raise FetchError("deadline", f"{self._place}: timed out", begun=True) from error
+                raise FetchError(
+                    "deadline", f"{self._endpoint}: timed out", response_begun=True
+                ) from error
             if len(received) > limit:
-                raise FetchError("too_large", f"{self._place}: more than {limit} bytes")
+                raise FetchError("too_large", f"{self._endpoint}: more than {limit} bytes")
             if response.length:  # read(size) does not report that the body was cut short
                 raise http.client.IncompleteRead(received, response.length)
             return HttpReply(response.status, response.headers, received)
 
-    def dropped(self) -> bool:
+    def is_closed_by_server(self) -> bool:
         """Whether the server has closed it: there is something to read, which nobody asked for."""
-        waiting = select.poll()
-        waiting.register(self.sock.fileno(), select.POLLIN)
-        return bool(waiting.poll(0))
+        poller = select.poll()
+        poller.register(self.sock.fileno(), select.POLLIN)
+        return bool(poller.poll(0))
 
 
-def _place(url: str) -> _Place:
+def _parse_endpoint(url: str) -> _Endpoint:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"expected an http or https URL, got {url!r}")
     encrypted = parts.scheme == "https"
     path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
     user = urllib.parse.unquote(parts.netloc.rpartition("@")[0])
-    return _Place(parts.hostname, parts.port or (443 if encrypted else 80), encrypted, path, user)
+    return _Endpoint(
+        parts.hostname, parts.port or (443 if encrypted else 80), encrypted, path, user
+    )
 
 
-def _proxy(place: _Place) -> _Place | None:
-    if urllib.request.proxy_bypass(str(place)):
+def _find_proxy(endpoint: _Endpoint) -> _Endpoint | None:
+    if urllib.request.proxy_bypass(str(endpoint)):
         return None
-    url = urllib.request.getproxies().get("https" if place.encrypted else "http")
-    return _place(url if "://" in url else f"http://{url}") if url else None
+    url = urllib.request.getproxies().get("https" if endpoint.encrypted else "http")
+    return _parse_endpoint(url if "://" in url else f"http://{url}") if url else None
 
 
 @contextlib.contextmanager
-def _errors_of(place: _Place) -> Iterator[None]:
+def _translate_errors(endpoint: _Endpoint) -> Iterator[None]:
     """Raise errors of a connection as FetchError."""
     try:
         yield
     except TimeoutError as error:
-        raise FetchError("deadline", f"{place}: timed out") from error
+        raise FetchError("deadline", f"{endpoint}: timed out") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise FetchError(_reason(error), f"{place}: {in_words(error)}") from error
+        raise FetchError(_failure_reason(error), f"{endpoint}: {describe_error(error)}") from error
 
 
-def _tunnel(connection: TimedSocket, place: _Place, proxy: _Place) -> None:
+def _open_tunnel(connection: TimedSocket, endpoint: _Endpoint, proxy: _Endpoint) -> None:
     """Ask a proxy for a tunnel (RFC 9110, 9.3.6), for plain HTTP too."""
-    lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
+    lines = [f"CONNECT {endpoint} HTTP/1.1", f"Host: {endpoint}"]
     if proxy.user:
         lines.append(f"Proxy-Authorization: Basic {base64.b64encode(proxy.user.encode()).decode()}")
     connection.sendall("\r\n".join((*lines, "", "")).encode())
@@ -265,13 +273,13 @@ def _tunnel(connection: TimedSocket, place: _Place, proxy: _Place) -> None:
         raise OSError(f"proxy {proxy} returned status {response.status}")
 
 
-def _reason(error: Exception) -> str:
+def _failure_reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return "tls"
     return "unreachable" if isinstance(error, OSError) else "malformed"
 
 
-def in_words(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """The error of a connection in words, without numbers and names of libraries."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate not trusted: {error.verify_message}"

@@ -13,16 +13,16 @@ class _Logfmt(logging.Formatter):
     """`ts=... level=info logger=batchjob.jobs msg="..."`, as the Prometheus programs write."""
 
     def format(self, record: logging.LogRecord) -> str:
-        pairs = _pairs(self, record)
-        return " ".join(f"{key}={_quoted(value)}" for key, value in pairs.items())
+        pairs = _log_fields(self, record)
+        return " ".join(f"{key}={_quote(value)}" for key, value in pairs.items())
 
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return _json(_pairs(self, record))
+        return _json(_log_fields(self, record))
 
 
-def _pairs(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, str]:
+def _log_fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, str]:
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     pairs = {
         "ts": f"{at}.{int(record.msecs):03d}Z",
@@ -35,7 +35,7 @@ def _pairs(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str,
     return pairs
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     plain = value and not any(c in value for c in ' ="\\') and value.isprintable()
     return value if plain else _json(value)
 
@@ -47,11 +47,11 @@ def _json(value: object) -> str:
     is escaped, and so is a byte of a file name that is not UTF-8: a log must look the same to every
     reader.
     """
-    return one_line(json.dumps(value, ensure_ascii=False))
+    return escape_unprintable(json.dumps(value, ensure_ascii=False))
 
 
-def one_line(text: str) -> str:
-    """The text with what does not print, such as a line's end, as an escape of JSON."""
+def escape_unprintable(text: str) -> str:
+    """The text with unprintable characters, such as line feeds, as JSON escapes."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
@@ -77,25 +77,25 @@ class LogOnce:
     def __init__(self, logger: logging.Logger, limit: int = 1000) -> None:
         self._logger = logger
         self._limit = limit
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._lock = threading.Lock()
 
     def warning(self, key: str, message: str, *arguments: object) -> None:
         """Log the first occurrence of `key`; when `limit` keys are known, nothing new is logged."""
-        self._say(logging.WARNING, key, message, arguments)
+        self._log_first(logging.WARNING, key, message, arguments)
 
     def info(self, key: str, message: str, *arguments: object) -> None:
         """The same at level info, for conditions that are not faults."""
-        self._say(logging.INFO, key, message, arguments)
+        self._log_first(logging.INFO, key, message, arguments)
 
-    def _say(self, level: int, key: str, message: str, arguments: tuple[object, ...]) -> None:
+    def _log_first(self, level: int, key: str, message: str, arguments: tuple[object, ...]) -> None:
         with self._lock:
-            if key in self._said or len(self._said) >= self._limit:
+            if key in self._logged or len(self._logged) >= self._limit:
                 return
-            self._said.add(key)
+            self._logged.add(key)
         self._logger.log(level, message, *arguments)
 
-    def over(self, key: str) -> None:
+    def forget(self, key: str) -> None:
         """Forget the condition: its next occurrence is logged again."""
         with self._lock:
-            self._said.discard(key)
+            self._logged.discard(key)

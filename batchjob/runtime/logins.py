@@ -3,8 +3,8 @@
 import os
 import pwd
 
-_KNOWN: dict[int, str] = {}
-_MOST = 10_000  # maximum number of cached names
+_CACHE: dict[int, str] = {}
+_CACHE_SIZE = 10_000  # maximum number of cached names
 
 
 def login() -> str:
@@ -18,12 +18,12 @@ def login_of(uid: int) -> str:
     Each name is looked up once: a directory service may be slow. If the look-up fails, it is
     repeated the next time.
     """
-    if name := _KNOWN.get(uid):
+    if name := _CACHE.get(uid):
         return name
     try:
         name = pwd.getpwuid(uid).pw_name
     except (KeyError, OSError, OverflowError):
         return str(uid)
-    if len(_KNOWN) < _MOST:
-        _KNOWN[uid] = name
+    if len(_CACHE) < _CACHE_SIZE:
+        _CACHE[uid] = name
     return name

@@ -5,13 +5,13 @@ import os
 import sys
 from collections.abc import Callable
 
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+_STDOUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
-def printing(program: str, run: Callable[[], int]) -> int:
-    """The exit status of `run`; 1, and a line on stderr, if its output could not be written.
+def run_with_stdout(program: str, run: Callable[[], int]) -> int:
+    """Call `run` and return its exit status; 1, with a line on stderr, if stdout is not writable.
 
-    `run` must not let errors of other files and connections pass that do not name them.
+    `run` must not raise an OSError of another file or connection that does not name it.
     """
     if sys.stdout is None:  # stdout was closed before the program started
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (stays open until exit)
@@ -21,16 +21,16 @@ def printing(program: str, run: Callable[[], int]) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        _discard()
+        _discard_stdout()
         return 0
     except OSError as error:
-        if error.errno not in _UNWRITABLE or error.filename is not None:
+        if error.errno not in _STDOUT_ERRORS or error.filename is not None:
             raise
-        _discard()
+        _discard_stdout()
         print(f"{program}: standard output: {error.strerror}", file=sys.stderr)
         return 1
 
 
-def _discard() -> None:
-    """Or Python fails once more when it flushes at its end."""
+def _discard_stdout() -> None:
+    """Redirect stdout to /dev/null: Python flushes it at exit, which would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

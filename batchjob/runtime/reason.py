@@ -4,7 +4,7 @@ import re
 import ssl
 
 # What Python adds around OpenSSL's messages: "[SSL] PEM lib (_ssl.c:3905)".
-_AROUND = re.compile(r"^\[[^]]*\] | \(_ssl\.c:\d+\)$")
+_OPENSSL_DECORATION = re.compile(r"^\[[^]]*\] | \(_ssl\.c:\d+\)$")
 
 
 def reason(error: BaseException) -> str:
@@ -13,6 +13,6 @@ def reason(error: BaseException) -> str:
         return str(library).replace("_", " ").lower()
     words = error.strerror if isinstance(error, OSError) else ""
     if isinstance(error, ssl.SSLError) and words:
-        words = _AROUND.sub("", words)
+        words = _OPENSSL_DECORATION.sub("", words)
         return "expected PEM" if words == "PEM lib" else words
     return words or str(error) or type(error).__name__

@@ -9,13 +9,13 @@ T = TypeVar("T")
 
 
 class RoundRobinQueue(Generic[T]):
-    """Each client has a line of its own; `get` takes the first item of each line in turn."""
+    """Each client has a queue of its own; `get` takes the first item of each queue in turn."""
 
-    def __init__(self, longest_line: int) -> None:
-        """`longest_line`: the maximum number of waiting items of one client."""
-        self._longest_line = longest_line
-        # No line is empty; the first one is served next.
-        self._lines: dict[Hashable, deque[T]] = {}
+    def __init__(self, max_waiting: int) -> None:
+        """`max_waiting`: the maximum number of waiting items of one client."""
+        self._max_waiting = max_waiting
+        # No queue is empty; the first one is served next.
+        self._queues: dict[Hashable, deque[T]] = {}
         self._size = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -23,44 +23,44 @@ class RoundRobinQueue(Generic[T]):
     def lengths(self) -> Counter[Hashable]:
         """The number of waiting items of each client."""
         with self._changed:
-            return Counter({client: len(line) for client, line in self._lines.items()})
+            return Counter({client: len(queue) for client, queue in self._queues.items()})
 
     def put(self, client: Hashable, item: T) -> bool:
-        """Whether the item was accepted: not if the line is full or the queue is closed."""
+        """Append an item; False if the client's queue is full or all are closed."""
         with self._changed:
-            line = self._lines.get(client, deque())
-            if self._closed or len(line) >= self._longest_line:
+            queue = self._queues.get(client, deque())
+            if self._closed or len(queue) >= self._max_waiting:
                 return False
-            line.append(item)
+            queue.append(item)
             self._size += 1
-            self._lines[client] = line
+            self._queues[client] = queue
             self._changed.notify()
             return True
 
     def get(self) -> T | None:
         """Wait for the next item; None when the queue is closed and empty."""
         with self._changed:
-            while not self._lines:
+            while not self._queues:
                 if self._closed:
                     return None
                 self._changed.wait()
-            return self._next()
+            return self._take_next()
 
     def get_nowait(self) -> T | None:
         """The next item; None if no item waits."""
         with self._changed:
-            return self._next() if self._lines else None
+            return self._take_next() if self._queues else None
 
     def withdraw(self, client: Hashable) -> T | None:
         """Take back the last item that the client put; None if none of its items waits."""
         with self._changed:
-            line = self._lines.get(client)
-            if line is None:
+            queue = self._queues.get(client)
+            if queue is None:
                 return None
-            item = line.pop()
+            item = queue.pop()
             self._size -= 1
-            if not line:
-                del self._lines[client]
+            if not queue:
+                del self._queues[client]
             return item
 
     def close(self) -> None:
@@ -72,11 +72,11 @@ class RoundRobinQueue(Generic[T]):
     def __len__(self) -> int:
         return self._size
 
-    def _next(self) -> T:
+    def _take_next(self) -> T:
         self._size -= 1
-        client = next(iter(self._lines))
-        line = self._lines.pop(client)
-        item = line.popleft()
-        if line:
-            self._lines[client] = line  # moves to the end
+        client = next(iter(self._queues))
+        queue = self._queues.pop(client)
+        item = queue.popleft()
+        if queue:
+            self._queues[client] = queue  # moves to the end
         return item

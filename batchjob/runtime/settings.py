@@ -39,16 +39,16 @@ class SettingsError(ValueError):
 
 
 class UnavailableError(SettingsError):
-    """Something that the settings name is not available now, but may be a moment later."""
+    """Something that the settings name is not available now, but may be later."""
 
 
-def cannot_listen(where: object, error: OSError) -> SettingsError:
-    """The error for an address that cannot be bound, either for now or at all."""
+def listen_error(where: object, error: OSError) -> SettingsError:
+    """The error for an address that cannot be bound; UnavailableError if a retry may succeed."""
     # socket.create_server() adds the rest.
     why = str(error.strerror or error).partition(" (while attempting")[0]
     text = f"web.listen-address: cannot listen on {where}: {why}"
-    passing = error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
-    return UnavailableError(text) if passing else SettingsError(text)
+    may_pass = error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+    return UnavailableError(text) if may_pass else SettingsError(text)
 
 
 def exit_status(error: Exception) -> int:
@@ -89,8 +89,8 @@ def option(
     tuple, from a flag given several times or a YAML list. `flag=False`: only in the file. `key`:
     its name, if that is not the field's name with dashes.
     """
-    chosen = parse or _parser_for(default)
-    spec = _Spec(help, chosen, metavar or metavar_of(chosen), repeat, flag, key)
+    parser = parse or _parser_for(default)
+    spec = _Spec(help, parser, metavar or metavar_of(parser), repeat, flag, key)
     return field(default=default, metadata={"option": spec})
 
 
@@ -112,7 +112,7 @@ def _parser_for(default: Any) -> Parse:
     return text
 
 
-class Named(NamedTuple):
+class NamedOption(NamedTuple):
     """An option with its name in flags and files."""
 
     name: str
@@ -122,7 +122,7 @@ class Named(NamedTuple):
     spec: _Spec
 
 
-def named(sections: Mapping[str, type[Any]]) -> Iterator[Named]:
+def options_of(sections: Mapping[str, type[Any]]) -> Iterator[NamedOption]:
     """All options of the sections; a field `listen_address` in `web` is `web.listen-address`."""
     for section, cls in sections.items():
         for each in fields(cls):
@@ -131,7 +131,7 @@ def named(sections: Mapping[str, type[Any]]) -> Iterator[Named]:
             spec: _Spec = each.metadata["option"]
             key = spec.key or each.name.replace("_", "-")
             name = f"{section}.{key}" if section else key
-            yield Named(name, section, each.name, each.default, spec)
+            yield NamedOption(name, section, each.name, each.default, spec)
 
 
 class Parser(argparse.ArgumentParser):
@@ -152,9 +152,9 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         except SettingsError as error:
             if "argument COMMAND" in str(error):
-                given = sys.argv[1:] if args is None else args
+                arguments = sys.argv[1:] if args is None else args
                 known = [flag for action in self._actions for flag in action.option_strings]
-                flags = [each for each in given if each.startswith("--")]
+                flags = [each for each in arguments if each.startswith("--")]
                 refuse_unknown(self, [each for each in flags if each.split("=")[0] not in known])
             raise
 
@@ -171,13 +171,13 @@ def refuse_unknown(parser: argparse.ArgumentParser, arguments: Sequence[str]) ->
         if not argument.startswith("-"):
             raise SettingsError(f"unexpected argument {argument!r}")
         flags = [flag for action in parser._actions for flag in action.option_strings]
-        wrong = argument.split("=", 1)[0]
-        if wrong in flags:
-            raise SettingsError(f"{wrong} must come before the command")
-        raise SettingsError(f"unknown flag {wrong}{nearest(wrong, flags)}")
+        flag_name = argument.split("=", 1)[0]
+        if flag_name in flags:
+            raise SettingsError(f"{flag_name} must come before the command")
+        raise SettingsError(f"unknown flag {flag_name}{suggest_nearest(flag_name, flags)}")
 
 
-def argument(parse: Parse) -> dict[str, Any]:
+def type_and_metavar(parse: Parse) -> dict[str, Any]:
     """`type` and `metavar` for argparse, so that errors say what `parse` expects."""
 
     def parsed(text: str) -> Any:
@@ -191,7 +191,7 @@ def argument(parse: Parse) -> dict[str, Any]:
 
 def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]) -> None:
     """Add a flag for each option; options that are not given are absent from the namespace."""
-    for each in named(sections):
+    for each in options_of(sections):
         if not each.spec.flag:
             continue
         extra: dict[str, Any]
@@ -203,8 +203,8 @@ def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]
                 "metavar": _metavar(each),
             }
         help_text = each.spec.help
-        if shown(each) or "default: " not in help_text:
-            help_text += f" (default: {shown(each) or 'none'})"
+        if format_default(each) or "default: " not in help_text:
+            help_text += f" (default: {format_default(each) or 'none'})"
         parser.add_argument(
             f"--{each.name}",
             dest=each.name,
@@ -214,22 +214,24 @@ def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]
         )
 
 
-def _metavar(option: Named) -> str:
-    """What the parser calls its value; a plain text is named after the end of the option's name."""
+def _metavar(option: NamedOption) -> str:
+    """The name of the value in --help; for plain text, the last word of the option's name."""
     if option.spec.parse is not text or option.spec.metavar != metavar_of(text):
         return option.spec.metavar
     last = option.name.replace(".", "-").rsplit("-", 1)[-1]
     return _METAVARS.get(last, option.spec.metavar)
 
 
-def shown(option: Named) -> str:
+def format_default(option: NamedOption) -> str:
     """The default of an option as people write it; empty if there is none."""
     default = option.default
     values = default if option.spec.repeat else (default,)
-    return ", ".join(_written(each, option.spec.parse) for each in values if each not in (None, ""))
+    return ", ".join(
+        _format_value(each, option.spec.parse) for each in values if each not in (None, "")
+    )
 
 
-def _written(value: Any, parse: Parse) -> str:
+def _format_value(value: Any, parse: Parse) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if parse is duration:
@@ -248,11 +250,11 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[s
 
 
 def load_file(
-    path: str, sections: Mapping[str, type[Any]], also: tuple[str, ...] = ()
+    path: str, sections: Mapping[str, type[Any]], extra_keys: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Read a YAML file whose keys are the flags' names, nested at the dots or not.
 
-    `also`: keys that are not options of a section. Raises SettingsError with file and line.
+    `extra_keys`: keys that are not options of a section. Raises SettingsError with file and line.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -265,13 +267,13 @@ def load_file(
         return {}
     if not isinstance(node, yaml.MappingNode):
         raise SettingsError(f"{path}: expected a mapping of option names to values")
-    known: dict[str, Named | None] = dict.fromkeys(also)
-    known.update((each.name, each) for each in named(sections))
+    known: dict[str, NamedOption | None] = dict.fromkeys(extra_keys)
+    known.update((each.name, each) for each in options_of(sections))
     return dict(_flatten(path, node, "", known))
 
 
 def _flatten(
-    path: str, node: yaml.MappingNode, prefix: str, known: Mapping[str, Named | None]
+    path: str, node: yaml.MappingNode, prefix: str, known: Mapping[str, NamedOption | None]
 ) -> Iterator[tuple[str, Any]]:
     for key_node, value_node in node.value:
         name = prefix + str(key_node.value)
@@ -280,35 +282,35 @@ def _flatten(
         if nested and any(k.startswith(name + ".") for k in known):
             yield from _flatten(path, value_node, name + ".", known)
         elif name in known:
-            yield name, _valued(f"{path}:{line}", name, value_node, known[name])
+            yield name, _construct_value(f"{path}:{line}", name, value_node, known[name])
         else:
-            raise SettingsError(f"{path}:{line}: unknown key {name}{nearest(name, known)}")
+            raise SettingsError(f"{path}:{line}: unknown key {name}{suggest_nearest(name, known)}")
 
 
-def _valued(where: str, name: str, node: yaml.Node, option: Named | None) -> Any:
-    """The value from YAML; a value that its option refuses is refused here, with its line."""
+def _construct_value(where: str, name: str, node: yaml.Node, option: NamedOption | None) -> Any:
+    """Construct and check the value of a YAML node, so that errors name its line."""
     try:
         value = yaml.SafeLoader("").construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError) as error:
         raise SettingsError(f"{where}: {name}: {' '.join(str(error).split())}") from error
     if option is not None:
         try:
-            _parsed(option, value)
+            _parse_value(option, value)
         except SettingsError as error:
             raise SettingsError(f"{where}: {error}") from error
     return value
 
 
-def make(cls: type[T], section: str, given: Mapping[str, Any]) -> T:
+def build_section(cls: type[T], section: str, given: Mapping[str, Any]) -> T:
     """Build one section's dataclass from `given` (option name to text or YAML value)."""
     values = {}
-    for each in named({section: cls}):
+    for each in options_of({section: cls}):
         if each.name in given:
-            values[each.field] = _parsed(each, given[each.name])
+            values[each.field] = _parse_value(each, given[each.name])
     return cls(**values)
 
 
-def _parsed(each: Named, raw: Any) -> Any:
+def _parse_value(each: NamedOption, raw: Any) -> Any:
     try:
         if each.spec.repeat:
             items = raw if isinstance(raw, list) else [raw]
@@ -318,24 +320,24 @@ def _parsed(each: Named, raw: Any) -> Any:
         raise SettingsError(f"{each.name}: {error}") from error
 
 
-def nearest(name: str, known: Any) -> str:
+def suggest_nearest(name: str, known: Any) -> str:
     """`; did you mean ...?` with the closest known name, or an empty text."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
-_FEW, _FEWER = 12, 5  # maximum names listed: as a complete list, as examples
+_MAX_LISTED, _MAX_EXAMPLES = 12, 5  # maximum names listed: as a complete list, as examples
 
 
-def suggested(name: str, known: Sequence[str]) -> str:
+def suggest_names(name: str, known: Sequence[str]) -> str:
     """`; did you mean ...?` with the names that are like it; else what the known names are."""
-    alike = [each for each in known if name and name in each]
-    alike = alike or difflib.get_close_matches(name, known)
-    if alike:
-        return f"; did you mean {' or '.join(alike[:_FEWER])}?"
-    if len(known) <= _FEW:
+    matches = [each for each in known if name and name in each]
+    matches = matches or difflib.get_close_matches(name, known)
+    if matches:
+        return f"; did you mean {' or '.join(matches[:_MAX_EXAMPLES])}?"
+    if len(known) <= _MAX_LISTED:
         return f"; expected one of {', '.join(known)}"
-    return f"; expected a name such as {', '.join(known[:_FEWER])}"
+    return f"; expected a name such as {', '.join(known[:_MAX_EXAMPLES])}"
 
 
 @dataclass(frozen=True)

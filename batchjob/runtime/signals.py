@@ -15,16 +15,16 @@ class Signals:
     """
 
     def __init__(self, *numbers: signal.Signals) -> None:
-        self._pipe, written = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        self._read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in numbers:
-            signal.signal(number, _noted)
+            signal.signal(number, _ignore)
 
     def wait(self, seconds: float | None = None) -> Sequence[signal.Signals]:
         """The signals received; empty if there was none in this time."""
-        ready, _, _ = select.select([self._pipe], [], [], seconds)
-        return [signal.Signals(number) for number in os.read(self._pipe, 4096)] if ready else []
+        ready, _, _ = select.select([self._read_end], [], [], seconds)
+        return [signal.Signals(number) for number in os.read(self._read_end, 4096)] if ready else []
 
 
-def _noted(_number: int, _frame: object) -> None:
+def _ignore(_number: int, _frame: object) -> None:
     """Without a Python handler, nothing is written to the pipe."""

@@ -21,7 +21,7 @@ from batchjob.runtime.values import duration, text
 
 
 class SchedulerError(Exception):
-    """A scheduler, or what stands for it, did not answer; the text is one line for people."""
+    """A scheduler's command or server gave no usable answer; the text is one line for people."""
 
 
 class CommandMissingError(SchedulerError):
@@ -54,12 +54,12 @@ class CompletedCommand(NamedTuple):
 
 
 OUTPUT_LIMIT = 512 * 1024 * 1024
-_STDERR_SHOWN = 300
-_CHUNK = 1 << 16
+_MAX_MESSAGE_CHARACTERS = 300
+_READ_BYTES = 1 << 16
 
 # Variables that a scheduler's client needs to find its configuration. All others (locale,
 # SLURM_JOB_ID, SQUEUE_FORMAT, SACCT_FORMAT ...) would change its output.
-_KEPT = (
+_PASSED_VARIABLES = (
     "PATH", "HOME", "USER", "LOGNAME", "KRB5CCNAME", "LD_LIBRARY_PATH",
     "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SACK_SOCKET",
     "PBS_CONF_FILE", "PBS_EXEC", "PBS_HOME", "PBS_SERVER",
@@ -69,7 +69,7 @@ _KEPT = (
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a scheduler's command: what it needs, UTC, and no locale."""
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    kept = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
     kept.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
     return {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", **(extra or {})}
 
@@ -86,7 +86,7 @@ def call(
     At the deadline, the program and its children are killed (it leads a process group of its own):
     clients that wait for their server often ignore SIGTERM.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         process = subprocess.Popen(  # noqa: S603 (argv from the configuration, no shell)
             list(argv),
@@ -101,7 +101,7 @@ def call(
             f"{argv[0]}: {getattr(error, 'strerror', None) or error}"
         ) from error
     try:
-        stdout, stderr = _read(process, argv[0], begun + timeout, timeout, output_limit)
+        stdout, stderr = _read_output(process, argv[0], started + timeout, timeout, output_limit)
     except BaseException:  # including KeyboardInterrupt: leave no process running
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -111,15 +111,15 @@ def call(
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
             pipe.close()
-    answer = CompletedCommand(stdout, stderr, time.monotonic() - begun)
+    answer = CompletedCommand(stdout, stderr, time.monotonic() - started)
     if process.returncode != 0:
         raise CommandFailedError(
-            _failure(argv[0], process.returncode, answer), process.returncode, answer
+            _failure_message(argv[0], process.returncode, answer), process.returncode, answer
         )
     return answer
 
 
-def _read(
+def _read_output(
     process: subprocess.Popen[bytes], name: str, deadline: float, timeout: float, limit: int
 ) -> tuple[bytes, bytes]:
     assert process.stdout is not None
@@ -135,7 +135,7 @@ def _read(
                 raise CommandTimeoutError(f"{name}: no answer within {timeout:g} s")
             for key, _ in ready:
                 pipe = key.fileobj  # type: ignore[assignment]  # what was registered above
-                chunk = os.read(key.fd, _CHUNK)
+                chunk = os.read(key.fd, _READ_BYTES)
                 if not chunk:
                     selector.unregister(pipe)
                 parts[pipe].append(chunk)
@@ -149,10 +149,10 @@ def _read(
     return b"".join(parts[process.stdout]), b"".join(parts[process.stderr])
 
 
-def _failure(name: str, status: int, answer: CompletedCommand) -> str:
+def _failure_message(name: str, status: int, answer: CompletedCommand) -> str:
     how = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
-    said = (answer.stderr.strip() or answer.stdout.strip()).decode("utf-8", "replace")
-    line = " ".join(said.split())[:_STDERR_SHOWN]
+    output = (answer.stderr.strip() or answer.stdout.strip()).decode("utf-8", "replace")
+    line = " ".join(output.split())[:_MAX_MESSAGE_CHARACTERS]
     return f"{name}: {how}: {line}" if line else f"{name}: {how}"
 
 
@@ -192,23 +192,23 @@ class NotJsonError(SchedulerError):
 
 
 _DECODER = json.JSONDecoder(strict=False)
-TEXT_NUMBERS = json.JSONDecoder(strict=False, parse_int=str, parse_float=str, parse_constant=str)
+NUMBERS_AS_TEXT = json.JSONDecoder(strict=False, parse_int=str, parse_float=str, parse_constant=str)
 """Leaves numbers as they are written: 007 and 1e5 are names too."""
 
 
-def json_object(output: bytes, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any]:
+def parse_json_object(output: bytes, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any]:
     """The JSON object in an output; warnings may precede it, and anything may follow.
 
     A byte that is not UTF-8 becomes U+FFFD. Raises NotJsonError.
     """
     at = re.search(rb"^\s*\{", output, re.MULTILINE)
     if at is None:
-        said = " ".join(output[:200].decode("utf-8", "replace").split())
-        raise NotJsonError(f"expected a JSON object, got {said!r}")
+        start = " ".join(output[:200].decode("utf-8", "replace").split())
+        raise NotJsonError(f"expected a JSON object, got {start!r}")
     text = output[at.start() :].decode("utf-8", "replace").lstrip()
     try:
-        found, _ = decoder.raw_decode(text)
+        document, _ = decoder.raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise NotJsonError(f"expected a JSON object: {error}") from error
-    assert isinstance(found, dict)  # the text starts with a brace
-    return found
+    assert isinstance(document, dict)  # the text starts with a brace
+    return document

@@ -12,14 +12,14 @@ from typing import Any
 
 
 class TimedSocket:
-    """What `http.client` needs of a socket; all of it raises TimeoutError after `give_up`.
+    """What `http.client` needs of a socket; all of it raises TimeoutError after `deadline`.
 
-    `give_up`: in seconds of the monotonic clock; it may be moved for the next request.
+    `deadline`: in seconds of the monotonic clock; it may be moved for the next request.
     """
 
-    def __init__(self, raw: socket.socket, give_up: float) -> None:
+    def __init__(self, raw: socket.socket, deadline: float) -> None:
         self._raw = raw
-        self.give_up = give_up
+        self.deadline = deadline
 
     def makefile(self, *_: Any) -> io.BufferedReader:
         """A reader of what the peer sends."""
@@ -29,20 +29,20 @@ class TimedSocket:
         """Send all of it."""
         rest = memoryview(text)
         while rest:
-            self.limit()
+            self.apply_deadline()
             rest = rest[self._raw.send(rest) :]
 
     def encrypt(self, context: ssl.SSLContext, host: str) -> None:
         """Speak TLS from now on; the handshake as a whole has a time limit (_ssl.c)."""
-        self.limit()
+        self.apply_deadline()
         self._raw = context.wrap_socket(self._raw, server_hostname=host)
 
-    def limit(self) -> None:
+    def apply_deadline(self) -> None:
         """Let the next operation take the time that is left; raises TimeoutError if none is."""
-        left = self.give_up - time.monotonic()
-        if left <= 0:
+        seconds_left = self.deadline - time.monotonic()
+        if seconds_left <= 0:
             raise TimeoutError
-        self._raw.settimeout(left)
+        self._raw.settimeout(seconds_left)
 
     def fileno(self) -> int:
         """The descriptor."""
@@ -65,7 +65,7 @@ class _TimedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._timed.limit()
+        self._timed.apply_deadline()
         return self._source.readinto(buffer)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class _TimedReader(io.RawIOBase):
         super().close()
 
 
-def connect(host: str, port: int, unix_socket: str, give_up: float) -> TimedSocket:
+def connect(host: str, port: int, unix_socket: str, deadline: float) -> TimedSocket:
     """Connect to the first address that accepts, or to a UNIX socket; raises OSError."""
     if unix_socket:
         addresses: list[tuple[Any, ...]] = [
@@ -81,18 +81,18 @@ def connect(host: str, port: int, unix_socket: str, give_up: float) -> TimedSock
         ]
     else:
         addresses = [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    failure: OSError = OSError("no address")
+    last_error: OSError = OSError("no address")
     for family, kind, protocol, _, address in addresses:
         raw = socket.socket(family, kind, protocol)
-        timed = TimedSocket(raw, give_up)
+        timed = TimedSocket(raw, deadline)
         try:
-            timed.limit()
+            timed.apply_deadline()
             raw.connect(address)
         except OSError as error:
             raw.close()
-            failure = error
+            last_error = error
         else:
             if not unix_socket:  # the body of a request follows its head at once
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return timed
-    raise failure
+    raise last_error

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from batchjob.runtime.values import called, duration
+from batchjob.runtime.values import duration, with_metavar
 
 
-@called("TIME")
+@with_metavar("TIME")
 def start_time(text: str, now: float | None = None) -> float:
     """Epoch seconds of `+90m`, `22:30` (the next one), `2026-04-04T22:30` in local time or a zone.
 
@@ -34,23 +34,23 @@ def start_time(text: str, now: float | None = None) -> float:
         ) from error
 
 
-_JUST_NOW_SECONDS = 60.0
+_TOLERANCE_SECONDS = 60.0
 
 
-@called("TIME")
-def coming_time(text: str, now: float | None = None) -> float:
+@with_metavar("TIME")
+def future_time(text: str, now: float | None = None) -> float:
     """The same, but refuses times of the past, which are most often mistakes.
 
     Epoch seconds of the past are accepted: programs use them to mean now.
     """
     now = time.time() if now is None else now
     at = start_time(text, now)
-    if at < now - _JUST_NOW_SECONDS and not text.startswith("@"):
+    if at < now - _TOLERANCE_SECONDS and not text.startswith("@"):
         raise ValueError(f"expected a time in the future, got {text!r}")
     return at
 
 
-@called("TIME")
+@with_metavar("TIME")
 def past_time(text: str, now: float | None = None) -> float:
     """Epoch seconds of `10m` or `-10m` (ago), `22:30` (the last one), `2026-04-04T22:30`.
 
@@ -69,18 +69,18 @@ def past_time(text: str, now: float | None = None) -> float:
     return at - 86400 if ":" in text and "-" not in text else at
 
 
-def time_in_words(at: float, zone: tzinfo | None = None) -> str:
+def format_time(at: float, zone: tzinfo | None = None) -> str:
     """`2026-04-04 14:53:20 CEST`: a time for people, always with its zone (default: local)."""
     return f"{datetime.fromtimestamp(at, zone).astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def exact_time_in_words(at: float, zone: tzinfo | None = None) -> str:
+def format_exact_time(at: float, zone: tzinfo | None = None) -> str:
     """The same with milliseconds unless they are zero: `2026-04-04 14:53:20.250 CEST`."""
     then = datetime.fromtimestamp(round(at, 3), zone).astimezone(zone)
-    return f"{then.replace(tzinfo=None).isoformat(' ', _precision(then))} {then:%Z}"
+    return f"{then.replace(tzinfo=None).isoformat(' ', _timespec(then))} {then:%Z}"
 
 
-def _precision(at: datetime) -> str:
+def _timespec(at: datetime) -> str:
     return "milliseconds" if at.microsecond else "seconds"
 
 
@@ -96,7 +96,7 @@ def local_zone() -> str:
         return "UTC"
 
 
-def in_milliseconds(seconds: float | None) -> int | None:
+def to_milliseconds(seconds: float | None) -> int | None:
     """Epoch milliseconds of epoch seconds."""
     return None if seconds is None else round(seconds * 1000)
 
@@ -110,6 +110,6 @@ def rfc3339(seconds: float | None) -> str | None:
         return None
     try:
         at = datetime.fromtimestamp(round(seconds, 3), UTC)
-        return at.isoformat(timespec=_precision(at)).replace("+00:00", "Z")
+        return at.isoformat(timespec=_timespec(at)).replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
         return None

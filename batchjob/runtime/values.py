@@ -15,7 +15,7 @@ _Parse = TypeVar("_Parse", bound=Parse)
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-def called(metavar: str) -> Callable[[_Parse], _Parse]:
+def with_metavar(metavar: str) -> Callable[[_Parse], _Parse]:
     """Set the name under which --help and the option pages show the values of a parser."""
 
     def decorate(parse: _Parse) -> _Parse:
@@ -26,7 +26,7 @@ def called(metavar: str) -> Callable[[_Parse], _Parse]:
 
 
 def metavar_of(parse: Parse) -> str:
-    """The name set by `called`, or VALUE."""
+    """The name set by `with_metavar`, or VALUE."""
     return getattr(parse, "metavar", "VALUE")
 
 
@@ -44,19 +44,19 @@ def boolean(value: Any) -> bool:
     raise ValueError(f"expected true or false, got {value!r}")
 
 
-@called("N")
+@with_metavar("N")
 def integer(value: Any) -> int:
     """A whole number of at least 0."""
-    return _integer(value, 0)
+    return _parse_integer(value, 0)
 
 
-@called("N")
+@with_metavar("N")
 def at_least_one(value: Any) -> int:
     """A whole number of at least 1."""
-    return _integer(value, 1)
+    return _parse_integer(value, 1)
 
 
-def _integer(value: Any, least: int) -> int:
+def _parse_integer(value: Any, least: int) -> int:
     if not isinstance(value, bool) and str(value).isascii() and str(value).isdigit():
         parsed = int(value)
         if parsed >= least:
@@ -64,7 +64,7 @@ def _integer(value: Any, least: int) -> int:
     raise ValueError(f"expected a whole number of at least {least}, got {value!r}")
 
 
-@called("X")
+@with_metavar("X")
 def number(value: Any) -> float:
     """A number of at least 0."""
     if not isinstance(value, bool):
@@ -80,7 +80,7 @@ def number(value: Any) -> float:
 DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
-@called("DURATION")
+@with_metavar("DURATION")
 def duration(value: Any) -> float:
     """Seconds from `90`, `90s`, `5m`, `1h30m`, `2d` (Prometheus' units)."""
     raw = str(value).strip() if not isinstance(value, bool) else ""
@@ -103,7 +103,7 @@ def duration(value: Any) -> float:
     raise ValueError(f"expected a duration such as 30s, 5m or 1h30m, got {value!r}")
 
 
-@called("SIZE")
+@with_metavar("SIZE")
 def size(value: Any) -> int:
     """Bytes from `512`, `4G`, `1.5GiB`, in powers of 1024."""
     return size_bytes(str(value))
@@ -135,17 +135,25 @@ def size_bytes(text: str, unit: str = "") -> int:
     return size
 
 
-_JOULES = {"j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": 3.6e3, "kwh": 3.6e6, "mwh": 3.6e9}
+_JOULES_PER_UNIT = {
+    "j": 1.0,
+    "kj": 1e3,
+    "mj": 1e6,
+    "gj": 1e9,
+    "wh": 3.6e3,
+    "kwh": 3.6e6,
+    "mwh": 3.6e9,
+}
 
 
-@called("ENERGY")
+@with_metavar("ENERGY")
 def energy(value: Any) -> float:
     """Joules from `5000`, `5 kJ`, `1.5kWh`."""
     raw = str(value).strip()
     number_part = raw.rstrip("JWhjwkKMmGg ")
     unit = raw[len(number_part) :].strip().lower()
     try:
-        joules = float(number_part) * _JOULES[unit or "j"]
+        joules = float(number_part) * _JOULES_PER_UNIT[unit or "j"]
     except (KeyError, ValueError):
         joules = -1.0
     if 0 <= joules < float("inf"):
@@ -159,7 +167,7 @@ _UNIX_SOCKET = re.compile(r"unix:(//)?/(?!/)")  # a URL without a host
 def service_url(value: Any) -> str:
     """http://host:port, https://host:port or unix:/path."""
     text = str(value)
-    parts = _http_parts(text)
+    parts = _split_http_url(text)
     if _UNIX_SOCKET.match(text) or (parts and not parts.username):
         return text
     raise ValueError(f"expected http://host:port, https://host:port or unix:/path, got {value!r}")
@@ -168,7 +176,7 @@ def service_url(value: Any) -> str:
 def one_of(*choices: str) -> Parse:
     """One of the given words."""
 
-    @called("|".join(choices))
+    @with_metavar("|".join(choices))
     def parse(value: Any) -> str:
         if value in choices:
             return str(value)
@@ -187,7 +195,7 @@ class ListenAddress(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@called("HOST:PORT")
+@with_metavar("HOST:PORT")
 def address(value: Any) -> ListenAddress:
     """`:10912`, `127.0.0.1:10912`, `[::1]:10912`."""
     host, colon, port = str(value).rpartition(":")
@@ -198,7 +206,7 @@ def address(value: Any) -> ListenAddress:
     raise ValueError(f"expected HOST:PORT or :PORT, got {value!r}")
 
 
-@called("NETWORK")
+@with_metavar("NETWORK")
 def network(value: Any) -> Network:
     """`192.0.2.0/24`, `2001:db8::/32`, or one address."""
     try:
@@ -217,17 +225,17 @@ def host_name(authority: str) -> str:
         return ""
 
 
-@called("URL")
+@with_metavar("URL")
 def http_url(value: Any) -> str:
     """An http or https URL, without a trailing slash."""
-    parts = _http_parts(str(value))
+    parts = _split_http_url(str(value))
     if parts and not parts.query:
         return str(value).rstrip("/")
     raise ValueError(f"expected http://HOST or https://HOST, got {value!r}")
 
 
-def _http_parts(url: str) -> SplitResult | None:
-    """Of an http or https URL; None for any other, and for one whose port cannot be."""
+def _split_http_url(url: str) -> SplitResult | None:
+    """The parts of an http or https URL; None for other URLs and for invalid ports."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

@@ -10,18 +10,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.records import Associations, JobKey, JobRecord, Quarantined
+from batchjob.schedulers.records import Associations, JobKey, JobRecord, QuarantinedRow
 
 
 class SourceError(SchedulerError):
-    """The source could not be read, or its answer cannot be true; none of it may be used."""
+    """The source could not be read, or its answer is not plausible; none of it may be used."""
 
 
 class ShrunkenError(SourceError):
     """So many expected jobs are missing from the answer that it must be wrong."""
 
 
-class Unfinished(NamedTuple):
+class UnfinishedJob(NamedTuple):
     """A job that has not ended according to the database."""
 
     submit_time: int
@@ -29,7 +29,7 @@ class Unfinished(NamedTuple):
     start_time: float | None
 
 
-class Deleted(NamedTuple):
+class DeletedRecord(NamedTuple):
     """A record deleted by a user, to be deleted from the database as well."""
 
     source: str  # JobRecord.source of the record
@@ -40,17 +40,17 @@ class Deleted(NamedTuple):
 class Batch(NamedTuple):
     """What is written in one transaction, together with the watermark.
 
-    Keys are unique within `jobs`. `vanished` names jobs of which the scheduler said, when it was
-    asked for each of them, that it does not know them any more.
+    Keys are unique within `jobs`. `vanished` names jobs that the scheduler, queried for each of
+    them, no longer knows.
     """
 
     jobs: tuple[JobRecord, ...]
-    quarantined: tuple[Quarantined, ...]
+    quarantined: tuple[QuarantinedRow, ...]
     watermark: str  # opaque to the caller; `read()` continues from it
     covered_until: int  # epoch seconds; used for progress bars and to report the delay
     vanished: tuple[str, ...] = ()  # job ids from `unfinished`
     runaway: tuple[str, ...] = ()  # running according to accounting, unknown to the controller
-    deleted: tuple[Deleted, ...] = ()  # records of this source
+    deleted: tuple[DeletedRecord, ...] = ()  # records of this source
     late: bool = False  # some records were late: read the last days again
 
 
@@ -61,12 +61,12 @@ class AccountingSource(Protocol):
     cluster: str
 
     def check(self) -> tuple[str, ...]:
-        """What keeps this source from seeing every job: a line for each, with what to grant."""
+        """Why this source may not see every job: a line for each reason, with what to grant."""
 
     def watermark_at(self, since: int) -> str:
         """The watermark from which `read()` covers everything since a time (epoch seconds)."""
 
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+    def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         """What is new since the watermark, oldest first; raises SchedulerError.
 
         `unfinished` maps job ids to what the database has of them. A job may be repeated, unchanged
@@ -74,15 +74,15 @@ class AccountingSource(Protocol):
         """
 
 
-Differing = Callable[[Sequence[JobRecord]], set[JobKey]]
-"""Which of some records are not on record, or not in the same words."""
+FindDiffering = Callable[[Sequence[JobRecord]], set[JobKey]]
+"""The keys of those records that are missing from the database, or stored differently there."""
 
 
 @runtime_checkable
 class RereadableSource(Protocol):
     """A source that can be read again: records may arrive late or be edited."""
 
-    def reread(self, since: int, differing: Differing) -> Iterator[Batch]:
+    def reread(self, since: int, find_differing: FindDiffering) -> Iterator[Batch]:
         """Jobs that ended since then (epoch seconds) and differ; raises SchedulerError.
 
         The watermarks of these batches are meaningless.
@@ -117,7 +117,7 @@ class AssociationsSource(Protocol):
     cluster: str
 
     def check(self) -> tuple[str, ...]:
-        """What keeps this source from seeing everybody: a line for each, with what to grant."""
+        """Why this source may not see every user: a line for each reason, with what to grant."""
 
     def read(self) -> Associations:
         """All accounts and members; raises SchedulerError, also if there are no members."""
@@ -128,51 +128,51 @@ class AccountingModule(NamedTuple):
 
     options: type[Any]
     build: Callable[[str, Any], AccountingSource | AssociationsSource]
-    """Makes the source of a cluster; calls and opens nothing yet. Raises SettingsError."""
+    """Creates the source of a cluster; neither queries nor opens anything. Raises SettingsError."""
 
 
-def epoch_watermark(source: str, watermark: str) -> int:
-    """Parse the watermark of a source that goes by time; raises SourceError."""
+def parse_epoch_watermark(source: str, watermark: str) -> int:
+    """Parse a watermark that is a time; raises SourceError."""
     if watermark.isascii() and watermark.isdigit() and len(watermark) <= 12:
         return int(watermark)
     raise SourceError(f"{source}: expected a watermark in epoch seconds, got {watermark[:40]!r}")
 
 
-def missing(
-    unfinished: Mapping[str, Unfinished], seen: Collection[tuple[str, int]]
+def missing_jobids(
+    unfinished: Mapping[str, UnfinishedJob], seen: Collection[tuple[str, int]]
 ) -> tuple[str, ...]:
     """The jobs of `unfinished` whose (id, submit time) was not seen."""
-    return tuple(
-        jobid for jobid, known in unfinished.items() if (jobid, known.submit_time) not in seen
-    )
+    return tuple(jobid for jobid, job in unfinished.items() if (jobid, job.submit_time) not in seen)
 
 
-def own(unfinished: Mapping[str, Unfinished], form: re.Pattern[str]) -> dict[str, Unfinished]:
-    """The jobs whose ids have this scheduler's format: a cluster may have local runs as well."""
-    return {jobid: known for jobid, known in unfinished.items() if form.fullmatch(jobid)}
+def with_jobids_like(
+    unfinished: Mapping[str, UnfinishedJob], jobid_pattern: re.Pattern[str]
+) -> dict[str, UnfinishedJob]:
+    """The jobs whose ids match the pattern: a cluster may have local runs as well."""
+    return {jobid: job for jobid, job in unfinished.items() if jobid_pattern.fullmatch(jobid)}
 
 
-_AT_ONCE, _SHARE = 20, 0.2
+_CREDIBLE_COUNT, _CREDIBLE_SHARE = 20, 0.2
 
 
-def vanished(
+def check_vanished(
     source: str,
     gone: tuple[str, ...],
-    unfinished: Mapping[str, Unfinished],
+    unfinished: Mapping[str, UnfinishedJob],
     *,
     nothing_seen: bool,
-    trust: bool,
-    asked: float = 1.0,
+    trust_missing: bool,
+    queried_share: float = 1.0,
 ) -> tuple[str, ...]:
-    """`gone`, if it is credible; raises ShrunkenError if too many jobs are gone.
+    """Return `gone` if it is credible; raises ShrunkenError if too many jobs are gone.
 
     Jobs vanish one by one. If many vanish at once, or the answer has no job at all, the cause is a
     revoked right, another cluster's database, or a server that lost its own. If the scheduler was
-    asked for a part of the missing jobs only, `asked` is the size of that part.
+    queried for only a part of the missing jobs, `queried_share` is the size of that part.
     """
-    number = round(len(gone) / asked) if gone else 0
-    many = number > _AT_ONCE and number > _SHARE * len(unfinished)
-    if gone and (many or nothing_seen) and not trust:
+    number = round(len(gone) / queried_share) if gone else 0
+    too_many = number > _CREDIBLE_COUNT and number > _CREDIBLE_SHARE * len(unfinished)
+    if gone and (too_many or nothing_seen) and not trust_missing:
         raise ShrunkenError(
             f"{source}: {number} of {len(unfinished)} unfinished jobs are missing from the "
             f"answer (such as {gone[0]}); check that all jobs are still visible. If they are "

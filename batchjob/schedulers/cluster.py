@@ -44,13 +44,13 @@ class ClusterNode(NamedTuple):
     gpu_models: tuple[GpuModel, ...] = ()  # if the scheduler distinguishes GPU models
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether jobs may be started on the node."""
         return self.state not in _UNUSABLE_STATES and not self.flags & _UNUSABLE_FLAGS
 
     @property
-    def powered(self) -> bool:
-        """Whether the node exists and is not powered down, or about to be, by its scheduler."""
+    def is_powered(self) -> bool:
+        """Whether the node exists, and its scheduler has not powered it down or begun to."""
         return self.state != "future" and not any(flag.startswith("power") for flag in self.flags)
 
 
@@ -68,8 +68,8 @@ class ClusterJob(NamedTuple):
     tasks: int = 1
     cpus: int | None = None
     gpus: int | None = None
-    eligible: int | None = None
-    started: int | None = None
+    eligible_time: int | None = None
+    start_time: int | None = None
     account: str = ""
     user: str = ""
 
@@ -82,7 +82,7 @@ class Rpc(NamedTuple):
 
 
 class Controller(NamedTuple):
-    """What a controller reports about itself: numbers by the names in the collector's tables."""
+    """Statistics of a controller: numbers by the names in the collector's tables."""
 
     numbers: dict[str, float]
     by_type: dict[str, Rpc]
@@ -149,27 +149,28 @@ class ClusterReaders(NamedTuple):
     native: Callable[[], Sequence[NativeMetric]] | None = None
 
 
-_REASON_SHOWN = 64
+_REASON_LENGTH = 64
 _VARYING = re.compile(r"\[[^\]]*@[^\]]*\]|\S*/\S*|\S*\d{3,}\S*|\S*\d:\d\S*")
 _WORD = re.compile(r"[A-Za-z]\w{0,47}")
 
 
-def bounded(text: str) -> str:
-    """A reason written by a person, shortened, and without parts that would make new series.
+def shorten_reason(text: str) -> str:
+    """Shorten a reason written by a person, for use as a label.
 
-    Paths, numbers of three digits and more, times, and author and date are removed.
+    Paths, numbers of three or more digits, times, and author and date are removed, since each
+    would create a new time series.
     """
-    return " ".join(_VARYING.sub("", text).split())[:_REASON_SHOWN].strip()
+    return " ".join(_VARYING.sub("", text).split())[:_REASON_LENGTH].strip()
 
 
 def reason_word(text: str) -> str:
-    """The scheduler's word for the reason of a waiting job, without nodes or limits."""
+    """The first word of the reason of a waiting job, without nodes or limits."""
     match = _WORD.match(text.replace(" ", "_"))
     return match[0] if match else ""
 
 
-def count(value: object) -> int | None:
-    """A whole number from a scheduler; None for anything else, such as a dash."""
+def parse_count(value: object) -> int | None:
+    """Parse a whole number from a scheduler; None for anything else, such as a dash."""
     text = str(value)
     return int(text) if len(text) < 19 and text.isascii() and text.isdecimal() else None
 
@@ -244,16 +245,16 @@ class ClusterModule(NamedTuple):
     """What a scheduler's module `cluster` defines, as `CLUSTER`."""
 
     readers: Callable[[ClusterOptions], ClusterReaders]
-    """The ways to ask; asks nothing yet."""
+    """Creates the queries; runs none of them."""
     detect: Callable[[], DetectedCluster | None]
-    """The cluster that this machine's commands answer for; None where they are not or do not."""
+    """The cluster that this machine's commands query; None if they are missing or fail."""
 
 
 _DETECTION_TIMEOUT = 10.0
 
 
-def printed_lines(argv: tuple[str, ...]) -> list[str]:
-    """The lines that a command prints; none if it fails, since the scheduler is not in use then."""
+def read_command_lines(argv: tuple[str, ...]) -> list[str]:
+    """Run a command and return its lines; none if it fails: the scheduler is not in use then."""
     try:
         output = call(argv, timeout=_DETECTION_TIMEOUT).stdout
     except SchedulerError:
@@ -261,9 +262,9 @@ def printed_lines(argv: tuple[str, ...]) -> list[str]:
     return output.decode("utf-8", "replace").splitlines()
 
 
-def printed_value(argv: tuple[str, ...], name: str) -> str:
-    """The value of a line `name = value` in a command's output, or ""."""
-    for line in printed_lines(argv):
+def read_command_value(argv: tuple[str, ...], name: str) -> str:
+    """Run a command and return the value of its line `name = value`, or ""."""
+    for line in read_command_lines(argv):
         key, equals, value = line.partition("=")
         if equals and key.strip() == name:
             return value.strip()

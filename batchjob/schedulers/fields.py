@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from batchjob.schedulers.records import RAW_LIMIT, Quarantined
+from batchjob.schedulers.records import RAW_LIMIT, QuarantinedRow
 
 T = TypeVar("T")
 
 TEXT_LIMIT = 16_384  # maximum length of a job's name, submit line ...
-_LATEST = 2**40  # seconds; a larger number is not a time
+_MAX_SECONDS = 2**40  # seconds; a larger number is not a time
 
 
 class RowError(ValueError):
@@ -21,18 +21,18 @@ class RowError(ValueError):
 
 
 class FieldReader:
-    """Values by name; `complaints` lists those that cannot be parsed."""
+    """Values by name; `parse_errors` lists those that cannot be parsed."""
 
-    __slots__ = ("complaints", "values")
+    __slots__ = ("parse_errors", "values")
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
-        self.complaints: list[str] = []
+        self.parse_errors: list[str] = []
 
     def text(self, name: str) -> str:
         """The text in a form that a database accepts; "" if there is none."""
         raw = self.values.get(name)
-        return clean(raw) if raw else ""
+        return sanitize_text(raw) if raw else ""
 
     def get(self, name: str, parse: Callable[[str], T | None]) -> T | None:
         """The parsed value; None if it is missing or cannot be parsed."""
@@ -42,10 +42,10 @@ class FieldReader:
         try:
             return parse(raw)
         except ValueError as error:
-            self.complaints.append(f"{name}: {error}")
+            self.parse_errors.append(f"{name}: {error}")
             return None
 
-    def need(self, name: str, parse: Callable[[str], T | None]) -> T:
+    def require(self, name: str, parse: Callable[[str], T | None]) -> T:
         """The parsed value; raises RowError if it is missing."""
         try:
             value = parse(self.values.get(name, ""))
@@ -56,17 +56,17 @@ class FieldReader:
         return value
 
 
-def clean(text: str) -> str:
-    """Text that any database accepts: no NUL, no lone surrogate, of limited length."""
+def sanitize_text(text: str) -> str:
+    """Make text acceptable to any database: no NUL, no lone surrogate, of limited length."""
     text = text[:TEXT_LIMIT]
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
-def quarantined(source: str, reason: str, raw: str) -> Quarantined:
+def quarantined_row(source: str, reason: str, raw: str) -> QuarantinedRow:
     """A row for the quarantine, with its text truncated."""
-    return Quarantined(source, clean(reason), clean(raw[:RAW_LIMIT]))
+    return QuarantinedRow(source, sanitize_text(reason), sanitize_text(raw[:RAW_LIMIT]))
 
 
 def integer(text: str) -> int:
@@ -89,7 +89,7 @@ def seconds(text: str) -> float | None:
         number = float(text)
     except ValueError:
         number = float("nan")
-    if not abs(number) <= _LATEST:
+    if not abs(number) <= _MAX_SECONDS:
         raise ValueError(f"expected seconds, got {text[:40]!r}")
     return None if number < 0 else number
 
@@ -102,7 +102,7 @@ def epoch(text: str) -> int | None:
     if text in _NO_TIME:
         return None
     at = integer(text)
-    if not 0 < at < _LATEST:
+    if not 0 < at < _MAX_SECONDS:
         raise ValueError(f"expected epoch seconds, got {text[:40]!r}")
     return at
 
@@ -140,17 +140,17 @@ class HostShare(NamedTuple):
         )
 
 
-def summed(parts: Iterable[tuple[str, HostShare]]) -> dict[str, HostShare]:
+def sum_by_host(parts: Iterable[tuple[str, HostShare]]) -> dict[str, HostShare]:
     """One share for each host, the sum of its parts."""
     shares: dict[str, HostShare] = {}
     for host, share in parts:
-        known = shares.get(host)
-        shares[host] = share if known is None else known.plus(share)
+        sum_so_far = shares.get(host)
+        shares[host] = share if sum_so_far is None else sum_so_far.plus(share)
     return shares
 
 
-def host_count(text: str, whole: str) -> int:
-    """A number in the host list `whole`; raises HostListError."""
+def parse_host_list_number(text: str, host_list: str) -> int:
+    """Parse a number in a host list; raises HostListError."""
     if text.isascii() and text.isdigit():
         return int(text)
-    raise HostListError(f"expected a number, got {text[:20]!r} in {whole[:80]!r}")
+    raise HostListError(f"expected a number, got {text[:20]!r} in {host_list[:80]!r}")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
-from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, Unfinished
-from batchjob.schedulers.fields import RowError, quarantined
+from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
+from batchjob.schedulers.fields import RowError, quarantined_row
 from batchjob.schedulers.json_record import decode
-from batchjob.schedulers.log_follower import follow, unreadable, watermark_since
-from batchjob.schedulers.records import JobRecord, Quarantined, folded
+from batchjob.schedulers.log_follower import check_readable, follow, watermark_since
+from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
 SOURCE = "jsonl"
 
@@ -43,34 +43,34 @@ class Jsonl:
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
-        return unreadable(self._files, str(self._path))
+        return check_readable(self._files, str(self._path))
 
     def watermark_at(self, since: int) -> str:
         """See AccountingSource."""
         return watermark_since(since)
 
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+    def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         """See AccountingSource. The end of a job is a line of its own: `unfinished` is not used."""
         del unfinished
         covered = 0
         for chunk in follow(self._files(), watermark):
-            found: list[JobRecord] = []
-            bad: list[Quarantined] = []
+            jobs: list[JobRecord] = []
+            quarantine: list[QuarantinedRow] = []
             for raw in chunk.lines:
                 if not raw.strip():
                     continue
                 line = raw.decode("utf-8", "backslashreplace")
                 try:
-                    job, complaints = decode(_document(raw), self.cluster, SOURCE)
+                    job, parse_errors = decode(_parse_line(raw), self.cluster, SOURCE)
                 except RowError as error:
-                    bad.append(quarantined(SOURCE, str(error), line))
+                    quarantine.append(quarantined_row(SOURCE, str(error), line))
                     continue
-                found.append(job)
+                jobs.append(job)
                 latest = job.end_time or job.start_time or job.submit_time
                 covered = max(covered, int(latest))
-                if complaints:
-                    bad.append(quarantined(SOURCE, "; ".join(complaints), line))
-            yield Batch(folded(found), tuple(bad), chunk.watermark, covered)
+                if parse_errors:
+                    quarantine.append(quarantined_row(SOURCE, "; ".join(parse_errors), line))
+            yield Batch(merge_by_key(jobs), tuple(quarantine), chunk.watermark, covered)
 
     def _files(self) -> list[Path]:
         try:
@@ -83,8 +83,8 @@ class Jsonl:
         return [self._path]
 
 
-def _document(line: bytes) -> object:
-    """The object of a line; a byte that is not UTF-8 becomes U+FFFD. Raises RowError."""
+def _parse_line(line: bytes) -> object:
+    """Parse a line; a byte that is not UTF-8 becomes U+FFFD. Raises RowError."""
     try:
         document: object = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:

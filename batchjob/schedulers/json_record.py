@@ -11,34 +11,34 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, get_type_hints
 
-from batchjob.schedulers.fields import RowError, clean
+from batchjob.schedulers.fields import RowError, sanitize_text
 from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.states import JobState
 
-_LARGEST = 2**63
+_LIMIT = 2**63
 _TIMES = ("submit_time", "expected_start_time", "eligible_time", "start_time", "end_time")
 _NESTED = ("nodes", "steps")
 
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     if isinstance(value, str):
-        return clean(value)
-    raise ValueError(f"expected text, got {_shown(value)}")
+        return sanitize_text(value)
+    raise ValueError(f"expected text, got {_shortened_json(value)}")
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST:
+def _parse_integer(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LIMIT:
         return value
-    raise ValueError(f"expected a whole number of at least 0, got {_shown(value)}")
+    raise ValueError(f"expected a whole number of at least 0, got {_shortened_json(value)}")
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LARGEST:
+def _parse_number(value: Any) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LIMIT:
         return float(value)
-    raise ValueError(f"expected a number of at least 0, got {_shown(value)}")
+    raise ValueError(f"expected a number of at least 0, got {_shortened_json(value)}")
 
 
-def _time(value: Any) -> float:
+def _parse_time(value: Any) -> float:
     """Epoch seconds, to the millisecond."""
     if isinstance(value, str):
         try:
@@ -46,95 +46,98 @@ def _time(value: Any) -> float:
         except ValueError:
             at = None
         if at is not None and at.tzinfo is not None:
-            return _milliseconds(at.timestamp())
+            return _round_to_milliseconds(at.timestamp())
     elif isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**40:
-        return _milliseconds(value)
-    raise ValueError(f"expected epoch seconds or a time with a zone, got {_shown(value)}")
+        return _round_to_milliseconds(value)
+    raise ValueError(f"expected epoch seconds or a time with a zone, got {_shortened_json(value)}")
 
 
-def _milliseconds(seconds: float) -> float:
+def _round_to_milliseconds(seconds: float) -> float:
     """A time with milliseconds; whole seconds as int, to be written without a fraction."""
     rounded = round(seconds, 3)
     return int(rounded) if rounded % 1 == 0 else rounded
 
 
-def _whole_time(value: Any) -> int:
-    return int(_time(value))
+def _parse_whole_time(value: Any) -> int:
+    return int(_parse_time(value))
 
 
-def _state(value: Any) -> JobState:
+def _parse_state(value: Any) -> JobState:
     try:
         return JobState(str(value).upper())
     except ValueError as error:
         words = ", ".join(JobState)
-        raise ValueError(f"expected one of {words}, got {_shown(value)}") from error
+        raise ValueError(f"expected one of {words}, got {_shortened_json(value)}") from error
 
 
-def _shown(value: Any) -> str:
+def _shortened_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)[:40]
 
 
-def _parsers(record: type[NamedTuple]) -> dict[str, Callable[[Any], Any]]:
+def _field_parsers(record: type[NamedTuple]) -> dict[str, Callable[[Any], Any]]:
     by_type: dict[Any, Callable[[Any], Any]] = {
-        str: _text,
-        int: _integer,
-        int | None: _integer,
-        float | None: _number,
-        JobState: _state,
+        str: _parse_text,
+        int: _parse_integer,
+        int | None: _parse_integer,
+        float | None: _parse_number,
+        JobState: _parse_state,
     }
-    times = {int: _whole_time, int | None: _whole_time, float | None: _time}
-    hints = get_type_hints(record)
+    times = {int: _parse_whole_time, int | None: _parse_whole_time, float | None: _parse_time}
+    types = get_type_hints(record)
     return {
-        name: (times if name in _TIMES else by_type)[hints[name]]
-        for name in hints
+        name: (times if name in _TIMES else by_type)[types[name]]
+        for name in types
         if name not in _NESTED
     }
 
 
-_JOB, _STEP, _NODE = map(_parsers, (JobRecord, StepRecord, NodeShare))
+_JOB_PARSERS, _STEP_PARSERS, _NODE_PARSERS = map(_field_parsers, (JobRecord, StepRecord, NodeShare))
 
 
 class Decoded(NamedTuple):
     """A record, and the parts of the object that could not be used."""
 
     job: JobRecord
-    complaints: tuple[str, ...]
+    parse_errors: tuple[str, ...]
 
 
 def decode(document: Any, cluster: str, source: str) -> Decoded:
     """The record of an object; raises RowError if it cannot be a job.
 
-    `cluster` and `source` are set by the reader, whatever the object says.
+    `cluster` and `source` replace the values in the object.
     """
     if not isinstance(document, dict):
-        raise RowError(f"expected a JSON object, got {_shown(document)}")
+        raise RowError(f"expected a JSON object, got {_shortened_json(document)}")
     for name in ("jobid", "submit_time", "state"):
         if document.get(name) in (None, ""):
             raise RowError(f"{name} is missing")
         try:
-            _JOB[name](document[name])
+            _JOB_PARSERS[name](document[name])
         except ValueError as error:
             raise RowError(f"{name}: {error}") from error
-    complaints: list[str] = []
+    parse_errors: list[str] = []
     flat = {name: value for name, value in document.items() if name not in _NESTED}
-    values = _fields(flat, _JOB, "", complaints)
-    nodes = [NodeShare(**each) for each in _objects(document, "nodes", _NODE, "node", complaints)]
+    values = _parse_fields(flat, _JOB_PARSERS, "", parse_errors)
+    nodes = [
+        NodeShare(**fields)
+        for fields in _parse_objects(document, "nodes", _NODE_PARSERS, "node", parse_errors)
+    ]
     steps = []
-    for each in _objects(document, "steps", _STEP, "step", complaints):
-        if "state" in each:
-            steps.append(StepRecord(**{"state_word": each["state"].value} | each))
+    for fields in _parse_objects(document, "steps", _STEP_PARSERS, "step", parse_errors):
+        if "state" in fields:
+            steps.append(StepRecord(**{"state_word": fields["state"].value} | fields))
         else:
-            complaints.append("steps: state is missing")
+            parse_errors.append("steps: state is missing")
     words = {"state_word": values["state"].value}
     fixed = {"cluster": cluster, "source": source, "nodes": tuple(nodes), "steps": tuple(steps)}
-    return Decoded(JobRecord(**words | values | fixed), tuple(complaints))
+    return Decoded(JobRecord(**words | values | fixed), tuple(parse_errors))
 
 
-def _fields(
+def _parse_fields(
     document: Mapping[str, Any],
     parsers: Mapping[str, Callable[[Any], Any]],
-    where: str,
-    complaints: list[str],
+    prefix: str,
+    parse_errors: list[str],
 ) -> dict[str, Any]:
     values = {}
     for name, value in document.items():
@@ -142,47 +145,47 @@ def _fields(
         if value is None:
             continue
         if parse is None:
-            complaints.append(f"{where}{name[:80]}: unknown field")
+            parse_errors.append(f"{prefix}{name[:80]}: unknown field")
             continue
         try:
             values[name] = parse(value)
         except ValueError as error:
-            complaints.append(f"{where}{name}: {error}")
+            parse_errors.append(f"{prefix}{name}: {error}")
     return values
 
 
-def _objects(
+def _parse_objects(
     document: Mapping[str, Any],
     name: str,
     parsers: Mapping[str, Callable[[Any], Any]],
     key: str,
-    complaints: list[str],
+    parse_errors: list[str],
 ) -> list[dict[str, Any]]:
     """The objects of a list, unique by key; a plain text is an object with that key."""
-    given = document.get(name) or []
-    if not isinstance(given, list):
-        complaints.append(f"{name}: expected a list, got {_shown(given)}")
+    items = document.get(name) or []
+    if not isinstance(items, list):
+        parse_errors.append(f"{name}: expected a list, got {_shortened_json(items)}")
         return []
-    found: dict[str, dict[str, Any]] = {}
-    for each in given:
-        inner = each if isinstance(each, dict) else {key: each}
-        values = _fields(inner, parsers, f"{name}: ", complaints)
+    by_key: dict[str, dict[str, Any]] = {}
+    for item in items:
+        fields = item if isinstance(item, dict) else {key: item}
+        values = _parse_fields(fields, parsers, f"{name}: ", parse_errors)
         if values.get(key):
-            found[values[key]] = values
+            by_key[values[key]] = values
         else:
-            complaints.append(f"{name}: {key} is missing")
-    return list(found.values())
+            parse_errors.append(f"{name}: {key} is missing")
+    return list(by_key.values())
 
 
 def encode(job: JobRecord) -> dict[str, Any]:
     """The object of a record, without unknown values; the inverse of decode()."""
-    document = _said(job)
-    document["nodes"] = [_said(node) for node in job.nodes]
-    document["steps"] = [_said(step) for step in job.steps]
+    document = _known_fields(job)
+    document["nodes"] = [_known_fields(node) for node in job.nodes]
+    document["steps"] = [_known_fields(step) for step in job.steps]
     return {name: value for name, value in document.items() if value != []}
 
 
-def _said(record: Any) -> dict[str, Any]:
+def _known_fields(record: Any) -> dict[str, Any]:
     return {
         name: value
         for name, value in record._asdict().items()

@@ -4,9 +4,9 @@ A path is relative to the mount point of the hierarchy (v2: /sys/fs/cgroup; v1: 
 controller). Each component is a regular expression of its own, and the last one is the job's
 directory. Named groups are what a path states:
 
-    jobid    the id as the accounting writes it (after `decode`)
-    alias    another name of the job, where only its processes know the id
-    uid      the owner; a path that the scheduler creates as root is the kernel's word for it
+    jobid    the id as the accounting writes it (after `decode_jobid`)
+    alias    another name of the job, whose id is in the environment of its processes
+    uid      the owner; reliable in a path that the scheduler creates as root
     started  epoch seconds of the job's start
     others   are put into `LayoutMatch.info` under their own name
 
@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from batchjob.runtime.formatting import displayable
+from batchjob.runtime.formatting import replace_non_utf8
 
 Role = Literal["job", "step", "scheduler", "user", "task"]
 
@@ -36,20 +36,21 @@ class Layout(NamedTuple):
     job: re.Pattern[str]  # the job's own directory
     versions: frozenset[int] = V1_AND_V2
     anywhere: bool = False  # the path may start in any directory, not only at the mount point
-    decode: Callable[[str], str] | None = None  # jobid in the path → jobid in accounting
+    decode_jobid: Callable[[str], str] | None = None  # jobid in the path → jobid in accounting
     steps: re.Pattern[str] | None = None  # the meaning of a path below the job's directory
     # Environment variable with the job id, if the path does not have it.
     jobid_variable: str | None = None
-    nests: bool = False  # may contain the trees of other jobs; it is then a host and not a job
+    # May contain the trees of other jobs; it is then a host and not a job.
+    can_contain_jobs: bool = False
     enabled: bool = True
     # The job's user creates the directory, so the directory's owner is the job's owner.
-    by_user: bool = False
+    created_by_user: bool = False
     submitted_at: Callable[[str], float | None] | None = None  # from the alias, if possible
 
     @property
     def owner(self) -> Literal["path-uid", "directory", "process"]:
         """Where the owner's uid is read from."""
-        if self.by_user:
+        if self.created_by_user:
             return "directory"
         named = any("uid" in part.groupindex for part in (*self.parents, self.job))
         return "path-uid" if named else "process"
@@ -82,12 +83,12 @@ def layout(
     path: str,
     *,
     versions: frozenset[int] = V1_AND_V2,
-    decode: Callable[[str], str] | None = None,
+    decode_jobid: Callable[[str], str] | None = None,
     steps: str | None = None,
     jobid_variable: str | None = None,
-    nests: bool = False,
+    can_contain_jobs: bool = False,
     enabled: bool = True,
-    by_user: bool = False,
+    created_by_user: bool = False,
     submitted_at: Callable[[str], float | None] | None = None,
 ) -> Layout:
     """A layout from a path; a path that begins with `**/` may begin at any depth."""
@@ -100,36 +101,36 @@ def layout(
         job,
         versions,
         anywhere,
-        decode,
+        decode_jobid,
         None if steps is None else re.compile(steps, re.ASCII),
         jobid_variable,
-        nests,
+        can_contain_jobs,
         enabled,
-        by_user,
+        created_by_user,
         submitted_at,
     )
 
 
-def unescaped(text: str) -> str:
+def unescape_unit_name(text: str) -> str:
     r"""Undo systemd's escaping of unit names: `12\x5b3\x5d.srv` is `12[3].srv`."""
-    return re.sub(r"(?:\\x[0-9a-f]{2})+", _bytes, text)
+    return re.sub(r"(?:\\x[0-9a-f]{2})+", _decode_escapes, text)
 
 
-def _bytes(escapes: re.Match[str]) -> str:
+def _decode_escapes(escapes: re.Match[str]) -> str:
     return bytes.fromhex(escapes[0].replace("\\x", "")).decode(errors="replace")
 
 
-def found(row: Layout, groups: Mapping[str, str]) -> LayoutMatch:
-    """The values of the named groups of a matched path."""
-    groups = {name: displayable(value) for name, value in groups.items()}
+def layout_match(row: Layout, groups: Mapping[str, str]) -> LayoutMatch:
+    """The match of a layout, from the named groups of a path."""
+    groups = {name: replace_non_utf8(value) for name, value in groups.items()}
     text = groups["jobid"] if "jobid" in groups else groups["alias"]
-    started = groups.get("started")
+    start = groups.get("started")
     return LayoutMatch(
         row,
         row.manager,
-        row.decode(text) if row.decode else text,
+        row.decode_jobid(text) if row.decode_jobid else text,
         uid=int(groups["uid"]) if "uid" in groups else None,
-        started_at=float(started) if started else None,
+        started_at=float(start) if start else None,
         submitted_at=row.submitted_at(groups["alias"])
         if row.submitted_at and "alias" in groups
         else None,
@@ -141,15 +142,15 @@ def found(row: Layout, groups: Mapping[str, str]) -> LayoutMatch:
 _FIELDS = frozenset({"jobid", "alias", "uid", "started"})
 
 
-def step_of(job: LayoutMatch, below: str) -> JobStep | None:
-    """The purpose of a directory `below` the job's own (a relative path, "" for the job's own).
+def step_of(job: LayoutMatch, relative_path: str) -> JobStep | None:
+    """The purpose of a directory, by its path relative to the job's own ("" for the job's own).
 
     None: the scheduler has no steps, or the job itself created the directory.
     """
-    if not below:
+    if not relative_path:
         return JobStep(None, "job")
     pattern = job.layout.steps
-    matched = pattern.fullmatch(below) if pattern else None
+    matched = pattern.fullmatch(relative_path) if pattern else None
     if matched is None:
         return None
     groups = {name: text for name, text in matched.groupdict().items() if text is not None}

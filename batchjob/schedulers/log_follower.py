@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from batchjob.schedulers.accounting import SourceError
 
-_LINES = 2000  # lines per chunk
-_LONGEST = 64 * 1024 * 1024  # maximum bytes of a line; longer lines are split
-_HEAD = 1024
+_CHUNK_LINES = 2000  # lines per chunk
+_MAX_LINE_BYTES = 64 * 1024 * 1024  # maximum bytes of a line; longer lines are split
+_HEAD_BYTES = 1024
 
 
 class Chunk(NamedTuple):
@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
     watermark: str
 
 
-class _Mark(NamedTuple):
+class _Position(NamedTuple):
     inode: int
     offset: int
     head: str
@@ -39,25 +39,25 @@ def watermark_since(since: int) -> str:
 def follow(
     files: Sequence[Path],
     watermark: str,
-    begins: Callable[[bytes], bool] = lambda _: True,
+    begins_record: Callable[[bytes], bool] = lambda _: True,
 ) -> Iterator[Chunk]:
     """Whole lines after the watermark; `files` are in the order in which they were written.
 
-    A chunk ends before a line that `begins` a record, and at the end of its file. An incomplete
-    last line is left for later, unless a newer file follows. If the file of the watermark and its
-    copies are gone, all files are read: repeated records do no harm, missing ones do.
+    A chunk ends before a line for which `begins_record` is true, and at the end of its file. An
+    incomplete last line is left for later, unless a newer file follows. If the file of the
+    watermark and its copies are gone, all files are read: repeated records are harmless.
 
     Raises SourceError for files that cannot be read.
     """
     if not files:
         raise SourceError("no log file to read")
-    todo, mark = _todo(files, _parsed(watermark))
-    for at, path in enumerate(todo):
-        last = at == len(todo) - 1
+    unread, position = _unread_files(files, _parse_watermark(watermark))
+    for index, path in enumerate(unread):
+        last = index == len(unread) - 1
         try:
             with path.open("rb") as file:
-                offset = mark.offset if mark is not None and at == 0 else 0
-                yield from _chunks(file, offset, begins, last=last)
+                offset = position.offset if position is not None and index == 0 else 0
+                yield from _read_chunks(file, offset, begins_record, last=last)
         except FileNotFoundError:
             # The file was renamed in the meantime. The last watermark still finds it.
             return
@@ -65,81 +65,85 @@ def follow(
             raise SourceError(f"{path}: {error.strerror}") from error
 
 
-def _todo(files: Sequence[Path], known: dict[str, Any]) -> tuple[list[Path], _Mark | None]:
+def _unread_files(
+    files: Sequence[Path], state: dict[str, Any]
+) -> tuple[list[Path], _Position | None]:
     """The files that have not been read yet, and the offset in the first of them."""
     try:
-        if "since" in known:
-            fresh = [path for path in files if path.stat().st_mtime >= known["since"]]
-            return fresh or list(files[-1:]), None
-        mark = _Mark(int(known["inode"]), int(known["offset"]), str(known["head"]))
-        marked = [path.stat().st_ino == mark.inode for path in files]
-        for at in sorted(range(len(files)), key=lambda each: not marked[each]):
+        if "since" in state:
+            changed = [path for path in files if path.stat().st_mtime >= state["since"]]
+            return changed or list(files[-1:]), None
+        position = _Position(int(state["inode"]), int(state["offset"]), str(state["head"]))
+        same_inode = [path.stat().st_ino == position.inode for path in files]
+        for index in sorted(range(len(files)), key=lambda candidate: not same_inode[candidate]):
             # The copy of a file that was then truncated has a different inode.
-            if (marked[at] or mark.offset >= _HEAD) and _begins_as(files[at], mark):
-                return list(files[at:]), mark
+            if (same_inode[index] or position.offset >= _HEAD_BYTES) and _has_same_head(
+                files[index], position
+            ):
+                return list(files[index:]), position
     except (KeyError, ValueError, TypeError) as error:
-        raise SourceError(f"not a watermark of a log: {json.dumps(known)[:80]}") from error
+        raise SourceError(f"not a watermark of a log: {json.dumps(state)[:80]}") from error
     except OSError as error:
         raise SourceError(f"{error.filename}: {error.strerror}") from error
     return list(files), None
 
 
-def _begins_as(path: Path, mark: _Mark) -> bool:
-    """Whether the file begins with what had been read of the watermark's file."""
+def _has_same_head(path: Path, position: _Position) -> bool:
+    """Whether the file begins like the file of the watermark."""
     with path.open("rb") as file:
-        return os.fstat(file.fileno()).st_size >= mark.offset and (
-            _head(file, mark.offset) == mark.head
+        return os.fstat(file.fileno()).st_size >= position.offset and (
+            _head_digest(file, position.offset) == position.head
         )
 
 
-def _parsed(watermark: str) -> dict[str, Any]:
+def _parse_watermark(watermark: str) -> dict[str, Any]:
     try:
-        known = json.loads(watermark)
+        state = json.loads(watermark)
     except ValueError as error:
         raise SourceError(f"not a watermark of a log: {watermark[:80]!r}") from error
-    return known if isinstance(known, dict) else {}
+    return state if isinstance(state, dict) else {}
 
 
-def _head(file: BinaryIO, offset: int) -> str:
+def _head_digest(file: BinaryIO, offset: int) -> str:
     file.seek(0)
-    return hashlib.sha256(file.read(min(_HEAD, offset))).hexdigest()[:16]
+    return hashlib.sha256(file.read(min(_HEAD_BYTES, offset))).hexdigest()[:16]
 
 
-def _chunks(
-    file: BinaryIO, offset: int, begins: Callable[[bytes], bool], *, last: bool
+def _read_chunks(
+    file: BinaryIO, offset: int, begins_record: Callable[[bytes], bool], *, last: bool
 ) -> Iterator[Chunk]:
     inode = os.fstat(file.fileno()).st_ino
     lines: list[bytes] = []
     file.seek(offset)
-    while line := file.readline(_LONGEST):
-        whole = line.endswith(b"\n") or len(line) == _LONGEST
-        if not whole and last:
+    while line := file.readline(_MAX_LINE_BYTES):
+        is_complete = line.endswith(b"\n") or len(line) == _MAX_LINE_BYTES
+        if not is_complete and last:
             break
-        if len(lines) >= _LINES and begins(line):
-            yield Chunk(tuple(lines), _text(file, inode, offset))
+        if len(lines) >= _CHUNK_LINES and begins_record(line):
+            yield Chunk(tuple(lines), _format_watermark(file, inode, offset))
             file.seek(offset + len(line))
             lines = []
         offset += len(line)
         lines.append(line.rstrip(b"\r\n"))
-    yield Chunk(tuple(lines), _text(file, inode, offset))
+    yield Chunk(tuple(lines), _format_watermark(file, inode, offset))
 
 
-def _text(file: BinaryIO, inode: int, offset: int) -> str:
-    return json.dumps(_Mark(inode, offset, _head(file, offset))._asdict())
+def _format_watermark(file: BinaryIO, inode: int, offset: int) -> str:
+    return json.dumps(_Position(inode, offset, _head_digest(file, offset))._asdict())
 
 
-def unreadable(files: Callable[[], Sequence[Path]], where: str) -> tuple[str, ...]:
-    """For check(): why the logs cannot be read, in a line with what to grant.
+def check_readable(list_files: Callable[[], Sequence[Path]], location: str) -> tuple[str, ...]:
+    """For `AccountingSource.check()`: why the logs cannot be read, and what to grant.
 
-    `files` lists them, or raises SourceError.
+    `list_files` lists them, or raises SourceError.
     """
     try:
-        found = files()
+        paths = list_files()
     except SourceError as error:
         return (str(error),)
-    if not found:
-        return (f"{where}: no log file found (check the path and its permissions)",)
-    newest = found[-1]
+    if not paths:
+        return (f"{location}: no log file found (check the path and its permissions)",)
+    newest = paths[-1]
     if os.access(newest, os.R_OK):
         return ()
     user = os.geteuid()

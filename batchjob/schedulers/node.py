@@ -1,4 +1,4 @@
-"""The interface of a scheduler's module `node`: its traces on a compute node.
+"""The interface of a scheduler's module `node`: how its jobs look on a compute node.
 
 The module defines `NODES`, a row for each manager. Compute nodes import it, so neither it nor what
 it imports may call programs, use HTTP or read accounting.
@@ -18,63 +18,66 @@ class GpuNames(NamedTuple):
 
     source: str
     names: tuple[str, ...]
-    numbers: Literal["listed", "visible", "index", "minor"]
+    numbering: Literal["listed", "visible", "index", "minor"]
     """`listed`: places in the scheduler's own list of GPUs; `visible`: as in CUDA_VISIBLE_DEVICES;
     `index`: the driver's; `minor`: of the device file."""
     pci_order: bool = False  # visible GPUs are in PCI bus order
 
 
-class NodeSide(NamedTuple):
-    """The traces of one manager's jobs on a compute node."""
+class JobManager(NamedTuple):
+    """A job manager: how its jobs and daemons can be recognized on a compute node."""
 
     manager: str  # value of the label `manager`
     layouts: tuple[Layout, ...] = ()
     trees: re.Pattern[str] | None = None  # directories that only this manager creates
 
     variables: Mapping[str, str] = {}  # info label → variable in its jobs' environment
-    further_variables: frozenset[str] = frozenset()  # others that `own_variables` or `cpus` read
-    own_variables: Callable[[str, Environment], Mapping[str, str]] | None = None
-    """Those of `variables` that speak of this job (id, environment); None: all."""
+    additional_variables: frozenset[str] = frozenset()
+    """Further variables that `select_variables` or `cpus` read."""
+    select_variables: Callable[[str, Environment], Mapping[str, str]] | None = None
+    """Those of `variables` that belong to this job (id, environment); None: all."""
     cpus: Callable[[Environment], int | None] | None = None
     """CPUs allocated on this node, for jobs without a CPU set; may read files."""
 
-    starters: frozenset[str] = frozenset()  # programs that start jobs' processes, 15 bytes at most
-    jobid_of_title: Callable[[bytes], str | None] | None = None
-    """The job's id in the title of a starter of root's."""
+    launchers: frozenset[str] = frozenset()  # programs that start jobs' processes, 15 bytes at most
+    jobid_from_title: Callable[[bytes], str | None] | None = None
+    """The job id in the process title of a launcher that runs as root."""
 
     gpu_variables: str = ""  # regular expression for the names of variables with a job's GPUs
-    gpus_of_files: Callable[[Sequence[str], str, str], GpuNames | None] | None = None
-    """By files that root has written, from the scheduler's directories, job id and host name."""
-    gpus_of_variables: Callable[[Sequence[Environment]], Iterable[GpuNames]] | None = None
-    """By the environments of the job's processes, the most trustworthy first."""
+    gpus_from_files: Callable[[Sequence[str], str, str], GpuNames | None] | None = None
+    """From files written by root; arguments: the scheduler's directories, job id and host name."""
+    gpus_from_variables: Callable[[Sequence[Environment]], Iterable[GpuNames]] | None = None
+    """From the environments of the job's processes, the most reliable names first."""
     gpu_shards: str = ""  # the variable with the number of GPU shards of a job
     lists_devices: bool = True  # on cgroup v1, its devices cgroup lists what a job may open
 
     daemons: frozenset[str] = frozenset()  # its processes on a compute node (/proc/<pid>/comm)
     advice: str = ""  # how to enable cgroups; "" if it is not a scheduler
     controllers: Mapping[tuple[int, str], str] = {}
-    """What brings a controller into its tree, by cgroup version and controller."""
+    """How to enable a controller in its tree, by cgroup version and controller."""
 
-    def asked_variables(self) -> frozenset[str]:
-        """The environment variables that `details` and `cpus` need."""
-        return frozenset(self.variables.values()) | self.further_variables
+    def required_variables(self) -> frozenset[str]:
+        """The environment variables that `info_labels()` and `cpus` need."""
+        return frozenset(self.variables.values()) | self.additional_variables
 
-    def details(self, jobid: str, environ: Environment) -> dict[str, str]:
+    def info_labels(self, jobid: str, environ: Environment) -> dict[str, str]:
         """Account, partition and so on, by info label, from the environment of a process."""
-        wanted = self.own_variables(jobid, environ) if self.own_variables else self.variables
-        return {label: environ[name] for label, name in wanted.items() if environ.get(name)}
+        variables = self.variables
+        if self.select_variables:
+            variables = self.select_variables(jobid, environ)
+        return {label: environ[name] for label, name in variables.items() if environ.get(name)}
 
 
-_LONGEST_LIST = 4096  # maximum characters; users control the environment, and it may be huge
+_MAX_LIST_LENGTH = 4096  # maximum characters; users control the environment, and it may be huge
 
 
-def listed(text: str | None) -> list[str]:
+def split_gpu_list(text: str | None) -> list[str]:
     """The parts of a comma-separated list; `NoDevFiles`, `none` and -1 mean no GPU."""
-    words = [word.strip() for word in (text or "")[:_LONGEST_LIST].split(",")]
+    words = [word.strip() for word in (text or "")[:_MAX_LIST_LENGTH].split(",")]
     return [word for word in words if word and word.lower() not in ("nodevfiles", "none", "-1")]
 
 
-def lines_of(path: str) -> list[str]:
+def read_lines(path: str) -> list[str]:
     """The lines of a small file; none if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

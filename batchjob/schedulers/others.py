@@ -5,16 +5,16 @@ Flux, HTCondor, OAR, Grid Engine, Joblet, Kubernetes and libvirt.
 
 import re
 
-from batchjob.schedulers.layout import V1, V2, layout, unescaped
-from batchjob.schedulers.node import NodeSide
+from batchjob.schedulers.layout import V1, V2, layout, unescape_unit_name
+from batchjob.schedulers.node import JobManager
 
 
-def _sge_id(text: str) -> str:
+def _decode_sge_id(text: str) -> str:
     job, task = text.split("-")
     return job if task == "0" else f"{job}.{task}"
 
 
-def _pod_uid(text: str) -> str:
+def _decode_pod_uid(text: str) -> str:
     return text.replace("_", "-")
 
 
@@ -65,7 +65,7 @@ _GRID_ENGINE = (
         "sge",
         r"sge\.slice/sge-shepherd\.slice/sge-shepherd-\d+\.slice/"
         r"sge-shepherd-(?P<jobid>\d+-\d+)\.slice",
-        decode=_sge_id,
+        decode_jobid=_decode_sge_id,
     ),
 )
 _JOBLET = (
@@ -80,7 +80,7 @@ _KUBERNETES = (
     # systemd driver. There is no directory level for the QoS class "Guaranteed". Nodes of Slurm may
     # run in pods.
     *(
-        layout(name, "kubernetes", path, decode=_pod_uid, nests=True)
+        layout(name, "kubernetes", path, decode_jobid=_decode_pod_uid, can_contain_jobs=True)
         for name, path in (
             ("kubernetes", rf"kubepods/{_POD}"),
             ("kubernetes-qos", rf"kubepods/(?P<qos>burstable|besteffort)/{_POD}"),
@@ -99,65 +99,65 @@ _LIBVIRT = (
         "libvirt-systemd",
         "libvirt",
         r"machine\.slice/machine-qemu\\x2d\d+\\x2d(?P<jobid>.+)\.scope",
-        decode=unescaped,
-        nests=True,
+        decode_jobid=unescape_unit_name,
+        can_contain_jobs=True,
         enabled=False,
     ),
     layout(
         "libvirt",
         "libvirt",
         r"machine/qemu-\d+-(?P<jobid>.+)\.libvirt-qemu",
-        nests=True,
+        can_contain_jobs=True,
         enabled=False,
     ),
 )
 
-NODES = (
-    NodeSide(
+JOB_MANAGERS = (
+    JobManager(
         "flux",
         _FLUX,
         variables={"name": "FLUX_JOB_NAME"},
-        starters=frozenset({"flux-imp"}),
+        launchers=frozenset({"flux-imp"}),
         daemons=frozenset({"flux-broker-0", "flux-broker"}),
         advice="let Flux run jobs by sdexec; see docs/schedulers/others.md",
     ),
-    NodeSide(
+    JobManager(
         "htcondor",
         _HTCONDOR,
         re.compile("htcondor"),
-        starters=frozenset({"condor_starter"}),
+        launchers=frozenset({"condor_starter"}),
         daemons=frozenset({"condor_startd", "condor_master"}),
         advice="set BASE_CGROUP = htcondor; see docs/schedulers/others.md",
     ),
-    NodeSide(
+    JobManager(
         "oar",
         _OAR,
         re.compile(r"oar(\.slice)?"),
         variables={"account": "OAR_PROJECT_NAME", "name": "OAR_JOB_NAME"},
         advice="see docs/schedulers/others.md",
     ),
-    NodeSide(
+    JobManager(
         "sge",
         _GRID_ENGINE,
         re.compile(r"sge\.slice"),
         variables={"partition": "QUEUE", "name": "JOB_NAME"},
-        starters=frozenset({"sge_shepherd"}),
+        launchers=frozenset({"sge_shepherd"}),
         daemons=frozenset({"sge_execd"}),
         advice="start jobs through a shepherd that makes cgroups; see docs/schedulers/others.md",
     ),
-    NodeSide(
+    JobManager(
         "joblet",
         _JOBLET,
         re.compile(r"joblet\.slice"),
         daemons=frozenset({"joblet"}),
         advice="see docs/schedulers/others.md",
     ),
-    NodeSide(
+    JobManager(
         "kubernetes",
         _KUBERNETES,
         re.compile(r"kubepods(\.slice)?"),
         daemons=frozenset({"kubelet"}),
         advice="see docs/schedulers/others.md",
     ),
-    NodeSide("libvirt", _LIBVIRT, re.compile(r"machine(\.slice)?")),
+    JobManager("libvirt", _LIBVIRT, re.compile(r"machine(\.slice)?")),
 )

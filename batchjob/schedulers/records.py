@@ -2,8 +2,8 @@
 
 Times are UTC epoch seconds, durations seconds, sizes bytes, energy joules. Start, end and eligible
 time have milliseconds if their source does. None (and "" for text) means that this source does not
-state the value: the store keeps what it has from an earlier record of the same key. So a record may
-be partial; only its key and its state are always present.
+report the value: the store keeps that of an earlier record of the same key. So a record may be
+partial; only its key and its state are always present.
 """
 
 from collections.abc import Iterable, Mapping
@@ -141,11 +141,11 @@ class JobRecord(NamedTuple):
 
     @property
     def key(self) -> JobKey:
-        """What makes this incarnation the one it is."""
+        """The key of this incarnation in the database."""
         return JobKey(self.cluster, self.jobid, self.submit_time, self.run)
 
 
-class Quarantined(NamedTuple):
+class QuarantinedRow(NamedTuple):
     """A row of a source that could not be used."""
 
     source: str
@@ -195,20 +195,20 @@ class Associations(NamedTuple):
     associations: tuple[Association, ...]
     administrators: tuple[Administrator, ...]
     accounts: tuple[Account, ...]
-    quarantined: tuple[Quarantined, ...] = ()
+    quarantined: tuple[QuarantinedRow, ...] = ()
 
 
-def folded(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
-    """Merge records by key: values of a later record replace those of an earlier one."""
+def merge_by_key(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
+    """Merge records of the same key: values of a later record replace those of an earlier one."""
     latest: dict[JobKey, JobRecord] = {}
     for record in records:
         key = record.key
         earlier = latest.get(key)
-        latest[key] = record if earlier is None else updated(earlier, record)
+        latest[key] = record if earlier is None else merge_records(earlier, record)
     return tuple(latest.values())
 
 
-def updated(earlier: JobRecord, later: JobRecord) -> JobRecord:
+def merge_records(earlier: JobRecord, later: JobRecord) -> JobRecord:
     """`later`, with missing values taken from `earlier`; an end is never removed."""
     if is_outdated(later, earlier.end_time):
         earlier, later = later, earlier
@@ -218,24 +218,24 @@ def updated(earlier: JobRecord, later: JobRecord) -> JobRecord:
     )
 
 
-_GROWING: Mapping[str, Any] = dict.fromkeys(
+_GROWING_VALUES: Mapping[str, Any] = dict.fromkeys(
     ("elapsed_seconds", "user_cpu_seconds", "system_cpu_seconds", "cpu_seconds",
      "peak_memory_bytes", "energy_joules")
 )  # fmt: skip
 
 
-def without_growing(record: JobRecord) -> JobRecord:
+def without_growing_values(record: JobRecord) -> JobRecord:
     """The record without the values that grow while a job waits or runs."""
-    if not record.state.live or record.end_time is not None:
+    if not record.state.is_live or record.end_time is not None:
         return record
     kept = record.elapsed_seconds if record.state is JobState.SUSPENDED else None
-    return record._replace(**_GROWING)._replace(elapsed_seconds=kept)
+    return record._replace(**_GROWING_VALUES)._replace(elapsed_seconds=kept)
 
 
 def is_outdated(record: JobRecord, end_time: float | None) -> bool:
-    """Whether the record of a live job is older than the end that is known.
+    """Whether the record of a live job is older than the known end of this job.
 
     Log lines arrive out of order, and two sources have different delays. A later run has a key of
     its own.
     """
-    return end_time is not None and record.end_time is None and record.state.live
+    return end_time is not None and record.end_time is None and record.state.is_live

@@ -1,7 +1,7 @@
 """The table of all schedulers, one row each; there is no other list of them.
 
-A row names the modules of its scheduler, which are imported on demand: compute nodes do without
-accounting, HTTP and TLS, which are megabytes.
+A row names the modules of its scheduler, which are imported on demand: compute nodes do not
+load accounting, HTTP and TLS, which take megabytes.
 """
 
 import importlib
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from batchjob.schedulers.accounting import AccountingModule
     from batchjob.schedulers.cluster import ClusterModule, DetectedCluster
     from batchjob.schedulers.layout import Layout
-    from batchjob.schedulers.node import NodeSide
+    from batchjob.schedulers.node import JobManager
 
 
 class SourceEntry(NamedTuple):
@@ -40,90 +40,92 @@ class Scheduler(NamedTuple):
     """A row of the table."""
 
     name: str
-    node: str  # the module for its traces on a compute node
+    node: str  # the module that recognizes its jobs on a compute node
     sources: tuple[SourceEntry, ...] = ()
-    marks: tuple[str, ...] = ()  # further values of JobRecord.source, besides its sources' names
-    reasons: str = ""  # the module whose `explained()` puts its reasons into words
+    other_sources: tuple[str, ...] = ()  # values of JobRecord.source besides its sources' names
+    reasons_module: str = ""  # the module whose `explain()` puts its reasons into words
     request: RequestSyntax = RequestSyntax("", "")
     cluster: str = ""  # the module that queries the state of its cluster
     command: str = ""  # if this command exists, the cluster can be queried from this host
-    address: str = ""  # the option of ClusterOptions to query it without a command
+    address_option: str = ""  # the option of ClusterOptions to query it without a command
     memory_sampling_seconds: int = 0  # interval at which its accounting samples memory; 0: unknown
 
     @property
-    def record_marks(self) -> tuple[str, ...]:
+    def record_sources(self) -> tuple[str, ...]:
         """The values of JobRecord.source that its jobs may have."""
-        return (*self.marks, *(entry.name for entry in self.sources))
+        return (*self.other_sources, *(entry.name for entry in self.sources))
 
-    def cluster_module(self) -> "ClusterModule":
+    def load_cluster_module(self) -> "ClusterModule":
         """Import the module that queries the state of its cluster."""
         return cast("ClusterModule", importlib.import_module(self.cluster).CLUSTER)
 
 
-_HERE = "batchjob.schedulers"
+_PACKAGE = "batchjob.schedulers"
 
 SCHEDULERS: tuple[Scheduler, ...] = (
     Scheduler(
         "slurm",
-        f"{_HERE}.slurm.node",
+        f"{_PACKAGE}.slurm.node",
         (
             SourceEntry(
-                "sacct", f"{_HERE}.slurm.accounting.sacct", "Slurm accounting, by the command sacct"
+                "sacct",
+                f"{_PACKAGE}.slurm.accounting.sacct",
+                "Slurm accounting, by the command sacct",
             ),
             SourceEntry(
                 "slurm_rest",
-                f"{_HERE}.slurm.accounting.slurm_rest",
+                f"{_PACKAGE}.slurm.accounting.slurm_rest",
                 "Slurm accounting, by slurmrestd",
             ),
             SourceEntry(
                 "sacctmgr",
-                f"{_HERE}.slurm.accounting.sacctmgr",
+                f"{_PACKAGE}.slurm.accounting.sacctmgr",
                 "Slurm's accounts and people",
                 people=True,
             ),
         ),
-        marks=("squeue", "scontrol"),
-        reasons=f"{_HERE}.slurm.reasons",
+        other_sources=("squeue", "scontrol"),
+        reasons_module=f"{_PACKAGE}.slurm.reasons",
         request=RequestSyntax("--mem={mib}M", "--time={hms}"),
-        cluster=f"{_HERE}.slurm.cluster",
+        cluster=f"{_PACKAGE}.slurm.cluster",
         command="scontrol",
-        address="slurmrestd_url",
+        address_option="slurmrestd_url",
         memory_sampling_seconds=30,  # slurm.conf: the default of JobAcctGatherFrequency
     ),
     Scheduler(
         "pbs",
-        f"{_HERE}.pbs.node",
+        f"{_PACKAGE}.pbs.node",
         (
             SourceEntry(
-                "pbs_log", f"{_HERE}.pbs.accounting.pbs_log", "PBS and Torque accounting logs"
+                "pbs_log", f"{_PACKAGE}.pbs.accounting.pbs_log", "PBS and Torque accounting logs"
             ),
             SourceEntry(
                 "qstat",
-                f"{_HERE}.pbs.accounting.qstat",
+                f"{_PACKAGE}.pbs.accounting.qstat",
                 "PBS jobs and history, by qstat -x -f -F json",
             ),
         ),
-        reasons=f"{_HERE}.pbs.reasons",
+        reasons_module=f"{_PACKAGE}.pbs.reasons",
         request=RequestSyntax("-l mem={all}mb", "-l walltime={hms}"),
-        cluster=f"{_HERE}.pbs.cluster",
+        cluster=f"{_PACKAGE}.pbs.cluster",
         command="pbsnodes",
     ),
     Scheduler(
         "lsf",
-        f"{_HERE}.lsf.node",
+        f"{_PACKAGE}.lsf.node",
         (
-            SourceEntry("lsb_acct", f"{_HERE}.lsf.accounting.lsb_acct", "LSF's lsb.acct"),
+            SourceEntry("lsb_acct", f"{_PACKAGE}.lsf.accounting.lsb_acct", "LSF's lsb.acct"),
             SourceEntry(
                 "lsb_stream",
-                f"{_HERE}.lsf.accounting.lsb_stream",
+                f"{_PACKAGE}.lsf.accounting.lsb_stream",
                 "LSF's lsb.stream with JOB_FINISH2",
             ),
             SourceEntry(
-                "bjobs", f"{_HERE}.lsf.accounting.bjobs", "LSF's recent jobs, by bjobs -json"
+                "bjobs", f"{_PACKAGE}.lsf.accounting.bjobs", "LSF's recent jobs, by bjobs -json"
             ),
         ),
-        reasons=f"{_HERE}.lsf.reasons",
-        cluster=f"{_HERE}.lsf.cluster",
+        reasons_module=f"{_PACKAGE}.lsf.reasons",
+        cluster=f"{_PACKAGE}.lsf.cluster",
         command="bhosts",
     ),
     Scheduler(
@@ -133,8 +135,8 @@ SCHEDULERS: tuple[Scheduler, ...] = (
     ),
     Scheduler(
         "others",
-        f"{_HERE}.others",
-        (SourceEntry("jsonl", f"{_HERE}.json_lines", "JSON lines from anything else"),),
+        f"{_PACKAGE}.others",
+        (SourceEntry("jsonl", f"{_PACKAGE}.json_lines", "JSON lines from anything else"),),
     ),
 )
 
@@ -144,48 +146,48 @@ SOURCES: Mapping[str, SourceEntry] = {
 CLUSTERS: Mapping[str, Scheduler] = {
     scheduler.name: scheduler for scheduler in SCHEDULERS if scheduler.cluster
 }
-"""Those whose clusters can be asked for their state."""
+"""The schedulers whose clusters can be queried."""
 
 
 @cache
-def nodes() -> Mapping[str, "NodeSide"]:
-    """The node side of each job manager, by name."""
+def job_managers() -> Mapping[str, "JobManager"]:
+    """All job managers, by name."""
     modules = (importlib.import_module(scheduler.node) for scheduler in SCHEDULERS)
-    return {side.manager: side for module in modules for side in module.NODES}
+    return {each.manager: each for module in modules for each in module.JOB_MANAGERS}
 
 
 @cache
-def node_side(manager: str) -> "NodeSide":
-    """The node side of one manager; for a site's own manager, only its layouts are known."""
-    from batchjob.schedulers.node import NodeSide
+def job_manager(manager: str) -> "JobManager":
+    """The job manager of this name; of a site's own manager, only the layouts are known."""
+    from batchjob.schedulers.node import JobManager
 
-    return nodes().get(manager) or NodeSide(manager)
+    return job_managers().get(manager) or JobManager(manager)
 
 
 @cache
 def layouts() -> tuple["Layout", ...]:
     """The built-in cgroup layouts of all managers."""
-    return tuple(row for side in nodes().values() for row in side.layouts)
+    return tuple(row for each in job_managers().values() for row in each.layouts)
 
 
-_BY_MARK: Mapping[str, Scheduler] = {
-    mark: scheduler for scheduler in SCHEDULERS for mark in scheduler.record_marks
+_BY_SOURCE: Mapping[str, Scheduler] = {
+    source: scheduler for scheduler in SCHEDULERS for source in scheduler.record_sources
 }
 
 
-def of_record(source: str) -> Scheduler | None:
+def find_by_source(source: str) -> Scheduler | None:
     """The scheduler of a job with this JobRecord.source."""
-    return _BY_MARK.get(source)
+    return _BY_SOURCE.get(source)
 
 
-def explained(source: str, reason: str) -> str:
+def explain_reason(source: str, reason: str) -> str:
     """A scheduler's reason in words; "" if there is none or it is not known.
 
     Records from elsewhere most often have Slurm's reasons, so its words are the default.
     """
-    scheduler = of_record(source)
-    module = (scheduler and scheduler.reasons) or SCHEDULERS[0].reasons
-    explain = cast(Callable[[str], str], importlib.import_module(module).explained)
+    scheduler = find_by_source(source)
+    module = (scheduler and scheduler.reasons_module) or SCHEDULERS[0].reasons_module
+    explain = cast(Callable[[str], str], importlib.import_module(module).explain)
     return explain(reason)
 
 
@@ -195,8 +197,12 @@ def detect(local: str) -> "DetectedCluster | None":
     `local` is the name of the machine's own cluster, which the scheduler's cluster must not have.
     """
     for scheduler in CLUSTERS.values():
-        found = scheduler.cluster_module().detect()
-        if found is not None:
-            same = found.cluster == local
-            return found._replace(cluster=f"{local}-{found.title.lower()}") if same else found
+        cluster = scheduler.load_cluster_module().detect()
+        if cluster is not None:
+            same_name = cluster.cluster == local
+            return (
+                cluster._replace(cluster=f"{local}-{cluster.title.lower()}")
+                if same_name
+                else cluster
+            )
     return None

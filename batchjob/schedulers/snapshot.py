@@ -9,14 +9,14 @@ from typing import NamedTuple, Protocol
 
 from batchjob.schedulers.accounting import (
     Batch,
-    Unfinished,
-    epoch_watermark,
-    missing,
-    own,
-    vanished,
+    UnfinishedJob,
+    check_vanished,
+    missing_jobids,
+    parse_epoch_watermark,
+    with_jobids_like,
 )
-from batchjob.schedulers.fields import FieldReader, RowError, quarantined
-from batchjob.schedulers.records import JobRecord, Quarantined, folded
+from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row
+from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
 _BATCH = 2000  # records per batch
 
@@ -38,14 +38,14 @@ class SnapshotJob(NamedTuple):
 
     jobid: str
     row: FieldReader
-    told: object  # kept if the job cannot be read
+    raw: object  # stored in the quarantine if the job cannot be parsed
 
 
 class SnapshotSource(ABC):
     """Reads all jobs in each cycle."""
 
     name: str
-    form: re.Pattern[str]  # matches the scheduler's job ids
+    jobid_pattern: re.Pattern[str]  # matches the scheduler's job ids
 
     def __init__(
         self, cluster: str, options: SnapshotOptions, clock: Callable[[], float] = time.time
@@ -56,57 +56,57 @@ class SnapshotSource(ABC):
         self._clock = clock
 
     @abstractmethod
-    def ask(self) -> Iterable[SnapshotJob]:
+    def query_jobs(self) -> Iterable[SnapshotJob]:
         """All jobs of the scheduler; raises SchedulerError."""
 
     @abstractmethod
     def records(
-        self, job: SnapshotJob, unfinished: Mapping[str, Unfinished], now: int
+        self, job: SnapshotJob, unfinished: Mapping[str, UnfinishedJob], now: int
     ) -> Iterable[JobRecord]:
-        """The runs of a job that are known from it; raises RowError."""
+        """Records of the runs of a job; raises RowError."""
 
     def watermark_at(self, since: int) -> str:
         """Everything is read, whatever the watermark."""
         return str(since)
 
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+    def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         """See AccountingSource."""
         now = int(self._clock())
-        unfinished = own(unfinished, self.form)
+        unfinished = with_jobids_like(unfinished, self.jobid_pattern)
         records: list[JobRecord] = []
-        bad: list[Quarantined] = []
-        for job in self.ask():
+        quarantine: list[QuarantinedRow] = []
+        for job in self.query_jobs():
             try:
                 records += self.records(job, unfinished, now)
             except RowError as error:
-                bad.append(quarantined(self.name, str(error), json.dumps(job.told)))
+                quarantine.append(quarantined_row(self.name, str(error), json.dumps(job.raw)))
                 continue
-            if job.row.complaints:
-                reason = "; ".join(job.row.complaints)
-                bad.append(quarantined(self.name, reason, json.dumps(job.told)))
-        gone = self._gone(records, watermark, unfinished, now)
+            if job.row.parse_errors:
+                reason = "; ".join(job.row.parse_errors)
+                quarantine.append(quarantined_row(self.name, reason, json.dumps(job.raw)))
+        gone = self._vanished_jobids(records, watermark, unfinished, now)
         for at in range(0, len(records), _BATCH):
-            yield Batch(folded(records[at : at + _BATCH]), (), watermark, now)
-        yield Batch((), tuple(bad), str(now), now, gone)
+            yield Batch(merge_by_key(records[at : at + _BATCH]), (), watermark, now)
+        yield Batch((), tuple(quarantine), str(now), now, gone)
 
-    def _gone(
+    def _vanished_jobids(
         self,
         records: Sequence[JobRecord],
         watermark: str,
-        unfinished: Mapping[str, Unfinished],
+        unfinished: Mapping[str, UnfinishedJob],
         now: int,
     ) -> tuple[str, ...]:
-        """Unfinished jobs that the scheduler knows no more; raises ShrunkenError.
+        """Ids of unfinished jobs that the scheduler no longer knows; raises ShrunkenError.
 
         If the last reading is longer ago than the scheduler keeps ended jobs, all unfinished jobs
         may be missing because they have ended.
         """
-        known = {(record.jobid, record.submit_time) for record in records}
-        forgotten = now - epoch_watermark(self.name, watermark) > self._history_seconds
-        return vanished(
+        listed = {(record.jobid, record.submit_time) for record in records}
+        history_exceeded = now - parse_epoch_watermark(self.name, watermark) > self._history_seconds
+        return check_vanished(
             self.name,
-            missing(unfinished, known),
+            missing_jobids(unfinished, listed),
             unfinished,
-            nothing_seen=not known,
-            trust=self._trust_missing or forgotten,
+            nothing_seen=not listed,
+            trust_missing=self._trust_missing or history_exceeded,
         )

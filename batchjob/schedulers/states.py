@@ -1,4 +1,4 @@
-"""Job states: one enum for all schedulers; each scheduler's `states` has its own words for them."""
+"""Job states: one enum for all schedulers; each scheduler's `states` maps its names to them."""
 
 from enum import StrEnum
 
@@ -27,6 +27,6 @@ class JobState(StrEnum):
     UNKNOWN = "UNKNOWN"  # a state that is in no table
 
     @property
-    def live(self) -> bool:
-        """Whether more is to come: the job waits, runs or is suspended."""
+    def is_live(self) -> bool:
+        """Whether the job has not ended: it waits, runs or is suspended."""
         return self in (JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED)

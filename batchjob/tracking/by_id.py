@@ -1,4 +1,4 @@
-"""Work that begins in one place of a program and ends in another: the two meet by its id.
+"""Work that begins in one place of a program and ends in another, identified by its id.
 
 batchjob.begin_work("order-17", "import", tool="loader")
 ...
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchjob.local_runs.record import Run
-from batchjob.tracking.outcome import WorkOutcome, outcome_of
+from batchjob.tracking.outcome import WorkOutcome, outcome_of_error
 from batchjob.tracking.tracker import track
 from batchjob.tracking.work import Work
 
@@ -19,7 +19,7 @@ _WORKS: dict[str, Work] = {}
 
 
 class UnknownWorkError(LookupError):
-    """No work of this id goes on in this process."""
+    """No work with this id is running in this process."""
 
 
 def begin_work(
@@ -33,7 +33,7 @@ def begin_work(
 ) -> Work:
     """Begin a piece of work, as `track` does, for code that cannot use `with`.
 
-    Raises ValueError for an empty id, and where work of this id goes on in this process already.
+    Raises ValueError for an empty id, and if work with this id is already running in this process.
     """
     if not id:
         raise ValueError("begin_work: expected an id")
@@ -55,18 +55,18 @@ def end_work(
     return_code: int | None = None,
     result: object = None,
 ) -> Run:
-    """End it; its record. Raises UnknownWorkError.
+    """End the work with this id, and return its record. Raises UnknownWorkError.
 
-    Without anything else it was a `success`; an exception says how it ended as in a `with`; a text
-    alone is an `error`. `status`: success, failed, error, timeout or cancelled.
-    Of a `result` the type is recorded.
+    Without further arguments it was a `success`; an exception decides how it ended as in a `with`;
+    a text is an `error`. `status`: success, failed, error, timeout or cancelled.
+    Only the type of `result` is recorded.
     """
     with _LOCK:
         work = _WORKS.pop(id, None)
     if work is None:
         raise UnknownWorkError(f"no work {id!r} was begun in this process, or it has ended")
     if isinstance(error, BaseException):
-        outcome = outcome_of(error)
+        outcome = outcome_of_error(error)
         text = outcome.error
     else:
         text = error or ""

@@ -1,4 +1,4 @@
-"""How a piece of work ended, told by the exception that it let through."""
+"""How a piece of work ended, derived from the exception it raised."""
 
 import sys
 import traceback
@@ -14,30 +14,30 @@ class WorkOutcome(NamedTuple):
     result_type: str = ""  # type of the return value
 
 
-def returned(result: object) -> WorkOutcome:
-    """How work ended that returned this, of which only the type is recorded."""
+def outcome_of_result(result: object) -> WorkOutcome:
+    """The outcome of work that returned this; only the type is recorded."""
     return WorkOutcome("success", result_type="" if result is None else type(result).__qualname__)
 
 
-def outcome_of(error: BaseException | None) -> WorkOutcome:
-    """How work ended that let this exception through."""
+def outcome_of_error(error: BaseException | None) -> WorkOutcome:
+    """The outcome of work that raised this exception; None: it raised none."""
     if error is None:
         return WorkOutcome("success")
     text = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return WorkOutcome("failed" if code else "success", text if code else "", code)
-    if isinstance(error, _classes("subprocess", "CalledProcessError")):
+    if isinstance(error, _imported_exceptions("subprocess", "CalledProcessError")):
         return WorkOutcome("failed", text, getattr(error, "returncode", None))
-    if isinstance(error, (TimeoutError, *_classes("subprocess", "TimeoutExpired"))):
+    if isinstance(error, (TimeoutError, *_imported_exceptions("subprocess", "TimeoutExpired"))):
         return WorkOutcome("timeout", text)
     if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
         return WorkOutcome("cancelled", text)
-    gone = isinstance(error, _classes("asyncio", "CancelledError"))
-    return WorkOutcome("cancelled" if gone else "error", text)
+    cancelled = isinstance(error, _imported_exceptions("asyncio", "CancelledError"))
+    return WorkOutcome("cancelled" if cancelled else "error", text)
 
 
-def _classes(module: str, name: str) -> tuple[type[BaseException], ...]:
-    """An exception of a module that was not imported cannot have been raised."""
-    found = getattr(sys.modules.get(module), name, None)
-    return () if found is None else (found,)
+def _imported_exceptions(module: str, name: str) -> tuple[type[BaseException], ...]:
+    """The class, if its module was imported; otherwise it cannot have been raised."""
+    exception = getattr(sys.modules.get(module), name, None)
+    return () if exception is None else (exception,)

@@ -1,10 +1,10 @@
-"""What this process uses while pieces of work run in it, one inside another or side by side.
+"""Measures what this process uses while pieces of work run in it, nested or concurrently.
 
-CPU time of a piece of work is the whole process's and its ended children's as long as no other
-piece runs beside it; else it is that of its own thread, the only part that is surely its own, and
-unknown where others take turns in that thread (tasks, greenlets).
+The CPU time of a piece of work is that of the whole process and its ended children as long as no
+other piece runs concurrently; else that of its own thread, or unknown if pieces are interleaved in
+that thread (tasks, greenlets).
 Peak memory is the process's: the kernel keeps it (VmHWM) and lets us reset it (`5` into
-/proc/self/clear_refs, proc(5)); each piece remembers the highest of its time.
+/proc/self/clear_refs, proc(5)); each piece keeps the maximum while it ran.
 """
 
 import contextlib
@@ -26,77 +26,87 @@ class ResourceUse(NamedTuple):
     peak_memory_bytes: int | None
 
 
-class _Cpu(NamedTuple):
+class _CpuTime(NamedTuple):
     user: float
     system: float
 
-    def since(self, before: "_Cpu") -> "_Cpu":
-        return _Cpu(max(0.0, self.user - before.user), max(0.0, self.system - before.system))
+    def since(self, before: "_CpuTime") -> "_CpuTime":
+        return _CpuTime(max(0.0, self.user - before.user), max(0.0, self.system - before.system))
 
 
 @dataclass
-class Piece:
-    """A piece of work that is being done."""
+class UsageMeasurement:
+    """The measurement of a piece of work that is running."""
 
     pid: int
-    flow: tuple[int, int]
+    context: tuple[int, int]  # the thread and task that runs it
     thread: int  # the kernel's thread id
-    process: _Cpu
-    own: _Cpu
-    child_peak: int
-    peak: int | None = None
-    beside: bool = False  # another piece ran at the same time in another thread or task
-    mingled: bool = False  # another piece also ran interleaved with it in the same thread
+    process_cpu_at_start: _CpuTime
+    thread_cpu_at_start: _CpuTime
+    children_peak_bytes: int
+    peak_bytes: int | None = None
+    concurrent: bool = False  # another piece ran at the same time in another thread or task
+    interleaved: bool = False  # another piece also ran interleaved with it in the same thread
 
 
-class OwnUsage:
-    """Of one process; thread-safe."""
+class ProcessUsage:
+    """Measures the pieces of work of one process; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pieces: list[Piece] = []
+        self._running: list[UsageMeasurement] = []
 
-    def begin(self) -> Piece:
-        """A piece begins, in the calling thread or task."""
+    def begin(self) -> UsageMeasurement:
+        """Start to measure a piece of work in the calling thread or task."""
         thread = threading.get_native_id()
-        piece = Piece(os.getpid(), _flow(), thread, _process_cpu(), _thread_cpu(), _children_peak())
+        measurement = UsageMeasurement(
+            os.getpid(),
+            _current_context(),
+            thread,
+            _process_cpu(),
+            _thread_cpu(),
+            _children_peak_memory_bytes(),
+        )
         with self._lock:
             # After fork(), drop the pieces of the parent process.
-            self._pieces = [each for each in self._pieces if each.pid == piece.pid]
-            self._note_peak()
-            _forget_peak()
-            for other in self._pieces:
-                if other.flow != piece.flow:
-                    other.beside = piece.beside = True
-                    if other.thread == piece.thread:
-                        other.mingled = piece.mingled = True
-            self._pieces.append(piece)
-        return piece
+            self._running = [each for each in self._running if each.pid == measurement.pid]
+            self._update_peaks()
+            _reset_peak_memory()
+            for other in self._running:
+                if other.context != measurement.context:
+                    other.concurrent = measurement.concurrent = True
+                    if other.thread == measurement.thread:
+                        other.interleaved = measurement.interleaved = True
+            self._running.append(measurement)
+        return measurement
 
-    def end(self, piece: Piece, own: tuple[float, float] | None = None) -> ResourceUse:
-        """What the piece used. `own`: its CPU seconds, where the caller has measured them."""
+    def end(
+        self, measurement: UsageMeasurement, own_cpu: tuple[float, float] | None = None
+    ) -> ResourceUse:
+        """What the piece used. `own_cpu`: its CPU seconds, if the caller has measured them."""
         with self._lock:
-            self._note_peak()
-            if piece in self._pieces:
-                self._pieces.remove(piece)
-        cpu: _Cpu | None
-        if not piece.beside:
-            cpu = _process_cpu().since(piece.process)
-        elif own is not None:
-            cpu = _Cpu(*own)
+            self._update_peaks()
+            if measurement in self._running:
+                self._running.remove(measurement)
+        cpu: _CpuTime | None
+        if not measurement.concurrent:
+            cpu = _process_cpu().since(measurement.process_cpu_at_start)
+        elif own_cpu is not None:
+            cpu = _CpuTime(*own_cpu)
         else:
-            alone = piece.thread == threading.get_native_id() and not piece.mingled
-            cpu = _thread_cpu().since(piece.own) if alone else None
-        peak = piece.peak
-        if not piece.beside and _children_peak() > piece.child_peak:
-            peak = max(peak or 0, _children_peak())
-        return ResourceUse(cpu and cpu.user, cpu and cpu.system, peak)
+            alone = measurement.thread == threading.get_native_id() and not measurement.interleaved
+            cpu = _thread_cpu().since(measurement.thread_cpu_at_start) if alone else None
+        peak_bytes = measurement.peak_bytes
+        children_peak_bytes = _children_peak_memory_bytes()
+        if not measurement.concurrent and children_peak_bytes > measurement.children_peak_bytes:
+            peak_bytes = max(peak_bytes or 0, children_peak_bytes)
+        return ResourceUse(cpu and cpu.user, cpu and cpu.system, peak_bytes)
 
-    def _note_peak(self) -> None:
-        peak = _peak()
-        for piece in self._pieces:
-            if peak is not None:
-                piece.peak = max(peak, piece.peak or 0)
+    def _update_peaks(self) -> None:
+        peak_bytes = _read_peak_memory_bytes()
+        for measurement in self._running:
+            if peak_bytes is not None:
+                measurement.peak_bytes = max(peak_bytes, measurement.peak_bytes or 0)
 
 
 def thread_cpu() -> tuple[float, float]:
@@ -104,8 +114,8 @@ def thread_cpu() -> tuple[float, float]:
     return _thread_cpu()
 
 
-def _flow() -> tuple[int, int]:
-    """Which thread (or greenlet), and which task of asyncio, does what comes next."""
+def _current_context() -> tuple[int, int]:
+    """The thread (or greenlet) and the asyncio task that is running."""
     asyncio = sys.modules.get("asyncio")  # not imported: there are no tasks
     try:
         task = None if asyncio is None else asyncio.current_task()
@@ -114,21 +124,21 @@ def _flow() -> tuple[int, int]:
     return threading.get_ident(), 0 if task is None else id(task)
 
 
-def _thread_cpu() -> _Cpu:
+def _thread_cpu() -> _CpuTime:
     used = resource.getrusage(resource.RUSAGE_THREAD)
-    return _Cpu(used.ru_utime, used.ru_stime)
+    return _CpuTime(used.ru_utime, used.ru_stime)
 
 
-def _process_cpu() -> _Cpu:
+def _process_cpu() -> _CpuTime:
     parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return _Cpu(sum(part.ru_utime for part in parts), sum(part.ru_stime for part in parts))
+    return _CpuTime(sum(part.ru_utime for part in parts), sum(part.ru_stime for part in parts))
 
 
-def _children_peak() -> int:
+def _children_peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _KIB
 
 
-def _peak() -> int | None:
+def _read_peak_memory_bytes() -> int | None:
     try:
         with open("/proc/self/status", "rb") as file:
             for line in file:
@@ -139,6 +149,6 @@ def _peak() -> int | None:
     return None
 
 
-def _forget_peak() -> None:
+def _reset_peak_memory() -> None:
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "wb") as file:
         file.write(b"5")

@@ -1,4 +1,4 @@
-"""Follow a piece of work of a program, and put it on record beside the other jobs.
+"""Track a piece of work in a program, and record it as a job.
 
     from batchjob import track
 
@@ -10,8 +10,8 @@
     @track(tool="blast", parameters={"database": "nt"})
     async def search(sequence): ...
 
-It never changes what the work does: exceptions go through, and what cannot be recorded is said
-once, as a warning, and not raised.
+Tracking never changes what the work does: exceptions propagate, and a failure to record is logged
+as a warning and not raised.
 """
 
 import functools
@@ -21,16 +21,16 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from batchjob.tracking.outcome import outcome_of, returned
+from batchjob.tracking.outcome import outcome_of_error, outcome_of_result
 from batchjob.tracking.process_usage import thread_cpu
-from batchjob.tracking.work import Work, first_record
+from batchjob.tracking.work import Work, initial_record
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Tracker:
-    """What track() gives: `with`, `async with`, or a decorator. Each use is a job of its own."""
+    """For `with`, `async with`, or as a decorator. Each use is a job of its own."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Tracker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End; an exception goes on its way."""
-        self._leave(error)
+        """End; an exception propagates."""
+        self._exit(error)
 
     async def __aenter__(self) -> Work:
         """Begin."""
@@ -72,11 +72,11 @@ class Tracker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End; an exception goes on its way."""
-        self._leave(error)
+        """End; an exception propagates."""
+        self._exit(error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Follow each call of a function. Raises TypeError for generator functions."""
+        """Track each call of a function. Raises TypeError for generator functions."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"track: {function.__qualname__} is a generator function, whose calls return "
@@ -84,23 +84,23 @@ class Tracker:
             )
         name = self._name or getattr(function, "__qualname__", "")
         if inspect.iscoroutinefunction(function):
-            return cast("Callable[P, R]", self._follow_coroutine(function, name))
+            return cast("Callable[P, R]", self._track_coroutine(function, name))
 
         @functools.wraps(function)
-        def followed(*args: P.args, **kwargs: P.kwargs) -> R:
+        def tracked(*args: P.args, **kwargs: P.kwargs) -> R:
             work = self._begin(name)
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:
-                work.end(outcome_of(error))
+                work.end(outcome_of_error(error))
                 raise
-            work.end(returned(result))
+            work.end(outcome_of_result(result))
             return result
 
-        return followed
+        return tracked
 
     def begin(self) -> Work:
-        """Begin without `with`; who begins it has to call `end` of what this returns."""
+        """Begin without `with`; the caller must call `end` of the returned work."""
         return self._begin(self._name)
 
     def _enter(self) -> Work:
@@ -109,30 +109,30 @@ class Tracker:
         self._work = self._begin(self._name)
         return self._work
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _exit(self, error: BaseException | None) -> None:
         work, self._work = self._work, None
         assert work is not None
-        work.end(outcome_of(error))
+        work.end(outcome_of_error(error))
 
-    def _follow_coroutine(self, function: Callable[..., Any], name: str) -> Any:
+    def _track_coroutine(self, function: Callable[..., Any], name: str) -> Any:
         @functools.wraps(function)
-        async def followed(*args: Any, **kwargs: Any) -> Any:
+        async def tracked(*args: Any, **kwargs: Any) -> Any:
             work = self._begin(name)
-            used = [0.0, 0.0]
+            cpu_seconds = [0.0, 0.0]
             try:
-                result = await _in_steps(function(*args, **kwargs), used)
+                result = await _await_measuring_cpu(function(*args, **kwargs), cpu_seconds)
             except BaseException as error:
-                work.end(outcome_of(error), (used[0], used[1]))
+                work.end(outcome_of_error(error), (cpu_seconds[0], cpu_seconds[1]))
                 raise
-            work.end(returned(result), (used[0], used[1]))
+            work.end(outcome_of_result(result), (cpu_seconds[0], cpu_seconds[1]))
             return result
 
-        return followed
+        return tracked
 
     def _begin(self, name: str) -> Work:
-        first = first_record(name, self._tool, self._parameters, "track")
-        own = first._replace(record_id=self._id, workflow=self._workflow)
-        return Work(own, self._data)
+        initial = initial_record(name, self._tool, self._parameters, "track")
+        run = initial._replace(record_id=self._id, workflow=self._workflow)
+        return Work(run, self._data)
 
 
 @overload
@@ -160,14 +160,14 @@ def track(
     workflow: str = "",
     data: str = "",
 ) -> Any:
-    """Follow a piece of work: `with track("name"):`, `@track` or `@track("name", tool="blast")`.
+    """Track a piece of work: `with track("name"):`, `@track` or `@track("name", tool="blast")`.
 
-    Recorded are its duration (seconds), CPU time (seconds, of the process and its children as long
-    as nothing else is followed beside it, else of its own thread or task), the process's peak
+    Its record has its duration (seconds), CPU time (seconds, of the process and its children unless
+    other tracked work runs at the same time, else of its own thread or task), the process's peak
     memory (bytes) meanwhile, and how it ended: `success`; `failed` (fail() was called, SystemExit,
     subprocess.CalledProcessError); `timeout` (TimeoutError, subprocess.TimeoutExpired);
     `cancelled`; `error` for other exceptions, with their text. `parameters` are written as JSON.
-    Of what a function returns, or set_result() is given, the type is recorded.
+    Of a return value, or the argument of set_result(), only the type is recorded.
     `id` is your own name for this piece of work, `workflow` one for several that belong together.
     `data` is the data directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob).
     """
@@ -177,22 +177,24 @@ def track(
 
 
 @types.coroutine
-def _in_steps(coroutine: Coroutine[Any, Any, R], used: list[float]) -> Generator[Any, Any, R]:
+def _await_measuring_cpu(
+    coroutine: Coroutine[Any, Any, R], cpu_seconds: list[float]
+) -> Generator[Any, Any, R]:
     """Await, and add up the CPU seconds of the thread while it is this coroutine's turn."""
     step: Callable[[Any], Any] = coroutine.send
-    given: Any = None
+    sent: Any = None
     while True:
         before = thread_cpu()
         try:
-            waits_for = step(given)
+            awaited = step(sent)
         except StopIteration as end:
-            returned: R = end.value
-            return returned
+            result: R = end.value
+            return result
         finally:
             after = thread_cpu()
-            used[0] += after[0] - before[0]
-            used[1] += after[1] - before[1]
+            cpu_seconds[0] += after[0] - before[0]
+            cpu_seconds[1] += after[1] - before[1]
         try:
-            given, step = (yield waits_for), coroutine.send
+            sent, step = (yield awaited), coroutine.send
         except BaseException as error:  # forward every exception to the coroutine
-            given, step = error, coroutine.throw
+            sent, step = error, coroutine.throw

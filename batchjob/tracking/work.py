@@ -1,4 +1,4 @@
-"""A piece of work inside a program: its record, begun and ended."""
+"""A piece of work inside a program, and its record."""
 
 import json
 import logging
@@ -11,20 +11,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchjob.local_runs.directory import RUNS, NoDataDirectory, data_directory, prepare
-from batchjob.local_runs.record import Run, SupervisorProcess, now, this_process, write
+from batchjob.local_runs.directory import RUNS, NoDataDirectory, create_directory, data_directory
+from batchjob.local_runs.record import Run, SupervisorProcess, current_process, now, write
 from batchjob.local_runs.retention import RunRetention, sweep_daily
 from batchjob.runtime.formatting import size
 from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
-from batchjob.tracking.outcome import WorkOutcome, returned
-from batchjob.tracking.process_usage import OwnUsage
+from batchjob.tracking.outcome import WorkOutcome, outcome_of_result
+from batchjob.tracking.process_usage import ProcessUsage
 
 log = logging.getLogger("batchjob.track")
 
-_USAGE = OwnUsage()  # per process, because CPU time and memory are counted per process
-_LONGEST = 10_000  # maximum characters of an error message and of the parameters
-_SHORT = 200  # maximum characters of one value, if the parameters are too long together
+_USAGE = ProcessUsage()  # per process, because CPU time and memory are counted per process
+_MAX_TEXT_CHARACTERS = 10_000  # maximum characters of an error message and of the parameters
+_MAX_VALUE_CHARACTERS = (
+    200  # maximum characters of one value, if the parameters are too long together
+)
 
 _STATES = {
     "success": JobState.COMPLETED,
@@ -34,24 +36,24 @@ _STATES = {
     "cancelled": JobState.CANCELLED,
     "retry": JobState.REQUEUED,
 }
-_LEVELS = {
+_LOG_LEVELS = {
     "success": logging.INFO, "cancelled": logging.INFO, "retry": logging.WARNING,
     "timeout": logging.WARNING, "failed": logging.ERROR, "error": logging.ERROR,
 }  # fmt: skip
 
 
 class Work:
-    """A piece of work that is being done; `jobid` is its id in all lists."""
+    """A piece of work that is running; `jobid` is its id in all lists."""
 
-    def __init__(self, first: Run, data: str) -> None:
-        self.run = first
-        self._data = _directory(data, first)
-        self._said: WorkOutcome | None = None
+    def __init__(self, run: Run, data: str) -> None:
+        self.run = run
+        self._data = _find_directory(data, run)
+        self._declared_outcome: WorkOutcome | None = None
         self._result_type = ""
-        self._begun = time.monotonic()
-        _record(first, self._data)
-        log.info("%s: started", _called(first), extra={"jobid": first.jobid})
-        self._piece = _USAGE.begin()
+        self._started_at = time.monotonic()
+        _write_record(run, self._data)
+        log.info("%s: started", _display_name(run), extra={"jobid": run.jobid})
+        self._measurement = _USAGE.begin()
 
     @property
     def jobid(self) -> str:
@@ -59,38 +61,38 @@ class Work:
         return self.run.jobid
 
     def fail(self, error: str = "", return_code: int | None = None) -> None:
-        """Say that the work failed, though no exception tells."""
-        self._said = WorkOutcome("failed", error, return_code)
+        """Declare that the work failed, where no exception shows it."""
+        self._declared_outcome = WorkOutcome("failed", error, return_code)
 
     def time_out(self, error: str = "") -> None:
-        """Say that the work took too long."""
-        self._said = WorkOutcome("timeout", error)
+        """Declare that the work took too long."""
+        self._declared_outcome = WorkOutcome("timeout", error)
 
     def set_result(self, result: object) -> None:
-        """Say that the work has a result, where no function returns it; its type is recorded."""
-        self._result_type = returned(result).result_type
+        """Declare a result that no function returns; only its type is recorded."""
+        self._result_type = outcome_of_result(result).result_type
 
     def end(self, outcome: WorkOutcome, own_cpu: tuple[float, float] | None = None) -> Run:
-        """Put the end on record and into the log. What fail() or time_out() said comes first."""
-        if self._said is not None and outcome.status == "success":
-            outcome = self._said
+        """Record and log the end; fail() and time_out() take precedence over a success."""
+        if self._declared_outcome is not None and outcome.status == "success":
+            outcome = self._declared_outcome
         outcome = outcome._replace(result_type=outcome.result_type or self._result_type)
-        used = _USAGE.end(self._piece, own_cpu)
+        used = _USAGE.end(self._measurement, own_cpu)
         run = self.run._replace(
-            user_cpu_seconds=_rounded(used.user_cpu_seconds),
-            system_cpu_seconds=_rounded(used.system_cpu_seconds),
+            user_cpu_seconds=_round_seconds(used.user_cpu_seconds),
+            system_cpu_seconds=_round_seconds(used.system_cpu_seconds),
             peak_memory_bytes=used.peak_memory_bytes,
         )
-        self.run = put_on_record(run, outcome, self._data, time.monotonic() - self._begun)
+        self.run = record_end(run, outcome, self._data, time.monotonic() - self._started_at)
         return self.run
 
-    def leave(self) -> None:
-        """Follow it no longer: its end is on record already."""
-        _USAGE.end(self._piece)
+    def stop_tracking(self) -> None:
+        """Stop measuring; another process has already recorded the end."""
+        _USAGE.end(self._measurement)
 
 
-def put_on_record(run: Run, outcome: WorkOutcome, data: Path | None, wall_seconds: float) -> Run:
-    """Put the end of a piece of work on record, if there is a data directory, and into the log."""
+def record_end(run: Run, outcome: WorkOutcome, data: Path | None, wall_seconds: float) -> Run:
+    """Record the end of a piece of work, if there is a data directory, and log it."""
     code = outcome.return_code
     ended = run._replace(
         state=_STATES[outcome.status],
@@ -99,95 +101,99 @@ def put_on_record(run: Run, outcome: WorkOutcome, data: Path | None, wall_second
         wall_seconds=round(wall_seconds, 6),
         exit_code=code if code is None or code >= 0 else None,
         exit_signal=-code if code is not None and code < 0 else None,
-        error=outcome.error[:_LONGEST],
-        result_type=outcome.result_type[:_SHORT],
+        error=outcome.error[:_MAX_TEXT_CHARACTERS],
+        result_type=outcome.result_type[:_MAX_VALUE_CHARACTERS],
     )
-    _record(ended, data)
-    _say(ended)
+    _write_record(ended, data)
+    _log_end(ended)
     if data is not None:
         sweep_daily(data, RunRetention())
     return ended
 
 
-def _directory(given: str, run: Run) -> Path | None:
+def _find_directory(given: str, run: Run) -> Path | None:
     try:
         return data_directory(given)
     except NoDataDirectory as error:
-        _not_recorded(run, error.filename, error)
+        _warn_not_recorded(run, error.filename, error)
         return None
 
 
-def _record(run: Run, data: Path | None) -> None:
+def _write_record(run: Run, data: Path | None) -> None:
     if data is None:
         return
     try:
-        write(prepare(data, RUNS), run, durable=False)
+        write(create_directory(data, RUNS), run, durable=False)
     except OSError as error:
-        _not_recorded(run, error.filename or data, error)
+        _warn_not_recorded(run, error.filename or data, error)
 
 
-def _not_recorded(run: Run, where: object, error: OSError) -> None:
+def _warn_not_recorded(run: Run, where: object, error: OSError) -> None:
     log.warning("%s is not recorded: %s: %s", run.name or "work", where, error.strerror)
 
 
-def first_record(name: str, tool: str, parameters: Mapping[str, Any] | None, by: str) -> Run:
+def initial_record(name: str, tool: str, parameters: Mapping[str, Any] | None, by: str) -> Run:
     """The record of a piece of work that begins now in this process."""
-    begun = now()
+    started_at = now()
     return Run(
         jobid=str(uuid.uuid4()),
         node=os.uname().nodename,
         user=login(),
         uid=os.geteuid(),
-        submit_time=begun,
-        start_time=begun,
+        submit_time=started_at,
+        start_time=started_at,
         state=JobState.RUNNING,
-        supervisor=_watcher(),
+        supervisor=_supervisor(),
         name=name,
-        submit_line=shlex.join(sys.orig_argv)[:_LONGEST],
+        submit_line=shlex.join(sys.orig_argv)[:_MAX_TEXT_CHARACTERS],
         work_dir=_work_dir(),
         by=by,
         tool=tool,
-        parameters=as_text(parameters or {}),
+        parameters=parameters_json(parameters or {}),
     )
 
 
-def as_text(parameters: Mapping[str, Any]) -> str:
-    """JSON of parameters; what JSON has no form for as Python writes it. "" for none."""
+def parameters_json(parameters: Mapping[str, Any]) -> str:
+    """The parameters as JSON, with repr() of values that JSON lacks; "" if there are none."""
     if not parameters:
         return ""
     try:
         text = json.dumps(dict(parameters), default=repr, ensure_ascii=False)
     except (TypeError, ValueError):  # keys that are not text, or circular references
         text = json.dumps({str(key): repr(value) for key, value in parameters.items()})
-    if len(text) <= _LONGEST:
+    if len(text) <= _MAX_TEXT_CHARACTERS:
         return text
-    short = {str(key): repr(value)[:_SHORT] for key, value in parameters.items()}
+    short = {str(key): repr(value)[:_MAX_VALUE_CHARACTERS] for key, value in parameters.items()}
     text = json.dumps(short, ensure_ascii=False)
-    return text if len(text) <= _LONGEST else json.dumps({"parameters": f"{len(parameters)}"})
+    return (
+        text
+        if len(text) <= _MAX_TEXT_CHARACTERS
+        else json.dumps({"parameters": f"{len(parameters)}"})
+    )
 
 
-def _say(run: Run) -> None:
-    message = f"{_called(run)}: {run.status} after {run.wall_seconds or 0.0:.3f} s"
+def _log_end(run: Run) -> None:
+    message = f"{_display_name(run)}: {run.status} after {run.wall_seconds or 0.0:.3f} s"
     if run.user_cpu_seconds is not None and run.system_cpu_seconds is not None:
         message += f", CPU {run.user_cpu_seconds:.3f} s user {run.system_cpu_seconds:.3f} s system"
     if run.peak_memory_bytes is not None:
         message += f", peak memory {size(run.peak_memory_bytes)}"
     if run.error:
         message += f": {run.error}"
-    log.log(_LEVELS[run.state_word], "%s", message, extra={"jobid": run.jobid})
+    log.log(_LOG_LEVELS[run.state_word], "%s", message, extra={"jobid": run.jobid})
 
 
-def _called(run: Run) -> str:
+def _display_name(run: Run) -> str:
     return run.name or run.record_id or run.jobid
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round_seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
-def _watcher() -> SupervisorProcess:
+def _supervisor() -> SupervisorProcess:
     try:
-        return this_process()
+        return current_process()
     except OSError:  # without /proc nobody can tell whether this process is alive
         return SupervisorProcess(os.getpid(), 0, "")
 

@@ -1,4 +1,4 @@
-"""What a server has answered: its rows and documents, or the error that it stands for.
+"""Parses answers of a server: rows, a document, or the error for its status.
 
 Anything else at the address, such as a proxy's log-in page, is reported in one line.
 """
@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from batchjob_cli.client.problems import UnreachableError, of_answer
+from batchjob_cli.client.problems import UnreachableError, error_of_status
 
-_SHOWN = 60  # maximum characters of a body in an error message
+_QUOTED_CHARACTERS = 60  # maximum characters of a body in an error message
 
 
 class ApiReply(NamedTuple):
@@ -22,58 +22,58 @@ class ApiReply(NamedTuple):
     next: str  # target of the Link header with rel=next, or ""
 
 
-def next_page(link: str) -> str:
+def next_page_link(link: str) -> str:
     """The target of a header Link (RFC 8288) with rel=next, as our server writes it; or ""."""
     found = re.search(r'<([^<>]*)>; *rel="?next"?', link)
     return found[1] if found else ""
 
 
-def good(answer: ApiReply) -> ApiReply:
-    """The answer, if it is one; raises the SettingsError that its status stands for."""
+def require_success(answer: ApiReply) -> ApiReply:
+    """The answer, if it is a success; raises the SettingsError for its status."""
     if 200 <= answer.status < 300:
         return answer
-    raise of_answer(answer.status, _said(answer))
+    raise error_of_status(answer.status, _problem_detail(answer))
 
 
-def rows_in(answer: ApiReply, keys: Collection[str] = ()) -> list[dict[str, Any]]:
+def parse_rows(answer: ApiReply, keys: Collection[str] = ()) -> list[dict[str, Any]]:
     """The rows of a list, which have at least these keys; raises SettingsError."""
-    rows = _decoded(answer)
-    if isinstance(rows, list) and all(_has(row, keys) for row in rows):
+    rows = _parse_body(answer)
+    if isinstance(rows, list) and all(_has_keys(row, keys) for row in rows):
         return rows
-    raise not_ours(beginning(answer.body))
+    raise foreign_answer_error(quote_beginning(answer.body))
 
 
-def document_in(answer: ApiReply, *keys: str) -> dict[str, Any]:
+def parse_document(answer: ApiReply, *keys: str) -> dict[str, Any]:
     """The one document, which has at least these keys; raises SettingsError."""
-    document: dict[str, Any] = _decoded(answer)
-    if _has(document, keys):
+    document: dict[str, Any] = _parse_body(answer)
+    if _has_keys(document, keys):
         return document
-    raise not_ours(beginning(answer.body))
+    raise foreign_answer_error(quote_beginning(answer.body))
 
 
-def not_ours(found: str) -> UnreachableError:
-    """The complaint about an answer that no server of batchjob gives."""
+def foreign_answer_error(found: str) -> UnreachableError:
+    """The error for an answer that is not from a server of batchjob."""
     return UnreachableError(f"expected an answer of batchjob_stats_server, found {found}")
 
 
-def beginning(body: bytes) -> str:
-    """The first words of an answer, quoted."""
-    return repr(" ".join(body[:_SHOWN].decode("utf-8", "replace").split()))
+def quote_beginning(body: bytes) -> str:
+    """Quote the first characters of an answer."""
+    return repr(" ".join(body[:_QUOTED_CHARACTERS].decode("utf-8", "replace").split()))
 
 
-def _decoded(answer: ApiReply) -> Any:
-    body = good(answer).body
+def _parse_body(answer: ApiReply) -> Any:
+    body = require_success(answer).body
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise not_ours(beginning(body)) from None
+        raise foreign_answer_error(quote_beginning(body)) from None
 
 
-def _has(found: Any, keys: Collection[str]) -> bool:
+def _has_keys(found: Any, keys: Collection[str]) -> bool:
     return isinstance(found, dict) and found.keys() >= set(keys)
 
 
-def _said(answer: ApiReply) -> str:
+def _problem_detail(answer: ApiReply) -> str:
     """The detail of a problem (RFC 9457); else the meaning of the status."""
     try:
         problem = json.loads(answer.body)

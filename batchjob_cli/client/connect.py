@@ -1,4 +1,4 @@
-"""Chooses what answers a command: a server over HTTP, or this machine's database.
+"""Chooses the source of a command's data: a server over HTTP, or this machine's database.
 
 Both give the same answers: lists, reports and scripts are made by the same functions, here without
 the web server, whose libraries take longer to import than an answer to compute.
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
-from batchjob_cli.client.answer import ApiReply, rows_in
-from batchjob_cli.client.running_up import running_up
+from batchjob_cli.client.answer import ApiReply, parse_rows
+from batchjob_cli.client.running_up import find_running_up
 
 if TYPE_CHECKING:
     from batchjob_cli.client.remote import Server
@@ -25,7 +25,7 @@ CERT, KEY, CA = "BATCHJOB_CERT_FILE", "BATCHJOB_KEY_FILE", "BATCHJOB_CA_FILE"
 Parameters = Mapping[str, Any]
 
 
-Ask = Callable[[str, Parameters], ApiReply]
+QueryFunction = Callable[[str, Parameters], ApiReply]
 """Path below /api/v1, or the `next` link of a response, and parameters -> response."""
 
 
@@ -63,27 +63,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def job_pages(
-    given: argparse.Namespace, parameters: Parameters, most: int, keys: Sequence[str] = ()
+    given: argparse.Namespace, parameters: Parameters, limit: int, keys: Sequence[str] = ()
 ) -> Iterator[Sequence[Any]]:
     """Pages of jobs, at most `most` jobs in total; raises SettingsError.
 
     `keys`: the keys that are needed; a server sends no others, of which a job has over a hundred.
     """
-    ask = reachable_server(given)
-    if ask is not None:
+    query = reachable_server(given)
+    if query is not None:
         wanted = {"fields": ",".join(keys)} if keys else {}
-        yield from pages(ask, "jobs", {**parameters, **wanted}, most)
+        yield from read_pages(query, "jobs", {**parameters, **wanted}, limit)
         return
     data = data_directory(given.data)
     from batchjob_cli.client import quick_list
 
-    quick = quick_list.rows(data, parameters, most)
+    quick = quick_list.rows(data, parameters, limit)
     if quick is not None:
         yield quick
         return
     from batchjob_cli.client import local_jobs
 
-    yield from local_jobs.job_pages(data, parameters, most)
+    yield from local_jobs.job_pages(data, parameters, limit)
 
 
 def reachable_server(given: argparse.Namespace) -> "Server | None":
@@ -91,12 +91,12 @@ def reachable_server(given: argparse.Namespace) -> "Server | None":
 
     Raises SettingsError.
     """
-    return server(given) if given.server else _reachable_up(data_directory(given.data))
+    return named_server(given) if given.server else _running_up_server(data_directory(given.data))
 
 
-def _reachable_up(data: Path) -> "Server | None":
+def _running_up_server(data: Path) -> "Server | None":
     """The `batchjob up` of this data directory, if it is running; not over TLS."""
-    up = running_up(data)
+    up = find_running_up(data)
     if up is None or not up.token or not up.url.startswith("http://"):
         return None
     from batchjob_cli.client.remote import Server
@@ -104,15 +104,15 @@ def _reachable_up(data: Path) -> "Server | None":
     return Server(up.url, up.token)
 
 
-def server(given: argparse.Namespace) -> "Server":
+def named_server(given: argparse.Namespace) -> "Server":
     """The server given by the options; raises SettingsError."""
     from batchjob_cli.client.remote import Server
 
-    token = _token(given.token_file)
+    token = _read_token(given.token_file)
     return Server(given.server, token, given.ca_file, given.cert, given.key)
 
 
-def _token(path: str) -> str:
+def _read_token(path: str) -> str:
     if not path:
         return os.environ.get(TOKEN, "")
     try:
@@ -121,19 +121,21 @@ def _token(path: str) -> str:
         raise SettingsError(f"--token-file: {error}") from error
 
 
-def parser(name: str, description: str) -> Parser:
+def command_parser(name: str, description: str) -> Parser:
     """An argument parser with the options that select a server."""
-    made = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
-    add_arguments(made)
-    return made
+    parser = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
+    add_arguments(parser)
+    return parser
 
 
-def pages(ask: Ask, path: str, parameters: Parameters, most: int) -> Iterator[Sequence[Any]]:
+def read_pages(
+    query: QueryFunction, path: str, parameters: Parameters, limit: int
+) -> Iterator[Sequence[Any]]:
     """The rows of a list, page by page, until there are no more, or `most` have been read."""
     given, keys = parameters, [*filter(None, parameters.get("fields", "").split(","))]
-    while path and most > 0:
-        answer = ask(path, given)
-        rows = rows_in(answer, keys)[:most]
+    while path and limit > 0:
+        answer = query(path, given)
+        rows = parse_rows(answer, keys)[:limit]
         yield rows
-        most -= len(rows)
+        limit -= len(rows)
         path, given = answer.next, {}

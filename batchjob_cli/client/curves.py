@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 from batchjob.runtime.formatting import digits, share, size
-from batchjob.runtime.times import time_in_words
-from batchjob_cli.client.answer import rows_in
-from batchjob_cli.client.connect import Ask
+from batchjob.runtime.times import format_time
+from batchjob_cli.client.answer import parse_rows
+from batchjob_cli.client.connect import QueryFunction
 from batchjob_cli.client.table import TableColumn
 
 CURVES: Mapping[str, Sequence[str]] = {
@@ -25,27 +25,33 @@ CURVES: Mapping[str, Sequence[str]] = {
             "gpu_processes"),
     "energy": ("power", "emissions"),
 }  # fmt: skip
-"""The server's curves of each type of table; a question may name eight."""
+"""The server's curves for each type of table; a query may name eight."""
 
 # Averaged over several GPUs; all others are added up.
-_MEANS = frozenset({"gpu_utilization", "gpu_temperature"})
+_AVERAGED_CURVES = frozenset({"gpu_utilization", "gpu_temperature"})
 
 
 def rows(
-    ask: Ask, jobid: str, type: str, since: float | None = None, until: float | None = None
+    query: QueryFunction,
+    jobid: str,
+    type: str,
+    since: float | None = None,
+    until: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """One for each moment and node, oldest first: `time` (epoch seconds), `jobid`, `node`, and the
     mean of each curve up to then. Raises SettingsError.
     """  # fmt: skip
     window = {"since": since, "until": until}
-    part = {name: int(at) for name, at in window.items() if at is not None}
-    answer = ask(f"jobs/{quote(jobid, safe='')}/metrics", {"metric": CURVES[type], **part})
-    found: dict[tuple[int, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for point in rows_in(answer, ("time", "node", "metric", "mean")):
-        found[point["time"], point["node"]][point["metric"]].append(point["mean"])
-    for (time, node), curves in sorted(found.items()):
+    parameters = {name: int(at) for name, at in window.items() if at is not None}
+    answer = query(f"jobs/{quote(jobid, safe='')}/metrics", {"metric": CURVES[type], **parameters})
+    values_by_place: dict[tuple[int, str], dict[str, list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for point in parse_rows(answer, ("time", "node", "metric", "mean")):
+        values_by_place[point["time"], point["node"]][point["metric"]].append(point["mean"])
+    for (time, node), curves in sorted(values_by_place.items()):
         yield {"time": time / 1000, "jobid": jobid, "node": node} | {
-            name: sum(values) / (len(values) if name in _MEANS else 1)
+            name: sum(values) / (len(values) if name in _AVERAGED_CURVES else 1)
             for name, values in curves.items()
         }
 
@@ -53,27 +59,30 @@ def rows(
 def columns(type: str, zone: tzinfo | None) -> tuple[TableColumn, ...]:
     """The table of a type; times in a zone, None: local time."""
     return (
-        TableColumn("TIME", lambda row: time_in_words(row["time"], zone)),
+        TableColumn("TIME", lambda row: format_time(row["time"], zone)),
         TableColumn("NODE", lambda row: row["node"]),
         *(_column(name) for name in CURVES[type]),
     )
 
 
 def _column(name: str) -> TableColumn:
-    form = next((form for part, form in _FORMS.items() if name.startswith(part)), digits)
+    format_value = next(
+        (format_value for part, format_value in _FORMATTERS.items() if name.startswith(part)),
+        digits,
+    )
 
     def cell(row: Mapping[str, Any]) -> str:
-        return form(row[name]) if name in row else "-"
+        return format_value(row[name]) if name in row else "-"
 
     return TableColumn(name.replace("_", " ").upper(), cell, right=True)
 
 
-def _speed(value: float) -> str:
+def _format_speed(value: float) -> str:
     return f"{size(value)}/s"
 
 
-_FORMS: Mapping[str, Callable[[float], str]] = {
-    "memory": size, "swap": size, "gpu_memory": size, "file_": _speed, "io_reads": digits,
-    "io_writes": digits, "io_": _speed, "network": _speed, "gpu_utilization": share,
+_FORMATTERS: Mapping[str, Callable[[float], str]] = {
+    "memory": size, "swap": size, "gpu_memory": size, "file_": _format_speed, "io_reads": digits,
+    "io_writes": digits, "io_": _format_speed, "network": _format_speed, "gpu_utilization": share,
     "cpu_throttled": share, "pressure": share,
 }  # fmt: skip

@@ -9,22 +9,22 @@ from sqlalchemy.engine import Engine
 
 from batchjob_cli.client.problems import UnreachableError
 from batchjob_cli.up.records import record_runs
-from batchjob_stats_db.database.engine import DatabaseError, reader
+from batchjob_stats_db.database.engine import DatabaseError, reader_engine
 from batchjob_stats_db.database.revision import require_current
-from batchjob_stats_db.database.unusable import unusable
+from batchjob_stats_db.database.unusable import unusable_error
 
 
 @contextmanager
-def opened(data: Path) -> Iterator[Engine]:
+def open_database(data: Path) -> Iterator[Engine]:
     """The database with all runs of this machine, opened for reading; raises SettingsError."""
     try:
         url = record_runs(data)
-        engine = reader(url)
+        engine = reader_engine(url)
         try:
             require_current(engine)
             yield engine
         except sa.exc.DBAPIError as error:
-            raise unusable(url, error) from error
+            raise unusable_error(url, error) from error
         finally:
             engine.dispose()
     except DatabaseError as error:

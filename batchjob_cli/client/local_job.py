@@ -10,11 +10,11 @@ from sqlalchemy.engine import Engine, RowMapping
 
 from batchjob.local_runs.directory import SAMPLES
 from batchjob.runtime.settings import SettingsError
-from batchjob_cli.client.local_database import opened
+from batchjob_cli.client.local_database import open_database
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_stats_db.database import scripts as batch_scripts
 from batchjob_stats_db.database.access import EVERYTHING
-from batchjob_stats_db.queries.ids import AmbiguousIdError, written_as
+from batchjob_stats_db.queries.ids import AmbiguousIdError, find_jobs
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server import options
 from batchjob_stats_server.api.reports import report_of
@@ -22,7 +22,7 @@ from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.forms import FORMS
-from batchjob_stats_server.report.rules import AdviceRule, load
+from batchjob_stats_server.report.rules import AdviceRule, load_rules
 
 
 class LocalSources(NamedTuple):
@@ -37,37 +37,37 @@ class LocalSources(NamedTuple):
 
 def report(data: Path, jobid: str, cluster: str | None, form: str, zone: str) -> str:
     """The report of a job's latest run in the format of `--format`; raises SettingsError."""
-    with opened(data) as engine:
-        runs = _runs(engine, jobid, cluster)
+    with open_database(data) as engine:
+        runs = _find_runs(engine, jobid, cluster)
         if not runs:
             raise NotFoundError(f"there is no job {jobid} that you may see")
-        made = report_of(_sources(engine, data), EVERYTHING, runs[0])
+        job_report = report_of(_open_sources(engine, data), EVERYTHING, runs[0])
     if form == "json":
         from batchjob_stats_server.report.json_form import as_json
 
-        return as_json(made).decode()
+        return as_json(job_report).decode()
     _, write = FORMS[form]
-    return write(made, ZoneInfo(zone))
+    return write(job_report, ZoneInfo(zone))
 
 
 def scripts(data: Path, jobid: str, cluster: str | None) -> Sequence[RowMapping]:
     """`script` and `whole_bytes` of a job's runs, the latest first; raises SettingsError."""
-    with opened(data) as engine:
-        numbers = [run["id"] for run in _runs(engine, jobid, cluster)]
+    with open_database(data) as engine:
+        numbers = [run["id"] for run in _find_runs(engine, jobid, cluster)]
         with engine.connect() as db:
             return batch_scripts.of_jobs(db, EVERYTHING, numbers)
 
 
-def _runs(engine: Engine, jobid: str, cluster: str | None) -> Sequence[RowMapping]:
+def _find_runs(engine: Engine, jobid: str, cluster: str | None) -> Sequence[RowMapping]:
     with engine.connect() as db:
         try:
-            return written_as(db, EVERYTHING, jobid, cluster)
+            return find_jobs(db, EVERYTHING, jobid, cluster)
         except AmbiguousIdError as error:
             raise SettingsError(str(error)) from error
 
 
-def _sources(engine: Engine, data: Path) -> LocalSources:
+def _open_sources(engine: Engine, data: Path) -> LocalSources:
     url = engine.url.render_as_string(hide_password=False)
     settings = options.settings({"db.url": url, "samples.directory": str(data / SAMPLES)}, "")
     histories = TimeSeriesPool([SampleHistory(data / SAMPLES)])
-    return LocalSources(settings, engine, histories, load(UNITS))
+    return LocalSources(settings, engine, histories, load_rules(UNITS))

@@ -30,15 +30,15 @@ def exit_status(error: SettingsError) -> int:
     return USAGE
 
 
-def of_answer(status: int, text: str) -> SettingsError:
+def error_of_status(status: int, text: str) -> SettingsError:
     """The error for an HTTP status."""
     if status == 401:
         text = f"{text}; --token-file or $BATCHJOB_TOKEN gives one"
-    told = f"{text} (status {status})"
+    message = f"{text} (status {status})"
     if status in (300, 404, 410):  # 300: several jobs match
-        return NotFoundError(told)
+        return NotFoundError(message)
     if status in (401, 403, 409):
-        return RefusedError(told)
+        return RefusedError(message)
     if status == 429 or status >= 500:
-        return UnreachableError(told)
-    return SettingsError(told)
+        return UnreachableError(message)
+    return SettingsError(message)

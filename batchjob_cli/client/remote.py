@@ -10,23 +10,29 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from batchjob.runtime.http_client import FetchError, fetch, in_words, trust
+from batchjob.runtime.http_client import FetchError, describe_error, fetch, tls_context
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import http_url
 from batchjob.secret_files import SecretFileError, check_private_key
-from batchjob_cli.client.answer import ApiReply, document_in, good, next_page, not_ours
+from batchjob_cli.client.answer import (
+    ApiReply,
+    foreign_answer_error,
+    next_page_link,
+    parse_document,
+    require_success,
+)
 from batchjob_cli.client.connect import Parameters
 from batchjob_cli.client.problems import UnreachableError
 
 _TIMEOUT_SECONDS = 60.0
-_LONGEST_ANSWER = 256 << 20  # bytes
-_LONGEST_PROBLEM = 64 << 10
+_MAX_ANSWER_BYTES = 256 << 20  # bytes
+_MAX_PROBLEM_BYTES = 64 << 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class Server:
-    """Queries one server with one token; never another address that an answer names."""
+    """Queries one server with one token; never another address, even if an answer names one."""
 
     def __init__(
         self, url: str, token: str, ca_file: str = "", cert: str = "", key: str = "",
@@ -39,8 +45,8 @@ class Server:
         except ValueError as error:
             raise SettingsError(f"--server: {error}") from error
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._seconds = seconds
-        self._tls = _trust(ca_file, cert, key) if ca_file or cert else None
+        self._timeout_seconds = seconds
+        self._tls = _tls_context(ca_file, cert, key) if ca_file or cert else None
 
     def __call__(self, path: str, parameters: Parameters) -> ApiReply:
         """Raises UnreachableError if nothing answers."""
@@ -58,62 +64,71 @@ class Server:
             answer = fetch(
                 self._url(path, parameters), method=method, headers=headers,
                 body=None if body is None else json.dumps(body).encode(),
-                seconds=seconds or self._seconds, limit=_LONGEST_ANSWER, tls=self._tls,
+                seconds=seconds or self._timeout_seconds, limit=_MAX_ANSWER_BYTES, tls=self._tls,
             )  # fmt: skip
         except FetchError as error:
             raise UnreachableError(f"{self._base}: {error}") from error
-        self._check(answer.status, answer.headers, parameters)
-        return ApiReply(answer.status, answer.body, next_page(answer.headers.get("link", "")))
+        self._require_own_server(answer.status, answer.headers, parameters)
+        return ApiReply(answer.status, answer.body, next_page_link(answer.headers.get("link", "")))
 
-    def run_id(self, text: str) -> str | None:
+    def find_run_id(self, text: str) -> str | None:
         """The id of a run by its name or id prefix; None if there is no such run.
 
         Raises NotFoundError, which lists them, if there are several.
         """
         answer = self.request("GET", f"runs/{quote(text, safe='')}", {})
         if answer.status == HTTPStatus.MULTIPLE_CHOICES:
-            good(answer)
-        return str(document_in(answer, "id")["id"]) if answer.status == 200 else None
+            require_success(answer)
+        return str(parse_document(answer, "id")["id"]) if answer.status == 200 else None
 
     def stream(self, path: str, parameters: Parameters) -> Iterator[bytes]:
         """An answer as it arrives, until it ends. Raises SettingsError.
 
-        With `follow` it may be silent for as long as the job is.
+        With `follow`, nothing arrives while the job writes nothing.
         """
         url = urlsplit(self._url(path, parameters))
         assert url.hostname is not None
         connection = (
             http.client.HTTPSConnection(
-                url.hostname, url.port, timeout=self._seconds, context=self._tls or trust()
+                url.hostname,
+                url.port,
+                timeout=self._timeout_seconds,
+                context=self._tls or tls_context(),
             )
             if url.scheme == "https"
-            else http.client.HTTPConnection(url.hostname, url.port, timeout=self._seconds)
+            else http.client.HTTPConnection(url.hostname, url.port, timeout=self._timeout_seconds)
         )
         with contextlib.closing(connection):
             try:
                 connection.connect()
-                opened: socket.socket = connection.sock
+                connected_socket: socket.socket = connection.sock
                 connection.request("GET", f"{url.path}?{url.query}", headers=self._headers)
                 response = connection.getresponse()
                 if parameters.get("follow"):
-                    # A host that has died is found out by the kernel.
-                    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                    opened.settimeout(None)
-                self._check(response.status, response.headers, parameters)
+                    # The kernel detects a host that has died.
+                    connected_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    connected_socket.settimeout(None)
+                self._require_own_server(response.status, response.headers, parameters)
                 if response.status != 200:
-                    good(ApiReply(response.status, response.read(_LONGEST_PROBLEM), ""))
+                    require_success(
+                        ApiReply(response.status, response.read(_MAX_PROBLEM_BYTES), "")
+                    )
                 while text := response.read1(1 << 16):
                     yield text
             except (OSError, http.client.HTTPException) as error:
-                raise UnreachableError(f"{self._base}: {in_words(error)}") from error
+                raise UnreachableError(f"{self._base}: {describe_error(error)}") from error
 
-    def _check(self, status: int, headers: http.client.HTTPMessage, parameters: Parameters) -> None:
+    def _require_own_server(
+        self, status: int, headers: http.client.HTTPMessage, parameters: Parameters
+    ) -> None:
         """Raise UnreachableError for the answer of a proxy or another program."""
         if status in _REDIRECTS:
-            raise not_ours(f"a redirect to {headers.get('location', '')} at {self._base}")
+            raise foreign_answer_error(
+                f"a redirect to {headers.get('location', '')} at {self._base}"
+            )
         web_page = headers.get_content_type() == "text/html" and parameters.get("format") != "html"
         if status == HTTPStatus.OK and web_page:
-            raise not_ours(f"a web page at {self._base}")
+            raise foreign_answer_error(f"a web page at {self._base}")
 
     def _url(self, path: str, parameters: Parameters) -> str:
         url = urljoin(self._base, path)
@@ -123,9 +138,9 @@ class Server:
         return f"{url}?{urlencode(given, doseq=True)}" if given else url
 
 
-def _trust(ca_file: str, cert: str, key: str) -> ssl.SSLContext:
+def _tls_context(ca_file: str, cert: str, key: str) -> ssl.SSLContext:
     try:
-        context = trust(ca_file)
+        context = tls_context(ca_file)
     except OSError as error:  # an SSLError if it is not a certificate
         raise SettingsError(f"--ca-file: {ca_file}: {reason(error)}") from error
     if cert:

@@ -6,12 +6,12 @@ from typing import Any
 from urllib.parse import quote
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_cli.client.answer import document_in, good
-from batchjob_cli.client.connect import server
-from batchjob_cli.run.cpu_list import listed
+from batchjob_cli.client.answer import parse_document, require_success
+from batchjob_cli.client.connect import named_server
+from batchjob_cli.run.cpu_list import format_cpu_list
 
-_PATIENCE_SECONDS = 30.0  # in addition to a run's grace period
-_TIMED_OUT = 124
+_EXTRA_SECONDS = 30.0  # in addition to a run's grace period
+_TIMED_OUT_STATUS = 124
 
 
 def run_path(given: argparse.Namespace, part: str = "") -> str:
@@ -19,12 +19,12 @@ def run_path(given: argparse.Namespace, part: str = "") -> str:
     return f"runs/{quote(given.job, safe='')}{part}"
 
 
-def end(given: argparse.Namespace, verb: str, grace: float) -> int:
+def end_run(given: argparse.Namespace, verb: str, grace: float) -> int:
     """`stop` or `cancel`; raises SettingsError."""
     body = {"grace_seconds": grace} if verb == "stop" else None
-    seconds = grace + _PATIENCE_SECONDS
-    answer = server(given).request("POST", run_path(given, f"/{verb}"), {}, body, seconds)
-    run = document_in(answer, "id", "status", "end_time")
+    seconds = grace + _EXTRA_SECONDS
+    answer = named_server(given).request("POST", run_path(given, f"/{verb}"), {}, body, seconds)
+    run = parse_document(answer, "id", "status", "end_time")
     print(f"batchjob: run {run['id']}: {run['status']}")
     return 0 if run["end_time"] is not None else 1
 
@@ -32,11 +32,11 @@ def end(given: argparse.Namespace, verb: str, grace: float) -> int:
 def delete(given: argparse.Namespace) -> int:
     """Delete one run, or all that have ended; raises SettingsError."""
     if given.job is not None:
-        good(server(given).request("DELETE", run_path(given), {}))
+        require_success(named_server(given).request("DELETE", run_path(given), {}))
         print("batchjob: 1 deleted")
         return 0
-    answer = server(given).request("DELETE", "runs", {"ended": "true"})
-    counts = document_in(answer, "deleted", "skipped")
+    answer = named_server(given).request("DELETE", "runs", {"ended": "true"})
+    counts = parse_document(answer, "deleted", "skipped")
     print(f"batchjob: {counts['deleted']} deleted, {counts['skipped']} skipped")
     return 0
 
@@ -52,12 +52,12 @@ def logs(given: argparse.Namespace) -> int:
         "limit": given.limit,
         "follow": "true" if given.follow else None,
     }
-    return _copied(given, run_path(given, "/logs"), parameters)
+    return _copy_output(given, run_path(given, "/logs"), parameters)
 
 
-def _copied(given: argparse.Namespace, path: str, parameters: dict[str, Any]) -> int:
+def _copy_output(given: argparse.Namespace, path: str, parameters: dict[str, Any]) -> int:
     try:
-        for text in server(given).stream(path, parameters):
+        for text in named_server(given).stream(path, parameters):
             sys.stdout.buffer.write(text)
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
@@ -70,30 +70,30 @@ def start(given: argparse.Namespace, command: list[str]) -> int:
 
     Exit status as for a run of this machine. Raises SettingsError.
     """
-    asked = {
+    request = {
         "command": command,
         "name": given.name,
         "cpus": given.cpus,
-        "cpu_list": listed(given.cpu_list or frozenset()) or None,
+        "cpu_list": format_cpu_list(given.cpu_list or frozenset()) or None,
         "memory_bytes": given.memory,
         "io_bytes_per_second": given.io,
         "time_limit_seconds": given.time_limit,
         "start_time": None if given.at is None else str(int(given.at)),
         "best_effort": given.best_effort,
     }
-    asker = server(given)
-    answer = asker.request("POST", "runs", {}, asked, _PATIENCE_SECONDS * 3)
-    run = document_in(answer, "id", "state")
+    server = named_server(given)
+    answer = server.request("POST", "runs", {}, request, _EXTRA_SECONDS * 3)
+    run = parse_document(answer, "id", "state")
     if given.detach or run["state"] == "PENDING":
         print(run["id"])
         return 0
-    status = _copied(given, f"runs/{run['id']}/logs", {"follow": "true"})
+    status = _copy_output(given, f"runs/{run['id']}/logs", {"follow": "true"})
     if status:
         return status
-    answer = asker.request("GET", f"runs/{run['id']}", {})
-    run = document_in(answer, "id", "status", "state", "exit_signal", "exit_code")
+    answer = server.request("GET", f"runs/{run['id']}", {})
+    run = parse_document(answer, "id", "status", "state", "exit_signal", "exit_code")
     if not given.quiet:
         print(f"batchjob: run {run['id']}: {run['status']}", file=sys.stderr)
     if run["state"] == "TIMEOUT":
-        return _TIMED_OUT
+        return _TIMED_OUT_STATUS
     return 128 + run["exit_signal"] if run["exit_signal"] else int(run["exit_code"] or 0)

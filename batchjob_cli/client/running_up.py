@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.local_runs.record import alive, this_process
+from batchjob.local_runs.record import current_process, is_supervisor_alive
 
 TOKEN_FILE = "token"  # noqa: S105 (a file name)
 """Beside it, for its owner alone; new at each start."""
 
-_FILE = "up.json"
-_LONGEST = 4096
+_ANNOUNCEMENT_FILE = "up.json"
+_MAX_BYTES = 4096
 
 
 class RunningUp(NamedTuple):
@@ -25,14 +25,14 @@ class RunningUp(NamedTuple):
     token: str  # "" if it may not be read
 
 
-def running_up(data: Path) -> RunningUp | None:
-    """The one that serves this directory, if any; the file of a killed one does not count."""
+def find_running_up(data: Path) -> RunningUp | None:
+    """The `batchjob up` that serves this directory, if any; the file of a killed one is ignored."""
     try:
-        with (data / _FILE).open("rb") as file:
-            said = json.loads(file.read(_LONGEST))
-        if not alive(said):
+        with (data / _ANNOUNCEMENT_FILE).open("rb") as file:
+            document = json.loads(file.read(_MAX_BYTES))
+        if not is_supervisor_alive(document):
             return None
-        url, pid = str(said["url"]), int(said["supervisor"]["pid"])
+        url, pid = str(document["url"]), int(document["supervisor"]["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     try:
@@ -43,15 +43,15 @@ def running_up(data: Path) -> RunningUp | None:
 
 
 @contextlib.contextmanager
-def announced(data: Path, url: str) -> Iterator[None]:
+def announce(data: Path, url: str) -> Iterator[None]:
     """Announce that this process serves the directory at this address; raises OSError."""
-    said = json.dumps({"url": url, "supervisor": this_process()._asdict()})
-    with kept(data / _FILE, said):
+    document = json.dumps({"url": url, "supervisor": current_process()._asdict()})
+    with keep_file(data / _ANNOUNCEMENT_FILE, document):
         yield
 
 
 @contextlib.contextmanager
-def kept(path: Path, text: str) -> Iterator[None]:
+def keep_file(path: Path, text: str) -> Iterator[None]:
     """Keep a file of one line, readable for its owner alone, until the end; raises OSError."""
     # Created with mode 0600.
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)

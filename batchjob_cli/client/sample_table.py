@@ -7,11 +7,11 @@ from typing import NamedTuple
 from batchjob.quantities import energy, gpu, job
 from batchjob.quantities.quantity import Quantity
 from batchjob.runtime.formatting import size
-from batchjob.runtime.times import time_in_words
-from batchjob_stats_db.samples.rates import cpu_percent, rate, rates
+from batchjob.runtime.times import format_time
+from batchjob_stats_db.samples.rates import cpu_percent, rate, total_rate
 from batchjob_stats_db.samples.replay import SamplePair
 
-_TIME = 24
+_TIME_WIDTH = 24
 
 
 class MeasurementColumn(NamedTuple):
@@ -22,170 +22,181 @@ class MeasurementColumn(NamedTuple):
     text: Callable[[SamplePair], str | None]
 
 
-def _plain(digits: int, unit: str = "") -> Callable[[float | None], str | None]:
+def _number_formatter(digits: int, unit: str = "") -> Callable[[float | None], str | None]:
     return lambda number: None if number is None else f"{number:.{digits}f}{unit}"
 
 
-def _size(number: float | None) -> str | None:
+def _format_size(number: float | None) -> str | None:
     return None if number is None else size(number)
 
 
-def _speed(number: float | None) -> str | None:
+def _format_speed(number: float | None) -> str | None:
     return None if number is None else f"{size(number)}/s"
 
 
-_Told = Callable[[float | None], str | None]
+_Formatter = Callable[[float | None], str | None]
 
 
-def _value(heading: str, width: int, quantity: Quantity, told: _Told) -> MeasurementColumn:
-    return MeasurementColumn(heading, width, lambda step: told(step.sample.sum(quantity)))
+def _value_column(
+    heading: str, width: int, quantity: Quantity, format_value: _Formatter
+) -> MeasurementColumn:
+    return MeasurementColumn(heading, width, lambda pair: format_value(pair.sample.sum(quantity)))
 
 
-def _grown(heading: str, width: int, quantity: Quantity, told: _Told) -> MeasurementColumn:
-    return MeasurementColumn(heading, width, lambda step: told(rates(step, quantity)))
+def _rate_column(
+    heading: str, width: int, quantity: Quantity, format_value: _Formatter
+) -> MeasurementColumn:
+    return MeasurementColumn(heading, width, lambda pair: format_value(total_rate(pair, quantity)))
 
 
-def _percent(heading: str, quantity: Quantity) -> MeasurementColumn:
-    """Seconds per second."""
-    return MeasurementColumn(heading, 8, lambda step: _plain(1)(_times(rate(step, quantity), 100)))
+def _time_share_column(heading: str, quantity: Quantity) -> MeasurementColumn:
+    """A counter of seconds, as percent of the time."""
+    return MeasurementColumn(
+        heading, 8, lambda pair: _number_formatter(1)(_multiply(rate(pair, quantity), 100))
+    )
 
 
-def _times(number: float | None, factor: float) -> float | None:
+def _multiply(number: float | None, factor: float) -> float | None:
     return None if number is None else number * factor
 
 
 def _mean(quantity: Quantity) -> Callable[[SamplePair], str | None]:
-    def text(step: SamplePair) -> str | None:
-        values = step.sample.values.items()
+    def text(pair: SamplePair) -> str | None:
+        values = pair.sample.values.items()
         found = [value for key, value in values if key.quantity == quantity.name]
-        return _plain(0)(100 * sum(found) / len(found)) if found else None
+        return _number_formatter(0)(100 * sum(found) / len(found)) if found else None
 
     return text
 
 
-def _largest(quantity: Quantity, unit: str, per_unit: float) -> Callable[[SamplePair], str | None]:
-    def text(step: SamplePair) -> str | None:
-        values = step.sample.values.items()
+def _maximum(quantity: Quantity, unit: str, per_unit: float) -> Callable[[SamplePair], str | None]:
+    def text(pair: SamplePair) -> str | None:
+        values = pair.sample.values.items()
         found = [value for key, value in values if key.quantity == quantity.name]
         return f"{max(found) / per_unit:.0f}{unit}" if found else None
 
     return text
 
 
-def _part(heading: str, value: Quantity, limit: Quantity) -> MeasurementColumn:
+def _limit_share_column(heading: str, value: Quantity, limit: Quantity) -> MeasurementColumn:
     """A value in percent of its limit."""
 
-    def text(step: SamplePair) -> str | None:
-        used, most = step.sample.sum(value), step.sample.sum(limit)
-        return _plain(1)(100 * used / most) if used is not None and most else None
+    def text(pair: SamplePair) -> str | None:
+        used, most = pair.sample.sum(value), pair.sample.sum(limit)
+        return _number_formatter(1)(100 * used / most) if used is not None and most else None
 
     return MeasurementColumn(heading, 10, text)
 
 
-def _of_cpus(step: SamplePair) -> str | None:
-    busy, cpus = cpu_percent(step), step.sample.get(job.CPUS.name)
-    return _plain(1)(busy / cpus) if busy is not None and cpus else None
+def _format_percent_of_cpus(pair: SamplePair) -> str | None:
+    busy, cpus = cpu_percent(pair), pair.sample.get(job.CPUS.name)
+    return _number_formatter(1)(busy / cpus) if busy is not None and cpus else None
 
 
-_COUNT = _plain(0)
-_CPU = MeasurementColumn("CPU %", 8, lambda step: _plain(1)(cpu_percent(step)))
-_MEMORY = _value("MEMORY", 10, job.MEMORY_CURRENT, _size)
-_THREADS = _value("THREADS", 8, job.THREADS, _COUNT)
+_COUNT = _number_formatter(0)
+_CPU = MeasurementColumn("CPU %", 8, lambda pair: _number_formatter(1)(cpu_percent(pair)))
+_MEMORY = _value_column("MEMORY", 10, job.MEMORY_CURRENT, _format_size)
+_THREADS = _value_column("THREADS", 8, job.THREADS, _COUNT)
 _POWER = MeasurementColumn(
-    "POWER", 9, lambda step: _plain(1, " W")(rates(step, energy.ENERGY_JOULES))
+    "POWER", 9, lambda pair: _number_formatter(1, " W")(total_rate(pair, energy.ENERGY_JOULES))
 )
 _GPU = MeasurementColumn("GPU %", 6, _mean(gpu.JOB_GPU_UTILIZATION))
 _FILES = (
-    _grown("FILES READ", 12, job.PROCESS_IO_READ_BYTES, _speed),
-    _grown("WRITTEN", 12, job.PROCESS_IO_WRITTEN_BYTES, _speed),
+    _rate_column("FILES READ", 12, job.PROCESS_IO_READ_BYTES, _format_speed),
+    _rate_column("WRITTEN", 12, job.PROCESS_IO_WRITTEN_BYTES, _format_speed),
 )
 
 TYPES: Mapping[str, Sequence[MeasurementColumn]] = {
     "overview": (_CPU, _MEMORY, _THREADS, *_FILES, _GPU, _POWER),
     "cpu": (
         _CPU,
-        _percent("USER %", job.CPU_USER),
-        _percent("SYSTEM %", job.CPU_SYSTEM),
-        _percent("THROTTLED %", job.CPU_THROTTLED_SECONDS)._replace(width=12),
-        _percent("WAITING %", job.CPU_WAITING)._replace(width=10),
-        _value("CPUS", 5, job.CPUS, _plain(1)),
-        MeasurementColumn("% OF CPUS", 10, _of_cpus),
+        _time_share_column("USER %", job.CPU_USER),
+        _time_share_column("SYSTEM %", job.CPU_SYSTEM),
+        _time_share_column("THROTTLED %", job.CPU_THROTTLED_SECONDS)._replace(width=12),
+        _time_share_column("WAITING %", job.CPU_WAITING)._replace(width=10),
+        _value_column("CPUS", 5, job.CPUS, _number_formatter(1)),
+        MeasurementColumn("% OF CPUS", 10, _format_percent_of_cpus),
     ),
     "memory": (
         _MEMORY,
-        _value("PEAK", 10, job.MEMORY_PEAK, _size),
-        _value("LIMIT", 10, job.MEMORY_LIMIT, _size),
-        _part("% OF LIMIT", job.MEMORY_CURRENT, job.MEMORY_LIMIT),
-        _value("ANONYMOUS", 10, job.MEMORY_ANON, _size),
-        _value("CACHE", 10, job.MEMORY_FILE, _size),
-        _value("SWAP", 10, job.MEMORY_SWAP, _size),
-        _grown("FAULTS/s", 9, job.PAGE_FAULTS_MINOR, _COUNT),
-        _grown("MAJOR/s", 8, job.PAGE_FAULTS_MAJOR, _plain(1)),
-        _percent("WAITING %", job.MEMORY_WAITING)._replace(width=10),
-        _value("OOM", 4, job.OOM_KILLS, _COUNT),
+        _value_column("PEAK", 10, job.MEMORY_PEAK, _format_size),
+        _value_column("LIMIT", 10, job.MEMORY_LIMIT, _format_size),
+        _limit_share_column("% OF LIMIT", job.MEMORY_CURRENT, job.MEMORY_LIMIT),
+        _value_column("ANONYMOUS", 10, job.MEMORY_ANON, _format_size),
+        _value_column("CACHE", 10, job.MEMORY_FILE, _format_size),
+        _value_column("SWAP", 10, job.MEMORY_SWAP, _format_size),
+        _rate_column("FAULTS/s", 9, job.PAGE_FAULTS_MINOR, _COUNT),
+        _rate_column("MAJOR/s", 8, job.PAGE_FAULTS_MAJOR, _number_formatter(1)),
+        _time_share_column("WAITING %", job.MEMORY_WAITING)._replace(width=10),
+        _value_column("OOM", 4, job.OOM_KILLS, _COUNT),
     ),
     "io": (
-        _grown("DISK READ", 12, job.IO_READ_BYTES, _speed),
-        _grown("WRITTEN", 12, job.IO_WRITTEN_BYTES, _speed),
-        _grown("READS/s", 8, job.IO_READS, _COUNT),
-        _grown("WRITES/s", 9, job.IO_WRITES, _COUNT),
+        _rate_column("DISK READ", 12, job.IO_READ_BYTES, _format_speed),
+        _rate_column("WRITTEN", 12, job.IO_WRITTEN_BYTES, _format_speed),
+        _rate_column("READS/s", 8, job.IO_READS, _COUNT),
+        _rate_column("WRITES/s", 9, job.IO_WRITES, _COUNT),
         *_FILES,
-        _percent("WAITING %", job.IO_WAITING)._replace(width=10),
+        _time_share_column("WAITING %", job.IO_WAITING)._replace(width=10),
     ),
     "network": (
-        _grown("RECEIVED", 12, job.NETWORK_RECEIVE_BYTES, _speed),
-        _grown("SENT", 12, job.NETWORK_TRANSMIT_BYTES, _speed),
-        _grown("PACKETS IN", 11, job.NETWORK_RECEIVE_PACKETS, _COUNT),
-        _grown("OUT", 9, job.NETWORK_TRANSMIT_PACKETS, _COUNT),
-        _value("ERRORS", 7, job.NETWORK_RECEIVE_ERRORS, _COUNT),
+        _rate_column("RECEIVED", 12, job.NETWORK_RECEIVE_BYTES, _format_speed),
+        _rate_column("SENT", 12, job.NETWORK_TRANSMIT_BYTES, _format_speed),
+        _rate_column("PACKETS IN", 11, job.NETWORK_RECEIVE_PACKETS, _COUNT),
+        _rate_column("OUT", 9, job.NETWORK_TRANSMIT_PACKETS, _COUNT),
+        _value_column("ERRORS", 7, job.NETWORK_RECEIVE_ERRORS, _COUNT),
     ),
     "processes": (
-        _value("PROCESSES", 10, job.PROCESSES, _COUNT),
+        _value_column("PROCESSES", 10, job.PROCESSES, _COUNT),
         _THREADS,
-        _value("LIMIT", 8, job.THREADS_LIMIT, _COUNT),
-        _part("% OF LIMIT", job.THREADS, job.THREADS_LIMIT),
-        _value("OPEN FILES", 11, job.OPEN_FILES, _COUNT),
-        _value("LIMIT", 9, job.OPEN_FILES_LIMIT, _COUNT),
-        _part("% OF LIMIT", job.OPEN_FILES, job.OPEN_FILES_LIMIT),
+        _value_column("LIMIT", 8, job.THREADS_LIMIT, _COUNT),
+        _limit_share_column("% OF LIMIT", job.THREADS, job.THREADS_LIMIT),
+        _value_column("OPEN FILES", 11, job.OPEN_FILES, _COUNT),
+        _value_column("LIMIT", 9, job.OPEN_FILES_LIMIT, _COUNT),
+        _limit_share_column("% OF LIMIT", job.OPEN_FILES, job.OPEN_FILES_LIMIT),
     ),
     "gpu": (
         _GPU,
-        _value("MEMORY", 10, gpu.JOB_GPU_MEMORY, _size),
-        _value("TOTAL", 10, gpu.JOB_GPU_MEMORY_TOTAL, _size),
-        _part("% OF TOTAL", gpu.JOB_GPU_MEMORY, gpu.JOB_GPU_MEMORY_TOTAL),
-        _value("PROCESSES", 10, gpu.JOB_GPU_PROCESSES, _COUNT),
-        _value("BOARD POWER", 12, gpu.JOB_GPU_POWER, _plain(1, " W")),
-        MeasurementColumn("HOTTEST", 8, _largest(gpu.JOB_GPU_TEMPERATURE, " °C", 1)),
-        MeasurementColumn("SM CLOCK", 9, _largest(gpu.JOB_GPU_SM_CLOCK, " MHz", 1e6)),
-        MeasurementColumn("MEMORY CLOCK", 12, _largest(gpu.JOB_GPU_MEMORY_CLOCK, " MHz", 1e6)),
-        _value("ECC CORR.", 9, gpu.JOB_GPU_ECC_CORRECTED, _COUNT),
-        _value("ECC UNCORR.", 11, gpu.JOB_GPU_ECC_UNCORRECTED, _COUNT),
+        _value_column("MEMORY", 10, gpu.JOB_GPU_MEMORY, _format_size),
+        _value_column("TOTAL", 10, gpu.JOB_GPU_MEMORY_TOTAL, _format_size),
+        _limit_share_column("% OF TOTAL", gpu.JOB_GPU_MEMORY, gpu.JOB_GPU_MEMORY_TOTAL),
+        _value_column("PROCESSES", 10, gpu.JOB_GPU_PROCESSES, _COUNT),
+        _value_column("BOARD POWER", 12, gpu.JOB_GPU_POWER, _number_formatter(1, " W")),
+        MeasurementColumn("HOTTEST", 8, _maximum(gpu.JOB_GPU_TEMPERATURE, " °C", 1)),
+        MeasurementColumn("SM CLOCK", 9, _maximum(gpu.JOB_GPU_SM_CLOCK, " MHz", 1e6)),
+        MeasurementColumn("MEMORY CLOCK", 12, _maximum(gpu.JOB_GPU_MEMORY_CLOCK, " MHz", 1e6)),
+        _value_column("ECC CORR.", 9, gpu.JOB_GPU_ECC_CORRECTED, _COUNT),
+        _value_column("ECC UNCORR.", 11, gpu.JOB_GPU_ECC_UNCORRECTED, _COUNT),
     ),
     "energy": (
         _POWER,
-        _value("ENERGY", 12, energy.ENERGY_JOULES, lambda j: _plain(2, " Wh")(_times(j, 1 / 3600))),
-        _value("EMISSIONS", 12, energy.EMISSIONS_GRAMS, _plain(3, " g")),
+        _value_column(
+            "ENERGY",
+            12,
+            energy.ENERGY_JOULES,
+            lambda j: _number_formatter(2, " Wh")(_multiply(j, 1 / 3600)),
+        ),
+        _value_column("EMISSIONS", 12, energy.EMISSIONS_GRAMS, _number_formatter(3, " g")),
     ),
 }
 
 
-ABSENT: Mapping[str, str] = {
+ABSENCE_REASONS: Mapping[str, str] = {
     "network": "not counted: no network namespace of its own",
 }
-"""What is said of a sample that has none of a table's numbers, where the reason is not plain."""
+"""By type of table: why a sample may have none of its values."""
 
 
 def heading(type: str) -> str:
     """The first line."""
     names = (f"{column.heading:>{column.width}}" for column in TYPES[type])
-    return "  ".join([f"{'TIME':<{_TIME}}", *names])
+    return "  ".join([f"{'TIME':<{_TIME_WIDTH}}", *names])
 
 
-def row(type: str, step: SamplePair, zone: tzinfo | None = None) -> str:
+def row(type: str, pair: SamplePair, zone: tzinfo | None = None) -> str:
     """The line of a sample; times are local unless a zone is given."""
     columns = TYPES[type]
-    texts = [column.text(step) for column in columns]
+    texts = [column.text(pair) for column in columns]
     words = [f"{text or '-':>{column.width}}" for text, column in zip(texts, columns, strict=True)]
-    if type in ABSENT and texts.count(None) == len(texts):
-        words.append(ABSENT[type])
-    return "  ".join([f"{time_in_words(step.sample.at, zone):<{_TIME}}", *words])
+    if type in ABSENCE_REASONS and texts.count(None) == len(texts):
+        words.append(ABSENCE_REASONS[type])
+    return "  ".join([f"{format_time(pair.sample.at, zone):<{_TIME_WIDTH}}", *words])

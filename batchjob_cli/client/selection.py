@@ -11,17 +11,17 @@ from batchjob_cli.client.connect import add_arguments
 from batchjob_cli.client.problems import NotFoundError
 
 
-def parser(name: str, description: str, job: str | None = None) -> argparse.ArgumentParser:
+def run_parser(name: str, description: str, nargs: str | None = None) -> argparse.ArgumentParser:
     """A parser with the server options and the argument JOB (`job`: how many)."""
-    made = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
-    made.add_argument(
-        "job", nargs=job, metavar="JOB", help="id of a run, a prefix of it, or its name"
+    parser = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
+    parser.add_argument(
+        "job", nargs=nargs, metavar="JOB", help="id of a run, a prefix of it, or its name"
     )
-    add_arguments(made)
-    return made
+    add_arguments(parser)
+    return parser
 
 
-def one(given: argparse.Namespace) -> tuple[Path, Run]:
+def find_run(given: argparse.Namespace) -> tuple[Path, Run]:
     """The data directory and the run; raises SettingsError."""
     try:
         return data_directory(given.data), history.job(given.job, given.data)

@@ -44,16 +44,16 @@ _REDFISH_ADVICE = {
 }
 
 
-def _ipmi(node: ExaminedNode) -> Finding:
+def _check_ipmi(node: ExaminedNode) -> Finding:
     """Query the BMC once, unless the collector is off."""
     options = node.options.get("ipmi")
     if options is None or options.access == "device":
-        refused = _device(node)
+        refused = _check_device(node)
         if refused is not None or options is None:
             return refused or Finding("ok", "readable")
-    source = ipmi.source(node.host, options)
+    source = ipmi.power_reader(node.host, options)
     try:
-        power, milliseconds = _timed(source.read)
+        power, milliseconds = _call_timed(source.read)
     except IpmiError as error:
         return Finding("warning", str(error), _IPMI_ADVICE.get(error.reason, ""))
     finally:
@@ -64,55 +64,55 @@ def _ipmi(node: ExaminedNode) -> Finding:
     )
 
 
-def _device(node: ExaminedNode) -> Finding | None:
+def _check_device(node: ExaminedNode) -> Finding | None:
     """What prevents this process from using the kernel's driver."""
     path = find_device(node.host.dev)
     if path is None:
         return Finding("missing", "not present", _IPMI_ADVICE["no_device"])
     if os.access(path, os.R_OK):
         return None
-    return Finding("missing", f"{path} is not readable ({_owner(path)})", _UDEV)
+    return Finding("missing", f"{path} is not readable ({_describe_owner(path)})", _UDEV)
 
 
-def _owner(path: str) -> str:
-    about = os.stat(path)
-    return (
-        f"{_name(pwd.getpwuid, about.st_uid)}:{_name(grp.getgrgid, about.st_gid)}"
-        f" {stat.filemode(about.st_mode)}"
-    )
+def _describe_owner(path: str) -> str:
+    status = os.stat(path)
+    user = _name_or_number(pwd.getpwuid, status.st_uid)
+    group = _name_or_number(grp.getgrgid, status.st_gid)
+    return f"{user}:{group} {stat.filemode(status.st_mode)}"
 
 
-def _name(look_up: Callable[[int], tuple[object, ...]], number: int) -> object:
+def _name_or_number(look_up: Callable[[int], tuple[object, ...]], number: int) -> object:
     try:
         return look_up(number)[0]
     except KeyError:
         return number
 
 
-def _redfish(node: ExaminedNode) -> Finding | None:
+def _check_redfish(node: ExaminedNode) -> Finding | None:
     options = node.options.get("redfish")
     if options is None:
         return None
-    from collectors.power.redfish.reader import service  # imports HTTP and TLS only if configured
+    # Imports HTTP and TLS only if configured.
+    from collectors.power.redfish.reader import redfish_reader
 
     try:
-        asked = service(options)
+        service_reader = redfish_reader(options)
     except SettingsError as error:
         return Finding("warning", str(error))
     try:
-        watts, milliseconds = _timed(asked.read)
+        watts, milliseconds = _call_timed(service_reader.read)
     except RedfishError as error:
         return Finding("warning", str(error), _REDFISH_ADVICE.get(error.reason, ""))
     finally:
-        asked.close()
+        service_reader.close()
     shown = ", ".join(f"{value:g} W (chassis {name})" for name, value in watts.items())
     return Finding("ok", f"{shown} in {milliseconds:.0f} ms, login included")
 
 
-def _timed(read: Callable[[], T]) -> tuple[T, float]:
+def _call_timed(read: Callable[[], T]) -> tuple[T, float]:
     began = time.monotonic()
     value = read()
     return value, (time.monotonic() - began) * 1000
 
 
-CHECKS = (Check("ipmi", _ipmi), Check("redfish", _redfish))
+CHECKS = (Check("ipmi", _check_ipmi), Check("redfish", _check_redfish))

@@ -14,10 +14,10 @@ from pathlib import Path
 from batchjob import __version__
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
-from batchjob_cli.doctor.redaction import Redaction, hosts, people
+from batchjob_cli.doctor.redaction import Redaction, find_hosts, find_logins
 
 _SETTINGS = ("/etc/batchjob/*.yml", "/etc/default/batchjob*")
-_LARGEST = 256 << 10  # maximum bytes of one part
+_MAX_BYTES = 256 << 10  # of one part
 _LOG_LINES = 300
 _COMMANDS = {
     "log": ["journalctl", "--no-pager", "--lines", str(_LOG_LINES), "--unit", "batchjob*"],
@@ -27,7 +27,7 @@ _COMMANDS = {
     "LSF": ["lsid", "-V"],
     "GPUs": ["nvidia-smi", "-L"],
 }
-_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 _LOGIN = re.compile(r"(?<![\w./-])[a-z_][a-z0-9_-]{1,31}(?![\w./-])")
 _AUDIT = re.compile(rb'logger"?(?:=|: ")batchjob\.audit\b')
 
@@ -39,7 +39,7 @@ def write(path: str, report: str, arguments: list[str], settings: tuple[str, ...
     """
     found = list(_parts(report, arguments, settings))
     words = {word for _, text in found for word in _LOGIN.findall(text)}
-    redacted = Redaction(people(words), hosts(*(text for _, text in found)))
+    redacted = Redaction(find_logins(words), find_hosts(*(text for _, text in found)))
     parts = [f"== {title}\n{redacted(text).rstrip()}\n" for title, text in found]
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -57,14 +57,14 @@ def _parts(
     yield "doctor", report
     found = [path for pattern in (*_SETTINGS, *settings) for path in sorted(glob.glob(pattern))]
     for path in dict.fromkeys(found):
-        yield path, _told(Path(path).read_bytes)
+        yield path, _read_or_explain(Path(path).read_bytes)
     for title, command in _COMMANDS.items():
-        yield title, _told(functools.partial(_output, command))
+        yield title, _read_or_explain(functools.partial(_run_command, command))
 
 
-def _told(read: Callable[[], bytes]) -> str:
+def _read_or_explain(read: Callable[[], bytes]) -> str:
     try:
-        return read()[-_LARGEST:].decode("utf-8", "replace")
+        return read()[-_MAX_BYTES:].decode("utf-8", "replace")
     except (OSError, subprocess.SubprocessError) as error:
         return f"unavailable: {reason(error)}"
 
@@ -74,16 +74,16 @@ def without_audit(lines: bytes) -> bytes:
     return b"".join(line for line in lines.splitlines(keepends=True) if not _AUDIT.search(line))
 
 
-def _output(command: list[str]) -> bytes:
+def _run_command(command: list[str]) -> bytes:
     done = subprocess.run(  # noqa: S603 (fixed commands)
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        timeout=_SECONDS, check=False,
+        timeout=_TIMEOUT_SECONDS, check=False,
     )  # fmt: skip
     return without_audit(done.stdout)
 
 
 def _versions() -> str:
-    system = platform.freedesktop_os_release().get("PRETTY_NAME", "") if _has_release() else ""
+    system = platform.freedesktop_os_release().get("PRETTY_NAME", "") if _has_os_release() else ""
     packages = sorted(
         f"{each.metadata['Name']} {each.version}" for each in metadata.distributions()
     )
@@ -98,5 +98,5 @@ def _versions() -> str:
     )
 
 
-def _has_release() -> bool:
+def _has_os_release() -> bool:
     return any(map(os.path.exists, ("/etc/os-release", "/usr/lib/os-release")))

@@ -5,7 +5,7 @@ import os
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
 
 
-def _mounted(node: ExaminedNode) -> Finding:
+def _check_hierarchies(node: ExaminedNode) -> Finding:
     found = node.survey.hierarchies
     if not found:
         return Finding(
@@ -21,7 +21,7 @@ def _mounted(node: ExaminedNode) -> Finding:
     return Finding("ok", "; ".join(parts))
 
 
-def _hybrid(node: ExaminedNode) -> Finding | None:
+def _check_version(node: ExaminedNode) -> Finding | None:
     versions = {each.version for each in node.survey.hierarchies}
     if 2 in versions:
         if versions == {2}:
@@ -42,7 +42,7 @@ def _hybrid(node: ExaminedNode) -> Finding | None:
     )
 
 
-def _whole(node: ExaminedNode) -> Finding | None:
+def _check_whole_tree(node: ExaminedNode) -> Finding | None:
     """A cgroup2 root has no cgroup.type and no cgroup.events (cgroup-v2.rst, "Core Interface")."""
     roots = [each.root for each in node.survey.hierarchies if each.version == 2]
     if not roots:
@@ -58,7 +58,7 @@ def _whole(node: ExaminedNode) -> Finding | None:
 
 
 CHECKS = (
-    Check("hierarchies", _mounted),
-    Check("version", _hybrid),
-    Check("whole tree", _whole),
+    Check("hierarchies", _check_hierarchies),
+    Check("version", _check_version),
+    Check("whole tree", _check_whole_tree),
 )

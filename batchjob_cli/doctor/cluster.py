@@ -6,16 +6,16 @@ from batchjob.runtime.background import PostponedError
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
-from collectors.cluster.collector import ways
+from collectors.cluster.collector import find_readers
 
 
-def _cluster(node: ExaminedNode) -> Finding | None:
+def _check_cluster(node: ExaminedNode) -> Finding | None:
     """Query each part once, unless the collector is off."""
     options = node.options.get("cluster")
     if options is None:
         return None
     try:
-        scheduler, sources = ways(options)
+        scheduler, sources = find_readers(options)
     except SettingsError as error:
         return Finding(
             "missing", str(error), "run the collector on a host that has the scheduler's commands"
@@ -42,4 +42,4 @@ def _cluster(node: ExaminedNode) -> Finding | None:
     )
 
 
-CHECKS = (Check("cluster", _cluster),)
+CHECKS = (Check("cluster", _check_cluster),)

@@ -4,14 +4,14 @@ import argparse
 import sys
 from itertools import pairwise
 
-from batchjob.runtime.formatting import displayable
+from batchjob.runtime.formatting import replace_non_utf8
 from batchjob.runtime.settings import Parser
 from batchjob.schedulers.layout import Layout
 from batchjob_cli.doctor import bundle
 from batchjob_cli.doctor.finding import ExaminedNode
 from batchjob_cli.doctor.report import as_json, as_text
 from batchjob_cli.doctor.subjects import examine, jobs_visible
-from batchjob_exporter.options import EnabledCollector, settings
+from batchjob_exporter.options import EnabledCollector, parse_settings
 from collectors.jobs.discovery.site_layouts import all_layouts
 
 _DESCRIPTION = """\
@@ -35,27 +35,33 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="write the report as JSON")
     parser.add_argument("--bundle", default="", metavar="FILE",
                         help="write a redacted file for a bug report instead")  # fmt: skip
-    own, of_exporter = parser.parse_known_args(arguments)
-    chosen = settings(of_exporter)
+    doctor_options, exporter_flags = parser.parse_known_args(arguments)
+    chosen = parse_settings(exporter_flags)
     node = ExaminedNode(
         chosen.host,
         _layouts(chosen.collectors),
         chosen.web.listen_address,
         {each.entry.name: each.options for each in chosen.collectors},
     )
-    answers, visible = examine(node), jobs_visible(node)
-    report = (as_json if own.json else as_text)(answers, visible)
-    if own.bundle:
-        bundle.write(own.bundle, displayable(report), arguments, _named(of_exporter))
+    results, visible = examine(node), jobs_visible(node)
+    report = (as_json if doctor_options.json else as_text)(results, visible)
+    if doctor_options.bundle:
+        bundle.write(
+            doctor_options.bundle,
+            replace_non_utf8(report),
+            arguments,
+            _config_files(exporter_flags),
+        )
         print(
-            f"{own.bundle}: names, addresses and secrets are replaced; read it before you send it"
+            f"{doctor_options.bundle}: names, addresses and secrets are replaced; "
+            "read it before you send it"
         )
     else:
-        sys.stdout.write(displayable(report))  # cgroup paths may contain any bytes
+        sys.stdout.write(replace_non_utf8(report))  # cgroup paths may contain any bytes
     return 0 if visible else 1
 
 
-def _named(flags: list[str]) -> tuple[str, ...]:
+def _config_files(flags: list[str]) -> tuple[str, ...]:
     """Files of settings on the command line."""
     name = "--config.file"
     joined = [flag.removeprefix(f"{name}=") for flag in flags if flag.startswith(f"{name}=")]

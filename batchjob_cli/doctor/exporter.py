@@ -7,19 +7,19 @@ import urllib.request
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
-from batchjob_exporter.web.addresses import listeners
+from batchjob_exporter.web.addresses import open_listeners
 
 _TIMEX_BYTES = 208  # struct timex of <sys/timex.h> on 64-bit Linux
 _TIMEX_STATUS = 40  # offset of `status`
 _STA_UNSYNC = 0x0040
 
 
-def _address(node: ExaminedNode) -> Finding | None:
+def _check_address(node: ExaminedNode) -> Finding | None:
     if not node.listen:
         return None
     shown = ", ".join(node.listen)
     try:
-        for each in listeners(node.listen):
+        for each in open_listeners(node.listen):
             each.close()
     except SettingsError as error:
         if any(_exporter_answers(address) for address in node.listen):
@@ -40,7 +40,7 @@ def _exporter_answers(address: str) -> bool:
         return False
 
 
-def _clock(_: ExaminedNode) -> Finding | None:
+def _check_clock(_: ExaminedNode) -> Finding | None:
     """Whether the clock is synchronised, according to the kernel (adjtimex(2))."""
     state = ctypes.create_string_buffer(_TIMEX_BYTES)
     if ctypes.sizeof(ctypes.c_long) != 8 or ctypes.CDLL(None).adjtimex(state) < 0:
@@ -55,13 +55,13 @@ def _clock(_: ExaminedNode) -> Finding | None:
     )
 
 
-def _cpus(_: ExaminedNode) -> Finding:
+def _check_cpus(_: ExaminedNode) -> Finding:
     allowed = sorted(os.sched_getaffinity(0))
     return Finding("ok", f"{len(allowed)} usable; the exporter uses one of them")
 
 
 CHECKS = (
-    Check("address", _address),
-    Check("clock", _clock),
-    Check("cpus", _cpus),
+    Check("address", _check_address),
+    Check("clock", _check_clock),
+    Check("cpus", _check_cpus),
 )

@@ -37,10 +37,10 @@ class ExaminedNode:
 
 
 class Check(NamedTuple):
-    """A row of a subject's table. `look` returns None if the check does not apply."""
+    """A row of a subject's table. `examine` returns None if the check does not apply."""
 
     name: str
-    look: Callable[[ExaminedNode], Finding | None]
+    examine: Callable[[ExaminedNode], Finding | None]
 
 
 class CheckResult(NamedTuple):
@@ -51,22 +51,22 @@ class CheckResult(NamedTuple):
     finding: Finding
 
 
-def answer(node: ExaminedNode, subject: str, checks: tuple[Check, ...]) -> list[CheckResult]:
+def run_checks(node: ExaminedNode, subject: str, checks: tuple[Check, ...]) -> list[CheckResult]:
     """Run all checks of a subject."""
-    findings = ((check.name, _finding(check, node)) for check in checks)
+    findings = ((check.name, _examine(check, node)) for check in checks)
     return [
         CheckResult(subject, name, finding) for name, finding in findings if finding is not None
     ]
 
 
-def _finding(check: Check, node: ExaminedNode) -> Finding | None:
+def _examine(check: Check, node: ExaminedNode) -> Finding | None:
     try:
-        return check.look(node)
+        return check.examine(node)
     except Exception as error:  # an error in one check must not hide the others' results
         return Finding("warning", f"could not be examined: {type(error).__name__}: {error}")
 
 
-def read(path: str) -> str | None:
+def read_text(path: str) -> str | None:
     """A file's text without the final line end, at most 1 MiB; None if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

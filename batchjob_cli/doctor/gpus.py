@@ -9,23 +9,23 @@ import threading
 from collections import Counter
 from typing import Any
 
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read_text
 from collectors.gpu import amd
 from collectors.gpu.metrics import ENERGY
 from collectors.gpu.nvidia import nvml
 from collectors.gpu.nvidia.errors import error_name
 from collectors.gpu.reading import GpuReading
 
-_SECONDS = 10.0  # timeout, in case the driver hangs
+_TIMEOUT_SECONDS = 10.0  # timeout, in case the driver hangs
 
 
 def _device_files(node: ExaminedNode) -> list[str]:
     return sorted(glob.glob(f"{glob.escape(node.host.dev)}/nvidia[0-9]*"))
 
 
-def _devices(node: ExaminedNode) -> Finding | None:
+def _check_devices(node: ExaminedNode) -> Finding | None:
     devices = _device_files(node)
-    version = read(f"{node.host.procfs}/driver/nvidia/version")
+    version = read_text(f"{node.host.procfs}/driver/nvidia/version")
     if not devices and version is None:
         return None  # the node has no GPUs, so nothing is missing
     if version is None:
@@ -33,8 +33,8 @@ def _devices(node: ExaminedNode) -> Finding | None:
     return Finding("ok", f"{len(devices)} devices; {version.splitlines()[0].strip()}")
 
 
-def _permission(node: ExaminedNode) -> Finding | None:
-    """NVML opens these for reading and writing, whatever it is used for."""
+def _check_permission(node: ExaminedNode) -> Finding | None:
+    """NVML opens the device files for reading and writing, whatever it is used for."""
     files = [*_device_files(node), f"{node.host.dev}/nvidiactl"]
     refused = [
         path for path in files if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK)
@@ -51,8 +51,8 @@ def _permission(node: ExaminedNode) -> Finding | None:
     )
 
 
-def _library(node: ExaminedNode) -> Finding | None:
-    if _devices(node) is None:
+def _check_library(node: ExaminedNode) -> Finding | None:
+    if _check_devices(node) is None:
         return None
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
@@ -72,32 +72,32 @@ def _library(node: ExaminedNode) -> Finding | None:
     return Finding("ok", "libnvidia-ml.so.1 and pynvml")
 
 
-def _readings(node: ExaminedNode) -> Finding | None:
+def _check_readings(node: ExaminedNode) -> Finding | None:
     """Query NVML like the exporter, but with a time-out."""
-    library = _library(node)
+    library = _check_library(node)
     if library is None or library.result != "ok":
         return None
-    said: list[Finding] = []
-    asker = threading.Thread(target=lambda: said.append(_ask()), daemon=True)
-    asker.start()
-    asker.join(_SECONDS)
-    if said:
-        return said[0]
+    findings: list[Finding] = []
+    thread = threading.Thread(target=lambda: findings.append(_query_nvml()), daemon=True)
+    thread.start()
+    thread.join(_TIMEOUT_SECONDS)
+    if findings:
+        return findings[0]
     return Finding(
         "missing",
-        f"the driver did not answer within {_SECONDS:.0f} s",
+        f"the driver did not answer within {_TIMEOUT_SECONDS:.0f} s",
         "look for NVRM and Xid in the kernel log (dmesg)",
     )
 
 
-def _ask() -> Finding:
+def _query_nvml() -> Finding:
     pynvml = importlib.import_module("pynvml")
     errors: Counter[tuple[str, str]] = Counter()
     try:
         pynvml.nvmlInit()
         try:
             count = pynvml.nvmlDeviceGetCount()
-            gpus = [_asked(pynvml, index, errors) for index in range(count)]
+            gpus = [_read_gpu(pynvml, index, errors) for index in range(count)]
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
@@ -107,10 +107,10 @@ def _ask() -> Finding:
             "on a version mismatch, reload the driver or reboot; otherwise run nvidia-smi",
         )
     readings = [gpu for gpu in gpus if gpu is not None]
-    return _judged(count, readings, errors)
+    return _assess_readings(count, readings, errors)
 
 
-def _asked(pynvml: Any, index: int, errors: Counter[tuple[str, str]]) -> GpuReading | None:
+def _read_gpu(pynvml: Any, index: int, errors: Counter[tuple[str, str]]) -> GpuReading | None:
     try:
         return nvml.read(pynvml, index, 0.0, errors)
     except pynvml.NVMLError as error:
@@ -118,12 +118,14 @@ def _asked(pynvml: Any, index: int, errors: Counter[tuple[str, str]]) -> GpuRead
         return None
 
 
-def _judged(count: int, readings: list[GpuReading], errors: Counter[tuple[str, str]]) -> Finding:
-    cut = [each.gpu for each in readings if each.gpu.partitioned]
-    instances = sum(len(gpu.instances) for gpu in cut)
+def _assess_readings(
+    count: int, readings: list[GpuReading], errors: Counter[tuple[str, str]]
+) -> Finding:
+    partitioned_gpus = [each.gpu for each in readings if each.gpu.partitioned]
+    instances = sum(len(gpu.instances) for gpu in partitioned_gpus)
     seen = f"{len(readings)} of {count} GPUs answer"
-    if cut:
-        seen += f"; {len(cut)} in MIG mode with {instances} instances"
+    if partitioned_gpus:
+        seen += f"; {len(partitioned_gpus)} in MIG mode with {instances} instances"
     if errors:
         words = sorted({f"GPU {gpu}: {error}" for gpu, error in errors})
         return Finding(
@@ -136,12 +138,12 @@ def _judged(count: int, readings: list[GpuReading], errors: Counter[tuple[str, s
     return Finding("ok", seen)
 
 
-def _order(node: ExaminedNode) -> Finding | None:
-    """Whether Slurm's numbers mean the same by index and by device file."""
+def _check_order(node: ExaminedNode) -> Finding | None:
+    """Whether Slurm's GPU numbers are the same by index and by device file."""
     known = sorted(glob.glob(f"{glob.escape(node.host.procfs)}/driver/nvidia/gpus/*/information"))
     minors = []
     for path in known:
-        lines = dict(line.partition(":")[::2] for line in (read(path) or "").splitlines())
+        lines = dict(line.partition(":")[::2] for line in (read_text(path) or "").splitlines())
         minors.append(lines.get("Device Minor", "").strip())
     if len(minors) < 2 or not all(minors):
         return None
@@ -155,8 +157,8 @@ def _order(node: ExaminedNode) -> Finding | None:
     )
 
 
-def _amd(node: ExaminedNode) -> Finding | None:
-    cards = amd.cards(node.host)
+def _check_amd(node: ExaminedNode) -> Finding | None:
+    cards = amd.find_cards(node.host)
     if not cards:
         return None
     names = sorted({amd.describe(card, index).name for index, card in enumerate(cards)})
@@ -164,10 +166,10 @@ def _amd(node: ExaminedNode) -> Finding | None:
 
 
 CHECKS = (
-    Check("nvidia", _devices),
-    Check("permission", _permission),
-    Check("nvml", _library),
-    Check("readings", _readings),
-    Check("order", _order),
-    Check("amd", _amd),
+    Check("nvidia", _check_devices),
+    Check("permission", _check_permission),
+    Check("nvml", _check_library),
+    Check("readings", _check_readings),
+    Check("order", _check_order),
+    Check("amd", _check_amd),
 )

@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from batchjob.schedulers import registry
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, Result, read
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, Result, read_text
 from batchjob_cli.doctor.survey import SchedulerTree
 
 
@@ -29,16 +29,16 @@ NUMBERS = (
 )
 
 
-def _number(number: Number, node: ExaminedNode) -> Finding | None:
+def _check_number(number: Number, node: ExaminedNode) -> Finding | None:
     lacking = [
         (tree, controller)
         for tree in _trees(node)
-        if (controller := _lacks(tree, number, node)) is not None
+        if (controller := _missing_controller(tree, number, node)) is not None
     ]
     if not _trees(node):
         return None
     # In version 1 hierarchies, Slurm creates its tree with the first job that it confines there.
-    if lacking and all(_idle_on_v1(tree, node) for tree, _ in lacking):
+    if lacking and all(_is_idle_on_v1(tree, node) for tree, _ in lacking):
         return None
     if not lacking:
         return Finding("ok", f"{number.what} of each job")
@@ -46,7 +46,7 @@ def _number(number: Number, node: ExaminedNode) -> Finding | None:
     version = tree.hierarchy.version
     instead = f"; taken from {number.instead}" if number.instead else ""
     default = f"enable the controller {controller} in the scheduler's cgroups"
-    advice = registry.node_side(tree.manager).controllers.get((version, controller), default)
+    advice = registry.job_manager(tree.manager).controllers.get((version, controller), default)
     managers = ", ".join(sorted({each.manager for each, _ in lacking}))
     return Finding(
         number.without,
@@ -61,43 +61,43 @@ def _trees(node: ExaminedNode) -> list[SchedulerTree]:
     Without v2 trees that do not pass on any controller yet: Slurm enables them with the first job.
     """
     first = {(tree.manager, tree.hierarchy.version, tree.path): tree for tree in node.survey.trees}
-    return [tree for tree in first.values() if tree.hierarchy.version == 1 or _used(tree, node)]
+    return [tree for tree in first.values() if tree.hierarchy.version == 1 or _is_used(tree, node)]
 
 
-def _idle_on_v1(tree: SchedulerTree, node: ExaminedNode) -> bool:
+def _is_idle_on_v1(tree: SchedulerTree, node: ExaminedNode) -> bool:
     return tree.hierarchy.version == 1 and not node.survey.jobids(tree.manager)
 
 
-def _used(tree: SchedulerTree, node: ExaminedNode) -> bool:
+def _is_used(tree: SchedulerTree, node: ExaminedNode) -> bool:
     below = f"{tree.path}/"
-    return bool(_handed_on(tree)) or any(
+    return bool(_delegated_controllers(tree)) or any(
         job.hierarchy == tree.hierarchy and job.path.startswith(below) for job in node.survey.jobs
     )
 
 
-def _lacks(tree: SchedulerTree, number: Number, node: ExaminedNode) -> str | None:
+def _missing_controller(tree: SchedulerTree, number: Number, node: ExaminedNode) -> str | None:
     if tree.hierarchy.version == 2:
-        return None if number.v2 is None or number.v2 in _handed_on(tree) else number.v2
-    having = {
+        return None if number.v2 is None or number.v2 in _delegated_controllers(tree) else number.v2
+    available = {
         controller
         for each in node.survey.trees_of(tree.manager)
         if each.path == tree.path
         for controller in each.hierarchy.controllers
     }
-    return None if number.v1 in having else number.v1
+    return None if number.v1 in available else number.v1
 
 
-def _handed_on(tree: SchedulerTree) -> list[str]:
-    text = read(f"{tree.hierarchy.root}/{tree.path}/cgroup.subtree_control")
+def _delegated_controllers(tree: SchedulerTree) -> list[str]:
+    text = read_text(f"{tree.hierarchy.root}/{tree.path}/cgroup.subtree_control")
     return (text or "").split()
 
 
-def _peak(node: ExaminedNode) -> Finding | None:
+def _check_peak(node: ExaminedNode) -> Finding | None:
     """memory.peak came with Linux 5.19 (cgroup-v2.rst)."""
     tops = [
         f"{tree.hierarchy.root}/{tree.path}"
         for tree in _trees(node)
-        if tree.hierarchy.version == 2 and os.path.exists(_file(tree, "memory.current"))
+        if tree.hierarchy.version == 2 and os.path.exists(_tree_file(tree, "memory.current"))
     ]
     if not tops:
         return None
@@ -110,11 +110,11 @@ def _peak(node: ExaminedNode) -> Finding | None:
     )
 
 
-def _file(tree: SchedulerTree, name: str) -> str:
+def _tree_file(tree: SchedulerTree, name: str) -> str:
     return f"{tree.hierarchy.root}/{tree.path}/{name}"
 
 
-def _pressure(node: ExaminedNode) -> Finding | None:
+def _check_pressure(node: ExaminedNode) -> Finding | None:
     """Pressure stall information: Linux Documentation/accounting/psi.rst."""
     reason = _pressure_error(f"{node.host.procfs}/pressure/cpu")
     if reason is not None:
@@ -130,13 +130,13 @@ def _pressure(node: ExaminedNode) -> Finding | None:
             "the kernel records pressure of the node, but not of jobs on cgroup version 1",
             "use cgroup version 2",
         )
-    off = [tree for tree in trees if _pressure_error(_file(tree, "cpu.pressure")) is not None]
+    off = [tree for tree in trees if _pressure_error(_tree_file(tree, "cpu.pressure")) is not None]
     if not off:
         return Finding("ok", "time that jobs wait for CPU, memory and IO")
     return Finding(
         "warning",
         f"pressure is disabled in {off[0].path}",
-        f"echo 1 > {_file(off[0], 'cgroup.pressure')}",
+        f"echo 1 > {_tree_file(off[0], 'cgroup.pressure')}",
     )
 
 
@@ -150,7 +150,7 @@ def _pressure_error(path: str) -> str | None:
 
 
 CHECKS = (
-    *(Check(each.what, partial(_number, each)) for each in NUMBERS),
-    Check("memory peak", _peak),
-    Check("pressure", _pressure),
+    *(Check(each.what, partial(_check_number, each)) for each in NUMBERS),
+    Check("memory peak", _check_peak),
+    Check("pressure", _check_pressure),
 )

@@ -6,7 +6,7 @@ import resource
 from functools import partial
 from typing import NamedTuple
 
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read_text
 from collectors.jobs.discovery.inotify import Inotify
 
 
@@ -26,10 +26,10 @@ CAPABILITIES = (
     ),
     Capability("CAP_DAC_READ_SEARCH", 2, "the environment of jobs and RAPL's counters"),
 )
-_GRANTED = "CAP_DAC_READ_SEARCH"  # by the unit; the drop-in lists it again
+_GRANTED_BY_UNIT = "CAP_DAC_READ_SEARCH"  # the drop-in lists it again
 
 
-def _who(_: ExaminedNode) -> Finding:
+def _check_user(_: ExaminedNode) -> Finding:
     uid = os.geteuid()
     if uid == 0:
         return Finding(
@@ -38,9 +38,9 @@ def _who(_: ExaminedNode) -> Finding:
     return Finding("ok", f"running as uid {uid}; the findings below apply to it")
 
 
-def _capability(wanted: Capability, node: ExaminedNode) -> Finding | None:
+def _check_capability(wanted: Capability, node: ExaminedNode) -> Finding | None:
     held = re.search(
-        r"^CapEff:\s*([0-9a-f]+)$", read(f"{node.host.procfs}/self/status") or "", re.MULTILINE
+        r"^CapEff:\s*([0-9a-f]+)$", read_text(f"{node.host.procfs}/self/status") or "", re.MULTILINE
     )
     if held is None:
         return None
@@ -50,14 +50,14 @@ def _capability(wanted: Capability, node: ExaminedNode) -> Finding | None:
         "warning",
         f"missing; needed for {wanted.gives}",
         "CapabilityBoundingSet= and AmbientCapabilities=, both with "
-        f"{' '.join(sorted({wanted.name, _GRANTED}))}, in a drop-in of the service (systemctl edit "
-        "batchjob_exporter)",
+        f"{' '.join(sorted({wanted.name, _GRANTED_BY_UNIT}))}, in a drop-in of the service "
+        "(systemctl edit batchjob_exporter)",
     )
 
 
-def _hidepid(node: ExaminedNode) -> Finding | None:
+def _check_hidepid(node: ExaminedNode) -> Finding | None:
     """proc(5), "Mount options"."""
-    table = read(f"{node.host.procfs}/self/mountinfo") or ""
+    table = read_text(f"{node.host.procfs}/self/mountinfo") or ""
     for line in table.splitlines():
         left, _, right = line.partition(" - ")
         fields, options = left.split(" "), right.split(" ")
@@ -75,20 +75,20 @@ def _hidepid(node: ExaminedNode) -> Finding | None:
     return None
 
 
-def _container(node: ExaminedNode) -> Finding | None:
+def _check_pid_namespace(node: ExaminedNode) -> Finding | None:
     """A process of another pid namespace is printed as 0 (cgroup-v2.rst, "Namespace")."""
     for job in node.survey.jobs:
         top = f"{job.hierarchy.root}/{job.path}"
         for directory, _, files in os.walk(top):
             if "cgroup.procs" not in files:
                 continue
-            pids = (read(f"{directory}/cgroup.procs") or "").split()
+            pids = (read_text(f"{directory}/cgroup.procs") or "").split()
             if pids:
-                return _visible(pids)
+                return _assess_pids(pids)
     return None
 
 
-def _visible(pids: list[str]) -> Finding:
+def _assess_pids(pids: list[str]) -> Finding:
     if "0" in pids:
         return Finding(
             "missing",
@@ -98,9 +98,9 @@ def _visible(pids: list[str]) -> Finding:
     return Finding("ok", "processes of jobs are in this pid namespace")
 
 
-def _inotify(node: ExaminedNode) -> Finding | None:
+def _check_inotify(node: ExaminedNode) -> Finding | None:
     """One watch for each directory that leads to jobs, and a few for each job."""
-    text = read(f"{node.host.procfs}/sys/fs/inotify/max_user_watches")
+    text = read_text(f"{node.host.procfs}/sys/fs/inotify/max_user_watches")
     if text is None or not text.isdigit():
         return None
     try:
@@ -112,7 +112,7 @@ def _inotify(node: ExaminedNode) -> Finding | None:
             "sysctl -w fs.inotify.max_user_instances=1024",
         )
     wanted = 2 * (node.survey.directories + 8 * len(node.survey.jobs) + 100)
-    instances = read(f"{node.host.procfs}/sys/fs/inotify/max_user_instances") or "?"
+    instances = read_text(f"{node.host.procfs}/sys/fs/inotify/max_user_instances") or "?"
     seen = f"{text} watches and {instances} instances per user"
     if int(text) >= wanted:
         return Finding("ok", seen)
@@ -123,7 +123,7 @@ def _inotify(node: ExaminedNode) -> Finding | None:
     )
 
 
-def _descriptors(_: ExaminedNode) -> Finding:
+def _check_open_files(_: ExaminedNode) -> Finding:
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY or soft >= 4096:
         return Finding("ok", f"{'any number of' if soft < 0 else soft} open files")
@@ -135,10 +135,10 @@ def _descriptors(_: ExaminedNode) -> Finding:
 
 
 CHECKS = (
-    Check("user", _who),
-    *(Check(each.name, partial(_capability, each)) for each in CAPABILITIES),
-    Check("hidepid", _hidepid),
-    Check("namespace", _container),
-    Check("inotify", _inotify),
-    Check("open files", _descriptors),
+    Check("user", _check_user),
+    *(Check(each.name, partial(_check_capability, each)) for each in CAPABILITIES),
+    Check("hidepid", _check_hidepid),
+    Check("namespace", _check_pid_namespace),
+    Check("inotify", _check_inotify),
+    Check("open files", _check_open_files),
 )

@@ -9,10 +9,10 @@ from collectors.power import cray, hwmon, powercap
 _CRAY_UPDATE_SECONDS = 0.3  # three updates of the node controller
 
 
-def _rapl(node: ExaminedNode) -> Finding:
-    root = powercap.root_of(node.host.sysfs)
+def _check_rapl(node: ExaminedNode) -> Finding:
+    root = powercap.root_directory(node.host.sysfs)
     zones = list(powercap.zones(root))
-    if powercap.masked(root):
+    if powercap.is_masked(root):
         return Finding(
             "missing",
             f"the container engine hides {root}",
@@ -25,8 +25,8 @@ def _rapl(node: ExaminedNode) -> Finding:
             f"no zones below {root}",
             "modprobe intel_rapl_msr (also for AMD); virtual machines have no such meter",
         )
-    names = ", ".join(sorted({zone.place.zone for zone in zones}))
-    refused = sorted(filter(None, map(_refusal, zones)))
+    names = ", ".join(sorted({zone.domain.zone for zone in zones}))
+    refused = sorted(filter(None, map(_read_error, zones)))
     if not refused:
         return Finding("ok", f"zones {names}")
     if any("Permission" in each for each in refused):
@@ -40,7 +40,7 @@ def _rapl(node: ExaminedNode) -> Finding:
     )
 
 
-def _refusal(zone: powercap.Zone) -> str:
+def _read_error(zone: powercap.Zone) -> str:
     try:
         powercap.energy_joules(zone)
     except (OSError, ValueError) as error:
@@ -48,7 +48,7 @@ def _refusal(zone: powercap.Zone) -> str:
     return ""
 
 
-def _hwmon(node: ExaminedNode) -> Finding:
+def _check_hwmon(node: ExaminedNode) -> Finding:
     sensors = hwmon.scan(f"{node.host.sysfs}/class/hwmon")
     if not sensors:
         return Finding("missing", "no power or energy sensor", "modprobe acpi_power_meter")
@@ -69,7 +69,7 @@ def _hwmon(node: ExaminedNode) -> Finding:
     return Finding("ok", f"{names}; for the {chosen.scope}: {of_node}")
 
 
-def _cray(node: ExaminedNode) -> Finding | None:
+def _check_cray(node: ExaminedNode) -> Finding | None:
     directory = f"{node.host.sysfs}/cray/pm_counters"
     try:
         before = cray.read(directory)
@@ -86,4 +86,4 @@ def _cray(node: ExaminedNode) -> Finding | None:
     return Finding("ok", directory)
 
 
-CHECKS = (Check("rapl", _rapl), Check("hwmon", _hwmon), Check("cray", _cray))
+CHECKS = (Check("rapl", _check_rapl), Check("hwmon", _check_hwmon), Check("cray", _check_cray))

@@ -44,12 +44,12 @@ _IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", r
 _MAC = re.compile(r"(?<![\w:])(?:[0-9a-f]{2}:){5,7}[0-9a-f]{2}(?![\w:])", re.IGNORECASE)
 _HOST = re.compile(r"(?P<before>://|@|[?&]host=)(?P<host>[A-Za-z0-9][\w.-]*)")
 _MAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+")
-_NO_HOSTS = ("localhost", "REDACTED", "MAIL")
-_FIRST_PERSON = 1000  # smaller uids belong to the system (login.defs(5), UID_MIN)
+_UNCHANGED_HOSTS = ("localhost", "REDACTED", "MAIL")
+_FIRST_USER_UID = 1000  # smaller uids belong to the system (login.defs(5), UID_MIN)
 _NOBODY = 65534
 
 
-def people(
+def find_logins(
     words: Iterable[str] = (),
     of_name: Callable[[str], int] = lambda name: pwd.getpwnam(name).pw_uid,
 ) -> list[str]:
@@ -61,10 +61,10 @@ def people(
     for word in set(words) - listed.keys():
         with contextlib.suppress(KeyError, OSError, ValueError):
             listed[word] = of_name(word)
-    return [name for name, uid in listed.items() if uid >= _FIRST_PERSON and uid != _NOBODY]
+    return [name for name, uid in listed.items() if uid >= _FIRST_USER_UID and uid != _NOBODY]
 
 
-def hosts(*texts: str) -> list[str]:
+def find_hosts(*texts: str) -> list[str]:
     """The names of this machine, and full names of others in the URLs of texts."""
     names = {os.uname().nodename, socket.gethostname()}
     others = {found["host"].rstrip(".") for text in texts for found in _HOST.finditer(text)}
@@ -76,42 +76,46 @@ class Redaction:
     """Replaces names in one text after another, with the same numbers for the same names."""
 
     def __init__(self, logins: Iterable[str], machines: Iterable[str]) -> None:
-        self._names: dict[str, str] = {}
+        self._placeholders: dict[str, str] = {}
         for kind, words in (("user", logins), ("host", machines)):
             longest_first = sorted({each for each in words if len(each) > 1}, key=len, reverse=True)
             for word in longest_first:
-                self._number(kind, word)
-        known = "|".join(re.escape(word) for word in self._names)
+                self._placeholder(kind, word)
+        known = "|".join(re.escape(word) for word in self._placeholders)
         self._words = re.compile(rf"(?<![\w-])(?:{known})(?![\w-])") if known else None
 
-    def _number(self, kind: str, word: str) -> str:
-        if word not in self._names:
-            count = sum(name.startswith(kind) for name in self._names.values())
-            self._names[word] = f"{kind}{count + 1}"
-        return self._names[word]
+    def _placeholder(self, kind: str, word: str) -> str:
+        if word not in self._placeholders:
+            count = sum(name.startswith(kind) for name in self._placeholders.values())
+            self._placeholders[word] = f"{kind}{count + 1}"
+        return self._placeholders[word]
 
     def __call__(self, text: str) -> str:
         """The text without them."""
         for pattern in _SECRETS:
-            text = pattern.sub(_cut, text)
+            text = pattern.sub(_redact_secret, text)
         text = _MAIL.sub("MAIL", text)
         if self._words:
-            text = self._words.sub(lambda found: self._names[found[0]], text)
+            text = self._words.sub(lambda found: self._placeholders[found[0]], text)
         for pattern in (_IPV4, _MAC, _IPV6):
-            text = pattern.sub(self._address, text)
-        return _HOST.sub(self._host, text)
+            text = pattern.sub(self._replace_address, text)
+        return _HOST.sub(self._replace_host, text)
 
-    def _address(self, found: re.Match[str]) -> str:
-        return self._number("address", found[0]) if _tells_a_place(found[0]) else found[0]
+    def _replace_address(self, found: re.Match[str]) -> str:
+        return self._placeholder("address", found[0]) if _is_identifying(found[0]) else found[0]
 
-    def _host(self, found: re.Match[str]) -> str:
+    def _replace_host(self, found: re.Match[str]) -> str:
         host = found["host"]
-        known = host in _NO_HOSTS or host.startswith("127.") or host in self._names.values()
-        return found[0] if known else found["before"] + self._number("host", host)
+        known = (
+            host in _UNCHANGED_HOSTS
+            or host.startswith("127.")
+            or host in self._placeholders.values()
+        )
+        return found[0] if known else found["before"] + self._placeholder("host", host)
 
 
-def _tells_a_place(text: str) -> bool:
-    """Whether it is an address, and neither a time of day, nor loopback or all of them."""
+def _is_identifying(text: str) -> bool:
+    """Whether it is an address, and neither a time of day, loopback nor the wildcard address."""
     if _MAC.fullmatch(text):
         return True
     try:
@@ -121,7 +125,7 @@ def _tells_a_place(text: str) -> bool:
     return not (address.is_loopback or address.is_unspecified)
 
 
-def _cut(found: re.Match[str]) -> str:
+def _redact_secret(found: re.Match[str]) -> str:
     if _FILE_KEY.match(found[0].lstrip(" -")):
         return found[0]
     return f"{found.groupdict().get('keep', '')}REDACTED"

@@ -10,24 +10,24 @@ from batchjob_cli.doctor.finding import CheckResult
 _WIDTH = 100
 
 
-def as_text(answers: Sequence[CheckResult], jobs_visible: bool) -> str:
+def as_text(results: Sequence[CheckResult], jobs_visible: bool) -> str:
     """A block of lines for each subject, and a final line."""
-    width = max((len(each.name) for each in answers), default=0)
+    width = max((len(each.name) for each in results), default=0)
     lines: list[str] = []
-    for subject, rows in groupby(answers, key=lambda each: each.subject):
-        lines += [subject, *(line for row in rows for line in _lines(row, width)), ""]
-    return "\n".join([*lines, _summary(answers, jobs_visible), ""])
+    for subject, rows in groupby(results, key=lambda each: each.subject):
+        lines += [subject, *(line for row in rows for line in _result_lines(row, width)), ""]
+    return "\n".join([*lines, _summary(results, jobs_visible), ""])
 
 
-def _lines(row: CheckResult, width: int) -> Iterator[str]:
+def _result_lines(row: CheckResult, width: int) -> Iterator[str]:
     result, seen, advice = row.finding
     head = f"  {result:<7}  {row.name:<{width}}  "
-    yield from _wrapped(seen, head)
+    yield from _wrap(seen, head)
     if advice and result != "ok":
-        yield from _wrapped(advice, f"{'':<{len(head)}}-> ")
+        yield from _wrap(advice, f"{'':<{len(head)}}-> ")
 
 
-def _wrapped(text: str, head: str) -> list[str]:
+def _wrap(text: str, head: str) -> list[str]:
     return textwrap.wrap(
         text,
         _WIDTH,
@@ -38,9 +38,9 @@ def _wrapped(text: str, head: str) -> list[str]:
     )
 
 
-def _summary(answers: Sequence[CheckResult], jobs_visible: bool) -> str:
+def _summary(results: Sequence[CheckResult], jobs_visible: bool) -> str:
     counts = {
-        result: sum(each.finding.result == result for each in answers)
+        result: sum(each.finding.result == result for each in results)
         for result in ("ok", "warning", "missing")
     }
     verdict = "Jobs can be seen" if jobs_visible else "No jobs can be seen"
@@ -48,9 +48,9 @@ def _summary(answers: Sequence[CheckResult], jobs_visible: bool) -> str:
     return f"{verdict} on this node ({shown})."
 
 
-def as_json(answers: Sequence[CheckResult], jobs_visible: bool) -> str:
+def as_json(results: Sequence[CheckResult], jobs_visible: bool) -> str:
     """`{"jobs_visible": ..., "checks": [{subject, name, result, seen, advice}]}`."""
     checks = [
-        {"subject": each.subject, "name": each.name, **each.finding._asdict()} for each in answers
+        {"subject": each.subject, "name": each.name, **each.finding._asdict()} for each in results
     ]
     return json.dumps({"jobs_visible": jobs_visible, "checks": checks}, indent=1) + "\n"

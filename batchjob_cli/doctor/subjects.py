@@ -15,7 +15,7 @@ from batchjob_cli.doctor import (
     power,
     schedulers,
 )
-from batchjob_cli.doctor.finding import Check, CheckResult, ExaminedNode, answer
+from batchjob_cli.doctor.finding import Check, CheckResult, ExaminedNode, run_checks
 
 
 class Subject(NamedTuple):
@@ -38,7 +38,7 @@ SUBJECTS = (
 
 def examine(node: ExaminedNode) -> list[CheckResult]:
     """Run all checks."""
-    return [each for subject in SUBJECTS for each in answer(node, subject.name, subject.checks)]
+    return [each for subject in SUBJECTS for each in run_checks(node, subject.name, subject.checks)]
 
 
 def jobs_visible(node: ExaminedNode) -> bool:

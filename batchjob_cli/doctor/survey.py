@@ -9,7 +9,7 @@ from batchjob.schedulers import registry
 from batchjob.schedulers.layout import Layout
 from collectors.host import Host
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
-from collectors.jobs.discovery.places import LayoutCursor, enter, start
+from collectors.jobs.discovery.places import LayoutCursor, child_cursor, mount_cursor
 
 
 class SchedulerTree(NamedTuple):
@@ -58,12 +58,12 @@ def survey(host: Host, layouts: tuple[Layout, ...]) -> Survey:
     jobs: list[JobDirectory] = []
     directories = 0
     for hierarchy in found:
-        for path, place in _walk(hierarchy.root, "", start(layouts, hierarchy.version)):
-            directories += place.watch
-            if place.found:
-                job = place.found
+        for path, place in _walk(hierarchy.root, "", mount_cursor(layouts, hierarchy.version)):
+            directories += place.should_watch
+            if place.layout_match:
+                job = place.layout_match
                 jobs.append(JobDirectory(job.manager, job.jobid, hierarchy, path))
-            for manager in _begun(path, place):
+            for manager in _entered_trees(path, place):
                 trees.setdefault(
                     (manager, hierarchy.root, path), SchedulerTree(manager, hierarchy, path)
                 )
@@ -73,7 +73,7 @@ def survey(host: Host, layouts: tuple[Layout, ...]) -> Survey:
 def _walk(root: str, path: str, place: LayoutCursor) -> Iterator[tuple[str, LayoutCursor]]:
     if path:
         yield path, place
-    if not place.leads_on:
+    if not place.may_contain_jobs:
         return
     try:
         with os.scandir(f"{root}/{path}" if path else root) as entries:
@@ -81,15 +81,15 @@ def _walk(root: str, path: str, place: LayoutCursor) -> Iterator[tuple[str, Layo
     except OSError:
         return  # removed in the meantime
     for name in names:
-        yield from _walk(root, f"{path}/{name}" if path else name, enter(place, name))
+        yield from _walk(root, f"{path}/{name}" if path else name, child_cursor(place, name))
 
 
-def _begun(path: str, place: LayoutCursor) -> Iterator[str]:
+def _entered_trees(path: str, place: LayoutCursor) -> Iterator[str]:
     """Trees of a site's own layouts, from the directory that would contain the jobs."""
     name = os.path.basename(path)
-    for state in place.begun:
+    for state in place.partial_matches:
         row = state.layout
-        known = registry.node_side(row.manager).trees
+        known = registry.job_manager(row.manager).trees
         own = row not in registry.layouts() and state.matched == len(row.parents)
         if own or (known is not None and known.fullmatch(name)):
             yield row.manager

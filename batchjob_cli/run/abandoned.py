@@ -16,12 +16,12 @@ def end_abandoned(runs: Path) -> None:
     Only runs of this data directory: others are unknown. In a directory that several users share, a
     record may name any cgroup; only cgroups and processes of its owner are affected.
     """
-    for jobid, left in cgroup.existing().items():
+    for jobid, abandoned in cgroup.find_existing().items():
         owner = _abandoned_owner(runs / f"{jobid}.json")
-        if owner is not None and left.owners() == {owner}:
+        if owner is not None and abandoned.owners() == {owner}:
             with contextlib.suppress(OSError):  # we may not have permission
-                left.signal(signal.SIGKILL)
-                left.remove()
+                abandoned.signal(signal.SIGKILL)
+                abandoned.remove()
 
 
 def _abandoned_owner(path: Path) -> int | None:
@@ -30,6 +30,6 @@ def _abandoned_owner(path: Path) -> int | None:
         document = run_files.read(path)
     except (OSError, RunFileError):
         return None
-    if document.get("node") != os.uname().nodename or run_files.alive(document):
+    if document.get("node") != os.uname().nodename or run_files.is_supervisor_alive(document):
         return None
     return int(document["uid"])

@@ -23,7 +23,7 @@ from batchjob_cli.run.process_tree import signal_all
 from collectors.host import Host
 from collectors.jobs.cgroups import job_cgroup
 from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.directory import DescriptorBudget, ReadErrors, descendants, pids_of
+from collectors.jobs.cgroups.directory import DescriptorBudget, ReadErrors, descendants, read_pids
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.cgroups.reader import read_path
@@ -32,7 +32,7 @@ from collectors.jobs.discovery.places import match
 _V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})
 _V2 = ("cpu", "io", "memory", "pids")
 _GROUPS = frozenset({"cpu", "memory", "io", "processes", "pressure"})
-_RACES = 20  # another run's end may remove the slice between our two mkdir
+_MAX_ATTEMPTS = 20  # another run's end may remove the slice between our two mkdir
 _REMOVAL_SECONDS = 2.0  # a killed process may take a moment to disappear
 
 
@@ -40,7 +40,7 @@ class NoCgroup(Exception):
     """A cgroup cannot be created; the text says why."""
 
 
-class _Made(NamedTuple):
+class _RunDirectory(NamedTuple):
     hierarchy: Hierarchy
     path: str  # relative to the hierarchy's mount
 
@@ -52,19 +52,21 @@ class _Made(NamedTuple):
 class Cgroup:
     """The directories of one run, in one hierarchy or several."""
 
-    def __init__(self, jobid: str, made: tuple[_Made, ...], version: int, host: Host) -> None:
+    def __init__(
+        self, jobid: str, directories: tuple[_RunDirectory, ...], version: int, host: Host
+    ) -> None:
         self.version = version
-        self.directories = tuple(each.absolute for each in made)
+        self.directories = tuple(each.absolute for each in directories)
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
         files = job_cgroup.cgroup_files(
             _GROUPS, DeviceNames(host.sysfs), DescriptorBudget(32), self._kernel_log, ReadErrors()
         )
-        self._part = job_cgroup.JobCgroup(
-            made[0].path, LayoutMatch(LAYOUT, LAYOUT.manager, jobid), None, files
+        self._job_cgroup = job_cgroup.JobCgroup(
+            directories[0].path, LayoutMatch(LAYOUT, LAYOUT.manager, jobid), None, files
         )
         self._host = host
-        for each in made:
-            self._part.add(each.hierarchy)
+        for each in directories:
+            self._job_cgroup.add(each.hierarchy)
 
     def join(self) -> None:
         """Move the calling process into it; raises OSError."""
@@ -73,19 +75,19 @@ class Cgroup:
 
     def limit(self, limits: RunLimits, directory: str) -> None:
         """Apply limits; raises LimitError for the first that cannot be applied."""
-        for each in limiting.settings(limits, self.version, directory):
+        for each in limiting.cgroup_settings(limits, self.version, directory):
             paths = [f"{path}/{each.file}" for path in self.directories]
-            there = next((path for path in paths if os.path.exists(path)), None)
-            if there is None and each.if_there:
+            existing_path = next((path for path in paths if os.path.exists(path)), None)
+            if existing_path is None and each.is_optional:
                 continue
-            if there is None:
+            if existing_path is None:
                 raise LimitError(f"{each.flag}: this cgroup has no controller {each.controller}")
             try:
-                _write(there, each.value)
+                _write(existing_path, each.value)
             except OSError as error:
-                raise LimitError(f"{each.flag}: {there}: {error.strerror}") from error
+                raise LimitError(f"{each.flag}: {existing_path}: {error.strerror}") from error
 
-    def bind(self, cpus: str) -> bool:
+    def bind_cpus(self, cpus: str) -> bool:
         """Restrict its processes to these CPUs; False if no cpuset can do that.
 
         On v1, cpuset is a hierarchy of its own, which would need its memory nodes set first.
@@ -103,19 +105,19 @@ class Cgroup:
 
     def read(self) -> CgroupReading:
         """The usage of its processes, including ended ones."""
-        reading = self._part.read(self._host.monotonic())
+        reading = self._job_cgroup.read(self._host.monotonic())
         if self.version == 1:
-            self._part.count_oom_kills()
-            reading = self._part.reading()
+            self._job_cgroup.count_oom_kills()
+            reading = self._job_cgroup.last_reading()
         return reading
 
     def processes(self) -> set[int]:
         """Its processes; 0, a process of another pid namespace, is left out."""
-        return pids_of(descendants(self.directories[0])) - {0}
+        return read_pids(descendants(self.directories[0])) - {0}
 
     def signal(self, number: int) -> None:
         """Send a signal to every process in it."""
-        if number == signal.SIGKILL and self._kill():
+        if number == signal.SIGKILL and self._kill_all():
             return
         signal_all(self.processes, number)
 
@@ -123,7 +125,7 @@ class Cgroup:
         """The owners of its directories."""
         return {os.lstat(path).st_uid for path in self.directories}
 
-    def _kill(self) -> bool:
+    def _kill_all(self) -> bool:
         """cgroup.kill, since Linux 5.14, does not miss processes that fork meanwhile."""
         try:
             _write(f"{self.directories[0]}/cgroup.kill", "1")
@@ -133,20 +135,20 @@ class Cgroup:
 
     def remove(self) -> list[str]:
         """Remove it, with what the job created below; returns directories that remain."""
-        self._part.close()
+        self._job_cgroup.close()
         self._kernel_log.close()
         until = time.monotonic() + _REMOVAL_SECONDS
-        while left := [path for path in self.directories if not _removed(path)]:
+        while remaining := [path for path in self.directories if not _remove_tree(path)]:
             if time.monotonic() > until:
                 break
             time.sleep(0.02)
         for path in self.directories:
             with contextlib.suppress(OSError):  # other runs still use it
                 Path(path).parent.rmdir()
-        return left
+        return remaining
 
 
-def make(jobid: str, limits: RunLimits, host: Host | None = None) -> Cgroup:
+def create(jobid: str, limits: RunLimits, host: Host | None = None) -> Cgroup:
     """Create the cgroup of a run, if possible with the controllers that its limits need.
 
     Raises NoCgroup.
@@ -156,105 +158,106 @@ def make(jobid: str, limits: RunLimits, host: Host | None = None) -> Cgroup:
     v1 = [each for each in mounted if each.version == 1 and each.controllers & _V1]
     v1 = [each for each in v1 if "cpuset" not in each.controllers]  # cpuset would need CPUs first
     if v1:
-        return _make_v1(jobid, v1, host)
+        return _create_v1(jobid, v1, host)
     v2 = [each for each in mounted if each.version == 2]
     if v2:
-        return _make_v2(jobid, v2[0], limits, host)
+        return _create_v2(jobid, v2[0], limits, host)
     raise NoCgroup("no cgroup file system is mounted")
 
 
-def impossible(host: Host | None = None) -> str:
+def creation_error(host: Host | None = None) -> str:
     """Why no cgroup can be created for a run here; "" if one can."""
     try:
-        made = make(f"{uuid.uuid4()}", RunLimits(), host)
+        cgroup = create(f"{uuid.uuid4()}", RunLimits(), host)
     except (NoCgroup, OSError) as error:
         return str(error)
-    made.remove()
+    cgroup.remove()
     return ""
 
 
-def existing(host: Host | None = None) -> dict[str, Cgroup]:
-    """The existing cgroups of runs, by job id, in all places where they may be created."""
+def find_existing(host: Host | None = None) -> dict[str, Cgroup]:
+    """Find the cgroups of runs, by job id, in all places where they may be created."""
     host = host or Host()
-    found: dict[str, list[_Made]] = {}
+    found: dict[str, list[_RunDirectory]] = {}
     for hierarchy in hierarchies(host):
         v1 = hierarchy.version == 1
-        for parent in [hierarchy.root] if v1 else _parents(hierarchy.root, host):
+        for parent in [hierarchy.root] if v1 else _parent_candidates(hierarchy.root, host):
             top = f"{parent}/{RUNS_DIRECTORY}"
-            for name in _names(top):
-                made = _Made(hierarchy, os.path.relpath(f"{top}/{name}", hierarchy.root))
-                if name.startswith(RUN_PREFIX) and os.path.isdir(made.absolute):
-                    found.setdefault(name.removeprefix(RUN_PREFIX), []).append(made)
+            for name in _list_directory(top):
+                path = os.path.relpath(f"{top}/{name}", hierarchy.root)
+                directory = _RunDirectory(hierarchy, path)
+                if name.startswith(RUN_PREFIX) and os.path.isdir(directory.absolute):
+                    found.setdefault(name.removeprefix(RUN_PREFIX), []).append(directory)
     return {
-        jobid: Cgroup(jobid, _memory_first(made), made[0].hierarchy.version, host)
-        for jobid, made in found.items()
+        jobid: Cgroup(jobid, _memory_first(directories), directories[0].hierarchy.version, host)
+        for jobid, directories in found.items()
     }
 
 
-def _names(directory: str) -> list[str]:
+def _list_directory(directory: str) -> list[str]:
     try:
         return os.listdir(directory)
     except OSError:  # missing, or not readable
         return []
 
 
-def _memory_first(made: Iterable[_Made]) -> tuple[_Made, ...]:
+def _memory_first(directories: Iterable[_RunDirectory]) -> tuple[_RunDirectory, ...]:
     """The hierarchies in a fixed order, so that the same one is always read for the processes."""
-    return tuple(sorted(made, key=lambda each: "memory" not in each.hierarchy.controllers))
+    return tuple(sorted(directories, key=lambda each: "memory" not in each.hierarchy.controllers))
 
 
-def _make_v1(jobid: str, mounted: Iterable[Hierarchy], host: Host) -> Cgroup:
-    made: list[_Made] = []
+def _create_v1(jobid: str, mounted: Iterable[Hierarchy], host: Host) -> Cgroup:
+    directories: list[_RunDirectory] = []
     refusals: list[str] = []
     path = f"{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
     for hierarchy in mounted:
         try:
-            _make_directory(hierarchy.root, jobid)
-            made.append(_Made(hierarchy, path))
+            _create_directory(hierarchy.root, jobid)
+            directories.append(_RunDirectory(hierarchy, path))
         except OSError as error:
             refusals.append(f"{hierarchy.root}: {error.strerror}")
-    if not made:
+    if not directories:
         raise NoCgroup(refusals[0])
-    return Cgroup(jobid, _memory_first(made), 1, host)
+    return Cgroup(jobid, _memory_first(directories), 1, host)
 
 
-def _make_v2(jobid: str, hierarchy: Hierarchy, limits: RunLimits, host: Host) -> Cgroup:
+def _create_v2(jobid: str, hierarchy: Hierarchy, limits: RunLimits, host: Host) -> Cgroup:
     """Below the first cgroup that has all wanted controllers, or else the one that has most."""
-    wanted = {"cpu", "memory", *limiting.controllers(limits, 2)}
+    wanted = {"cpu", "memory", *limiting.required_controllers(limits, 2)}
 
-    def unseen(parent: str) -> bool:
+    def is_unseen(parent: str) -> bool:
         """Whether the exporter does not look there, as in most of user.slice."""
         path = f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
         return match(os.path.relpath(path, hierarchy.root), registry.layouts(), 2) is None
 
     best: tuple[int, str] | None = None
     refusal = f"{hierarchy.root}: this process may not use any cgroup there"
-    for parent in sorted(_parents(hierarchy.root, host), key=unseen):
+    for parent in sorted(_parent_candidates(hierarchy.root, host), key=is_unseen):
         try:
-            has = _make_directory(parent, jobid)
+            available = _create_directory(parent, jobid)
         except OSError as error:
             refusal = f"{parent}: {error.strerror}"
             continue
-        if wanted <= has:
-            return _made_v2(hierarchy, parent, jobid, host)
-        _removed(f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}")
+        if wanted <= available:
+            return _cgroup_v2(hierarchy, parent, jobid, host)
+        _remove_tree(f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}")
         with contextlib.suppress(OSError):
             Path(parent, RUNS_DIRECTORY).rmdir()
-        if best is None or len(has) > best[0]:
-            best = (len(has), parent)
+        if best is None or len(available) > best[0]:
+            best = (len(available), parent)
     if best is None:
         raise NoCgroup(refusal)
-    _make_directory(best[1], jobid)
-    return _made_v2(hierarchy, best[1], jobid, host)
+    _create_directory(best[1], jobid)
+    return _cgroup_v2(hierarchy, best[1], jobid, host)
 
 
-def _made_v2(hierarchy: Hierarchy, parent: str, jobid: str, host: Host) -> Cgroup:
+def _cgroup_v2(hierarchy: Hierarchy, parent: str, jobid: str, host: Host) -> Cgroup:
     path = f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
-    made = _Made(hierarchy, os.path.relpath(path, hierarchy.root))
-    return Cgroup(jobid, (made,), 2, host)
+    directory = _RunDirectory(hierarchy, os.path.relpath(path, hierarchy.root))
+    return Cgroup(jobid, (directory,), 2, host)
 
 
-def _parents(root: str, host: Host) -> Iterator[str]:
+def _parent_candidates(root: str, host: Host) -> Iterator[str]:
     """Where a v2 cgroup may be created, best first.
 
     root's are at the top level, like other slices. Other users stay within what was delegated to
@@ -278,20 +281,20 @@ def _parents(root: str, host: Host) -> Iterator[str]:
         path = os.path.dirname(path)
 
 
-def _make_directory(parent: str, jobid: str) -> set[str]:
+def _create_directory(parent: str, jobid: str) -> set[str]:
     """Create `batchjob.slice/run-<uuid>`; returns its controllers. Raises OSError."""
     top = f"{parent}/{RUNS_DIRECTORY}"
     path = f"{top}/{RUN_PREFIX}{jobid}"
-    for attempt in range(_RACES):
+    for attempt in range(_MAX_ATTEMPTS):
         with contextlib.suppress(FileExistsError):
             Path(top).mkdir()
         for directory in (parent, top):
-            _enable(directory)
+            _enable_controllers(directory)
         try:
             Path(path).mkdir()
             break
         except FileNotFoundError:
-            if attempt == _RACES - 1:
+            if attempt == _MAX_ATTEMPTS - 1:
                 raise
     try:
         return set(read_path(f"{path}/cgroup.controllers").decode().split())
@@ -299,7 +302,7 @@ def _make_directory(parent: str, jobid: str) -> set[str]:
         return set()  # v1
 
 
-def _enable(directory: str) -> None:
+def _enable_controllers(directory: str) -> None:
     """Enable the available controllers: a cgroup with processes of its own refuses (EBUSY)."""
     control = f"{directory}/cgroup.subtree_control"
     if not os.path.exists(control):
@@ -311,7 +314,7 @@ def _enable(directory: str) -> None:
                 _write(control, f"+{controller}")
 
 
-def _removed(path: str) -> bool:
+def _remove_tree(path: str) -> bool:
     """Remove a directory with all below it; returns whether it is gone."""
     for each in reversed(descendants(path)):
         with contextlib.suppress(OSError):

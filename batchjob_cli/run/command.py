@@ -7,39 +7,39 @@ import signal
 import uuid
 from typing import Any
 
-from batchjob.local_runs.directory import RUNS, data_directory, prepare
+from batchjob.local_runs.directory import RUNS, create_directory, data_directory
 from batchjob.local_runs.record import Run
-from batchjob.runtime.settings import Parser, SettingsError, argument
-from batchjob.runtime.times import coming_time
+from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
+from batchjob.runtime.times import future_time
 from batchjob.runtime.values import duration
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
-from batchjob_cli.client.running_up import running_up
+from batchjob_cli.client.running_up import find_running_up
 from batchjob_cli.run import life
-from batchjob_cli.run.cpu_list import cpu_list
+from batchjob_cli.run.cpu_list import parse_cpu_list
 from batchjob_cli.run.defaults import (
     SITE_FILE,
     VARIABLE,
     RunDefaults,
-    configuration,
+    effective_time_limit,
+    load_configuration,
     positive,
     positive_size,
-    time_limit,
 )
-from batchjob_cli.run.detach import Tell, detached
-from batchjob_cli.run.launch import OUR_FAULT
+from batchjob_cli.run.detach import SendMessage, run_detached
+from batchjob_cli.run.launch import LAUNCH_FAILED
 from batchjob_cli.run.lifecycle import (
-    Failed,
-    perform,
-    recorded,
-    say,
+    RunStartError,
+    execute_run,
+    print_message,
+    record_run,
     wait_for_start,
-    why_it_waits,
+    wait_reason,
 )
 from batchjob_cli.run.limits import RunLimits
-from batchjob_cli.run.queue import ForeignQueueError, Turn
+from batchjob_cli.run.queue import ForeignQueueError, QueuedRun
 from batchjob_cli.run.request import RunSpecification, first_record
-from batchjob_cli.run.summary import begun
+from batchjob_cli.run.summary import describe_start
 from batchjob_cli.run.supervisor import block_signals
 
 _DESCRIPTION = """\
@@ -54,74 +54,80 @@ def run(arguments: list[str]) -> int:
     """Run a command; its exit status. Raises SettingsError."""
     given = _parser().parse_args(arguments)
     if given.server:
-        return remote_runs.start(given, _command(given))
-    site = configuration(given.config_file)
-    order = _order(given, site.limits)
+        return remote_runs.start(given, _command_words(given))
+    site = load_configuration(given.config_file)
+    spec = _build_specification(given, site.limits)
     life.set_up(site.log)
     mask = block_signals()
-    if order.detach:
-        return detached(lambda tell: _guarded(order, mask, tell))
-    return _guarded(order, mask, lambda _: None)
+    if spec.detach:
+        return run_detached(lambda send_message: _run_with_messages(spec, mask, send_message))
+    return _run_with_messages(spec, mask, lambda _: None)
 
 
-def _guarded(order: RunSpecification, mask: set[int], tell: Tell) -> int:
+def _run_with_messages(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> int:
     try:
-        status = _run(order, mask, tell)
-    except Failed as error:
-        say(str(error))
+        status = _run(spec, mask, send_message)
+    except RunStartError as error:
+        print_message(str(error))
         return error.status
     except OSError as error:
-        say(f"{error.filename or 'the run'}: {error.strerror}")
-        return OUR_FAULT
-    # A shell's loop only ends if we die of SIGINT, as if by Ctrl-C.
+        print_message(f"{error.filename or 'the run'}: {error.strerror}")
+        return LAUNCH_FAILED
+    # A shell ends its loop only if SIGINT terminates us, as Ctrl-C would.
     if status == 128 + signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return status
 
 
-def _run(order: RunSpecification, mask: set[int], tell: Tell) -> int:
+def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> int:
     jobid = str(uuid.uuid4())
     with contextlib.ExitStack() as stack:
-        turn = _turn(order, jobid, stack)
-        record: Run | None = first_record(order, jobid, why_it_waits(order, turn))
+        queued_run = _join_queue(spec, jobid, stack)
+        record: Run | None = first_record(spec, jobid, wait_reason(spec, queued_run))
         assert record is not None
-        with recorded(order, record):
+        with record_run(spec, record):
             if record.reason:
-                tell(_word(order, record))
-                if not (order.quiet or order.detach):
-                    say(f"run {jobid} is waiting: {record.reason}")
-                record = wait_for_start(order, record, turn)
+                send_message(_start_message(spec, record))
+                if not (spec.quiet or spec.detach):
+                    print_message(f"run {jobid} is waiting: {record.reason}")
+                record = wait_for_start(spec, record, queued_run)
                 if record is None:
                     return 128 + signal.SIGTERM
-            elif not (order.quiet or order.detach) and (page := _page(order, record)):
-                say(f"run {jobid} is live at {page}")
-            return perform(order, record, mask, lambda begun: tell(_word(order, begun)))
+            elif not (spec.quiet or spec.detach) and (page := _page_url(spec, record)):
+                print_message(f"run {jobid} is live at {page}")
+            return execute_run(
+                spec, record, mask, lambda started: send_message(_start_message(spec, started))
+            )
 
 
-def _turn(order: RunSpecification, jobid: str, stack: contextlib.ExitStack) -> Turn | None:
-    """A place in the user's queue. Other users do not delay a run."""
-    if not order.max_runs:
+def _join_queue(
+    spec: RunSpecification, jobid: str, stack: contextlib.ExitStack
+) -> QueuedRun | None:
+    """Join the user's queue, if the number of runs is limited; other users have their own."""
+    if not spec.max_runs:
         return None
     try:
-        return stack.enter_context(Turn(prepare(order.data, RUNS), jobid, order.max_runs))
+        return stack.enter_context(
+            QueuedRun(create_directory(spec.data, RUNS), jobid, spec.max_runs)
+        )
     except ForeignQueueError as error:
-        say(f"max-runs: {error}; continuing without")
+        print_message(f"max-runs: {error}; continuing without")
         return None
 
 
-def _word(order: RunSpecification, run: Run) -> str:
+def _start_message(spec: RunSpecification, run: Run) -> str:
     """What is printed about a run in the background: the id on a line of its own, then the rest."""
-    at = order.start_at
-    if order.quiet:
+    at = spec.start_at
+    if spec.quiet:
         return run.jobid
-    page = _page(order, run)
-    return "\n".join([run.jobid, begun(run, at), *([f"live at {page}"] if page else [])])
+    page = _page_url(spec, run)
+    return "\n".join([run.jobid, describe_start(run, at), *([f"live at {page}"] if page else [])])
 
 
-def _page(order: RunSpecification, run: Run) -> str:
-    """The page of the run; "" while no `batchjob up` serves its directory."""
-    up = running_up(order.data)
+def _page_url(spec: RunSpecification, run: Run) -> str:
+    """The URL of the run's page; "" if no `batchjob up` serves its directory."""
+    up = find_running_up(spec.data)
     return f"{up.url}/jobs/{run.jobid}" if up else ""
 
 
@@ -135,27 +141,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--name", default="", help="name of the run in lists and reports")
-    add("--cpus", **argument(positive), help="CPU limit in CPUs, such as 2 or 0.5")
-    add("--cpu-list", **argument(cpu_list), help="CPUs to run on, such as 0-3,8")
+    add("--cpus", **type_and_metavar(positive), help="CPU limit in CPUs, such as 2 or 0.5")
+    add("--cpu-list", **type_and_metavar(parse_cpu_list), help="CPUs to run on, such as 0-3,8")
     add(
         "--memory",
-        **argument(positive_size),
+        **type_and_metavar(positive_size),
         help="memory limit, such as 4G; in bytes without a unit",
     )
     add(
         "--io",
-        **argument(positive_size),
+        **type_and_metavar(positive_size),
         help="limit for reads and for writes, in bytes per second, on the disk of the working "
         "directory",
     )
     add(
         "--time-limit",
-        **argument(duration),
+        **type_and_metavar(duration),
         help="time limit, such as 90s or 2h; in seconds without a unit",
     )
-    add("--grace", **argument(duration),
+    add("--grace", **type_and_metavar(duration),
         help="time between SIGTERM and SIGKILL at the time limit (default: 10s)")  # fmt: skip
-    add("--at", **argument(coming_time), help="start time: 22:30, 2026-04-04T22:30 or +90m")
+    add("--at", **type_and_metavar(future_time), help="start time: 22:30, 2026-04-04T22:30 or +90m")
     add("--detach", action="store_true", help="run in the background and print the run's id")
     add("--cgroup", choices=("auto", "always", "never"), default="auto",
         help="auto: a cgroup if one can be created, else the process tree")  # fmt: skip
@@ -164,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--quiet", action="store_true", help="do not print a report at the end")
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
-    add("--log-size", **argument(positive_size), default=32 << 20,
+    add("--log-size", **type_and_metavar(positive_size), default=32 << 20,
         help="maximum size to keep of each stream, compressed (default: 32M)")  # fmt: skip
     add("--config.file", dest="config_file", default="", metavar="FILE",
         help="YAML file with defaults for all runs (default: "
@@ -174,25 +180,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(given: argparse.Namespace) -> list[str]:
+def _command_words(given: argparse.Namespace) -> list[str]:
     command: list[str] = given.command[1:] if given.command[:1] == ["--"] else given.command
     if not command:
         raise SettingsError("expected a command: batchjob run [OPTION ...] -- COMMAND ...")
     return command
 
 
-def _order(given: argparse.Namespace, site: RunDefaults) -> RunSpecification:
-    def chosen(name: str) -> Any:
+def _build_specification(given: argparse.Namespace, site: RunDefaults) -> RunSpecification:
+    def option_or_default(name: str) -> Any:
         asked = getattr(given, name)
         return getattr(site, name) if asked is None else asked
 
     return RunSpecification(
-        tuple(_command(given)),
+        tuple(_command_words(given)),
         data_directory(given.data),
-        RunLimits(chosen("cpus"), chosen("memory"), chosen("io")),
+        RunLimits(option_or_default("cpus"), option_or_default("memory"), option_or_default("io")),
         given.name,
-        time_limit(given.time_limit, site),
-        chosen("grace"),
+        effective_time_limit(given.time_limit, site),
+        option_or_default("grace"),
         given.at,
         given.cgroup,
         given.best_effort,

@@ -4,13 +4,13 @@ import os
 import re
 from collections.abc import Set
 
-from batchjob.runtime.values import called
+from batchjob.runtime.values import with_metavar
 
 _PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 
 
-@called("LIST")
-def cpu_list(text: str) -> frozenset[int]:
+@with_metavar("LIST")
+def parse_cpu_list(text: str) -> frozenset[int]:
     """Parse CPUs that this process may use itself."""
     found: set[int] = set()
     for part in text.split(","):
@@ -21,11 +21,11 @@ def cpu_list(text: str) -> frozenset[int]:
         found.update(range(first, last + 1))
     usable = os.sched_getaffinity(0)
     if missing := found - usable:
-        raise ValueError(f"CPU {min(missing)} is not usable; usable are {listed(usable)}")
+        raise ValueError(f"CPU {min(missing)} is not usable; usable are {format_cpu_list(usable)}")
     return frozenset(found)
 
 
-def listed(cpus: Set[int]) -> str:
+def format_cpu_list(cpus: Set[int]) -> str:
     """The list as text."""
     parts: list[list[int]] = []
     for each in sorted(cpus):

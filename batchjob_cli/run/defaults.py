@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchjob.runtime.settings import SettingsError, load_file, make, option
-from batchjob.runtime.values import called, duration, integer, one_of, size
+from batchjob.runtime.settings import SettingsError, build_section, load_file, option
+from batchjob.runtime.values import duration, integer, one_of, size, with_metavar
 
 VARIABLE = "BATCHJOB_RUN_CONFIG"
 SITE_FILE = Path("/etc/batchjob/run.yml")
 
 
-@called("N")
+@with_metavar("N")
 def positive(value: Any) -> float:
     """A number above 0."""
     try:
@@ -35,7 +35,7 @@ def positive(value: Any) -> float:
     return number
 
 
-@called("SIZE")
+@with_metavar("SIZE")
 def positive_size(value: Any) -> int:
     """A size above 0."""
     if parsed := size(value):
@@ -84,22 +84,24 @@ class RunConfiguration(NamedTuple):
     log: RunLogOptions
 
 
-def configuration(path: str = "") -> RunConfiguration:
+def load_configuration(path: str = "") -> RunConfiguration:
     """Read `path`, else $BATCHJOB_RUN_CONFIG, else the site's file if it exists.
 
     Raises SettingsError.
     """
     chosen = path or os.environ.get(VARIABLE, "") or (str(SITE_FILE) if SITE_FILE.exists() else "")
     given = load_file(chosen, SECTIONS) if chosen else {}
-    return RunConfiguration(*(make(cls, section, given) for section, cls in SECTIONS.items()))
+    return RunConfiguration(
+        *(build_section(cls, section, given) for section, cls in SECTIONS.items())
+    )
 
 
-def time_limit(asked: float | None, limits: RunDefaults) -> float | None:
+def effective_time_limit(requested: float | None, limits: RunDefaults) -> float | None:
     """Time limit of a run that requests `asked` seconds. Raises SettingsError."""
     longest = limits.max_time_limit
-    wanted = limits.time_limit if asked is None else asked
+    wanted = limits.time_limit if requested is None else requested
     if wanted is None or longest is None:
         return longest if wanted is None else wanted
-    if asked is not None and asked > longest:
-        raise SettingsError(f"--time-limit: the maximum is {longest:g} s, got {asked:g} s")
+    if requested is not None and requested > longest:
+        raise SettingsError(f"--time-limit: the maximum is {longest:g} s, got {requested:g} s")
     return min(wanted, longest)

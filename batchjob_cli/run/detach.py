@@ -1,13 +1,13 @@
-"""Runs work in the background: a session of its own, no terminal, and a message to the caller."""
+"""Runs a function in the background: in a session of its own, with a message to the caller."""
 
 import os
 import sys
 from collections.abc import Callable
 
-Tell = Callable[[str], None]
+SendMessage = Callable[[str], None]
 
 
-def detached(work: Callable[[Tell], int]) -> int:
+def run_detached(work: Callable[[SendMessage], int]) -> int:
     """Do the work in a process of its own; returns after its first message, or its failure.
 
     The message's first line goes to standard output, everything else to standard error.
@@ -16,12 +16,12 @@ def detached(work: Callable[[Tell], int]) -> int:
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        _background(work, writer)
+        _run_in_background(work, writer)
     os.close(writer)
     with os.fdopen(reader) as answer:
-        word = answer.read()
-    if word:
-        first, _, rest = word.partition("\n")
+        message = answer.read()
+    if message:
+        first, _, rest = message.partition("\n")
         print(first, flush=True)
         if rest:
             print(f"batchjob: {rest}", file=sys.stderr, flush=True)
@@ -30,23 +30,23 @@ def detached(work: Callable[[Tell], int]) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _background(work: Callable[[Tell], int], writer: int) -> None:
+def _run_in_background(work: Callable[[SendMessage], int], writer: int) -> None:
     status = 125
     try:
         os.setsid()
-        told: list[str] = []
+        sent: list[str] = []
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
 
-        def tell(word: str) -> None:
-            if not told:
-                os.write(writer, word.encode())
+        def send_message(message: str) -> None:
+            if not sent:
+                os.write(writer, message.encode())
                 os.close(writer)
                 for number in (1, 2):
                     os.dup2(null, number)
-            told.append(word)
+            sent.append(message)
 
-        status = work(tell)
+        status = work(send_message)
     finally:
         sys.stderr.flush()
         os._exit(status)

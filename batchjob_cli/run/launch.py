@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple, NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-_FORM = struct.Struct("=ii")  # stage, errno
+_FAILURE = struct.Struct("=ii")  # stage, errno
 
-NOT_FOUND, NOT_EXECUTABLE, OUR_FAULT = 127, 126, 125
+NOT_FOUND, NOT_EXECUTABLE, LAUNCH_FAILED = 127, 126, 125
 """Exit statuses of `env`, `timeout` and other commands that start one (POSIX, env)."""
 
 
@@ -55,23 +55,23 @@ def launch(
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(command, streams, mask, join, cpus, parent, writer)
+        _execute_child(command, streams, mask, join, cpus, parent, writer)
     os.close(writer)
     try:
-        answer = os.read(reader, _FORM.size)
+        answer = os.read(reader, _FAILURE.size)
     finally:
         os.close(reader)
     if not answer:
         return pid
     os.waitpid(pid, 0)
-    stage, number = _FORM.unpack(answer)
-    raise _refusal(command[0], stage, number)
+    stage, number = _FAILURE.unpack(answer)
+    raise _launch_error(command[0], stage, number)
 
 
-_JOIN, _EXECUTE = 0, 1
+_STAGE_JOIN, _STAGE_EXECUTE = 0, 1
 
 
-def _become(
+def _execute_child(
     command: Sequence[str],
     streams: ChildStreams,
     mask: set[int],
@@ -80,7 +80,7 @@ def _become(
     parent: int,
     writer: int,
 ) -> NoReturn:
-    stage = _JOIN
+    stage = _STAGE_JOIN
     try:
         if join is not None:
             join()
@@ -88,31 +88,31 @@ def _become(
             os.sched_setaffinity(0, cpus)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the job must not outlive its supervisor
         if os.getppid() != parent:
-            os._exit(OUR_FAULT)
+            os._exit(LAUNCH_FAILED)
         for number, descriptor in enumerate(streams):
-            _put(descriptor, number)
+            _move_descriptor(descriptor, number)
         for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored_by_python, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        stage = _EXECUTE
+        stage = _STAGE_EXECUTE
         os.execvp(command[0], list(command))  # noqa: S606 (requested by the user, no shell)
     except OSError as error:
-        os.write(writer, _FORM.pack(stage, error.errno or 0))
+        os.write(writer, _FAILURE.pack(stage, error.errno or 0))
     finally:
-        os._exit(OUR_FAULT)
+        os._exit(LAUNCH_FAILED)
 
 
-def _put(descriptor: int, number: int) -> None:
+def _move_descriptor(descriptor: int, number: int) -> None:
     if descriptor == number:
         os.set_inheritable(number, True)
     else:
         os.dup2(descriptor, number)
 
 
-def _refusal(name: str, stage: int, number: int) -> LaunchError:
+def _launch_error(name: str, stage: int, number: int) -> LaunchError:
     reason = os.strerror(number)
-    if stage == _JOIN:
-        return LaunchError(f"the run's cgroup and CPUs: {reason}", OUR_FAULT)
+    if stage == _STAGE_JOIN:
+        return LaunchError(f"the run's cgroup and CPUs: {reason}", LAUNCH_FAILED)
     if number == errno.ENOENT:
         missing = "no such file, or its interpreter is missing" if "/" in name else "not found"
         return LaunchError(f"{name}: {missing}", NOT_FOUND)

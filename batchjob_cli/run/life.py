@@ -4,7 +4,7 @@ import logging
 
 from batchjob.local_runs.record import Run
 from batchjob.runtime.formatting import size
-from batchjob.runtime.home import expanded
+from batchjob.runtime.home import expand_home
 from batchjob.runtime.log import formatter
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.run.defaults import RunLogOptions
@@ -17,7 +17,7 @@ def set_up(options: RunLogOptions) -> None:
     if not options.file:
         return
     try:
-        handler = logging.FileHandler(expanded(options.file), encoding="utf-8")
+        handler = logging.FileHandler(expand_home(options.file), encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"log.file: {error.filename}: {error.strerror}") from error
     handler.setFormatter(formatter(options.format))
@@ -26,18 +26,18 @@ def set_up(options: RunLogOptions) -> None:
     log.propagate = False
 
 
-def waiting(run: Run) -> None:
-    """The run waits for its turn."""
-    log.info("%s waits: %s", _named(run), run.reason)
+def log_waiting(run: Run) -> None:
+    """Log that the run waits to start."""
+    log.info("%s waits: %s", _run_label(run), run.reason)
 
 
-def started(run: Run) -> None:
-    """The command has been started."""
-    log.info("%s started by %s", _named(run), run.user)
+def log_started(run: Run) -> None:
+    """Log that the command has been started."""
+    log.info("%s started by %s", _run_label(run), run.user)
 
 
-def ended(run: Run) -> None:
-    """The run has ended, or could not start."""
+def log_ended(run: Run) -> None:
+    """Log that the run has ended, or could not start."""
     words = [run.status]
     if run.exit_signal:
         words.append(f"signal {run.exit_signal}")
@@ -49,8 +49,8 @@ def ended(run: Run) -> None:
         words.append(f"CPU {run.user_cpu_seconds:.3f} s user {run.system_cpu_seconds:.3f} s system")
     if run.peak_memory_bytes is not None:
         words.append(f"peak memory {size(run.peak_memory_bytes)}")
-    log.info("%s ended: %s", _named(run), ", ".join(words))
+    log.info("%s ended: %s", _run_label(run), ", ".join(words))
 
 
-def _named(run: Run) -> str:
+def _run_label(run: Run) -> str:
     return f"run {run.jobid} ({run.name})" if run.name else f"run {run.jobid}"

@@ -1,4 +1,4 @@
-"""One run from its record to its report."""
+"""Executes one run, from its first record to its report."""
 
 import contextlib
 import os
@@ -9,166 +9,180 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.local_runs.directory import LOGS, RUNS, prepare
+from batchjob.local_runs.directory import LOGS, RUNS, create_directory
 from batchjob.local_runs.output import STREAMS, StreamLog
 from batchjob.local_runs.record import Run, now, write
 from batchjob.local_runs.retention import RunRetention, sweep_daily
 from batchjob.quantities.reading import CgroupReading
-from batchjob.runtime.times import time_in_words
+from batchjob.runtime.times import format_time
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run import cgroup as cgroups
 from batchjob_cli.run import life, stop_request
 from batchjob_cli.run.abandoned import end_abandoned
 from batchjob_cli.run.cgroup import Cgroup, NoCgroup
-from batchjob_cli.run.launch import OUR_FAULT, ChildStreams, LaunchError, become_subreaper, launch
-from batchjob_cli.run.limits import LimitError, RunLimits, controllers, one_by_one
+from batchjob_cli.run.launch import (
+    LAUNCH_FAILED,
+    ChildStreams,
+    LaunchError,
+    become_subreaper,
+    launch,
+)
+from batchjob_cli.run.limits import LimitError, RunLimits, required_controllers, split_limits
 from batchjob_cli.run.process_tree import ProcessTree
-from batchjob_cli.run.queue import Turn
+from batchjob_cli.run.queue import QueuedRun
 from batchjob_cli.run.request import RunSpecification
-from batchjob_cli.run.streams import Channel, Pump, copy_window, open_channel
-from batchjob_cli.run.summary import RunOutcome, report
-from batchjob_cli.run.supervisor import TAKEN, End, RunSupervisor
+from batchjob_cli.run.streams import Channel, Pump, copy_window_size, open_channel
+from batchjob_cli.run.summary import RunOutcome, format_report
+from batchjob_cli.run.supervisor import QUEUED_SIGNALS, RunEnd, RunSupervisor
 
-TIMED_OUT = 124
-"""The exit status where the time limit ended the run, as timeout(1) has it."""
+TIMED_OUT_STATUS = 124
+"""The exit status if the time limit ended the run, as in timeout(1)."""
 STOPPED = "stopped"
-"""The word for a run that somebody ended; one that had not started was cancelled."""
+"""The state of a run that was ended on request; one that had not started was cancelled."""
 _RETRY_SECONDS = (0.2, 1.0, 3.0)
-_LOOK_SECONDS = 0.3  # interval of checking the queue
+_QUEUE_CHECK_SECONDS = 0.3  # interval of checking the queue
 
 
-class Failed(Exception):
+class RunStartError(Exception):
     """The run could not be started; it carries the exit status."""
 
-    def __init__(self, message: str, status: int = OUR_FAULT) -> None:
+    def __init__(self, message: str, status: int = LAUNCH_FAILED) -> None:
         super().__init__(message)
         self.status = status
 
 
-class _Started(NamedTuple):
+class _StartedCommand(NamedTuple):
     pid: int
     channels: tuple[Channel, ...]
     pumps: tuple[Pump, ...]
 
 
-def perform(
-    order: RunSpecification, run: Run, mask: set[int], on_start: Callable[[Run], None]
+def execute_run(
+    spec: RunSpecification, run: Run, mask: set[int], on_start: Callable[[Run], None]
 ) -> int:
-    """Run the command; returns the exit status for our own. Raises Failed.
+    """Run the command; returns the exit status for this process. Raises RunStartError.
 
     `run` has been recorded. `mask`: the signals that were blocked before.
     """
-    end_abandoned(order.data / RUNS)
+    end_abandoned(spec.data / RUNS)
     become_subreaper()
     started = time.monotonic()
-    cgroup = _own_cgroup(order, run)
-    applied = _limited(order, run, cgroup)
+    cgroup = _create_cgroup(spec, run)
+    limits = _apply_limits(spec, run, cgroup)
     tree = ProcessTree()
     try:
-        run = _allocated(order, run, applied)
-        begun = _start(order, run, mask, cgroup)
-        life.started(run)
+        run = _record_limits(spec, run, limits)
+        command = _start_command(spec, run, mask, cgroup)
+        life.log_started(run)
         on_start(run)
-        end = _supervisor(order, run, begun, tree, cgroup).run()
+        end = _build_supervisor(spec, run, command, tree, cgroup).run()
         wall = time.monotonic() - started
         reading = cgroup.read() if cgroup else CgroupReading()
     finally:
         for left in cgroup.remove() if cgroup else ():
-            say(f"{left}: could not be removed")
-    outcome = _outcome(run, end, tree, reading, wall)
-    runs = order.data / RUNS
-    outcome = outcome._replace(run=_cancelled(outcome.run, end, runs))
+            print_message(f"{left}: could not be removed")
+    outcome = _build_outcome(run, end, tree, reading, wall)
+    runs = spec.data / RUNS
+    outcome = outcome._replace(run=_apply_stop_request(outcome.run, end, runs))
     record_end(runs, outcome.run)
-    life.ended(outcome.run)
+    life.log_ended(outcome.run)
     # Everything is recorded: from now on, a signal may end us like any other program.
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for pump in begun.pumps:
+    for pump in command.pumps:
         pump.join()
-    if end.left_behind:
-        say(f"the command left processes behind ({end.left_behind}); they were terminated")
-    sweep_daily(order.data, RunRetention())
-    if not order.quiet:
-        sys.stderr.write(report(outcome))
+    if end.leftover_processes:
+        print_message(
+            f"the command left processes behind ({end.leftover_processes}); they were terminated"
+        )
+    sweep_daily(spec.data, RunRetention())
+    if not spec.quiet:
+        sys.stderr.write(format_report(outcome))
         sys.stderr.flush()
     return exit_status(end)
 
 
-def _supervisor(
-    order: RunSpecification, run: Run, begun: _Started, tree: ProcessTree, cgroup: Cgroup | None
+def _build_supervisor(
+    spec: RunSpecification,
+    run: Run,
+    command: _StartedCommand,
+    tree: ProcessTree,
+    cgroup: Cgroup | None,
 ) -> RunSupervisor:
-    def resized() -> None:
-        for channel in begun.channels:
-            copy_window(channel)
+    def copy_window_sizes() -> None:
+        for channel in command.channels:
+            copy_window_size(channel)
 
-    def asked_to_stop() -> float | None:
-        return stop_request.grace(order.data / RUNS, run.jobid)
+    def read_stop_grace() -> float | None:
+        return stop_request.read_grace(spec.data / RUNS, run.jobid)
 
     return RunSupervisor(
-        begun.pid, tree, cgroup, order.time_limit, order.grace, asked_to_stop, resized
+        command.pid, tree, cgroup, spec.time_limit, spec.grace, read_stop_grace, copy_window_sizes
     )
 
 
-def _own_cgroup(order: RunSpecification, run: Run) -> Cgroup | None:
-    """The run's cgroup, or None if the process tree must be used. Raises Failed."""
-    if order.cgroup == "never":
+def _create_cgroup(spec: RunSpecification, run: Run) -> Cgroup | None:
+    """Create the run's cgroup; None if the process tree must be used. Raises RunStartError."""
+    if spec.cgroup == "never":
         return None
     try:
-        return cgroups.make(run.jobid, order.limits)
+        return cgroups.create(run.jobid, spec.limits)
     except (NoCgroup, OSError) as error:
         reason = f"cannot create a cgroup: {error}"
-        if order.cgroup == "always" or (any(order.limits) and not order.best_effort):
-            flags = ", ".join(controllers(order.limits, 2).values())
+        if spec.cgroup == "always" or (any(spec.limits) and not spec.best_effort):
+            flags = ", ".join(required_controllers(spec.limits, 2).values())
             hint = " (use --best-effort to continue without limits)" if flags else ""
-            raise Failed(f"{flags}: {reason}{hint}" if flags else reason) from error
-        if any(order.limits):
-            say(f"{reason}; continuing without limits")
+            raise RunStartError(f"{flags}: {reason}{hint}" if flags else reason) from error
+        if any(spec.limits):
+            print_message(f"{reason}; continuing without limits")
         return None
 
 
-def _limited(order: RunSpecification, run: Run, cgroup: Cgroup | None) -> RunLimits:
-    """Apply the limits; returns those that are in force. Raises Failed."""
+def _apply_limits(spec: RunSpecification, run: Run, cgroup: Cgroup | None) -> RunLimits:
+    """Apply the limits; returns those that are in force. Raises RunStartError."""
     if cgroup is None:
-        if any(order.limits) and order.cgroup == "never":
-            flags = ", ".join(controllers(order.limits, 2).values())
-            if not order.best_effort:
-                raise Failed(f"{flags}: limits need a cgroup, but --cgroup=never is set")
-            say(f"{flags}: limits need a cgroup; continuing without")
+        if any(spec.limits) and spec.cgroup == "never":
+            flags = ", ".join(required_controllers(spec.limits, 2).values())
+            if not spec.best_effort:
+                raise RunStartError(f"{flags}: limits need a cgroup, but --cgroup=never is set")
+            print_message(f"{flags}: limits need a cgroup; continuing without")
         return RunLimits()
     applied = RunLimits()
-    for each in one_by_one(order.limits):
+    for each in split_limits(spec.limits):
         try:
             cgroup.limit(each, run.work_dir or "/")
         except (LimitError, OSError) as error:
-            if not order.best_effort:
+            if not spec.best_effort:
                 cgroup.remove()
-                raise Failed(f"{error} (use --best-effort to continue without)") from error
-            say(f"{error}; continuing without")
+                raise RunStartError(f"{error} (use --best-effort to continue without)") from error
+            print_message(f"{error}; continuing without")
         else:
             applied = applied.plus(each)
-    if order.cpus:
-        cgroup.bind(run.cpu_list)  # if possible; each process is bound as well
+    if spec.cpus:
+        cgroup.bind_cpus(run.cpu_list)  # if possible; each process is bound as well
     return applied
 
 
-def _allocated(order: RunSpecification, run: Run, applied: RunLimits) -> Run:
+def _record_limits(spec: RunSpecification, run: Run, limits: RunLimits) -> Run:
     """Record the limits that are in force."""
     limited = run._replace(
-        allocated_cpus=min(filter(None, (applied.cpus, len(order.cpus))), default=None),
-        allocated_memory_bytes=applied.memory_bytes,
-        io_limit_bytes_per_second=applied.io_bytes_per_second,
+        allocated_cpus=min(filter(None, (limits.cpus, len(spec.cpus))), default=None),
+        allocated_memory_bytes=limits.memory_bytes,
+        io_limit_bytes_per_second=limits.io_bytes_per_second,
     )
     if limited != run:
         # The run is already on record, and its end will include this.
         with contextlib.suppress(OSError):
-            write(order.data / RUNS, limited)
+            write(spec.data / RUNS, limited)
     return limited
 
 
-def _start(order: RunSpecification, run: Run, mask: set[int], cgroup: Cgroup | None) -> _Started:
-    logs = _logs(order, run)
+def _start_command(
+    spec: RunSpecification, run: Run, mask: set[int], cgroup: Cgroup | None
+) -> _StartedCommand:
+    logs = _open_logs(spec, run)
     channels: tuple[Channel, ...] = ()
-    if order.keep_output or order.detach:
-        channels = tuple(open_channel(None if order.detach else target) for target in (1, 2))
+    if spec.keep_output or spec.detach:
+        channels = tuple(open_channel(None if spec.detach else target) for target in (1, 2))
     streams = (
         ChildStreams(0, *(channel.inner for channel in channels))
         if channels
@@ -176,31 +190,31 @@ def _start(order: RunSpecification, run: Run, mask: set[int], cgroup: Cgroup | N
     )
     try:
         join = cgroup.join if cgroup else None
-        pid = launch(order.command, streams, mask, join, order.cpus)
+        pid = launch(spec.command, streams, mask, join, spec.cpus)
     except LaunchError as error:
-        raise Failed(str(error), error.status) from error
+        raise RunStartError(str(error), error.status) from error
     finally:
         for channel in channels:
             os.close(channel.inner)
     pumps = tuple(map(Pump, STREAMS, channels, logs)) if channels else ()
     for pump in pumps:
         pump.start()
-    return _Started(pid, channels, pumps)
+    return _StartedCommand(pid, channels, pumps)
 
 
-def _logs(order: RunSpecification, run: Run) -> tuple[StreamLog | None, ...]:
-    if order.keep_output:
+def _open_logs(spec: RunSpecification, run: Run) -> tuple[StreamLog | None, ...]:
+    if spec.keep_output:
         try:
-            directory = prepare(order.data, LOGS) / run.jobid
+            directory = create_directory(spec.data, LOGS) / run.jobid
             directory.mkdir(mode=0o700)  # fail if another user has created it in the meantime
-            return tuple(StreamLog(directory, stream, order.log_bytes) for stream in STREAMS)
+            return tuple(StreamLog(directory, stream, spec.log_bytes) for stream in STREAMS)
         except OSError as error:
-            say(f"the output is not kept: {error.filename}: {error.strerror}")
+            print_message(f"the output is not kept: {error.filename}: {error.strerror}")
     return tuple(None for _ in STREAMS)
 
 
-def _outcome(
-    run: Run, end: End, tree: ProcessTree, reading: CgroupReading, wall: float
+def _build_outcome(
+    run: Run, end: RunEnd, tree: ProcessTree, reading: CgroupReading, wall: float
 ) -> RunOutcome:
     """The kernel's totals for the cgroup if there are any, else those for the processes."""
     used = tree.usage
@@ -210,7 +224,7 @@ def _outcome(
     peak = reading.memory_peak
     signalled = os.WIFSIGNALED(end.status)
     ended = run._replace(
-        state=_state(end, reading),
+        state=_final_state(end, reading),
         end_time=now(),
         wall_seconds=round(wall, 6),
         exit_code=None if signalled else os.WEXITSTATUS(end.status),
@@ -225,7 +239,7 @@ def _outcome(
     return RunOutcome(ended, wall, reading.io, throttled)
 
 
-def _state(end: End, reading: CgroupReading) -> JobState:
+def _final_state(end: RunEnd, reading: CgroupReading) -> JobState:
     if end.timed_out:
         return JobState.TIMEOUT
     if end.status == 0:
@@ -233,21 +247,21 @@ def _state(end: End, reading: CgroupReading) -> JobState:
     if reading.oom_kills:
         return JobState.OUT_OF_MEMORY
     number = os.WTERMSIG(end.status) if os.WIFSIGNALED(end.status) else 0
-    return JobState.CANCELLED if number in end.sent else JobState.FAILED
+    return JobState.CANCELLED if number in end.received_signals else JobState.FAILED
 
 
-def _cancelled(run: Run, end: End, runs: Path) -> Run:
+def _apply_stop_request(run: Run, end: RunEnd, runs: Path) -> Run:
     """A run whose end was requested counts as cancelled, whatever its command returned."""
-    asked = stop_request.take(runs, run.jobid)
-    if asked is None or end.timed_out:
+    request = stop_request.pop(runs, run.jobid)
+    if request is None or end.timed_out:
         return run
-    return run._replace(state=JobState.CANCELLED, state_word=STOPPED, cancelled_by=asked.user)
+    return run._replace(state=JobState.CANCELLED, state_word=STOPPED, cancelled_by=request.user)
 
 
-def exit_status(end: End) -> int:
+def exit_status(end: RunEnd) -> int:
     """The command's own; 128 + n if signal n ended it; 124 if the time limit did."""
     if end.timed_out:
-        return TIMED_OUT
+        return TIMED_OUT_STATUS
     if os.WIFSIGNALED(end.status):
         return 128 + os.WTERMSIG(end.status)
     return os.WEXITSTATUS(end.status)
@@ -261,26 +275,28 @@ def record_end(runs: Path, run: Run) -> None:
             return
         except OSError as error:
             if pause is None:
-                say(f"the end of run {run.jobid} could not be recorded: {runs}: {error.strerror}")
+                print_message(
+                    f"the end of run {run.jobid} could not be recorded: {runs}: {error.strerror}"
+                )
                 return
             time.sleep(pause)
 
 
 @contextlib.contextmanager
-def recorded(order: RunSpecification, run: Run) -> Iterator[None]:
-    """Record the run; if it cannot run, its end is recorded too. Raises Failed."""
+def record_run(spec: RunSpecification, run: Run) -> Iterator[None]:
+    """Record the run; if it cannot run, its end is recorded too. Raises RunStartError."""
     try:
-        runs = prepare(order.data, RUNS)
+        runs = create_directory(spec.data, RUNS)
         write(runs, run)
     except OSError as error:
-        where = error.filename or order.data
-        raise Failed(
+        where = error.filename or spec.data
+        raise RunStartError(
             f"the run cannot be recorded: {where}: {error.strerror}"
             " (--data names another directory)"
         ) from error
     try:
         yield
-    except Failed as error:
+    except RunStartError as error:
         end = now()
         start = end if run.start_time is None else run.start_time
         ended = run._replace(
@@ -288,52 +304,52 @@ def recorded(order: RunSpecification, run: Run) -> Iterator[None]:
             error=str(error),
         )  # fmt: skip
         record_end(runs, ended)
-        life.ended(ended)
+        life.log_ended(ended)
         raise
 
 
-def why_it_waits(order: RunSpecification, turn: Turn | None) -> str:
-    """Its start time is in the future, or others are first; "" if it may start. Raises OSError."""
-    if order.start_at is not None and order.start_at > time.time():
-        return f"starts at {time_in_words(order.start_at)}"
-    return turn.reason if turn else ""
+def wait_reason(spec: RunSpecification, queued_run: QueuedRun | None) -> str:
+    """Why the run may not start yet: its start time, or the queue; "" if it may. Raises OSError."""
+    if spec.start_at is not None and spec.start_at > time.time():
+        return f"starts at {format_time(spec.start_at)}"
+    return queued_run.wait_reason if queued_run else ""
 
 
-def wait_for_start(order: RunSpecification, run: Run, turn: Turn | None) -> Run | None:
+def wait_for_start(spec: RunSpecification, run: Run, queued_run: QueuedRun | None) -> Run | None:
     """Wait until it may start; None: cancelled, and recorded as such. Raises OSError."""
-    runs = order.data / RUNS
-    life.waiting(run)
-    while reason := why_it_waits(order, turn):
+    runs = spec.data / RUNS
+    life.log_waiting(run)
+    while reason := wait_reason(spec, queued_run):
         if reason != run.reason:
             run = run._replace(reason=reason)
             record_end(runs, run)
-            life.waiting(run)
-        if _ended_while_waiting(_pause(order)):
-            asked = stop_request.take(runs, run.jobid)
-            by = asked.user if asked else run.user
+            life.log_waiting(run)
+        if _wait_for_end_signal(_pause_seconds(spec)):
+            request = stop_request.pop(runs, run.jobid)
+            by = request.user if request else run.user
             ended = run._replace(state=JobState.CANCELLED, end_time=now(), cancelled_by=by)
             record_end(runs, ended)
-            life.ended(ended)
+            life.log_ended(ended)
             return None
     started = run._replace(state=JobState.RUNNING, start_time=now(), reason="None")
     record_end(runs, started)
     return started
 
 
-def _pause(order: RunSpecification) -> float:
-    left = (order.start_at or 0.0) - time.time()
-    return min(left, 30.0) if left > 0 else _LOOK_SECONDS  # the clock may be set
+def _pause_seconds(spec: RunSpecification) -> float:
+    left = (spec.start_at or 0.0) - time.time()
+    return min(left, 30.0) if left > 0 else _QUEUE_CHECK_SECONDS  # the clock may be set
 
 
-def _ended_while_waiting(seconds: float) -> bool:
-    taken = signal.sigtimedwait(TAKEN, seconds)
+def _wait_for_end_signal(seconds: float) -> bool:
+    taken = signal.sigtimedwait(QUEUED_SIGNALS, seconds)
     if taken is not None and taken.si_signo == signal.SIGTSTP:
         os.kill(os.getpid(), signal.SIGSTOP)
     ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return taken is not None and taken.si_signo in ending
 
 
-def say(message: str) -> None:
+def print_message(message: str) -> None:
     """Print a line for the user."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"batchjob: {message}\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PERIOD_MICROSECONDS = 100_000
-_LEAST_MICROSECONDS = 1000  # minimum quota, sched-bwc.rst
+_MINIMUM_QUOTA_MICROSECONDS = 1000  # minimum quota, sched-bwc.rst
 
 
 class LimitError(Exception):
@@ -35,7 +35,7 @@ class RunLimits(NamedTuple):
         )
 
 
-def one_by_one(limits: RunLimits) -> Iterator[RunLimits]:
+def split_limits(limits: RunLimits) -> Iterator[RunLimits]:
     """Each requested limit by itself."""
     for name, value in limits._asdict().items():
         if value:
@@ -49,30 +49,30 @@ class Setting(NamedTuple):
     controller: str
     file: str
     value: str
-    if_there: bool = False  # skip it on a kernel without swap accounting
+    is_optional: bool = False  # skip it on a kernel without swap accounting
 
 
-def controllers(limits: RunLimits, version: int) -> dict[str, str]:
+def required_controllers(limits: RunLimits, version: int) -> dict[str, str]:
     """The controllers that the limits need, each with the flag that needs it."""
     names = ("cpu", "memory", "io" if version == 2 else "blkio")
-    asked = zip(names, ("--cpus", "--memory", "--io"), limits, strict=True)
-    return {name: flag for name, flag, value in asked if value}
+    requested = zip(names, ("--cpus", "--memory", "--io"), limits, strict=True)
+    return {name: flag for name, flag, value in requested if value}
 
 
-def settings(limits: RunLimits, version: int, directory: str) -> list[Setting]:
+def cgroup_settings(limits: RunLimits, version: int, directory: str) -> list[Setting]:
     """What to write, in order. `directory`: IO is limited on its device."""
     chosen: list[Setting] = []
     if limits.cpus:
-        quota = max(_LEAST_MICROSECONDS, round(limits.cpus * _PERIOD_MICROSECONDS))
-        chosen += _cpu(quota, version)
+        quota = max(_MINIMUM_QUOTA_MICROSECONDS, round(limits.cpus * _PERIOD_MICROSECONDS))
+        chosen += _cpu_settings(quota, version)
     if limits.memory_bytes:
-        chosen += _memory(limits.memory_bytes, version)
+        chosen += _memory_settings(limits.memory_bytes, version)
     if limits.io_bytes_per_second:
-        chosen += _io(limits.io_bytes_per_second, version, disk_of(directory))
+        chosen += _io_settings(limits.io_bytes_per_second, version, find_disk(directory))
     return chosen
 
 
-def _cpu(quota: int, version: int) -> list[Setting]:
+def _cpu_settings(quota: int, version: int) -> list[Setting]:
     if version == 2:
         return [Setting("--cpus", "cpu", "cpu.max", f"{quota} {_PERIOD_MICROSECONDS}")]
     return [
@@ -81,7 +81,7 @@ def _cpu(quota: int, version: int) -> list[Setting]:
     ]
 
 
-def _memory(size: int, version: int) -> list[Setting]:
+def _memory_settings(size: int, version: int) -> list[Setting]:
     """Memory and swap together: a job at its limit is killed instead of swapping."""
     files = (
         ("memory.max", str(size)), ("memory.swap.max", "0"),
@@ -89,11 +89,12 @@ def _memory(size: int, version: int) -> list[Setting]:
         ("memory.limit_in_bytes", str(size)), ("memory.memsw.limit_in_bytes", str(size)),
     )  # fmt: skip
     return [
-        Setting("--memory", "memory", file, value, if_there="sw" in file) for file, value in files
+        Setting("--memory", "memory", file, value, is_optional="sw" in file)
+        for file, value in files
     ]
 
 
-def _io(speed: int, version: int, disk: str) -> list[Setting]:
+def _io_settings(speed: int, version: int, disk: str) -> list[Setting]:
     if version == 2:
         return [Setting("--io", "io", "io.max", f"{disk} rbps={speed} wbps={speed}")]
     return [
@@ -102,7 +103,7 @@ def _io(speed: int, version: int, disk: str) -> list[Setting]:
     ]
 
 
-def disk_of(directory: str, sysfs: str = "/sys") -> str:
+def find_disk(directory: str, sysfs: str = "/sys") -> str:
     """`8:0`, the whole disk of a directory: the kernel does not accept partitions.
 
     Raises LimitError if there is no block device: network file systems, tmpfs, btrfs, overlay.

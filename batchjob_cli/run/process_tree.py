@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _KIB = 1024
-_KERNEL_TELLS = "/proc/thread-self/children"  # exists with CONFIG_PROC_CHILDREN
+_CHILDREN_FILE = "/proc/thread-self/children"  # exists with CONFIG_PROC_CHILDREN
 
 
-class Ended(NamedTuple):
+class EndedChild(NamedTuple):
     """A child that we waited for."""
 
     pid: int
@@ -41,14 +41,14 @@ class ProcessTree:
     """Our descendants, all of which are the run's processes."""
 
     def __init__(self) -> None:
-        self._page = os.sysconf("SC_PAGESIZE")
+        self._page_bytes = os.sysconf("SC_PAGESIZE")
         # A child's peak (ru_maxrss) includes the memory that it shared with us before execve(2).
-        self._own_peak = _own_peak_bytes()
+        self._own_peak_memory = _own_peak_bytes()
         self.usage = RunUsage()
 
-    def wait(self) -> list[Ended]:
-        """All children that have ended, and their usage."""
-        ended: list[Ended] = []
+    def reap(self) -> list[EndedChild]:
+        """Wait for all children that have ended, and add their usage."""
+        ended: list[EndedChild] = []
         while True:
             try:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -56,30 +56,32 @@ class ProcessTree:
                 return ended
             if found is None:
                 return ended
-            read, written = _io(found.si_pid)
+            read, written = _storage_bytes(found.si_pid)
             pid, status, used = os.wait4(found.si_pid, 0)
-            self._add(used, read, written)
-            ended.append(Ended(pid, status))
+            self._add_usage(used, read, written)
+            ended.append(EndedChild(pid, status))
 
-    def _add(self, used: resource.struct_rusage, read: int | None, written: int | None) -> None:
+    def _add_usage(
+        self, used: resource.struct_rusage, read: int | None, written: int | None
+    ) -> None:
         before = self.usage
         self.usage = RunUsage(
             before.user_cpu_seconds + used.ru_utime,
             before.system_cpu_seconds + used.ru_stime,
             before.peak_memory_bytes,
-            _sum(before.read_bytes, read),
-            _sum(before.written_bytes, written),
+            _add_known(before.read_bytes, read),
+            _add_known(before.written_bytes, written),
         )
-        if used.ru_maxrss * _KIB > self._own_peak:
-            self._saw_memory(used.ru_maxrss * _KIB)
+        if used.ru_maxrss * _KIB > self._own_peak_memory:
+            self._raise_peak(used.ru_maxrss * _KIB)
 
-    def look(self) -> None:
+    def sample_memory(self) -> None:
         """Sample the memory of the processes."""
         sizes = [_resident_pages(pid) for pid in self.processes()]
         if sizes:
-            self._saw_memory(sum(sizes) * self._page)
+            self._raise_peak(sum(sizes) * self._page_bytes)
 
-    def _saw_memory(self, size: int) -> None:
+    def _raise_peak(self, size: int) -> None:
         peak = max(size, self.usage.peak_memory_bytes or 0)
         self.usage = self.usage._replace(peak_memory_bytes=peak)
 
@@ -88,7 +90,7 @@ class ProcessTree:
         found = _children(os.getpid())
         for pid in found:
             found.extend(_children(pid))
-        return {pid for pid in found if not _zombie(pid)}
+        return {pid for pid in found if not _is_zombie(pid)}
 
     def signal(self, number: int) -> None:
         """Send a signal to every descendant."""
@@ -108,19 +110,19 @@ def _own_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
-def signal_all(listed: Callable[[], set[int]], number: int) -> None:
-    """Send a signal to all processes of a list that we may signal.
+def signal_all(list_processes: Callable[[], set[int]], number: int) -> None:
+    """Send a signal to all listed processes that we may signal.
 
     The id of a process that ends meanwhile may be reused: so each is opened (pidfd), and signalled
     only if it is still on the list afterwards.
     """
     with contextlib.ExitStack() as opened:
         processes: dict[int, int] = {}
-        for pid in listed():
+        for pid in list_processes():
             with contextlib.suppress(OSError):
                 processes[pid] = os.pidfd_open(pid)
                 opened.callback(os.close, processes[pid])
-        for pid in listed() & processes.keys():
+        for pid in list_processes() & processes.keys():
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(processes[pid], signal.Signals(number))
 
@@ -133,18 +135,18 @@ def _children(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found.extend(map(int, file.read().split()))
     except FileNotFoundError:  # the process has ended, or the kernel lacks this file
-        if os.path.exists(f"/proc/{pid}/stat") and not os.path.exists(_KERNEL_TELLS):
-            return [child for child, parent in _parents() if parent == pid]
+        if os.path.exists(f"/proc/{pid}/stat") and not os.path.exists(_CHILDREN_FILE):
+            return [child for child, parent in _pids_with_parent() if parent == pid]
     except OSError:
         pass
     return found
 
 
-def _zombie(pid: int) -> bool:
+def _is_zombie(pid: int) -> bool:
     return _state_and_parent(pid)[0] in (b"Z", b"X", b"")
 
 
-def _parents() -> list[tuple[int, int]]:
+def _pids_with_parent() -> list[tuple[int, int]]:
     pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     return [(pid, _state_and_parent(pid)[1]) for pid in pids]
 
@@ -167,7 +169,7 @@ def _resident_pages(pid: int) -> int:
         return 0
 
 
-def _io(pid: int) -> tuple[int | None, int | None]:
+def _storage_bytes(pid: int) -> tuple[int | None, int | None]:
     """Bytes read from and written to storage, by a process and the children it waited for."""
     try:
         with open(f"/proc/{pid}/io", encoding="ascii") as file:
@@ -177,5 +179,5 @@ def _io(pid: int) -> tuple[int | None, int | None]:
         return None, None
 
 
-def _sum(before: int | None, more: int | None) -> int | None:
+def _add_known(before: int | None, more: int | None) -> int | None:
     return None if before is None or more is None else before + more

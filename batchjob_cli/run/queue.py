@@ -19,20 +19,20 @@ class ForeignQueueError(Exception):
     """Another user has created the directory of this user's queue; the text names it."""
 
 
-class Turn:
-    """A run's place in the queue; to be closed when the run has ended."""
+class QueuedRun:
+    """A run in the queue; to be closed when the run has ended."""
 
-    def __init__(self, runs: Path, jobid: str, most: int) -> None:
+    def __init__(self, runs: Path, jobid: str, max_runs: int) -> None:
         """Queue up; raises OSError, ForeignQueueError."""
         self._directory = _own_directory(runs)
-        self._most = most
+        self._max_runs = max_runs
         self._name = f"{_TICKET}{time.time_ns():020d}-{jobid}"
         self._place: int | None = None  # a file descriptor
-        made = self._directory / f".{jobid}"
-        self._ticket = os.open(made, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        temporary = self._directory / f".{jobid}"
+        self._ticket = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._ticket, fcntl.LOCK_EX)
         # Renamed only now, so that others always find it locked.
-        made.rename(self._directory / self._name)
+        temporary.rename(self._directory / self._name)
 
     def __enter__(self) -> Self:
         return self
@@ -48,28 +48,28 @@ class Turn:
             self._place = None
 
     @property
-    def reason(self) -> str:
+    def wait_reason(self) -> str:
         """Why the run waits; "" if it has a place, which it takes if possible. Raises OSError."""
-        if self._place is None and self._first():
-            self._place = self._free_place()
+        if self._place is None and self._is_first():
+            self._place = self._acquire_place()
             if self._place is not None:
                 self._leave_queue()
         if self._place is not None:
             return ""
-        return f"at most {self._most} run{'s' if self._most > 1 else ''} at once"
+        return f"at most {self._max_runs} run{'s' if self._max_runs > 1 else ''} at once"
 
-    def _first(self) -> bool:
+    def _is_first(self) -> bool:
         """Whether no other run has waited longer; tickets of ended runs are removed."""
         names = (name for name in os.listdir(self._directory) if name.startswith(_TICKET))
         for name in sorted(names):
             if name == self._name:
                 break
-            if _locked(self._directory / name):
+            if _is_locked(self._directory / name):
                 return False
         return True
 
-    def _free_place(self) -> int | None:
-        for number in range(self._most):
+    def _acquire_place(self) -> int | None:
+        for number in range(self._max_runs):
             path = self._directory / f"{_PLACE}{number}"
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -106,7 +106,7 @@ def _own_directory(runs: Path) -> Path:
     return directory
 
 
-def _locked(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Whether the ticket's run is alive; otherwise the ticket is removed."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""A run as `batchjob run` was asked for it, and its first record."""
+"""The specification of a run from the command line, and the run's first record."""
 
 import grp
 import os
@@ -6,10 +6,10 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.local_runs.record import Run, now, this_process
+from batchjob.local_runs.record import Run, current_process, now
 from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
-from batchjob_cli.run.cpu_list import listed
+from batchjob_cli.run.cpu_list import format_cpu_list
 from batchjob_cli.run.limits import RunLimits
 
 
@@ -33,7 +33,7 @@ class RunSpecification(NamedTuple):
     max_runs: int = 0  # maximum runs of a user at once; 0: no limit
 
 
-def first_record(order: RunSpecification, jobid: str, reason: str) -> Run:
+def first_record(spec: RunSpecification, jobid: str, reason: str) -> Run:
     """The record of a run that waits, or is about to start; raises OSError."""
     submitted = now()
     waits = bool(reason)
@@ -45,13 +45,13 @@ def first_record(order: RunSpecification, jobid: str, reason: str) -> Run:
         submit_time=submitted,
         start_time=None if waits else submitted,
         state=JobState.PENDING if waits else JobState.RUNNING,
-        supervisor=this_process(),
-        name=order.name,
+        supervisor=current_process(),
+        name=spec.name,
         group=_group(),
-        submit_line=shlex.join(order.command),
+        submit_line=shlex.join(spec.command),
         work_dir=_work_dir(),
-        time_limit_seconds=order.time_limit,
-        cpu_list=listed(order.cpus),
+        time_limit_seconds=spec.time_limit,
+        cpu_list=format_cpu_list(spec.cpus),
         reason=reason,
     )
 

@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.local_runs.directory import plain_file
+from batchjob.local_runs.directory import open_regular_file
 from batchjob.runtime.logins import login_of
 
-_LARGEST = 1000  # maximum size in bytes
+_MAX_BYTES = 1000
 
 
 class StopRequest(NamedTuple):
@@ -28,7 +28,7 @@ def _path(runs: Path, jobid: str) -> Path:
     return runs / f"{jobid}.stop"
 
 
-def leave(runs: Path, jobid: str, grace_seconds: float) -> None:
+def write(runs: Path, jobid: str, grace_seconds: float) -> None:
     """Write the request, readable for the run's owner; raises OSError."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{jobid}.", dir=runs)
     try:
@@ -44,8 +44,8 @@ def leave(runs: Path, jobid: str, grace_seconds: float) -> None:
 def read(runs: Path, jobid: str) -> StopRequest | None:
     """The request, if there is a valid one."""
     try:
-        with plain_file(_path(runs, jobid)) as (file, status):
-            document = json.loads(file.read(_LARGEST))
+        with open_regular_file(_path(runs, jobid)) as (file, status):
+            document = json.loads(file.read(_MAX_BYTES))
         if status.st_uid not in (0, os.geteuid()):
             return None
         return StopRequest(login_of(status.st_uid), float(document["grace"]))
@@ -53,14 +53,14 @@ def read(runs: Path, jobid: str) -> StopRequest | None:
         return None
 
 
-def grace(runs: Path, jobid: str) -> float | None:
+def read_grace(runs: Path, jobid: str) -> float | None:
     """The time between SIGTERM and SIGKILL, if an end was requested."""
     request = read(runs, jobid)
     return None if request is None else request.grace_seconds
 
 
-def take(runs: Path, jobid: str) -> StopRequest | None:
-    """The request, which is deleted."""
+def pop(runs: Path, jobid: str) -> StopRequest | None:
+    """Read the request and delete it."""
     request = read(runs, jobid)
     with contextlib.suppress(OSError):  # another user's file, in a shared directory
         _path(runs, jobid).unlink()

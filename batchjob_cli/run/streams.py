@@ -1,7 +1,7 @@
 """The command's standard output and error: passed on as they arrive, and stored.
 
-If ours is a terminal, the command gets one too (a pty), so that it colours and buffers as it would
-without us. Standard input is inherited: job control, Ctrl-C and reading from the terminal are
+If ours is a terminal, the command gets one too (a pty), so that it uses colours and buffers as it
+would without us. Standard input is inherited: job control, Ctrl-C and reading from the terminal are
 handled by the kernel as usual.
 """
 
@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from batchjob.local_runs.output import StreamLog
 
-_AT_ONCE = 1 << 16
+_READ_BYTES = 1 << 16
 _FLUSH_SECONDS = 1.0
-_WINDOW = struct.Struct("HHHH")  # struct winsize, ioctl_tty(2)
+_WINDOW_SIZE = struct.Struct("HHHH")  # struct winsize, ioctl_tty(2)
 
 
 class Channel(NamedTuple):
@@ -46,15 +46,15 @@ def open_channel(target: int | None) -> Channel:
     attributes[tty.LFLAG] &= ~termios.ECHO
     termios.tcsetattr(inner, termios.TCSANOW, attributes)
     channel = Channel(outer, inner, target, terminal=True)
-    copy_window(channel)
+    copy_window_size(channel)
     return channel
 
 
-def copy_window(channel: Channel) -> None:
+def copy_window_size(channel: Channel) -> None:
     """Give the command's terminal the size of ours."""
     if channel.terminal and channel.target is not None:
         try:
-            size = fcntl.ioctl(channel.target, termios.TIOCGWINSZ, bytes(_WINDOW.size))
+            size = fcntl.ioctl(channel.target, termios.TIOCGWINSZ, bytes(_WINDOW_SIZE.size))
             fcntl.ioctl(channel.outer, termios.TIOCSWINSZ, size)
         except OSError:
             pass  # the terminal has hung up
@@ -67,9 +67,9 @@ class Pump(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._channel = channel
         self._log = log
-        self._flushed = 0.0
-        self._ready = select.poll()
-        self._ready.register(channel.outer, select.POLLIN)
+        self._last_flush_time = 0.0
+        self._poll = select.poll()
+        self._poll.register(channel.outer, select.POLLIN)
 
     def run(self) -> None:
         """See threading.Thread."""
@@ -77,18 +77,18 @@ class Pump(threading.Thread):
             while data := self._read():
                 if not self._pass_on(data):
                     break
-                self._keep(data)
+                self._store(data)
         finally:
             os.close(self._channel.outer)  # writers then get an error, as from any closed pipe
             self._close()
 
     def _read(self) -> bytes:
         while self._log is not None and self._log.dirty:
-            if self._ready.poll(_FLUSH_SECONDS * 1000):
+            if self._poll.poll(_FLUSH_SECONDS * 1000):
                 break
             self._flush()
         try:
-            return os.read(self._channel.outer, _AT_ONCE)
+            return os.read(self._channel.outer, _READ_BYTES)
         except OSError as error:
             if error.errno == errno.EIO:  # pty(7): all descriptors of the other side are closed
                 return b""
@@ -105,42 +105,42 @@ class Pump(threading.Thread):
             except OSError as error:  # EPIPE, EIO for a closed terminal, ENOSPC for a file
                 if error.errno == errno.EPIPE:
                     return False
-                self._say(f"{self.name} cannot be passed on: {error.strerror}")
+                self._warn(f"{self.name} cannot be passed on: {error.strerror}")
                 self._channel = self._channel._replace(target=None)
                 return True
         return True
 
-    def _keep(self, data: bytes) -> None:
+    def _store(self, data: bytes) -> None:
         if self._log is not None:
             now = time.time()
             try:
                 self._log.add(data, now)
-                if now - self._flushed >= _FLUSH_SECONDS:
+                if now - self._last_flush_time >= _FLUSH_SECONDS:
                     self._flush()
             except OSError as error:
-                self._give_up(error)
+                self._stop_storing(error)
 
     def _flush(self) -> None:
         assert self._log is not None
-        self._flushed = time.time()
+        self._last_flush_time = time.time()
         try:
-            self._log.flush(self._flushed)
+            self._log.flush(self._last_flush_time)
         except OSError as error:
-            self._give_up(error)
+            self._stop_storing(error)
 
     def _close(self) -> None:
         if self._log is not None:
             try:
                 self._log.close(time.time())
             except OSError as error:
-                self._give_up(error)
+                self._stop_storing(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _stop_storing(self, error: OSError) -> None:
         """Stop storing; the job continues, and its output is passed on."""
         self._log = None
-        self._say(f"{self.name} is no longer kept: {error.strerror}")
+        self._warn(f"{self.name} is no longer kept: {error.strerror}")
 
     @staticmethod
-    def _say(message: str) -> None:
+    def _warn(message: str) -> None:
         with contextlib.suppress(OSError):
             os.write(sys.stderr.fileno(), f"batchjob: {message}\n".encode())

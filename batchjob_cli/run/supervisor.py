@@ -9,30 +9,33 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from batchjob_cli.run.cgroup import Cgroup
-from batchjob_cli.run.process_tree import Ended, ProcessTree
+from batchjob_cli.run.process_tree import ProcessTree
 
-FORWARDED = (
+FORWARDED_SIGNALS = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGTERM,
 )  # fmt: skip
-TAKEN = frozenset((*FORWARDED, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH))
+QUEUED_SIGNALS = frozenset(
+    (*FORWARDED_SIGNALS, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
+)
 _FROM_KERNEL = 0x80  # SI_KERNEL of sigaction(2): sent to the whole process group
-_LOOK_SECONDS, _LATER = 0.25, 1.0  # sampling interval of the process tree, at first and later
+# Sampling interval of the process tree, at first and later.
+_SAMPLE_SECONDS, _LATER_SAMPLE_SECONDS = 0.25, 1.0
 _FIRST_SECONDS = 5.0
 _LEFTOVER_SECONDS = 2.0  # from SIGTERM to SIGKILL, for processes that the command left behind
 
 
-class End(NamedTuple):
+class RunEnd(NamedTuple):
     """How the command ended."""
 
     status: int  # as returned by wait(2)
-    sent: frozenset[int]  # signals that the run was sent
+    received_signals: frozenset[int]  # signals that the run was sent
     timed_out: bool = False
-    left_behind: int = 0  # number of processes it left, which were ended
+    leftover_processes: int = 0  # number of processes it left behind, which were terminated
 
 
 def block_signals() -> set[int]:
@@ -40,9 +43,9 @@ def block_signals() -> set[int]:
 
     Signals that were ignored when we were started (nohup, a shell's background) stay ignored.
     """
-    heard = {each for each in TAKEN if signal.getsignal(each) is not signal.SIG_IGN}
+    handled = {each for each in QUEUED_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN}
     # Blocking SIGTTOU lets us write to the terminal from the background, even with `stty tostop`.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heard, signal.SIGTTOU})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*handled, signal.SIGTTOU})
     return set(map(int, before))
 
 
@@ -56,72 +59,74 @@ class RunSupervisor:
         cgroup: Cgroup | None,
         time_limit: float | None,
         grace: float,
-        on_stop_request: Callable[[], float | None],
+        read_stop_grace: Callable[[], float | None],
         on_resize: Callable[[], None],
     ) -> None:
         self._pid = pid
         self._tree = tree
         self._cgroup = cgroup
         self._grace = grace
-        self._on_stop_request = on_stop_request
+        self._read_stop_grace = read_stop_grace
         self._on_resize = on_resize
-        self._sent: set[int] = set()
+        self._received_signals: set[int] = set()
         self._timed_out = False
         self._status: int | None = None
         self._started = time.monotonic()
-        self._end_at = None if time_limit is None else self._started + time_limit
+        self._time_limit_at = None if time_limit is None else self._started + time_limit
         self._kill_at: float | None = None
 
-    def run(self) -> End:
-        """Until the command has ended, and everything it left behind."""
+    def run(self) -> RunEnd:
+        """Wait until the command and all processes that it left behind have ended."""
         while self._status is None:
-            taken = signal.sigtimedwait(TAKEN, self._patience())
+            taken = signal.sigtimedwait(QUEUED_SIGNALS, self._wait_seconds())
             if taken is not None:
-                self._take(taken)
+                self._process_signal(taken)
             self._reap()
-            self._watch_clock()
+            self._enforce_deadlines()
             if self._cgroup is None:
-                self._tree.look()
-        left = self._end_leftovers()
-        return End(self._status, frozenset(self._sent), self._timed_out, left)
+                self._tree.sample_memory()
+        left = self._terminate_leftovers()
+        return RunEnd(self._status, frozenset(self._received_signals), self._timed_out, left)
 
-    def _patience(self) -> float:
+    def _wait_seconds(self) -> float:
         if self._cgroup is None:
             young = time.monotonic() - self._started < _FIRST_SECONDS
-            return _LOOK_SECONDS if young else _LATER
-        waits = [at - time.monotonic() for at in (self._end_at, self._kill_at) if at is not None]
+            return _SAMPLE_SECONDS if young else _LATER_SAMPLE_SECONDS
+        waits = [
+            at - time.monotonic() for at in (self._time_limit_at, self._kill_at) if at is not None
+        ]
         return max(0.0, min(waits, default=3600.0))
 
-    def _take(self, taken: signal.struct_siginfo) -> None:
+    def _process_signal(self, taken: signal.struct_siginfo) -> None:
         number = signal.Signals(taken.si_signo)
-        if number in FORWARDED:
+        if number in FORWARDED_SIGNALS:
             self._forward(number, taken.si_code == _FROM_KERNEL)
         elif number == signal.SIGTSTP:
-            self._stop_with_it(taken.si_code == _FROM_KERNEL)
+            self._suspend_with_command(taken.si_code == _FROM_KERNEL)
         elif number == signal.SIGCONT:
             self._send(number)
         elif number == signal.SIGWINCH:
             self._on_resize()
             self._send(number)
 
-    def _forward(self, number: signal.Signals, it_has_it: bool) -> None:
-        self._sent.add(number)
-        grace = self._on_stop_request() if number == signal.SIGTERM else None
+    def _forward(self, number: signal.Signals, was_delivered: bool) -> None:
+        self._received_signals.add(number)
+        grace = self._read_stop_grace() if number == signal.SIGTERM else None
         if grace is not None:
-            self._begin_end(grace)
-        elif not it_has_it:
+            self._begin_termination(grace)
+        elif not was_delivered:
             self._send(number)
 
-    def _begin_end(self, grace: float) -> None:
+    def _begin_termination(self, grace: float) -> None:
         """Send SIGTERM to every process, and SIGKILL to the remaining ones later."""
         self._signal_all(signal.SIGTERM)
         self._signal_all(signal.SIGCONT)  # a stopped process would not receive it
         until = time.monotonic() + grace
         self._kill_at = until if self._kill_at is None else min(until, self._kill_at)
 
-    def _stop_with_it(self, it_has_it: bool) -> None:
+    def _suspend_with_command(self, was_delivered: bool) -> None:
         """Ctrl-Z: stop together with the command, as the shell expects, and continue with it."""
-        if not it_has_it:
+        if not was_delivered:
             self._send(signal.SIGTSTP)
         if os.getsid(os.getppid()) == os.getsid(0):  # otherwise nobody could continue us
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -136,35 +141,32 @@ class RunSupervisor:
             (self._cgroup or self._tree).signal(number)
 
     def _reap(self) -> None:
-        self._note(self._tree.wait())
+        for child in self._tree.reap():
+            if child.pid == self._pid:
+                self._status = child.status
 
-    def _note(self, ended: Sequence[Ended]) -> None:
-        for each in ended:
-            if each.pid == self._pid:
-                self._status = each.status
-
-    def _watch_clock(self) -> None:
+    def _enforce_deadlines(self) -> None:
         now = time.monotonic()
-        if self._end_at is not None and now >= self._end_at:
-            self._end_at = None
+        if self._time_limit_at is not None and now >= self._time_limit_at:
+            self._time_limit_at = None
             self._timed_out = self._status is None
-            self._begin_end(self._grace)
+            self._begin_termination(self._grace)
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = now + 1.0  # then kill processes created in the meantime
             self._signal_all(signal.SIGKILL)
 
-    def _end_leftovers(self) -> int:
-        """End processes that the command left behind, as a batch system does; returns how many."""
-        left = self._living()
+    def _terminate_leftovers(self) -> int:
+        """Terminate processes that the command left behind; returns their number."""
+        left = self._remaining_processes()
         if not left:
             return 0
-        self._begin_end(_LEFTOVER_SECONDS)
-        while self._living():
-            signal.sigtimedwait(TAKEN, 0.05)
+        self._begin_termination(_LEFTOVER_SECONDS)
+        while self._remaining_processes():
+            signal.sigtimedwait(QUEUED_SIGNALS, 0.05)
             self._reap()
-            self._watch_clock()
+            self._enforce_deadlines()
         return len(left)
 
-    def _living(self) -> set[int]:
+    def _remaining_processes(self) -> set[int]:
         self._reap()
         return (self._cgroup or self._tree).processes()

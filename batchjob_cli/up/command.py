@@ -13,13 +13,13 @@ from batchjob.local_runs.directory import data_directory
 from batchjob.runtime import log
 from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.runtime.values import ListenAddress
-from batchjob_cli.client.running_up import TOKEN_FILE, announced, running_up
+from batchjob_cli.client.running_up import TOKEN_FILE, announce, find_running_up
 from batchjob_cli.run import cgroup as cgroups
 from batchjob_cli.up import records, stack
 from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_cli.up.options import UpSettings, settings
 from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
-from batchjob_stats_db.database.unusable import unusable
+from batchjob_stats_db.database.unusable import unusable_error
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server.http.hosts import LOOPBACK
 
@@ -39,7 +39,9 @@ def run(arguments: list[str]) -> int:
     except DatabaseError as error:
         raise SettingsError(str(error)) from error
     except sa.exc.DBAPIError as error:
-        raise SettingsError(str(unusable(records.database(chosen.db, data), error))) from error
+        raise SettingsError(
+            str(unusable_error(records.database_url(chosen.db, data), error))
+        ) from error
     except OSError as error:
         raise SettingsError(f"{error.filename or data}: {error.strerror or error}") from error
     except KeyboardInterrupt:
@@ -47,19 +49,19 @@ def run(arguments: list[str]) -> int:
 
 
 def _run(chosen: UpSettings, data: Path) -> int:
-    if other := running_up(data):
+    if other := find_running_up(data):
         raise UnavailableError(
             f"{data}: already served by batchjob up at {other.url} (process {other.pid}); "
             "use --data for another directory"
         )
     with (
-        _ended_by(signal.SIGTERM),
-        _listener(chosen.up.listen_address) as listener,
-        stack.running(chosen, data) as parts,
-        announced(data, _url(chosen, _LOOPBACK)),
+        _exiting_on(signal.SIGTERM),
+        _open_listener(chosen.up.listen_address) as listener,
+        stack.start_stack(chosen, data) as parts,
+        announce(data, _url(chosen, _LOOPBACK)),
     ):
         lines = [
-            *_lines(chosen, data, parts),
+            *_status_lines(chosen, data, parts),
             *(_demo_lines(chosen, parts) if chosen.up.demo else ()),
         ]
         print("\n".join(lines), flush=True)
@@ -68,7 +70,7 @@ def _run(chosen: UpSettings, data: Path) -> int:
 
 
 @contextlib.contextmanager
-def _ended_by(number: signal.Signals) -> Iterator[None]:
+def _exiting_on(number: signal.Signals) -> Iterator[None]:
     """Exit status 0, unlike for Ctrl-C: systemd would take any other for a failure.
 
     While it runs, the server has handlers of its own and calls ours afterwards.
@@ -84,24 +86,24 @@ def _ended_by(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def _listener(address: ListenAddress) -> socket.socket:
+def _open_listener(address: ListenAddress) -> socket.socket:
     """The socket of pages and API, opened first: a port in use is a common mistake."""
     try:
-        return server_main.listening(address)
+        return server_main.open_listener(address)
     except SettingsError as error:
         told = str(error).removeprefix("web.")
         raise SettingsError(f"{told}; use --listen-address for another port") from error
 
 
-def _lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
+def _status_lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
     scheduler = parts.scheduler
     found = f"{scheduler.title}, cluster {scheduler.cluster}" if scheduler else "no scheduler"
     yield f"pages     {_url(chosen)}/?token={parts.token}"
     yield f"token     {data / TOKEN_FILE} (new at each start)"
     yield f"jobs      {found}; and runs started with `batchjob run -- COMMAND`"
     yield f"kept      {parts.database}, {chosen.tsdb.url or f'samples in {data}'}"
-    yield f"metrics   {_scraped_at(parts.metrics_address)}"
-    if why := cgroups.impossible():
+    yield f"metrics   {_metrics_address(parts.metrics_address)}"
+    if why := cgroups.creation_error():
         yield (
             f"runs      are measured only at their end: cannot create a cgroup ({why}); run "
             "this as root or with systemd's Delegate=yes to measure them while they run"
@@ -114,9 +116,9 @@ def _lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterator[str]:
 
 
 def _demo_lines(chosen: UpSettings, parts: stack.Stack) -> Iterator[str]:
-    if parts.made_up_jobs:
+    if parts.demo_jobs:
         pages = f"{_url(chosen)}/jobs?cluster={CLUSTER}"
-        yield f"demo      a generated cluster with {parts.made_up_jobs} jobs of a month: {pages}"
+        yield f"demo      a generated cluster with {parts.demo_jobs} jobs of a month: {pages}"
     yield f"demo      {parts.demo_runs} jobs started on this machine"
     yield "next      in a second terminal, batchjob run -- COMMAND; then batchjob jobs"
 
@@ -130,7 +132,7 @@ def _url(chosen: UpSettings, any_host: str = "") -> str:
     return f"{scheme}://{address}"
 
 
-def _scraped_at(address: str) -> str:
+def _metrics_address(address: str) -> str:
     if not address:
         return "not exposed; set --exporter-address=127.0.0.1:10910 for Prometheus"
     url = address if address.startswith("unix:") else f"http://{address}/metrics"

@@ -1,4 +1,4 @@
-"""Example jobs, each with a behaviour that its page then shows."""
+"""Example jobs with different behaviour, to be seen on their pages."""
 
 import contextlib
 import subprocess
@@ -52,7 +52,7 @@ def start(data: Path) -> list[subprocess.Popen[str]]:
     """Start them in the background, all at once; each prints its id when it has started."""
     scratch = data / "demo"
     scratch.mkdir(mode=0o700, exist_ok=True)
-    begun = []
+    processes = []
     for demo in DEMOS:
         argv = [
             sys.executable, "-m", "batchjob_cli", "run", "--server=", "--detach",
@@ -60,20 +60,20 @@ def start(data: Path) -> list[subprocess.Popen[str]]:
             "--", sys.executable, "-c", demo.program,
         ]  # fmt: skip
         with contextlib.suppress(OSError):
-            begun.append(
+            processes.append(
                 subprocess.Popen(  # noqa: S603 (fixed command)
                     argv, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
                 )
             )
-    return begun
+    return processes
 
 
-def running(begun: Iterable[subprocess.Popen[str]]) -> list[str]:
+def wait_for_ids(processes: Iterable[subprocess.Popen[str]]) -> list[str]:
     """The ids of those that could be started, once each has started or failed."""
     ids = []
-    for process in begun:
+    for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            told, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+            output, _ = process.communicate(timeout=_PATIENCE_SECONDS)
             if process.returncode == 0:
-                ids.append(told.strip())
+                ids.append(output.strip())
     return ids

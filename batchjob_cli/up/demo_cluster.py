@@ -67,47 +67,51 @@ RECIPES = (
 )  # fmt: skip
 
 
-class MadeJob(NamedTuple):
+class DemoJob(NamedTuple):
     """A record, and the parameters of its measurements."""
 
     record: JobRecord
     recipe: Recipe
-    busy: float  # about 1: factor of this run's time and memory
+    time_factor: float  # about 1: factor of this run's time and memory
     effort: float = 1.0  # at most 1: factor of its CPU and GPU use
 
 
-def planned(begun: int, seed: int = 1) -> list[MadeJob]:
+def plan_jobs(begun: int, seed: int = 1) -> list[DemoJob]:
     """Jobs of the month before a time (epoch seconds) and the week after it, by submission.
 
-    They are as they will be at their end.
+    The records are in their final state.
     """
     rng = random.Random(seed)  # noqa: S311 (a demo, no secret)
-    free = dict.fromkeys((*CPU_NODES, *GPU_NODES), 0.0)
-    submits = sorted((*_submits(rng, begun), *_coming(rng, begun)), key=lambda each: each[0])
+    free_times = dict.fromkeys((*CPU_NODES, *GPU_NODES), 0.0)
+    submits = sorted(
+        (*_past_submissions(rng, begun), *_future_submissions(rng, begun)), key=lambda each: each[0]
+    )
     return [
-        _job(rng, FIRST_ID + number, submit, recipe, free)
+        _plan_job(rng, FIRST_ID + number, submit, recipe, free_times)
         for number, (submit, recipe) in enumerate(submits)
     ]
 
 
-def known_at(plan: Sequence[MadeJob], now: float) -> list[MadeJob]:
-    """Those of the plan that have been submitted by then, as they are then."""
-    found = [_as_at(job, now) for job in plan if job.record.submit_time <= now]
-    first: set[str] = set()  # partitions whose next job is known; the others wait behind it
+def jobs_at(plan: Sequence[DemoJob], now: float) -> list[DemoJob]:
+    """The planned jobs submitted by `now`, in their state at that time."""
+    found = [_job_at(job, now) for job in plan if job.record.submit_time <= now]
+    blocked_partitions: set[str] = (
+        set()
+    )  # partitions whose next job is known; the others wait behind it
     for place, job in enumerate(found):
         if job.record.state is JobState.PENDING:
-            reason = "Priority" if job.recipe.partition in first else "Resources"
+            reason = "Priority" if job.recipe.partition in blocked_partitions else "Resources"
             found[place] = job._replace(record=job.record._replace(reason=reason))
-            first.add(job.recipe.partition)
+            blocked_partitions.add(job.recipe.partition)
     return found
 
 
-def jobs(now: int, seed: int = 1) -> list[MadeJob]:
+def jobs(now: int, seed: int = 1) -> list[DemoJob]:
     """The month before a time, as it is then."""
-    return known_at(planned(now, seed), now)
+    return jobs_at(plan_jobs(now, seed), now)
 
 
-def _as_at(job: MadeJob, now: float) -> MadeJob:
+def _job_at(job: DemoJob, now: float) -> DemoJob:
     last, recipe = job.record, job.recipe
     assert last.start_time is not None
     assert last.end_time is not None
@@ -118,11 +122,11 @@ def _as_at(job: MadeJob, now: float) -> MadeJob:
     start = int(last.start_time) if began else None
     names = last.node_list.split(",") if began else ()
     return job._replace(
-        record=_record(int(last.jobid), last.submit_time, recipe, state, start, None, names)
+        record=_build_record(int(last.jobid), last.submit_time, recipe, state, start, None, names)
     )
 
 
-def people() -> Associations:
+def demo_associations() -> Associations:
     """Accounts and their members."""
     members = {(recipe.account, recipe.user) for recipe in RECIPES}
     accounts = sorted({account for account, _ in members})
@@ -133,7 +137,7 @@ def people() -> Associations:
     )
 
 
-def _submits(rng: random.Random, now: int) -> Iterator[tuple[int, Recipe]]:
+def _past_submissions(rng: random.Random, now: int) -> Iterator[tuple[int, Recipe]]:
     """Submit times, more by day than by night; the last day is partial."""
     for recipe in RECIPES:
         for _ in range(recipe.jobs):
@@ -143,33 +147,33 @@ def _submits(rng: random.Random, now: int) -> Iterator[tuple[int, Recipe]]:
         yield now - rng.randrange(600, round(recipe.hours * HOUR * 0.7) + 900), recipe
 
 
-def _coming(rng: random.Random, begun: int) -> Iterator[tuple[int, Recipe]]:
+def _future_submissions(rng: random.Random, begun: int) -> Iterator[tuple[int, Recipe]]:
     for recipe in RECIPES:
         for _ in range(round(recipe.jobs * DAYS_AHEAD / DAYS)):
             yield begun + rng.randrange(1, DAYS_AHEAD * DAY), recipe
 
 
-def _job(
-    rng: random.Random, number: int, submit: int, recipe: Recipe, free: dict[str, float]
-) -> MadeJob:
+def _plan_job(
+    rng: random.Random, number: int, submit: int, recipe: Recipe, free_times: dict[str, float]
+) -> DemoJob:
     pool = GPU_NODES if recipe.gpus else CPU_NODES
-    names = sorted(sorted(pool, key=lambda name: (free[name], name))[: recipe.nodes])
-    busy = rng.uniform(0.85, 1.15) * (2.2 if rng.random() < 0.03 else 1.0)
+    names = sorted(sorted(pool, key=lambda name: (free_times[name], name))[: recipe.nodes])
+    time_factor = rng.uniform(0.85, 1.15) * (2.2 if rng.random() < 0.03 else 1.0)
     effort = rng.uniform(0.9, 1.0)
     state = recipe.ends[0] if recipe.ends and rng.random() < 0.14 else JobState.COMPLETED
-    seconds = min(recipe.hours * busy, recipe.limit_hours * 0.95) * HOUR
+    seconds = min(recipe.hours * time_factor, recipe.limit_hours * 0.95) * HOUR
     if state is JobState.TIMEOUT:
         seconds = recipe.limit_hours * HOUR
     elif state is not JobState.COMPLETED:
         seconds *= rng.uniform(0.1, 0.8)
-    start = max(submit + rng.randrange(2, 40), *(round(free[name]) for name in names))
+    start = max(submit + rng.randrange(2, 40), *(round(free_times[name]) for name in names))
     end = start + round(seconds)
-    free.update(dict.fromkeys(names, float(end)))
-    record = _record(number, submit, recipe, state, start, end, names)
-    return MadeJob(record, recipe, busy, effort)
+    free_times.update(dict.fromkeys(names, float(end)))
+    record = _build_record(number, submit, recipe, state, start, end, names)
+    return DemoJob(record, recipe, time_factor, effort)
 
 
-def _record(
+def _build_record(
     number: int, submit: int, recipe: Recipe, state: JobState, start: int | None, end: int | None,
     names: Sequence[str],
 ) -> JobRecord:  # fmt: skip

@@ -12,69 +12,69 @@ from batchjob.runtime.background import Loop
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_cli.up import demo_cluster, demo_usage
-from batchjob_cli.up.demo_cluster import CLUSTER, MadeJob
+from batchjob_cli.up.demo_cluster import CLUSTER, DemoJob
 from batchjob_cli.up.demo_usage import SampleFiles
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.measure.pending import write
+from batchjob_stats_db.measure.pending import write_usages
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.samples import folder
 
 log = logging.getLogger(__name__)
 
-_PLOTTED = 250  # the newest jobs, which have samples, like all that did not complete
+_JOBS_WITH_SAMPLES = 250  # the newest jobs, which have samples, like all that did not complete
 _SOURCE = "demo"
 _PAUSE_SECONDS = 30.0
 
 
 class DemoMonth:
-    """The month, whose jobs go on starting and ending as time passes."""
+    """The simulated month; its jobs start and end as time passes."""
 
-    def __init__(self, engine: Engine, samples: Path, begun: int) -> None:
+    def __init__(self, engine: Engine, samples: Path, started: int) -> None:
         """Generate the cluster again; raises OSError."""
         remove(engine, samples)
-        self.plan = demo_cluster.planned(begun)
-        self.jobs: list[MadeJob] = []
+        self.plan = demo_cluster.plan_jobs(started)
+        self.jobs: list[DemoJob] = []
         self._engine = engine
-        self._now = begun
+        self._now = started
         self._store = Store(engine, CLUSTER, UsagePolicy(), clock=lambda: self._now)
         self._files: dict[str, SampleFiles] = {}  # for running jobs
         self._written: set[str] = set()  # jobs that have files
         self._samples = samples
-        self._store.write_people(demo_cluster.people(), _SOURCE)
-        self.advance(begun)
+        self._store.write_associations(demo_cluster.demo_associations(), _SOURCE)
+        self.advance(started)
 
     def advance(self, now: int) -> None:
         """Write what has happened by then; raises OSError."""
         self._now = now
         before = {job.record.jobid: job.record for job in self.jobs}
-        self.jobs = demo_cluster.known_at(self.plan, now)
+        self.jobs = demo_cluster.jobs_at(self.plan, now)
         changed = [job for job in self.jobs if before.get(job.record.jobid) != job.record]
         if changed:
             self._store.write(Batch(tuple(job.record for job in changed), (), "", 0), _SOURCE)
             with self._engine.begin() as db:
-                _measure(db, changed, now)
+                _write_usages(db, changed, now)
             with self._engine.begin() as db:
                 for day in due_days(db, CLUSTER, 1000):
                     roll_up(db, CLUSTER, day, now)
         self._write_samples(changed, now)
 
-    def clock(self) -> Loop:
-        """The thread in which it advances."""
-        return Loop("demo", self._step, _PAUSE_SECONDS)
+    def loop(self) -> Loop:
+        """The thread that advances it."""
+        return Loop("demo", self._advance_to_now, _PAUSE_SECONDS)
 
-    def _step(self) -> float:
+    def _advance_to_now(self) -> float:
         try:
             self.advance(int(time.time()))
         except (OSError, sa.exc.SQLAlchemyError) as error:
             log.warning("the demo's cluster: %s", " ".join(str(error).split()))
         return _PAUSE_SECONDS
 
-    def _write_samples(self, changed: Sequence[MadeJob], now: int) -> None:
+    def _write_samples(self, changed: Sequence[DemoJob], now: int) -> None:
         self._files = {jobid: each for jobid, each in self._files.items() if each.advance(now)}
         final = {job.record.jobid: job for job in self.plan}
-        latest = len(changed) - _PLOTTED
+        latest = len(changed) - _JOBS_WITH_SAMPLES
         for place, job in enumerate(changed):
             jobid, state = job.record.jobid, job.record.state
             if place < latest and state is JobState.COMPLETED:
@@ -86,7 +86,7 @@ class DemoMonth:
                     self._files[jobid] = files
 
 
-def _measure(db: Connection, jobs: Sequence[MadeJob], now: int) -> None:
+def _write_usages(db: Connection, jobs: Sequence[DemoJob], now: int) -> None:
     made = {job.record.jobid: job for job in jobs}
     table = schema.job
     found = db.execute(
@@ -97,7 +97,7 @@ def _measure(db: Connection, jobs: Sequence[MadeJob], now: int) -> None:
         )
     )
     usages = dict(demo_usage.usage(made[row["jobid"]], row, now) for row in found.mappings())
-    write(db, CLUSTER, "samples", usages, UsagePolicy(), now)
+    write_usages(db, CLUSTER, "samples", usages, UsagePolicy(), now)
 
 
 def remove(engine: Engine, samples: Path) -> None:
@@ -110,4 +110,4 @@ def remove(engine: Engine, samples: Path) -> None:
             if column is not None and table is not schema.api_token:
                 db.execute(sa.delete(table).where(column == CLUSTER))
     for jobid in ids:
-        folder.remove(samples, jobid)
+        folder.delete_job(samples, jobid)

@@ -1,4 +1,4 @@
-"""What schedulers and exporters would say of the made-up cluster's nodes and accounts."""
+"""The series of schedulers and exporters about the nodes and accounts of the simulated cluster."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -20,8 +20,8 @@ from batchjob_cli.up.demo_cluster import (
     CPU_NODES,
     GIB,
     GPU_NODES,
-    MadeJob,
-    known_at,
+    DemoJob,
+    jobs_at,
 )
 from batchjob_stats_db.timeseries.base import NodeQuery, Point, SeriesValue, TimeSeries
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
@@ -30,11 +30,11 @@ from batchjob_stats_server.node_course import NODE_CURVES
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import Services
 
-_CPUS, _GPUS = 64, 8
-_OUT = {"c21": ("idle", "drain", "memory errors"), "c22": ("down", "", "not responding")}
+_CPUS_PER_NODE, _GPUS_PER_NODE = 64, 8
+_UNAVAILABLE = {"c21": ("idle", "drain", "memory errors"), "c22": ("down", "", "not responding")}
 _IDLE_WATTS, _SYSTEM_BYTES = 90.0, 6 * GIB
-_GAPS = {"c07": 0.86}  # part of the time in which a node's exporter answered
-_FOUND = 4  # simultaneous queries
+_EXPORTER_UP_RATIOS = {"c07": 0.86}  # part of the time in which a node's exporter answered
+_SIMULTANEOUS_QUERIES = 4
 
 
 class NodeStay(NamedTuple):
@@ -42,8 +42,8 @@ class NodeStay(NamedTuple):
 
     start: float
     end: float
-    place: int
-    job: MadeJob
+    node_index: int
+    job: DemoJob
 
 
 class NodeLoad(NamedTuple):
@@ -55,32 +55,32 @@ class NodeLoad(NamedTuple):
     gpu_ratios: tuple[float, ...]
 
 
-def with_nodes(services: Services, samples: Path, jobs: Sequence[MadeJob]) -> Services:
-    """The same with the made-up nodes, where the planned jobs run, beside the samples of jobs."""
+def with_nodes(services: Services, samples: Path, jobs: Sequence[DemoJob]) -> Services:
+    """Add the series of the simulated nodes, on which the planned jobs run, to the services."""
     if services.readings:
         services.readings.stop()
-    pool = TimeSeriesPool([DemoHistory(samples, jobs) for _ in range(_FOUND)])
-    return services._replace(histories=pool, readings=ClusterReadings(pool, services.bounded))
+    pool = TimeSeriesPool([DemoHistory(samples, jobs) for _ in range(_SIMULTANEOUS_QUERIES)])
+    return services._replace(histories=pool, readings=ClusterReadings(pool, services.bounded_wait))
 
 
 class DemoHistory:
-    """Samples of all jobs, and series of the made-up cluster's nodes."""
+    """Samples of all jobs, and series of the simulated cluster's nodes."""
 
     source = SampleHistory.source
 
-    def __init__(self, samples: Path, jobs: Sequence[MadeJob]) -> None:
+    def __init__(self, samples: Path, jobs: Sequence[DemoJob]) -> None:
         files = SampleHistory(samples)
-        self.measure, self.courses = files.measure, files.courses
-        self.last_sampled = files.last_sampled
+        self.measure, self.job_series = files.measure, files.job_series
+        self.last_sample_times = files.last_sample_times
         self._stays: dict[str, list[NodeStay]] = {
-            node: [] for node in (*CPU_NODES, *GPU_NODES, *_OUT)
+            node: [] for node in (*CPU_NODES, *GPU_NODES, *_UNAVAILABLE)
         }
         for job in sorted(jobs, key=lambda each: each.record.start_time or 0):
             start, end = job.record.start_time, job.record.end_time
             assert start is not None
             assert end is not None
-            for place, share in enumerate(job.record.nodes):
-                self._stays[share.node].append(NodeStay(start, end, place, job))
+            for node_index, share in enumerate(job.record.nodes):
+                self._stays[share.node].append(NodeStay(start, end, node_index, job))
         self._jobs = jobs
 
     def latest(
@@ -90,8 +90,8 @@ class DemoHistory:
         if cluster != CLUSTER:
             return []
         if instance:
-            return [each for each in self._gpus(instance, now) if each.metric in metrics]
-        found = [each for node in self._stays for each in self._node(node, now)]
+            return [each for each in self._gpu_series(instance, now) if each.metric in metrics]
+        found = [each for node in self._stays for each in self._scheduler_series(node, now)]
         for account, shares in _shares(self._jobs, now):
             found += [
                 SeriesValue(ACCOUNT + name, {"account": account}, value)
@@ -99,15 +99,15 @@ class DemoHistory:
             ]
         return [each for each in found if each.metric in metrics]
 
-    def seen(self, cluster: str, metric: str, *_when: float) -> list[SeriesValue]:
+    def scrape_ratios(self, cluster: str, metric: str, *_when: float) -> list[SeriesValue]:
         """See TimeSeriesStore."""
         return [
-            SeriesValue(metric, {"instance": node}, _GAPS.get(node, 1.0))
+            SeriesValue(metric, {"instance": node}, _EXPORTER_UP_RATIOS.get(node, 1.0))
             for node in self._stays
-            if cluster == CLUSTER and metric == EXPORTER and _answers(node)
+            if cluster == CLUSTER and metric == EXPORTER and _is_up(node)
         ]
 
-    def of_node(
+    def node_series(
         self, asked: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
     ) -> list[TimeSeries]:
         """See TimeSeriesStore."""
@@ -115,39 +115,39 @@ class DemoHistory:
             return []
         step = max((until - since) / points, 30.0)
         times = [since + step * number for number in range(1, int((until - since) / step) + 1)]
-        course = [(time, self._at(instance, time)) for time in times]
+        loads = [(time, self._load_at(instance, time)) for time in times]
         return [
-            TimeSeries(labels, [Point(time, *(value(now),) * 3) for time, now in course])
+            TimeSeries(labels, [Point(time, *(value(now),) * 3) for time, now in loads])
             for labels, value in _LINES[asked.metric](instance, asked)
         ]
 
-    def _stay(self, node: str, time: float) -> NodeStay | None:
-        """The job that is there, for each node has one at a time."""
+    def _stay_at(self, node: str, time: float) -> NodeStay | None:
+        """The job on a node at a time; a node runs one job at a time."""
         stays = self._stays[node]
-        place = bisect_right(stays, time, key=lambda stay: stay.start)
-        return stays[place - 1] if place and time < stays[place - 1].end else None
+        index = bisect_right(stays, time, key=lambda stay: stay.start)
+        return stays[index - 1] if index and time < stays[index - 1].end else None
 
-    def _at(self, node: str, time: float) -> NodeLoad:
-        stay, gpus = self._stay(node, time), _GPUS if node in GPU_NODES else 0
+    def _load_at(self, node: str, time: float) -> NodeLoad:
+        stay, gpus = self._stay_at(node, time), _GPUS_PER_NODE if node in GPU_NODES else 0
         if stay is None:
             return NodeLoad(0.3, _SYSTEM_BYTES, _IDLE_WATTS, (0.0,) * gpus)
         part = (time - stay.start) / (stay.end - stay.start)
-        job = demo_usage.load_at(stay.job, stay.place, part)
+        job = demo_usage.load_at(stay.job, stay.node_index, part)
         ratios = (*job.gpu_ratios, *(0.0,) * gpus)[:gpus]
-        watts = _IDLE_WATTS + demo_usage.power(0, job.cores, [])["host", "active"]
+        watts = _IDLE_WATTS + demo_usage.power_watts(0, job.cores, [])["host", "active"]
         return NodeLoad(job.cores + 0.3, job.memory_bytes + _SYSTEM_BYTES, watts, ratios)
 
-    def _node(self, node: str, now: float) -> Iterator[SeriesValue]:
-        stay, gpus = self._stay(node, now), _GPUS if node in GPU_NODES else 0
-        held = stay.job.recipe if stay else None
-        state, flag, reason = _OUT.get(node, ("idle", "", ""))
-        if held:
-            state = "allocated" if held.cpus == _CPUS else "mixed"
+    def _scheduler_series(self, node: str, now: float) -> Iterator[SeriesValue]:
+        stay, gpus = self._stay_at(node, now), _GPUS_PER_NODE if node in GPU_NODES else 0
+        allocation = stay.job.recipe if stay else None
+        state, flag, reason = _UNAVAILABLE.get(node, ("idle", "", ""))
+        if allocation:
+            state = "allocated" if allocation.cpus == _CPUS_PER_NODE else "mixed"
         amounts = {
-            "cpus": _CPUS, "cpus_allocated": held.cpus if held else 0,
-            "memory_bytes": _memory_of(node), "gpus": gpus,
-            "memory_allocated_bytes": held.memory_gib * GIB if held else 0,
-            "gpus_allocated": held.gpus if held else 0,
+            "cpus": _CPUS_PER_NODE, "cpus_allocated": allocation.cpus if allocation else 0,
+            "memory_bytes": _installed_memory_bytes(node), "gpus": gpus,
+            "memory_allocated_bytes": allocation.memory_gib * GIB if allocation else 0,
+            "gpus_allocated": allocation.gpus if allocation else 0,
         }  # fmt: skip
         of = {"node": node}
         yield SeriesValue(f"{NODE}info", {**of, "state": state}, 1.0)
@@ -157,25 +157,25 @@ class DemoHistory:
             yield SeriesValue(f"{NODE}flag", {**of, "flag": flag}, 1.0)
         if reason:
             yield SeriesValue(f"{NODE}unavailable_info", {**of, "reason": reason}, 1.0)
-        if _answers(node):
-            yield SeriesValue(EXPORTER, {"instance": node}, float(_CPUS))
+        if _is_up(node):
+            yield SeriesValue(EXPORTER, {"instance": node}, float(_CPUS_PER_NODE))
 
-    def _gpus(self, node: str, now: float) -> Iterator[SeriesValue]:
-        stay = self._stay(node, now)
-        for gpu, ratio in enumerate(self._at(node, now).gpu_ratios):
+    def _gpu_series(self, node: str, now: float) -> Iterator[SeriesValue]:
+        stay = self._stay_at(node, now)
+        for gpu, ratio in enumerate(self._load_at(node, now).gpu_ratios):
             labels = {**_gpu_labels(node, gpu), "instance": node}
             for metric, value in _GPU_VALUES.items():
                 yield SeriesValue(metric, labels, value(ratio))
             if stay and gpu < stay.job.recipe.gpus:
-                held = {**labels, "jobid": stay.job.record.jobid, "confirmed": "true"}
-                yield SeriesValue(JOB_GPU_INFO.name, held, 1.0)
+                info_labels = {**labels, "jobid": stay.job.record.jobid, "confirmed": "true"}
+                yield SeriesValue(JOB_GPU_INFO.name, info_labels, 1.0)
 
 
-def _answers(node: str) -> bool:
-    return _OUT.get(node, ("",))[0] != "down"
+def _is_up(node: str) -> bool:
+    return _UNAVAILABLE.get(node, ("",))[0] != "down"
 
 
-def _memory_of(node: str) -> int:
+def _installed_memory_bytes(node: str) -> int:
     return (512 if node in GPU_NODES else 256) * GIB
 
 
@@ -194,7 +194,7 @@ _GPU_VALUES: Mapping[str, Callable[[float], float]] = {
 _Lines = Sequence[tuple[Mapping[str, str], Callable[[NodeLoad], float]]]
 
 
-def _line(value: Callable[[str, NodeLoad], float]) -> Callable[[str, NodeQuery], _Lines]:
+def _node_lines(value: Callable[[str, NodeLoad], float]) -> Callable[[str, NodeQuery], _Lines]:
     """One line, with the labels of its component where these are asked for."""
 
     def lines(node: str, asked: NodeQuery) -> _Lines:
@@ -211,32 +211,34 @@ def _gpu_lines(value: Callable[[float], float]) -> Callable[[str, NodeQuery], _L
         return lambda now: value(now.gpu_ratios[gpu])
 
     def lines(node: str, _: NodeQuery) -> _Lines:
-        many = _GPUS if node in GPU_NODES else 0
+        many = _GPUS_PER_NODE if node in GPU_NODES else 0
         return [(_gpu_labels(node, gpu), of(gpu)) for gpu in range(many)]
 
     return lines
 
 
 def _metric(curve: str) -> str:
-    return NODE_CURVES[curve].asked.metric
+    return NODE_CURVES[curve].query.metric
 
 
-_AVAILABLE = NODE_CURVES["memory"].less
+_AVAILABLE = NODE_CURVES["memory"].subtracted
 assert _AVAILABLE is not None
 _LINES: Mapping[str, Callable[[str, NodeQuery], _Lines]] = {
-    _metric("cpu"): _line(lambda _, now: now.cores),
-    _metric("cpus"): _line(lambda *_: float(_CPUS)),
-    _metric("memory"): _line(lambda node, _: float(_memory_of(node))),
-    _AVAILABLE.metric: _line(lambda node, now: _memory_of(node) - now.memory_bytes),
-    _metric("power"): _line(lambda _, now: now.watts),
+    _metric("cpu"): _node_lines(lambda _, now: now.cores),
+    _metric("cpus"): _node_lines(lambda *_: float(_CPUS_PER_NODE)),
+    _metric("memory"): _node_lines(lambda node, _: float(_installed_memory_bytes(node))),
+    _AVAILABLE.metric: _node_lines(
+        lambda node, now: _installed_memory_bytes(node) - now.memory_bytes
+    ),
+    _metric("power"): _node_lines(lambda _, now: now.watts),
     **{metric: _gpu_lines(value) for metric, value in _GPU_VALUES.items()},
 }
 
 
-def _shares(jobs: Sequence[MadeJob], now: float) -> Iterator[tuple[str, Mapping[str, float]]]:
+def _shares(jobs: Sequence[DemoJob], now: float) -> Iterator[tuple[str, Mapping[str, float]]]:
     """Fair shares: all accounts have the same, and use what their jobs had that have ended."""
     used: dict[str, float] = defaultdict(float)
-    for job in known_at(jobs, now):
+    for job in jobs_at(jobs, now):
         used[job.record.account] += (job.record.elapsed_seconds or 0) * (
             job.record.allocated_cpus or 0
         )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy.engine import RowMapping
 
 from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
-from batchjob_cli.up.demo_cluster import CLUSTER, GIB, MadeJob
+from batchjob_cli.up.demo_cluster import CLUSTER, GIB, DemoJob
 from batchjob_stats_db.measure.job_usage import GpuUsage, JobToMeasure, MeasuredUsage
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
@@ -21,18 +21,18 @@ _INTERVAL = 30.0  # seconds between samples of a running job, as measurements ex
 _GPU_IDLE_WATTS, _GPU_SPAN_WATTS = 60.0, 320.0
 _CPU_WATTS, _CPU_IDLE_WATTS = 6.0, 2.0
 _GRAMS_PER_KWH = 250.0
-_IDLE_NODE = 0.1  # relative to the other nodes
+_IDLE_NODE_FACTOR = 0.1  # relative to the other nodes
 _PROVIDER = "demo"
-_SWING = 0.18  # of a curve around its mean, relative
+_AMPLITUDE = 0.18  # of a curve around its mean, relative
 
 
-def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, MeasuredUsage]:
+def usage(job: DemoJob, row: RowMapping, now: int) -> tuple[JobToMeasure, MeasuredUsage]:
     """The usage of a started job, by its row."""
     recipe, until = job.recipe, row["end_time"] or now
     seconds = until - row["start_time"]
-    cores = [recipe.cpus * _load(job, place) for place in range(recipe.nodes)]
-    peaks = [_memory(job, place) for place in range(recipe.nodes)]
-    cpu, memory, gpus = sum(cores) * seconds, sum(peaks), _gpus(job)
+    cores = [recipe.cpus * _busy_ratio(job, node_index) for node_index in range(recipe.nodes)]
+    peaks = [_memory_peak_bytes(job, node_index) for node_index in range(recipe.nodes)]
+    cpu, memory, gpus = sum(cores) * seconds, sum(peaks), _gpu_usages(job)
     values: dict[str, float] = {
         "user_cpu_seconds": cpu * 0.95, "system_cpu_seconds": cpu * 0.05,
         "memory_peak_bytes": round(memory), "memory_peak_node_bytes": round(max(peaks)),
@@ -40,8 +40,8 @@ def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, Measur
         "memory_average_bytes": memory * 0.8, "working_set_average_bytes": memory * 0.7,
         "process_io_read_bytes": round(seconds * 4e6 * recipe.nodes),
         "process_io_written_bytes": round(seconds * 1e6 * recipe.nodes),
-        "threads_peak": recipe.cpus * recipe.nodes, "oom_kills": int(_ran_out(job)),
-        "memory_limit_hits": 40 * int(_ran_out(job)),
+        "threads_peak": recipe.cpus * recipe.nodes, "oom_kills": int(_ran_out_of_memory(job)),
+        "memory_limit_hits": 40 * int(_ran_out_of_memory(job)),
     }  # fmt: skip
     if gpus:
         ratio = sum(gpu.utilization_ratio or 0.0 for gpu in gpus) / len(gpus)
@@ -50,7 +50,7 @@ def usage(job: MadeJob, row: RowMapping, now: int) -> tuple[JobToMeasure, Measur
             "gpu_memory_peak_bytes": max(gpu.memory_peak_bytes or 0 for gpu in gpus),
         }  # fmt: skip
     joules = 0.0
-    for (component, kind), watts in power(
+    for (component, kind), watts in power_watts(
         recipe.cpus * recipe.nodes, sum(cores), [gpu.utilization_ratio or 0.0 for gpu in gpus]
     ).items():
         values[f"energy_{component}_{kind}_joules"] = watts * seconds
@@ -74,7 +74,7 @@ class SampleFiles:
     taken, or its measurements would have gaps.
     """
 
-    def __init__(self, job: MadeJob, samples: Path, now: int) -> None:
+    def __init__(self, job: DemoJob, samples: Path, now: int) -> None:
         """Of a job as it will have ended; raises OSError."""
         record, start, until = job.record, job.record.start_time, job.record.end_time
         assert start is not None
@@ -83,10 +83,10 @@ class SampleFiles:
         if until > now:
             interval = min(interval, _INTERVAL)
         self._nodes: list[_NodeFile] = []
-        for place, share in enumerate(record.nodes):
+        for node_index, share in enumerate(record.nodes):
             who = SampleHeader("slurm", record.jobid, record.user, share.node, interval)
             writer = Writer(folder_of(samples, record.jobid), who, start)
-            self._nodes.append(_NodeFile(writer, _samples(job, place, start, until, interval)))
+            self._nodes.append(_NodeFile(writer, _samples(job, node_index, start, until, interval)))
 
     def advance(self, now: float) -> bool:
         """Write the samples until then; whether more will come. Raises OSError."""
@@ -116,29 +116,29 @@ class DemoLoad(NamedTuple):
     gpu_ratios: list[float]  # utilization of each GPU of the node
 
 
-def load_at(job: MadeJob, place: int, part: float) -> DemoLoad:
+def load_at(job: DemoJob, node_index: int, part: float) -> DemoLoad:
     """The load after `part` (0..1) of the job's time, in waves, so that plots have a shape."""
-    phase = zlib.crc32(f"{job.record.jobid} {place}".encode()) % 628 / 100
+    phase = zlib.crc32(f"{job.record.jobid} {node_index}".encode()) % 628 / 100
     wave = (2 * math.sin(9 * part + phase) + math.sin(41 * part + phase)) / 3
-    grown = part if _ran_out(job) else min(1.0, 0.4 + 2 * part)
+    grown = part if _ran_out_of_memory(job) else min(1.0, 0.4 + 2 * part)
     return DemoLoad(
-        job.recipe.cpus * _swinging(_load(job, place), wave),
-        _memory(job, place) * grown * (0.95 + 0.05 * wave),
-        [_swinging(ratio, wave) for ratio in _gpu_ratios(job)],
+        job.recipe.cpus * _oscillate(_busy_ratio(job, node_index), wave),
+        _memory_peak_bytes(job, node_index) * grown * (0.95 + 0.05 * wave),
+        [_oscillate(ratio, wave) for ratio in _gpu_ratios(job)],
     )
 
 
 def _samples(
-    job: MadeJob, place: int, start: float, until: float, interval: float
+    job: DemoJob, node_index: int, start: float, until: float, interval: float
 ) -> Iterator[JobSample]:
     recipe = job.recipe
     count = max(int((until - start) / interval), 1)
     cpu = peak = 0.0
     joules = dict.fromkeys((("host", "active"), ("host", "idle")), 0.0)
     for number in range(count + 1):
-        now, seconds = load_at(job, place, number / count), interval if number else 0.0
+        now, seconds = load_at(job, node_index, number / count), interval if number else 0.0
         cpu += now.cores * seconds
-        for key, watts in power(recipe.cpus, now.cores, now.gpu_ratios).items():
+        for key, watts in power_watts(recipe.cpus, now.cores, now.gpu_ratios).items():
             joules[key] = joules.get(key, 0.0) + watts * seconds
         peak = max(peak, now.memory_bytes)
         values = {
@@ -147,7 +147,7 @@ def _samples(
             "memory_working_set_bytes": now.memory_bytes * 0.85,
             "memory_limit_bytes": float(recipe.memory_gib * GIB), "memory_peak_bytes": peak,
             "threads": float(recipe.cpus), "processes": 4.0,
-            "oom_kills": float(_ran_out(job) and number == count),
+            "oom_kills": float(_ran_out_of_memory(job) and number == count),
             "process_io_read_bytes": 4e6 * interval * number,
             "process_io_written_bytes": 1e6 * interval * number,
         }  # fmt: skip
@@ -156,16 +156,16 @@ def _samples(
         grams = sum(joules.values()) / 3.6e6 * _GRAMS_PER_KWH
         keyed[SampleKey("emissions_grams", (_PROVIDER,))] = grams
         for gpu, ratio in enumerate(now.gpu_ratios):
-            keyed |= _gpu_values(job, place, gpu, ratio)
+            keyed |= _gpu_values(job, node_index, gpu, ratio)
         yield JobSample(start + number * interval, keyed)
 
 
-def _swinging(level: float, wave: float) -> float:
+def _oscillate(level: float, wave: float) -> float:
     """A level in 0..1 at a point of a wave in -1..1; its mean stays, and it stays in 0..1."""
-    return level + wave * min(_SWING * level, 1.0 - level)
+    return level + wave * min(_AMPLITUDE * level, 1.0 - level)
 
 
-def power(cpus: int, cores: float, gpus: list[float]) -> dict[tuple[str, str], float]:
+def power_watts(cpus: int, cores: float, gpus: list[float]) -> dict[tuple[str, str], float]:
     """Power by component and kind."""
     watts = {
         ("host", "active"): (_CPU_WATTS - _CPU_IDLE_WATTS) * cores,
@@ -182,8 +182,8 @@ def gpu_watts(ratio: float) -> float:
     return _GPU_IDLE_WATTS + _GPU_SPAN_WATTS * ratio
 
 
-def _gpu_values(job: MadeJob, place: int, gpu: int, ratio: float) -> dict[SampleKey, float]:
-    of = (str(gpu), uuid(job.record.nodes[place].node, gpu), "")
+def _gpu_values(job: DemoJob, node_index: int, gpu: int, ratio: float) -> dict[SampleKey, float]:
+    of = (str(gpu), uuid(job.record.nodes[node_index].node, gpu), "")
     return {
         SampleKey("gpu_utilization_ratio", of): ratio,
         SampleKey("gpu_memory_bytes", of): GPU_MEMORY * ratio,
@@ -192,7 +192,7 @@ def _gpu_values(job: MadeJob, place: int, gpu: int, ratio: float) -> dict[Sample
     }
 
 
-def _gpus(job: MadeJob) -> list[GpuUsage]:
+def _gpu_usages(job: DemoJob) -> list[GpuUsage]:
     return [
         GpuUsage(
             share.node, uuid(share.node, gpu), "", str(gpu), ratio,
@@ -203,7 +203,7 @@ def _gpus(job: MadeJob) -> list[GpuUsage]:
     ]  # fmt: skip
 
 
-def _gpu_ratios(job: MadeJob) -> list[float]:
+def _gpu_ratios(job: DemoJob) -> list[float]:
     return [ratio * job.effort for ratio in job.recipe.gpu_busy]
 
 
@@ -212,23 +212,28 @@ def uuid(node: str, gpu: int) -> str:
     return f"GPU-{zlib.crc32(node.encode()):08x}-{gpu:04x}-4000-8000-000000000000"
 
 
-def _load(job: MadeJob, place: int) -> float:
-    """The fraction of a node's CPUs that a job keeps busy; `place` is the node's index."""
-    return job.recipe.cpu_busy * job.effort * (_IDLE_NODE if _idles(job, place) else 1.0)
+def _busy_ratio(job: DemoJob, node_index: int) -> float:
+    """The fraction of the CPUs of one of its nodes that a job keeps busy."""
+    factor = _IDLE_NODE_FACTOR if _is_idle_node(job, node_index) else 1.0
+    return job.recipe.cpu_busy * job.effort * factor
 
 
-def _idles(job: MadeJob, place: int) -> bool:
-    return job.recipe.idle_node and place == job.recipe.nodes - 1
+def _is_idle_node(job: DemoJob, node_index: int) -> bool:
+    return job.recipe.idle_node and node_index == job.recipe.nodes - 1
 
 
-def _memory(job: MadeJob, place: int) -> float:
-    """The peak on a node; `place` is its index."""
+def _memory_peak_bytes(job: DemoJob, node_index: int) -> float:
+    """The peak on one of the job's nodes."""
     whole = job.recipe.memory_gib * GIB
-    if _ran_out(job):
+    if _ran_out_of_memory(job):
         return float(whole)
-    part = job.recipe.memory_used * job.busy * (_IDLE_NODE if _idles(job, place) else 1)
+    part = (
+        job.recipe.memory_used
+        * job.time_factor
+        * (_IDLE_NODE_FACTOR if _is_idle_node(job, node_index) else 1)
+    )
     return whole * min(part, 0.99)
 
 
-def _ran_out(job: MadeJob) -> bool:
+def _ran_out_of_memory(job: DemoJob) -> bool:
     return job.record.state.value == "OUT_OF_MEMORY"

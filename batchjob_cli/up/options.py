@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchjob.local_runs import directory as data
-from batchjob.quantities.job import DEFAULT_GROUPS, GROUPS
+from batchjob.quantities.job import DEFAULT_METRIC_GROUPS, METRIC_GROUPS
 from batchjob.runtime.settings import (
     LogOptions,
     Parser,
     add_flags,
+    build_section,
     load_file,
-    make,
     option,
     parse_flags,
 )
@@ -19,30 +19,30 @@ from batchjob.runtime.values import (
     ListenAddress,
     address,
     boolean,
-    called,
     duration,
     http_url,
     one_of,
     text,
+    with_metavar,
 )
 from batchjob.secret_files import secret_file
 from batchjob_stats_db.samples import recorder
 
 
-@called("HOST:PORT")
-def _with_host(value: Any) -> ListenAddress:
+@with_metavar("HOST:PORT")
+def _parse_host_and_port(value: Any) -> ListenAddress:
     if (parsed := address(value)).host:
         return parsed
     raise ValueError(f"expected HOST:PORT, got {value!r}")
 
 
-@called("ADDRESS")
-def _scraped(value: Any) -> str:
+@with_metavar("ADDRESS")
+def _parse_exporter_address(value: Any) -> str:
     plain = not value or str(value).startswith("unix:/")
-    return str(value) if plain else str(_with_host(value))
+    return str(value) if plain else str(_parse_host_and_port(value))
 
 
-_MORE = tuple(group for group in GROUPS if group not in DEFAULT_GROUPS)
+_OPTIONAL_GROUPS = tuple(group for group in METRIC_GROUPS if group not in DEFAULT_METRIC_GROUPS)
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,20 @@ class UpOptions:
     )
     metrics: tuple[str, ...] = option(
         (),
-        f"Group of metrics to record in addition to the default ones: {', '.join(_MORE)}; or all.",
-        parse=one_of(*_MORE, "all"), repeat=True, metavar="GROUP",
+        "Group of metrics to record in addition to the default ones: "
+        f"{', '.join(_OPTIONAL_GROUPS)}; or all.",
+        parse=one_of(*_OPTIONAL_GROUPS, "all"), repeat=True, metavar="GROUP",
     )  # fmt: skip
     listen_address: ListenAddress = option(
-        ListenAddress("127.0.0.1", 10912), "Address of the web pages and the API.", parse=_with_host
+        ListenAddress("127.0.0.1", 10912),
+        "Address of the web pages and the API.",
+        parse=_parse_host_and_port,
     )
     exporter_address: str = option(
         "",
         "Address on which Prometheus may scrape this machine with the token, "
         "HOST:PORT or unix:/PATH; default: none.",
-        parse=_scraped,
+        parse=_parse_exporter_address,
     )
 
 
@@ -187,4 +190,4 @@ def settings(arguments: list[str]) -> UpSettings:
     path = flags.pop("config.file")
     # Show only what users need to know on the terminal, unless log messages are requested.
     given = {"log.level": "warning"} | (load_file(path, SECTIONS) if path else {}) | flags
-    return UpSettings(*(make(cls, section, given) for section, cls in SECTIONS.items()))
+    return UpSettings(*(build_section(cls, section, given) for section, cls in SECTIONS.items()))

@@ -11,11 +11,11 @@ from typing import Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from batchjob.local_runs.directory import LOCAL, RUNS, SAMPLES, prepare
-from batchjob_stats_db.database.engine import WriterBusyError, only_writer, parse, writer
-from batchjob_stats_db.database.revision import found as revision_found
+from batchjob.local_runs.directory import LOCAL, RUNS, SAMPLES, create_directory
+from batchjob_stats_db.database.engine import WriterBusyError, parse_url, writer_engine, writer_lock
+from batchjob_stats_db.database.revision import read_revision as revision_found
 from batchjob_stats_db.database.schema import REVISION
-from batchjob_stats_db.database.unusable import unusable
+from batchjob_stats_db.database.unusable import unusable_error
 from batchjob_stats_db.poller import options as poller_options
 from batchjob_stats_db.poller.service import PollerService
 
@@ -34,11 +34,11 @@ class DatabaseChoice(Protocol):
         """See UpDatabaseOptions."""
 
 
-def database(chosen: DatabaseChoice | None, data: Path) -> URL:
+def database_url(chosen: DatabaseChoice | None, data: Path) -> URL:
     """The database of this machine's records; raises DatabaseError."""
     if chosen is None or not chosen.url:
-        return parse(f"sqlite:///{data / 'jobs.db'}")
-    return parse(chosen.url, chosen.password_file)
+        return parse_url(f"sqlite:///{data / 'jobs.db'}")
+    return parse_url(chosen.url, chosen.password_file)
 
 
 def record_runs(data: Path) -> URL:
@@ -46,15 +46,15 @@ def record_runs(data: Path) -> URL:
 
     Raises DatabaseError, OSError.
     """
-    prepare(data, RUNS)
-    url = database(None, data)
+    create_directory(data, RUNS)
+    url = database_url(None, data)
     try:
-        with only_writer(url):
-            bring_up_to_date(url)
-            engine = writer(url)
+        with writer_lock(url):
+            ensure_schema(url)
+            engine = writer_engine(url)
             try:
                 for poller in PollerService(_settings(data, url), engine).pollers:
-                    poller.cycle()
+                    poller.run_cycle()
             finally:
                 engine.dispose()
     except WriterBusyError:
@@ -71,14 +71,14 @@ def _settings(data: Path, url: URL) -> poller_options.PollerSettings:
     return poller_options.settings(given, "")
 
 
-def bring_up_to_date(url: URL) -> None:
+def ensure_schema(url: URL) -> None:
     """Create or upgrade the tables; raises DatabaseError."""
-    engine = writer(url, create=True)
+    engine = writer_engine(url, create=True)
     try:
         with engine.connect() as db:
             current = revision_found(db) == REVISION
     except sa.exc.DBAPIError as error:
-        raise unusable(url, error) from error
+        raise unusable_error(url, error) from error
     finally:
         engine.dispose()
     if not current:

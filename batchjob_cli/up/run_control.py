@@ -48,26 +48,26 @@ class LocalRunControl:
 
     def stop(self, run: Run, grace_seconds: float) -> Run:
         """See RunControl."""
-        return self._ended(run, grace_seconds)
+        return self._end_run(run, grace_seconds)
 
     def cancel(self, run: Run) -> Run:
         """See RunControl."""
         if run.state != JobState.PENDING:
             raise RunRefusedError(f"run {run.jobid} is not waiting: {run.status}")
-        return self._ended(run, 0.0)
+        return self._end_run(run, 0.0)
 
-    def _ended(self, run: Run, grace_seconds: float) -> Run:
+    def _end_run(self, run: Run, grace_seconds: float) -> Run:
         try:
-            return stop.end(self.data, run, grace_seconds)
+            return stop.end_run(self.data, run, grace_seconds)
         except SettingsError as error:
             raise RunRefusedError(str(error)) from error
 
     def delete(self, run: Run) -> None:
         """See RunControl."""
-        if run.state.live:
+        if run.state.is_live:
             raise RunRefusedError(f"run {run.jobid} has not ended: {run.status}")
         try:
-            delete.delete(self.data, run)
+            delete.delete_run(self.data, run)
         except OSError as error:
             raise RunRefusedError(f"{error.filename}: {error.strerror}") from error
 

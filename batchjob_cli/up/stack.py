@@ -10,29 +10,29 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import URL, Engine
 
-from batchjob.local_runs.directory import LOCAL, LOGS, RUNS, SAMPLES, prepare
-from batchjob.quantities.job import DEFAULT_GROUPS, GROUPS
+from batchjob.local_runs.directory import LOCAL, LOGS, RUNS, SAMPLES, create_directory
+from batchjob.quantities.job import DEFAULT_METRIC_GROUPS, METRIC_GROUPS
 from batchjob.runtime.logins import login
 from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster
-from batchjob_cli.client.running_up import TOKEN_FILE, kept
+from batchjob_cli.client.running_up import TOKEN_FILE, keep_file
 from batchjob_cli.up import demo, demo_month, demo_nodes, records, token
 from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_cli.up.options import UpSettings
-from batchjob_cli.up.records import bring_up_to_date
+from batchjob_cli.up.records import ensure_schema
 from batchjob_cli.up.run_control import LocalRunControl
 from batchjob_exporter import options as exporter_options
 from batchjob_exporter.exporter import Exporter
-from batchjob_exporter.service import ExporterService, exporter_of, watch
-from batchjob_stats_db.database.engine import only_writer, writer
+from batchjob_exporter.service import ExporterService, build_exporter, watch_listeners
+from batchjob_stats_db.database.engine import writer_engine, writer_lock
 from batchjob_stats_db.poller import options as poller_options
 from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_db.samples.recorder import Recorder
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import options as server_options
 from batchjob_stats_server import services as server_services
-from collectors.job_samples import sources_of, take
+from collectors.job_samples import find_sources, take_samples
 
 log = logging.getLogger(__name__)
 
@@ -51,61 +51,64 @@ class Stack(NamedTuple):
     scheduler: DetectedCluster | None
     token: str
     database: str
-    made_up_jobs: int  # jobs of the demo's cluster
+    demo_jobs: int  # jobs of the demo's cluster
     demo_runs: int  # runs that the demo started on this machine
 
 
 @contextlib.contextmanager
-def running(settings: UpSettings, data: Path) -> Iterator[Stack]:
+def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
     """Build and start everything but the server's loop; stops it in reverse order.
 
     Raises SettingsError, DatabaseError, OSError.
     """
     for part in (RUNS, LOGS, SAMPLES):
-        prepare(data, part)
-    url = records.database(settings.db, data)
+        create_directory(data, part)
+    url = records.database_url(settings.db, data)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(only_writer(url))
-        bring_up_to_date(url)
-        engine = writer(url)
+        stack.enter_context(writer_lock(url))
+        ensure_schema(url)
+        engine = writer_engine(url)
         stack.callback(engine.dispose)
         scheduler = registry.detect(LOCAL)
         pollers = tuple(
             PollerService(each, engine) for each in _poller_settings(settings, data, url, scheduler)
         )
-        own = token.fresh(login(), url)
-        exporter = _exporter(settings, own.text)
-        recorder = _recorder(settings, exporter, data)
+        process_token = token.create_token(login(), url)
+        exporter = _build_exporter(settings, process_token.text)
+        recorder = _build_recorder(settings, exporter, data)
         services = server_services.build(server_settings(settings, data, url))
         control = LocalRunControl(data, LOCAL) if settings.runs.remote else None
         # The demo's runs start while its month is generated.
         demo_runs = demo.start(data) if settings.up.demo else []
-        month = _made_up(settings, engine, data)
+        month = _build_demo_month(settings, engine, data)
         services = services._replace(
-            process_token=own, run_control=control, local_data=data,
-            made_up_cluster=CLUSTER if month else "",
+            process_token=process_token, run_control=control, local_data=data,
+            demo_cluster=CLUSTER if month else "",
         )  # fmt: skip
         if month and not settings.tsdb.url:
             services = demo_nodes.with_nodes(services, data / SAMPLES, month.plan)
-        made = server_main.server(services.settings, services)
-        stack.enter_context(kept(data / TOKEN_FILE, own.text))
-        watching = watch(exporter) if isinstance(exporter, ExporterService) else None
+        server = server_main.create_server(services.settings, services)
+        stack.enter_context(keep_file(data / TOKEN_FILE, process_token.text))
+        watching = watch_listeners(exporter) if isinstance(exporter, ExporterService) else None
         exporter.start()
         stack.callback(exporter.stop)
         exporter.wait(_FIRST_VALUES_SECONDS)  # otherwise the first samples would lack jobs
-        for each in (watching, recorder, *pollers, month.clock() if month else None):
+        for each in (watching, recorder, *pollers, month.loop() if month else None):
             if each is not None:
                 each.start()
                 stack.callback(each.stop)
         shown = url.render_as_string(hide_password=True)
         yield Stack(
-            settings.up.exporter_address, recorder, pollers, made, scheduler, own.text, shown,
-            len(month.jobs) if month else 0, len(demo.running(demo_runs)),
+            settings.up.exporter_address, recorder, pollers, server, scheduler,
+            process_token.text, shown, len(month.jobs) if month else 0,
+            len(demo.wait_for_ids(demo_runs)),
         )  # fmt: skip
 
 
-def _made_up(settings: UpSettings, engine: Engine, data: Path) -> demo_month.DemoMonth | None:
-    """The demo's cluster: none without --demo, or in a site's database."""
+def _build_demo_month(
+    settings: UpSettings, engine: Engine, data: Path
+) -> demo_month.DemoMonth | None:
+    """The demo's cluster; None without --demo, or with a site's database."""
     if settings.db.url:
         return None
     if settings.up.demo:
@@ -114,19 +117,21 @@ def _made_up(settings: UpSettings, engine: Engine, data: Path) -> demo_month.Dem
     return None
 
 
-def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:
-    """Reads for the samples; listens only if configured."""
+def _build_exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:
+    """Build the exporter that reads the samples; it listens only if configured."""
     address = settings.up.exporter_address
-    listening = [f"--web.listen-address={address}"] if address else []
+    address_flags = [f"--web.listen-address={address}"] if address else []
     more = settings.up.metrics
-    groups = GROUPS if "all" in more else (*DEFAULT_GROUPS, *more)
-    wanted = [f"--collector.jobs.metrics={group}" for group in groups]
-    # Runs are short: what their samples tell of GPUs is read as often.
+    groups = METRIC_GROUPS if "all" in more else (*DEFAULT_METRIC_GROUPS, *more)
+    group_flags = [f"--collector.jobs.metrics={group}" for group in groups]
+    # Runs are short, so GPUs and energy are read as often as samples are taken.
     interval = f"{min(settings.samples.interval, _GPU_INTERVAL):g}s"
-    often = [f"--collector.{each}.interval={interval}" for each in ("gpu", "energy")]
-    chosen = exporter_options.settings([*listening, "--collector.jobs.name", *wanted, *often])
+    interval_flags = [f"--collector.{each}.interval={interval}" for each in ("gpu", "energy")]
+    chosen = exporter_options.parse_settings(
+        [*address_flags, "--collector.jobs.name", *group_flags, *interval_flags]
+    )
     if not address:
-        return exporter_of(chosen)
+        return build_exporter(chosen)
     try:
         return ExporterService(chosen, secret)
     except UnavailableError as error:  # the message names another flag
@@ -134,25 +139,27 @@ def _exporter(settings: UpSettings, secret: str) -> ExporterService | Exporter:
         raise SettingsError(f"--exporter-address: {told}") from error
 
 
-def _recorder(
+def _build_recorder(
     settings: UpSettings, exporter: ExporterService | Exporter, data: Path
 ) -> Recorder | None:
-    sources = sources_of(exporter.collectors)
+    sources = find_sources(exporter.collectors)
     if sources is None or settings.tsdb.url:
         return None
-    return Recorder(partial(take, sources), data / SAMPLES, settings.samples, runs=data / RUNS)
+    return Recorder(
+        partial(take_samples, sources), data / SAMPLES, settings.samples, runs=data / RUNS
+    )
 
 
 def _poller_settings(
     settings: UpSettings, data: Path, url: URL, scheduler: DetectedCluster | None
 ) -> Iterator[poller_options.PollerSettings]:
     """The machine's own runs are polled often, a scheduler less often."""
-    asked: list[tuple[str, Mapping[str, Any], str]] = [
+    clusters: list[tuple[str, Mapping[str, Any], str]] = [
         (LOCAL, {"runs": {"path": str(data / RUNS)}}, f"{settings.up.interval:g}s")
     ]
     if scheduler:
-        asked.append((scheduler.cluster, scheduler.sources, _SCHEDULER_INTERVAL))
-    for name, sources, interval in asked:
+        clusters.append((scheduler.cluster, scheduler.sources, _SCHEDULER_INTERVAL))
+    for name, sources, interval in clusters:
         cluster: dict[str, Any] = {"name": name, "sources": sources}
         if settings.tsdb.url:
             cluster["tsdb"] = {"url": settings.tsdb.url}
@@ -183,10 +190,10 @@ def server_settings(settings: UpSettings, data: Path, url: URL) -> server_option
         given["tsdb.url"] = settings.tsdb.url
     else:
         given["samples.directory"] = str(data / SAMPLES)
-    made = server_options.settings(given, "")
-    if wrong := list(server_options.problems(made)):
+    settings_of_server = server_options.settings(given, "")
+    if wrong := list(server_options.setting_errors(settings_of_server)):
         raise SettingsError("; ".join(wrong))
-    return made
+    return settings_of_server
 
 
 def _database(settings: UpSettings, url: URL) -> dict[str, Any]:

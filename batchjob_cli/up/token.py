@@ -1,4 +1,4 @@
-"""The token of a start: in a file that only its owner may read, and valid until the stop.
+"""The token of a `batchjob up`: in a file that only its owner may read, and valid until it stops.
 
 Other users may reach a loopback port too, so reaching it is not enough to be trusted. The token is
 known to this process and to no database, so that it ends with the process, and no other server on
@@ -13,11 +13,11 @@ from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.auth.rights import ProcessToken
 
 
-def fresh(user: str, database: URL) -> ProcessToken:
-    """The user who starts it sees all jobs, and may create tokens in a database of their own alone.
+def create_token(user: str, database: URL) -> ProcessToken:
+    """Create a token with which all jobs can be seen, and, in an SQLite database, tokens created.
 
     A database on a server is a site's: a token in it would be valid for the site's server as well.
     """
     own = database.get_backend_name() == "sqlite"
     role = TokenRole.ADMIN if own else TokenRole.VIEWER
-    return ProcessToken(f"bj_{secrets.token_urlsafe(32)}", user, role, makes_tokens=own)
+    return ProcessToken(f"bj_{secrets.token_urlsafe(32)}", user, role, can_make_tokens=own)

@@ -7,20 +7,20 @@ import socket
 import stat
 from typing import Any
 
-from batchjob.runtime.settings import SettingsError, cannot_listen
-from batchjob.runtime.values import Network, address, called
+from batchjob.runtime.settings import SettingsError, listen_error
+from batchjob.runtime.values import Network, address, with_metavar
 
 _BACKLOG = 1024  # the kernel must still accept new connections during a flood
 _FIRST_DESCRIPTOR = 3  # sd_listen_fds(3)
 
 
-@called("ADDRESS")
+@with_metavar("ADDRESS")
 def listen_address(value: Any) -> str:
     """Check the text of `--web.listen-address`; raises ValueError."""
     if isinstance(value, str) and value.startswith("unix:/"):
         return value
     try:
-        if _sound(address(value).host):
+        if _is_valid_host(address(value).host):
             return str(value)
     except ValueError:
         pass
@@ -30,7 +30,7 @@ def listen_address(value: Any) -> str:
     )
 
 
-def _sound(host: str) -> bool:
+def _is_valid_host(host: str) -> bool:
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -38,40 +38,40 @@ def _sound(host: str) -> bool:
     return True
 
 
-def listeners(addresses: tuple[str, ...]) -> list[socket.socket]:
+def open_listeners(addresses: tuple[str, ...]) -> list[socket.socket]:
     """Open all addresses. Raises SettingsError naming the one that is not available."""
     opened: list[socket.socket] = []
     for each in addresses:
         try:
-            opened.append(_listener(each))
+            opened.append(_open_listener(each))
         except OSError as error:
             for listener in opened:
                 listener.close()
-            raise cannot_listen(each, error) from error
+            raise listen_error(each, error) from error
     return opened
 
 
-def _listener(where: str) -> socket.socket:
+def _open_listener(where: str) -> socket.socket:
     if where.startswith("unix:"):
-        return _unix_listener(where.removeprefix("unix:"))
+        return _open_unix_listener(where.removeprefix("unix:"))
     host, port = address(where)
     if not host:  # all addresses of the machine, IPv4 and IPv6 if available
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
+        dual_stack = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual_stack else socket.AF_INET
         return socket.create_server(
-            ("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual
+            ("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual_stack
         )
-    family, *_, found = socket.getaddrinfo(
+    family, *_, socket_address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    return socket.create_server(found[:2], family=family, backlog=_BACKLOG)
+    return socket.create_server(socket_address[:2], family=family, backlog=_BACKLOG)
 
 
-def _unix_listener(path: str) -> socket.socket:
+def _open_unix_listener(path: str) -> socket.socket:
     """A socket file; one left by a process that has ended is replaced."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if _abandoned(path):
+        if _is_stale_socket(path):
             os.unlink(path)
         listener.bind(path)
         listener.listen(_BACKLOG)
@@ -82,14 +82,14 @@ def _unix_listener(path: str) -> socket.socket:
 
 
 def remove_socket_files(addresses: tuple[str, ...]) -> None:
-    """Remove the files that `listeners` created."""
+    """Remove the files that `open_listeners` created."""
     for each in addresses:
         if each.startswith("unix:"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(each.removeprefix("unix:"))
 
 
-def _abandoned(path: str) -> bool:
+def _is_stale_socket(path: str) -> bool:
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return False
@@ -103,18 +103,18 @@ def _abandoned(path: str) -> bool:
     return False
 
 
-def systemd_listeners() -> list[socket.socket]:
+def open_systemd_listeners() -> list[socket.socket]:
     """The sockets that systemd opened (socket activation, sd_listen_fds(3))."""
     count = os.environ.get("LISTEN_FDS", "")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit() or count == "0":
         raise SettingsError("web.systemd-socket: systemd passed no socket to this process")
-    found = [socket.socket(fileno=_FIRST_DESCRIPTOR + index) for index in range(int(count))]
-    for each in found:
+    listeners = [socket.socket(fileno=_FIRST_DESCRIPTOR + index) for index in range(int(count))]
+    for each in listeners:
         os.set_inheritable(each.fileno(), False)
-    return found
+    return listeners
 
 
-def shown(listener: socket.socket) -> str:
+def format_address(listener: socket.socket) -> str:
     """The address of a listener as people write it."""
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
@@ -123,41 +123,41 @@ def shown(listener: socket.socket) -> str:
     return f"{host}:{name[1]}"
 
 
-def beyond_loopback(listener: socket.socket) -> bool:
+def is_reachable_remotely(listener: socket.socket) -> bool:
     """Whether other machines can reach the listener."""
     if listener.family == socket.AF_UNIX:
         return False
     return not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def allowed(peer: str, networks: tuple[Network, ...]) -> bool:
+def is_allowed(peer: str, networks: tuple[Network, ...]) -> bool:
     """Whether a client with this address is allowed; no networks: everybody is."""
     if not networks or not peer:  # clients of a UNIX socket have no address
         return True
-    known = _ip(peer)
-    return any(known in network for network in networks)
+    ip = _client_ip(peer)
+    return any(ip in network for network in networks)
 
 
-def client_of(peer: str) -> str:
+def client_key(peer: str) -> str:
     """The client of a connection: an IPv4 address, or the /64 network of an IPv6 one (RFC 4291).
 
     "" for all clients of a unix socket.
     """
     if not peer:
         return ""
-    known = _ip(peer)
-    if known.version == 4:
-        return str(known)
-    return str(ipaddress.IPv6Network((int(known), 64), strict=False))
+    ip = _client_ip(peer)
+    if ip.version == 4:
+        return str(ip)
+    return str(ipaddress.IPv6Network((int(ip), 64), strict=False))
 
 
-def _ip(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _client_ip(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """The address of a client; IPv4 if it was mapped by a socket for both families."""
-    found = ipaddress.ip_address(peer.partition("%")[0])
-    return getattr(found, "ipv4_mapped", None) or found
+    ip = ipaddress.ip_address(peer.partition("%")[0])
+    return getattr(ip, "ipv4_mapped", None) or ip
 
 
-def answers(listener: socket.socket, seconds: float) -> bool:
+def is_answering(listener: socket.socket, seconds: float) -> bool:
     """Whether a listener reacts to a request within `seconds`.
 
     Any answer counts, and so does a refusal: a TLS server says that it speaks TLS, and `allow_from`

@@ -14,9 +14,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_exporter.web.config import RateLimit, WebConfig, read, warn
+from batchjob_exporter.web.config import RateLimit, WebConfig, read, warn_unsupported
 from batchjob_exporter.web.connection import PlainStream, Stream
-from batchjob_exporter.web.message import HttpRequest, HttpResponse, text
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, text_response
 
 if TYPE_CHECKING:  # imported on use: each needs memory that few nodes have to spend
     import ssl
@@ -25,16 +25,16 @@ if TYPE_CHECKING:  # imported on use: each needs memory that few nodes have to s
 
 log = logging.getLogger(__name__)
 
-_UNAUTHORIZED = text(
+_UNAUTHORIZED = text_response(
     HTTPStatus.UNAUTHORIZED,
     "authentication required",
     ("WWW-Authenticate", 'Basic realm="batchjob_exporter", charset="UTF-8"'),
 )
 
-_Signature = tuple[tuple[int, int, int] | None, ...]
+_FileSignatures = tuple[tuple[int, int, int] | None, ...]
 
 
-class _Loaded(NamedTuple):
+class _LoadedConfig(NamedTuple):
     """A configuration with the contents of all files it names."""
 
     config: WebConfig
@@ -51,111 +51,112 @@ class TokenBucket:
         self._burst = limit.burst
         self._clock = clock
         self._tokens = float(limit.burst)
-        self._at = clock()
+        self._refilled_at = clock()
         self._lock = threading.Lock()
 
     def take(self) -> bool:
         """Whether a request is admitted now."""
         with self._lock:
             now = self._clock()
-            earned = (now - self._at) / self._interval
+            earned = (now - self._refilled_at) / self._interval
             self._tokens = min(self._tokens + earned, float(self._burst))
-            self._at = now
+            self._refilled_at = now
             if self._tokens < 1:
                 return False
             self._tokens -= 1
             return True
 
 
-class Web:
-    """Everything between a client's socket and the site."""
+class WebAccess:
+    """TLS, authentication, rate limit and headers, between a client's socket and the site."""
 
     def __init__(
-        self, path: str, answer: Callable[[HttpRequest], HttpResponse] | None = None
+        self, path: str, handler: Callable[[HttpRequest], HttpResponse] | None = None
     ) -> None:
         """`path`: the file, or empty. Raises SettingsError if the file cannot be used."""
         self._path = path
-        self._answer = answer
+        self._handler = handler
         self._lock = threading.Lock()
-        self._signature: _Signature = ()
-        self._loaded = _Loaded(WebConfig(), None, None, None)
+        self._signatures: _FileSignatures = ()
+        self._loaded = _LoadedConfig(WebConfig(), None, None, None)
         if path:
             self._loaded = self._load()
-            self._signature = self._signed()
-            warn(self._loaded.config)
+            self._signatures = self._read_signatures()
+            warn_unsupported(self._loaded.config)
 
     @property
-    def guarded(self) -> bool:
+    def requires_authentication(self) -> bool:
         """Whether clients must authenticate."""
         loaded = self._loaded
-        asks = loaded.config.tls.client_auth_type.startswith("Require")
-        return loaded.passwords is not None or (loaded.context is not None and asks)
+        requires_certificate = loaded.config.tls.client_auth_type.startswith("Require")
+        return loaded.passwords is not None or (loaded.context is not None and requires_certificate)
 
     def wrap(self, client: socket.socket) -> Stream:
         """The stream of a new client."""
-        loaded = self._current()
+        loaded = self._load_if_changed()
         if loaded.context is None:
             return PlainStream(client)
         from batchjob_exporter.web.tls import TlsStream
 
         return TlsStream(client, loaded.context, loaded.config.tls.client_allowed_sans)
 
-    def within_rate(self) -> bool:
+    def take_token(self) -> bool:
         """Whether the rate limit admits one more request now."""
-        bucket = self._current().bucket
+        bucket = self._load_if_changed().bucket
         return bucket is None or bucket.take()
 
-    def unverified(self, request: HttpRequest) -> bool:
+    def needs_verification(self, request: HttpRequest) -> bool:
         """Whether the request's password has yet to be checked, which takes 50 ms or more."""
-        passwords = self._current().passwords
-        return passwords is not None and passwords.known(_authorization(request)) is None
+        passwords = self._load_if_changed().passwords
+        return passwords is not None and passwords.cached_result(_authorization(request)) is None
 
     def verify(self, request: HttpRequest) -> bool:
         """Check the password; `answer` uses the result. For one thread at a time."""
-        passwords = self._current().passwords
+        passwords = self._load_if_changed().passwords
         return passwords is None or passwords.check(_authorization(request))
 
     def answer(self, request: HttpRequest) -> HttpResponse:
         """The site's answer, or a refusal."""
-        passwords = self._current().passwords
-        if passwords is not None and not passwords.known(_authorization(request)):
+        passwords = self._load_if_changed().passwords
+        if passwords is not None and not passwords.cached_result(_authorization(request)):
             return self.with_headers(_UNAUTHORIZED)
-        assert self._answer is not None  # without a site, the file is only checked
-        return self.with_headers(self._answer(request))
+        assert self._handler is not None  # without a site, the file is only checked
+        return self.with_headers(self._handler(request))
 
     def with_headers(self, response: HttpResponse) -> HttpResponse:
         """The response with the headers of `http_server_config`."""
-        headers = self._current().config.http.headers
+        headers = self._load_if_changed().config.http.headers
         return response._replace(headers=(*response.headers, *headers)) if headers else response
 
     def reload(self) -> None:
         """Read the file again, changed or not."""
         with self._lock:
-            self._signature = ()
-        self._current()
+            self._signatures = ()
+        self._load_if_changed()
 
-    def _current(self) -> _Loaded:
+    def _load_if_changed(self) -> _LoadedConfig:
         if not self._path:
             return self._loaded
         with self._lock:
-            signature = self._signed()
-            if signature != self._signature:
-                self._signature = signature  # also for an invalid file, which is reported only once
+            signatures = self._read_signatures()
+            if signatures != self._signatures:
+                # Also for an invalid file, so that it is reported only once.
+                self._signatures = signatures
                 try:
                     self._loaded = self._load()
                 except SettingsError as error:
                     log.error("web configuration not reloaded: %s", error)
                 else:
-                    self._signature = self._signed()  # the new file may name other files
+                    self._signatures = self._read_signatures()  # the new file may name other files
                     log.info("web configuration reloaded")
-                    warn(self._loaded.config)
+                    warn_unsupported(self._loaded.config)
             return self._loaded
 
-    def _signed(self) -> _Signature:
+    def _read_signatures(self) -> _FileSignatures:
         """A signature of the files, which changes when one of them is written."""
-        return tuple(map(_stamp, (self._path, *self._loaded.config.tls.files)))
+        return tuple(map(_file_signature, (self._path, *self._loaded.config.tls.files)))
 
-    def _load(self) -> _Loaded:
+    def _load(self) -> _LoadedConfig:
         old = self._loaded
         config = read(self._path)
         if old.context is not None and not config.tls.wanted:
@@ -164,9 +165,9 @@ class Web:
             raise SettingsError(f"{self._path}: log-in can be switched off only by a restart")
         context = passwords = bucket = None
         if config.tls.wanted:
-            from batchjob_exporter.web.tls import context_of
+            from batchjob_exporter.web.tls import tls_context
 
-            context = context_of(config.tls)
+            context = tls_context(config.tls)
         if config.users:
             passwords = old.passwords
             if passwords is None or config.users != old.config.users:
@@ -176,16 +177,16 @@ class Web:
         if config.rate_limit.interval:
             same = config.rate_limit == old.config.rate_limit
             bucket = old.bucket if same else TokenBucket(config.rate_limit)
-        return _Loaded(config, context, passwords, bucket)
+        return _LoadedConfig(config, context, passwords, bucket)
 
 
 def _authorization(request: HttpRequest) -> str:
     return request.headers.get("authorization", "")
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
+def _file_signature(path: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

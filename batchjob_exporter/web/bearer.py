@@ -8,32 +8,34 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from batchjob.runtime.values import host_name
-from batchjob_exporter.web.message import HttpRequest, HttpResponse, text
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, text_response
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
-_UNKNOWN = text(
+_UNAUTHORIZED_BEARER = text_response(
     HTTPStatus.UNAUTHORIZED, "expected the token as Authorization: Bearer",
     ("WWW-Authenticate", "Bearer"),
 )  # fmt: skip
-_MISDIRECTED = text(HTTPStatus.MISDIRECTED_REQUEST, "unknown Host header")
+_MISDIRECTED = text_response(HTTPStatus.MISDIRECTED_REQUEST, "unknown Host header")
 
-Answer = Callable[[HttpRequest], HttpResponse]
+RequestHandler = Callable[[HttpRequest], HttpResponse]
 
 
-def bearer_only(answer: Answer, secret: str, hosts: frozenset[str] | None = None) -> Answer:
+def require_bearer(
+    handler: RequestHandler, secret: str, hosts: frozenset[str] | None = None
+) -> RequestHandler:
     """The same answers for requests with the secret. `hosts`: accepted names; None: all."""
     import hmac  # loads 4 MB of OpenSSL, which most nodes do not need
 
     expected = secret.encode()
 
-    def checked(request: HttpRequest) -> HttpResponse:
+    def check_and_answer(request: HttpRequest) -> HttpResponse:
         if hosts is not None and host_name(request.headers.get("host", "")) not in hosts:
             return _MISDIRECTED
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        borne = given.strip().encode("latin-1")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(borne, expected):
-            return _UNKNOWN
-        return answer(request)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        presented = token.strip().encode("latin-1")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(presented, expected):
+            return _UNAUTHORIZED_BEARER
+        return handler(request)
 
-    return checked
+    return check_and_answer

@@ -11,16 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from batchjob.runtime.settings import SettingsError, load_file, make, nearest, option
+from batchjob.runtime.settings import (
+    SettingsError,
+    build_section,
+    load_file,
+    option,
+    suggest_nearest,
+)
 from batchjob.runtime.values import boolean, duration, one_of, text
 from batchjob.runtime.values import integer as whole
 from batchjob.secret_files import SecretFileError, check_private_key
 
 log = logging.getLogger(__name__)
 
-_HASH = re.compile(r"\$2[aby]?\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
+_BCRYPT_HASH = re.compile(r"\$2[aby]?\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
 # HTTP response headers that may be set, and their allowed values if those are limited.
-_HEADERS: dict[str, tuple[str, ...]] = {
+_SETTABLE_HEADERS: dict[str, tuple[str, ...]] = {
     "Content-Security-Policy": (),
     "Strict-Transport-Security": (),
     "X-Content-Type-Options": ("nosniff",),
@@ -29,42 +35,46 @@ _HEADERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _headers(value: Any) -> tuple[tuple[str, str], ...]:
-    for name, content in _mapping(value).items():
-        if name not in _HEADERS:
-            raise ValueError(f"header {name!r} cannot be set{nearest(name, _HEADERS)}")
-        if _HEADERS[name] and content not in _HEADERS[name]:
-            raise ValueError(f"{name}: expected {' or '.join(_HEADERS[name])}, got {content!r}")
+def _parse_headers(value: Any) -> tuple[tuple[str, str], ...]:
+    for name, content in _parse_mapping(value).items():
+        if name not in _SETTABLE_HEADERS:
+            raise ValueError(
+                f"header {name!r} cannot be set{suggest_nearest(name, _SETTABLE_HEADERS)}"
+            )
+        if _SETTABLE_HEADERS[name] and content not in _SETTABLE_HEADERS[name]:
+            raise ValueError(
+                f"{name}: expected {' or '.join(_SETTABLE_HEADERS[name])}, got {content!r}"
+            )
         if not content.isprintable() or not content.isascii():
             raise ValueError(f"{name}: expected one line of ASCII text")
     return tuple(value.items())
 
 
-def _users(value: Any) -> Mapping[str, str]:
-    for name, hashed in _mapping(value).items():
+def _parse_users(value: Any) -> Mapping[str, str]:
+    for name, hashed in _parse_mapping(value).items():
         if ":" in name:
             raise ValueError(f"user {name!r}: a name cannot hold a colon")
-        if not _HASH.fullmatch(hashed):
+        if not _BCRYPT_HASH.fullmatch(hashed):
             raise ValueError(
                 f"user {name!r}: expected a bcrypt hash ($2y$10$...), as `htpasswd -nB` makes it"
             )
     return dict(value)
 
 
-def _mapping(value: Any) -> Mapping[str, str]:
+def _parse_mapping(value: Any) -> Mapping[str, str]:
     if isinstance(value, dict) and all(isinstance(x, str) for pair in value.items() for x in pair):
         return value
     raise ValueError("expected a mapping of names to text")
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _parse_names(value: Any) -> tuple[str, ...]:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return tuple(value)
     raise ValueError(f"expected a list of names, got {value!r}")
 
 
-_VERSION = one_of("TLS10", "TLS11", "TLS12", "TLS13")
-_CLIENT_AUTH = one_of(
+_parse_tls_version = one_of("TLS10", "TLS11", "TLS12", "TLS13")
+_parse_client_auth = one_of(
     "NoClientCert",
     "RequestClientCert",
     "RequireAnyClientCert",
@@ -87,19 +97,23 @@ class Tls:
     client_auth_type: str = option(
         "NoClientCert",
         "Which certificate clients must present.",
-        parse=_CLIENT_AUTH,
+        parse=_parse_client_auth,
         key="client_auth_type",
     )
     client_allowed_sans: tuple[str, ...] = option(
         (),
         "Accepted subject alternative names of clients.",
-        parse=_names,
+        parse=_parse_names,
         key="client_allowed_sans",
     )
-    min_version: str = option("TLS12", "Minimum TLS version.", parse=_VERSION, key="min_version")
-    max_version: str = option("TLS13", "Maximum TLS version.", parse=_VERSION, key="max_version")
+    min_version: str = option(
+        "TLS12", "Minimum TLS version.", parse=_parse_tls_version, key="min_version"
+    )
+    max_version: str = option(
+        "TLS13", "Maximum TLS version.", parse=_parse_tls_version, key="max_version"
+    )
     cipher_suites: tuple[str, ...] = option(
-        (), "Cipher suites, by their names in Go.", parse=_names, key="cipher_suites"
+        (), "Cipher suites, by their names in Go.", parse=_parse_names, key="cipher_suites"
     )
     prefer_server_cipher_suites: bool = option(
         True,
@@ -107,7 +121,7 @@ class Tls:
         key="prefer_server_cipher_suites",
     )
     curve_preferences: tuple[str, ...] = option(
-        (), "Curves in order of preference.", parse=_names, key="curve_preferences"
+        (), "Curves in order of preference.", parse=_parse_names, key="curve_preferences"
     )
 
     @property
@@ -127,7 +141,7 @@ class Http:
 
     http2: bool = option(True, "Ignored; this server speaks HTTP/1.1.", parse=boolean, key="http2")
     headers: tuple[tuple[str, str], ...] = option(
-        (), "Response headers.", parse=_headers, key="headers"
+        (), "Response headers.", parse=_parse_headers, key="headers"
     )
 
 
@@ -140,9 +154,9 @@ class RateLimit:
 
 
 @dataclass(frozen=True)
-class _Top:
+class _TopLevel:
     basic_auth_users: Mapping[str, str] = option(
-        None, "Names and bcrypt hashes.", parse=_users, key="basic_auth_users"
+        None, "Names and bcrypt hashes.", parse=_parse_users, key="basic_auth_users"
     )
 
 
@@ -159,7 +173,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "tls_server_config": Tls,
     "http_server_config": Http,
     "rate_limit": RateLimit,
-    "": _Top,
+    "": _TopLevel,
 }
 
 
@@ -167,12 +181,12 @@ def read(path: str) -> WebConfig:
     """Read the file. Raises SettingsError with file, line and what was expected."""
     values = load_file(path, _SECTIONS)
     values = {name: value for name, value in values.items() if value is not None}
-    tls = make(Tls, "tls_server_config", _anchored(values, os.path.dirname(path)))
+    tls = build_section(Tls, "tls_server_config", _resolve_paths(values, os.path.dirname(path)))
     config = WebConfig(
         tls=tls,
-        http=make(Http, "http_server_config", values),
-        rate_limit=make(RateLimit, "rate_limit", values),
-        users=make(_Top, "", values).basic_auth_users or {},
+        http=build_section(Http, "http_server_config", values),
+        rate_limit=build_section(RateLimit, "rate_limit", values),
+        users=build_section(_TopLevel, "", values).basic_auth_users or {},
     )
     try:
         check_private_key(path)  # the key may be part of this file
@@ -185,7 +199,7 @@ def read(path: str) -> WebConfig:
     return config
 
 
-def _anchored(values: Mapping[str, Any], directory: str) -> dict[str, Any]:
+def _resolve_paths(values: Mapping[str, Any], directory: str) -> dict[str, Any]:
     """Relative paths are relative to the file."""
     return {
         name: os.path.join(directory, text(value)) if name.endswith("_file") and value else value
@@ -210,10 +224,10 @@ def _check_tls(tls: Tls) -> None:
     if tls.client_ca and tls.client_ca_file:
         raise ValueError("tls_server_config: expected one of client_ca and client_ca_file")
     authority = tls.client_ca or tls.client_ca_file
-    asks = tls.client_auth_type not in ("NoClientCert", "RequestClientCert")
+    requires_certificate = tls.client_auth_type not in ("NoClientCert", "RequestClientCert")
     if authority and tls.client_auth_type == "NoClientCert":
         raise ValueError("tls_server_config: a client CA needs a client_auth_type")
-    if asks and not authority:
+    if requires_certificate and not authority:
         raise ValueError(
             f"tls_server_config: client_auth_type {tls.client_auth_type} needs client_ca or "
             "client_ca_file; unverified certificates are not accepted"
@@ -227,16 +241,16 @@ def _check_tls(tls: Tls) -> None:
         raise ValueError("tls_server_config: min_version is above max_version")
 
 
-def warn(config: WebConfig) -> None:
+def warn_unsupported(config: WebConfig) -> None:
     """Warn of keys that are not supported."""
     tls = config.tls
     ignored = [
         name
-        for name, given in (
+        for name, values in (
             ("cipher_suites", tls.cipher_suites),
             ("curve_preferences", tls.curve_preferences),
         )
-        if given
+        if values
     ]
     for name in ignored:
         log.warning("tls_server_config.%s: ignored; OpenSSL's default is used", name)

@@ -15,16 +15,16 @@ from typing import NamedTuple, Protocol, TypeVar
 from batchjob_exporter.web.message import (
     HEAD_LIMIT,
     HttpRequest,
-    Refused,
-    parse,
-    render,
-    text,
+    RequestRefused,
+    parse_request,
+    render_response,
+    text_response,
 )
 
 T = TypeVar("T")
 
-_CHUNK = 16384
-_LINGER_BYTES = 1 << 20
+_RECEIVE_BYTES = 16384
+_MAX_LINGER_BYTES = 1 << 20
 
 
 class WouldBlock(Exception):
@@ -76,7 +76,7 @@ class PlainStream:
             raise WouldBlock(EVENT_WRITE) from None
 
 
-class Patience(NamedTuple):
+class ClientTimeouts(NamedTuple):
     """The time a client may take, in seconds."""
 
     head: float = 10.0  # from the connection, or the first byte, to a complete request
@@ -103,7 +103,7 @@ class Answer(NamedTuple):
     keep_alive: bool
 
 
-Life = Generator[Wait | HttpRequest, Answer | None, None]
+ConnectionSteps = Generator[Wait | HttpRequest, Answer | None, None]
 _Step = Generator[Wait, object, T]
 
 
@@ -114,27 +114,27 @@ class HttpConnection:
         self,
         stream: Stream,
         client: str,
-        patience: Patience,
+        timeouts: ClientTimeouts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.socket = stream.socket
         self.client = client
         self._stream = stream
-        self._patience = patience
+        self._timeouts = timeouts
         self._clock = clock
         self._received = bytearray()
-        self.unsent = 0  # bytes of an answer that the client has not read yet
-        self.life: Life = self._live()
+        self.unsent_bytes = 0  # bytes of an answer that the client has not read yet
+        self.steps: ConnectionSteps = self._serve()
 
-    def go_on(self) -> Wait | HttpRequest:
+    def resume(self) -> Wait | HttpRequest:
         """Resume when the socket is ready, or begin."""
-        return next(self.life)
+        return next(self.steps)
 
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         """Whether the client has closed the connection, so that an answer would be lost."""
         return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
-    def left(self) -> bool:
+    def has_client_left(self) -> bool:
         """Whether the client will send nothing more."""
         try:
             # Bypasses TLS, whose recv() does not accept flags.
@@ -147,47 +147,55 @@ class HttpConnection:
 
     def close(self) -> None:
         """End the connection in any state."""
-        self.life.close()
+        self.steps.close()
         self.socket.close()
 
-    def _live(self) -> Life:
-        deadline = self._clock() + self._patience.head
-        yield from self._ready(self._stream.handshake, deadline)
+    def _serve(self) -> ConnectionSteps:
+        deadline = self._clock() + self._timeouts.head
+        yield from self._retry_when_ready(self._stream.handshake, deadline)
         keep_alive = True
         while keep_alive:
             try:
-                head = yield from self._head(deadline)
+                head = yield from self._read_head(deadline)
                 if head is None:
                     return
-                request = parse(head)
-            except Refused as refused:
-                yield from self._send(render(text(refused.status, str(refused)), keep_alive=False))
+                request = parse_request(head)
+            except RequestRefused as refused:
+                yield from self._send_all(
+                    render_response(text_response(refused.status, str(refused)), keep_alive=False)
+                )
                 yield from self._linger()
                 return
             answer = yield request
             assert answer is not None  # the server resumes the generator with the answer
-            yield from self._send(answer.data)
+            yield from self._send_all(answer.data)
             keep_alive = answer.keep_alive
             del answer  # an exposition is large, and the next request may take long to arrive
-            deadline = self._clock() + self._patience.idle
+            deadline = self._clock() + self._timeouts.idle
         yield from self._linger()
 
-    def _head(self, deadline: float) -> _Step[bytes | None]:
+    def _read_head(self, deadline: float) -> _Step[bytes | None]:
         """Request line and headers; None if the client left or sent nothing."""
         buffer = self._received
-        scanned, begun = 0, False
+        scanned, request_begun = 0, False
         while (end := buffer.find(b"\r\n\r\n", scanned)) < 0:
-            if buffer and not begun:
-                begun, deadline = True, min(deadline, self._clock() + self._patience.head)
+            if buffer and not request_begun:
+                request_begun, deadline = True, min(deadline, self._clock() + self._timeouts.head)
             if len(buffer) > HEAD_LIMIT:
-                raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+                raise RequestRefused(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large"
+                )
             scanned = max(len(buffer) - 3, 0)
             try:
-                data = yield from self._ready(partial(self._stream.receive, _CHUNK), deadline)
+                data = yield from self._retry_when_ready(
+                    partial(self._stream.receive, _RECEIVE_BYTES), deadline
+                )
             except TimedOut:
                 if not buffer:
                     return None
-                raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive") from None
+                raise RequestRefused(
+                    HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive"
+                ) from None
             if not data:
                 return None
             # An empty line before a request is ignored, as RFC 9112 2.2 recommends.
@@ -195,29 +203,35 @@ class HttpConnection:
         head = bytes(buffer[:end])
         del buffer[: end + 4]
         if len(head) > HEAD_LIMIT:
-            raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large")
+            raise RequestRefused(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large"
+            )
         return head
 
-    def _send(self, data: bytes | bytearray) -> _Step[None]:
-        deadline = self._clock() + self._patience.send
+    def _send_all(self, data: bytes | bytearray) -> _Step[None]:
+        deadline = self._clock() + self._timeouts.send
         rest = memoryview(data)
         while rest:
-            self.unsent = len(rest)
-            rest = rest[(yield from self._ready(partial(self._stream.send, rest), deadline)) :]
-        self.unsent = 0
+            self.unsent_bytes = len(rest)
+            rest = rest[
+                (yield from self._retry_when_ready(partial(self._stream.send, rest), deadline)) :
+            ]
+        self.unsent_bytes = 0
 
     def _linger(self) -> _Step[None]:
         """Read what the client still sends: a reset would make it lose the answer."""
         self.socket.shutdown(socket.SHUT_WR)
-        deadline = self._clock() + self._patience.linger
-        taken = 0
-        while taken < _LINGER_BYTES:
-            data = yield from self._ready(partial(self._stream.receive, _CHUNK), deadline)
+        deadline = self._clock() + self._timeouts.linger
+        discarded_bytes = 0
+        while discarded_bytes < _MAX_LINGER_BYTES:
+            data = yield from self._retry_when_ready(
+                partial(self._stream.receive, _RECEIVE_BYTES), deadline
+            )
             if not data:
                 return
-            taken += len(data)
+            discarded_bytes += len(data)
 
-    def _ready(self, operation: Callable[[], T], deadline: float) -> _Step[T]:
+    def _retry_when_ready(self, operation: Callable[[], T], deadline: float) -> _Step[T]:
         while True:
             try:
                 return operation()

@@ -16,10 +16,10 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _VERSION = re.compile(r"HTTP/(\d)\.(\d)")
 # Compressing smaller answers does not save a packet.
-_GZIP_FROM = 1024
+_MIN_GZIP_BYTES = 1024
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is refused before its target is looked at."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
@@ -45,73 +45,73 @@ class HttpResponse(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def text(status: HTTPStatus, message: str, *headers: tuple[str, str]) -> HttpResponse:
+def text_response(status: HTTPStatus, message: str, *headers: tuple[str, str]) -> HttpResponse:
     """A plain text answer of one line."""
     plain = ("Content-Type", "text/plain; charset=utf-8")
     return HttpResponse(status, f"{message}\n".encode(), (plain, *headers))
 
 
 @lru_cache(16)  # a scraper sends the same request each time
-def parse(head: bytes) -> HttpRequest:
+def parse_request(head: bytes) -> HttpRequest:
     """Read request line and headers, without the empty line. Raises Refused."""
     first, *lines = head.decode("latin-1").split("\r\n")
-    method, target, keep_alive = _request_line(first)
+    method, target, keep_alive = _parse_request_line(first)
     if len(lines) > HEADERS_LIMIT:
-        raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many header fields")
-    headers = _headers(lines)
+        raise RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many header fields")
+    headers = _parse_headers(lines)
     if keep_alive and "host" not in headers:
-        raise Refused(HTTPStatus.BAD_REQUEST, "no Host header")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "no Host header")
     if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
         # The body is not read: what follows must not be taken for a request.
         keep_alive = False
         if method in ("GET", "HEAD"):
-            raise Refused(HTTPStatus.BAD_REQUEST, "a request body is not expected here")
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, "a request body is not expected here")
     if "close" in headers.get("connection", "").lower():
         keep_alive = False
-    path, query = _target(target)
+    path, query = _parse_target(target)
     return HttpRequest(method, path, query, headers, keep_alive)
 
 
-def _request_line(line: str) -> tuple[str, str, bool]:
+def _parse_request_line(line: str) -> tuple[str, str, bool]:
     """Method, target, and whether the connection may stay open (HTTP/1.1 only)."""
     parts = line.split(" ")
     if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or _CONTROL.search(line):
-        raise Refused(HTTPStatus.BAD_REQUEST, "malformed request line")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "malformed request line")
     version = _VERSION.fullmatch(parts[2])
     if version is None:
-        raise Refused(HTTPStatus.BAD_REQUEST, "malformed HTTP version")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "malformed HTTP version")
     if version[1] != "1":
-        raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1")
+        raise RequestRefused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1")
     return parts[0], parts[1], version[2] != "0"
 
 
-def _headers(lines: list[str]) -> dict[str, str]:
+def _parse_headers(lines: list[str]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not _TOKEN.fullmatch(name) or _CONTROL.search(value):
-            raise Refused(HTTPStatus.BAD_REQUEST, "malformed header field")
+            raise RequestRefused(HTTPStatus.BAD_REQUEST, "malformed header field")
         name, value = name.lower(), value.strip(" \t")
         if name in headers:
             if name in ("host", "content-length", "authorization"):
-                raise Refused(HTTPStatus.BAD_REQUEST, f"header {name} given twice")
+                raise RequestRefused(HTTPStatus.BAD_REQUEST, f"header {name} given twice")
             value = f"{headers[name]}, {value}"
         headers[name] = value
     return headers
 
 
-def _target(target: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _parse_target(target: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Path and query, from `/path?query` or, as proxies send it, `http://host/path?query`."""
     if target.lower().startswith(("http://", "https://")):
         _, slash, rest = target.partition("://")[2].partition("/")
         target = slash + rest or "/"
     if not target.startswith("/") and target != "*":
-        raise Refused(HTTPStatus.BAD_REQUEST, "malformed request target")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "malformed request target")
     path, _, query = target.partition("?")
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=HEADERS_LIMIT)
     except ValueError as error:
-        raise Refused(HTTPStatus.BAD_REQUEST, "too many query parameters") from error
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "too many query parameters") from error
     return unquote(path), tuple(pairs)
 
 
@@ -126,16 +126,16 @@ class Accepted(NamedTuple):
     weight: float
 
 
-def accepted(header: str) -> Iterator[Accepted]:
+def parse_accept(header: str) -> Iterator[Accepted]:
     """The entries in the header's order; malformed ones have weight 0."""
     for entry in header.lower().split(","):
         value, *rest = (part.strip() for part in entry.split(";"))
         parameters = dict(part.split("=", 1) for part in rest if "=" in part)
-        weight = _weight(parameters.pop("q", "1"))
+        weight = _parse_weight(parameters.pop("q", "1"))
         yield Accepted(value, parameters, weight)
 
 
-def _weight(text: str) -> float:
+def _parse_weight(text: str) -> float:
     try:
         weight = float(text)
     except ValueError:
@@ -143,24 +143,24 @@ def _weight(text: str) -> float:
     return weight if 0 <= weight <= 1 else 0.0
 
 
-def compressed(response: HttpResponse, accept_encoding: str) -> HttpResponse:
+def compress(response: HttpResponse, accept_encoding: str) -> HttpResponse:
     """The answer as gzip if the client accepts it.
 
     Level 1 compresses 10 000 samples (1.6 MB) to 134 kB in 3 ms; the default 6 takes 8 ms for 110
     kB.
     """
-    if len(response.body) < _GZIP_FROM or not _takes_gzip(accept_encoding):
+    if len(response.body) < _MIN_GZIP_BYTES or not _accepts_gzip(accept_encoding):
         return response
     body = zlib.compress(response.body, level=1, wbits=31)  # 31: with gzip header and checksum
     return response._replace(body=body, headers=(*response.headers, ("Content-Encoding", "gzip")))
 
 
-def _takes_gzip(accept_encoding: str) -> bool:
-    weights = {coding: weight for coding, _, weight in accepted(accept_encoding)}
+def _accepts_gzip(accept_encoding: str) -> bool:
+    weights = {coding: weight for coding, _, weight in parse_accept(accept_encoding)}
     return weights.get("gzip", weights.get("*", 0.0)) > 0
 
 
-def render(
+def render_response(
     response: HttpResponse, *, keep_alive: bool, with_body: bool = True, now: float | None = None
 ) -> bytes | bytearray:
     """The answer as bytes to send."""

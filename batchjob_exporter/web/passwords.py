@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from batchjob.runtime.settings import SettingsError
 
-_LONGEST = 72  # bcrypt uses only this many bytes of a password
-_REMEMBERED = 256
+_MAX_PASSWORD_BYTES = 72  # bcrypt uses only this many bytes of a password
+_CACHE_SIZE = 256
 
 Credentials = tuple[str, bytes]
 
@@ -29,43 +29,46 @@ class Passwords:
         self._users = {name: hashed.encode() for name, hashed in users.items()}
         # Checking an unknown user takes as long as the slowest check of a known one.
         cost = max(int(hashed[4:6]) for hashed in self._users.values())
-        self._nobody = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(cost))
+        self._dummy_hash = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(cost))
         self._key = secrets.token_bytes(32)
-        self._known: dict[bytes, bool] = {}
+        self._cached_results: dict[bytes, bool] = {}
 
-    def known(self, authorization: str) -> bool | None:
+    def cached_result(self, authorization: str) -> bool | None:
         """Whether the credentials are valid, at once; None if that has not been computed yet."""
-        credentials = _credentials(authorization)
-        return False if credentials is None else self._known.get(self._digest(credentials))
+        credentials = _parse_credentials(authorization)
+        return False if credentials is None else self._cached_results.get(self._digest(credentials))
 
     def check(self, authorization: str) -> bool:
         """Compute whether the credentials are valid. For one thread at a time."""
-        credentials = _credentials(authorization)
+        credentials = _parse_credentials(authorization)
         if credentials is None:
             return False
         digest = self._digest(credentials)
-        known = self._known.get(digest)
-        return self._remember(digest, self._matches(*credentials)) if known is None else known
+        cached = self._cached_results.get(digest)
+        if cached is not None:
+            return cached
+        return self._cache_result(digest, self._check_password(*credentials))
 
     def _digest(self, credentials: Credentials) -> bytes:
         return hashlib.blake2b(repr(credentials).encode(), key=self._key).digest()
 
-    def _matches(self, name: str, password: bytes) -> bool:
-        hashed = self._users.get(name, self._nobody)
+    def _check_password(self, name: str, password: bytes) -> bool:
+        hashed = self._users.get(name, self._dummy_hash)
         # bcrypt raises an exception for longer passwords.
-        matches = self._bcrypt.checkpw(password[:_LONGEST], hashed)
-        return matches and name in self._users and len(password) <= _LONGEST
+        matches = self._bcrypt.checkpw(password[:_MAX_PASSWORD_BYTES], hashed)
+        return matches and name in self._users and len(password) <= _MAX_PASSWORD_BYTES
 
-    def _remember(self, digest: bytes, matches: bool) -> bool:
-        if len(self._known) >= _REMEMBERED:
+    def _cache_result(self, digest: bytes, matches: bool) -> bool:
+        if len(self._cached_results) >= _CACHE_SIZE:
             # Wrong passwords are removed first, because attacks fill the cache with them.
-            wrong = next((key for key, value in self._known.items() if not value), None)
-            self._known.pop(wrong if wrong is not None else next(iter(self._known)))
-        self._known[digest] = matches
+            wrong = next((key for key, value in self._cached_results.items() if not value), None)
+            oldest = next(iter(self._cached_results))
+            self._cached_results.pop(oldest if wrong is None else wrong)
+        self._cached_results[digest] = matches
         return matches
 
 
-def _credentials(authorization: str) -> Credentials | None:
+def _parse_credentials(authorization: str) -> Credentials | None:
     scheme, _, encoded = authorization.partition(" ")
     if scheme.lower() != "basic":
         return None

@@ -21,19 +21,21 @@ from typing import NamedTuple
 
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.values import Network
-from batchjob_exporter.web.addresses import allowed, client_of
-from batchjob_exporter.web.auth import Web
-from batchjob_exporter.web.connection import Answer, HttpConnection, Patience, TimedOut, Wait
-from batchjob_exporter.web.message import HttpRequest, HttpResponse, render, text
+from batchjob_exporter.web.addresses import client_key, is_allowed
+from batchjob_exporter.web.auth import WebAccess
+from batchjob_exporter.web.connection import Answer, ClientTimeouts, HttpConnection, TimedOut, Wait
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, render_response, text_response
 from batchjob_exporter.web.workers import RequestWorkers
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS = 128  # maximum; with TLS each takes 70 kB
-UNSENT_BYTES = 32 << 20  # maximum size of all answers queued for slow clients
-_ACCEPT_AT_ONCE = 64
-_OVERLOADED = text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests", ("Retry-After", "5"))
-_TOO_MANY = text(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", "1"))
+MAX_CONNECTIONS = 128  # maximum; with TLS each takes 70 kB
+MAX_UNSENT_BYTES = 32 << 20  # maximum size of all answers queued for slow clients
+_MAX_ACCEPTS_AT_ONCE = 64
+_OVERLOADED = text_response(
+    HTTPStatus.SERVICE_UNAVAILABLE, "too many requests", ("Retry-After", "5")
+)
+_TOO_MANY = text_response(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", "1"))
 
 
 class ConnectionLimits(NamedTuple):
@@ -41,7 +43,7 @@ class ConnectionLimits(NamedTuple):
 
     requests: int = 40  # answered or queued at the same time, plus one per address; 0: no limit
     allow_from: tuple[Network, ...] = ()
-    patience: Patience = Patience()
+    timeouts: ClientTimeouts = ClientTimeouts()
 
 
 class HttpServer:
@@ -50,27 +52,27 @@ class HttpServer:
     def __init__(
         self,
         listeners: Sequence[socket.socket],
-        web: Web,
+        web: WebAccess,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # immutable
     ) -> None:
         self._listeners = listeners
         self._web = web
         self._limits = limits
         self._selector = selectors.DefaultSelector()
-        self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wakeup_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Connections waiting for their client, with deadlines; the one waiting longest comes first.
         self._waiting: dict[HttpConnection, float] = {}
         self._unanswered: Counter[str] = Counter()  # number of requests by client
-        self._answered: deque[tuple[HttpConnection, Answer | None]] = deque()
-        self._calls: deque[Callable[[], None]] = deque()
+        self._answers: deque[tuple[HttpConnection, Answer | None]] = deque()
+        self._callbacks: deque[Callable[[], None]] = deque()
         self._stopping = False
         self._once = LogOnce(log)
         self._loop = threading.Thread(target=self._run, name="http", daemon=True)
-        self._workers = RequestWorkers(web, CONNECTIONS, self._deliver)
+        self._workers = RequestWorkers(web, MAX_CONNECTIONS, self._add_answer)
 
     def start(self) -> None:
         """Start accepting clients."""
-        self._selector.register(self._alarm, selectors.EVENT_READ)
+        self._selector.register(self._wakeup_descriptor, selectors.EVENT_READ)
         for listener in self._listeners:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ, listener)
@@ -83,71 +85,71 @@ class HttpServer:
             return
         self._stopping = True
         self._wake()
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         self._workers.close()
         threads = (*self._workers.threads, self._loop)
         for thread in threads:
-            thread.join(max(until - time.monotonic(), 0.1))
+            thread.join(max(deadline - time.monotonic(), 0.1))
         for listener in self._listeners:
             listener.close()
         # A hung thread may still write to the alarm, so its descriptor must not be reused.
         if not any(thread.is_alive() for thread in threads):
-            os.close(self._alarm)
+            os.close(self._wakeup_descriptor)
 
     def responds(self, seconds: float) -> bool:
         """Whether the thread that owns the sockets reacts within `seconds`."""
-        turned = threading.Event()
-        self._calls.append(turned.set)
+        responded = threading.Event()
+        self._callbacks.append(responded.set)
         self._wake()
-        return turned.wait(seconds)
+        return responded.wait(seconds)
 
     # The methods below run in the thread that owns the sockets.
 
     def _run(self) -> None:
         while not (self._stopping and not self._unanswered.total()):
             try:
-                self._turn()
+                self._process_events()
             except Exception as error:  # one client must not end the service for all
                 self._once.warning(repr(error), "the server loop failed: %r", error)
                 log.debug("the server loop", exc_info=True)
                 time.sleep(0.05)  # the error may recur immediately
-        self._let_go()
+        self._close_all()
         self._selector.close()
 
-    def _turn(self) -> None:
+    def _process_events(self) -> None:
         """Wait for events and handle them."""
-        for key, _ in self._selector.select(self._pause()):
+        for key, _ in self._selector.select(self._seconds_until_deadline()):
             if isinstance(key.data, HttpConnection):
                 # A connection dropped to make room may still have an event in this batch.
                 if key.data in self._waiting:
-                    self._resume(key.data, key.data.go_on)
+                    self._resume(key.data, key.data.resume)
             elif key.data is not None:
                 self._accept(key.data)
             else:
-                os.eventfd_read(self._alarm)
-        self._hand_over()
-        self._expire()
+                os.eventfd_read(self._wakeup_descriptor)
+        self._send_answers()
+        self._expire_connections()
         if self._stopping:
-            self._let_go()
+            self._close_all()
 
-    def _pause(self) -> float | None:
+    def _seconds_until_deadline(self) -> float | None:
         """Seconds until the first deadline of a client; None without clients."""
         if not self._waiting:
             return None
         return max(min(self._waiting.values()) - time.monotonic(), 0.0)
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_ACCEPT_AT_ONCE):
+        for _ in range(_MAX_ACCEPTS_AT_ONCE):
             try:
                 client, address = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                self._cannot_accept(error)
+                self._recover_from_accept_error(error)
                 return
             peer = address[0] if listener.family != socket.AF_UNIX else ""
             try:
-                self._welcome(client, peer)
+                self._admit(client, peer)
             except OSError as error:  # the client has already disconnected
                 log.debug("%s: %s", peer, error)
                 client.close()
@@ -156,40 +158,45 @@ class HttpServer:
                 log.debug("%s was rejected", peer, exc_info=True)
                 client.close()
 
-    def _cannot_accept(self, error: OSError) -> None:
+    def _recover_from_accept_error(self, error: OSError) -> None:
         """Without free descriptors, close a connection or pause, so that the loop does not spin."""
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             self._once.warning("accept", "cannot accept clients: %s", error.strerror)
-            if not self._make_room():
+            if not self._close_longest_waiting():
                 time.sleep(0.1)
 
-    def _welcome(self, client: socket.socket, peer: str) -> None:
-        if not allowed(peer, self._limits.allow_from):
+    def _admit(self, client: socket.socket, peer: str) -> None:
+        if not is_allowed(peer, self._limits.allow_from):
             self._once.warning(peer, "refused %s: not in --web.allow-from", peer)
             client.close()
             return
-        if len(self._waiting) + self._unanswered.total() >= CONNECTIONS and not self._make_room():
+        if (
+            len(self._waiting) + self._unanswered.total() >= MAX_CONNECTIONS
+            and not self._close_longest_waiting()
+        ):
             client.close()
             return
         client.setblocking(False)
         if client.family != socket.AF_UNIX:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream = self._web.wrap(client)
-        connection = HttpConnection(stream, client_of(peer), self._limits.patience)
-        self._resume(connection, connection.go_on)
+        connection = HttpConnection(stream, client_key(peer), self._limits.timeouts)
+        self._resume(connection, connection.resume)
 
     def _resume(self, connection: HttpConnection, step: Callable[[], Wait | HttpRequest]) -> None:
         """Resume the connection until it waits for its client or for an answer."""
         try:
-            self._forget(connection)
-            wanted = step()
-            while isinstance(wanted, HttpRequest) and (refusal := self._ask(connection, wanted)):
-                wanted = connection.life.send(refusal)
-            if isinstance(wanted, Wait):
-                self._selector.register(connection.socket, wanted.events, connection)
-                self._waiting[connection] = wanted.deadline
-                if connection.unsent:
-                    self._bound_unsent()
+            self._end_wait(connection)
+            yielded = step()
+            while isinstance(yielded, HttpRequest) and (
+                refusal := self._queue_request(connection, yielded)
+            ):
+                yielded = connection.steps.send(refusal)
+            if isinstance(yielded, Wait):
+                self._selector.register(connection.socket, yielded.events, connection)
+                self._waiting[connection] = yielded.deadline
+                if connection.unsent_bytes:
+                    self._limit_unsent_bytes()
         except (StopIteration, TimedOut):
             self._drop(connection)
         except OSError as error:
@@ -200,58 +207,60 @@ class HttpServer:
             log.debug("a connection was dropped", exc_info=True)
             self._drop(connection)
 
-    def _ask(self, connection: HttpConnection, request: HttpRequest) -> Answer | None:
+    def _queue_request(self, connection: HttpConnection, request: HttpRequest) -> Answer | None:
         """Queue the request; returns the answer if there is no room for it."""
         client = connection.client
-        if not self._web.within_rate():
+        if not self._web.take_token():
             return self._refusal(request, _TOO_MANY)
-        if self._web.unverified(request):
-            if not self._workers.log_in(connection, request):
+        if self._web.needs_verification(request):
+            if not self._workers.queue_log_in(connection, request):
                 return self._refusal(request, _TOO_MANY)
         else:
             # A client without a pending request is accepted even if the server is full: other
             # clients must not occupy all places.
-            crowded = self._full() and self._unanswered[client]
-            if crowded or not self._workers.answer(connection, request):
+            refused = self._is_full() and self._unanswered[client]
+            if refused or not self._workers.queue_request(connection, request):
                 return self._refusal(request, _OVERLOADED)
         self._unanswered[client] += 1
         return None
 
-    def _full(self) -> bool:
-        under_way = self._unanswered.total() - self._workers.waiting_log_ins().total()
-        return 0 < self._limits.requests <= under_way
+    def _is_full(self) -> bool:
+        being_answered = self._unanswered.total() - self._workers.count_waiting_log_ins().total()
+        return 0 < self._limits.requests <= being_answered
 
     def _refusal(self, request: HttpRequest, response: HttpResponse) -> Answer:
-        """Close the connection of a client with more requests than it may queue."""
+        """The answer to a request that is not queued; it closes the connection."""
         with_body = request.method != "HEAD"
         response = self._web.with_headers(response)
-        return Answer(render(response, keep_alive=False, with_body=with_body), keep_alive=False)
+        return Answer(
+            render_response(response, keep_alive=False, with_body=with_body), keep_alive=False
+        )
 
-    def _hand_over(self) -> None:
+    def _send_answers(self) -> None:
         """Pass finished answers to their connections."""
-        while self._answered:
-            connection, answer = self._answered.popleft()
-            self._answered_one(connection.client)
+        while self._answers:
+            connection, answer = self._answers.popleft()
+            self._count_answered(connection.client)
             if answer is None:
                 self._drop(connection)
             else:
-                self._resume(connection, partial(connection.life.send, answer))
-        while self._calls:
-            self._calls.popleft()()
+                self._resume(connection, partial(connection.steps.send, answer))
+        while self._callbacks:
+            self._callbacks.popleft()()
 
-    def _answered_one(self, client: str) -> None:
+    def _count_answered(self, client: str) -> None:
         self._unanswered[client] -= 1
         if not self._unanswered[client]:
             del self._unanswered[client]  # otherwise the counter grows with every client
 
-    def _expire(self) -> None:
+    def _expire_connections(self) -> None:
         now = time.monotonic()
         for connection in [c for c, deadline in self._waiting.items() if deadline <= now]:
             if connection in self._waiting:
-                self._resume(connection, partial(connection.life.throw, TimedOut()))
+                self._resume(connection, partial(connection.steps.throw, TimedOut()))
 
-    def _forget(self, connection: HttpConnection) -> None:
-        """The connection no longer waits."""
+    def _end_wait(self, connection: HttpConnection) -> None:
+        """Remove the connection from those that wait."""
         if self._waiting.pop(connection, None) is not None:
             self._selector.unregister(connection.socket)
 
@@ -263,13 +272,13 @@ class HttpServer:
         with suppress(OSError):
             connection.close()
 
-    def _make_room(self) -> bool:
+    def _close_longest_waiting(self) -> bool:
         """Close a connection of the client that has most; False if there is none to close."""
-        held = self._workers.waiting_log_ins()
-        held.update(connection.client for connection in self._waiting)
-        if not held:
+        connections = self._workers.count_waiting_log_ins()
+        connections.update(connection.client for connection in self._waiting)
+        if not connections:
             return False
-        client = held.most_common(1)[0][0]
+        client = connections.most_common(1)[0][0]
         self._once.warning(
             f"{client} crowd",
             "too many connections: those of %s that have waited longest are closed",
@@ -280,20 +289,20 @@ class HttpServer:
             longest = self._workers.withdraw_log_in(client)
             if longest is None:
                 return False  # a worker has just taken it
-            self._answered_one(longest.client)
+            self._count_answered(longest.client)
         self._drop(longest)
         return True
 
-    def _bound_unsent(self) -> None:
+    def _limit_unsent_bytes(self) -> None:
         """Limit the memory of answers that clients do not read."""
-        while sum(connection.unsent for connection in self._waiting) > UNSENT_BYTES:
-            held: Counter[str] = Counter()
+        while sum(connection.unsent_bytes for connection in self._waiting) > MAX_UNSENT_BYTES:
+            unsent_bytes: Counter[str] = Counter()
             for connection in self._waiting:
-                held[connection.client] += connection.unsent
-            client = held.most_common(1)[0][0]
-            self._drop(next(c for c in self._waiting if c.client == client and c.unsent))
+                unsent_bytes[connection.client] += connection.unsent_bytes
+            client = unsent_bytes.most_common(1)[0][0]
+            self._drop(next(c for c in self._waiting if c.client == client and c.unsent_bytes))
 
-    def _let_go(self) -> None:
+    def _close_all(self) -> None:
         for listener in self._listeners:
             if listener.fileno() >= 0:
                 self._selector.unregister(listener)
@@ -301,10 +310,10 @@ class HttpServer:
         for connection in list(self._waiting):
             self._drop(connection)
 
-    def _deliver(self, connection: HttpConnection, answer: Answer | None) -> None:
+    def _add_answer(self, connection: HttpConnection, answer: Answer | None) -> None:
         """Called by workers."""
-        self._answered.append((connection, answer))
+        self._answers.append((connection, answer))
         self._wake()
 
     def _wake(self) -> None:
-        os.eventfd_write(self._alarm, 1)
+        os.eventfd_write(self._wakeup_descriptor, 1)

@@ -3,20 +3,20 @@
 from collections.abc import Callable, Collection
 from http import HTTPStatus
 
-from batchjob.runtime.settings import nearest
+from batchjob.runtime.settings import suggest_nearest
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.exposition import OPENMETRICS, TEXT, ExpositionFormat, render
 from batchjob_exporter.web import targets
-from batchjob_exporter.web.message import HttpRequest, HttpResponse, accepted, text
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, parse_accept, text_response
 from collectors.collector import NodeLister
 
 # The default scrape timeout of Prometheus.
-_SCRAPE_SECONDS = 10.0
+_DEFAULT_TIMEOUT_SECONDS = 10.0
 # Time for the answer to reach Prometheus.
-_WAY_BACK_SECONDS = 0.5
+_TRANSFER_SECONDS = 0.5
 
 # (media type, version requested by the client) -> format; None: no version requested.
-_OFFERS: dict[tuple[str, str | None], ExpositionFormat] = {
+_FORMATS: dict[tuple[str, str | None], ExpositionFormat] = {
     ("application/openmetrics-text", "1.0.0"): OPENMETRICS,
     ("application/openmetrics-text", None): OPENMETRICS,
     ("text/plain", "0.0.4"): TEXT,
@@ -26,7 +26,7 @@ _OFFERS: dict[tuple[str, str | None], ExpositionFormat] = {
 }
 
 # The same as `html.escape`, whose module needs half a megabyte for the names of all characters.
-_ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
+_HTML_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>batchjob_exporter</title></head>
 <body><h1>batchjob_exporter</h1>
@@ -50,8 +50,8 @@ class MetricsSite:
     def __init__(self, exporter: Exporter, telemetry_path: str, version: str) -> None:
         self._exporter = exporter
         page = _PAGE.format(
-            version=version.translate(_ESCAPED),
-            metrics=telemetry_path.translate(_ESCAPED),
+            version=version.translate(_HTML_ESCAPES),
+            metrics=telemetry_path.translate(_HTML_ESCAPES),
             collectors=", ".join(exporter.names) or "none",
         )
         self._landing = HttpResponse(
@@ -59,41 +59,45 @@ class MetricsSite:
         )
         self._pages: dict[str, Callable[[HttpRequest], HttpResponse]] = {
             "/": lambda _: self._landing,
-            "/-/healthy": lambda _: text(HTTPStatus.OK, "healthy"),
+            "/-/healthy": lambda _: text_response(HTTPStatus.OK, "healthy"),
             "/-/ready": lambda _: self._ready(),
             telemetry_path: self._metrics,
         }
         for collector in exporter.collectors:
             if isinstance(collector, NodeLister):
-                self._pages[targets.PATH] = targets.targets(collector.node_names)
+                self._pages[targets.PATH] = targets.targets_page(collector.node_names)
 
     def answer(self, request: HttpRequest) -> HttpResponse:
         """The requested page."""
         page = self._pages.get(request.path)
         if page is None:
-            return text(HTTPStatus.NOT_FOUND, "no such page; metrics are linked from /")
+            return text_response(HTTPStatus.NOT_FOUND, "no such page; metrics are linked from /")
         if request.method not in ("GET", "HEAD"):
-            return text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", ("Allow", "GET, HEAD"))
+            return text_response(
+                HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", ("Allow", "GET, HEAD")
+            )
         return page(request)
 
     def _ready(self) -> HttpResponse:
         if self._exporter.ready:
-            return text(HTTPStatus.OK, "ready")
-        return text(HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
+            return text_response(HTTPStatus.OK, "ready")
+        return text_response(HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
 
     def _metrics(self, request: HttpRequest) -> HttpResponse:
         try:
-            names = _chosen(request.query, self._exporter.names)
+            names = _selected_collectors(request.query, self._exporter.names)
         except ValueError as error:
-            return text(HTTPStatus.BAD_REQUEST, str(error))
-        families = self._exporter.collect(names, _deadline(request))
+            return text_response(HTTPStatus.BAD_REQUEST, str(error))
+        families = self._exporter.collect(names, _seconds_left(request))
         format = negotiate(request.headers.get("accept", ""))
         body = render(families, format)
         headers = (("Content-Type", format.content_type), ("Vary", "Accept, Accept-Encoding"))
         return HttpResponse(HTTPStatus.OK, body, headers)
 
 
-def _chosen(query: tuple[tuple[str, str], ...], known: Collection[str]) -> Collection[str] | None:
+def _selected_collectors(
+    query: tuple[tuple[str, str], ...], known: Collection[str]
+) -> Collection[str] | None:
     """Names of the collectors selected by `collect[]` or `exclude[]`; None: all."""
     collect = [value for key, value in query if key == "collect[]"]
     exclude = [value for key, value in query if key == "exclude[]"]
@@ -101,21 +105,23 @@ def _chosen(query: tuple[tuple[str, str], ...], known: Collection[str]) -> Colle
         raise ValueError("collect[] and exclude[] cannot both be given")
     for name in collect + exclude:
         if name not in known:
-            raise ValueError(f"no enabled collector is named {name!r}{nearest(name, known)}")
+            raise ValueError(
+                f"no enabled collector is named {name!r}{suggest_nearest(name, known)}"
+            )
     if exclude:
         return [name for name in known if name not in exclude]
     return collect or None
 
 
-def _deadline(request: HttpRequest) -> float:
+def _seconds_left(request: HttpRequest) -> float:
     """Seconds for which the scraper still waits, from the header that Prometheus sends."""
     try:
         seconds = float(request.headers.get("x-prometheus-scrape-timeout-seconds", ""))
     except ValueError:
-        seconds = _SCRAPE_SECONDS
+        seconds = _DEFAULT_TIMEOUT_SECONDS
     if not 0 < seconds <= 3600:  # also rejects NaN
-        seconds = _SCRAPE_SECONDS
-    return max(seconds - _WAY_BACK_SECONDS, seconds / 2)
+        seconds = _DEFAULT_TIMEOUT_SECONDS
+    return max(seconds - _TRANSFER_SECONDS, seconds / 2)
 
 
 def negotiate(accept: str) -> ExpositionFormat:
@@ -124,8 +130,8 @@ def negotiate(accept: str) -> ExpositionFormat:
     A client that accepts neither gets the text format, which every scraper reads.
     """
     best, chosen = 0.0, TEXT
-    for media, parameters, weight in accepted(accept):
-        offer = _OFFERS.get((media, parameters.get("version")))
-        if offer is not None and weight > best:
-            best, chosen = weight, offer
+    for media, parameters, weight in parse_accept(accept):
+        offered = _FORMATS.get((media, parameters.get("version")))
+        if offered is not None and weight > best:
+            best, chosen = weight, offered
     return chosen

@@ -7,14 +7,14 @@ import json
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
-from batchjob_exporter.web.message import HttpRequest, HttpResponse, text
+from batchjob_exporter.web.message import HttpRequest, HttpResponse, text_response
 
 PATH = "/targets"
 
 NodeNames = Callable[[], Sequence[str] | None]
 
 
-def targets(names: NodeNames) -> Callable[[HttpRequest], HttpResponse]:
+def targets_page(names: NodeNames) -> Callable[[HttpRequest], HttpResponse]:
     """The page. `names`: the nodes that can be scraped; None while they are not known.
 
     If there is no answer, Prometheus keeps its targets, so an error is better than an empty list.
@@ -23,11 +23,11 @@ def targets(names: NodeNames) -> Callable[[HttpRequest], HttpResponse]:
     def page(request: HttpRequest) -> HttpResponse:
         clusters = [value for key, value in request.query if key == "cluster" and value]
         if len(clusters) != 1 or len(request.query) != 1:
-            told = f"expected {PATH}?cluster=NAME, the cluster's name in the job database"
-            return text(HTTPStatus.BAD_REQUEST, told)
+            error_message = f"expected {PATH}?cluster=NAME, the cluster's name in the job database"
+            return text_response(HTTPStatus.BAD_REQUEST, error_message)
         nodes = names()
         if nodes is None:
-            return text(
+            return text_response(
                 HTTPStatus.SERVICE_UNAVAILABLE, "the scheduler has not reported its nodes yet"
             )
         groups = [

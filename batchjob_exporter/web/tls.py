@@ -14,7 +14,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.secret_files import SecretFileError, check_private_key
 from batchjob_exporter.web.config import Tls
 from batchjob_exporter.web.connection import WouldBlock
-from batchjob_exporter.web.message import render, text
+from batchjob_exporter.web.message import render_response, text_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ _VERSIONS = {
 }
 # Go's five names (crypto/tls ClientAuthType). Python's ssl verifies every certificate that it
 # requests, so "request, do not verify" requests none, and "require any" requires a valid one.
-_VERIFY = {
+_VERIFY_MODES = {
     "NoClientCert": ssl.CERT_NONE,
     "RequestClientCert": ssl.CERT_NONE,
     "RequireAnyClientCert": ssl.CERT_REQUIRED,
@@ -38,7 +38,7 @@ _VERIFY = {
 T = TypeVar("T")
 
 
-def context_of(tls: Tls) -> ssl.SSLContext:
+def tls_context(tls: Tls) -> ssl.SSLContext:
     """A server's context. Raises SettingsError naming the file or key that is wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.min_version]
@@ -46,7 +46,7 @@ def context_of(tls: Tls) -> ssl.SSLContext:
     if tls.prefer_server_cipher_suites:
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     context.set_alpn_protocols(["http/1.1"])
-    context.verify_mode = _VERIFY[tls.client_auth_type]
+    context.verify_mode = _VERIFY_MODES[tls.client_auth_type]
     for path in tls.files:
         try:
             with open(path, "rb"):
@@ -55,7 +55,7 @@ def context_of(tls: Tls) -> ssl.SSLContext:
             raise SettingsError(f"{path}: {error.strerror}") from error
         except SecretFileError as error:
             raise SettingsError(str(error)) from error
-    with _on_disk(tls.cert, tls.cert_file) as cert, _on_disk(tls.key, tls.key_file) as key:
+    with _pem_path(tls.cert, tls.cert_file) as cert, _pem_path(tls.key, tls.key_file) as key:
         try:
             # Without a password, OpenSSL would prompt for that of an encrypted key on the terminal.
             context.load_cert_chain(cert, key, password=lambda: b"")
@@ -74,7 +74,7 @@ def context_of(tls: Tls) -> ssl.SSLContext:
 
 
 @contextmanager
-def _on_disk(inline: str, path: str) -> "Iterator[str]":
+def _pem_path(inline: str, path: str) -> "Iterator[str]":
     """The path of a PEM text in memory; ssl loads a key only from a file."""
     if path:
         yield path
@@ -102,32 +102,34 @@ class TlsStream:
     def handshake(self) -> None:
         """One step of the handshake; the last one checks the client's names."""
         try:
-            _attempt(self.socket.do_handshake)
+            _translate_would_block(self.socket.do_handshake)
         except ssl.SSLError as error:
             if error.reason == "HTTP_REQUEST":
                 self._answer_plain_http()
             raise
-        if self._allowed_sans and not self._allowed_sans_given():
+        if self._allowed_sans and not self._has_allowed_san():
             raise PermissionError("the client certificate has no name in client_allowed_sans")
 
     def receive(self, size: int) -> bytes:
         """Read what is there."""
-        return _attempt(lambda: self.socket.recv(size), EVENT_READ)
+        return _translate_would_block(lambda: self.socket.recv(size), EVENT_READ)
 
     def send(self, data: memoryview) -> int:
         """Write what fits into the socket's buffer."""
-        return _attempt(lambda: self.socket.send(data), EVENT_WRITE)
+        return _translate_would_block(lambda: self.socket.send(data), EVENT_WRITE)
 
-    def _allowed_sans_given(self) -> bool:
+    def _has_allowed_san(self) -> bool:
         names: Any = (self.socket.getpeercert() or {}).get("subjectAltName", ())
-        return any(_plain_name(*pair) in self._allowed_sans for pair in names)
+        return any(_normalize_san(*pair) in self._allowed_sans for pair in names)
 
     def _answer_plain_http(self) -> None:
-        answer = render(text(HTTPStatus.BAD_REQUEST, "this port speaks HTTPS"), keep_alive=False)
+        answer = render_response(
+            text_response(HTTPStatus.BAD_REQUEST, "this port speaks HTTPS"), keep_alive=False
+        )
         os.write(self.socket.fileno(), answer)
 
 
-def _attempt(operation: "Callable[[], T]", blocked_on: int = EVENT_READ) -> T:
+def _translate_would_block(operation: "Callable[[], T]", blocked_on: int = EVENT_READ) -> T:
     """Call an operation; raises WouldBlock. TLS may have to read before it can write."""
     try:
         return operation()
@@ -139,6 +141,6 @@ def _attempt(operation: "Callable[[], T]", blocked_on: int = EVENT_READ) -> T:
         raise WouldBlock(blocked_on) from None
 
 
-def _plain_name(kind: str, value: str) -> str:
+def _normalize_san(kind: str, value: str) -> str:
     """A SAN as exporter-toolkit compares it; OpenSSL does not abbreviate IPv6 addresses."""
     return str(ipaddress.ip_address(value)) if kind == "IP Address" else value

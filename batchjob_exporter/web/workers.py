@@ -11,37 +11,42 @@ from collections.abc import Callable, Hashable
 from http import HTTPStatus
 
 from batchjob.runtime.round_robin_queue import RoundRobinQueue
-from batchjob_exporter.web.auth import Web
+from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.connection import Answer, HttpConnection
-from batchjob_exporter.web.message import HttpRequest, compressed, render, text
+from batchjob_exporter.web.message import HttpRequest, compress, render_response, text_response
 
 log = logging.getLogger(__name__)
 
-_WORKERS = 4
-_LOG_INS = 8  # requests per address that may wait for a password check
-_FAILED = text(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the exporter's log")
+_WORKER_COUNT = 4
+_MAX_WAITING_LOG_INS = 8  # requests per address that may wait for a password check
+_INTERNAL_ERROR = text_response(
+    HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the exporter's log"
+)
 
-_Asked = tuple[HttpConnection, HttpRequest]
+_QueuedRequest = tuple[HttpConnection, HttpRequest]
 
 
 class RequestWorkers:
     """Answers requests in threads, which call `deliver`, with None if there is no answer."""
 
     def __init__(
-        self, web: Web, places: int, deliver: Callable[[HttpConnection, Answer | None], None]
+        self,
+        web: WebAccess,
+        max_waiting: int,
+        deliver: Callable[[HttpConnection, Answer | None], None],
     ) -> None:
-        """`places`: maximum number of waiting requests of one client."""
+        """`max_waiting`: maximum number of waiting requests of one client."""
         self._web = web
-        self._places = places
+        self._max_waiting = max_waiting
         self._deliver = deliver
-        self._log_ins: RoundRobinQueue[_Asked] = RoundRobinQueue(_LOG_INS)
-        self._requests: RoundRobinQueue[_Asked] = RoundRobinQueue(places)
+        self._log_in_queue: RoundRobinQueue[_QueuedRequest] = RoundRobinQueue(_MAX_WAITING_LOG_INS)
+        self._request_queue: RoundRobinQueue[_QueuedRequest] = RoundRobinQueue(max_waiting)
         self._closed = False
         self.threads = [
             threading.Thread(
                 target=self._answer_requests, name=f"http-worker-{number}", daemon=True
             )
-            for number in range(_WORKERS)
+            for number in range(_WORKER_COUNT)
         ]
         self.threads.append(
             threading.Thread(target=self._check_log_ins, name="http-log-in", daemon=True)
@@ -50,79 +55,81 @@ class RequestWorkers:
     def close(self) -> None:
         """Accept no more requests; the threads end when the waiting ones have been answered."""
         self._closed = True
-        self._log_ins.close()
-        self._requests.close()
+        self._log_in_queue.close()
+        self._request_queue.close()
 
-    def answer(self, connection: HttpConnection, request: HttpRequest) -> bool:
+    def queue_request(self, connection: HttpConnection, request: HttpRequest) -> bool:
         """Queue a request; False if there is no room for it."""
-        return self._requests.put(connection.client, (connection, request))
+        return self._request_queue.put(connection.client, (connection, request))
 
-    def log_in(self, connection: HttpConnection, request: HttpRequest) -> bool:
+    def queue_log_in(self, connection: HttpConnection, request: HttpRequest) -> bool:
         """Queue a request whose password must be checked first; False if there is no room."""
-        return self._log_ins.put(connection.client, (connection, request))
+        return self._log_in_queue.put(connection.client, (connection, request))
 
-    def waiting_log_ins(self) -> Counter[Hashable]:
+    def count_waiting_log_ins(self) -> Counter[Hashable]:
         """The number of requests of each client whose password waits to be checked."""
-        return self._log_ins.lengths()
+        return self._log_in_queue.lengths()
 
     def withdraw_log_in(self, client: Hashable) -> HttpConnection | None:
         """Take back the last of a client's requests that wait for this; None if there is none."""
-        withdrawn = self._log_ins.withdraw(client)
+        withdrawn = self._log_in_queue.withdraw(client)
         return withdrawn[0] if withdrawn else None
 
     def _answer_requests(self) -> None:
-        while (asked := self._requests.get()) is not None:
-            self._answer(*asked)
+        while (queued := self._request_queue.get()) is not None:
+            self._answer_request(*queued)
 
-    def _answer(self, connection: HttpConnection, request: HttpRequest) -> None:
+    def _answer_request(self, connection: HttpConnection, request: HttpRequest) -> None:
         answer = None
         try:
-            if not connection.broken():
-                answer = self._respond(request)
+            if not connection.is_broken():
+                answer = self._build_answer(request)
         except Exception:  # the connection must not be left behind
             log.exception("%s %s", request.method, request.path)
         self._deliver(connection, answer)
 
-    def _respond(self, request: HttpRequest) -> Answer:
-        begin = time.perf_counter()
+    def _build_answer(self, request: HttpRequest) -> Answer:
+        started = time.perf_counter()
         try:
             response = self._web.answer(request)
-            response = compressed(response, request.headers.get("accept-encoding", ""))
+            response = compress(response, request.headers.get("accept-encoding", ""))
         except Exception:  # one request must not end the worker
             log.exception("%s %s", request.method, request.path)
-            response = _FAILED
+            response = _INTERNAL_ERROR
         log.debug(
             "%s %s %d %d bytes %.1f ms",
             request.method,
             request.path,
             response.status.value,
             len(response.body),
-            1000 * (time.perf_counter() - begin),
+            1000 * (time.perf_counter() - started),
         )
         keep_alive, with_body = request.keep_alive, request.method != "HEAD"
-        return Answer(render(response, keep_alive=keep_alive, with_body=with_body), keep_alive)
+        return Answer(
+            render_response(response, keep_alive=keep_alive, with_body=with_body), keep_alive
+        )
 
     def _check_log_ins(self) -> None:
         """Check one password at a time, by address in turn; guesses take at most half of a CPU."""
-        guessers: dict[str, None] = {}
-        while (asked := self._log_ins.get()) is not None:
-            connection, request = asked
+        failed_clients: dict[str, None] = {}
+        while (queued := self._log_in_queue.get()) is not None:
+            connection, request = queued
             # A scraper that gave up waiting is still verified, so that its next request is answered
             # at once.
-            if connection.client in guessers and connection.left():
+            if connection.client in failed_clients and connection.has_client_left():
                 self._deliver(connection, None)
                 continue
-            begin = time.monotonic()
+            started = time.monotonic()
             try:
-                right = self._web.verify(request)
+                password_valid = self._web.verify(request)
             except Exception:  # access is denied if verification fails
                 log.exception("a password cannot be verified")
-                right = False
-            taken = time.monotonic() - begin
-            if not self._requests.put(connection.client, asked):
-                self._answer(connection, request)  # the server is about to stop
-            if not right and not self._closed:
-                guessers[connection.client] = None
-                if len(guessers) > self._places:
-                    del guessers[next(iter(guessers))]
-                time.sleep(min(taken, 1.0))
+                password_valid = False
+            check_seconds = time.monotonic() - started
+            if not self._request_queue.put(connection.client, queued):
+                self._answer_request(connection, request)  # the server is about to stop
+            if not password_valid and not self._closed:
+                failed_clients[connection.client] = None
+                if len(failed_clients) > self._max_waiting:
+                    del failed_clients[next(iter(failed_clients))]
+                time.sleep(min(check_seconds, 1.0))

@@ -56,10 +56,10 @@ def _copy_sqlite(path: str, partial: Path) -> None:
             with closing(sqlite3.connect(partial)) as copy:
                 source.backup(copy, pages=-1)
                 copy.execute("PRAGMA journal_mode=DELETE")
-    checked_copy(partial)
+    check_copy(partial)
 
 
-def checked_copy(path: Path) -> None:
+def check_copy(path: Path) -> None:
     """Raise DatabaseError if an SQLite file is damaged."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as copy:
         (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
@@ -68,7 +68,7 @@ def checked_copy(path: Path) -> None:
 
 
 def _plain_url(url: URL) -> str:
-    """How PostgreSQL's programs are told the database: without driver and password."""
+    """The URL for PostgreSQL's programs: without driver and password."""
     return url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
 
 
@@ -80,21 +80,23 @@ def run_client(url: URL, program: str, *arguments: str) -> None:
     environment = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
     argv = [program, f"--dbname={_plain_url(url)}", *arguments]
     try:
-        done = subprocess.run(argv, env=environment, capture_output=True, check=False)  # noqa: S603 (argv, no shell)
+        completed = subprocess.run(argv, env=environment, capture_output=True, check=False)  # noqa: S603 (argv, no shell)
     except OSError as error:
-        told = f"{program}: {error.strerror}; expected PostgreSQL's client programs in PATH"
-        raise DatabaseError(told) from error
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise DatabaseError(f"{program}: {said[-1] if said else done.returncode}")
+        message = f"{program}: {error.strerror}; expected PostgreSQL's client programs in PATH"
+        raise DatabaseError(message) from error
+    if completed.returncode:
+        error_lines = completed.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise DatabaseError(
+            f"{program}: {error_lines[-1] if error_lines else completed.returncode}"
+        )
 
 
-_PATTERN = "batchjob-*"
+_BACKUP_PATTERN = "batchjob-*"
 _SUFFIXES = (".db", ".dump")
 
 
-def place(target: Path, kind: str, stamp: str) -> tuple[Path, Path | None]:
-    """The file to write, and its directory if `target` is a directory of backups.
+def choose_target(target: Path, kind: str, stamp: str) -> tuple[Path, Path | None]:
+    """Choose the file to write, and its directory if `target` is a directory of backups.
 
     A target that ends in .db or .dump is a file; any other is a directory, which is created if
     missing.
@@ -115,7 +117,7 @@ def place(target: Path, kind: str, stamp: str) -> tuple[Path, Path | None]:
 def newest_time(directory: Path) -> float:
     """When the newest backup in a directory was completed (epoch seconds), 0 if there is none."""
     try:
-        found = [path for path in directory.glob(_PATTERN) if path.suffix in _SUFFIXES]
+        found = [path for path in directory.glob(_BACKUP_PATTERN) if path.suffix in _SUFFIXES]
         return max((path.stat().st_mtime for path in found), default=0.0)
     except OSError:
         return 0.0
@@ -123,7 +125,7 @@ def newest_time(directory: Path) -> float:
 
 def prune(directory: Path, keep: int) -> list[Path]:
     """Delete all but the newest `keep` backups, whose names sort by time."""
-    found = sorted(path for path in directory.glob(_PATTERN) if path.suffix in _SUFFIXES)
+    found = sorted(path for path in directory.glob(_BACKUP_PATTERN) if path.suffix in _SUFFIXES)
     old = found[:-keep] if keep else []
     for path in old:
         path.unlink()

@@ -18,17 +18,17 @@ _OVERDUE_SECONDS = DAY
 
 def findings(db: Connection, now: int) -> Iterator[str]:
     """Each finding in one line; none if there are no problems."""
-    yield from _damage(db)
-    yield from _orphans(db)
-    yield from _sources(db, now)
+    yield from _damaged_values(db)
+    yield from _orphaned_rows(db)
+    yield from _stale_sources(db, now)
     for cluster in db.execute(sa.select(schema.cluster.c.name)).scalars().all():
-        yield from _gaps(db, cluster)
-        yield from _differing(db, cluster)
-        yield from _miscounted(db, cluster)
-        yield from _overdue(db, cluster, now)
+        yield from _days_without_jobs(db, cluster)
+        yield from _inconsistent_sums(db, cluster)
+        yield from _wrong_job_counts(db, cluster)
+        yield from _overdue_work(db, cluster, now)
 
 
-def _damage(db: Connection) -> Iterator[str]:
+def _damaged_values(db: Connection) -> Iterator[str]:
     if db.dialect.name != "sqlite":
         return
     for (line,) in db.execute(sa.text("PRAGMA integrity_check(20)")):
@@ -47,7 +47,7 @@ def _count_of_another_type(column: sa.Column[Any]) -> sa.ColumnElement[int]:
     return sa.func.count().filter(sa.func.typeof(column).not_in((*types, "null")))
 
 
-def _orphans(db: Connection) -> Iterator[str]:
+def _orphaned_rows(db: Connection) -> Iterator[str]:
     """Foreign keys prevent orphans, but a file changed by other programs may have some."""
     job = schema.job
     for table in schema.metadata.sorted_tables:
@@ -59,7 +59,7 @@ def _orphans(db: Connection) -> Iterator[str]:
             yield f"{table.name}: {count} rows without a job"
 
 
-def _sources(db: Connection, now: int) -> Iterator[str]:
+def _stale_sources(db: Connection, now: int) -> Iterator[str]:
     state = schema.poll_state.c
     for row in db.execute(sa.select(schema.poll_state).order_by(state.cluster, state.source)):
         name = f"{row.cluster}: {row.source}"
@@ -80,7 +80,7 @@ def _stale_seconds(source: str) -> int:
     return 2 * DAY if source.endswith(".reread") else _STALE_SECONDS
 
 
-def _gaps(db: Connection, cluster: str) -> Iterator[str]:
+def _days_without_jobs(db: Connection, cluster: str) -> Iterator[str]:
     """Days without jobs between days with jobs."""
     daily = schema.daily_usage.c
     query = sa.select(daily.day).where(daily.cluster == cluster).distinct().order_by(daily.day)
@@ -90,19 +90,24 @@ def _gaps(db: Connection, cluster: str) -> Iterator[str]:
             yield f"{cluster}: no job ran for {days} days after {_date(day)}"
 
 
-def _differing(db: Connection, cluster: str) -> Iterator[str]:
+def _inconsistent_sums(db: Connection, cluster: str) -> Iterator[str]:
     """Sums that differ from those of the users' days from which they were made."""
     for sums in schema.SUMS:
-        first = _total(db, sums.columns, sums.by_user, cluster)
-        made = (sums.by_account, sums.by_day, sums.monthly_by_user, sums.monthly_by_account)
-        for table in made:
-            for name, total in _total(db, sums.columns, table, cluster).items():
+        expected = _column_totals(db, sums.columns, sums.by_user, cluster)
+        derived_tables = (
+            sums.by_account,
+            sums.by_day,
+            sums.monthly_by_user,
+            sums.monthly_by_account,
+        )
+        for table in derived_tables:
+            for name, total in _column_totals(db, sums.columns, table, cluster).items():
                 # Sums of floats in a different order differ in their last digits.
-                if not isclose(total, first[name], rel_tol=1e-9, abs_tol=1e-6):
-                    yield f"{cluster}: {table.name}: {name} is {total}, by user {first[name]}"
+                if not isclose(total, expected[name], rel_tol=1e-9, abs_tol=1e-6):
+                    yield f"{cluster}: {table.name}: {name} is {total}, by user {expected[name]}"
 
 
-def _miscounted(db: Connection, cluster: str) -> Iterator[str]:
+def _wrong_job_counts(db: Connection, cluster: str) -> Iterator[str]:
     """Days whose sums do not match the number of jobs.
 
     Days that are due to be rebuilt, and those that retention may have thinned out, are skipped.
@@ -113,7 +118,7 @@ def _miscounted(db: Connection, cluster: str) -> Iterator[str]:
     if oldest is None or kept is None:
         return
     first = max(day_of(oldest) + DAY, kept)
-    waiting = set(db.execute(sa.select(due.day).where(due.cluster == cluster)).scalars())
+    due_days = set(db.execute(sa.select(due.day).where(due.cluster == cluster)).scalars())
     for name, time in (("jobs_started", job.start_time), ("jobs_ended", job.end_time)):
         day = midnight(time).label("day")
         ran = (job.cluster == cluster) & job.start_time.is_not(None) & (time >= first)
@@ -124,16 +129,16 @@ def _miscounted(db: Connection, cluster: str) -> Iterator[str]:
         )
         sums = {row[0]: int(row[1]) for row in db.execute(summed)}
         for each in sorted(jobs.keys() | sums.keys()):
-            known, made = jobs.get(each, 0), sums.get(each, 0)
-            if known != made and each not in waiting:
-                yield f"{cluster}: {name} of {_date(each)} is {made}, but there are {known} jobs"
+            actual, stored = jobs.get(each, 0), sums.get(each, 0)
+            if actual != stored and each not in due_days:
+                yield f"{cluster}: {name} of {_date(each)} is {stored}, but there are {actual} jobs"
 
 
 def _date(midnight_seconds: int) -> date:
     return datetime.fromtimestamp(midnight_seconds, UTC).date()
 
 
-def _total(
+def _column_totals(
     db: Connection, columns: Iterable[str], table: sa.Table, cluster: str
 ) -> dict[str, float]:
     added = (sa.func.coalesce(sa.func.sum(table.c[name]), 0.0).label(name) for name in columns)
@@ -141,7 +146,7 @@ def _total(
     return dict(db.execute(query).mappings().one())
 
 
-def _overdue(db: Connection, cluster: str, now: int) -> Iterator[str]:
+def _overdue_work(db: Connection, cluster: str, now: int) -> Iterator[str]:
     job = schema.job.c
     late = sa.select(sa.func.count()).where(
         job.cluster == cluster, job.usage_due_time < now - _OVERDUE_SECONDS

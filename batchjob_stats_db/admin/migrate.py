@@ -14,15 +14,15 @@ from sqlalchemy.engine import URL, Engine
 
 from batchjob_stats_db.admin.backup import backup
 from batchjob_stats_db.database import revision, schema
-from batchjob_stats_db.database.engine import writer
-from batchjob_stats_db.database.unusable import named, refuse_foreign, unusable
+from batchjob_stats_db.database.engine import writer_engine
+from batchjob_stats_db.database.unusable import database_name, reject_foreign_tables, unusable_error
 
-Told = Callable[[float, str], None]
+OnProgress = Callable[[float, str], None]
 
 DIRECTORY = Path(__file__).parents[1] / "database" / "migrations"
 
 
-def config() -> Config:
+def alembic_config() -> Config:
     """Alembic's settings, without a file."""
     made = Config()
     made.set_main_option("script_location", str(DIRECTORY).replace("%", "%%"))
@@ -31,32 +31,34 @@ def config() -> Config:
 
 def revisions() -> list[str]:
     """All revisions, oldest first."""
-    script = ScriptDirectory.from_config(config())
+    script = ScriptDirectory.from_config(alembic_config())
     return [each.revision for each in script.walk_revisions()][::-1]
 
 
-def migrate(engine: Engine, target: str = "head", told: Told = lambda *_: None) -> tuple[str, str]:
+def migrate(
+    engine: Engine, target: str = "head", on_progress: OnProgress = lambda *_: None
+) -> tuple[str, str]:
     """Upgrade in one transaction; returns the revisions before ("" for an empty file) and after.
 
-    `told` is called with the number of revisions that are done, and the name of the last one.
+    `on_progress` is called with the number of completed revisions, and the name of the last one.
     Raises DatabaseError if the database was made by a newer version.
     """
     with engine.begin() as connection:
-        before = revision.found(connection)
+        before = revision.read_revision(connection)
         if before and before not in revisions():
-            raise revision.newer(before, named(engine.url))
-        settings = config()
+            raise revision.newer_version_error(before, database_name(engine.url))
+        settings = alembic_config()
         settings.attributes["connection"] = connection
-        settings.attributes["told"] = told
+        settings.attributes["on_progress"] = on_progress
         command.upgrade(settings, target)
-        after = revision.found(connection)
+        after = revision.read_revision(connection)
     if engine.dialect.name == "sqlite":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(sa.text("ANALYZE"))
     return before, after
 
 
-class Done(NamedTuple):
+class MigrationResult(NamedTuple):
     """What was done: the revisions ("" for an empty file), and the copy that was made before."""
 
     before: str
@@ -64,17 +66,17 @@ class Done(NamedTuple):
     copy: Path | None
 
 
-def bring_up_to_date(url: URL, told: Told = lambda *_: None) -> Done:
+def bring_up_to_date(url: URL, on_progress: OnProgress = lambda *_: None) -> MigrationResult:
     """Create or upgrade the tables; an existing SQLite file is copied first.
 
-    For the only writer of the database (engine.only_writer). Raises DatabaseError.
+    The caller holds the lock of the database (engine.writer_lock). Raises DatabaseError.
     """
-    engine = writer(url, create=True)
+    engine = writer_engine(url, create=True)
     try:
         with engine.connect() as db:
-            before = revision.found(db)
+            before = revision.read_revision(db)
             if not before:
-                refuse_foreign(db, url)
+                reject_foreign_tables(db, url)
         copy = None
         if before and before != schema.REVISION and url.get_backend_name() == "sqlite":
             path = Path(url.database or "")
@@ -86,8 +88,8 @@ def bring_up_to_date(url: URL, told: Told = lambda *_: None) -> Done:
             backup(url, copy)
             for each in unfinished:
                 each.unlink(missing_ok=True)
-        return Done(*migrate(engine, told=told), copy)
+        return MigrationResult(*migrate(engine, on_progress=on_progress), copy)
     except sa.exc.DBAPIError as error:
-        raise unusable(url, error) from error
+        raise unusable_error(url, error) from error
     finally:
         engine.dispose()

@@ -1,4 +1,4 @@
-"""Removes people from the records, and keeps what the site has to account for."""
+"""Removes people from the records, and keeps what the site needs for accounting."""
 
 import hashlib
 import hmac
@@ -12,13 +12,13 @@ from sqlalchemy.engine import Connection
 from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.days import days_of
 from batchjob_stats_db.measure.rollup import mark_days
-from batchjob_stats_db.poller.retention import FREE_TEXTS
+from batchjob_stats_db.poller.retention import FREE_TEXT_COLUMNS
 
-_MERGED = "forgotten"
+_FORGOTTEN = "forgotten"
 _PSEUDONYM = re.compile(r"u-[0-9a-f]{12}|forgotten")
 
-_BLANK: dict[str, Any] = {
-    **dict.fromkeys(FREE_TEXTS, ""), "groupname": "", "uid": None, "cancelled_by": "",
+_CLEARED_COLUMNS: dict[str, Any] = {
+    **dict.fromkeys(FREE_TEXT_COLUMNS, ""), "groupname": "", "uid": None, "cancelled_by": "",
     "reservation": "",
 }  # fmt: skip
 
@@ -41,11 +41,11 @@ def anonymise(db: Connection, key: bytes, before: int | None = None) -> int:
     users = db.execute(sa.select(job.username).where(ended).distinct()).scalars().all()
     changed = [user for user in users if user and not _PSEUDONYM.fullmatch(user)]
     for user in changed:
-        _rename(db, ended & (job.username == user), pseudonym(user, key))
+        _rename_user(db, ended & (job.username == user), pseudonym(user, key))
     if before is None:
         for user in changed:
-            _remove_person(db, user)
-    _blank_bystanders(db)
+            _remove_user(db, user)
+    _clear_quarantine(db)
     return len(changed)
 
 
@@ -59,14 +59,14 @@ def forget(db: Connection, user: str, cluster: str | None = None) -> int:
     which = job.username == user
     if cluster is not None:
         which &= job.cluster == cluster
-    count = _rename(db, which, _MERGED)
-    _remove_person(db, user, cluster)
+    count = _rename_user(db, which, _FORGOTTEN)
+    _remove_user(db, user, cluster)
     db.execute(sa.update(schema.job).where(job.cancelled_by == user).values(cancelled_by=""))
-    _blank_bystanders(db)
+    _clear_quarantine(db)
     return count
 
 
-def _rename(db: Connection, which: sa.ColumnElement[bool], name: str) -> int:
+def _rename_user(db: Connection, which: sa.ColumnElement[bool], name: str) -> int:
     job = schema.job.c
     days: dict[str, set[int]] = {}
     for row in db.execute(sa.select(job.cluster, job.start_time, job.end_time).where(which)):
@@ -78,14 +78,16 @@ def _rename(db: Connection, which: sa.ColumnElement[bool], name: str) -> int:
     ids = sa.select(job.id).where(which)
     step = schema.job_step
     db.execute(sa.update(step).where(step.c.job_id.in_(ids)).values(name="", submit_line=""))
-    scripts.drop(db, ids)
-    count = db.execute(sa.update(schema.job).where(which).values(username=name, **_BLANK)).rowcount
+    scripts.delete(db, ids)
+    count = db.execute(
+        sa.update(schema.job).where(which).values(username=name, **_CLEARED_COLUMNS)
+    ).rowcount
     for cluster, touched in days.items():
         mark_days(db, cluster, touched)
     return count
 
 
-def _remove_person(db: Connection, user: str, cluster: str | None = None) -> None:
+def _remove_user(db: Connection, user: str, cluster: str | None = None) -> None:
     for table in (schema.association, schema.api_token):
         which = table.c.username == user
         if cluster is not None:
@@ -95,40 +97,35 @@ def _remove_person(db: Connection, user: str, cluster: str | None = None) -> Non
         db.execute(sa.delete(schema.api_token).where(schema.api_token.c.maker == user))
         for table in (schema.login, schema.login_session):
             db.execute(sa.delete(table).where(table.c.username == user))
-    _rename_sums(db, user, cluster)
+    _merge_sums(db, user, cluster)
 
 
-def _rename_sums(db: Connection, user: str, cluster: str | None) -> None:
+def _merge_sums(db: Connection, user: str, cluster: str | None) -> None:
     """Sums of days whose jobs are gone cannot be rebuilt, so they are renamed to "forgotten"."""
     for sums in schema.SUMS:
         for table in (sums.by_user, sums.monthly_by_user):
-            _rename_rows(db, table, sums.columns, user, cluster)
+            _merge_rows(db, table, sums.columns, user, cluster)
 
 
-def _rename_rows(
+def _merge_rows(
     db: Connection, table: sa.Table, sums: Iterable[str], user: str, cluster: str | None
 ) -> None:
     which = table.c.username == user
     if cluster is not None:
         which &= table.c.cluster == cluster
     keys = [column for column in table.primary_key.columns if column.name != "username"]
-    both = which | (table.c.username == _MERGED)
+    both = which | (table.c.username == _FORGOTTEN)
     merged = (
         sa.select(*keys, *(sa.func.sum(table.c[name]).label(name) for name in sums))
         .where(both)
         .group_by(*keys)
     )
-    rows = [dict(row) | {"username": _MERGED} for row in db.execute(merged).mappings()]
+    rows = [dict(row) | {"username": _FORGOTTEN} for row in db.execute(merged).mappings()]
     db.execute(sa.delete(table).where(both))
-    _insert(db, table, rows)
+    if rows:
+        db.execute(sa.insert(table), rows)
 
 
-def _insert(db: Connection, table: sa.Table, rows: Iterable[dict[str, Any]]) -> None:
-    given = list(rows)
-    if given:
-        db.execute(sa.insert(table), given)
-
-
-def _blank_bystanders(db: Connection) -> None:
+def _clear_quarantine(db: Connection) -> None:
     """Clear raw rows in quarantine, which may contain anybody's name."""
     db.execute(sa.update(schema.quarantine).values(raw=""))

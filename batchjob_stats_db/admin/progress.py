@@ -16,70 +16,70 @@ class Progress:
 
     def __init__(
         self,
-        what: str,
+        title: str,
         begin: float,
         end: float,
         out: IO[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._what = what
+        self._title = title
         self._begin = begin
         self._length = max(end - begin, 1.0)
         self._out = out or sys.stderr
         self._terminal = self._out.isatty()
         self._clock = clock
         self._started = clock()
-        self._said = self._started
+        self._last_shown = self._started
 
-    def at(self, position: float, note: str = "") -> None:
+    def update(self, position: float, note: str = "") -> None:
         """Show that `position` has been reached."""
         now = self._clock()
-        if not self._terminal and now - self._said < _LINE_SECONDS:
+        if not self._terminal and now - self._last_shown < _LINE_SECONDS:
             return
-        self._said = now
+        self._last_shown = now
         share = min(max((position - self._begin) / self._length, 0.0), 1.0)
         left = (now - self._started) * (1 - share) / share if share > 0.01 else None
         rest = "" if left is None else f", {left:.0f} s left"
         if self._terminal:
             bar = "#" * round(share * _WIDTH)
-            self._out.write(f"\r{self._what} [{bar:<{_WIDTH}}] {share:4.0%} {note}{rest}\x1b[K")
+            self._out.write(f"\r{self._title} [{bar:<{_WIDTH}}] {share:4.0%} {note}{rest}\x1b[K")
         else:
-            self._out.write(f"{self._what}: {share:.0%} {note}{rest}\n")
+            self._out.write(f"{self._title}: {share:.0%} {note}{rest}\n")
         self._out.flush()
 
     @classmethod
     @contextmanager
-    def waiting(cls, what: str, out: IO[str] | None = None) -> Iterator[None]:
+    def show_elapsed(cls, title: str, out: IO[str] | None = None) -> Iterator[None]:
         """Show the elapsed time of work without known progress, each second."""
-        shown = cls(what, 0, 1, out)
-        over = threading.Event()
-        thread = threading.Thread(target=shown._wait, args=(over,), daemon=True)
+        progress = cls(title, 0, 1, out)
+        stop = threading.Event()
+        thread = threading.Thread(target=progress._print_elapsed, args=(stop,), daemon=True)
         thread.start()
         try:
             yield
         finally:
-            over.set()
+            stop.set()
             thread.join()
-            shown.clear()
+            progress.clear()
 
-    def _wait(self, over: threading.Event) -> None:
-        while not over.wait(1.0):
+    def _print_elapsed(self, stop: threading.Event) -> None:
+        while not stop.wait(1.0):
             now = self._clock()
-            if self._terminal or now - self._said >= _LINE_SECONDS:
-                self._said = now
+            if self._terminal or now - self._last_shown >= _LINE_SECONDS:
+                self._last_shown = now
                 begin, end = ("\r", "\x1b[K") if self._terminal else ("", "\n")
-                self._out.write(f"{begin}{self._what}: {now - self._started:.0f} s{end}")
+                self._out.write(f"{begin}{self._title}: {now - self._started:.0f} s{end}")
                 self._out.flush()
 
     def clear(self) -> None:
         """Remove the bar from a terminal, for what is printed next."""
-        if self._terminal and self._said != self._started:
+        if self._terminal and self._last_shown != self._started:
             self._out.write("\r\x1b[K")
             self._out.flush()
 
-    def done(self, note: str = "") -> None:
+    def finish(self, note: str = "") -> None:
         """End the bar."""
         before = "\r" if self._terminal else ""
         after = "\x1b[K" if self._terminal else ""
-        self._out.write(f"{before}{self._what}: {note or 'done'}{after}\n")
+        self._out.write(f"{before}{self._title}: {note or 'done'}{after}\n")
         self._out.flush()

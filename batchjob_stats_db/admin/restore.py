@@ -13,9 +13,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from batchjob.runtime.reason import reason
-from batchjob_stats_db.admin.backup import checked_copy, run_client
+from batchjob_stats_db.admin.backup import check_copy, run_client
 from batchjob_stats_db.database import revision, schema
-from batchjob_stats_db.database.engine import DatabaseError, WriterBusyError, only_writer, writer
+from batchjob_stats_db.database.engine import (
+    DatabaseError,
+    WriterBusyError,
+    writer_engine,
+    writer_lock,
+)
 
 # A process that has a database open in WAL mode holds a lock on this byte of its -shm file (the
 # "dead man's switch", UNIX_SHM_DMS in SQLite's os_unix.c).
@@ -35,24 +40,24 @@ def restore(url: URL, source: Path) -> Path | None:
         return None
     path = Path(url.database or "")
     if path.is_symlink():  # processes that have it open lock files next to the real file
-        told = f"a symbolic link; expected the file itself in db.url, {path.resolve()}"
-        raise DatabaseError(f"{path}: {told}")
-    with only_writer(url):
+        reason_text = f"a symbolic link; expected the file itself in db.url, {path.resolve()}"
+        raise DatabaseError(f"{path}: {reason_text}")
+    with writer_lock(url):
         return _restore_sqlite(path, source)
 
 
 def _restore_sqlite(path: Path, source: Path) -> Path | None:
-    _refuse_readers(path)
-    _refuse_schema(source)
+    _check_not_open(path)
+    _check_backup(source)
     owner = path if path.exists() else path.parent
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     try:
-        _copy(source, partial)
-        checked_copy(partial)
+        _copy_file(source, partial)
+        check_copy(partial)
         _give_to_owner(partial, owner, mode=path.stat().st_mode if path.exists() else 0o600)
-        before = _set_aside(path)
+        before = _rename_replaced(path)
         partial.rename(path)
-        _sync(path)
+        _fsync(path)
         return before
     except (OSError, sqlite3.Error) as error:
         raise DatabaseError(f"restore of {source}: {reason(error)}") from error
@@ -65,25 +70,27 @@ def _restore_sqlite(path: Path, source: Path) -> Path | None:
             _give_to_owner(lock, owner if owner.exists() else path, lock.stat().st_mode)
 
 
-def _refuse_readers(path: Path) -> None:
+def _check_not_open(path: Path) -> None:
     """Raise if a process has the database open: it would continue with the deleted file."""
     try:
         descriptor = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return  # no process has it open in WAL mode
     try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _SHM_OPEN_BYTE, 1, 0)
-        kind, *_, holder = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _SHM_OPEN_BYTE, 1, 0)
+        lock_type, *_, holder = struct.unpack(
+            _FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, request)
+        )
     finally:
         os.close(descriptor)
-    if kind != fcntl.F_UNLCK:
+    if lock_type != fcntl.F_UNLCK:
         raise WriterBusyError(
             f"{path}: process {holder} has it open; stop server and poller first: "
             "systemctl stop batchjob_stats_server batchjob_stats_db"
         )
 
 
-def _refuse_schema(source: Path) -> None:
+def _check_backup(source: Path) -> None:
     """Raise for a file that is not our database, only a part of it, or from a newer version."""
     log = source.with_name(f"{source.name}-wal")
     if log.exists() and log.stat().st_size:
@@ -94,17 +101,17 @@ def _refuse_schema(source: Path) -> None:
     except sqlite3.Error as error:
         raise DatabaseError(f"{source}: expected a copy that `backup` made: {error}") from error
     if found and found[0] > schema.REVISION:
-        raise revision.newer(found[0], str(source))
+        raise revision.newer_version_error(found[0], str(source))
 
 
-def _copy(source: Path, target: Path) -> None:
-    """To a new file of its own: job records are private, and the directory is not root's."""
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy to a new private file: job records are confidential, and the directory is not root's."""
     made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(made, "wb") as copy, source.open("rb") as file:
         shutil.copyfileobj(file, copy)
 
 
-def _set_aside(path: Path) -> Path | None:
+def _rename_replaced(path: Path) -> Path | None:
     """Rename the existing database, including the contents of its -wal file."""
     if not path.exists():
         return None
@@ -123,17 +130,17 @@ def _set_aside(path: Path) -> Path | None:
 
 
 def _give_to_owner(path: Path, owner: Path, mode: int) -> None:
-    whose = owner.stat()
+    status = owner.stat()
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.geteuid() == 0:
-            os.fchown(descriptor, whose.st_uid, whose.st_gid)
+            os.fchown(descriptor, status.st_uid, status.st_gid)
         os.fchmod(descriptor, mode & 0o777)
     finally:
         os.close(descriptor)
 
 
-def _sync(path: Path) -> None:
+def _fsync(path: Path) -> None:
     for each, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
         descriptor = os.open(each, flags)
         try:
@@ -142,17 +149,17 @@ def _sync(path: Path) -> None:
             os.close(descriptor)
 
 
-_OTHERS = sa.text(
+_OTHER_SESSIONS = sa.text(
     "SELECT pid, usename, application_name FROM pg_stat_activity WHERE datname = current_database()"
     " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
 )
 
 
 def _restore_postgresql(url: URL, source: Path) -> None:
-    engine = writer(url)
+    engine = writer_engine(url)
     try:
         with engine.connect() as db:
-            other = db.execute(_OTHERS).first()
+            other = db.execute(_OTHER_SESSIONS).first()
     finally:
         engine.dispose()
     if other:

@@ -12,12 +12,12 @@ from typing import IO, Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob.runtime.formatting import harmless
+from batchjob.runtime.formatting import escape_formula
 from batchjob_stats_db.database import schema
 
-_AT_ONCE = 5000
+_ROWS_PER_BATCH = 5000
 _RENAMED = {"username": "user", "groupname": "group"}
-_LEFT_OUT = {"job_id", "update_time", "doubt", "usage_due_time"}
+_EXCLUDED = {"job_id", "update_time", "doubt", "usage_due_time"}
 
 
 class ExportColumn(NamedTuple):
@@ -27,11 +27,11 @@ class ExportColumn(NamedTuple):
     column: sa.Column[Any]
 
 
-def _columns() -> list[ExportColumn]:
+def _export_columns() -> list[ExportColumn]:
     job = [
         ExportColumn(_RENAMED.get(each.name, each.name), each)
         for each in schema.job.columns
-        if each.name not in _LEFT_OUT | {"id"}
+        if each.name not in _EXCLUDED | {"id"}
     ]
     usage = [
         ExportColumn(f"usage_{each.name}", each)
@@ -46,43 +46,43 @@ def export_csv(db: Connection, out: IO[str], cluster: str | None = None, since: 
 
     Texts that a spreadsheet would take for formulas are escaped.
     """
-    columns = _columns()
-    texts = [n for n, each in enumerate(columns) if isinstance(each.column.type, sa.Text)]
-    return _written(columns, _rows(db, columns, cluster, since), out, texts)
+    columns = _export_columns()
+    text_columns = [n for n, each in enumerate(columns) if isinstance(each.column.type, sa.Text)]
+    return _write_csv(columns, _row_batches(db, columns, cluster, since), out, text_columns)
 
 
-def _written(
+def _write_csv(
     columns: Sequence[ExportColumn],
-    pages: Iterator[Sequence[Sequence[Any]]],
+    batches: Iterator[Sequence[Sequence[Any]]],
     out: IO[str],
-    texts: Sequence[int] = (),
+    text_columns: Sequence[int] = (),
 ) -> int:
-    """CSV; `texts`: indexes of cells that might be formulas."""
+    """Write CSV; `text_columns`: indexes of columns whose cells might be formulas."""
     writer = csv.writer(out)
     writer.writerow([each.name for each in columns])
     count = 0
-    for rows in pages:
+    for rows in batches:
         lines = [list(row[1:]) for row in rows]
         for line in lines:
-            for place in texts:
-                if line[place]:
-                    line[place] = harmless(line[place])
+            for index in text_columns:
+                if line[index]:
+                    line[index] = escape_formula(line[index])
         writer.writerows(lines)
         count += len(lines)
     return count
 
 
-def _rows(
+def _row_batches(
     db: Connection, columns: Sequence[ExportColumn], cluster: str | None, since: int
 ) -> Iterator[Sequence[Sequence[Any]]]:
-    """Rows of the job's number and the columns, in parts."""
+    """Batches of rows, each with the job's `id` and the columns."""
     job = schema.job.c
     query = (
         sa.select(job.id, *(each.column for each in columns))
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(job.id > sa.bindparam("last"), job.submit_time >= since)
         .order_by(job.id)
-        .limit(_AT_ONCE)
+        .limit(_ROWS_PER_BATCH)
     )
     if cluster is not None:
         query = query.where(job.cluster == cluster)
@@ -99,10 +99,10 @@ def export_parquet(db: Connection, target: Path, cluster: str | None = None, sin
     """
     import duckdb  # from the extra `analysis`
 
-    types = {each.name: _duckdb_type(each.column) for each in _columns()}
+    types = {each.name: _duckdb_type(each.column) for each in _export_columns()}
     with tempfile.NamedTemporaryFile("w", suffix=".csv", dir=target.parent, newline="") as file:
-        columns = _columns()
-        count = _written(columns, _rows(db, columns, cluster, since), file)
+        columns = _export_columns()
+        count = _write_csv(columns, _row_batches(db, columns, cluster, since), file)
         file.flush()
         with duckdb.connect() as engine:
             table = engine.read_csv(file.name, header=True, columns=types, quotechar='"')

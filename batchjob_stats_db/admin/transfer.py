@@ -12,7 +12,7 @@ from typing import IO, Any, NoReturn, get_args, get_type_hints
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from batchjob.runtime.settings import nearest
+from batchjob.runtime.settings import suggest_nearest
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobKey, JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.states import JobState
@@ -20,20 +20,20 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.database.upsert import parts, write_rows
+from batchjob_stats_db.database.upsert import chunks, write_rows
 from batchjob_stats_db.days import days_of
 from batchjob_stats_db.measure.rollup import mark_days
 
-_AT_ONCE = 2000
+_JOBS_PER_BATCH = 2000
 _RENAMED = {"username": "user", "groupname": "group"}
-_PARTS = {
+_RELATED_TABLES = {
     "nodes": schema.job_node,
     "steps": schema.job_step,
     "gpus": schema.job_gpu,
     "emissions": schema.job_emissions,
     "usage": schema.job_usage,
 }
-_LEFT_OUT = {"id", "job_id", "update_time", "doubt", "usage_due_time"}
+_EXCLUDED = {"id", "job_id", "update_time", "doubt", "usage_due_time"}
 _SOURCE = "import"
 
 
@@ -41,7 +41,7 @@ class TransferError(Exception):
     """A line cannot be read; the text gives its number."""
 
 
-def _refused(value: object) -> NoReturn:
+def _raise_damaged(value: object) -> NoReturn:
     raise DatabaseError(
         f"the database is damaged: expected text or a number, found {type(value).__name__}; "
         "run `batchjob_stats_db check`, and restore a backup with `batchjob_stats_db "
@@ -49,43 +49,47 @@ def _refused(value: object) -> NoReturn:
     )
 
 
-_LINE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_refused)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_raise_damaged)
 
 
 def export_json(db: Connection, out: IO[str], cluster: str | None = None, since: int = 0) -> int:
     """Write jobs submitted since then as JSON lines; returns how many. Raises DatabaseError."""
     count = 0
-    for rows in _jobs(db, cluster, since):
+    for rows in _job_batches(db, cluster, since):
         ids = [row["id"] for row in rows]
-        beside = {name: _by_job(db, table, ids) for name, table in _PARTS.items()}
+        related = {name: _rows_by_job(db, table, ids) for name, table in _RELATED_TABLES.items()}
         for row in rows:
-            line = {_RENAMED.get(k, k): v for k, v in row.items() if k not in _LEFT_OUT}
-            for name, found in beside.items():
+            line = {_RENAMED.get(k, k): v for k, v in row.items() if k not in _EXCLUDED}
+            for name, found in related.items():
                 if row["id"] in found:
                     line[name] = found[row["id"]]
-            out.write(_LINE.encode(line) + "\n")
+            out.write(_ENCODER.encode(line) + "\n")
             count += 1
     return count
 
 
-def _jobs(db: Connection, cluster: str | None, since: int) -> Iterator[Sequence[dict[str, Any]]]:
+def _job_batches(
+    db: Connection, cluster: str | None, since: int
+) -> Iterator[Sequence[dict[str, Any]]]:
     job = schema.job
     last = 0
     while True:
         query = sa.select(job).where(job.c.id > last, job.c.submit_time >= since)
         if cluster is not None:
             query = query.where(job.c.cluster == cluster)
-        found = db.execute(query.order_by(job.c.id).limit(_AT_ONCE)).mappings().all()
+        found = db.execute(query.order_by(job.c.id).limit(_JOBS_PER_BATCH)).mappings().all()
         if not found:
             return
         last = found[-1]["id"]
         yield [dict(row) for row in found]
 
 
-def _by_job(db: Connection, table: sa.Table, ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+def _rows_by_job(
+    db: Connection, table: sa.Table, ids: Sequence[int]
+) -> dict[int, list[dict[str, Any]]]:
     keep = {"job_node": {"node", "cpus", "memory_bytes", "gpus"}}.get(table.name)
     found: dict[int, list[dict[str, Any]]] = {}
-    for part in parts(ids):
+    for part in chunks(ids):
         for row in db.execute(sa.select(table).where(table.c.job_id.in_(part))).mappings():
             line = {
                 name: value
@@ -97,20 +101,23 @@ def _by_job(db: Connection, table: sa.Table, ids: Sequence[int]) -> dict[int, li
 
 
 def import_json(
-    engine: Engine, lines: Iterable[str], now: int, told: Callable[[int], None] = lambda _: None
+    engine: Engine,
+    lines: Iterable[str],
+    now: int,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Write exported jobs, each once; returns how many. Raises TransferError naming the line.
 
-    `told` is called with the number of jobs from time to time.
+    `on_progress` is called with the number of jobs after each batch.
     """
     numbered = enumerate(lines, 1)
     stores: dict[str, Store] = {}
     count = 0
-    while piece := list(islice(numbered, _AT_ONCE)):
-        read = [_read(number, line) for number, line in piece if line.strip()]
+    while numbered_lines := list(islice(numbered, _JOBS_PER_BATCH)):
+        read = [_parse_line(number, line) for number, line in numbered_lines if line.strip()]
         by_cluster: dict[str, list[tuple[JobRecord, dict[str, Any]]]] = {}
-        for record, beside in read:
-            by_cluster.setdefault(record.cluster, []).append((record, beside))
+        for record, measurements in read:
+            by_cluster.setdefault(record.cluster, []).append((record, measurements))
         for cluster, jobs in by_cluster.items():
             # Imported jobs come with their usage and must not be measured.
             policy = UsagePolicy(horizon_seconds=0)
@@ -118,23 +125,23 @@ def import_json(
             records = {record.key: record for record, _ in jobs}
             store.write(Batch(tuple(records.values()), (), "", now), _SOURCE)
             with store.transaction() as db:
-                _write_beside(db, store.cluster, jobs)
+                _write_measurements(db, store.cluster, jobs)
         count += len(read)
-        told(count)
+        on_progress(count)
     return count
 
 
-def _read(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
+def _parse_line(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
     try:
         given = json.loads(line)
         if not isinstance(given, dict):
             raise ValueError("expected a JSON object")
-        beside = {name: given.pop(name, []) for name in ("usage", "gpus", "emissions")}
-        given["nodes"] = tuple(_typed(NodeShare, each) for each in given.get("nodes", []))
-        given["steps"] = tuple(_typed(StepRecord, each) for each in given.get("steps", []))
-        for name, rows in beside.items():
+        measurements = {name: given.pop(name, []) for name in ("usage", "gpus", "emissions")}
+        given["nodes"] = tuple(_build_record(NodeShare, each) for each in given.get("nodes", []))
+        given["steps"] = tuple(_build_record(StepRecord, each) for each in given.get("steps", []))
+        for name, rows in measurements.items():
             _check_rows(name, rows)
-        return _typed(JobRecord, given), beside
+        return _build_record(JobRecord, given), measurements
     except json.JSONDecodeError as error:
         raise TransferError(f"line {number}: not JSON: {error}") from error
     except RecursionError as error:
@@ -143,14 +150,14 @@ def _read(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
         raise TransferError(f"line {number}: {error}") from error
 
 
-def _typed(cls: Any, given: dict[str, Any]) -> Any:
+def _build_record(cls: Any, given: dict[str, Any]) -> Any:
     """A record whose fields have their declared types; raises ValueError or TypeError."""
     hints = get_type_hints(cls)
     if not isinstance(given, dict):
         raise ValueError(f"expected an object with {', '.join(cls._fields)}, got {given!r}")
     for name, value in given.items():
         if name not in hints:
-            raise ValueError(f"unknown key {name}{nearest(name, hints)}")
+            raise ValueError(f"unknown key {name}{suggest_nearest(name, hints)}")
         if name == "state":
             _check_state(value)
             continue
@@ -158,9 +165,9 @@ def _typed(cls: Any, given: dict[str, Any]) -> Any:
         kinds = tuple(kind for kind in allowed if isinstance(kind, type))
         number = float in kinds and isinstance(value, int)
         if kinds and name not in ("nodes", "steps") and not isinstance(value, kinds) and not number:
-            words = " or ".join(_KINDS.get(kind, kind.__name__) for kind in kinds)
+            words = " or ".join(_TYPE_NAMES.get(kind, kind.__name__) for kind in kinds)
             raise ValueError(f"{name}: expected {words}, got {value!r}")
-        if isinstance(value, int) and not -_INTEGERS <= value < _INTEGERS:
+        if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
             raise ValueError(f"{name}: expected a number of 64 bits, got {value}")
     missing = [name for name in cls._fields if name not in {*given, *cls._field_defaults}]
     if missing:
@@ -177,7 +184,7 @@ def _check_state(value: object) -> None:
 
 def _check_rows(name: str, rows: Any) -> None:
     """Raise ValueError unless these are rows of the table of usage, GPUs or emissions."""
-    columns = {each.name: each for each in _PARTS[name].columns if each.name != "job_id"}
+    columns = {each.name: each for each in _RELATED_TABLES[name].columns if each.name != "job_id"}
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{name}: expected a list of objects, got {rows!r}")
     for row in rows:
@@ -191,32 +198,32 @@ def _check_rows(name: str, rows: Any) -> None:
                 raise ValueError(f"{name}: {key}: expected a text or number, got {value!r}")
 
 
-_INTEGERS = 1 << 63
-_KINDS = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
+_INT64_LIMIT = 1 << 63
+_TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
 
 
-def _write_beside(
+def _write_measurements(
     db: Connection, cluster: str, jobs: Sequence[tuple[JobRecord, dict[str, Any]]]
 ) -> None:
     job = schema.job
     ids: dict[JobKey, int] = {}
-    for part in parts([record.jobid for record, _ in jobs]):
+    for part in chunks([record.jobid for record, _ in jobs]):
         query = sa.select(job.c.jobid, job.c.submit_time, job.c.run, job.c.id).where(
             job.c.cluster == cluster, job.c.jobid.in_(part)
         )
         ids |= {JobKey(cluster, *row[:3]): row[3] for row in db.execute(query).all()}
     days: set[int] = set()
     for name in ("usage", "gpus", "emissions"):
-        table = _PARTS[name]
+        table = _RELATED_TABLES[name]
         columns = [column.name for column in table.columns if column.name != "job_id"]
         rows = [
             (ids[record.key], *(each.get(column) for column in columns))
-            for record, beside in jobs
+            for record, measurements in jobs
             if record.key in ids
-            for each in beside[name]
+            for each in measurements[name]
         ]
         write_rows(db, table, rows, ["job_id", *columns])
-    for record, beside in jobs:
-        if beside["usage"] and record.end_time is not None:
+    for record, measurements in jobs:
+        if measurements["usage"] and record.end_time is not None:
             days.update(days_of(record.start_time, record.end_time))
     mark_days(db, cluster, days)

@@ -10,7 +10,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 
 
-class UserOn(NamedTuple):
+class ClusterLogin(NamedTuple):
     """A login on a cluster, and the period in which it belongs to this person.
 
     Different people may have the same login on two clusters, and logins are reused when people
@@ -23,10 +23,10 @@ class UserOn(NamedTuple):
     until: int | None = None  # only jobs submitted before this time
 
 
-_FEW = 8
+_FEW_TERMS = 8
 
 
-class AccountOn(NamedTuple):
+class ClusterAccount(NamedTuple):
     """An account on a cluster."""
 
     cluster: str
@@ -36,27 +36,27 @@ class AccountOn(NamedTuple):
 class Access(NamedTuple):
     """What a person may see: own jobs, those of coordinated accounts or whole clusters, or all."""
 
-    users: tuple[UserOn, ...] = ()
-    accounts: tuple[AccountOn, ...] = ()
+    users: tuple[ClusterLogin, ...] = ()
+    accounts: tuple[ClusterAccount, ...] = ()
     everything: bool = False
     clusters: tuple[str, ...] = ()  # clusters on which all jobs may be seen
 
-    def by_person(self) -> bool:
-        """Whether only rows with a user can show what may be seen."""
+    def needs_username(self) -> bool:
+        """Whether jobs must be filtered by user, so that tables without users cannot be read."""
         return bool(self.users) and not self.everything
 
     def sees_all(self, cluster: str) -> bool:
         """Whether all jobs of the cluster may be seen."""
         return self.everything or cluster in self.clusters
 
-    def dated(self) -> bool:
+    def has_time_limits(self) -> bool:
         """Whether one of its logins is limited to a period."""
         times = (time for login in self.users for time in (login.since, login.until))
         return not self.everything and any(time is not None for time in times)
 
-    def few(self) -> bool:
-        """Whether it has so few logins that a query for each of them is cheap."""
-        return len(self.users) + len(self.accounts) + len(self.clusters) <= _FEW
+    def is_small(self) -> bool:
+        """Whether it has so few logins, accounts and clusters that a query for each is cheap."""
+        return len(self.users) + len(self.accounts) + len(self.clusters) <= _FEW_TERMS
 
 
 NOTHING = Access()
@@ -65,32 +65,33 @@ EVERYTHING = Access(everything=True)
 
 def visible(access: Access, table: sa.FromClause = schema.job) -> ColumnElement[bool]:
     """The condition on `job`, or on a table with its cluster, username and account columns."""
-    return sa.or_(sa.false(), *terms(access, table))
+    return sa.or_(sa.false(), *visibility_terms(access, table))
 
 
-def terms(
+def visibility_terms(
     access: Access, table: sa.FromClause = schema.job, cluster: str | None = None
 ) -> list[ColumnElement[bool]]:
-    """The same in parts, each a range of an index; with `cluster`, only its parts.
+    """The same as conditions to be combined with OR; with `cluster`, only those of this cluster.
 
-    No database finds the newest 50 of "mine, or of one of these accounts" with two indexes at once.
+    Each is a range of an index. No database finds the newest 50 jobs of "mine, or of one of these
+    accounts" with two indexes at once.
     """
     column = table.c
-    here = sa.true() if cluster is None else column.cluster == cluster
+    on_cluster = sa.true() if cluster is None else column.cluster == cluster
     if access.everything:
-        return [here]
+        return [on_cluster]
     allowed: list[ColumnElement[bool]] = []
-    for own in access.users:
-        if cluster is not None and own.cluster not in ("", cluster):
+    for login in access.users:
+        if cluster is not None and login.cluster not in ("", cluster):
             continue
-        mine: ColumnElement[bool] = here & (column.username == own.user)
-        if own.cluster:
-            mine &= column.cluster == own.cluster
-        if own.since is not None:
-            mine &= _time(column) >= own.since
-        if own.until is not None:
-            mine &= _time(column) < own.until
-        allowed.append(mine)
+        own_jobs: ColumnElement[bool] = on_cluster & (column.username == login.user)
+        if login.cluster:
+            own_jobs &= column.cluster == login.cluster
+        if login.since is not None:
+            own_jobs &= _time_column(column) >= login.since
+        if login.until is not None:
+            own_jobs &= _time_column(column) < login.until
+        allowed.append(own_jobs)
     allowed += [
         (column.cluster == each.cluster) & (column.account == each.account)
         for each in access.accounts
@@ -102,7 +103,7 @@ def terms(
     return allowed
 
 
-def _time(column: Any) -> ColumnElement[int]:
+def _time_column(column: Any) -> ColumnElement[int]:
     found: ColumnElement[int] = column.submit_time if "submit_time" in column else column.day
     return found
 
@@ -112,11 +113,15 @@ LEVELS = ("operator", "administrator")
 
 
 _association = schema.association.c
-_RIGHTS = sa.select(_association.cluster, _association.account, _association.role).where(
+_ASSOCIATIONS_OF_USER = sa.select(
+    _association.cluster, _association.account, _association.role
+).where(
     _association.username == sa.bindparam("user"),
     _association.role != "member",
 )
-_TREE = sa.select(schema.account.c.cluster, schema.account.c.account, schema.account.c.parent)
+_ACCOUNT_TREE = sa.select(
+    schema.account.c.cluster, schema.account.c.account, schema.account.c.parent
+)
 
 
 def of_user(
@@ -124,27 +129,41 @@ def of_user(
     user: str,
     cluster: str = "",
     level: str = "",
-    accounts: Iterable[AccountOn] = (),
+    accounts: Iterable[ClusterAccount] = (),
 ) -> Access:
     """What a user may see according to the schedulers: own jobs, and those of coordinated accounts.
 
     `level`: users with this AdminLevel of Slurm or a higher one see all jobs of its cluster.
     `accounts`: further accounts whose jobs the user may see as a coordinator would.
     """
-    rights = [row for row in db.execute(_RIGHTS, {"user": user}) if cluster in ("", row.cluster)]
-    found = {AccountOn(row.cluster, row.account) for row in rights if row.role == "coordinator"}
-    found |= {each for each in accounts if cluster in ("", each.cluster)}
+    associations = [
+        row
+        for row in db.execute(_ASSOCIATIONS_OF_USER, {"user": user})
+        if cluster in ("", row.cluster)
+    ]
+    coordinated = {
+        ClusterAccount(row.cluster, row.account)
+        for row in associations
+        if row.role == "coordinator"
+    }
+    coordinated |= {each for each in accounts if cluster in ("", each.cluster)}
     # A coordinator of an account also coordinates the accounts below it (sacctmgr(1)).
-    rows = db.execute(_TREE).all() if found else []
-    grown = True
-    while grown:
+    rows = db.execute(_ACCOUNT_TREE).all() if coordinated else []
+    growing = True
+    while growing:
         below = {
-            AccountOn(row.cluster, row.account)
+            ClusterAccount(row.cluster, row.account)
             for row in rows
-            if AccountOn(row.cluster, row.parent) in found
+            if ClusterAccount(row.cluster, row.parent) in coordinated
         }
-        grown = not below <= found
-        found |= below
-    enough = LEVELS[LEVELS.index(level) :] if level else ()
-    whole = {row.cluster for row in rights if row.account == "" and row.role in enough}
-    return Access((UserOn(cluster, user),), tuple(sorted(found)), clusters=tuple(sorted(whole)))
+        growing = not below <= coordinated
+        coordinated |= below
+    sufficient_levels = LEVELS[LEVELS.index(level) :] if level else ()
+    whole_clusters = {
+        row.cluster for row in associations if row.account == "" and row.role in sufficient_levels
+    }
+    return Access(
+        (ClusterLogin(cluster, user),),
+        tuple(sorted(coordinated)),
+        clusters=tuple(sorted(whole_clusters)),
+    )

@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from batchjob.runtime.settings import UnavailableError
 from batchjob.secret_files import SecretFileError, read_secret
-from batchjob_stats_db.database.filesystem import NETWORK, type_of
+from batchjob_stats_db.database.filesystem import NETWORK_TYPES, filesystem_type
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,10 @@ class WriterBusyError(DatabaseUnavailableError):
 _READERS_CACHE_KIBIBYTES = 131072  # in addition, the kernel caches the file's pages for all readers
 _LEAST_CACHE_KIBIBYTES = 4096
 
-_EXPECTED = "expected sqlite:///PATH or postgresql://..."
+_EXPECTED_URL = "expected sqlite:///PATH or postgresql://..."
 
 
-def parse(
+def parse_url(
     url: str, password_file: str = "", options: tuple[str, str] = ("db.url", "db.password-file")
 ) -> URL:
     """Parse a database URL; the password may come from a file, to keep it off the command line.
@@ -53,7 +53,7 @@ def parse(
     try:
         parsed = make_url(url)
     except sa.exc.ArgumentError as error:
-        raise DatabaseError(f"{url_option}: {_EXPECTED}, got {url!r}") from error
+        raise DatabaseError(f"{url_option}: {_EXPECTED_URL}, got {url!r}") from error
     kind = parsed.drivername.partition("+")[0]
     if kind == "postgresql":
         try:
@@ -62,7 +62,7 @@ def parse(
             raise DatabaseError(f"{file_option}: {error}") from error
         return parsed.set(drivername="postgresql+psycopg", password=secret)
     if parsed.drivername != "sqlite":
-        raise DatabaseError(f"{url_option}: {_EXPECTED}, not {kind}")
+        raise DatabaseError(f"{url_option}: {_EXPECTED_URL}, not {kind}")
     if not parsed.database or parsed.database == ":memory:":
         raise DatabaseError(
             f"{url_option}: expected the path of a file: sqlite:////var/lib/batchjob/jobs.db"
@@ -70,21 +70,21 @@ def parse(
     return parsed
 
 
-def writer(url: URL, *, create: bool = False) -> Engine:
+def writer_engine(url: URL, *, create: bool = False) -> Engine:
     """Open the database for reading and writing; with SQLite, `create` creates a missing file."""
     if url.get_backend_name() != "sqlite":
         return sa.create_engine(url, pool_pre_ping=True)
-    path = _local(url)
+    path = _local_path(url)
     if not create and not os.path.exists(path):
         raise DatabaseError(f"{path}: no such database; create it with `batchjob_stats_db migrate`")
     if create:
-        _make(path)
+        _create_file(path)
     # mode=rw: if the database has been removed in the meantime, do not create an empty file.
-    uri = f"file:{_quoted(path)}?mode=rw"
+    uri = f"file:{_quote_path(path)}?mode=rw"
     engine = sa.create_engine(
         url, creator=lambda: sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
     )
-    _follow_file(engine, path)
+    _reopen_when_replaced(engine, path)
     sa.event.listen(engine, "connect", _set_up_writer)
     # A deferred transaction that becomes a write transaction fails immediately with SQLITE_BUSY,
     # whatever the timeout (https://www.sqlite.org/lang_transaction.html), so take the lock at the
@@ -93,12 +93,12 @@ def writer(url: URL, *, create: bool = False) -> Engine:
     return engine
 
 
-def _make(path: str) -> None:
+def _create_file(path: str) -> None:
     """Create an empty file for its user, and for its group if the umask excludes others.
 
     SQLite gives its -wal and -shm files the mode of the database (os_unix.c, findCreateFileMode).
     """
-    mode = 0o640 if _umask() & 0o007 == 0o007 else 0o600
+    mode = 0o640 if _read_umask() & 0o007 == 0o007 else 0o600
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
     except FileExistsError:
@@ -107,14 +107,14 @@ def _make(path: str) -> None:
         raise DatabaseError(f"{path}: {error.strerror}") from error
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     """The umask of this process, read without changing it (proc(5), since Linux 4.7)."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
         found = [line.split()[1] for line in file if line.startswith("Umask:")]
     return int(found[0], 8) if found else 0o022
 
 
-def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> Engine:
+def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> Engine:
     """Open the database read-only; a statement is cancelled after its time.
 
     The number of connections is limited; further requests wait for a free one.
@@ -128,15 +128,15 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
         engine = sa.create_engine(
             url, pool_pre_ping=True, connect_args={"options": options}, **pool
         )
-        sa.event.listen(engine, "connect", _never_write)
+        sa.event.listen(engine, "connect", _set_read_only)
         return engine
-    path = _local(url)
+    path = _local_path(url)
     if not os.path.exists(path):
         raise DatabaseError(f"{path}: no such database; create it with `batchjob_stats_db migrate`")
     engine = sa.create_engine(
         url,
         creator=lambda: sqlite3.connect(
-            f"file:{_quoted(path)}?mode=ro", uri=True, timeout=5, check_same_thread=False,
+            f"file:{_quote_path(path)}?mode=ro", uri=True, timeout=5, check_same_thread=False,
             factory=_TimedConnection,
         ),
         poolclass=sa.pool.QueuePool,
@@ -146,28 +146,28 @@ def reader(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> E
 
     def set_up(raw: _TimedConnection, _record: Any) -> None:
         for pragma in ("query_only=ON", f"cache_size=-{cache}", "temp_store=MEMORY"):
-            _set(raw, pragma)
+            _set_pragma(raw, pragma)
         # Check the time every 10,000 instructions of SQLite's virtual machine.
         raw.set_progress_handler(lambda: time.monotonic() > raw.statement_ends, 10_000)
 
-    def begin(_db: Connection, cursor: Any, *_: Any) -> None:
+    def start_time_limit(_db: Connection, cursor: Any, *_: Any) -> None:
         cursor.connection.statement_ends = time.monotonic() + statement_seconds
 
-    _follow_file(engine, path)
+    _reopen_when_replaced(engine, path)
     sa.event.listen(engine, "connect", set_up)
-    sa.event.listen(engine, "before_cursor_execute", begin)
+    sa.event.listen(engine, "before_cursor_execute", start_time_limit)
     return engine
 
 
 class LazyConnection:
-    """At most one connection for several look-ups; none if there are none."""
+    """A connection for several look-ups, opened by the first of them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._opened: Connection | None = None
 
     def __call__(self) -> Connection:
-        """The connection, which is opened when it is first asked for."""
+        """The connection, opened by the first call."""
         if self._opened is None:
             self._opened = self._engine.connect()
         return self._opened
@@ -180,10 +180,11 @@ class LazyConnection:
             self._opened.close()
 
 
-def _never_write(raw: Any, _record: Any) -> None:
-    """Set read-only after connecting: as an option, libpq would mistake the primary for a standby.
+def _set_read_only(raw: Any, _record: Any) -> None:
+    """Make a PostgreSQL connection read-only, after connecting.
 
-    target_session_attrs=read-write in a URL with several hosts looks for a server that can write.
+    With a connection option instead, a URL with several hosts and target_session_attrs=read-write
+    would find no server: libpq would mistake the primary for a standby.
     """
     raw.read_only = True
 
@@ -194,26 +195,26 @@ class _TimedConnection(sqlite3.Connection):
     statement_ends = float("inf")
 
 
-def _follow_file(engine: Engine, path: str) -> None:
+def _reopen_when_replaced(engine: Engine, path: str) -> None:
     """Reopen connections to a file that has been replaced since they were opened."""
 
-    def opened(_raw: Any, record: Any) -> None:
-        record.info["file"] = _identity(path)
+    def remember_file(_raw: Any, record: Any) -> None:
+        record.info["file"] = _file_identity(path)
 
-    def taken(_raw: Any, record: Any, _proxy: Any) -> None:
-        if record.info["file"] != _identity(path):
+    def check_file(_raw: Any, record: Any, _proxy: Any) -> None:
+        if record.info["file"] != _file_identity(path):
             log.warning("%s was replaced; it is opened again", path)
             raise sa.exc.InvalidatePoolError(f"{path} was replaced")
 
-    sa.event.listen(engine, "connect", opened)
-    sa.event.listen(engine, "checkout", taken)
+    sa.event.listen(engine, "connect", remember_file)
+    sa.event.listen(engine, "checkout", check_file)
 
 
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _file_identity(path: str) -> tuple[int, int] | None:
     """Device and inode; None if the file does not exist."""
     try:
         found = os.stat(path)
@@ -222,10 +223,10 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _local(url: URL) -> str:
+def _local_path(url: URL) -> str:
     path = str(Path(url.database or "").absolute())
-    kind = type_of(os.path.dirname(os.path.realpath(path)))
-    if kind in NETWORK:
+    kind = filesystem_type(os.path.dirname(os.path.realpath(path)))
+    if kind in NETWORK_TYPES:
         raise DatabaseError(
             f"{path}: on {kind}, where SQLite's locks and shared memory do not hold between hosts; "
             "use a local disk or PostgreSQL"
@@ -247,10 +248,10 @@ def _set_up_writer(raw: Any, _record: Any) -> None:
         "cache_size=-49152",  # 48 MiB
         "temp_store=MEMORY",
     ):
-        _set(raw, pragma)
+        _set_pragma(raw, pragma)
 
 
-def _set(raw: sqlite3.Connection, pragma: str) -> None:
+def _set_pragma(raw: sqlite3.Connection, pragma: str) -> None:
     try:
         raw.execute(f"PRAGMA {pragma}")
     except UnicodeDecodeError as error:  # SQLite's message quotes the damaged name of a table
@@ -262,8 +263,8 @@ def _begin_immediate(connection: Connection) -> None:
 
 
 @contextmanager
-def only_writer(url: URL) -> Iterator[None]:
-    """Become the only process that writes job records into an SQLite file.
+def writer_lock(url: URL) -> Iterator[None]:
+    """Hold the lock for writing job records into an SQLite file: only one process may write.
 
     PostgreSQL needs no such lock: there each write takes an advisory lock for its cluster. Raises
     WriterBusyError naming the process that has the lock, and DatabaseError.
@@ -271,7 +272,7 @@ def only_writer(url: URL) -> Iterator[None]:
     if url.get_backend_name() != "sqlite":
         yield
         return
-    path = _local(url) + ".writer"
+    path = _local_path(url) + ".writer"
     # Root may run this in another user's directory, so do not follow a link to one of root's files.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

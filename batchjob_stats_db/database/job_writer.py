@@ -11,22 +11,22 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob.local_runs.record import RUN_ID
-from batchjob.schedulers.accounting import Deleted
-from batchjob.schedulers.records import RAW_LIMIT, JobKey, JobRecord, Quarantined
+from batchjob.schedulers.accounting import DeletedRecord
+from batchjob.schedulers.records import RAW_LIMIT, JobKey, JobRecord, QuarantinedRow
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import record_rows, schema
-from batchjob_stats_db.database.quarantine import set_aside, write_or_set_aside
+from batchjob_stats_db.database.quarantine import store_quarantined, write_or_quarantine
 from batchjob_stats_db.database.record_rows import Row, UsagePolicy
-from batchjob_stats_db.database.upsert import parts
+from batchjob_stats_db.database.upsert import chunks
 from batchjob_stats_db.days import days_of
 
-LIVE = tuple(state.value for state in JobState if state.live)
+LIVE_STATES = tuple(state.value for state in JobState if state.is_live)
 
-_END, _UID = map(list(schema.job.c.keys()).index, ("end_time", "uid"))
-_CHUNK = 5000  # records whose rows are in memory at the same time
+_END_INDEX, _UID_INDEX = map(list(schema.job.c.keys()).index, ("end_time", "uid"))
+_CHUNK_RECORDS = 5000  # records whose rows are in memory at the same time
 
 
-class Written(NamedTuple):
+class WriteCounts(NamedTuple):
     """The result of writing a batch."""
 
     new: int = 0
@@ -43,17 +43,17 @@ class JobWriter:
         self._cluster = cluster
         self._policy = policy
         self._now = now
-        self.ended: list[JobRecord] = []
-        """Jobs whose end was not on record before."""
-        self.days: set[int] = set()
+        self.newly_ended: list[JobRecord] = []
+        """Jobs whose end was not known before."""
+        self.changed_days: set[int] = set()
         """Days whose sums have changed."""
 
-    def write(self, records: Sequence[JobRecord]) -> Written:
+    def write(self, records: Sequence[JobRecord]) -> WriteCounts:
         """Write records of different jobs."""
-        written = Written()
-        for begin in range(0, len(records), _CHUNK):
-            part = self._write_some(records[begin : begin + _CHUNK])
-            written = Written._make(map(sum, zip(written, part, strict=True)))
+        written = WriteCounts()
+        for begin in range(0, len(records), _CHUNK_RECORDS):
+            part = self._write_chunk(records[begin : begin + _CHUNK_RECORDS])
+            written = WriteCounts._make(map(sum, zip(written, part, strict=True)))
         return written
 
     def mark_vanished(self, jobids: Sequence[str]) -> None:
@@ -62,25 +62,25 @@ class JobWriter:
         They are measured once more, up to their last sample.
         """
         job = schema.job
-        for part in parts(jobids):
-            gone = (
+        for part in chunks(jobids):
+            vanished = (
                 (job.c.cluster == self._cluster)
                 & job.c.jobid.in_(part)
                 & job.c.end_time.is_(None)
-                & job.c.state.in_(LIVE)
+                & job.c.state.in_(LIVE_STATES)
             )
-            for start in self._db.execute(sa.select(job.c.start_time).where(gone)).scalars():
-                self.days.update(days_of(start, self._now))
+            for start in self._db.execute(sa.select(job.c.start_time).where(vanished)).scalars():
+                self.changed_days.update(days_of(start, self._now))
             due = sa.case((job.c.usage_due_time.is_not(None), self._now))
             state = {
                 "state": JobState.VANISHED.value, "update_time": self._now, "usage_due_time": due
             }  # fmt: skip
-            self._db.execute(sa.update(job).where(gone).values(state))
+            self._db.execute(sa.update(job).where(vanished).values(state))
 
     def mark_runaway(self, jobids: Sequence[str]) -> None:
         """Mark jobs that run according to accounting, but not according to the scheduler."""
         job = schema.job
-        for part in parts(jobids):
+        for part in chunks(jobids):
             self._db.execute(
                 sa.update(job)
                 .where(
@@ -92,66 +92,68 @@ class JobWriter:
                 .values(doubt="runaway", update_time=self._now)
             )
 
-    def delete(self, deleted: Sequence[Deleted]) -> None:
+    def delete(self, deleted: Sequence[DeletedRecord]) -> None:
         """Delete records; the sums of the days they ran are rebuilt."""
         job = schema.job
-        for each in deleted:
-            which = (
+        for deletion in deleted:
+            condition = (
                 (job.c.cluster == self._cluster)
-                & (job.c.jobid == each.jobid)
-                & (job.c.source == each.source)
+                & (job.c.jobid == deletion.jobid)
+                & (job.c.source == deletion.source)
             )
-            if each.uid is not None:
-                which &= job.c.uid == each.uid
-            for row in self._db.execute(sa.select(job.c.start_time, job.c.end_time).where(which)):
-                self.days.update(days_of(row.start_time, row.end_time or self._now))
-            self._db.execute(sa.delete(job).where(which))
+            if deletion.uid is not None:
+                condition &= job.c.uid == deletion.uid
+            for row in self._db.execute(
+                sa.select(job.c.start_time, job.c.end_time).where(condition)
+            ):
+                self.changed_days.update(days_of(row.start_time, row.end_time or self._now))
+            self._db.execute(sa.delete(job).where(condition))
 
-    def _write_some(self, records: Sequence[JobRecord]) -> Written:
-        there = rows_there(self._db, self._cluster, records)
-        records, forged = _of_their_owners(records, there)
-        set_aside(self._db, self._cluster, forged, self._now)
-        ids = {key: row[0] for key, row in there.items()}
+    def _write_chunk(self, records: Sequence[JobRecord]) -> WriteCounts:
+        existing = existing_rows(self._db, self._cluster, records)
+        records, forged = _split_forged(records, existing)
+        store_quarantined(self._db, self._cluster, forged, self._now)
+        ids = {key: row[0] for key, row in existing.items()}
         new: list[JobRecord] = []
         changed: list[JobRecord] = []
         live: list[JobRecord] = []  # unchanged, but a running job may have new steps
         rows: list[Row] = []
         for record in records:
-            old = there.get(record.key)
-            if record.end_time is not None and (old is None or old[_END] is None):
-                self.ended.append(record)
+            old = existing.get(record.key)
+            if record.end_time is not None and (old is None or old[_END_INDEX] is None):
+                self.newly_ended.append(record)
             if old is None:
                 new.append(record)
                 continue
-            row = record_rows.merged(old[1:], record, self._policy, self._now)
+            row = record_rows.merge_row(old[1:], record, self._policy, self._now)
             if row is not None:
                 changed.append(record)
                 rows.append((old[0], *row))
-                self.days.update(record_rows.days(row, self._now))
-                self.days.update(record_rows.days(old[1:], self._now))
+                self.changed_days.update(record_rows.days_run(row, self._now))
+                self.changed_days.update(record_rows.days_run(old[1:], self._now))
             elif record.end_time is None and record.steps:
                 live.append(record)
-        for job_id, record in zip(_new_ids(self._db, len(new)), new, strict=True):
+        for job_id, record in zip(_allocate_ids(self._db, len(new)), new, strict=True):
             ids[record.key] = job_id
-            row = record_rows.new(record, self._policy, self._now)
+            row = record_rows.new_row(record, self._policy, self._now)
             rows.append((job_id, *row))
-            self.days.update(record_rows.days(row, self._now))
+            self.changed_days.update(record_rows.days_run(row, self._now))
         refused = self._insert(schema.job, rows)
         ids = {key: job_id for key, job_id in ids.items() if job_id not in refused}
-        self._forget_nodes([record for record in changed if record.nodes], ids)
-        self._write_parts(_with_ids((*new, *changed), ids), _with_ids(live, ids))
-        aside = len(refused) + len(forged)
-        return Written(len(new), len(changed), len(records) - len(rows), aside)
+        self._delete_nodes([record for record in changed if record.nodes], ids)
+        self._write_nodes_and_steps(_with_ids((*new, *changed), ids), _with_ids(live, ids))
+        quarantined = len(refused) + len(forged)
+        return WriteCounts(len(new), len(changed), len(records) - len(rows), quarantined)
 
     def _insert(self, table: sa.Table, rows: Sequence[Row]) -> set[int]:
-        return write_or_set_aside(self._db, self._cluster, table, rows, self._now)
+        return write_or_quarantine(self._db, self._cluster, table, rows, self._now)
 
-    def _forget_nodes(self, records: Iterable[JobRecord], ids: Mapping[JobKey, int]) -> None:
+    def _delete_nodes(self, records: Iterable[JobRecord], ids: Mapping[JobKey, int]) -> None:
         table = schema.job_node
-        for part in parts([job_id for job_id, _ in _with_ids(records, ids)]):
+        for part in chunks([job_id for job_id, _ in _with_ids(records, ids)]):
             self._db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
 
-    def _write_parts(
+    def _write_nodes_and_steps(
         self,
         written: Sequence[tuple[int, JobRecord]],
         live: Sequence[tuple[int, JobRecord]],
@@ -167,20 +169,20 @@ class JobWriter:
             for job_id, record in (*written, *live)
             for step in record.steps
         ]
-        if known := _steps_there(self._db, {job_id for job_id, _ in live}):
-            steps = [row for row in steps if row not in known]
+        if existing_steps := _existing_step_rows(self._db, {job_id for job_id, _ in live}):
+            steps = [row for row in steps if row not in existing_steps]
         self._insert(schema.job_node, nodes)
         self._insert(schema.job_step, steps)
 
 
-def rows_there(db: Connection, cluster: str, records: Sequence[JobRecord]) -> dict[JobKey, Row]:
-    """The existing rows of the records' job ids, `id` first."""
+def existing_rows(db: Connection, cluster: str, records: Sequence[JobRecord]) -> dict[JobKey, Row]:
+    """The existing rows with the records' job ids, `id` first."""
     job = schema.job
     found: dict[JobKey, Row] = {}
-    for part in parts([record.jobid for record in records]):
+    for part in chunks([record.jobid for record in records]):
         query = sa.select(job).where(job.c.cluster == cluster, job.c.jobid.in_(part))
         for row in db.execute(query).all():
-            found[record_rows.key(row[1:])] = row
+            found[record_rows.job_key(row[1:])] = row
     return found
 
 
@@ -188,20 +190,22 @@ def _with_ids(
     records: Iterable[JobRecord], ids: Mapping[JobKey, int]
 ) -> list[tuple[int, JobRecord]]:
     """The records that have a row, with its id."""
-    found = ((ids.get(record.key), record) for record in records)
-    return [(job_id, record) for job_id, record in found if job_id is not None]
+    ids_and_records = ((ids.get(record.key), record) for record in records)
+    return [(job_id, record) for job_id, record in ids_and_records if job_id is not None]
 
 
-def _of_their_owners(
-    records: Sequence[JobRecord], there: Mapping[JobKey, Row]
-) -> tuple[list[JobRecord], list[Quarantined]]:
-    """The records, except those of a run whose id belongs to another user's row.
+def _split_forged(
+    records: Sequence[JobRecord], existing: Mapping[JobKey, Row]
+) -> tuple[list[JobRecord], list[QuarantinedRow]]:
+    """Separate the records of runs whose id belongs to another user's row from the others.
 
     Anyone who may write to a shared directory of runs can take the id of a run whose file is gone.
     """
-    owners = {key.jobid: row[_UID] for key, row in there.items() if row[_UID] is not None}
+    owners = {
+        key.jobid: row[_UID_INDEX] for key, row in existing.items() if row[_UID_INDEX] is not None
+    }
     kept: list[JobRecord] = []
-    forged: list[Quarantined] = []
+    forged: list[QuarantinedRow] = []
     for record in records:
         if (
             record.uid is None
@@ -211,22 +215,22 @@ def _of_their_owners(
             kept.append(record)
         else:
             reason = f"uid {record.uid} wrote a run of uid {owners[record.jobid]}"
-            forged.append(Quarantined(record.source, reason, repr(record)[:RAW_LIMIT]))
+            forged.append(QuarantinedRow(record.source, reason, repr(record)[:RAW_LIMIT]))
     return kept, forged
 
 
-def _steps_there(db: Connection, job_ids: Collection[int]) -> set[Row]:
+def _existing_step_rows(db: Connection, job_ids: Collection[int]) -> set[Row]:
     """The existing rows of jobs' steps."""
     step = schema.job_step
     return {
         tuple(row)
-        for part in parts(list(job_ids))
+        for part in chunks(list(job_ids))
         for row in db.execute(sa.select(step).where(step.c.job_id.in_(part)))
     }
 
 
-def _new_ids(db: Connection, count: int) -> Sequence[int]:
-    """Ids for new jobs: to allocate them is cheaper than to read them back."""
+def _allocate_ids(db: Connection, count: int) -> Sequence[int]:
+    """Ids for new rows: allocating them is cheaper than reading them back after the insert."""
     if db.dialect.name == "sqlite":  # this transaction is the only writer
         last = db.execute(sa.select(sa.func.max(schema.job.c.id))).scalar() or 0
         return range(last + 1, last + 1 + count)

@@ -1,4 +1,4 @@
-"""Records as rows: what a job record changes of `job`, and all accounts and associations."""
+"""Converts job records to rows of `job`, and writes accounts and associations."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from batchjob.schedulers.records import (
     JobKey,
     JobRecord,
     is_outdated,
-    without_growing,
+    without_growing_values,
 )
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY, days_of
@@ -23,7 +23,7 @@ _STATE = JobRecord._fields.index("state")
 assert JobRecord._fields[-1] == "steps"
 
 _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
-_OURS = 3  # update_time, doubt, usage_due_time: the last columns
+_OWN_COLUMNS = 3  # update_time, doubt, usage_due_time: the last columns
 _START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
 _RUN = _FIELDS.index("run")
 
@@ -38,7 +38,7 @@ class UsagePolicy(NamedTuple):
     refresh_seconds: int = 21600  # interval while the job runs
     horizon_seconds: int = 15 * DAY  # how far back measurements are available; 0: there are none
 
-    def due(self, start: float | None, end: float | None, now: int) -> int | None:
+    def due_time(self, start: float | None, end: float | None, now: int) -> int | None:
         """When to measure a job; None: there is nothing (left) to measure."""
         if start is None or not self.horizon_seconds:
             return None
@@ -48,13 +48,12 @@ class UsagePolicy(NamedTuple):
         return due if due > now - self.horizon_seconds else None
 
 
-def said(record: JobRecord) -> Row:
-    """The row without our own columns; a StrEnum is stored as text.
+def scheduler_columns(record: JobRecord) -> Row:
+    """The columns of a row that come from the scheduler; a StrEnum is stored as text.
 
-    Values that grow by themselves while a job runs are not stored: each poll would write each
-    running job.
+    Values that grow while a job runs are not stored: each poll would write each running job.
     """
-    record = without_growing(record)
+    record = without_growing_values(record)
     return (
         *record[:_STATE],
         record.state.value,
@@ -63,26 +62,26 @@ def said(record: JobRecord) -> Row:
     )
 
 
-def new(record: JobRecord, policy: UsagePolicy, now: int) -> Row:
+def new_row(record: JobRecord, policy: UsagePolicy, now: int) -> Row:
     """The row of a new job."""
-    row = said(record)
-    return (*row, now, _doubt(row), policy.due(record.start_time, record.end_time, now))
+    row = scheduler_columns(record)
+    return (*row, now, _doubt(row), policy.due_time(record.start_time, record.end_time, now))
 
 
-def merged(there: Row, record: JobRecord, policy: UsagePolicy, now: int) -> Row | None:
+def merge_row(existing: Row, record: JobRecord, policy: UsagePolicy, now: int) -> Row | None:
     """The row updated from the record; None if nothing changes."""
-    before, words = there[:-_OURS], said(record)
-    if words == before:
+    before, after = existing[:-_OWN_COLUMNS], scheduler_columns(record)
+    if after == before:
         return None
-    older, newer = (words, before) if is_outdated(record, before[_END]) else (before, words)
+    older, newer = (after, before) if is_outdated(record, before[_END]) else (before, after)
     row = tuple(
-        was if word is None or word == "" else word for was, word in zip(older, newer, strict=True)
+        old if new is None or new == "" else new for old, new in zip(older, newer, strict=True)
     )
     if row == before:
         return None
-    due = there[-1]
+    due = existing[-1]
     if (row[_START], row[_END]) != (before[_START], before[_END]):
-        due = policy.due(row[_START], row[_END], now)
+        due = policy.due_time(row[_START], row[_END], now)
     return (*row, now, _doubt(row), due)
 
 
@@ -92,41 +91,45 @@ def _doubt(row: Row) -> str:
     return "times" if start is not None and end is not None and start > end else ""
 
 
-def key(row: Row) -> JobKey:
+def job_key(row: Row) -> JobKey:
     """The columns that identify the job."""
     return JobKey(row[0], row[1], row[2], row[_RUN])
 
 
-def days(row: Row, now: int) -> range:
-    """The days on which it ran."""
+def days_run(row: Row, now: int) -> range:
+    """The days on which the job ran."""
     return days_of(row[_START], row[_END] if row[_END] is not None else now)
 
 
 ASSOCIATION = schema.association
 
 
-def write_people(db: Connection, cluster: str, people: Associations, now: int) -> None:
-    """Replace a cluster's accounts and associations; members keep their time of arrival."""
-    key = (ASSOCIATION.c.account, ASSOCIATION.c.username, ASSOCIATION.c.role)
-    there = sa.select(*key, ASSOCIATION.c.since_time).where(ASSOCIATION.c.cluster == cluster)
-    since = {tuple(row[:3]): row[3] for row in db.execute(there)}
+def write_associations(db: Connection, cluster: str, associations: Associations, now: int) -> None:
+    """Replace a cluster's accounts and associations; existing ones keep their `since_time`."""
+    key_columns = (ASSOCIATION.c.account, ASSOCIATION.c.username, ASSOCIATION.c.role)
+    existing = sa.select(*key_columns, ASSOCIATION.c.since_time).where(
+        ASSOCIATION.c.cluster == cluster
+    )
+    first_seen = {tuple(row[:3]): row[3] for row in db.execute(existing)}
     rows = {
         (each.account, each.user, each.role.value): int(each.default)
-        for each in people.associations
+        for each in associations.associations
         if each.cluster in ("", cluster)
     }
-    rows |= {("", each.user, each.level): 0 for each in people.administrators}
+    rows |= {("", each.user, each.level): 0 for each in associations.administrators}
     db.execute(sa.delete(ASSOCIATION).where(ASSOCIATION.c.cluster == cluster))
     if rows:
         names = ("cluster", "account", "username", "role", "is_default", "since_time")
-        values = [(cluster, *row, default, since.get(row, now)) for row, default in rows.items()]
+        values = [
+            (cluster, *row, default, first_seen.get(row, now)) for row, default in rows.items()
+        ]
         db.execute(sa.insert(ASSOCIATION), [dict(zip(names, each, strict=True)) for each in values])
     account = schema.account
     db.execute(sa.delete(account).where(account.c.cluster == cluster))
-    tree = {
+    accounts = {
         each.account: {**each._asdict(), "cluster": cluster}
-        for each in people.accounts
+        for each in associations.accounts
         if each.cluster in ("", cluster)
     }
-    if tree:
-        db.execute(sa.insert(account), list(tree.values()))
+    if accounts:
+        db.execute(sa.insert(account), list(accounts.values()))

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
 REVISION = "0001"
-"""The migration that makes these tables; who does not migrate compares this one word."""
+"""The latest migration, which creates these tables."""
 
 metadata = MetaData(
     naming_convention={
@@ -54,7 +54,7 @@ def _key(name: str) -> Column[str]:
     return Column(name, Text, primary_key=True)
 
 
-def _must(name: str, kind: type[sa.types.TypeEngine[Any]]) -> Column[Any]:
+def _required(name: str, kind: type[sa.types.TypeEngine[Any]]) -> Column[Any]:
     return Column(name, kind, nullable=False)
 
 
@@ -81,17 +81,17 @@ class Count(sa.types.TypeDecorator[float]):
     ) -> Callable[[float | None], float | None]:
         """A column's value in Python; `process_result_value` would cost another function call."""
         del dialect, coltype
-        return _whole_if_it_is
+        return _whole_as_int
 
 
-def _whole_if_it_is(value: float | None) -> float | None:
+def _whole_as_int(value: float | None) -> float | None:
     if isinstance(value, (str, bytes)):
-        wrong = sqlite3.DatabaseError(f"malformed: {value!r:.40} where a number must be")
-        raise sa.exc.DatabaseError(None, None, wrong)
+        error = sqlite3.DatabaseError(f"malformed: {value!r:.40} where a number must be")
+        raise sa.exc.DatabaseError(None, None, error)
     return int(value) if value is not None and value % 1 == 0 else value
 
 
-def _counts(names: str) -> list[Column[float]]:
+def _numbers(names: str) -> list[Column[float]]:
     return [Column(name, Count) for name in names.split()]
 
 
@@ -99,15 +99,15 @@ def _floats(names: str) -> list[Column[float]]:
     return [Column(name, Float) for name in names.split()]
 
 
-def _measured(columns: Iterable[UsageColumn]) -> list[Column[Any]]:
-    return [Column(each.name, BigInteger if each.whole else Float) for each in columns]
+def _usage_columns(columns: Iterable[UsageColumn]) -> list[Column[Any]]:
+    return [Column(each.name, BigInteger if each.is_integer else Float) for each in columns]
 
 
 cluster = Table(
     "cluster",
     metadata,
     _key("name"),
-    _must("first_time", BigInteger),
+    _required("first_time", BigInteger),
 )
 
 account = Table(
@@ -124,23 +124,23 @@ job = Table(
     metadata,
     _id(),
     # The record's fields in order, except `nodes` and `steps`, which have tables of their own.
-    _must("cluster", Text),
-    _must("jobid", Text),
-    _must("submit_time", BigInteger),
+    _required("cluster", Text),
+    _required("jobid", Text),
+    _required("submit_time", BigInteger),
     *_texts("state state_word source"),
-    _must("run", BigInteger),
+    _required("run", BigInteger),
     # Not `user` and `group`: unquoted, `user` means the current user in PostgreSQL.
     *_texts("record_id sluid username"),
     *_integers("uid"),
     *_texts("groupname account partition qos name reservation"),
     *_integers("priority"),
-    *_counts("expected_start_time eligible_time start_time end_time elapsed_seconds"),
+    *_numbers("expected_start_time eligible_time start_time end_time elapsed_seconds"),
     *_integers("suspended_seconds time_limit_seconds"),
     *_integers("exit_code exit_signal derived_exit_code derived_exit_signal"),
     *_texts("reason cancelled_by"),
     *_integers("restarts requested_cpus requested_memory_bytes requested_gpus requested_nodes"),
     *_texts("requested_resources"),
-    *_counts("allocated_cpus"),
+    *_numbers("allocated_cpus"),
     *_integers("allocated_memory_bytes allocated_gpus allocated_nodes"),
     *_texts("allocated_resources node_list array_jobid"),
     *_integers("array_index"),
@@ -151,7 +151,7 @@ job = Table(
     *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
     *_integers("peak_memory_bytes energy_joules"),
     # Not from the job record.
-    _must("update_time", BigInteger),  # when this row was last changed
+    _required("update_time", BigInteger),  # when this row was last changed
     # "runaway": the job is running according to accounting, but unknown to the controller; "times":
     # its end is before its start.
     *_texts("doubt"),
@@ -178,23 +178,23 @@ Index(
     postgresql_where=job.c.usage_due_time.is_not(None),
 )
 # Runs longer than a day and longer than a week, for the days they overlap (measure/daily_sums.py).
-for _name, _longer in (("ix_job_over_day", 86400), ("ix_job_over_week", 604800)):
+for _name, _seconds in (("ix_job_over_day", 86400), ("ix_job_over_week", 604800)):
     Index(
         _name,
         job.c.cluster,
         job.c.start_time,
-        sqlite_where=sa.text(f"end_time - start_time > {_longer}"),
-        postgresql_where=sa.text(f"end_time - start_time > {_longer}"),
+        sqlite_where=sa.text(f"end_time - start_time > {_seconds}"),
+        postgresql_where=sa.text(f"end_time - start_time > {_seconds}"),
     )
 
 # Array tasks and components of het jobs; most jobs are neither.
-for _whole in (job.c.array_jobid, job.c.het_jobid):
+for _group_column in (job.c.array_jobid, job.c.het_jobid):
     Index(
-        f"ix_job_{_whole.name}",
+        f"ix_job_{_group_column.name}",
         job.c.cluster,
-        _whole,
-        sqlite_where=_whole != sa.literal_column("''"),
-        postgresql_where=_whole != sa.literal_column("''"),
+        _group_column,
+        sqlite_where=_group_column != sa.literal_column("''"),
+        postgresql_where=_group_column != sa.literal_column("''"),
     )
 
 job_node = Table(
@@ -202,10 +202,10 @@ job_node = Table(
     metadata,
     _job_id(),
     _key("node"),
-    *_counts("cpus"),
+    *_numbers("cpus"),
     *_integers("memory_bytes gpus"),
-    _must("cluster", Text),
-    *_counts("start_time"),  # the job's, so that a node's newest jobs are one index range
+    _required("cluster", Text),
+    *_numbers("start_time"),  # the job's, so that a node's newest jobs are one index range
     Index("ix_job_node_node_time", "cluster", "node", "start_time", "job_id"),
     sqlite_with_rowid=False,
 )
@@ -230,19 +230,19 @@ job_usage = Table(
     "job_usage",
     metadata,
     _job_id(),
-    _must("source", Text),  # prometheus or samples
-    _must("measured_time", BigInteger),
-    _must("until_time", BigInteger),  # end of the measured time; before end_time if the job ran on
-    _must("samples", BigInteger),
-    _must("dropped_series", BigInteger),  # series of another user, or without numeric values
-    _must("nodes", BigInteger),  # nodes with samples
-    _must("coverage", Float),  # 0..1: the part of the job's node time that the totals cover
+    _required("source", Text),  # prometheus or samples
+    _required("measured_time", BigInteger),
+    _required("until_time", BigInteger),  # end of the measured time; may be before end_time
+    _required("samples", BigInteger),
+    _required("dropped_series", BigInteger),  # series of another user, or without numeric values
+    _required("nodes", BigInteger),  # nodes with samples
+    _required("coverage", Float),  # 0..1: the part of the job's node time that the totals cover
     *_texts("doubt"),  # see measure/job_usage.py
-    *_measured(USAGE_COLUMNS),
+    *_usage_columns(USAGE_COLUMNS),
     *_integers("gpus"),
     *_floats("gpu_utilization_ratio"),  # mean over its GPUs and the time they were allocated
     *_integers("gpu_memory_peak_bytes"),  # of the fullest GPU
-    *_measured(ENERGY_COLUMNS),
+    *_usage_columns(ENERGY_COLUMNS),
 )
 
 job_gpu = Table(
@@ -263,7 +263,7 @@ job_emissions = Table(
     metadata,
     _job_id(),
     _key("provider"),
-    _must("grams", Float),
+    _required("grams", Float),
     sqlite_with_rowid=False,
 )
 
@@ -271,8 +271,8 @@ batch_script = Table(
     "batch_script",
     metadata,
     _key("digest"),  # hex SHA-256 of the submitted script, which the tasks of an array share
-    _must("script", Text),  # truncated if it is longer than the site's limit
-    _must("whole_bytes", BigInteger),  # size of the submitted script
+    _required("script", Text),  # truncated if it is longer than the site's limit
+    _required("whole_bytes", BigInteger),  # size of the submitted script
     sqlite_with_rowid=False,
 )
 
@@ -327,25 +327,25 @@ daily_emissions = Table(
     _key("account"),
     _key("username"),
     _key("provider"),  # emissions from different providers must not be added up
-    _must("grams", Float),
+    _required("grams", Float),
     sqlite_with_rowid=False,
 )
 
 
-def _folded(
-    name: str, when: str, keys: tuple[str, ...], sums: tuple[str, ...], *indexed: str
+def _aggregate_table(
+    name: str, period: str, keys: tuple[str, ...], sums: tuple[str, ...], *indexed: str
 ) -> Table:
     """Sums with fewer rows than those by day and user, for queries that need no more detail."""
     return Table(
         name,
         metadata,
         _key("cluster"),
-        Column(when, BigInteger, primary_key=True),
+        Column(period, BigInteger, primary_key=True),
         *map(_key, keys),
-        *(_must(column, Float) for column in sums),
-        *(Index(f"ix_{name}_{short}", "cluster", column, when)
-          for short, column in (("user", "username"), ("account", "account"))
-          if short in indexed),
+        *(_required(column, Float) for column in sums),
+        *(Index(f"ix_{name}_{suffix}", "cluster", column, period)
+          for suffix, column in (("user", "username"), ("account", "account"))
+          if suffix in indexed),
         sqlite_with_rowid=False,
     )  # fmt: skip
 
@@ -369,21 +369,21 @@ class Sums(NamedTuple):
         return (self.by_user, self.monthly_by_user), (self.by_account, self.monthly_by_account)
 
 
-def _sums(what: str, by_user: Table, keys: tuple[str, ...], columns: tuple[str, ...]) -> Sums:
+def _sum_tables(what: str, by_user: Table, keys: tuple[str, ...], columns: tuple[str, ...]) -> Sums:
     account, user = ("account", *keys), ("account", "username", *keys)
     return Sums(
         by_user,
-        _folded(f"daily_account_{what}", "day", account, columns, "account"),
-        _folded(f"daily_cluster_{what}", "day", keys, columns),
-        _folded(f"monthly_user_{what}", "month", user, columns, "user", "account"),
-        _folded(f"monthly_account_{what}", "month", account, columns, "account"),
+        _aggregate_table(f"daily_account_{what}", "day", account, columns, "account"),
+        _aggregate_table(f"daily_cluster_{what}", "day", keys, columns),
+        _aggregate_table(f"monthly_user_{what}", "month", user, columns, "user", "account"),
+        _aggregate_table(f"monthly_account_{what}", "month", account, columns, "account"),
         keys,
         columns,
     )
 
 
-USAGE = _sums("usage", daily_usage, (), DAILY_SUMS)
-EMISSIONS = _sums("emissions", daily_emissions, ("provider",), ("grams",))
+USAGE = _sum_tables("usage", daily_usage, (), DAILY_SUMS)
+EMISSIONS = _sum_tables("emissions", daily_emissions, ("provider",), ("grams",))
 SUMS = (USAGE, EMISSIONS)
 
 WAITS = ("mean", "p50", "p90", "p99", "max")
@@ -394,9 +394,9 @@ daily_wait = Table(
     _key("cluster"),
     Column("day", BigInteger, primary_key=True),  # day on which the jobs started
     _key("partition"),
-    _must("jobs_started", BigInteger),
+    _required("jobs_started", BigInteger),
     # Measured from eligibility; each percentile is the wait of an actual job.
-    *(_must(f"wait_{each}_seconds", Float) for each in WAITS),
+    *(_required(f"wait_{each}_seconds", Float) for each in WAITS),
     sqlite_with_rowid=False,
 )
 
@@ -406,10 +406,10 @@ daily_node_coverage = Table(
     _key("cluster"),
     Column("day", BigInteger, primary_key=True),  # day on which the jobs ended
     _key("node"),
-    _must("jobs_ended", BigInteger),  # jobs that ran for at least two minutes
-    _must("jobs_unmeasured", BigInteger),
-    _must("run_seconds", Float),
-    _must("covered_seconds", Float),
+    _required("jobs_ended", BigInteger),  # jobs that ran for at least two minutes
+    _required("jobs_unmeasured", BigInteger),
+    _required("run_seconds", Float),
+    _required("covered_seconds", Float),
     sqlite_with_rowid=False,
 )
 
@@ -428,8 +428,8 @@ association = Table(
     _key("account"),
     _key("username"),
     _key("role"),  # member, coordinator; with account "": operator, administrator
-    _must("is_default", BigInteger),
-    _must("since_time", BigInteger),  # when it was first seen
+    _required("is_default", BigInteger),
+    _required("since_time", BigInteger),  # when it was first seen
     sqlite_with_rowid=False,
 )
 
@@ -438,11 +438,11 @@ api_token = Table(
     metadata,
     _id(),
     Column("digest", Text, nullable=False, unique=True),  # SHA-256 of the token, hex
-    _must("username", Text),
+    _required("username", Text),
     *_texts("cluster"),  # "": the user of this name on every cluster
-    _must("role", Text),  # user, viewer, admin
-    _must("label", Text),
-    _must("created_time", BigInteger),
+    _required("role", Text),  # user, viewer, admin
+    _required("label", Text),
+    _required("created_time", BigInteger),
     *_integers("expiry_time last_used_time"),
     # The token it was created with, and is revoked with; without one, the person who created it and
     # how they were authenticated.
@@ -455,8 +455,8 @@ login = Table(
     "login",
     metadata,
     _key("username"),
-    _must("groups", Text),  # JSON: the group names from the provider at the last login
-    _must("login_time", BigInteger),
+    _required("groups", Text),  # JSON: the group names from the provider at the last login
+    _required("login_time", BigInteger),
     sqlite_with_rowid=False,
 )
 
@@ -465,10 +465,10 @@ login_session = Table(
     metadata,
     _id(),
     Column("digest", Text, nullable=False, unique=True),  # SHA-256 of the cookie, hex
-    _must("username", Text),
+    _required("username", Text),
     *_texts("subject provider_session"),  # the provider's `sub` and `sid`
-    _must("created_time", BigInteger),
-    _must("expiry_time", BigInteger),
+    _required("created_time", BigInteger),
+    _required("expiry_time", BigInteger),
     Index("ix_login_session_username", "username"),
 )
 
@@ -491,7 +491,7 @@ quarantine = Table(
     _key("cluster"),
     _key("source"),
     _key("digest"),  # of the raw text, so that an overlap read twice adds nothing
-    _must("time", BigInteger),
-    _must("reason", Text),
-    _must("raw", Text),
+    _required("time", BigInteger),
+    _required("reason", Text),
+    _required("raw", Text),
 )

@@ -15,15 +15,15 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.database.upsert import write_rows
 
-_job, _held, _script = schema.job.c, schema.job_script.c, schema.batch_script.c
+_job, _job_script, _script = schema.job.c, schema.job_script.c, schema.batch_script.c
 
 
-def without(
-    db: Connection, cluster: str, source: str, since: int, known: int, limit: int
+def jobs_without_script(
+    db: Connection, cluster: str, source: str, since: int, unchanged_since: int, limit: int
 ) -> list[tuple[int, SubmittedJob]]:
     """Jobs of a source whose script has not been requested yet, newest first.
 
-    They started after `since`, and their rows have not changed since `known`.
+    They started after `since`, and their rows have not changed since `unchanged_since`.
     """
     query = (
         sa.select(
@@ -33,22 +33,22 @@ def without(
         .select_from(schema.job.outerjoin(schema.job_script))
         .where(
             _job.cluster == cluster, _job.start_time >= since, _job.source == source,
-            _job.update_time <= known, _held.job_id.is_(None),
+            _job.update_time <= unchanged_since, _job_script.job_id.is_(None),
         )
         .order_by(_job.start_time.desc(), _job.id.desc())
         .limit(limit)
     )  # fmt: skip
-    return [(number, SubmittedJob(*rest)) for number, *rest in db.execute(query)]
+    return [(job_id, SubmittedJob(*rest)) for job_id, *rest in db.execute(query)]
 
 
-def keep(db: Connection, job_ids: Sequence[int], text: str, most_bytes: int) -> None:
-    """Store the script of these jobs, cut to `most_bytes`; "" records that they have none."""
-    whole = text.replace("\0", "\ufffd").encode("utf-8", "replace")
-    digest = hashlib.sha256(whole).hexdigest() if whole else ""
+def store(db: Connection, job_ids: Sequence[int], text: str, max_bytes: int) -> None:
+    """Store the script of these jobs, cut to `max_bytes`; "" records that they have none."""
+    encoded = text.replace("\0", "\ufffd").encode("utf-8", "replace")
+    digest = hashlib.sha256(encoded).hexdigest() if encoded else ""
     if digest:
-        kept = whole[:most_bytes].decode("utf-8", "ignore")
-        write_rows(db, schema.batch_script, [(digest, kept, len(whole))])
-    write_rows(db, schema.job_script, [(number, digest) for number in job_ids])
+        kept = encoded[:max_bytes].decode("utf-8", "ignore")
+        write_rows(db, schema.batch_script, [(digest, kept, len(encoded))])
+    write_rows(db, schema.job_script, [(job_id, digest) for job_id in job_ids])
 
 
 def of_jobs(db: Connection, access: Access, job_ids: Sequence[int]) -> list[RowMapping]:
@@ -57,30 +57,32 @@ def of_jobs(db: Connection, access: Access, job_ids: Sequence[int]) -> list[RowM
     The caller decides whose `access` applies: it is not the one by which jobs are seen.
     """
     query = (
-        sa.select(_held.job_id, _job.username, _script.script, _script.whole_bytes)
+        sa.select(_job_script.job_id, _job.username, _script.script, _script.whole_bytes)
         .select_from(
             schema.job_script.join(schema.job).join(
-                schema.batch_script, _held.digest == _script.digest
+                schema.batch_script, _job_script.digest == _script.digest
             )
         )
-        .where(_held.job_id.in_(job_ids), visible(access))
-        .order_by(_held.job_id.desc())
+        .where(_job_script.job_id.in_(job_ids), visible(access))
+        .order_by(_job_script.job_id.desc())
     )
     return list(db.execute(query).mappings())
 
 
-def drop(db: Connection, which: sa.Select[tuple[int]]) -> int:
-    """Delete the scripts of the selected jobs; returns of how many jobs.
+def delete(db: Connection, which: sa.Select[tuple[int]]) -> int:
+    """Delete the scripts of the selected jobs; returns the number of jobs.
 
     They count as requested, so that they are not requested again.
     """
-    forgotten = sa.update(schema.job_script).where(_held.job_id.in_(which), _held.digest != "")
+    forgotten = sa.update(schema.job_script).where(
+        _job_script.job_id.in_(which), _job_script.digest != ""
+    )
     count = db.execute(forgotten.values(digest="")).rowcount
-    drop_unused(db)
+    delete_unused(db)
     return count
 
 
-def drop_unused(db: Connection) -> None:
+def delete_unused(db: Connection) -> None:
     """Delete scripts without jobs."""
-    used = sa.select(_held.job_id).where(_held.digest == _script.digest)
+    used = sa.select(_job_script.job_id).where(_job_script.digest == _script.digest)
     db.execute(sa.delete(schema.batch_script).where(~used.exists()))

@@ -73,8 +73,8 @@ def groups_of(db: Connection, username: str, since: int) -> frozenset[str]:
     query = sa.select(_login.c.groups).where(
         _login.c.username == username, _login.c.login_time > since
     )
-    found = db.execute(query).scalar()
-    return frozenset(json.loads(found)) if found else frozenset()
+    stored = db.execute(query).scalar()
+    return frozenset(json.loads(stored)) if stored else frozenset()
 
 
 def end_all(db: Connection, username: str) -> int:
@@ -88,8 +88,8 @@ def end_at_provider(db: Connection, provider: ProviderSession) -> int:
         (_session.c.subject, provider.subject),
         (_session.c.provider_session, provider.session),
     )
-    which = [column == value for column, value in pairs if value]
-    return db.execute(sa.delete(_session).where(*which)).rowcount if which else 0
+    conditions = [column == value for column, value in pairs if value]
+    return db.execute(sa.delete(_session).where(*conditions)).rowcount if conditions else 0
 
 
 def _digest(text: str) -> str:

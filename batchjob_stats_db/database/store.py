@@ -1,4 +1,4 @@
-"""Writes what sources return, each job once, wherever the process may be killed.
+"""Writes what sources return, each job once, even if the process is killed at any moment.
 
 One batch is one transaction: rows, days to roll up, quarantine and the watermark.
 """
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from batchjob.schedulers.accounting import Batch, Unfinished
+from batchjob.schedulers.accounting import Batch, UnfinishedJob
 from batchjob.schedulers.records import Associations, JobKey, JobRecord
 from batchjob_stats_db.database import record_rows, schema
-from batchjob_stats_db.database.job_writer import LIVE, JobWriter, Written, rows_there
-from batchjob_stats_db.database.quarantine import set_aside
-from batchjob_stats_db.database.record_rows import UsagePolicy, write_people
+from batchjob_stats_db.database.job_writer import LIVE_STATES, JobWriter, WriteCounts, existing_rows
+from batchjob_stats_db.database.quarantine import store_quarantined
+from batchjob_stats_db.database.record_rows import UsagePolicy, write_associations
 from batchjob_stats_db.database.upsert import write_rows
 
 
@@ -56,10 +56,10 @@ class Store:
 
     def first_time(self) -> int | None:
         """When the cluster was first read; None: never."""
-        known = schema.cluster
+        clusters = schema.cluster
         with self.engine.connect() as db:
             return db.execute(
-                sa.select(known.c.first_time).where(known.c.name == self.cluster)
+                sa.select(clusters.c.first_time).where(clusters.c.name == self.cluster)
             ).scalar()
 
     def forget_watermark(self, source: str) -> None:
@@ -70,27 +70,31 @@ class Store:
                 sa.delete(state).where(state.c.cluster == self.cluster, state.c.source == source)
             )
 
-    def differing(self, records: Sequence[JobRecord]) -> set[JobKey]:
+    def changed_keys(self, records: Sequence[JobRecord]) -> set[JobKey]:
         """Keys of the records that have no row, or differ from it."""
         with self.engine.connect() as db:
-            there = rows_there(db, self.cluster, records)
+            existing = existing_rows(db, self.cluster, records)
         return {
             record.key
             for record in records
-            if (old := there.get(record.key)) is None
-            or record_rows.merged(old[1:], record, self._policy, 0) is not None
+            if (old := existing.get(record.key)) is None
+            or record_rows.merge_row(old[1:], record, self._policy, 0) is not None
         }
 
-    def unfinished(self) -> dict[str, Unfinished]:
+    def unfinished(self) -> dict[str, UnfinishedJob]:
         """Jobs that wait, run or are suspended, by job id; of several runs, the last."""
         job = schema.job
         query = (
             sa.select(job.c.jobid, job.c.submit_time, job.c.run, job.c.start_time)
-            .where(job.c.cluster == self.cluster, job.c.end_time.is_(None), job.c.state.in_(LIVE))
+            .where(
+                job.c.cluster == self.cluster,
+                job.c.end_time.is_(None),
+                job.c.state.in_(LIVE_STATES),
+            )
             .order_by(job.c.submit_time, job.c.run)
         )
         with self.engine.connect() as db:
-            return {row.jobid: Unfinished(*row[1:]) for row in db.execute(query).all()}
+            return {row.jobid: UnfinishedJob(*row[1:]) for row in db.execute(query).all()}
 
     def write(
         self,
@@ -98,48 +102,52 @@ class Store:
         source: str,
         seconds: float = 0.0,
         ended: list[JobRecord] | None = None,
-    ) -> Written:
+    ) -> WriteCounts:
         """Write a batch and its watermark, or nothing of it.
 
-        `ended` is called with the jobs whose end was not known before.
+        The jobs whose end was not known before are appended to `ended`.
         """
         now = int(self.clock())
         with self.transaction() as db:
-            self._know_cluster(db, now)
+            self._register_cluster(db, now)
             jobs = JobWriter(db, self.cluster, self._policy, now)
             written = jobs.write(batch.jobs)
-            set_aside(db, self.cluster, batch.quarantined, now)
+            store_quarantined(db, self.cluster, batch.quarantined, now)
             jobs.mark_vanished(batch.vanished)
             jobs.mark_runaway(batch.runaway)
             jobs.delete(batch.deleted)
-            write_rows(db, schema.rollup_due, [(self.cluster, day) for day in sorted(jobs.days)])
-            self._succeeded(db, source, batch.watermark, len(batch.jobs), seconds, now)
+            write_rows(
+                db, schema.rollup_due, [(self.cluster, day) for day in sorted(jobs.changed_days)]
+            )
+            self._record_success(db, source, batch.watermark, len(batch.jobs), seconds, now)
         if ended is not None:
-            ended += jobs.ended
+            ended += jobs.newly_ended
         return written._replace(quarantined=written.quarantined + len(batch.quarantined))
 
-    def write_people(self, people: Associations, source: str, seconds: float = 0.0) -> None:
+    def write_associations(
+        self, associations: Associations, source: str, seconds: float = 0.0
+    ) -> None:
         """Write accounts and members, replacing the previous ones."""
         now = int(self.clock())
         with self.transaction() as db:
-            self._know_cluster(db, now)
-            write_people(db, self.cluster, people, now)
-            set_aside(db, self.cluster, people.quarantined, now)
-            self._succeeded(db, source, "", len(people.associations), seconds, now)
+            self._register_cluster(db, now)
+            write_associations(db, self.cluster, associations, now)
+            store_quarantined(db, self.cluster, associations.quarantined, now)
+            self._record_success(db, source, "", len(associations.associations), seconds, now)
 
-    def failed(self, source: str, error: str) -> None:
+    def record_failure(self, source: str, error: str) -> None:
         """Store the last error of a source, and keep its watermark."""
         columns = ["cluster", "source", "error_time", "error"]
         row = (self.cluster, source, int(self.clock()), error)
         with self.transaction() as db:
             write_rows(db, schema.poll_state, [row], columns)
 
-    def _know_cluster(self, db: Connection, now: int) -> None:
-        known = sa.select(schema.cluster.c.name).where(schema.cluster.c.name == self.cluster)
-        if db.execute(known).first() is None:
+    def _register_cluster(self, db: Connection, now: int) -> None:
+        registered = sa.select(schema.cluster.c.name).where(schema.cluster.c.name == self.cluster)
+        if db.execute(registered).first() is None:
             db.execute(sa.insert(schema.cluster).values(name=self.cluster, first_time=now))
 
-    def _succeeded(
+    def _record_success(
         self, db: Connection, source: str, watermark: str, rows: int, seconds: float, now: int
     ) -> None:
         columns = ["cluster", "source", "watermark", "success_time", "rows", "seconds"]

@@ -18,8 +18,12 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 
 TABLE = schema.api_token
-MOST = 1000  # tokens per user: at twenty requests a second, one user could otherwise fill the disk
-_USED_EVERY = 3600  # precision of the last use in seconds: a write per request would be too many
+MAX_PER_USER = (
+    1000  # tokens per user: at twenty requests a second, one user could otherwise fill the disk
+)
+_USE_PRECISION_SECONDS = (
+    3600  # precision of the last use in seconds: a write per request would be too many
+)
 
 
 class TokenRole(StrEnum):
@@ -90,73 +94,75 @@ def create(
     return text
 
 
-def room(db: Connection, username: str, now: int) -> int:
+def remaining(db: Connection, username: str, now: int) -> int:
     """How many more tokens a user may have; expired ones are deleted."""
-    whose = TABLE.c.username == username
-    db.execute(sa.delete(TABLE).where(whose, TABLE.c.expiry_time <= now))
-    count = db.execute(sa.select(sa.func.count()).select_from(TABLE).where(whose)).scalar_one()
-    return max(0, MOST - count)
+    owned = TABLE.c.username == username
+    db.execute(sa.delete(TABLE).where(owned, TABLE.c.expiry_time <= now))
+    count = db.execute(sa.select(sa.func.count()).select_from(TABLE).where(owned)).scalar_one()
+    return max(0, MAX_PER_USER - count)
 
 
 def find(db: Connection, text: str, now: int) -> Token | None:
     """The user of a token; None if it is unknown, revoked or expired."""
-    row = db.execute(_OF_DIGEST, {"digest": _digest(text)}).first()
+    row = db.execute(_BY_DIGEST, {"digest": _digest(text)}).first()
     if row is None or (row.expiry_time is not None and row.expiry_time <= now):
         return None
     return _token(row)
 
 
-def line(db: Connection, token: Token) -> list[Token]:
-    """The token, the one with which it was made, and so on; [] if it was revoked meanwhile."""
+def with_ancestors(db: Connection, token: Token) -> list[Token]:
+    """The token, the one it was created with, and so on; [] if it was revoked meanwhile."""
     if token.parent_id is None:
         return [token]
-    found = {each.id: each for each in map(_token, db.execute(_LINE, {"id": token.id}))}
-    made_with = [token]
-    while (parent := made_with[-1].parent_id) is not None:
+    found = {each.id: each for each in map(_token, db.execute(_ANCESTORS, {"id": token.id}))}
+    chain = [token]
+    while (parent := chain[-1].parent_id) is not None:
         if parent not in found:  # revoked since `token` was looked up, and `token` with it
             return []
-        made_with.append(found[parent])
-    return made_with
+        chain.append(found[parent])
+    return chain
 
 
-def used(db: Connection, token: Token, now: int) -> None:
+def record_use(db: Connection, token: Token, now: int) -> None:
     """Record the use of a token."""
     db.execute(sa.update(TABLE).where(TABLE.c.id == token.id).values(last_used_time=now))
 
 
-def worth_noting(token: Token, now: int) -> bool:
+def should_record_use(token: Token, now: int) -> bool:
     """Whether its recorded last use is an hour old: not every request should cause a write."""
-    return token.last_used_time is None or token.last_used_time <= now - _USED_EVERY
+    return token.last_used_time is None or token.last_used_time <= now - _USE_PRECISION_SECONDS
 
 
-def listed(
+def list_tokens(
     db: Connection, username: str | None = None, clusters: Sequence[str] = ()
 ) -> list[Token]:
     """Tokens of all users or of one, on all clusters or limited to some of them.
 
     Clusters may have namesakes: users of one cluster must not see tokens for all clusters.
     """
-    query = _COLUMNS.where(*_whose(username, clusters)).order_by(TABLE.c.id)
+    query = _COLUMNS.where(*_owner_conditions(username, clusters)).order_by(TABLE.c.id)
     return [_token(row) for row in db.execute(query)]
 
 
 def revoke(
     db: Connection, token_id: int, username: str | None = None, clusters: Sequence[str] = ()
 ) -> list[Token]:
-    """Delete a token that `listed` finds, and all made with it; returns what was deleted.
+    """Delete a token that `list_tokens` finds, and all made with it; returns what was deleted.
 
     The database itself deletes tokens together with the one with which they were made.
     """
-    which = _COLUMNS.where(TABLE.c.id == token_id, *_whose(username, clusters))
+    which = _COLUMNS.where(TABLE.c.id == token_id, *_owner_conditions(username, clusters))
     row = db.execute(which).first()
     if row is None:
         return []
-    made_with_it = [_token(each) for each in db.execute(_MADE_WITH, {"id": token_id})]
+    descendants = [_token(each) for each in db.execute(_DESCENDANTS, {"id": token_id})]
     db.execute(sa.delete(TABLE).where(TABLE.c.id == token_id))
-    return [_token(row), *made_with_it]
+    return [_token(row), *descendants]
 
 
-def _whose(username: str | None, clusters: Sequence[str]) -> Iterator[ColumnElement[bool]]:
+def _owner_conditions(
+    username: str | None, clusters: Sequence[str]
+) -> Iterator[ColumnElement[bool]]:
     if username is not None:
         yield TABLE.c.username == username
     if clusters:
@@ -164,21 +170,21 @@ def _whose(username: str | None, clusters: Sequence[str]) -> Iterator[ColumnElem
 
 
 _COLUMNS = sa.select(*(TABLE.c[name] for name in Token._fields))
-_OF_DIGEST = _COLUMNS.where(TABLE.c.digest == sa.bindparam("digest"))
+_BY_DIGEST = _COLUMNS.where(TABLE.c.digest == sa.bindparam("digest"))
 
 
 def _related(*, ancestors: bool) -> sa.Select[Any]:
     """All tokens with which one was made, or all that were made with it, transitively."""
     first = sa.select(TABLE.c.id, TABLE.c.parent_id).where(TABLE.c.id == sa.bindparam("id"))
     found = first.cte("related", recursive=True)
-    near = TABLE.c.id == found.c.parent_id if ancestors else TABLE.c.parent_id == found.c.id
-    found = found.union_all(sa.select(TABLE.c.id, TABLE.c.parent_id).join(found, near))
+    link = TABLE.c.id == found.c.parent_id if ancestors else TABLE.c.parent_id == found.c.id
+    found = found.union_all(sa.select(TABLE.c.id, TABLE.c.parent_id).join(found, link))
     related = TABLE.c.id.in_(sa.select(found.c.id))
     return _COLUMNS.where(related, TABLE.c.id != sa.bindparam("id")).order_by(TABLE.c.id)
 
 
-_LINE = _related(ancestors=True)
-_MADE_WITH = _related(ancestors=False)
+_ANCESTORS = _related(ancestors=True)
+_DESCENDANTS = _related(ancestors=False)
 
 
 def _token(row: Any) -> Token:

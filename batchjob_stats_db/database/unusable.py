@@ -1,4 +1,4 @@
-"""Error messages for a database that cannot be used: which file, what is wrong, and what helps."""
+"""Error messages for a database that cannot be used: which file, what is wrong, what to do."""
 
 import errno
 import glob
@@ -10,30 +10,32 @@ from sqlalchemy.engine import URL, Connection
 
 from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
 
-_DAMAGED = ("not a database", "malformed", "disk image")
-_FEW = 3
+_DAMAGE_MESSAGES = ("not a database", "malformed", "disk image")
+_TABLES_NAMED = 3
 
 
-def unusable(url: URL, error: sa.exc.DBAPIError) -> DatabaseError:
+def unusable_error(url: URL, error: sa.exc.DBAPIError) -> DatabaseError:
     """The message for a database's error, in one line."""
-    words = " ".join(str(error.orig).split()) or type(error.orig).__name__
-    where = named(url)
-    if any(each in words for each in _DAMAGED):
-        return DatabaseError(f"{where}: {words}; {_help(url)}")
+    message = " ".join(str(error.orig).split()) or type(error.orig).__name__
+    database = database_name(url)
+    if any(each in message for each in _DAMAGE_MESSAGES):
+        return DatabaseError(f"{database}: {message}; {_recovery_hint(url)}")
     if isinstance(error, sa.exc.OperationalError):
-        return DatabaseUnavailableError(f"{where}: cannot be used: {_refusal(url) or words}")
-    return DatabaseError(f"{where}: {words}")
+        return DatabaseUnavailableError(
+            f"{database}: cannot be used: {_open_failure_reason(url) or message}"
+        )
+    return DatabaseError(f"{database}: {message}")
 
 
-def named(url: URL) -> str:
+def database_name(url: URL) -> str:
     """The file of an SQLite database, or the address without a password."""
     if url.get_backend_name() == "sqlite":
         return url.database or "the database"
     return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
 
 
-def _refusal(url: URL) -> str:
-    """Why SQLite could not open its file, which it does not say itself; "" if unknown.
+def _open_failure_reason(url: URL) -> str:
+    """Why SQLite could not open its file, which its message does not say; "" if unknown.
 
     The file is not opened: closing it would release the locks of this process's connections.
     """
@@ -45,22 +47,22 @@ def _refusal(url: URL) -> str:
     return "" if os.access(path, os.R_OK) else os.strerror(errno.EACCES)
 
 
-def _help(url: URL) -> str:
+def _recovery_hint(url: URL) -> str:
     path = url.database or ""
-    copies = map(Path, glob.glob(f"{glob.escape(path)}.before-*"))
-    newest = max(copies, key=lambda copy: copy.stat().st_mtime, default="FILE")
+    backups = map(Path, glob.glob(f"{glob.escape(path)}.before-*"))
+    newest = max(backups, key=lambda copy: copy.stat().st_mtime, default="FILE")
     program = f"batchjob_stats_db --db.url=sqlite:///{path}"
     return f"run `{program} check`; restore a backup with `{program} restore {newest}`"
 
 
-def refuse_foreign(db: Connection, url: URL) -> None:
+def reject_foreign_tables(db: Connection, url: URL) -> None:
     """Raise DatabaseError for an SQLite file with tables of another program."""
     if url.get_backend_name() != "sqlite":
         return  # a PostgreSQL database may be shared with other programs
     tables = sorted(sa.inspect(db).get_table_names())
     if tables:
-        some = ", ".join(tables[:_FEW]) + (", ..." if len(tables) > _FEW else "")
+        some = ", ".join(tables[:_TABLES_NAMED]) + (", ..." if len(tables) > _TABLES_NAMED else "")
         raise DatabaseError(
-            f"{named(url)}: belongs to another program (tables {some}); expected a database of "
-            "batchjob, or a file that does not exist yet"
+            f"{database_name(url)}: belongs to another program (tables {some}); expected a "
+            "database of batchjob, or a file that does not exist yet"
         )

@@ -10,32 +10,32 @@ from typing import NamedTuple
 from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.measure.job_usage import (
     METRICS,
-    PRESENT,
-    Found,
+    PRESENCE_METRIC,
+    JobSeries,
     JobToMeasure,
     MeasuredUsage,
-    nodes_of,
-    usage_of,
+    compute_usage,
+    samples_by_node,
 )
-from batchjob_stats_db.timeseries.base import QuestionFailed, TimeSeriesError, TimeSeriesStore
+from batchjob_stats_db.timeseries.base import QueryFailed, TimeSeriesError, TimeSeriesStore
 
-_NODES_AT_ONCE = 4000  # about 40 series per node, of half a kilobyte
-_MOST_FAILED = 10  # failures without a measured job: then the store itself fails
+_NODES_PER_QUERY = 4000  # about 40 series per node, of half a kilobyte
+_MAX_FAILURES = 10  # failures without a measured job: then the store itself fails
 
 
-class Outcome(NamedTuple):
+class MeasurementOutcome(NamedTuple):
     """The result of measuring some jobs."""
 
     usages: Mapping[JobToMeasure, MeasuredUsage]
     failed: Mapping[JobToMeasure, Exception]
 
 
-def measure_apart(
-    history: TimeSeriesStore,
+def measure_isolated(
+    time_series: TimeSeriesStore,
     jobs: Sequence[JobToMeasure],
     interval: float,
-    alive: Callable[[], None] = lambda: None,
-) -> Outcome:
+    on_progress: Callable[[], None] = lambda: None,
+) -> MeasurementOutcome:
     """Measure jobs so that one that cannot be measured does not affect the others.
 
     If a query fails, its jobs are queried in halves. `alive` is called between queries, which may
@@ -43,17 +43,17 @@ def measure_apart(
     """
     usages: dict[JobToMeasure, MeasuredUsage] = {}
     failed: dict[JobToMeasure, Exception] = {}
-    left = [[job] for job in jobs if job.failed_before]
-    left += [together] if (together := [job for job in jobs if not job.failed_before]) else []
-    while left:
-        part = left.pop()
-        alive()
+    pending = [[job] for job in jobs if job.failed_before]
+    pending += [others] if (others := [job for job in jobs if not job.failed_before]) else []
+    while pending:
+        part = pending.pop()
+        on_progress()
         try:
-            usages.update(zip(part, measure(history, part, interval), strict=True))
-        except QuestionFailed as error:
+            usages.update(zip(part, measure(time_series, part, interval), strict=True))
+        except QueryFailed as error:
             if len(part) == 1:
                 failed[part[0]] = error
-                if len(failed) > _MOST_FAILED and not usages:
+                if len(failed) > _MAX_FAILURES and not usages:
                     raise
         except TimeSeriesError:
             raise
@@ -63,62 +63,64 @@ def measure_apart(
         else:
             continue
         if len(part) > 1:
-            left += [part[len(part) // 2 :], part[: len(part) // 2]]
-    return Outcome(usages, failed)
+            pending += [part[len(part) // 2 :], part[: len(part) // 2]]
+    return MeasurementOutcome(usages, failed)
 
 
 def measure(
-    history: TimeSeriesStore,
+    time_series: TimeSeriesStore,
     jobs: Sequence[JobToMeasure],
     interval: float,
 ) -> list[MeasuredUsage]:
     """Measure jobs, in order and in as few queries as possible; raises TimeSeriesError."""
     usages: dict[int, MeasuredUsage] = {}
-    for group in _groups(jobs):
+    for group in _group_jobs(jobs):
         spans = [job.span for job in group]
-        found: dict[str, Found] = defaultdict(lambda: defaultdict(list))
-        for statistic, samples in history.measure(METRICS, spans).items():
+        series: dict[str, JobSeries] = defaultdict(lambda: defaultdict(list))
+        for statistic, samples in time_series.measure(METRICS, spans).items():
             for sample in samples:
-                found[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
-        _add_last_samples(history, group, found)
-        usages |= {job.id: usage_of(job, found[job.jobid], interval) for job in group}
+                series[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
+        _add_last_samples(time_series, group, series)
+        usages |= {job.id: compute_usage(job, series[job.jobid], interval) for job in group}
     return [usages[job.id] for job in jobs]
 
 
 def _add_last_samples(
-    history: TimeSeriesStore, group: Sequence[JobToMeasure], found: Mapping[str, Found]
+    time_series: TimeSeriesStore, group: Sequence[JobToMeasure], series: Mapping[str, JobSeries]
 ) -> None:
     """Add the last samples of nodes that stopped long ago without reporting the job's end."""
     silent = [
         job.span
         for job in group
-        if any(node.latest is None and node.end is None for node in nodes_of(found[job.jobid]))
+        if any(
+            node.latest is None and node.end is None for node in samples_by_node(series[job.jobid])
+        )
     ]
     if silent:
-        for sample in history.last_sampled([PRESENT], silent):
-            found[sample.labels.get("jobid", "")][Statistic.LATEST, PRESENT].append(sample)
+        for sample in time_series.last_sample_times([PRESENCE_METRIC], silent):
+            series[sample.labels.get("jobid", "")][Statistic.LATEST, PRESENCE_METRIC].append(sample)
 
 
-def _groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
+def _group_jobs(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
     """Groups of jobs, none with two runs of one id, since an answer identifies jobs by id."""
     runs: dict[str, int] = defaultdict(int)  # runs seen so far of each jobid
-    together: dict[int, list[JobToMeasure]] = defaultdict(list)
+    groups: dict[int, list[JobToMeasure]] = defaultdict(list)
     for job in jobs:
-        if job.span.alone:
+        if job.span.near_other_run:
             yield [job]
             continue
-        together[runs[job.jobid]].append(job)
+        groups[runs[job.jobid]].append(job)
         runs[job.jobid] += 1
-    for group in together.values():
-        yield from _small_groups(group)
+    for group in groups.values():
+        yield from _limit_nodes(group)
 
 
-def _small_groups(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
+def _limit_nodes(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
     """Groups with a limited number of nodes, since the answer for a group is held in memory."""
     group: list[JobToMeasure] = []
     nodes = 0
     for job in jobs:
-        if group and nodes + job.span.nodes > _NODES_AT_ONCE:
+        if group and nodes + job.span.nodes > _NODES_PER_QUERY:
             yield group
             group, nodes = [], 0
         group.append(job)

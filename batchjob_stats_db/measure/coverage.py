@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-_COMPLETE = 0.95  # part of the time that samples must cover; with fewer there are gaps
+_COMPLETE_RATIO = 0.95  # part of the time that samples must cover; with fewer there are gaps
 _SPARE_SAMPLES = 3  # samples of a node that may be missing at the edges of its time
 
 
@@ -36,40 +36,42 @@ class MeasuredTime(NamedTuple):
         return max(1, (self.until if self.end is None else self.end) - self.start)
 
 
-def known_until(nodes: Collection[NodeSamples], until: int) -> int:
-    """The time up to which a running job is known: its last sample, at most `until`.
+def measured_until(nodes: Collection[NodeSamples], until: int) -> int:
+    """The time up to which a running job was measured: its last sample, at most `until`.
 
-    A node whose exporter saw the job's end has nothing to add; if all of them did, the job is over,
-    whatever its scheduler says by then.
+    Nodes whose exporter saw the job's end are ignored. If all of them did, the job has ended, even
+    if its scheduler still lists it as running.
     """
-    going_on = [node.latest for node in nodes if node.end is None]
-    seen = going_on or [node.end for node in nodes]
-    known = [at for at in seen if at is not None]
-    return min(math.ceil(max(known)), until) if known and len(known) == len(seen) else until
+    latest_of_active = [node.latest for node in nodes if node.end is None]
+    last_times = latest_of_active or [node.end for node in nodes]
+    known = [at for at in last_times if at is not None]
+    return min(math.ceil(max(known)), until) if known and len(known) == len(last_times) else until
 
 
 def coverage(
     nodes: Collection[NodeSamples], allocated: int | None, time: MeasuredTime, interval: float
 ) -> float:
     """The part, 0 to 1, of the job's node time that totals of counters cover."""
-    covered = math.fsum(_covered(node, time, interval) for node in nodes)
+    covered = math.fsum(_covered_seconds(node, time, interval) for node in nodes)
     return covered / time.seconds / max(allocated or 1, len(nodes))
 
 
-def gaps(nodes: Collection[NodeSamples], time: MeasuredTime, interval: float) -> bool:
+def has_gaps(nodes: Collection[NodeSamples], time: MeasuredTime, interval: float) -> bool:
     """Whether averages and sampled peaks miss more than 5 % of the time."""
-    covered = math.fsum(_covered(node, time, interval) for node in nodes)
+    covered = math.fsum(_covered_seconds(node, time, interval) for node in nodes)
     samples = sum(node.gauge_samples + _SPARE_SAMPLES for node in nodes)
-    return samples * interval < _COMPLETE * covered
+    return samples * interval < _COMPLETE_RATIO * covered
 
 
-def gpu_gaps(samples: Collection[int], covered: float, time: MeasuredTime, interval: float) -> bool:
-    """The same of any GPU, by its samples; `covered` is the part that its job is covered for."""
+def has_gpu_gaps(
+    samples: Collection[int], covered: float, time: MeasuredTime, interval: float
+) -> bool:
+    """The same for any GPU, by its samples; `covered` is the coverage (0..1) of its job."""
     fewest = min(samples, default=math.inf) + _SPARE_SAMPLES
-    return fewest * interval < _COMPLETE * covered * time.seconds
+    return fewest * interval < _COMPLETE_RATIO * covered * time.seconds
 
 
-def _covered(node: NodeSamples, time: MeasuredTime, interval: float) -> float:
+def _covered_seconds(node: NodeSamples, time: MeasuredTime, interval: float) -> float:
     """Covered seconds of a node's time."""
     whole = float(time.seconds)
     sampled = node.samples * interval

@@ -14,54 +14,66 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.efficiency import ELAPSED, WHOLE, suspended, wait
+from batchjob_stats_db.queries.efficiency import (
+    COMPLETE_COVERAGE,
+    OBSERVED_SECONDS,
+    suspended_seconds,
+    wait_seconds,
+)
 
 # No B-tree index answers "runs that overlap a day", which is two open ranges. But a run of up to a
 # day started on that day or the day before; two partial indexes find the longer ones, which are
 # few.
 _WEEK = 7 * DAY
 
-_FAILED = tuple(
+_FAILED_STATES = tuple(
     state.value
     for state in JobState
     if state.name in ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE")
 )
 
 # States in which a run has no end time; listed so that the index of unfinished jobs is used.
-ENDLESS = tuple(state.value for state in JobState if state.live or state is JobState.VANISHED)
+STATES_WITHOUT_END = tuple(
+    state.value for state in JobState if state.is_live or state is JobState.VANISHED
+)
 
 Number = ColumnElement[Any]
 
 
 def add_runs(db: Connection, cluster: str, day: int, now: int) -> None:
     """Add up the runs of a day by account and user."""
-    parts = _parts(cluster, day, now)
+    parts = _runs_within_day(cluster, day, now)
     names = ["cluster", "day", "account", "username", *schema.DAILY_SUMS]
-    db.execute(sa.insert(schema.daily_usage).from_select(names, _sums(parts, cluster, day)))
+    db.execute(sa.insert(schema.daily_usage).from_select(names, _usage_sums(parts, cluster, day)))
     if db.execute(sa.select(schema.job_emissions.c.job_id).limit(1)).first() is None:
         return  # no provider of emission factors is configured
     names = ["cluster", "day", "account", "username", "provider", "grams"]
-    db.execute(sa.insert(schema.daily_emissions).from_select(names, _grams(parts, cluster, day)))
+    db.execute(
+        sa.insert(schema.daily_emissions).from_select(names, _emission_sums(parts, cluster, day))
+    )
 
 
-def _parts(cluster: str, day: int, now: int) -> sa.CTE:
-    """The runs that touch a day, each with its seconds, and the share of it, within the day."""
+def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
+    """The runs that touch a day, each with its seconds and its share within the day."""
     job = schema.job
     until = min(day + DAY, max(now, day))
     vanished = job.c.state == JobState.VANISHED.value
-    seen = sa.func.coalesce(_last_sample(job), job.c.update_time)
+    seen = sa.func.coalesce(_last_sample_time(job), job.c.update_time)
     end = sa.case(
-        (job.c.end_time.is_not(None), _larger(job.c.end_time, job.c.start_time)),
-        (vanished, _larger(seen, job.c.start_time)),  # its end is unknown
-        else_=_larger(_at(now), job.c.start_time),
+        (job.c.end_time.is_not(None), _greatest(job.c.end_time, job.c.start_time)),
+        (vanished, _greatest(seen, job.c.start_time)),  # its end is unknown
+        else_=_greatest(_time_literal(now), job.c.start_time),
     )
     in_day = (job.c.start_time < day + DAY) & (end >= day)
     start, length = job.c.start_time, job.c.end_time - job.c.start_time
     tiers = (
         (start >= day - DAY) & in_day,
-        (start < day - DAY) & (start >= day - _WEEK) & in_day & (length > _constant(DAY)),
-        (start < day - _WEEK) & in_day & (length > _constant(_WEEK)),
-        (start < day - DAY) & in_day & job.c.end_time.is_(None) & job.c.state.in_(ENDLESS),
+        (start < day - DAY) & (start >= day - _WEEK) & in_day & (length > _inline_literal(DAY)),
+        (start < day - _WEEK) & in_day & (length > _inline_literal(_WEEK)),
+        (start < day - DAY)
+        & in_day
+        & job.c.end_time.is_(None)
+        & job.c.state.in_(STATES_WITHOUT_END),
     )
     columns = [
         job.c.id, job.c.account, job.c.username, job.c.state, job.c.submit_time,
@@ -71,20 +83,22 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
         sa.func.coalesce(
             job.c.cpu_seconds, job.c.user_cpu_seconds + job.c.system_cpu_seconds
         ).label("accounted_cpu_seconds"),
-        suspended(end).label("suspended_seconds"),
+        suspended_seconds(end).label("suspended_seconds"),
         end.label("until"),
     ]  # fmt: skip
     runs = sa.union_all(
         *(sa.select(*columns).where(job.c.cluster == cluster, which) for which in tiers)
     ).cte("runs")
-    seconds = _smaller(runs.c.until, _at(until)) - _larger(runs.c.start_time, _at(day))
+    seconds = _least(runs.c.until, _time_literal(until)) - _greatest(
+        runs.c.start_time, _time_literal(day)
+    )
     whole = runs.c.until - runs.c.start_time
     return sa.select(
         runs,
-        _larger(seconds, _at(0)).label("seconds"),
+        _greatest(seconds, _time_literal(0)).label("seconds"),
         # A run of zero length belongs entirely to the day of its start.
         sa.case(
-            (whole > 0, sa.cast(_larger(seconds, _at(0)), sa.Float) / whole),
+            (whole > 0, sa.cast(_greatest(seconds, _time_literal(0)), sa.Float) / whole),
             else_=1.0,
         ).label("share"),
         # The part of its time without suspensions, in which others use its CPUs. When it was
@@ -92,14 +106,14 @@ def _parts(cluster: str, day: int, now: int) -> sa.CTE:
         sa.case(
             (
                 (whole > 0) & (runs.c.suspended_seconds > 0),
-                1.0 - sa.cast(_smaller(runs.c.suspended_seconds, whole), sa.Float) / whole,
+                1.0 - sa.cast(_least(runs.c.suspended_seconds, whole), sa.Float) / whole,
             ),
             else_=1.0,
         ).label("active"),
     ).cte("parts")
 
 
-class _Measured(NamedTuple):
+class _MeasuredPart(NamedTuple):
     """The measured part of a run: usage up to `until_time`, often not of all its time."""
 
     seconds: Number  # measured seconds within the day
@@ -111,34 +125,37 @@ class _Measured(NamedTuple):
     complete: ColumnElement[bool]
 
 
-def _measured(job: Any, day: int) -> _Measured:
+def _measured_part(job: Any, day: int) -> _MeasuredPart:
     usage = schema.job_usage.c
     seen = usage.samples > 0
     to_end = seen & job.end_time.is_not(None) & (usage.until_time >= job.until)
-    begin = _larger(job.start_time, _at(day))
-    partly = _larger(_smaller(begin + job.seconds, usage.until_time) - begin, _at(0))
+    begin = _greatest(job.start_time, _time_literal(day))
+    partly = _greatest(_least(begin + job.seconds, usage.until_time) - begin, _time_literal(0))
     whole = usage.until_time - job.start_time
-    return _Measured(
+    return _MeasuredPart(
         sa.case((to_end, job.seconds), (seen, partly), else_=0),
         sa.case((usage.coverage < 1.0, usage.coverage), else_=1.0),
         sa.case(
-            (seen & job.end_time.is_(None) & (whole > 0), sa.cast(ELAPSED, sa.Float) / whole),
+            (
+                seen & job.end_time.is_(None) & (whole > 0),
+                sa.cast(OBSERVED_SECONDS, sa.Float) / whole,
+            ),
             else_=job.active,
         ),
         sa.case(
             (to_end, job.share), (seen & (whole > 0), sa.cast(partly, sa.Float) / whole), else_=0.0
         ),
         to_end,
-        to_end & (usage.coverage >= WHOLE),
+        to_end & (usage.coverage >= COMPLETE_COVERAGE),
     )
 
 
-def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
+def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     usage = schema.job_usage
     job = parts.c
     started = (job.start_time >= day) & (job.start_time < day + DAY)
     ended = (job.end_time >= day) & (job.end_time < day + DAY)
-    measured = _measured(job, day)
+    measured = _measured_part(job, day)
     cpus = sa.func.coalesce(job.allocated_cpus, 0)
     gpus = sa.func.coalesce(job.allocated_gpus, 0)
     # Float: 1 TiB for a day is 9.5e16 byte-seconds, and a hundred such jobs overflow BIGINT.
@@ -156,13 +173,13 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     accounted = (
         job.end_time.is_not(None)
         & job.accounted_cpu_seconds.is_not(None)
-        & ~_true(measured.complete)
+        & ~_false_if_null(measured.complete)
     )
     sums: dict[str, Number] = {
-        "jobs_started": _count(started),
-        "jobs_ended": _count(ended),
-        "jobs_failed": _count(ended & job.state.in_(_FAILED)),
-        "wait_seconds": sa.case((started, wait(job)), else_=0),
+        "jobs_started": _one_if(started),
+        "jobs_ended": _one_if(ended),
+        "jobs_failed": _one_if(ended & job.state.in_(_FAILED_STATES)),
+        "wait_seconds": sa.case((started, wait_seconds(job)), else_=0),
         "wall_seconds": job.seconds,
         "cpu_allocated_seconds": job.seconds * job.active * cpus,
         "gpu_allocated_seconds": job.seconds * gpus,
@@ -192,7 +209,7 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     return (
         sa.select(
             sa.literal(cluster),
-            _at(day),
+            _time_literal(day),
             job.account,
             job.username,
             *(sa.func.sum(sa.cast(sums[name], sa.Float)) for name in schema.DAILY_SUMS),
@@ -206,17 +223,17 @@ def _sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     )
 
 
-def _grams(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
+def _emission_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     emissions, usage = schema.job_emissions, schema.job_usage
     job = parts.c
     return (
         sa.select(
             sa.literal(cluster),
-            _at(day),
+            _time_literal(day),
             job.account,
             job.username,
             emissions.c.provider,
-            sa.func.sum(_measured(job, day).share * emissions.c.grams),
+            sa.func.sum(_measured_part(job, day).share * emissions.c.grams),
         )
         .select_from(
             parts.join(emissions, emissions.c.job_id == job.id).join(
@@ -227,27 +244,27 @@ def _grams(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     )
 
 
-def _last_sample(job: sa.FromClause) -> Number:
+def _last_sample_time(job: sa.FromClause) -> Number:
     """When the job was measured last; NULL if it never was."""
     usage = schema.job_usage.c
     found = sa.select(usage.until_time).where(usage.job_id == job.c.id, usage.samples > 0)
     return found.scalar_subquery()
 
 
-def _at(time: int) -> Number:
+def _time_literal(time: int) -> Number:
     return sa.literal(time, sa.BigInteger)
 
 
-def _constant(seconds: int) -> Number:
+def _inline_literal(seconds: int) -> Number:
     """A literal, not a parameter: a partial index is used only if its condition is literal."""
     return sa.literal_column(str(seconds))
 
 
-def _count(condition: ColumnElement[bool]) -> Number:
+def _one_if(condition: ColumnElement[bool]) -> Number:
     return sa.case((condition, 1), else_=0)
 
 
-def _true(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+def _false_if_null(condition: ColumnElement[bool]) -> ColumnElement[bool]:
     """NULL, as in runs without usage, is false."""
     return sa.func.coalesce(condition, sa.false())
 
@@ -257,9 +274,9 @@ def _or_zero(column: Number) -> Number:
     return sa.func.coalesce(column, 0.0)
 
 
-def _larger(a: Number, b: Number) -> Number:
+def _greatest(a: Number, b: Number) -> Number:
     return sa.case((a > b, a), else_=b)
 
 
-def _smaller(a: Number, b: Number) -> Number:
+def _least(a: Number, b: Number) -> Number:
     return sa.case((a < b, a), else_=b)

@@ -19,9 +19,9 @@ from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
     coverage,
-    gaps,
-    gpu_gaps,
-    known_until,
+    has_gaps,
+    has_gpu_gaps,
+    measured_until,
 )
 from batchjob_stats_db.queries.efficiency import ENERGY_MISSING
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
@@ -68,7 +68,8 @@ class JobToMeasure(NamedTuple):
     nodes: int | None
     cpus: int | None
     span: JobWindow
-    near: bool = False  # another run of its jobid ended within the time its series linger
+    # Another run of its jobid ended within the time its series linger.
+    near_previous_run: bool = False
     failed_before: bool = False  # its last measurement failed
     tool: str = ""  # set for tracked work, which is part of a program and unknown to exporters
 
@@ -101,15 +102,15 @@ class MeasuredUsage(NamedTuple):
     gauge_samples: int = 0  # number of samples in averages; not stored
 
 
-PRESENT = CPU_SECONDS.name  # every job has it on every node
-_END = END_TIME.metric.name
-_CURRENT = MEMORY_CURRENT.metric.name
-_PEAK = MEMORY_PEAK.metric.name
-_PEAKS = ("memory_peak_bytes", "memory_peak_node_bytes")
+PRESENCE_METRIC = CPU_SECONDS.name  # every job has it on every node
+_END_TIME = END_TIME.metric.name
+_CURRENT_MEMORY = MEMORY_CURRENT.metric.name
+_PEAK_MEMORY = MEMORY_PEAK.metric.name
+_PEAK_COLUMNS = ("memory_peak_bytes", "memory_peak_node_bytes")
 _EMISSIONS = EMISSIONS_GRAMS.metric.name
 _ENERGY = ENERGY_JOULES.metric.name
-_GPU_BUSY = JOB_GPU_UTILIZATION.metric.name
-_MEAN_BUSY = (Statistic.MEAN, _GPU_BUSY)
+_GPU_UTILIZATION = JOB_GPU_UTILIZATION.metric.name
+_MEAN_GPU_UTILIZATION = (Statistic.MEAN, _GPU_UTILIZATION)
 _GPU_MEMORY = JOB_GPU_MEMORY.metric.name
 
 _COLUMNS = (*USAGE_COLUMNS, *ENERGY_COLUMNS)
@@ -123,35 +124,36 @@ METRICS: Mapping[Statistic, tuple[str, ...]] = {
     )
     for statistic, more in (
         (Statistic.TOTAL, [_EMISSIONS]),
-        (Statistic.PEAK, [_END, _CURRENT, _GPU_MEMORY]),
-        (Statistic.MEAN, [_GPU_BUSY]),
-        (Statistic.COUNT, [PRESENT, _CURRENT, _GPU_BUSY]),
-        (Statistic.LATEST, [PRESENT]),
-        (Statistic.RESET, [PRESENT]),
+        (Statistic.PEAK, [_END_TIME, _CURRENT_MEMORY, _GPU_MEMORY]),
+        (Statistic.MEAN, [_GPU_UTILIZATION]),
+        (Statistic.COUNT, [PRESENCE_METRIC, _CURRENT_MEMORY, _GPU_UTILIZATION]),
+        (Statistic.LATEST, [PRESENCE_METRIC]),
+        (Statistic.RESET, [PRESENCE_METRIC]),
     )
 }
-"""What a job's usage is made of."""
+"""The metrics from which a job's usage is computed."""
 
-Found = dict[tuple[Statistic, str], list[SeriesValue]]
+JobSeries = dict[tuple[Statistic, str], list[SeriesValue]]
+"""The values of a job's series by statistic and metric."""
 
 
-def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
+def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> MeasuredUsage:
     """Compute a job's usage from the samples with its id."""
-    doubts: set[str] = {"near another run"} if job.near else set()
-    kept, dropped = _believed(job, found, doubts)
-    values = _values(kept, doubts)
+    doubts: set[str] = {"near another run"} if job.near_previous_run else set()
+    kept, dropped = _select_trusted_samples(job, series, doubts)
+    values = _column_values(kept, doubts)
     _add_sampled_peaks(kept, values, doubts)
-    gpus = _gpus(kept)
-    values.update(_gpu_values(gpus))
-    nodes = nodes_of(kept)
+    gpus = _gpu_usages(kept)
+    values.update(_gpu_column_values(gpus))
+    nodes = samples_by_node(kept)
     until = job.span.until if job.end is None else job.end
     if job.end is None:
-        until = max(job.start, known_until(nodes, until))
+        until = max(job.start, measured_until(nodes, until))
     time = MeasuredTime(job.start, job.end, until)
     covered = coverage(nodes, job.nodes, time, interval)
-    doubts |= _doubts(job, values, nodes, covered)
+    doubts |= _find_doubts(job, values, nodes, covered)
     counts = [gpu.samples for gpu in gpus if gpu.utilization_ratio is not None]
-    if gaps(nodes, time, interval) or gpu_gaps(counts, covered, time, interval):
+    if has_gaps(nodes, time, interval) or has_gpu_gaps(counts, covered, time, interval):
         doubts.add(GAPS)
     emissions: dict[str, float] = defaultdict(float)
     for sample in kept[Statistic.TOTAL, _EMISSIONS]:
@@ -164,44 +166,49 @@ def usage_of(job: JobToMeasure, found: Found, interval: float) -> MeasuredUsage:
     )  # fmt: skip
 
 
-def users_of(job: JobToMeasure) -> set[str]:
+def user_labels(job: JobToMeasure) -> set[str]:
     """Values of the label `user` in its series: without a name, the exporter writes the uid."""
     return {user for user in (job.user, str(job.uid or "")) if user}
 
 
-def named_instances(series: Iterable[Mapping[str, str]]) -> set[str]:
+def instances_with_user(series: Iterable[Mapping[str, str]]) -> set[str]:
     """Instances whose series have a user.
 
-    A job may end before its user was seen: then series without a user, on other instances, are its.
+    A job may end before its user was seen; then series without a user, on other instances, belong
+    to it.
     """
     return {labels.get("instance", "") for labels in series if labels.get("user")}
 
 
-def _believed(job: JobToMeasure, found: Found, doubts: set[str]) -> tuple[Found, int]:
-    """The numeric samples of this user, and the number of others."""
-    users = users_of(job)
-    named = named_instances(sample.labels for samples in found.values() for sample in samples)
-    kept: Found = defaultdict(list)
+def _select_trusted_samples(
+    job: JobToMeasure, series: JobSeries, doubts: set[str]
+) -> tuple[JobSeries, int]:
+    """The numeric samples of the job's user, and the number of other samples."""
+    users = user_labels(job)
+    with_user = instances_with_user(
+        sample.labels for samples in series.values() for sample in samples
+    )
+    kept: JobSeries = defaultdict(list)
     dropped = 0
-    for key, samples in found.items():
+    for key, samples in series.items():
         for sample in samples:
             user = sample.labels.get("user", "")
-            nobodys = not user and _instance(sample) not in named
-            if user not in users and not nobodys:
+            is_without_user = not user and _instance(sample) not in with_user
+            if user not in users and not is_without_user:
                 doubts.update({"user differs"} if user else ())
                 dropped += 1
             elif not math.isfinite(sample.value):
                 doubts.add(NOT_A_NUMBER)
                 dropped += 1
             else:
-                doubts.update({"user unknown"} if nobodys else ())
+                doubts.update({"user unknown"} if is_without_user else ())
                 kept[key].append(sample)
     return kept, dropped
 
 
-def _values(kept: Found, doubts: set[str]) -> dict[str, float | int]:
-    """The columns that are known of the whole job: what one of its nodes lacks is not."""
-    seen = {*map(_instance, kept[Statistic.COUNT, PRESENT])}
+def _column_values(kept: JobSeries, doubts: set[str]) -> dict[str, float | int]:
+    """The columns known for the whole job; a value that one of its nodes lacks is left out."""
+    all_instances = {*map(_instance, kept[Statistic.COUNT, PRESENCE_METRIC])}
     values: dict[str, float | int] = {}
     for column in _COLUMNS:
         labels = (*column.quantity.labels, *column.labels)
@@ -210,39 +217,48 @@ def _values(kept: Found, doubts: set[str]) -> dict[str, float | int]:
             for sample in kept[column.statistic, column.quantity.metric.name]
             if all(sample.labels.get(label) == value for label, value in labels)
         ]
-        if samples and column.each_node and seen - {*map(_instance, samples)}:
+        if samples and column.needs_every_node and all_instances - {*map(_instance, samples)}:
             doubts.add(VALUES_MISSING)
         elif samples:
             value = column.fold(sample.value for sample in samples)
-            values[column.name] = round(value) if column.whole else value
+            values[column.name] = round(value) if column.is_integer else value
     energy = kept[Statistic.TOTAL, _ENERGY]
-    for component, there in (("host", seen), ("gpu", {*map(_instance, kept[_MEAN_BUSY])})):
-        of = [sample for sample in energy if sample.labels.get("component") == component]
-        if of and there - {*map(_instance, of)}:
+    for component, expected in (
+        ("host", all_instances),
+        ("gpu", {*map(_instance, kept[_MEAN_GPU_UTILIZATION])}),
+    ):
+        component_samples = [
+            sample for sample in energy if sample.labels.get("component") == component
+        ]
+        if component_samples and expected - {*map(_instance, component_samples)}:
             doubts.add(ENERGY_MISSING)
     return values
 
 
-def _add_sampled_peaks(kept: Found, values: dict[str, float | int], doubts: set[str]) -> None:
+def _add_sampled_peaks(kept: JobSeries, values: dict[str, float | int], doubts: set[str]) -> None:
     """Add peaks of sampled memory for nodes whose kernels, before 5.19, have no memory.peak."""
-    with_peak = {_instance(sample) for sample in kept[Statistic.PEAK, _PEAK]}
-    current = kept[Statistic.PEAK, _CURRENT]
+    with_peak = {_instance(sample) for sample in kept[Statistic.PEAK, _PEAK_MEMORY]}
+    current = kept[Statistic.PEAK, _CURRENT_MEMORY]
     sampled = [sample.value for sample in current if _instance(sample) not in with_peak]
     if sampled:
-        known, known_node = (values.get(name, 0) for name in _PEAKS)
+        known, known_node = (values.get(name, 0) for name in _PEAK_COLUMNS)
         sums = (known + round(math.fsum(sampled)), max(known_node, round(max(sampled))))
-        values.update(zip(_PEAKS, sums, strict=True))
+        values.update(zip(_PEAK_COLUMNS, sums, strict=True))
         doubts.add(PEAK_SAMPLED)
-    if {*map(_instance, kept[Statistic.COUNT, PRESENT])} - with_peak - {*map(_instance, current)}:
-        for name in _PEAKS:  # without one node's peak, the others' are not the job's
+    if (
+        {*map(_instance, kept[Statistic.COUNT, PRESENCE_METRIC])}
+        - with_peak
+        - {*map(_instance, current)}
+    ):
+        for name in _PEAK_COLUMNS:  # without one node's peak, the others' are not the job's
             values.pop(name, None)
 
 
-def _gpus(kept: Found) -> list[GpuUsage]:
+def _gpu_usages(kept: JobSeries) -> list[GpuUsage]:
     def by_gpu(statistic: Statistic, metric: str) -> dict[tuple[str, str, str, str], float]:
         return {
             (
-                node_of(_instance(sample)),
+                node_name(_instance(sample)),
                 sample.labels.get("uuid", ""),
                 sample.labels.get("gpu_instance", ""),
                 sample.labels.get("gpu", ""),
@@ -250,8 +266,8 @@ def _gpus(kept: Found) -> list[GpuUsage]:
             for sample in kept[statistic, metric]
         }
 
-    busy = by_gpu(*_MEAN_BUSY)
-    counts = by_gpu(Statistic.COUNT, _GPU_BUSY)
+    busy = by_gpu(*_MEAN_GPU_UTILIZATION)
+    counts = by_gpu(Statistic.COUNT, _GPU_UTILIZATION)
     memory = by_gpu(Statistic.PEAK, _GPU_MEMORY)
     return [
         GpuUsage(
@@ -264,7 +280,7 @@ def _gpus(kept: Found) -> list[GpuUsage]:
     ]
 
 
-def _gpu_values(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
+def _gpu_column_values(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
     values: dict[str, float | int] = {}
     if gpus:
         values["gpus"] = len(gpus)
@@ -280,31 +296,31 @@ def _gpu_values(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
     return values
 
 
-def nodes_of(kept: Found) -> list[NodeSamples]:
+def samples_by_node(kept: JobSeries) -> list[NodeSamples]:
     """The samples of each node."""
 
     def by_instance(statistic: Statistic, metric: str) -> dict[str, float]:
-        """The largest of its series' numbers."""
-        found: dict[str, float] = {}
+        """The largest value of each instance's series."""
+        largest: dict[str, float] = {}
         for sample in kept[statistic, metric]:
             instance = _instance(sample)
-            found[instance] = max(found.get(instance, sample.value), sample.value)
-        return found
+            largest[instance] = max(largest.get(instance, sample.value), sample.value)
+        return largest
 
-    latest = by_instance(Statistic.LATEST, PRESENT)
-    ends = by_instance(Statistic.PEAK, _END)
-    resets = by_instance(Statistic.RESET, PRESENT)
-    gauges = by_instance(Statistic.COUNT, _CURRENT)
+    latest = by_instance(Statistic.LATEST, PRESENCE_METRIC)
+    ends = by_instance(Statistic.PEAK, _END_TIME)
+    resets = by_instance(Statistic.RESET, PRESENCE_METRIC)
+    gauges = by_instance(Statistic.COUNT, _CURRENT_MEMORY)
     return [
         NodeSamples(
             int(samples), latest.get(instance), ends.get(instance), instance in resets,
             int(gauges.get(instance, samples)),
         )
-        for instance, samples in by_instance(Statistic.COUNT, PRESENT).items()
+        for instance, samples in by_instance(Statistic.COUNT, PRESENCE_METRIC).items()
     ]  # fmt: skip
 
 
-def _doubts(
+def _find_doubts(
     job: JobToMeasure, values: Mapping[str, float], nodes: Sequence[NodeSamples], covered: float
 ) -> set[str]:
     doubts = set()
@@ -328,7 +344,7 @@ def _instance(sample: SeriesValue) -> str:
     return sample.labels.get("instance", "")
 
 
-def node_of(instance: str) -> str:
+def node_name(instance: str) -> str:
     """The node in a target's `instance`: without the port."""
     host, colon, port = instance.rpartition(":")
     return host.strip("[]") if colon and port.isdigit() else instance

@@ -15,7 +15,7 @@ SHORT_SECONDS = 120
 _KEPT_DAYS = 2
 
 
-def since(now: int) -> int:
+def first_day(now: int) -> int:
     """The midnight of the first day with sums."""
     return day_of(now) - (_KEPT_DAYS - 1) * DAY
 
@@ -27,8 +27,8 @@ def add_node_coverage(db: Connection, cluster: str, day: int, now: int) -> None:
     each of them.
     """
     table = schema.daily_node_coverage
-    db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day < since(now)))
-    if day < since(now):
+    db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day < first_day(now)))
+    if day < first_day(now):
         return
     job, share, usage = schema.job, schema.job_node, schema.job_usage
     # Use only indexed columns of `job`: reading its rows would take twice as long.

@@ -1,9 +1,10 @@
 """Daily sums per cluster, account and user, rebuilt for each day that changed.
 
-From them come the sums of the day without the user, and of its month, in the same transaction.
+The sums of the day without the user, and those of its month, are computed from them in the same
+transaction.
 
 The days to rebuild are in `rollup_due`, written with the rows that changed them; a day is rebuilt,
-and its mark removed, in one transaction. So a day can be rebuilt at any time, with the same result.
+and its mark removed, in one transaction, so it can be rebuilt at any time with the same result.
 """
 
 from collections.abc import Collection
@@ -17,12 +18,12 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.upsert import write_rows
 from batchjob_stats_db.days import DAY, day_of, month_of, next_month
-from batchjob_stats_db.measure.daily_sums import ENDLESS, add_runs
+from batchjob_stats_db.measure.daily_sums import STATES_WITHOUT_END, add_runs
 from batchjob_stats_db.measure.node_coverage import add_node_coverage
 from batchjob_stats_db.measure.waits import add_waits
 
 # Tables whose rows are computed from the runs of a day.
-_OF_RUNS = (
+_TABLES_OF_RUNS = (
     schema.daily_usage, schema.daily_emissions, schema.daily_wait, schema.daily_node_coverage
 )  # fmt: skip
 
@@ -41,7 +42,7 @@ def mark_running(db: Connection, cluster: str, now: int) -> None:
     running = sa.select(job.c.id).where(
         job.c.cluster == cluster,
         job.c.end_time.is_(None),
-        job.c.state.in_(ENDLESS),
+        job.c.state.in_(STATES_WITHOUT_END),
         job.c.state != JobState.VANISHED.value,
         job.c.start_time.is_not(None),
     )
@@ -59,7 +60,7 @@ def mark_running(db: Connection, cluster: str, now: int) -> None:
 
 
 def unmark_days(db: Connection, cluster: str, before: int) -> None:
-    """Leave the sums of days that begin before a time as they are."""
+    """Remove the marks of days that begin before a time, so that their sums stay as they are."""
     due = schema.rollup_due
     db.execute(sa.delete(due).where(due.c.cluster == cluster, due.c.day < before))
 
@@ -80,10 +81,10 @@ def due_days(db: Connection, cluster: str, limit: int, now: int | None = None) -
 
 def roll_up(db: Connection, cluster: str, day: int, now: int) -> None:
     """Rebuild the rows of one day and of its month, and remove its mark."""
-    has_come = day <= now  # otherwise the job is from the future: some clock is wrong
-    for table in (*_OF_RUNS, *((schema.rollup_due,) if has_come else ())):
+    has_begun = day <= now  # otherwise the job is from the future: some clock is wrong
+    for table in (*_TABLES_OF_RUNS, *((schema.rollup_due,) if has_begun else ())):
         db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day == day))
-    if has_come:
+    if has_begun:
         add_runs(db, cluster, day, now)
         add_waits(db, cluster, day)
         add_node_coverage(db, cluster, day, now)
@@ -95,18 +96,18 @@ def drop_days(db: Connection, cluster: str, before: int) -> int:
     """Delete the sums of days that begin before a time; returns how many rows by user."""
     rows = 0
     for sums in schema.SUMS:
-        rows += _drop(db, cluster, sums.by_user, before)
+        rows += _drop_rows(db, cluster, sums.by_user, before)
         for table in (sums.by_account, sums.by_day):
-            _drop(db, cluster, table, before)
+            _drop_rows(db, cluster, table, before)
         for _, table in sums.months():
             which = (table.c.cluster == cluster) & (table.c.month < month_of(before))
             db.execute(sa.delete(table).where(which))
-    _drop(db, cluster, schema.daily_wait, before)
+    _drop_rows(db, cluster, schema.daily_wait, before)
     sum_month(db, cluster, before)  # a part of this month's days remains
     return rows
 
 
-def _drop(db: Connection, cluster: str, table: sa.Table, before: int) -> int:
+def _drop_rows(db: Connection, cluster: str, table: sa.Table, before: int) -> int:
     old = (table.c.cluster == cluster) & (table.c.day < before)
     return db.execute(sa.delete(table).where(old)).rowcount
 
@@ -114,18 +115,18 @@ def _drop(db: Connection, cluster: str, table: sa.Table, before: int) -> int:
 def sum_day(db: Connection, cluster: str, day: int) -> None:
     """Rebuild a day's sums without the user from those by user."""
     for sums in schema.SUMS:
-        _fold(db, cluster, sums.by_user, sums.by_account, day, day + DAY)
-        _fold(db, cluster, sums.by_account, sums.by_day, day, day + DAY)
+        _sum_into(db, cluster, sums.by_user, sums.by_account, day, day + DAY)
+        _sum_into(db, cluster, sums.by_account, sums.by_day, day, day + DAY)
 
 
 def sum_month(db: Connection, cluster: str, time: int) -> None:
     """Rebuild the sums of a month from its days."""
     for sums in schema.SUMS:
         for days, months in sums.months():
-            _fold(db, cluster, days, months, month_of(time), next_month(time))
+            _sum_into(db, cluster, days, months, month_of(time), next_month(time))
 
 
-def _fold(
+def _sum_into(
     db: Connection, cluster: str, days: sa.Table, into: sa.Table, begin: int, end: int
 ) -> None:
     """Rebuild the rows of the day or month that begins at `begin` from the days up to `end`."""

@@ -13,7 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY, midnight
-from batchjob_stats_db.queries.efficiency import wait
+from batchjob_stats_db.queries.efficiency import wait_seconds
 
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
@@ -21,31 +21,34 @@ _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 def waits(*which: ColumnElement[bool]) -> sa.Select[Any]:
     """Waits of started jobs under these conditions, with the columns of `daily_wait`."""
     job = schema.job.c
-    waited = wait(job)
+    waited = wait_seconds(job)
     day = midnight(job.start_time).label("day")
-    together = (job.cluster, day, job.partition)
+    group_key = (job.cluster, day, job.partition)
     each = (
         sa.select(
-            *together,
+            *group_key,
             waited.label("wait"),
-            sa.func.row_number().over(partition_by=together, order_by=waited).label("rank"),
-            sa.func.count().over(partition_by=together).label("jobs_started"),
+            sa.func.row_number().over(partition_by=group_key, order_by=waited).label("rank"),
+            sa.func.count().over(partition_by=group_key).label("jobs_started"),
         )
         .where(job.start_time.is_not(None), *which)
         .subquery()
         .c
     )
-    reached = {
+    percentiles = {
         name: sa.func.min(sa.case((each.rank * 100 >= each.jobs_started * share, each.wait)))
         for name, share in _PERCENTILES.items()
     }
-    made = {"mean": sa.func.avg(each.wait), **reached, "max": sa.func.max(each.wait)}
+    statistics = {"mean": sa.func.avg(each.wait), **percentiles, "max": sa.func.max(each.wait)}
     groups = (each.cluster, each.day, each.partition)
     return (
         sa.select(
             *groups,
             sa.func.max(each.jobs_started).label("jobs_started"),
-            *(sa.cast(made[name], sa.Float).label(f"wait_{name}_seconds") for name in schema.WAITS),
+            *(
+                sa.cast(statistics[name], sa.Float).label(f"wait_{name}_seconds")
+                for name in schema.WAITS
+            ),
         )
         .group_by(*groups)
         .order_by(*groups)

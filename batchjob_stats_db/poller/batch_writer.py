@@ -20,25 +20,25 @@ class BatchWriter:
         self._store = store
         self._metrics = metrics
         self._clock = clock
-        self._once = LogOnce(log)
+        self._log_once = LogOnce(log)
 
     def write(self, batch: Batch, key: str, seconds: float) -> None:
         """Write a batch; `key` is the name of its watermark."""
-        name = self._store.cluster
+        cluster = self._store.cluster
         ended: list[JobRecord] = []
         written = self._store.write(batch, key, seconds, ended)
-        count_ended(self._metrics, name, ended, self._clock())
+        count_ended(self._metrics, cluster, ended, self._clock())
         for outcome, number in written._asdict().items():
-            self._metrics.jobs.labels(name, outcome).inc(number)
-        self._metrics.vanished.labels(name).inc(len(batch.vanished))
+            self._metrics.jobs.labels(cluster, outcome).inc(number)
+        self._metrics.vanished_jobs.labels(cluster).inc(len(batch.vanished))
 
-    def failed(self, key: str, error: str) -> None:
+    def record_failure(self, key: str, error: str) -> None:
         """Log an error once, count it, and store it."""
-        name = self._store.cluster
-        self._metrics.polls.labels(name, key, "error").inc()
-        self._once.warning(key, "%s: %s: %s", name, key, error)
-        self._store.failed(key, error)
+        cluster = self._store.cluster
+        self._metrics.polls.labels(cluster, key, "error").inc()
+        self._log_once.warning(key, "%s: %s: %s", cluster, key, error)
+        self._store.record_failure(key, error)
 
-    def succeeded(self, key: str) -> None:
+    def record_success(self, key: str) -> None:
         """Record that the source answers again, if it failed before."""
-        self._once.over(key)
+        self._log_once.forget(key)

@@ -25,8 +25,8 @@ OTHER_TOOLS = "other"
 
 # Doubts that every job has while it runs, on a kernel before 5.19, or on nodes that differ: no
 # cause for concern.
-_EXPECTED = frozenset({RUNNING, PEAK_SAMPLED, VALUES_MISSING, ENERGY_MISSING})
-_FAILED = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
+_EXPECTED_DOUBTS = frozenset({RUNNING, PEAK_SAMPLED, VALUES_MISSING, ENERGY_MISSING})
+_FAILED_STATES = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
 
 
 def count_ended(
@@ -41,18 +41,18 @@ def count_ended(
     for job in ended:
         if job.end_time is None or now - job.end_time > _RECENT_SECONDS:
             continue
-        result = "failed" if job.state in _FAILED else "other"
+        result = "failed" if job.state in _FAILED_STATES else "other"
         nodes.update([(share.node, result) for share in job.nodes])
         if job.tool:
-            tools[_tool(metrics, job.tool), result] += 1
-    for counter, found in ((metrics.ended, nodes), (metrics.tracked, tools)):
-        for name in {name for name, _ in found}:
+            tools[_tool_label(metrics, job.tool), result] += 1
+    for counter, counts in ((metrics.ended_jobs, nodes), (metrics.tracked_work, tools)):
+        for name in {name for name, _ in counts}:
             for result in ("other", "failed"):
-                counter.labels(cluster, name, result).inc(found[name, result])
+                counter.labels(cluster, name, result).inc(counts[name, result])
 
 
-def _tool(metrics: PollerMetrics, name: str) -> str:
-    known = metrics.tools
+def _tool_label(metrics: PollerMetrics, name: str) -> str:
+    known = metrics.tool_labels
     if name in known or len(known) < _MAXIMUM_TOOLS:
         known.add(name)
         return name
@@ -67,15 +67,15 @@ def count_measured(
     Tracked work is left out, since no exporter has samples of it.
     """
     for job, usage in usages.items():
-        metrics.dropped.labels(cluster).inc(usage.dropped_series)
+        metrics.dropped_series.labels(cluster).inc(usage.dropped_series)
         if job.tool or (job.end is not None and now - job.end > _RECENT_SECONDS):
             continue
         seconds = max(0.0, (job.end if job.end is not None else now) - job.start)
-        metrics.measured.labels(cluster).inc()
-        metrics.doubtful.labels(cluster).inc(_is_doubtful(usage))
+        metrics.measured_jobs.labels(cluster).inc()
+        metrics.doubtful_jobs.labels(cluster).inc(_is_doubtful(usage))
         metrics.run_seconds.labels(cluster).inc(seconds)
         metrics.covered_seconds.labels(cluster).inc(seconds * min(1.0, max(0.0, usage.coverage)))
 
 
 def _is_doubtful(usage: MeasuredUsage) -> bool:
-    return bool(usage.doubt) and not _EXPECTED.issuperset(usage.doubt.split(", "))
+    return bool(usage.doubt) and not _EXPECTED_DOUBTS.issuperset(usage.doubt.split(", "))

@@ -8,33 +8,37 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 Check = Callable[[], str]
-"""A check returns "" when all is well, and what is wrong otherwise."""
+"""A check returns the problem, "" if there is none."""
 
 
-class Health:
+class HealthServer:
     """An HTTP server in a thread of its own."""
 
     def __init__(
-        self, address: tuple[str, int], registry: CollectorRegistry, healthy: Check, ready: Check
+        self,
+        address: tuple[str, int],
+        registry: CollectorRegistry,
+        check_health: Check,
+        check_readiness: Check,
     ) -> None:
         """Bind; raises OSError if the address is in use."""
 
-        def page(path: str) -> tuple[int, str, bytes]:
+        def respond(path: str) -> tuple[int, str, bytes]:
             if path == "/metrics":
                 return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
-            check = {"/-/healthy": healthy, "/-/ready": ready}.get(path)
+            check = {"/-/healthy": check_health, "/-/ready": check_readiness}.get(path)
             if check is None:
                 return 404, "text/plain", b"not found\n"
-            wrong = check()
-            return (503 if wrong else 200), "text/plain", f"{wrong or 'ok'}\n".encode()
+            problem = check()
+            return (503 if problem else 200), "text/plain", f"{problem or 'ok'}\n".encode()
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 10  # a client that sends nothing must not block a thread
 
             def do_GET(self) -> None:
-                status, kind, body = page(self.path.partition("?")[0])
+                status, content_type, body = respond(self.path.partition("?")[0])
                 self.send_response(status)
-                self.send_header("Content-Type", kind)
+                self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from batchjob.runtime.settings import (
     LogOptions,
     SettingsError,
+    build_section,
     load_file,
-    make,
-    named,
-    nearest,
     option,
+    options_of,
+    suggest_nearest,
 )
 from batchjob.runtime.values import ListenAddress, address, duration, http_url, integer, text
 from batchjob.schedulers.accounting import AccountingSource, AssociationsSource
@@ -32,7 +32,7 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 
 
-def _header(value: Any) -> tuple[str, str]:
+def _parse_header(value: Any) -> tuple[str, str]:
     name, colon, rest = str(value).partition(":")
     if colon and name.strip() and rest.strip() and "\n" not in rest:
         return name.strip(), rest.strip()
@@ -98,7 +98,7 @@ class TsdbOptions:
     header: tuple[tuple[str, str], ...] = option(
         (),
         "Header to send with each request, such as 'X-Scope-OrgID: hpc'.",
-        parse=_header,
+        parse=_parse_header,
         repeat=True,
     )
     timeout: float = option(60.0, "Maximum duration of a query.", parse=duration)
@@ -120,8 +120,8 @@ class TsdbOptions:
         return Endpoint(
             self.url,
             username=self.username,
-            password=secret("tsdb.password-file", self.password_file),
-            token=secret("tsdb.token-file", self.token_file),
+            password=read_secret_option("tsdb.password-file", self.password_file),
+            token=read_secret_option("tsdb.token-file", self.token_file),
             ca_file=self.ca_file,
             cert_file=self.cert_file,
             key_file=self.key_file,
@@ -208,66 +208,71 @@ def settings(flags: Mapping[str, Any], config_file: str) -> PollerSettings:
     """Settings from flags, file and defaults; raises SettingsError."""
     given: dict[str, Any] = {}
     if config_file:
-        given = load_file(config_file, SECTIONS, also=("clusters",))
+        given = load_file(config_file, SECTIONS, extra_keys=("clusters",))
     given |= flags
-    made = {section: make(cls, section, given) for section, cls in SECTIONS.items()}
-    tsdb = made.pop("tsdb")
-    raw = given.get("clusters", [])
-    if not isinstance(raw, list):
+    sections = {section: build_section(cls, section, given) for section, cls in SECTIONS.items()}
+    tsdb = sections.pop("tsdb")
+    cluster_entries = given.get("clusters", [])
+    if not isinstance(cluster_entries, list):
         raise SettingsError("clusters: expected a list of clusters")
-    clusters = tuple(_cluster(number, each, tsdb) for number, each in enumerate(raw))
+    clusters = tuple(
+        _parse_cluster(number, each, tsdb) for number, each in enumerate(cluster_entries)
+    )
     names = [cluster.name for cluster in clusters]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"clusters: {name} must not be repeated")
-    return PollerSettings(**made, clusters=clusters)
+    return PollerSettings(**sections, clusters=clusters)
 
 
-def _cluster(number: int, raw: Any, tsdb: TsdbOptions) -> ClusterSettings:
+def _parse_cluster(number: int, entry: Any, tsdb: TsdbOptions) -> ClusterSettings:
     where = f"clusters[{number}]"
-    if not isinstance(raw, dict) or not isinstance(raw.get("name"), str) or not raw["name"]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"]:
         raise SettingsError(f"{where}: expected a mapping with the cluster's name")
     known = ("name", "sources", "tsdb", "samples")
-    _refuse_unknown(where, raw, known)
-    chosen = raw.get("sources")
-    if not isinstance(chosen, dict) or not chosen:
+    _reject_unknown_keys(where, entry, known)
+    source_entries = entry.get("sources")
+    if not isinstance(source_entries, dict) or not source_entries:
         raise SettingsError(f"{where}.sources: expected at least one of {', '.join(SOURCES)}")
     sources: list[AccountingSource] = []
     people: list[AssociationsSource] = []
-    for name, given in chosen.items():
+    for name, given in source_entries.items():
         if name not in SOURCES:
-            raise SettingsError(f"{where}.sources: unknown source {name}{nearest(name, SOURCES)}")
+            hint = suggest_nearest(name, SOURCES)
+            raise SettingsError(f"{where}.sources: unknown source {name}{hint}")
         module = SOURCES[name].load()
-        built: Any = module.build(raw["name"], _made(module.options, f"{where}.{name}", given))
+        built: Any = module.build(
+            entry["name"], _parse_section(module.options, f"{where}.{name}", given)
+        )
         (people if SOURCES[name].people else sources).append(built)
-    own = _made(TsdbOptions, f"{where}.tsdb", raw.get("tsdb"))
+    own = _parse_section(TsdbOptions, f"{where}.tsdb", entry.get("tsdb"))
     changed = {each.name for each in fields(own) if getattr(own, each.name) != each.default}
     merged = replace(tsdb, **{name: getattr(own, name) for name in changed})
-    samples = raw.get("samples", "")
+    samples = entry.get("samples", "")
     if not isinstance(samples, str):
         raise SettingsError(f"{where}.samples: expected a directory, got {samples!r}")
-    return ClusterSettings(raw["name"], tuple(sources), tuple(people), merged, samples)
+    return ClusterSettings(entry["name"], tuple(sources), tuple(people), merged, samples)
 
 
-def _made(cls: type[Any], where: str, given: Any) -> Any:
+def _parse_section(cls: type[Any], where: str, given: Any) -> Any:
     """An options dataclass from a mapping in the file, names with or without dashes."""
     if given is None:
         given = {}
     if not isinstance(given, dict):
         raise SettingsError(f"{where}: expected a mapping of option names to values")
-    names = {each.name: each for each in named({where: cls})}
+    names = {each.name: each for each in options_of({where: cls})}
     prefixed = {f"{where}.{str(key).replace('_', '-')}": value for key, value in given.items()}
-    _refuse_unknown(where, prefixed, names)
-    return make(cls, where, prefixed)
+    _reject_unknown_keys(where, prefixed, names)
+    return build_section(cls, where, prefixed)
 
 
-def _refuse_unknown(where: str, given: Mapping[str, Any], known: Any) -> None:
+def _reject_unknown_keys(where: str, given: Mapping[str, Any], known: Any) -> None:
     for key in given:
         if key not in known:
-            raise SettingsError(f"{where}: unknown key {key}{nearest(str(key), known)}")
+            raise SettingsError(f"{where}: unknown key {key}{suggest_nearest(str(key), known)}")
 
 
-def secret(name: str, path: str) -> str:
+def read_secret_option(name: str, path: str) -> str:
     """The content of a secret's file, "" if there is none; raises SettingsError."""
     if not path:
         return ""

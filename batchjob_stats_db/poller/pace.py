@@ -2,7 +2,7 @@
 
 import math
 
-_SLOW = 4  # minimum interval, as a multiple of the time the scheduler took to answer
+_SLOW_FACTOR = 4  # minimum interval, as a multiple of the time the scheduler took to answer
 
 
 class Pace:
@@ -15,16 +15,18 @@ class Pace:
     def __init__(self, interval: float, longest: float, retry: float | None = None) -> None:
         self.interval = interval  # seconds
         self._retry = interval if retry is None else min(retry, interval)
-        self._longest = max(longest, interval)
+        self._longest_pause = max(longest, interval)
         self._failures = 0
-        self.next = -math.inf
+        self.next_time = -math.inf
 
-    def due(self, now: float) -> bool:
+    def is_due(self, now: float) -> bool:
         """Whether it is time to query."""
-        return now >= self.next
+        return now >= self.next_time
 
-    def after(self, begun: float, now: float, well: bool) -> None:
+    def schedule_next(self, started: float, now: float, succeeded: bool) -> None:
         """Record the result, which determines the next time."""
-        self._failures = 0 if well else self._failures + 1
-        pause = self.interval if well else self._retry * 2 ** min(self._failures, 20)
-        self.next = begun + min(max(pause, _SLOW * (now - begun)), self._longest)
+        self._failures = 0 if succeeded else self._failures + 1
+        pause = self.interval if succeeded else self._retry * 2 ** min(self._failures, 20)
+        self.next_time = started + min(
+            max(pause, _SLOW_FACTOR * (now - started)), self._longest_pause
+        )

@@ -22,33 +22,35 @@ class PollerMetrics:
             return Gauge(f"{_PREFIX}_{name}", text, ("cluster", *labels), registry=self.registry)
 
         self.polls = counter("polls", "Polls of a source, by result.", "source", "result")
-        self.seconds = gauge(
+        self.poll_duration = gauge(
             "poll_duration_seconds", "Duration of the last poll of a source.", "source"
         )
-        self.success = gauge(
+        self.last_success = gauge(
             "last_success_timestamp_seconds",
             "Time of the last successful poll of a source.",
             "source",
         )
-        self.interval = gauge("poll_interval_seconds", "Poll interval of a source.", "source")
-        self.behind = gauge("behind_seconds", "Time since a source's watermark.", "source")
+        self.poll_interval = gauge("poll_interval_seconds", "Poll interval of a source.", "source")
+        self.behind_seconds = gauge("behind_seconds", "Time since a source's watermark.", "source")
         self.jobs = counter("jobs", "Job records read, by outcome.", "outcome")
-        self.vanished = counter(
+        self.vanished_jobs = counter(
             "vanished_jobs", "Jobs that their scheduler no longer knows, without a recorded end."
         )
-        self.unfinished = gauge("unfinished_jobs", "Recorded jobs that are pending or running.")
-        self.ended = counter(
+        self.unfinished_jobs = gauge(
+            "unfinished_jobs", "Recorded jobs that are pending or running."
+        )
+        self.ended_jobs = counter(
             "ended_jobs", "Jobs whose end was recorded within a day, on each of their nodes.",
             "node", "result",
         )  # fmt: skip
-        self.tracked = counter(
+        self.tracked_work = counter(
             "tracked_work", "Finished pieces of tracked work, by tool.",
             "tool", "result",
         )  # fmt: skip
-        self.measured = counter(
+        self.measured_jobs = counter(
             "measured_jobs", "Jobs whose usage was measured while they ran or within a day."
         )
-        self.doubtful = counter(
+        self.doubtful_jobs = counter(
             "doubtful_jobs",
             "Measured jobs whose usage has a caveat other than `running` or `peak sampled`.",
         )
@@ -56,16 +58,16 @@ class PollerMetrics:
         self.covered_seconds = counter(
             "covered_job_seconds", "Run time of the measured jobs that is covered by samples."
         )
-        self.dropped = counter(
+        self.dropped_series = counter(
             "dropped_series",
             "Series excluded because they belong to another user or are not numbers.",
         )
         self.history_errors = counter("history_errors", "Failed queries of the TSDB.")
-        self.days = counter("rolled_up_days", "Days whose sums were recomputed.")
+        self.rolled_up_days = counter("rolled_up_days", "Days whose sums were recomputed.")
         self.database_errors = counter(
             "database_errors", "Poll cycles that failed because of the database."
         )
-        self.tools: set[str] = set()  # values of the label "tool"
+        self.tool_labels: set[str] = set()  # values of the label "tool"
         self._backup = Gauge(
             f"{_PREFIX}_backup_timestamp_seconds",
             "Time of the newest backup in backup.directory; 0: none.",

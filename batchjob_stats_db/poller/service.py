@@ -9,11 +9,11 @@ from pathlib import Path
 from sqlalchemy.engine import Engine
 
 from batchjob.runtime.sd_notify import notify
-from batchjob.runtime.settings import cannot_listen
+from batchjob.runtime.settings import listen_error
 from batchjob.runtime.signals import Signals
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.poller.health import Health
+from batchjob_stats_db.poller.health import HealthServer
 from batchjob_stats_db.poller.options import ClusterSettings, PollerSettings
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
@@ -24,7 +24,7 @@ from batchjob_stats_db.timeseries.sample_store import SampleHistory
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 900.0  # seconds without a sign of life after which a thread is considered stuck
+_STALL_SECONDS = 900.0  # seconds without a sign of life after which a thread is considered stuck
 _WATCHDOG_SECONDS = 5.0
 _STOP_SECONDS = 20.0
 _SAMPLES_REFRESH_SECONDS = 60
@@ -37,7 +37,7 @@ class PollerService:
         self._metrics = PollerMetrics()
         if settings.backup.directory:
             self._metrics.watch_backups(settings.backup.directory)
-        self.pollers = [self._poller(settings, each, engine) for each in settings.clusters]
+        self.pollers = [self._build_poller(settings, each, engine) for each in settings.clusters]
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(
@@ -46,36 +46,45 @@ class PollerService:
             for poller in self.pollers
         ]
         self._address = settings.web.listen_address
-        self._health: Health | None = None
+        self._health: HealthServer | None = None
 
-    def _poller(self, settings: PollerSettings, cluster: ClusterSettings, engine: Engine) -> Poller:
-        store = Store(engine, cluster.name, _policy(cluster))
+    def _build_poller(
+        self, settings: PollerSettings, cluster: ClusterSettings, engine: Engine
+    ) -> Poller:
+        store = Store(engine, cluster.name, _usage_policy(cluster))
         return Poller(
-            cluster, store, _history(cluster), settings.poll, settings.retention, self._metrics
+            cluster,
+            store,
+            _build_time_series_store(cluster),
+            settings.poll,
+            settings.retention,
+            self._metrics,
         )
 
-    def unhealthy(self) -> str:
-        """Which cluster's thread has ended or is stuck; "" when none."""
+    def health_problem(self) -> str:
+        """The cluster whose thread has ended or is stuck; "" if there is none."""
         for thread, poller in zip(self._threads, self.pollers, strict=True):
             if thread.ident is not None and not thread.is_alive():
                 return f"{thread.name}: its thread has ended"
-            if time.monotonic() - poller.beat > _PATIENCE:
-                return f"{thread.name}: no progress for {_PATIENCE:g} s"
+            if time.monotonic() - poller.last_progress > _STALL_SECONDS:
+                return f"{thread.name}: no progress for {_STALL_SECONDS:g} s"
         return ""
 
-    def unready(self) -> str:
-        """Which cluster has not been polled yet; "" when all have."""
-        waiting = [poller.cluster.name for poller in self.pollers if not poller.polled]
-        return f"not polled yet: {', '.join(waiting)}" if waiting else self.unhealthy()
+    def readiness_problem(self) -> str:
+        """The clusters that have not been polled yet; "" if all have been and none is stuck."""
+        waiting = [poller.cluster.name for poller in self.pollers if not poller.has_polled]
+        return f"not polled yet: {', '.join(waiting)}" if waiting else self.health_problem()
 
     def start(self) -> None:
         """Start polling; raises SettingsError if the address is in use."""
         if self._address is not None:
             try:
                 registry = self._metrics.registry
-                self._health = Health(self._address, registry, self.unhealthy, self.unready)
+                self._health = HealthServer(
+                    self._address, registry, self.health_problem, self.readiness_problem
+                )
             except OSError as error:
-                raise cannot_listen(self._address, error) from error
+                raise listen_error(self._address, error) from error
             self._health.start()
         for thread in self._threads:
             thread.start()
@@ -91,14 +100,14 @@ class PollerService:
             self._health.stop()
 
 
-def _history(cluster: ClusterSettings) -> TimeSeriesStore | None:
+def _build_time_series_store(cluster: ClusterSettings) -> TimeSeriesStore | None:
     """The store of a cluster's measurements; None: there is none."""
     if cluster.tsdb.url:
         return Prometheus(cluster.tsdb.endpoint())
     return SampleHistory(Path(cluster.samples), cluster.name) if cluster.samples else None
 
 
-def _policy(cluster: ClusterSettings) -> UsagePolicy:
+def _usage_policy(cluster: ClusterSettings) -> UsagePolicy:
     if cluster.samples and not cluster.tsdb.url:
         return UsagePolicy(SETTLE_SECONDS, _SAMPLES_REFRESH_SECONDS)
     return cluster.tsdb.policy()
@@ -111,8 +120,8 @@ def serve(service: PollerService) -> None:
     notify("READY=1")
     try:
         while not (received := signals.wait(_WATCHDOG_SECONDS)):
-            wrong = service.unhealthy()
-            notify("STATUS=" + wrong if wrong else "WATCHDOG=1")
+            problem = service.health_problem()
+            notify("STATUS=" + problem if problem else "WATCHDOG=1")
         log.info("stopping on %s", received[0].name)
     finally:
         notify("STOPPING=1")

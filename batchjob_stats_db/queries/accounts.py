@@ -19,17 +19,17 @@ class AccountRecord(NamedTuple):
 
 
 def account_record(db: Connection, cluster: str, account: str) -> AccountRecord | None:
-    """None for an account that is not in the accounting."""
-    known, belongs = schema.account.c, schema.association.c
-    here = known.cluster == cluster
+    """The account; None if it is not in the accounting."""
+    accounts, associations = schema.account.c, schema.association.c
+    here = accounts.cluster == cluster
     row = db.execute(
-        sa.select(known.parent, known.limits).where(here, known.account == account)
+        sa.select(accounts.parent, accounts.limits).where(here, accounts.account == account)
     ).one_or_none()
     members = (
         db.execute(
-            sa.select(belongs.username, belongs.role)
-            .where(belongs.cluster == cluster, belongs.account == account)
-            .order_by(belongs.role, belongs.username)
+            sa.select(associations.username, associations.role)
+            .where(associations.cluster == cluster, associations.account == account)
+            .order_by(associations.role, associations.username)
         )
         .mappings()
         .all()
@@ -37,6 +37,8 @@ def account_record(db: Connection, cluster: str, account: str) -> AccountRecord 
     if row is None and not members:
         return None
     below = db.scalars(
-        sa.select(known.account).where(here, known.parent == account).order_by(known.account)
+        sa.select(accounts.account)
+        .where(here, accounts.parent == account)
+        .order_by(accounts.account)
     ).all()
     return AccountRecord(row.parent if row else "", row.limits if row else "", below, members)

@@ -12,12 +12,17 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries import index_walk, paging
-from batchjob_stats_db.queries.efficiency import CPU_SECONDS, ELAPSED, ENERGY, RUN_TIME
-from batchjob_stats_db.queries.filters import Filter, found_by, known_clusters, looked_at
+from batchjob_stats_db.queries.efficiency import CPU_SECONDS, ENERGY, OBSERVED_SECONDS, RUN_SECONDS
+from batchjob_stats_db.queries.filters import (
+    Filter,
+    clusters_to_query,
+    index_conditions,
+    row_conditions,
+)
 from batchjob_stats_db.queries.index_walk import After
 from batchjob_stats_db.queries.paging import JobPage
 
-MOST = 100  # maximum groups per page
+MAX_PAGE_GROUPS = 100  # maximum groups per page
 
 _job, _usage = schema.job.c, schema.job_usage.c
 
@@ -29,12 +34,12 @@ class JobGroupKind(StrEnum):
     HET = "het"
 
 
-_WHOLE = {JobGroupKind.ARRAY: _job.array_jobid, JobGroupKind.HET: _job.het_jobid}
+_GROUP_ID = {JobGroupKind.ARRAY: _job.array_jobid, JobGroupKind.HET: _job.het_jobid}
 
 
 class _Group(NamedTuple):
     cluster: str
-    whole: str
+    group_id: str
     user: str
     last_start: float
     last_id: int
@@ -52,19 +57,23 @@ def groups(
 
     Raises TooManyError.
     """
-    clusters = known_clusters(db, which.cluster)
+    clusters = clusters_to_query(db, which.cluster)
     visible_here = (_job.cluster.in_(clusters), visible(access))
-    candidates = [*visible_here, _job.start_time.is_not(None), *found_by(which, _job.start_time)]
-    paging.bounded(db, schema.job, candidates, "arrays and het jobs")
-    found = _latest(db, kind, limit, [*candidates, *looked_at(which)], after)
-    kept = _affordable(db, kind, found[:limit])
-    cut = len(kept) < len(found)
-    more = After(kept[-1].last_start, kept[-1].last_id) if cut else None
+    candidates = [
+        *visible_here,
+        _job.start_time.is_not(None),
+        *index_conditions(which, _job.start_time),
+    ]
+    paging.check_row_limit(db, schema.job, candidates, "arrays and het jobs")
+    found = _latest_groups(db, kind, limit, [*candidates, *row_conditions(which)], after)
+    page = _within_row_limit(db, kind, found[:limit])
+    has_more = len(page) < len(found)
+    more = After(page[-1].last_start, page[-1].last_id) if has_more else None
     rows = {
         (row["cluster"], row["jobid"], row["username"]): row
-        for row in _summed(db, kind, kept, visible_here)
+        for row in _sum_groups(db, kind, page, visible_here)
     }
-    return JobPage([rows[each[:3]] for each in kept if each[:3] in rows], more)
+    return JobPage([rows[each[:3]] for each in page if each[:3] in rows], more)
 
 
 def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any], ...]:
@@ -74,11 +83,11 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
         for state in JobState
     )
     ended = sa.func.count(_job.end_time) == sa.func.count()
-    allocated = sa.cast(ELAPSED, sa.Float) * _job.allocated_cpus
+    allocated = sa.cast(OBSERVED_SECONDS, sa.Float) * _job.allocated_cpus
     known = sa.case((CPU_SECONDS.is_not(None), allocated))
     return (
         _job.cluster,
-        _WHOLE[kind].label("jobid"),
+        _GROUP_ID[kind].label("jobid"),
         _job.username,
         *(sa.func.max(_job[name]).label(name) for name in ("account", "partition", "name")),
         sa.func.count().label("jobs"),
@@ -86,7 +95,7 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
         sa.func.min(_job.submit_time).label("submit_time"),
         sa.func.min(_job.start_time).label("start_time"),
         sa.case((ended, sa.func.max(_job.end_time))).label("end_time"),
-        sa.func.sum(RUN_TIME).label("elapsed_seconds"),
+        sa.func.sum(RUN_SECONDS).label("elapsed_seconds"),
         sa.func.sum(allocated).label("allocated_cpu_seconds"),
         sa.func.count(sa.case((_usage.samples > 0, 1))).label("jobs_measured"),
         sa.func.sum(CPU_SECONDS).label("cpu_seconds"),
@@ -98,7 +107,7 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
     )
 
 
-def _latest(
+def _latest_groups(
     db: Connection,
     kind: JobGroupKind,
     limit: int,
@@ -106,11 +115,11 @@ def _latest(
     after: After | None,
 ) -> list[_Group]:
     last, number = sa.func.max(_job.start_time), sa.func.max(_job.id)
-    keys = (_job.cluster, _WHOLE[kind], _job.username)
+    keys = (_job.cluster, _GROUP_ID[kind], _job.username)
     query = (
         sa.select(*keys, last, number)
         .select_from(schema.job.outerjoin(schema.job_usage))
-        .where(_WHOLE[kind] != "", *conditions)
+        .where(_GROUP_ID[kind] != "", *conditions)
         .group_by(*keys)
         .order_by(last.desc(), number.desc())
         .limit(limit + 1)
@@ -121,20 +130,24 @@ def _latest(
     return [_Group(*row) for row in db.execute(query)]
 
 
-def _members(kind: JobGroupKind, found: Sequence[_Group]) -> ColumnElement[bool]:
+def _member_condition(kind: JobGroupKind, found: Sequence[_Group]) -> ColumnElement[bool]:
     # This matches the partial index, which contains only array tasks and components of het jobs.
-    whole = _WHOLE[kind]
+    group_id = _GROUP_ID[kind]
     return (
-        (whole != sa.literal_column("''"))
+        (group_id != sa.literal_column("''"))
         & _job.cluster.in_({each.cluster for each in found})
-        & whole.in_({each.whole for each in found})
+        & group_id.in_({each.group_id for each in found})
     )
 
 
-def _affordable(db: Connection, kind: JobGroupKind, found: Sequence[_Group]) -> Sequence[_Group]:
+def _within_row_limit(
+    db: Connection, kind: JobGroupKind, found: Sequence[_Group]
+) -> Sequence[_Group]:
     """As many of the groups as do not have too many jobs in total; at least one."""
-    keys = (_job.cluster, _WHOLE[kind])
-    counted = sa.select(*keys, sa.func.count()).where(_members(kind, found)).group_by(*keys)
+    keys = (_job.cluster, _GROUP_ID[kind])
+    counted = (
+        sa.select(*keys, sa.func.count()).where(_member_condition(kind, found)).group_by(*keys)
+    )
     sizes = {(row[0], row[1]): row[2] for row in db.execute(counted)}
     total = 0
     for index, each in enumerate(found):
@@ -144,7 +157,7 @@ def _affordable(db: Connection, kind: JobGroupKind, found: Sequence[_Group]) -> 
     return found
 
 
-def _summed(
+def _sum_groups(
     db: Connection,
     kind: JobGroupKind,
     found: Sequence[_Group],
@@ -153,7 +166,7 @@ def _summed(
     query = (
         sa.select(*columns(kind))
         .select_from(schema.job.outerjoin(schema.job_usage))
-        .where(_members(kind, found), *conditions)
-        .group_by(_job.cluster, _WHOLE[kind], _job.username)
+        .where(_member_condition(kind, found), *conditions)
+        .group_by(_job.cluster, _GROUP_ID[kind], _job.username)
     )
     return db.execute(query).mappings().all()

@@ -22,11 +22,11 @@ from batchjob_stats_db.database import schema
 
 RUNNING = ("RUNNING", "SUSPENDED")
 
-WHOLE = 0.95
+COMPLETE_COVERAGE = 0.95
 """Coverage from which a measured total is preferred to accounting's."""
 
-LEAST_LOOKS = 2
-"""How often accounting must have looked at a job's memory for its peak to be taken."""
+MIN_MEMORY_SAMPLES = 2
+"""How often accounting must have sampled a job's memory for its peak to be used."""
 
 MEASURED, ACCOUNTING = "measured", "accounting"
 IMPOSSIBLE_CPU = "more cpu than allocated"
@@ -37,7 +37,7 @@ ENERGY_MISSING = "energy of some nodes missing"
 _job, _usage = schema.job.c, schema.job_usage.c
 _ended = _job.end_time.is_not(None)
 _sampled = _usage.samples > 0
-_to_the_end = _job.end_time.is_(None) | (_usage.until_time >= _job.end_time)
+_measured_to_end = _job.end_time.is_(None) | (_usage.until_time >= _job.end_time)
 
 
 class _EpochNow(FunctionElement[int]):
@@ -57,79 +57,82 @@ def _postgresql_now(*_: Any, **__: Any) -> str:
     return "CAST(extract(epoch FROM now()) AS BIGINT)"
 
 
-_stands = (_job.state == "SUSPENDED") & _job.elapsed_seconds.is_not(None) & ~_ended
+_is_suspended = (_job.state == "SUSPENDED") & _job.elapsed_seconds.is_not(None) & ~_ended
 
 
-def suspended(until: ColumnElement[Any]) -> ColumnElement[Any]:
+def suspended_seconds(until: ColumnElement[Any]) -> ColumnElement[Any]:
     """Seconds for which a job was suspended, up to a time."""
     return sa.case(
-        (_stands, until - _job.start_time - _job.elapsed_seconds),
+        (_is_suspended, until - _job.start_time - _job.elapsed_seconds),
         else_=sa.func.coalesce(_job.suspended_seconds, 0),
     )
 
 
-_suspended = suspended(_EpochNow())
+_suspended = suspended_seconds(_EpochNow())
 _since_start = _EpochNow() - _job.start_time - _suspended
 
 
-def _ran(until: ColumnElement[Any]) -> ColumnElement[Any]:
+def _run_seconds(until: ColumnElement[Any]) -> ColumnElement[Any]:
     seconds = until - _job.start_time - sa.func.coalesce(_job.suspended_seconds, 0)
     return sa.case((seconds > 0, seconds), (seconds <= 0, 0))
 
 
-_ran_in_all = sa.func.coalesce(_job.elapsed_seconds, _ran(_job.end_time))
-_ran_so_far = sa.case(
+_total_run_seconds = sa.func.coalesce(_job.elapsed_seconds, _run_seconds(_job.end_time))
+_run_seconds_so_far = sa.case(
     # A resumed job's elapsed_seconds is still the value from its suspension.
     (_job.elapsed_seconds.is_not(None) & (_job.state != "RUNNING"), _job.elapsed_seconds),
     (
         _job.state.in_(RUNNING) & (_since_start > -1),  # the current time is in whole seconds
         sa.case((_since_start > 0, sa.cast(_since_start, sa.Float)), else_=0.0),
     ),
-    ((_job.state == "VANISHED") & _sampled, _ran(_usage.until_time)),
+    ((_job.state == "VANISHED") & _sampled, _run_seconds(_usage.until_time)),
 )
-RUN_TIME = sa.case((_ended, _ran_in_all), else_=_ran_so_far)
-"""How long a job ran; one that runs is not written each second, so it is computed.
+RUN_SECONDS = sa.case((_ended, _total_run_seconds), else_=_run_seconds_so_far)
+"""How long a job ran; computed for a running job, whose row is not written each second.
 
 The end of a vanished job is unknown: its time up to the last measurement, if any.
 """
 
-Number = ColumnElement[Any]
+NumberColumn = ColumnElement[Any]
 
 
-def wait(job: Any) -> Number:
+def wait_seconds(job: Any) -> NumberColumn:
     """Seconds from when a job could start to its start; NULL if it has not started."""
     ready = sa.func.coalesce(job.eligible_time, job.submit_time)
     return sa.case((job.start_time > ready, job.start_time - ready), (job.start_time > 0, 0))
 
 
-def _ratio(part: Number, whole: Number) -> Number:
+def _ratio(part: NumberColumn, whole: NumberColumn) -> NumberColumn:
     return sa.case((whole > 0, sa.cast(part, sa.Float) / sa.cast(whole, sa.Float)))
 
 
-def _sum(*columns: Number) -> Number:
+def _sum(*columns: NumberColumn) -> NumberColumn:
     """The sum of the known values; NULL if there is none."""
     known = sa.func.coalesce(*columns)
     added = sum((sa.func.coalesce(column, 0.0) for column in columns), sa.literal(0.0))
     return sa.case((known.is_not(None), added))
 
 
-_to_measurement = _usage.until_time - _job.start_time
+_seconds_to_measurement = _usage.until_time - _job.start_time
 _resumed_before_measurement = (_job.state == "RUNNING") & (_usage.until_time >= _job.update_time)
-ELAPSED = sa.case(
-    (_ended, _ran_in_all),
-    (_resumed_before_measurement, _to_measurement - sa.func.coalesce(_job.suspended_seconds, 0)),
-    (_to_measurement > _ran_so_far, _ran_so_far),
-    else_=_to_measurement,
+OBSERVED_SECONDS = sa.case(
+    (_ended, _total_run_seconds),
+    (
+        _resumed_before_measurement,
+        _seconds_to_measurement - sa.func.coalesce(_job.suspended_seconds, 0),
+    ),
+    (_seconds_to_measurement > _run_seconds_so_far, _run_seconds_so_far),
+    else_=_seconds_to_measurement,
 )
-"""Seconds that the figures are about: all of an ended job, a running one's to its measurement.
+"""Seconds that the figures cover: an ended job's run time, a running one's up to its measurement.
 
-When a job was suspended nobody tells, only that it was before the row was written: it is taken to
-have been as lately as it can have been.
+No source says when a job was suspended, only that it was before the row was written: the latest
+possible time is assumed.
 """
 
 COVERAGE = sa.case(
     (
-        _to_the_end | (_job.end_time <= _job.start_time),
+        _measured_to_end | (_job.end_time <= _job.start_time),
         _usage.coverage,
     ),
     else_=_usage.coverage
@@ -138,14 +141,16 @@ COVERAGE = sa.case(
 )
 """Part of the node time of the job's whole life, once it has ended."""
 
-_part = sa.case((COVERAGE < 1.0, COVERAGE), else_=1.0)
-_complete = _sampled & _to_the_end & (_usage.coverage >= WHOLE)
+_covered_part = sa.case((COVERAGE < 1.0, COVERAGE), else_=1.0)
+_complete = _sampled & _measured_to_end & (_usage.coverage >= COMPLETE_COVERAGE)
 
-USAGE_FINAL = sa.case((_ended & _sampled & _to_the_end & _job.usage_due_time.is_(None), 1), else_=0)
+USAGE_FINAL = sa.case(
+    (_ended & _sampled & _measured_to_end & _job.usage_due_time.is_(None), 1), else_=0
+)
 """Whether the job has ended, was measured after its end, and is not to be measured again."""
 
 
-def _basis(measured: Number, accounted: Number) -> Number:
+def _basis(measured: NumberColumn, accounted: NumberColumn) -> NumberColumn:
     return sa.case(
         (_complete & measured.is_not(None), MEASURED),
         (accounted.is_not(None), ACCOUNTING),
@@ -153,7 +158,9 @@ def _basis(measured: Number, accounted: Number) -> Number:
     )
 
 
-def _by(basis: Number, measured: Number, accounted: Number) -> Number:
+def _select_by_basis(
+    basis: NumberColumn, measured: NumberColumn, accounted: NumberColumn
+) -> NumberColumn:
     return sa.case({MEASURED: measured, ACCOUNTING: accounted}, value=basis)
 
 
@@ -163,44 +170,49 @@ _cpu_accounted = sa.case(
     (_ended, sa.func.coalesce(_job.cpu_seconds, _job.user_cpu_seconds + _job.system_cpu_seconds))
 )
 CPU_BASIS = _basis(_cpu_measured, _cpu_accounted)
-CPU_SECONDS = _by(CPU_BASIS, _cpu_measured, _cpu_accounted)
-CPU_AVAILABLE = ELAPSED * _job.allocated_cpus * _by(CPU_BASIS, _part, sa.literal(1))
+CPU_SECONDS = _select_by_basis(CPU_BASIS, _cpu_measured, _cpu_accounted)
+CPU_AVAILABLE = (
+    OBSERVED_SECONDS
+    * _job.allocated_cpus
+    * _select_by_basis(CPU_BASIS, _covered_part, sa.literal(1))
+)
 
 _doubt = sa.func.coalesce(_usage.doubt, "")
-_impossible = _doubt.contains(IMPOSSIBLE_CPU)
+_has_impossible_cpu = _doubt.contains(IMPOSSIBLE_CPU)
 _cpu_efficiency = sa.case(
-    ((CPU_BASIS == MEASURED) & _impossible, sa.null()), else_=_ratio(CPU_SECONDS, CPU_AVAILABLE)
+    ((CPU_BASIS == MEASURED) & _has_impossible_cpu, sa.null()),
+    else_=_ratio(CPU_SECONDS, CPU_AVAILABLE),
 )
 
 # The scheduler misses peaks between two of its samples: for a short job, nearly all.
-_seldom_sampled = sa.or_(
+_too_short_for_memory = sa.or_(
     *(
-        _job.source.in_(scheduler.record_marks)
-        & (_job.elapsed_seconds < LEAST_LOOKS * scheduler.memory_sampling_seconds)
+        _job.source.in_(scheduler.record_sources)
+        & (_job.elapsed_seconds < MIN_MEMORY_SAMPLES * scheduler.memory_sampling_seconds)
         for scheduler in SCHEDULERS
         if scheduler.memory_sampling_seconds
     )
 )
-_memory_accounted = sa.case((_seldom_sampled, sa.null()), (_ended, _job.peak_memory_bytes))
+_memory_accounted = sa.case((_too_short_for_memory, sa.null()), (_ended, _job.peak_memory_bytes))
 MEMORY_BASIS = _basis(_usage.memory_peak_bytes, _memory_accounted)
-MEMORY_PEAK = _by(MEMORY_BASIS, _usage.memory_peak_bytes, _memory_accounted)
-_memory_there = sa.func.coalesce(
+MEMORY_PEAK = _select_by_basis(MEMORY_BASIS, _usage.memory_peak_bytes, _memory_accounted)
+_memory_allocated = sa.func.coalesce(
     sa.func.nullif(_job.allocated_memory_bytes, 0), sa.func.nullif(_usage.memory_limit_bytes, 0)
 )
-_memory_of_seen_nodes = sa.case(
+_memory_of_measured_nodes = sa.case(
     (
         (_usage.nodes > 0) & (_usage.nodes < _job.allocated_nodes),
-        _memory_there * _usage.nodes / _job.allocated_nodes,
+        _memory_allocated * _usage.nodes / _job.allocated_nodes,
     ),
-    else_=_memory_there,
+    else_=_memory_allocated,
 )
-MEMORY_AVAILABLE = _by(MEMORY_BASIS, _memory_of_seen_nodes, _memory_there)
+MEMORY_AVAILABLE = _select_by_basis(MEMORY_BASIS, _memory_of_measured_nodes, _memory_allocated)
 
 # For a job that never started, schedulers report a run time of zero.
-_time_efficiency = sa.case((_job.start_time > 0, _ratio(RUN_TIME, _job.time_limit_seconds)))
+_time_efficiency = sa.case((_job.start_time > 0, _ratio(RUN_SECONDS, _job.time_limit_seconds)))
 
 _lacks_nodes = _doubt.contains(ENERGY_MISSING) | sa.func.coalesce(
-    _usage.nodes < WHOLE * _job.allocated_nodes, sa.false()
+    _usage.nodes < COMPLETE_COVERAGE * _job.allocated_nodes, sa.false()
 )
 _energy_of_nodes = _sum(
         _usage.energy_host_active_joules, _usage.energy_host_idle_joules,
@@ -210,9 +222,9 @@ ENERGY = sa.case((~_lacks_nodes, _energy_of_nodes))
 """Measured energy of all nodes; unknown if some have none."""
 
 DERIVED: tuple[ColumnElement[Any], ...] = (
-    sa.type_coerce(wait(_job), schema.Count).label("wait_seconds"),
+    sa.type_coerce(wait_seconds(_job), schema.Count).label("wait_seconds"),
     _time_efficiency.label("time_efficiency"),
-    sa.type_coerce(ELAPSED, schema.Count).label("observed_seconds"),
+    sa.type_coerce(OBSERVED_SECONDS, schema.Count).label("observed_seconds"),
     CPU_SECONDS.label("cpu_used_seconds"),
     CPU_AVAILABLE.label("cpu_available_seconds"),
     _cpu_efficiency.label("cpu_efficiency"),
@@ -230,22 +242,24 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
 """Columns of the outer join of `job` and `job_usage`."""
 
 
-def _of_usage(column: sa.Column[Any]) -> ColumnElement[Any]:
+def _usage_column(column: sa.Column[Any]) -> ColumnElement[Any]:
     return (COVERAGE if column.name == "coverage" else column).label(f"usage_{column.name}")
 
 
 @functools.cache
 def columns() -> tuple[ColumnElement[Any], ...]:
     """A job's columns, its usage's with the prefix `usage_`, and the derived ones."""
-    usage = (_of_usage(column) for column in schema.job_usage.columns if column.name != "job_id")
+    usage = (
+        _usage_column(column) for column in schema.job_usage.columns if column.name != "job_id"
+    )
     own = (
-        RUN_TIME.label(column.name) if column.name == "elapsed_seconds" else column
+        RUN_SECONDS.label(column.name) if column.name == "elapsed_seconds" else column
         for column in schema.job.columns
     )
-    return tuple(map(_with_constants, (*own, *usage, *DERIVED)))
+    return tuple(map(_inline_constants, (*own, *usage, *DERIVED)))
 
 
-def _with_constants(column: ColumnElement[Any]) -> ColumnElement[Any]:
+def _inline_constants(column: ColumnElement[Any]) -> ColumnElement[Any]:
     """The column with literal constants: dozens of parameters cost time at each execution.
 
     Above all the lists in IN, which SQLAlchemy rewrites each time.
@@ -257,39 +271,39 @@ def _with_constants(column: ColumnElement[Any]) -> ColumnElement[Any]:
         text = str(element.compile(compile_kwargs={"literal_binds": True}))
         return sa.literal_column(text, element.type)
 
-    made: ColumnElement[Any] = visitors.replacement_traverse(column, {}, constant)
-    return made
+    inlined: ColumnElement[Any] = visitors.replacement_traverse(column, {}, constant)
+    return inlined
 
 
-def with_usage(row: Mapping[Any, Any], usage: Mapping[str, Any]) -> dict[Any, Any]:
-    """A row of `columns()` with another usage; see `with_usages`."""
-    numbered = {**row, "id": row.get("id") or 0}
-    return with_usages([numbered], {numbered["id"]: usage})[0]
+def replace_usage(row: Mapping[Any, Any], usage: Mapping[str, Any]) -> dict[Any, Any]:
+    """A row of `columns()` with another usage; see `replace_usages`."""
+    with_id = {**row, "id": row.get("id") or 0}
+    return replace_usages([with_id], {with_id["id"]: usage})[0]
 
 
-def with_usages(
+def replace_usages(
     rows: Sequence[Mapping[Any, Any]], usages: Mapping[int, Mapping[str, Any]]
 ) -> list[dict[Any, Any]]:
-    """Rows of `columns()` with other usages, and with the figures derived from them.
+    """Rows of `columns()` with the given usages and the figures derived from them.
 
-    `usages` has the known columns of `job_usage` for each row, by its number. The database's own
+    `usages` has the known columns of `job_usage` for each row, by its id. The database's own
     expressions compute the figures, so that a job measured a moment ago is shown like one measured
     by the poller.
     """
-    jobs = [column.name for column in schema.job.columns]
-    used = [column.name for column in schema.job_usage.columns]
-    made = [
-        {**row, **{f"usage_{name}": usages[row["id"]].get(name) for name in used[1:]}}
+    job_keys = [column.name for column in schema.job.columns]
+    usage_keys = [column.name for column in schema.job_usage.columns]
+    result = [
+        {**row, **{f"usage_{name}": usages[row["id"]].get(name) for name in usage_keys[1:]}}
         for row in rows
     ]
     wanted = (schema.job.c.id, *DERIVED, COVERAGE.label("usage_coverage"))
     query = sa.select(*wanted).select_from(schema.job.join(schema.job_usage))
-    with _calculator().connect() as db:
+    with _memory_database().connect() as db:
         for name, names, values in (
-            ("job", jobs, [[row.get(name) for name in jobs] for row in made]),
+            ("job", job_keys, [[row.get(name) for name in job_keys] for row in result]),
             (
-                "job_usage", used,
-                [[row["id"], *(row[f"usage_{name}"] for name in used[1:])] for row in made],
+                "job_usage", usage_keys,
+                [[row["id"], *(row[f"usage_{each}"] for each in usage_keys[1:])] for row in result],
             ),
         ):  # fmt: skip
             db.exec_driver_sql(f"CREATE TABLE {name} ({', '.join(names)})")
@@ -298,10 +312,10 @@ def with_usages(
                 insert = f"INSERT INTO {name} VALUES ({marks})"  # noqa: S608 (no user input)
                 db.exec_driver_sql(insert, [tuple(each) for each in values])
         figures = {each["id"]: each for each in db.execute(query).mappings()}
-    return [{**row, **figures[row["id"]]} for row in made]
+    return [{**row, **figures[row["id"]]} for row in result]
 
 
 @functools.cache
-def _calculator() -> sa.Engine:
-    """A database in memory, which has no tables in a new connection."""
+def _memory_database() -> sa.Engine:
+    """An in-memory database; each connection starts without tables."""
     return sa.create_engine("sqlite://", poolclass=sa.NullPool)

@@ -1,4 +1,4 @@
-"""Filters on jobs, and the clusters they are of."""
+"""Filters on jobs, and the clusters that a query reads."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.queries.efficiency import DERIVED, RUN_TIME, RUNNING
+from batchjob_stats_db.queries.efficiency import DERIVED, RUN_SECONDS, RUNNING
 
 
 class Filter(NamedTuple):
@@ -56,7 +56,7 @@ _job, _usage = schema.job.c, schema.job_usage.c
 _derived: dict[str, ColumnElement[Any]] = {column.name: column.element for column in DERIVED}
 
 # Conditions that use an index; the others are checked row by row.
-_FOUND: dict[str, ColumnElement[Any]] = {
+_INDEXED: dict[str, ColumnElement[Any]] = {
     "cluster": _job.cluster,
     "user": _job.username,
     "account": _job.account,
@@ -72,8 +72,8 @@ _EQUAL: dict[str, ColumnElement[Any]] = {
     "tool": _job.tool,
     "record_id": _job.record_id,
 }
-_BETWEEN: dict[str, ColumnElement[Any]] = {
-    "elapsed": RUN_TIME,
+_RANGES: dict[str, ColumnElement[Any]] = {
+    "elapsed": RUN_SECONDS,
     "cpu_efficiency": _derived["cpu_efficiency"],
     "memory_efficiency": _derived["memory_efficiency"],
     "gpu_utilization": _usage.gpu_utilization_ratio,
@@ -84,49 +84,53 @@ _BETWEEN: dict[str, ColumnElement[Any]] = {
 }
 
 
-def found_by(which: Filter, start: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    """Conditions that are ranges of indexes; `start` is the start time's column there."""
+def index_conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    """Conditions that an index can answer; `start` is the column of the start time to use."""
     wanted = which._asdict()
-    found = [column == wanted[name] for name, column in _FOUND.items() if wanted[name] is not None]
+    conditions = [
+        column == wanted[name] for name, column in _INDEXED.items() if wanted[name] is not None
+    ]
     if which.node is not None and which.cluster is not None:
-        found.append(schema.job_node.c.cluster == which.cluster)
+        conditions.append(schema.job_node.c.cluster == which.cluster)
     if which.started_from is not None:
-        found.append(start >= which.started_from)
+        conditions.append(start >= which.started_from)
     if which.started_before is not None:
-        found.append(start < which.started_before)
+        conditions.append(start < which.started_before)
     if which.ended_from is not None:
-        found.append(_job.end_time >= which.ended_from)
+        conditions.append(_job.end_time >= which.ended_from)
     if which.ended_before is not None:
-        found.append(_job.end_time < which.ended_before)
+        conditions.append(_job.end_time < which.ended_before)
     if which.running:
-        found += [_job.end_time.is_(None), _job.state.in_(RUNNING)]
-    return found
+        conditions += [_job.end_time.is_(None), _job.state.in_(RUNNING)]
+    return conditions
 
 
-def looked_at(which: Filter) -> list[ColumnElement[bool]]:
-    """Conditions for which rows have to be read."""
+def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
+    """Conditions that need each row to be read."""
     wanted = which._asdict()
-    found = [column == wanted[name] for name, column in _EQUAL.items() if wanted[name] is not None]
+    conditions = [
+        column == wanted[name] for name, column in _EQUAL.items() if wanted[name] is not None
+    ]
     if which.name_contains is not None:
-        found.append(_job.name.icontains(which.name_contains, autoescape=True))
+        conditions.append(_job.name.icontains(which.name_contains, autoescape=True))
     if which.states:
-        found.append(_job.state.in_(which.states))
+        conditions.append(_job.state.in_(which.states))
     if which.state_words:
-        found.append(_job.state_word.in_(which.state_words))
-    for name, column in _BETWEEN.items():
-        least, most = wanted.get(f"{name}_at_least"), wanted.get(f"{name}_at_most")
-        if least is not None:
-            found.append(column >= least)
-        if most is not None:
-            found.append(column <= most)
-    return found
+        conditions.append(_job.state_word.in_(which.state_words))
+    for name, column in _RANGES.items():
+        minimum, maximum = wanted.get(f"{name}_at_least"), wanted.get(f"{name}_at_most")
+        if minimum is not None:
+            conditions.append(column >= minimum)
+        if maximum is not None:
+            conditions.append(column <= maximum)
+    return conditions
 
 
-_NAMES = sa.select(schema.cluster.c.name)
+_CLUSTER_NAMES = sa.select(schema.cluster.c.name)
 
 
-def known_clusters(db: Connection, cluster: str | None) -> Sequence[str]:
-    """This cluster, or all."""
+def clusters_to_query(db: Connection, cluster: str | None) -> Sequence[str]:
+    """The given cluster, or all known ones."""
     if cluster is not None:
         return [cluster]
-    return db.scalars(_NAMES).all()
+    return db.scalars(_CLUSTER_NAMES).all()

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.queries.job_rows import Among, among
+from batchjob_stats_db.queries.job_rows import IdCondition, id_condition
 
 
 class GpuKey(NamedTuple):
@@ -29,33 +29,33 @@ class GpuMean(NamedTuple):
 
 
 def utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[float | None]]:
-    """Recorded mean utilisation (0..1) of each GPU of these rows' jobs, ordered by GpuKey.
+    """Recorded mean utilisation (0..1) of each GPU of these jobs, ordered by GpuKey.
 
     The caller must have checked that the jobs may be seen.
     """
-    which = among(db.dialect.name, schema.job_gpu.c.job_id)
-    query = _query(which, ("utilization_ratio",))
+    condition = id_condition(db.dialect.name, schema.job_gpu.c.job_id)
+    query = _query(condition, ("utilization_ratio",))
     found: defaultdict[int, list[float | None]] = defaultdict(list)
-    for job_id, ratio in db.execute(query, {"ids": which.value(ids)}).all():
+    for job_id, ratio in db.execute(query, {"ids": condition.value(ids)}).all():
         found[job_id].append(ratio)
     return {**found}
 
 
 def means(db: Connection, ids: Sequence[int]) -> dict[int, dict[GpuKey, GpuMean]]:
-    """The same by GPU, with the number of samples."""
-    which = among(db.dialect.name, schema.job_gpu.c.job_id)
-    query = _query(which, (*GpuMean._fields, *GpuKey._fields))
+    """Like `utilizations`, but by GPU and with the number of samples."""
+    condition = id_condition(db.dialect.name, schema.job_gpu.c.job_id)
+    query = _query(condition, (*GpuMean._fields, *GpuKey._fields))
     found: defaultdict[int, dict[GpuKey, GpuMean]] = defaultdict(dict)
-    for job_id, ratio, samples, *key in db.execute(query, {"ids": which.value(ids)}).all():
+    for job_id, ratio, samples, *key in db.execute(query, {"ids": condition.value(ids)}).all():
         found[job_id][GpuKey(*key)] = GpuMean(ratio, samples or 0)
     return found
 
 
 @functools.cache
-def _query(which: Among, names: tuple[str, ...]) -> sa.Select[Any]:
+def _query(condition: IdCondition, names: tuple[str, ...]) -> sa.Select[Any]:
     gpu = schema.job_gpu.c
     return (
         sa.select(gpu.job_id, *(gpu[name] for name in names))
-        .where(which.condition)
+        .where(condition.clause)
         .order_by(gpu.job_id, *(gpu[name] for name in GpuKey._fields))
     )

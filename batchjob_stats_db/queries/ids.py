@@ -12,7 +12,7 @@ from batchjob_stats_db.queries.jobs import of_ids, runs_of
 
 _JOB = schema.job.c
 # A prefix of a UUID; one of digits alone needs 8 of them.
-_PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")
+_UUID_PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")
 
 
 class AmbiguousIdError(ValueError):
@@ -22,18 +22,18 @@ class AmbiguousIdError(ValueError):
 class _PartNotation(NamedTuple):
     """A notation for a part of a whole: `123_4` is task 4 of array 123."""
 
-    written: re.Pattern[str]
+    pattern: re.Pattern[str]
     whole: sa.Column[str]
     number: sa.Column[int]
 
 
-_PARTS = (
+_PART_NOTATIONS = (
     _PartNotation(re.compile(r"(\d{1,18})_(\d{1,9})"), _JOB.array_jobid, _JOB.array_index),
     _PartNotation(re.compile(r"(\d{1,18})\+(\d{1,9})"), _JOB.het_jobid, _JOB.het_offset),
 )
 
 
-def written_as(
+def find_jobs(
     db: Connection, access: Access, text: str, cluster: str | None = None
 ) -> list[RowMapping]:
     """All runs of a job, the latest first.
@@ -44,8 +44,8 @@ def written_as(
     """
     if exact := runs_of(db, access, text, cluster):
         return exact
-    for part in _PARTS:
-        if found := part.written.fullmatch(text):
+    for part in _PART_NOTATIONS:
+        if found := part.pattern.fullmatch(text):
             # This matches the partial index, which contains only array tasks and components of het
             # jobs.
             return of_ids(
@@ -53,7 +53,7 @@ def written_as(
                 part.whole != sa.literal_column("''"),
                 part.whole == found[1], part.number == int(found[2]),
             )  # fmt: skip
-    if not _PREFIX.fullmatch(text):
+    if not _UUID_PREFIX.fullmatch(text):
         return []
     # The range is for the index. substr() decides, since PostgreSQL's order of dashes depends on
     # the locale.
@@ -71,7 +71,7 @@ def parts_of(db: Connection, access: Access, text: str) -> list[RowMapping]:
     """The tasks of an array, or the parts of a het job, by the id of the whole."""
     return [
         row
-        for part in _PARTS
+        for part in _PART_NOTATIONS
         for row in of_ids(
             db, access, None, part.whole != sa.literal_column("''"), part.whole == text
         )

@@ -10,11 +10,11 @@ from batchjob_stats_db.queries.job_list import STATEMENT
 
 def text() -> str:
     """The content of the file."""
-    wanted = "job.id IN (SELECT value FROM json_each(:ids))"
+    condition = "job.id IN (SELECT value FROM json_each(:ids))"
     query = (
         sa.select(*columns())
         .select_from(schema.job.outerjoin(schema.job_usage))
-        .where(sa.literal_column(wanted, sa.Boolean))
+        .where(sa.literal_column(condition, sa.Boolean))
     )
     compiled = query.compile(
         dialect=sqlite.dialect(paramstyle="named"), compile_kwargs={"literal_binds": True}

@@ -1,4 +1,4 @@
-"""Rows of jobs with all columns, by numbers that another query has found.
+"""Rows of jobs with all columns, by ids that another query has found.
 
 So the statement with all columns is always the same, and compiled once: with a hundred columns,
 SQLAlchemy compiles a statement more slowly than SQLite runs it.
@@ -15,47 +15,49 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries.efficiency import columns
 
-Names = tuple[str, ...]
+ColumnNames = tuple[str, ...]
 
-NAMES: Names = tuple(str(column.name) for column in columns())
-"""What there is of a job."""
+COLUMN_NAMES: ColumnNames = tuple(str(column.name) for column in columns())
+"""All columns of a job."""
 
 
-class Among(NamedTuple):
-    """How many numbers are passed to a database."""
+class IdCondition(NamedTuple):
+    """A condition on ids that are passed as one parameter, `ids`."""
 
-    condition: ColumnElement[bool]
-    value: Callable[[Sequence[int]], object]  # makes the value of the one parameter `ids`
+    clause: ColumnElement[bool]
+    value: Callable[[Sequence[int]], object]  # converts ids to the parameter's value
 
 
 @functools.cache
-def among(dialect: str, column: sa.Column[int]) -> Among:
-    """Rows with one of these numbers; the statement is the same, however many there are."""
+def id_condition(dialect: str, column: sa.Column[int]) -> IdCondition:
+    """The column is one of the ids; the statement is the same, however many there are."""
     if dialect == "postgresql":
         numbers = sa.bindparam("ids", type_=sa.ARRAY(sa.BigInteger))
-        return Among(column == sa.any_(numbers), list)
+        return IdCondition(column == sa.any_(numbers), list)
     each = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
-    return Among(column.in_(sa.select(each.c.value)), str)
+    return IdCondition(column.in_(sa.select(each.c.value)), str)
 
 
 @functools.lru_cache(256)
-def _statement(names: Names, which: Among) -> sa.Select[Any]:
+def _statement(names: ColumnNames, condition: IdCondition) -> sa.Select[Any]:
     return (
         sa.select(*(column for column in columns() if column.name in {"id", *names}))
         .select_from(schema.job.outerjoin(schema.job_usage))
-        .where(which.condition)
+        .where(condition.clause)
     )
 
 
-def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[RowMapping]:
-    """The jobs with these numbers, in this order, with their columns of these names.
+def rows_by_ids(
+    db: Connection, ids: Sequence[int], names: ColumnNames = COLUMN_NAMES
+) -> list[RowMapping]:
+    """The jobs with these ids, in this order, with the columns of these names.
 
     The caller must have checked that they may be seen.
     """
     if not ids:
         return []
-    which = among(db.dialect.name, schema.job.c.id)
-    found = db.execute(_statement(names, which), {"ids": which.value(ids)})
+    condition = id_condition(db.dialect.name, schema.job.c.id)
+    found = db.execute(_statement(names, condition), {"ids": condition.value(ids)})
     keys = tuple(found.keys())
     # Dictionaries, since lookups in a RowMapping are several times slower.
     rows = [dict(zip(keys, row, strict=True)) for row in found.all()]
@@ -63,6 +65,8 @@ def numbered(db: Connection, ids: Sequence[int], names: Names = NAMES) -> list[R
     return cast(list[RowMapping], [by_id[each] for each in ids if each in by_id])
 
 
-def whole(db: Connection, which: sa.Select[Any], names: Names = NAMES) -> list[RowMapping]:
-    """The jobs whose numbers this selects, in its order."""
-    return numbered(db, db.scalars(which).all(), names)
+def selected_rows(
+    db: Connection, which: sa.Select[Any], names: ColumnNames = COLUMN_NAMES
+) -> list[RowMapping]:
+    """The jobs whose ids this selects, in its order."""
+    return rows_by_ids(db, db.scalars(which).all(), names)

@@ -11,44 +11,53 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries.efficiency import RUNNING
-from batchjob_stats_db.queries.filters import Filter, found_by, known_clusters, looked_at
+from batchjob_stats_db.queries.filters import (
+    Filter,
+    clusters_to_query,
+    index_conditions,
+    row_conditions,
+)
 from batchjob_stats_db.queries.index_walk import After
-from batchjob_stats_db.queries.job_rows import NAMES, Names, whole
-from batchjob_stats_db.queries.paging import MOST
-from batchjob_stats_db.queries.statements import remembered
+from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, ColumnNames, selected_rows
+from batchjob_stats_db.queries.paging import MAX_PAGE_ROWS
+from batchjob_stats_db.queries.statements import cached_by_access
 
 
 def pending(
     db: Connection, access: Access, limit: int = 100, which: Filter | None = None,
-    names: Names = NAMES, after: After | None = None,
+    names: ColumnNames = COLUMN_NAMES, after: After | None = None,
 ) -> list[RowMapping]:  # fmt: skip
-    """Waiting jobs, newest first; `after` is the `place` of the last one before."""
+    """Waiting jobs, newest first; `after` is the `position` of the previous page's last job."""
     return _unfinished(db, access, ("PENDING",), limit, which, names, after)
 
 
 def running(
     db: Connection, access: Access, limit: int = 100, which: Filter | None = None,
-    names: Names = NAMES, after: After | None = None,
+    names: ColumnNames = COLUMN_NAMES, after: After | None = None,
 ) -> list[RowMapping]:  # fmt: skip
     """Running or suspended jobs, newest first; `after` as for `pending`."""
     return _unfinished(db, access, RUNNING, limit, which, names, after)
 
 
-def place(row: Mapping[Any, Any]) -> After:
-    """The place of a job in its list of waiting or running ones."""
+def position(row: Mapping[Any, Any]) -> After:
+    """The position of a job in the list of waiting or running jobs."""
     start = row["start_time"]
     return After(row["submit_time"] if start is None else start, row["id"])
 
 
 def _unfinished(
     db: Connection, access: Access, states: tuple[str, ...], limit: int, which: Filter | None,
-    names: Names, after: After | None,
+    names: ColumnNames, after: After | None,
 ) -> list[RowMapping]:  # fmt: skip
-    return whole(db, _newest(access, states, min(limit, MOST), which or Filter(), after), names)
+    return selected_rows(
+        db,
+        _unfinished_query(access, states, min(limit, MAX_PAGE_ROWS), which or Filter(), after),
+        names,
+    )
 
 
-@remembered
-def _newest(
+@cached_by_access
+def _unfinished_query(
     access: Access, states: tuple[str, ...], limit: int, which: Filter, after: After | None
 ) -> sa.Select[int]:
     job = schema.job.c
@@ -59,7 +68,7 @@ def _newest(
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
             job.end_time.is_(None), job.state.in_(states), visible(access),
-            *found_by(which, job.start_time), *looked_at(which), *beyond,
+            *index_conditions(which, job.start_time), *row_conditions(which), *beyond,
         )
         .order_by(*(each.desc() for each in order))
         .limit(limit)
@@ -67,9 +76,11 @@ def _newest(
 
 
 def by_id(db: Connection, access: Access, job_id: int) -> RowMapping | None:
-    """A job by the number of its row."""
+    """A job by the id of its row."""
     job = schema.job.c
-    return next(iter(whole(db, sa.select(job.id).where(job.id == job_id, visible(access)))), None)
+    return next(
+        iter(selected_rows(db, sa.select(job.id).where(job.id == job_id, visible(access)))), None
+    )
 
 
 def runs_of(
@@ -86,32 +97,34 @@ def of_ids(
     job = schema.job.c
     # A subquery: combined with a condition on the user, SQLite without statistics would prefer the
     # index by user name.
-    clusters = known_clusters(db, cluster)  # the indexes of ids start with the cluster
+    clusters = clusters_to_query(db, cluster)  # the indexes of ids start with the cluster
     found = sa.select(job.id).where(job.cluster.in_(clusters), *conditions)
     query = (
         sa.select(job.id)
         .where(job.id.in_(found), visible(access))
         .order_by(job.submit_time.desc(), job.run.desc())
-        .limit(MOST)
+        .limit(MAX_PAGE_ROWS)
     )
-    return whole(db, query)
+    return selected_rows(db, query)
 
 
 def parts_of(db: Connection, access: Access, job_id: int) -> dict[str, list[RowMapping]] | None:
     """Nodes, steps, GPUs and emissions of a job; None if it may not be seen."""
     wanted = {"id": job_id}
-    if db.scalar(_seen(access), wanted) is None:
+    if db.scalar(_visible_id(access), wanted) is None:
         return None
-    return {name: list(db.execute(query, wanted).mappings()) for name, query in _parts().items()}
+    return {
+        name: list(db.execute(query, wanted).mappings()) for name, query in _part_queries().items()
+    }
 
 
-@remembered
-def _seen(access: Access) -> sa.Select[int]:
+@cached_by_access
+def _visible_id(access: Access) -> sa.Select[int]:
     return sa.select(schema.job.c.id).where(schema.job.c.id == sa.bindparam("id"), visible(access))
 
 
 @functools.cache
-def _parts() -> Mapping[str, sa.Select[Any]]:
+def _part_queries() -> Mapping[str, sa.Select[Any]]:
     tables = {
         "nodes": schema.job_node,
         "steps": schema.job_step,
@@ -137,7 +150,7 @@ def count(db: Connection, access: Access, which: Filter, most: int = 10_000) -> 
     some = (
         sa.select(job.c.id)
         .select_from(source.outerjoin(schema.job_usage, schema.job_usage.c.job_id == job.c.id))
-        .where(visible(access), *found_by(which, start), *looked_at(which))
+        .where(visible(access), *index_conditions(which, start), *row_conditions(which))
         .limit(most)
         .subquery()
     )

@@ -10,32 +10,32 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.efficiency import columns
-from batchjob_stats_db.queries.filters import known_clusters
-from batchjob_stats_db.queries.job_rows import NAMES, Names
-from batchjob_stats_db.queries.statements import remembered
+from batchjob_stats_db.queries.filters import clusters_to_query
+from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, ColumnNames
+from batchjob_stats_db.queries.statements import cached_by_access
 
 
 class Neighbours(NamedTuple):
-    """The number of other jobs on a node while a job ran, and from when to when (epoch seconds)."""
+    """Other jobs on a node while a job ran: how many, and their period (epoch seconds)."""
 
     jobs: int
     since: float
     until: float
 
 
-NOBODY = Neighbours(0, 0, 0)
+NO_NEIGHBOURS = Neighbours(0, 0, 0)
 
-LONGEST_RUN = 60 * DAY
-"""How long before a window a job may have started and still be looked for."""
-
-
-def busy(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
-    """Nodes with visible jobs that run now, with their number."""
-    return list(db.execute(_busy(access), {"cluster": cluster}).mappings().all())
+LONGEST_RUN_SECONDS = 60 * DAY
+"""How long before a window a job may have started and still be found."""
 
 
-@remembered
-def _busy(access: Access) -> sa.Select[Any]:
+def busy_nodes(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
+    """Nodes with visible jobs that run now, and the number of jobs."""
+    return list(db.execute(_busy_nodes_query(access), {"cluster": cluster}).mappings().all())
+
+
+@cached_by_access
+def _busy_nodes_query(access: Access) -> sa.Select[Any]:
     job, share = schema.job, schema.job_node
     return (
         sa.select(share.c.node, sa.func.count().label("jobs"))
@@ -51,24 +51,24 @@ def _busy(access: Access) -> sa.Select[Any]:
     )
 
 
-def stays(
+def jobs_on_node(
     db: Connection, access: Access, cluster: str, node: str, since: int, until: int, most: int,
-    names: Names = NAMES,
+    names: ColumnNames = COLUMN_NAMES,
 ) -> list[RowMapping]:  # fmt: skip
     """Visible jobs that were on a node in [since, until), the latest start first.
 
     With their columns of these names; `share_cpus`, `share_memory_bytes` and `share_gpus` are their
     shares of the node.
     """
-    given = {
+    parameters = {
         "cluster": cluster, "node": node, "since": since, "until": until,
-        "begun_from": since - LONGEST_RUN, "most": most,
+        "begun_from": since - LONGEST_RUN_SECONDS, "most": most,
     }  # fmt: skip
-    return list(db.execute(_stays(access, names), given).mappings().all())
+    return list(db.execute(_jobs_on_node_query(access, names), parameters).mappings().all())
 
 
-@remembered
-def _stays(access: Access, names: Names) -> sa.Select[Any]:
+@cached_by_access
+def _jobs_on_node_query(access: Access, names: ColumnNames) -> sa.Select[Any]:
     job, share, given = schema.job, schema.job_node, sa.bindparam
     shares = (share.c[name].label(f"share_{name}") for name in ("cpus", "memory_bytes", "gpus"))
     return (
@@ -92,19 +92,19 @@ def neighbours(
 ) -> Mapping[str, Neighbours]:
     """Other jobs on the nodes of a job while it ran, of any user: counts and times alone.
 
-    Only the first nodes, since each is a range of its own to be read.
+    Only for the first nodes, since each is a range of an index.
     """
     start, end = job["start_time"], job["end_time"] or now
     if start is None:
         return {}
-    given = {
+    parameters = {
         "id": job["id"], "cluster": job["cluster"], "now": now, "start": start, "end": end,
-        "begun_from": start - LONGEST_RUN,
+        "begun_from": start - LONGEST_RUN_SECONDS,
     }  # fmt: skip
     found = {}
     for name in db.scalars(_NODES_OF, {"id": job["id"], "most": most_nodes}).all():
-        jobs, first, last = db.execute(_NEIGHBOURS, {**given, "node": name}).one()
-        found[name] = Neighbours(jobs, max(first, start), min(last, end)) if jobs else NOBODY
+        jobs, first, last = db.execute(_NEIGHBOURS, {**parameters, "node": name}).one()
+        found[name] = Neighbours(jobs, max(first, start), min(last, end)) if jobs else NO_NEIGHBOURS
     return found
 
 
@@ -132,7 +132,7 @@ def clusters_of(db: Connection, access: Access, node: str) -> list[str]:
     job, share = schema.job, schema.job_node
     return [
         cluster
-        for cluster in known_clusters(db, None)
+        for cluster in clusters_to_query(db, None)
         if db.execute(
             sa.select(share.c.job_id)
             .select_from(share.join(job, job.c.id == share.c.job_id))

@@ -1,4 +1,4 @@
-"""Queries of operators: waste, failures, waits, GPUs that are held and idle."""
+"""Queries for operators: waste, failures, waits, allocated but idle GPUs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,22 +11,22 @@ from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.waits import waits
 from batchjob_stats_db.queries import paging
 from batchjob_stats_db.queries.efficiency import RUNNING
-from batchjob_stats_db.queries.filters import known_clusters
+from batchjob_stats_db.queries.filters import clusters_to_query
 from batchjob_stats_db.queries.gpus import utilizations
-from batchjob_stats_db.queries.job_rows import numbered
+from batchjob_stats_db.queries.job_rows import rows_by_ids
 from batchjob_stats_db.queries.waste import unused_key, with_waste
 
-_MOST_CANDIDATES = 500  # maximum jobs of each kind to check for idle GPUs
+_MAX_CANDIDATES = 500  # maximum jobs of each kind to check for idle GPUs
 
 
-def wasted(sums: Sequence[RowMapping], resource: str, limit: int) -> list[dict[str, Any]]:
-    """The sums with the most unused of a resource, each with all that was unused."""
-    unused = unused_key(resource)
-    rows = sorted(map(with_waste, sums), key=lambda row: row[unused], reverse=True)
-    return [row for row in rows[:limit] if row[unused] > 0]
+def most_waste(sums: Sequence[RowMapping], resource: str, limit: int) -> list[dict[str, Any]]:
+    """The sums with the most waste of a resource, each with the waste of all resources."""
+    unused_name = unused_key(resource)
+    rows = sorted(map(with_waste, sums), key=lambda row: row[unused_name], reverse=True)
+    return [row for row in rows[:limit] if row[unused_name] > 0]
 
 
-def failing(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]]:
+def most_failures(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]]:
     """The sums with the most failed jobs."""
     rows = [
         {**row, "failed_ratio": row["jobs_failed"] / row["jobs_ended"]}
@@ -36,7 +36,7 @@ def failing(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["jobs_failed"], reverse=True)[:limit]
 
 
-def waited(
+def waits_by_partition(
     db: Connection,
     access: Access,
     since: int,
@@ -48,18 +48,18 @@ def waited(
 
     Raises TooManyError.
     """
-    job, kept = schema.job.c, schema.daily_wait.c
+    job, stored = schema.job.c, schema.daily_wait.c
     if access.everything:
-        query = sa.select(schema.daily_wait).where(kept.day >= since, kept.day < until)
-        query = query.where(kept.cluster.in_(known_clusters(db, cluster)))
+        query = sa.select(schema.daily_wait).where(stored.day >= since, stored.day < until)
+        query = query.where(stored.cluster.in_(clusters_to_query(db, cluster)))
         if partition is not None:
-            query = query.where(kept.partition == partition)
+            query = query.where(stored.partition == partition)
         return list(db.execute(query.order_by(*schema.daily_wait.primary_key)).mappings().all())
     which = [
-        job.cluster.in_(known_clusters(db, cluster)), visible(access),
+        job.cluster.in_(clusters_to_query(db, cluster)), visible(access),
         job.start_time >= since, job.start_time < until,
     ]  # fmt: skip
-    paging.bounded(db, schema.job, which, "waits")
+    paging.check_row_limit(db, schema.job, which, "waits")
     if partition is not None:
         which.append(job.partition == partition)
     return list(db.execute(waits(*which)).mappings().all())
@@ -96,11 +96,11 @@ def idle_gpus(
     """Running jobs with GPUs of low mean utilisation that have been held for some time.
 
     Those with the most idle GPU time come first. `live` adds the current usage to rows of jobs, and
-    `live_gpus` returns the mean utilisation of each of their GPUs, by their numbers.
+    `live_gpus` returns the mean utilisation of each of their GPUs, by id.
     """
-    rows = live(numbered(db, _candidates(db, access, cluster)))
+    rows = live(rows_by_ids(db, _candidates(db, access, cluster)))
     gpus = {**utilizations(db, [row["id"] for row in rows]), **live_gpus(rows)}
-    found = (_idle(row, at_most, gpus.get(row["id"], ())) for row in rows)
+    found = (_with_idle_gpus(row, at_most, gpus.get(row["id"], ())) for row in rows)
     idle = [
         each
         for row, each in zip(rows, found, strict=True)
@@ -110,17 +110,17 @@ def idle_gpus(
 
 
 def _candidates(db: Connection, access: Access, cluster: str | None) -> list[int]:
-    """Running jobs with GPUs: those known to use them least, and the newest."""
+    """Ids of running jobs with GPUs: those known to use them least, and the newest."""
     job, usage = schema.job.c, schema.job_usage.c
     which = (
         sa.select(job.id)
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
-            job.cluster.in_(known_clusters(db, cluster)), visible(access),
+            job.cluster.in_(clusters_to_query(db, cluster)), visible(access),
             job.end_time.is_(None), job.state.in_(RUNNING), job.allocated_gpus > 0,
             job.start_time.is_not(None),
         )
-        .limit(_MOST_CANDIDATES)
+        .limit(_MAX_CANDIDATES)
     )  # fmt: skip
     least = (
         sa.case((usage.gpu_utilization_ratio.is_(None), 1), else_=0),
@@ -133,10 +133,12 @@ def _candidates(db: Connection, access: Access, cluster: str | None) -> list[int
     return list(dict.fromkeys((*known, *newest)))
 
 
-def _idle(row: RowMapping, at_most: float, gpus: Sequence[float | None]) -> dict[str, Any]:
+def _with_idle_gpus(
+    row: RowMapping, at_most: float, gpus: Sequence[float | None]
+) -> dict[str, Any]:
     mean, until = row["usage_gpu_utilization_ratio"], row["usage_until_time"]
-    alone = sum(ratio is not None and ratio <= at_most for ratio in gpus)
-    idle = row["usage_gpus"] if mean is not None and mean <= at_most else alone
+    idle_by_gpu = sum(ratio is not None and ratio <= at_most for ratio in gpus)
+    idle = row["usage_gpus"] if mean is not None and mean <= at_most else idle_by_gpu
     names = ("cluster", "jobid", "username", "account", "partition", "name", "allocated_gpus")
     return {
         **{name: row[name] for name in names},

@@ -10,20 +10,24 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.job_rows import NAMES, Names, numbered
-from batchjob_stats_db.queries.statements import remembered
+from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, ColumnNames, rows_by_ids
+from batchjob_stats_db.queries.statements import cached_by_access
 
-_LOOKED_AT = 5000  # of the user's jobs before this one; older ones are too old to compare with
+_COMPARED_JOBS = 5000  # of the user's jobs before this one; older ones are too old to compare with
 _SHORT_SECONDS = 60
 _REQUEST = ("account", "partition", "allocated_cpus", "allocated_nodes", "allocated_gpus")
-_MOST_COUNTED = 1000
+_MAX_COUNTED = 1000
 _OTHER = schema.job.alias()
 
 
 def similar(
-    db: Connection, access: Access, job: Mapping[Any, Any], most: int = 20, names: Names = NAMES
+    db: Connection,
+    access: Access,
+    job: Mapping[Any, Any],
+    most: int = 20,
+    names: ColumnNames = COLUMN_NAMES,
 ) -> tuple[str, Sequence[RowMapping]]:
-    """The latest successful jobs of the same user before this one, and what they have in common.
+    """The user's latest successful jobs before this one, after what they have in common with it.
 
     Those of the same name, else those of the same account, partition and size. Runs of one machine
     have neither account nor partition: those with other names have nothing in common.
@@ -32,36 +36,38 @@ def similar(
         return "", ()
     found: tuple[str, Sequence[RowMapping]] = ("", ())
     requested = job["account"] or job["partition"]
-    for alike in (("name",) if job["name"] else (), _REQUEST if requested else ()):
-        if not alike:
+    for shared_columns in (("name",) if job["name"] else (), _REQUEST if requested else ()):
+        if not shared_columns:
             continue
-        rows = _ended_well(db, access, job, alike, most, names)
+        rows = _successful_jobs(db, access, job, shared_columns, most, names)
         if len(rows) > len(found[1]):
-            found = ("name" if alike == ("name",) else "account, partition and size", rows)
+            found = ("name" if shared_columns == ("name",) else "account, partition and size", rows)
         if len(rows) >= min(3, most):
             break
     return found
 
 
-def _ended_well(
-    db: Connection, access: Access, job: Mapping[Any, Any], alike: tuple[str, ...], most: int,
-    names: Names,
+def _successful_jobs(
+    db: Connection, access: Access, job: Mapping[Any, Any], shared_columns: tuple[str, ...],
+    most: int, names: ColumnNames,
 ) -> Sequence[RowMapping]:  # fmt: skip
-    given = {name: job[name] for name in alike}
-    given |= {"cluster": job["cluster"], "user": job["username"], "id": job["id"]}
-    given |= {"until": job["start_time"], "most": most}
-    return numbered(db, db.scalars(_alike(access, alike), given).all(), names)
+    parameters = {name: job[name] for name in shared_columns}
+    parameters |= {"cluster": job["cluster"], "user": job["username"], "id": job["id"]}
+    parameters |= {"until": job["start_time"], "most": most}
+    return rows_by_ids(
+        db, db.scalars(_successful_query(access, shared_columns), parameters).all(), names
+    )
 
 
-@remembered
-def _alike(access: Access, alike: tuple[str, ...]) -> sa.Select[int]:
+@cached_by_access
+def _successful_query(access: Access, shared_columns: tuple[str, ...]) -> sa.Select[int]:
     table = schema.job.c
     return (
         sa.select(table.id)
         .where(
             *_latest(until=True), visible(access), table.id != sa.bindparam("id"),
             table.state == "COMPLETED", table.end_time.is_not(None),
-            *(table[name].is_not_distinct_from(sa.bindparam(name)) for name in alike),
+            *(table[name].is_not_distinct_from(sa.bindparam(name)) for name in shared_columns),
         )
         .order_by(table.start_time.desc(), table.id.desc())
         .limit(sa.bindparam("most"))
@@ -69,7 +75,11 @@ def _alike(access: Access, alike: tuple[str, ...]) -> sa.Select[int]:
 
 
 def same_name(
-    db: Connection, access: Access, job: Mapping[Any, Any], most: int = 50, names: Names = NAMES
+    db: Connection,
+    access: Access,
+    job: Mapping[Any, Any],
+    most: int = 50,
+    names: ColumnNames = COLUMN_NAMES,
 ) -> Sequence[RowMapping]:
     """The latest runs of a job's name by its user on its cluster, the oldest first.
 
@@ -77,13 +87,13 @@ def same_name(
     """
     if not job["name"]:
         return ()
-    given = {"cluster": job["cluster"], "user": job["username"], "name": job["name"]}
-    ids = db.scalars(_of_name(access), {**given, "most": most}).all()
-    return numbered(db, ids, names)[::-1]
+    parameters = {"cluster": job["cluster"], "user": job["username"], "name": job["name"]}
+    ids = db.scalars(_same_name_query(access), {**parameters, "most": most}).all()
+    return rows_by_ids(db, ids, names)[::-1]
 
 
-@remembered
-def _of_name(access: Access) -> sa.Select[int]:
+@cached_by_access
+def _same_name_query(access: Access) -> sa.Select[int]:
     table = schema.job.c
     return (
         sa.select(table.id)
@@ -94,9 +104,9 @@ def _of_name(access: Access) -> sa.Select[int]:
 
 
 def _latest(*, until: bool) -> list[ColumnElement[bool]]:
-    """Conditions of the last jobs that a user started on a cluster, up to a time or to the last.
+    """Conditions for the latest jobs that a user started on a cluster, optionally up to a time.
 
-    Queries from the last one on stop reading when enough jobs are found.
+    Queries that go back from the latest one stop reading when enough jobs are found.
     """
     other = _OTHER.c
     earliest = (
@@ -104,7 +114,7 @@ def _latest(*, until: bool) -> list[ColumnElement[bool]]:
         .where(*_started(other, until))
         .order_by(other.start_time.desc(), other.id.desc())
         .limit(1)
-        .offset(_LOOKED_AT - 1)
+        .offset(_COMPARED_JOBS - 1)
         .scalar_subquery()
     )
     table = schema.job.c
@@ -126,13 +136,13 @@ def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | 
     """
     if job["start_time"] is None:
         return None
-    given = {"cluster": job["cluster"], "user": job["username"]}
+    parameters = {"cluster": job["cluster"], "user": job["username"]}
     start = job["start_time"]
-    given |= {"since": start - DAY, "until": start}
-    return db.execute(_short_jobs(access), given).scalar() or 0
+    parameters |= {"since": start - DAY, "until": start}
+    return db.execute(_short_jobs(access), parameters).scalar() or 0
 
 
-@remembered
+@cached_by_access
 def _short_jobs(access: Access) -> sa.Select[int]:
     table = schema.job.c
     some = (
@@ -147,7 +157,7 @@ def _short_jobs(access: Access) -> sa.Select[int]:
             table.array_jobid == sa.literal_column("''"),
             visible(access),
         )
-        .limit(_MOST_COUNTED)
+        .limit(_MAX_COUNTED)
         .subquery()
     )
     return sa.select(sa.func.count()).select_from(some)

@@ -9,13 +9,13 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.job_usage import JobToMeasure
-from batchjob_stats_db.measure.pending import WANTED, measured, runs_of_ids
+from batchjob_stats_db.measure.pending import JOB_COLUMNS, job_to_measure, runs_by_jobid
 
 
 def span_of(
     db: Connection, access: Access, job_id: int, policy: UsagePolicy, now: int
 ) -> JobToMeasure | None:
-    """The time and owner of a run, by the number of its row.
+    """The time and owner of a run, by the id of its row.
 
     None if it has not started, or may not be seen.
     """
@@ -25,15 +25,15 @@ def span_of(
 def spans_of(
     db: Connection, access: Access, job_ids: Sequence[int], policy: UsagePolicy, now: int
 ) -> dict[int, JobToMeasure]:
-    """The same for the runs of a page, by these numbers."""
+    """The same for several runs, by id."""
     job = schema.job.c
-    query = sa.select(job.cluster, *WANTED).where(
+    query = sa.select(job.cluster, *JOB_COLUMNS).where(
         job.id.in_(job_ids), job.start_time.is_not(None), visible(access)
     )
     rows = db.execute(query).all()
     found: dict[int, JobToMeasure] = {}
     for cluster in {row.cluster for row in rows}:
         own = [row for row in rows if row.cluster == cluster]
-        runs = runs_of_ids(db, cluster, [row.jobid for row in own])
-        found |= {row.id: measured(cluster, row, runs[row.jobid], policy, now) for row in own}
+        runs = runs_by_jobid(db, cluster, [row.jobid for row in own])
+        found |= {row.id: job_to_measure(cluster, row, runs[row.jobid], policy, now) for row in own}
     return found

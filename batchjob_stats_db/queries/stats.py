@@ -11,11 +11,11 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.statements import remembered
-from batchjob_stats_db.queries.usage import kept
+from batchjob_stats_db.queries.statements import cached_by_access
+from batchjob_stats_db.queries.usage import stored_columns
 
 _USUAL_DAYS = 30
-_USUAL_JOBS = 10  # a median of fewer jobs would reveal single jobs
+_MIN_JOBS = 10  # a median of fewer jobs would reveal single jobs
 
 
 def clusters(db: Connection) -> list[RowMapping]:
@@ -41,7 +41,7 @@ def unfinished_by_state(
     return list(db.execute(_unfinished_by_state(access, cluster)).mappings().all())
 
 
-@remembered
+@cached_by_access
 def _unfinished_by_state(access: Access, cluster: str | None) -> sa.Select[Any]:
     job = schema.job.c
     query = (
@@ -53,7 +53,7 @@ def _unfinished_by_state(access: Access, cluster: str | None) -> sa.Select[Any]:
     return query if cluster is None else query.where(job.cluster == cluster)
 
 
-def queues(db: Connection, cluster: str) -> list[RowMapping]:
+def queued_by_partition(db: Connection, cluster: str) -> list[RowMapping]:
     """Running and waiting jobs of each partition and their resources, without their users.
 
     Everybody may see it, as schedulers show the state of their queues to everybody.
@@ -92,7 +92,7 @@ def users(
 ) -> list[RowMapping]:
     """Users with jobs on the days that begin in [since, until), with their accounts."""
     names = ("cluster", "username", "account")
-    rows = kept(db, access, names, since, until, cluster).subquery().c
+    rows = stored_columns(db, access, names, since, until, cluster).subquery().c
     query = sa.select(*rows).distinct().order_by(*rows)
     return list(db.execute(query).mappings().all())
 
@@ -102,14 +102,15 @@ def accounts(
 ) -> list[RowMapping]:
     """Accounts with jobs on the days that begin in [since, until), and their descriptions."""
     names = ("cluster", "account")
-    rows = kept(db, access, names, since, until, cluster).subquery()
-    about = schema.account.c
+    rows = stored_columns(db, access, names, since, until, cluster).subquery()
+    accounts_table = schema.account.c
     query = (
-        sa.select(*rows.c, about.parent, about.limits)
+        sa.select(*rows.c, accounts_table.parent, accounts_table.limits)
         .select_from(
             rows.outerjoin(
                 schema.account,
-                (about.cluster == rows.c.cluster) & (about.account == rows.c.account),
+                (accounts_table.cluster == rows.c.cluster)
+                & (accounts_table.account == rows.c.account),
             )
         )
         .distinct()
@@ -139,7 +140,7 @@ _PARTITIONS = (
 )
 
 
-def usual_wait(db: Connection, cluster: str, partition: str, now: int) -> float | None:
+def usual_wait_seconds(db: Connection, cluster: str, partition: str, now: int) -> float | None:
     """Seconds that jobs of a partition waited in the last 30 days; None after too few jobs.
 
     The median of the days' medians, weighted by each day's jobs. Everybody may see it, as
@@ -150,27 +151,27 @@ def usual_wait(db: Connection, cluster: str, partition: str, now: int) -> float 
         _USUAL_WAITS, {"cluster": cluster, "partition": partition, "since": since}
     ).all()
     jobs = sum(row.jobs_started for row in rows)
-    if jobs < _USUAL_JOBS:
+    if jobs < _MIN_JOBS:
         return None
-    reached = accumulate(row.jobs_started for row in rows)
+    cumulative_jobs = accumulate(row.jobs_started for row in rows)
     return next(
         float(row.wait_p50_seconds)
-        for row, count in zip(rows, reached, strict=True)
+        for row, count in zip(rows, cumulative_jobs, strict=True)
         if count * 2 >= jobs
     )
 
 
 def waits_by_day(
-    db: Connection, cluster: str, partition: str, since: int, least_jobs: int = _USUAL_JOBS
+    db: Connection, cluster: str, partition: str, since: int, least_jobs: int = _MIN_JOBS
 ) -> list[RowMapping]:
     """Waits of a partition's jobs by day, for days on which at least this many started.
 
     With the default minimum it does not reveal single jobs, and everybody may see it.
     """
-    given = {"cluster": cluster, "partition": partition, "since": since, "least": least_jobs}
-    return list(db.execute(_WAITS_BY_DAY, given).mappings().all())
+    parameters = {"cluster": cluster, "partition": partition, "since": since, "least": least_jobs}
+    return list(db.execute(_WAITS_BY_DAY, parameters).mappings().all())
 
 
-def partitions(db: Connection, cluster: str, since: int) -> list[str]:
+def busiest_partitions(db: Connection, cluster: str, since: int) -> list[str]:
     """Partitions in which jobs started on the days from then on, the busiest first."""
     return list(db.scalars(_PARTITIONS, {"cluster": cluster, "since": since}))

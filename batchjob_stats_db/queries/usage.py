@@ -9,21 +9,21 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, visible
 from batchjob_stats_db.days import whole_months
-from batchjob_stats_db.queries.filters import known_clusters
-from batchjob_stats_db.queries.statements import remembered
+from batchjob_stats_db.queries.filters import clusters_to_query
+from batchjob_stats_db.queries.statements import cached_by_access
 
 By = Literal["cluster", "account", "username", "day"]
 
 
-MOST = 20_000
-"""Rows of an answer that is not to fill the memory: a row of Python and its JSON take 2 kB."""
+MAX_ROWS = 20_000
+"""Maximum rows of an answer: a row in Python and its JSON take 2 kB of memory."""
 
 
 class TooManyRowsError(ValueError):
     """An answer would exceed its maximum of rows; the text says what would help."""
 
 
-def summed(
+def sum_usage(
     db: Connection,
     access: Access,
     by: Sequence[By],
@@ -40,14 +40,14 @@ def summed(
 
     Raises TooManyRowsError if there is a limit.
     """
-    query = _added_up(
+    query = _sum_query(
         access, schema.USAGE, (*by,), (*columns,), _clusters(db, cluster), since, until,
         account, user, most,
     )  # fmt: skip
     return _rows(db, query, most)
 
 
-def emissions(
+def sum_emissions(
     db: Connection,
     access: Access,
     by: Sequence[By],
@@ -64,24 +64,24 @@ def emissions(
     Raises TooManyRowsError if there is a limit.
     """
     sums = schema.EMISSIONS
-    query = _added_up(
+    query = _sum_query(
         access, sums, (*by, *sums.keys), sums.columns, _clusters(db, cluster), since, until,
         account, user, most,
     )  # fmt: skip
     return _rows(db, query, most)
 
 
-def kept(
+def stored_columns(
     db: Connection, access: Access, names: tuple[str, ...], since: int, until: int,
     cluster: str | None,
 ) -> sa.CompoundSelect[Any]:  # fmt: skip
     """These columns of the stored usage of the days that begin in [since, until)."""
-    return _kept(access, schema.USAGE, names, _clusters(db, cluster), since, until)
+    return _stored_rows(access, schema.USAGE, names, _clusters(db, cluster), since, until)
 
 
 def _clusters(db: Connection, cluster: str | None) -> tuple[str, ...]:
-    """The keys of the tables begin with the cluster."""
-    return tuple(known_clusters(db, cluster))
+    """The clusters to read: the keys of the tables begin with the cluster."""
+    return tuple(clusters_to_query(db, cluster))
 
 
 def _rows(db: Connection, query: sa.Select[Any], most: int | None) -> list[RowMapping]:
@@ -93,14 +93,14 @@ def _rows(db: Connection, query: sa.Select[Any], most: int | None) -> list[RowMa
     return found
 
 
-@remembered
-def _added_up(
+@cached_by_access
+def _sum_query(
     access: Access, sums: schema.Sums, by: tuple[str, ...], columns: tuple[str, ...],
     clusters: tuple[str, ...], since: int, until: int, account: str | None, user: str | None,
     most: int | None,
 ) -> sa.Select[Any]:  # fmt: skip
-    """One row more than permitted shows that there are too many."""
-    each = _kept(access, sums, (*by, *columns), clusters, since, until, account, user)
+    """Sums by key; one row more than permitted, to detect that there are too many."""
+    each = _stored_rows(access, sums, (*by, *columns), clusters, since, until, account, user)
     rows = each.subquery().c
     groups = [rows[name] for name in by]
     added = (sa.func.sum(rows[name]).label(name) for name in columns)
@@ -108,7 +108,7 @@ def _added_up(
     return query if most is None else query.limit(most + 1)
 
 
-def _kept(
+def _stored_rows(
     access: Access, sums: schema.Sums, names: tuple[str, ...], clusters: tuple[str, ...],
     since: int, until: int, account: str | None = None, user: str | None = None,
 ) -> sa.CompoundSelect[Any]:  # fmt: skip
@@ -121,12 +121,14 @@ def _kept(
             sa.select(*(table.c[name] for name in names))
             .where(table.c.cluster.in_(clusters), when >= begin, when < end, visible(access, table))
             .where(*(table.c[name] == value for name, value in equal.items()))
-            for table, when, begin, end in _read(sums, access, {*names, *equal}, since, until)
+            for table, when, begin, end in _tables_to_read(
+                sums, access, {*names, *equal}, since, until
+            )
         )
     )
 
 
-class _Rows(NamedTuple):
+class _TablePeriod(NamedTuple):
     """Rows of a table whose day or month begins in [begin, end)."""
 
     table: sa.Table
@@ -135,25 +137,25 @@ class _Rows(NamedTuple):
     end: int
 
 
-def _read(
+def _tables_to_read(
     sums: schema.Sums, access: Access, names: Collection[str], since: int, until: int
-) -> list[_Rows]:
-    """What to read: of the tables with these columns, those with the fewest rows."""
-    if "username" in names or access.by_person():
+) -> list[_TablePeriod]:
+    """The tables to read: of those with these columns, the ones with the fewest rows."""
+    if "username" in names or access.needs_username():
         days, months = sums.by_user, sums.monthly_by_user
     elif "account" in names or not access.everything:
         days, months = sums.by_account, sums.monthly_by_account
     else:
-        return [_Rows(sums.by_day, sums.by_day.c.day, since, until)]
+        return [_TablePeriod(sums.by_day, sums.by_day.c.day, since, until)]
     day = days.c.day
-    if "day" in names or access.dated():
-        return [_Rows(days, day, since, until)]
+    if "day" in names or access.has_time_limits():
+        return [_TablePeriod(days, day, since, until)]
     first, last = whole_months(since, until)
     if first == last:
-        return [_Rows(days, day, since, until)]
+        return [_TablePeriod(days, day, since, until)]
     parts = (
-        _Rows(days, day, since, first),
-        _Rows(months, months.c.month, first, last),
-        _Rows(days, day, last, until),
+        _TablePeriod(days, day, since, first),
+        _TablePeriod(months, months.c.month, first, last),
+        _TablePeriod(days, day, last, until),
     )
     return [part for part in parts if part.begin < part.end]

@@ -36,9 +36,9 @@ def efficiency(sums: Row, resource: str) -> float | None:
 
 def with_waste(sums: Row) -> dict[Any, Any]:
     """The sums, with the efficiency and the unused amount of each resource."""
-    made = dict(sums)
+    row = dict(sums)
     for name, (allocated, used) in RESOURCES.items():
         # Around midnight, usage may exceed its allocation by a sample.
-        made[unused_key(name)] = max(sums[allocated] - sums[used], 0.0)
-        made[f"{name}_efficiency"] = efficiency(sums, name)
-    return made
+        row[unused_key(name)] = max(sums[allocated] - sums[used], 0.0)
+        row[f"{name}_efficiency"] = efficiency(sums, name)
+    return row

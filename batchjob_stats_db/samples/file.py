@@ -18,7 +18,7 @@ from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob_stats_db.samples.format import Decoder, LineError
 
 _GZIP = 31  # zlib's wbits for a 32 kB window and a gzip header
-_PIECE = 1 << 16
+_CHUNK_BYTES = 1 << 16
 LONGEST_LINE = 1 << 20
 TRAILER_BYTES = 10
 """An empty last block, checksum and size: RFC 1951, 3.2.3, and RFC 1952, 2.3.1."""
@@ -30,20 +30,20 @@ class Unpacker:
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
         self._file = path.open("rb", buffering=0)
-        self._member = zlib.decompressobj(_GZIP)
-        self._rest = b""  # an incomplete line
-        self._at = 0  # offset up to which the file has been processed
-        self._seen = -1  # file size at the last read
+        self._decompressor = zlib.decompressobj(_GZIP)
+        self._partial_line = b""  # an incomplete line
+        self._offset = 0  # offset up to which the file has been processed
+        self._last_size = -1  # file size at the last read
         self.damage = ""  # why nothing after this point can be read
 
     @property
     def descriptor(self) -> int:
-        """Of the open file."""
+        """The descriptor of the open file."""
         return self._file.fileno()
 
     @property
-    def written(self) -> bool:
-        """Somebody is writing it now: its writer holds a lock."""
+    def is_being_written(self) -> bool:
+        """Whether a writer has the file open: it holds a lock."""
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -58,54 +58,56 @@ class Unpacker:
     def lines(self) -> Iterator[bytes]:
         """The complete lines that are new since the last call; raises OSError."""
         size = os.fstat(self.descriptor).st_size
-        if size == self._seen:
+        if size == self._last_size:
             return
-        self._seen = size
-        self._file.seek(self._at)
-        while not self.damage and self._at < size - TRAILER_BYTES:
-            packed = self._file.read(min(_PIECE, size - TRAILER_BYTES - self._at))
-            self._at += len(packed)
-            yield from self._unpacked(packed)
+        self._last_size = size
+        self._file.seek(self._offset)
+        while not self.damage and self._offset < size - TRAILER_BYTES:
+            compressed = self._file.read(min(_CHUNK_BYTES, size - TRAILER_BYTES - self._offset))
+            self._offset += len(compressed)
+            yield from self._decompressed_lines(compressed)
         if not self.damage:
-            yield from self._tail(self._file.read(TRAILER_BYTES))
+            yield from self._tail_lines(self._file.read(TRAILER_BYTES))
 
-    def _tail(self, packed: bytes) -> list[bytes]:
+    def _tail_lines(self, compressed: bytes) -> list[bytes]:
         """The lines in the last bytes; none while a writer replaces them."""
-        member, rest = self._member.copy(), self._rest
-        found = list(self._unpacked(packed))
-        if (self.damage or not self._member.eof) and self.written:
+        decompressor, partial_line = self._decompressor.copy(), self._partial_line
+        found = list(self._decompressed_lines(compressed))
+        if (self.damage or not self._decompressor.eof) and self.is_being_written:
             found, self.damage = [], ""
-        self._member, self._rest = member, rest
+        self._decompressor, self._partial_line = decompressor, partial_line
         return found
 
-    def _unpacked(self, packed: bytes) -> Iterator[bytes]:
-        while packed and not self.damage:
-            text, packed = self._unpack(packed)
-            *whole, self._rest = (self._rest + text).split(b"\n")
-            yield from whole
-            if len(self._rest) > LONGEST_LINE:
+    def _decompressed_lines(self, compressed: bytes) -> Iterator[bytes]:
+        while compressed and not self.damage:
+            text, compressed = self._decompress(compressed)
+            *complete, self._partial_line = (self._partial_line + text).split(b"\n")
+            yield from complete
+            if len(self._partial_line) > LONGEST_LINE:
                 self.damage = f"a line of more than {LONGEST_LINE} bytes"
 
-    def _unpack(self, packed: bytes) -> tuple[bytes, bytes]:
-        """Some text, and the remaining input: a malicious file is decompressed in parts."""
-        if self._member.eof:
-            self._member = zlib.decompressobj(_GZIP)
-        before = self._member.copy()
+    def _decompress(self, compressed: bytes) -> tuple[bytes, bytes]:
+        """Some text, and the remaining input: in parts, since a malicious file may expand a lot."""
+        if self._decompressor.eof:
+            self._decompressor = zlib.decompressobj(_GZIP)
+        before = self._decompressor.copy()
         try:
-            text = self._member.decompress(packed, _PIECE)
+            text = self._decompressor.decompress(compressed, _CHUNK_BYTES)
         except zlib.error as error:
             self.damage = f"not gzip after this point: {error}"
-            return _until_damage(before, packed), b""
-        member = self._member
-        return text, member.unused_data if member.eof else member.unconsumed_tail
+            return _decompress_until_damage(before, compressed), b""
+        decompressor = self._decompressor
+        return text, decompressor.unused_data if decompressor.eof else decompressor.unconsumed_tail
 
 
-def _until_damage(member: "zlib._Decompress", packed: bytes) -> bytes:
+def _decompress_until_damage(decompressor: "zlib._Decompress", compressed: bytes) -> bytes:
     """What can be decompressed before the damage; zlib itself discards it."""
     text = bytearray()
     with contextlib.suppress(zlib.error):
-        for at in range(len(packed)):
-            text += member.decompress(member.unconsumed_tail + packed[at : at + 1], _PIECE)
+        for at in range(len(compressed)):
+            text += decompressor.decompress(
+                decompressor.unconsumed_tail + compressed[at : at + 1], _CHUNK_BYTES
+            )
     return bytes(text)
 
 
@@ -135,9 +137,9 @@ class SampleFile:
         self._unpacker.close()
 
     @property
-    def who(self) -> SampleHeader | None:
+    def header(self) -> SampleHeader | None:
         """The job of the samples, from the first line; None if there is none yet."""
-        return self.decoder.who
+        return self.decoder.header
 
     @property
     def damage(self) -> str:
@@ -145,12 +147,12 @@ class SampleFile:
         return self._damage or self._unpacker.damage
 
     @property
-    def ended(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the file is complete: it was repacked."""
         return not os.fstat(self._unpacker.descriptor).st_mode & 0o200
 
     @property
-    def replaced(self) -> bool:
+    def is_replaced(self) -> bool:
         """Whether another file has its name now, or none: it was repacked, or deleted."""
         try:
             there = self.path.stat()
@@ -160,16 +162,16 @@ class SampleFile:
         return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
 
     @property
-    def written(self) -> bool:
-        """Somebody is writing it now."""
-        return self._unpacker.written
+    def is_being_written(self) -> bool:
+        """Whether a writer has the file open."""
+        return self._unpacker.is_being_written
 
     def read(self) -> Iterator[JobSample]:
         """The samples that are new since the last call; raises OSError."""
         return (JobSample(at, dict(self.decoder.values)) for at in self.times())
 
     def times(self) -> Iterator[float]:
-        """The same, cheaper: the time of each sample, with its numbers in `decoder.values`."""
+        """Like `read`, but cheaper: the time of each sample; its values are in `decoder.values`."""
         if self._damage:
             return
         for line in self._unpacker.lines():

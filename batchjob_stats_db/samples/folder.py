@@ -10,8 +10,8 @@ from batchjob.quantities.sample import SampleHeader
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.writer import SUFFIX
 
-_PLAIN = "[]+,:@="  # not escaped in names, nor are letters, digits and -._~
-_LONGEST = 200  # maximum bytes of a name; file systems allow 255
+_UNESCAPED = "[]+,:@="  # not escaped in names, like letters, digits and -._~
+_MAX_NAME_BYTES = 200  # file systems allow 255
 
 
 class NoSuchJob(ValueError):
@@ -20,10 +20,10 @@ class NoSuchJob(ValueError):
 
 def folder_of(samples: Path, jobid: str) -> Path:
     """The folder of a job. Characters that no path may contain become %XX; a long id is cut."""
-    name = quote(jobid, safe=_PLAIN, errors="surrogateescape")
+    name = quote(jobid, safe=_UNESCAPED, errors="surrogateescape")
     if name.startswith(".") or not name:
         name = f"%2E{name[1:]}" if name else "%"
-    if len(name) > _LONGEST:
+    if len(name) > _MAX_NAME_BYTES:
         digest = hashlib.sha256(jobid.encode("utf-8", "surrogateescape")).hexdigest()
         name = f"{name[:100]}%{digest}"
     return samples / name
@@ -49,15 +49,15 @@ def folders(samples: Path) -> list[Path]:
         return []
 
 
-def owners(folder: Path) -> set[SampleHeader]:
-    """The users of a folder's samples, as far as they can be read."""
+def headers_of(folder: Path) -> set[SampleHeader]:
+    """The distinct headers of a folder's files, as far as they can be read."""
     found = set()
     for path in files_of(folder):
         try:
             with SampleFile(path) as file:
                 next(iter(file.times()), None)
-                if file.who is not None:
-                    found.add(file.who._replace(interval_seconds=0.0))
+                if file.header is not None:
+                    found.add(file.header._replace(interval_seconds=0.0))
         except OSError:
             continue
     return found
@@ -66,28 +66,28 @@ def owners(folder: Path) -> set[SampleHeader]:
 def jobid_of(folder: Path) -> str:
     """The job id of a folder."""
     name = folder.name
-    if len(name) > _LONGEST // 2 + 64:
-        whole = {who.jobid for who in owners(folder)}
-        if len(whole) == 1:
-            return whole.pop()
+    if len(name) > _MAX_NAME_BYTES // 2 + 64:
+        full_ids = {header.jobid for header in headers_of(folder)}
+        if len(full_ids) == 1:
+            return full_ids.pop()
     return unquote(name, errors="surrogateescape")
 
 
-def matching(samples: Path, text: str, running: Iterable[str] = ()) -> str:
-    """The id `text`, or the only id with this prefix; raises NoSuchJob, OSError."""
+def find_jobid(samples: Path, prefix: str, running: Iterable[str] = ()) -> str:
+    """The id `prefix`, or else the only id with this prefix; raises NoSuchJob, OSError."""
     known = sorted({*map(jobid_of, folders(samples)), *running})
-    if text in known:
-        return text
-    found = [jobid for jobid in known if text and jobid.startswith(text)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise NoSuchJob(f"no samples of a job {text!r} in {samples}")
-    some = ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
-    raise NoSuchJob(f"{text!r} matches the ids of {len(found)} jobs: {some}")
+    if prefix in known:
+        return prefix
+    matches = [jobid for jobid in known if prefix and jobid.startswith(prefix)]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise NoSuchJob(f"no samples of a job {prefix!r} in {samples}")
+    some = ", ".join(matches[:10]) + (f" and {len(matches) - 10} more" if len(matches) > 10 else "")
+    raise NoSuchJob(f"{prefix!r} matches the ids of {len(matches)} jobs: {some}")
 
 
-def remove(samples: Path, jobid: str) -> bool:
+def delete_job(samples: Path, jobid: str) -> bool:
     """Delete a job's samples; False if there were none. Raises OSError."""
     folder = folder_of(samples, jobid)
     if not folder.is_dir():
@@ -96,7 +96,7 @@ def remove(samples: Path, jobid: str) -> bool:
     return True
 
 
-def sizes(folder: Path) -> Iterator[tuple[float, int]]:
+def times_and_sizes(folder: Path) -> Iterator[tuple[float, int]]:
     """Time of the last change and size on disk of a folder's files."""
     for path in files_of(folder):
         try:

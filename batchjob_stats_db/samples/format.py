@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchjob.quantities.index import BY_NAME, SAMPLE_GROUPS, WITHIN
+from batchjob.quantities.index import BY_NAME, BY_NAME_IN_GROUP, SAMPLE_GROUPS
 from batchjob.quantities.quantity import SampleGroup
 from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
 
@@ -21,40 +21,42 @@ class LineError(ValueError):
     """Not a line of a sample file."""
 
 
-def line(who: SampleHeader, sample: JobSample) -> bytes:
+def encode_line(header: SampleHeader, sample: JobSample) -> bytes:
     """The line of a sample."""
-    document = {"time": round(sample.at, 2), **who._asdict(), **numbers(sample.values)}
+    document = {"time": round(sample.at, 2), **header._asdict(), **group_values(sample.values)}
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
-def numbers(values: Mapping[SampleKey, float]) -> dict[str, Any]:
-    """The numbers of a sample by name; those of devices, GPUs ... in objects."""
-    made: dict[str, Any] = {}
+def group_values(values: Mapping[SampleKey, float]) -> dict[str, Any]:
+    """The values of a sample by name; those of devices, GPUs ... are in nested objects."""
+    document: dict[str, Any] = {}
     for name, value in values.items():
         quantity = BY_NAME[name.quantity]
         digits = quantity.digits
-        told = round(value, digits) if digits else round(value)
+        rounded = round(value, digits) if digits else round(value)
         if quantity.group is None:
-            made[quantity.name] = told
+            document[quantity.name] = rounded
             continue
-        group, of = made.setdefault(quantity.group.name, {}), " ".join(name.of)
-        if quantity.within:
-            group.setdefault(of, {})[quantity.within] = told
+        group, member = document.setdefault(quantity.group.name, {}), " ".join(name.of)
+        if quantity.name_in_group:
+            group.setdefault(member, {})[quantity.name_in_group] = rounded
         else:
-            group[of] = told
-    return made
+            group[member] = rounded
+    return document
 
 
-def values(document: Mapping[str, Any]) -> dict[SampleKey, float]:
-    """The numbers of a document; raises LineError. Names of later versions are ignored."""
-    return {name: value for key, told in document.items() for name, value in _flat(key, told)}
+def flatten_values(document: Mapping[str, Any]) -> dict[SampleKey, float]:
+    """The values of a document; raises LineError. Names of later versions are ignored."""
+    return {
+        name: value for key, content in document.items() for name, value in _flatten(key, content)
+    }
 
 
 class Decoder:
     """Reads the lines of one file in order, and reports what has changed."""
 
     def __init__(self) -> None:
-        self.who: SampleHeader | None = None
+        self.header: SampleHeader | None = None
         self.values: dict[SampleKey, float] = {}
         # Keys that the last line changed; removed ones are not in `values`.
         self.changed: set[SampleKey] = set()
@@ -62,18 +64,18 @@ class Decoder:
 
     def advance(self, text: bytes) -> float:
         """Read the next line into `values`; returns its time. Raises LineError."""
-        document = _document(text)
+        document = _parse_object(text)
         at = document.pop("time", None)
-        if not _number(at):
+        if not _is_number(at):
             raise LineError("expected a `time`")
-        if self.who is None:
-            self.who = _who(document)
+        if self.header is None:
+            self.header = _read_header(document)
         before, self._before = self._before, document
         self.changed.clear()
         for key in {**before, **document}:
             old, new = before.get(key), document.get(key)
             if old != new or type(old) is not type(new):
-                self._change(dict(_flat(key, old)), dict(_flat(key, new)))
+                self._change(dict(_flatten(key, old)), dict(_flatten(key, new)))
         return float(at)
 
     def _change(self, old: dict[SampleKey, float], new: dict[SampleKey, float]) -> None:
@@ -86,52 +88,54 @@ class Decoder:
                 self.changed.add(name)
 
 
-def _flat(key: str, told: Any) -> Iterator[tuple[SampleKey, float]]:
+def _flatten(key: str, content: Any) -> Iterator[tuple[SampleKey, float]]:
     """The numbers under one name of a document."""
-    if told is None:
+    if content is None:
         return
     if (group := SAMPLE_GROUPS.get(key)) is not None:
-        yield from _flat_group(group, told)
+        yield from _flatten_group(group, content)
     elif key in BY_NAME:
-        yield SampleKey(key), _checked(key, told)
+        yield SampleKey(key), _check_number(key, content)
 
 
-def _flat_group(group: SampleGroup, told: Any) -> Iterator[tuple[SampleKey, float]]:
-    if not isinstance(told, dict):
-        raise LineError(f"expected an object as {group.name}, got {told!r:.40}")
-    several = len(group.labels)
-    for text, of_one in told.items():
-        of = tuple(text.split(" ", several - 1)) if several > 1 else (text,)
-        if len(of) != several:
-            raise LineError(f"expected {several} names for {group.name}, got {text!r:.40}")
-        for within, number in of_one.items() if isinstance(of_one, dict) else (("", of_one),):
-            quantity = WITHIN.get((group.name, within))
+def _flatten_group(group: SampleGroup, content: Any) -> Iterator[tuple[SampleKey, float]]:
+    if not isinstance(content, dict):
+        raise LineError(f"expected an object as {group.name}, got {content!r:.40}")
+    label_count = len(group.labels)
+    for text, member in content.items():
+        of = tuple(text.split(" ", label_count - 1)) if label_count > 1 else (text,)
+        if len(of) != label_count:
+            raise LineError(f"expected {label_count} names for {group.name}, got {text!r:.40}")
+        for name_in_group, number in (
+            member.items() if isinstance(member, dict) else (("", member),)
+        ):
+            quantity = BY_NAME_IN_GROUP.get((group.name, name_in_group))
             if quantity is not None and number is not None:
-                yield SampleKey(quantity.name, of), _checked(quantity.name, number)
+                yield SampleKey(quantity.name, of), _check_number(quantity.name, number)
 
 
-def _checked(name: str, value: Any) -> float:
-    if not _number(value):
+def _check_number(name: str, value: Any) -> float:
+    if not _is_number(value):
         raise LineError(f"expected a number as {name}, got {value!r:.40}")
     number: float = value
     return number
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE  # type: ignore[operator]
 
 
-def _who(document: Mapping[str, Any]) -> SampleHeader:
+def _read_header(document: Mapping[str, Any]) -> SampleHeader:
     try:
         found = SampleHeader(**{field: document[field] for field in SampleHeader._fields})
     except KeyError as error:
         raise LineError(f"expected {error}") from None
-    if not all(isinstance(part, str) for part in found[:-1]) or not _number(found[-1]):
+    if not all(isinstance(part, str) for part in found[:-1]) or not _is_number(found[-1]):
         raise LineError("expected names, and a number as interval_seconds")
     return found
 
 
-def _document(text: bytes) -> dict[str, Any]:
+def _parse_object(text: bytes) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -36,7 +36,7 @@ from batchjob_stats_db.samples.writer import Writer, repack
 log = logging.getLogger(__name__)
 
 LONGEST_FILE = 128 << 10  # bytes before it is repacked: several hours of a busy job
-# Without a change after a job's end; by then its energy has been attributed.
+# How long the values of an ended job must not change: by then its energy has been attributed.
 _SETTLED_SECONDS = 30.0
 _TIDY_SECONDS = 600.0
 
@@ -56,7 +56,7 @@ class RecorderOptions:
     )
 
 
-class _Course(NamedTuple):
+class _Recording(NamedTuple):
     """A job that is being recorded."""
 
     writer: Writer
@@ -87,10 +87,10 @@ class Recorder:
         self._clock = clock
         self._monotonic = monotonic
         self._node = os.uname().nodename
-        self._courses: dict[SampledJob, _Course] = {}
-        self._over: set[SampledJob] = set()  # ended and closed, but still reported
+        self._recordings: dict[SampledJob, _Recording] = {}
+        self._finished: set[SampledJob] = set()  # ended and closed, but still reported
         self._tidy_at = float("-inf")
-        self._once = LogOnce(log)
+        self._log_once = LogOnce(log)
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -113,107 +113,107 @@ class Recorder:
             due = max(due + self._options.interval, self._monotonic())
             self._stopped.wait(due - self._monotonic())
         self.record()
-        for key in list(self._courses):
+        for key in list(self._recordings):
             self._close(key)
 
     def record(self) -> None:
         """One pass: a sample of each job. Errors are logged once, and do not affect other jobs."""
         at, now = self._clock(), self._monotonic()
-        with self._isolated("read", "samples: cannot read jobs"):
-            taken = self._take()
+        with self._logging_errors("read", "samples: cannot read jobs"):
+            samples = self._take()
             if self._runs is not None:
-                taken = [_with_totals(each, self._runs) for each in taken]
-            self._once.over("read")
-            whole = [self._recorded(each, at, now) for each in taken]
-            present = {each.job for each in taken}
-            whole += [self._close(key) for key in self._courses.keys() - present]
-            self._over &= present
-            if all(whole):
-                self._once.over("write")
+                samples = [_with_totals(each, self._runs) for each in samples]
+            self._log_once.forget("read")
+            succeeded = [self._record_job(each, at, now) for each in samples]
+            present = {each.job for each in samples}
+            succeeded += [self._close(key) for key in self._recordings.keys() - present]
+            self._finished &= present
+            if all(succeeded):
+                self._log_once.forget("write")
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_SECONDS
             self._tidy()
 
-    def _recorded(self, taken: JobSamples, at: float, now: float) -> bool:
+    def _record_job(self, samples: JobSamples, at: float, now: float) -> bool:
         """Write a sample of the job if there is a new one; False if that failed."""
-        key = taken.job
-        course = self._courses.get(key)
-        if not taken.ended:
-            self._over.discard(key)
-        elif key in self._over:
+        key = samples.job
+        recording = self._recordings.get(key)
+        if not samples.ended:
+            self._finished.discard(key)
+        elif key in self._finished:
             return True
-        elif course is not None and taken.values == course.values:
-            if now - course.changed_at < _SETTLED_SECONDS:
+        elif recording is not None and samples.values == recording.values:
+            if now - recording.changed_at < _SETTLED_SECONDS:
                 return True
-            self._over.add(key)
+            self._finished.add(key)
             return self._close(key)
-        return self._write(key, taken, at, now)
+        return self._write(key, samples, at, now)
 
-    def _write(self, key: SampledJob, taken: JobSamples, at: float, now: float) -> bool:
-        course = self._courses.pop(key, None)
-        writer: Writer | None = course.writer if course else None
+    def _write(self, key: SampledJob, samples: JobSamples, at: float, now: float) -> bool:
+        recording = self._recordings.pop(key, None)
+        writer: Writer | None = recording.writer if recording else None
         try:
-            writer = writer or self._begun(taken.job, at)
-            writer.write(JobSample(at, taken.values))
+            writer = writer or self._open_writer(samples.job, at)
+            writer.write(JobSample(at, samples.values))
         except OSError as error:
-            self._once.warning("write", "cannot write samples: %s", error)
+            self._log_once.warning("write", "cannot write samples: %s", error)
             if writer is not None:
                 with contextlib.suppress(OSError):
                     writer.close()  # the next pass creates a new file
             return False
-        self._courses[key] = _Course(writer, taken.values, now)
+        self._recordings[key] = _Recording(writer, samples.values, now)
         return writer.bytes < LONGEST_FILE or self._close(key)
 
-    def _begun(self, job: SampledJob, at: float) -> Writer:
-        who = SampleHeader(job.manager, job.jobid, job.user, self._node, self._options.interval)
-        return Writer(folder_of(self._samples, job.jobid), who, at)
+    def _open_writer(self, job: SampledJob, at: float) -> Writer:
+        header = SampleHeader(job.manager, job.jobid, job.user, self._node, self._options.interval)
+        return Writer(folder_of(self._samples, job.jobid), header, at)
 
     def _close(self, key: SampledJob) -> bool:
-        writer = self._courses.pop(key).writer
+        writer = self._recordings.pop(key).writer
         try:
             writer.close()
             repack(writer.path)
         except OSError as error:
-            self._once.warning("write", "cannot write samples: %s", error)
+            self._log_once.warning("write", "cannot write samples: %s", error)
             return False
         return True
 
     def _tidy(self) -> None:
-        """Repack what a killed recorder has left, and delete expired samples."""
-        with self._isolated("tidy", "cannot delete old samples"):
+        """Repack files that a killed recorder left, and delete expired samples."""
+        with self._logging_errors("tidy", "cannot delete old samples"):
             for folder in folders(self._samples):
                 for path in files_of(folder):
                     repack(path)
-            running = {folder_of(self._samples, jobid) for _, jobid, _ in self._courses}
+            running = {folder_of(self._samples, jobid) for _, jobid, _ in self._recordings}
             options = self._options
             expire(self._samples, self._clock(), options.keep, options.most, running)
-            self._once.over("tidy")
+            self._log_once.forget("tidy")
 
     @contextlib.contextmanager
-    def _isolated(self, what: str, said: str) -> Iterator[None]:
-        """Run a pass; an error must not affect the exporter, and the next pass tries again."""
+    def _logging_errors(self, what: str, message: str) -> Iterator[None]:
+        """Log errors once: they must not affect the exporter, and the next pass tries again."""
         try:
             yield
         except Exception as error:
-            self._once.warning(what, "%s: %s", said, error)
-            log.debug("%s", said, exc_info=True)
+            self._log_once.warning(what, "%s: %s", message, error)
+            log.debug("%s", message, exc_info=True)
 
 
-def _with_totals(taken: JobSamples, runs: Path) -> JobSamples:
-    """An ended local run with the totals of its record, where those are larger.
+def _with_totals(samples: JobSamples, runs: Path) -> JobSamples:
+    """Samples of an ended local run, with the totals of its record where those are larger.
 
     Its supervisor read them after the last process had ended, and summed up the processes one by
     one; the last sample may be seconds older.
     """
-    job = taken.job
-    if job.manager != "local" or not taken.ended:
-        return taken
+    job = samples.job
+    if job.manager != "local" or not samples.ended:
+        return samples
     try:
-        run = record.decoded(record.read(runs / f"{job.jobid}.json"))
+        run = record.decode_run(record.read(runs / f"{job.jobid}.json"))
     except (OSError, record.RunFileError):
-        return taken
-    if run.state.live or run.user != job.user:
-        return taken
+        return samples
+    if run.state.is_live or run.user != job.user:
+        return samples
     totals = {
         CPU_USER: run.user_cpu_seconds,
         CPU_SYSTEM: run.system_cpu_seconds,
@@ -226,5 +226,5 @@ def _with_totals(taken: JobSamples, runs: Path) -> JobSamples:
         for quantity, value in totals.items()
         if value is not None
     }
-    larger = {name: max(value, taken.values.get(name, value)) for name, value in known.items()}
-    return taken._replace(values={**taken.values, **larger})
+    larger = {name: max(value, samples.values.get(name, value)) for name, value in known.items()}
+    return samples._replace(values={**samples.values, **larger})

@@ -14,7 +14,7 @@ _PATIENCE_SECONDS = 2.0
 class SamplePair(NamedTuple):
     """A sample, and the previous one on the same node."""
 
-    who: SampleHeader
+    header: SampleHeader
     sample: JobSample
     before: JobSample | None
 
@@ -32,10 +32,10 @@ class Replay:
         self._open: dict[Path, SampleFile] = {}
         self._done: set[Path] = set()
         self._last: dict[tuple[str, ...], SamplePair] = {}
-        self._from: dict[tuple[str, ...], Path] = {}  # the file of the last sample
+        self._last_path: dict[tuple[str, ...], Path] = {}  # the file of the last sample
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all open files."""
         for file in self._open.values():
             file.close()
         self._open.clear()
@@ -48,38 +48,40 @@ class Replay:
             file = self._open.get(path) or SampleFile(path)
             self._open[path] = file
             # Check before reading, so that the old file is read to its end.
-            replaced = file.replaced
+            replaced = file.is_replaced
             for sample in file.read():
-                if (step := self._step(path, file.who, sample)) is not None:
-                    yield step
+                if (pair := self._next_pair(path, file.header, sample)) is not None:
+                    yield pair
             if file.damage:
                 self.damages.append(f"{path}: partly read: {file.damage}")
-            if file.damage or file.ended or replaced:
+            if file.damage or file.is_complete or replaced:
                 self._done.add(path)
                 self._open.pop(path).close()
 
     @property
-    def begun(self) -> bool:
+    def has_samples(self) -> bool:
         """Whether there has been a sample."""
         return bool(self._last)
 
-    def over(self, now: float) -> bool:
+    def is_over(self, now: float) -> bool:
         """Whether no more samples are expected: the job has ended, or is no longer recorded."""
-        if any(file.written for file in self._open.values()):
+        if any(file.is_being_written for file in self._open.values()):
             return bool(self._last) and all(END in x.sample.values for x in self._last.values())
         return all(
-            END in step.sample.values
-            or now - step.sample.at > 3 * step.who.interval_seconds + _PATIENCE_SECONDS
-            for step in self._last.values()
+            END in pair.sample.values
+            or now - pair.sample.at > 3 * pair.header.interval_seconds + _PATIENCE_SECONDS
+            for pair in self._last.values()
         )
 
-    def _step(self, path: Path, who: SampleHeader | None, sample: JobSample) -> SamplePair | None:
-        if who is None or not self._wanted(who):
+    def _next_pair(
+        self, path: Path, header: SampleHeader | None, sample: JobSample
+    ) -> SamplePair | None:
+        if header is None or not self._wanted(header):
             return None
-        key = who[:4]
+        key = header[:4]
         last = self._last.get(key)
-        if last is not None and sample.at <= last.sample.at and path != self._from[key]:
+        if last is not None and sample.at <= last.sample.at and path != self._last_path[key]:
             return None  # already recorded, by another recorder
-        step = SamplePair(who, sample, last and last.sample)
-        self._last[key], self._from[key] = step, path
-        return step
+        pair = SamplePair(header, sample, last and last.sample)
+        self._last[key], self._last_path[key] = pair, path
+        return pair

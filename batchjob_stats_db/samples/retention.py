@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob_stats_db.samples.folder import folders, sizes
+from batchjob_stats_db.samples.folder import folders, times_and_sizes
 
 log = logging.getLogger(__name__)
 
@@ -20,21 +20,21 @@ class SampleFolder(NamedTuple):
 
 
 def expire(
-    samples: Path, now: float, oldest_seconds: float, most_bytes: int, running: Collection[Path]
+    samples: Path, now: float, max_age_seconds: float, max_bytes: int, running: Collection[Path]
 ) -> int:
     """Delete expired samples, then the oldest until the rest fits.
 
     A limit of 0 is none. The folders in `running` are kept. Returns how many jobs' samples were
     deleted; raises OSError if some could not be.
     """
-    jobs = [_job(folder) for folder in folders(samples)]
+    jobs = [_sample_folder(folder) for folder in folders(samples)]
     total = sum(job.bytes for job in jobs)
     deleted = 0
     failure: OSError | None = None
     for job in sorted(jobs):
-        too_old = oldest_seconds and now - job.last > oldest_seconds
-        too_much = most_bytes and total > most_bytes
-        if job.folder in running or not (too_old or too_much):
+        too_old = max_age_seconds and now - job.last > max_age_seconds
+        too_large = max_bytes and total > max_bytes
+        if job.folder in running or not (too_old or too_large):
             continue
         try:
             shutil.rmtree(job.folder)
@@ -49,13 +49,13 @@ def expire(
     return deleted
 
 
-def _job(folder: Path) -> SampleFolder:
-    found = list(sizes(folder))
-    last = max((last for last, _ in found), default=_changed(folder))
+def _sample_folder(folder: Path) -> SampleFolder:
+    found = list(times_and_sizes(folder))
+    last = max((last for last, _ in found), default=_modified_time(folder))
     return SampleFolder(last, sum(size for _, size in found), folder)
 
 
-def _changed(folder: Path) -> float:
+def _modified_time(folder: Path) -> float:
     try:
         return folder.stat().st_mtime
     except OSError:

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob_stats_db.samples.file import Unpacker
-from batchjob_stats_db.samples.format import line
+from batchjob_stats_db.samples.format import encode_line
 
 SUFFIX = ".jsonl.gz"
-_TRIES = 100
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_MAX_ATTEMPTS = 100
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _HEADER = b"\x1f\x8b\x08\0\0\0\0\0\2\3"  # deflate, no timestamp, maximum compression, Unix
-_LAST_BLOCK, _SUMS = b"\3\0", struct.Struct("<II")
+_LAST_BLOCK, _CHECKSUM_AND_SIZE = b"\3\0", struct.Struct("<II")
 
 # A window of 4 kB holds the last samples. With zlib's default window of 32 kB, and its default
 # memory level, each running job would cost 400 kB instead of 32.
@@ -34,23 +34,23 @@ _LIVE_WINDOW, _LIVE_MEMORY = 12, 5
 class Writer:
     """One file of a job's samples, from its first to its last."""
 
-    def __init__(self, folder: Path, who: SampleHeader, now: float) -> None:
-        """Make the folder, and a file in it named by the time; raises OSError."""
+    def __init__(self, folder: Path, header: SampleHeader, now: float) -> None:
+        """Create the folder, and a file in it named by the time; raises OSError."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path, self._descriptor = _created(folder, now)
-        self._who = who
-        self._packer = zlib.compressobj(9, zlib.DEFLATED, -_LIVE_WINDOW, _LIVE_MEMORY)
+        self.path, self._descriptor = _create_file(folder, now)
+        self._header = header
+        self._compressor = zlib.compressobj(9, zlib.DEFLATED, -_LIVE_WINDOW, _LIVE_MEMORY)
         self._checksum = self._size = 0  # of the uncompressed text
         self._trailer = b""
         self.bytes = 0
 
     def write(self, sample: JobSample) -> None:
         """Append a sample; after an OSError the file is unchanged, and must be closed."""
-        text = line(self._who, sample)
-        packed = self._packer.compress(text) + self._packer.flush(zlib.Z_SYNC_FLUSH)
+        text = encode_line(self._header, sample)
+        compressed = self._compressor.compress(text) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
         self._checksum, self._size = zlib.crc32(text, self._checksum), self._size + len(text)
-        trailer = _LAST_BLOCK + _SUMS.pack(self._checksum, self._size & 0xFFFFFFFF)
-        self._append((b"" if self.bytes else _HEADER) + packed, trailer)
+        trailer = _LAST_BLOCK + _CHECKSUM_AND_SIZE.pack(self._checksum, self._size & 0xFFFFFFFF)
+        self._append((b"" if self.bytes else _HEADER) + compressed, trailer)
 
     def close(self) -> None:
         """Close the file, and remove it if it is empty. It is closed even if OSError is raised."""
@@ -60,12 +60,12 @@ class Writer:
         finally:
             os.close(self._descriptor)
 
-    def _append(self, packed: bytes, trailer: bytes) -> None:
+    def _append(self, compressed: bytes, trailer: bytes) -> None:
         """Write all or nothing: on a full disk, a partial write is undone."""
         at = self.bytes - len(self._trailer)
         try:
-            written = os.pwrite(self._descriptor, packed + trailer, at)
-            if written < len(packed + trailer):
+            written = os.pwrite(self._descriptor, compressed + trailer, at)
+            if written < len(compressed + trailer):
                 raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
         except OSError:
             os.ftruncate(self._descriptor, self.bytes)
@@ -75,13 +75,13 @@ class Writer:
         self.bytes, self._trailer = at + written, trailer
 
 
-def _created(folder: Path, now: float) -> tuple[Path, int]:
+def _create_file(folder: Path, now: float) -> tuple[Path, int]:
     """A new file; another node, or a clock that was set back, may have taken its name."""
-    for second in range(int(now), int(now) + _TRIES):
+    for second in range(int(now), int(now) + _MAX_ATTEMPTS):
         name = time.strftime("%Y%m%d-%H%M%S", time.gmtime(second)) + SUFFIX
         path = folder / name
         try:
-            descriptor = os.open(path, _NEW, 0o600)
+            descriptor = os.open(path, _CREATE_FLAGS, 0o600)
         except FileExistsError:
             continue
         # A file without this lock has no writer any more.
@@ -104,8 +104,8 @@ def repack(path: Path) -> None:
         text = b"".join(line + b"\n" for line in unpacker.lines())
         if not text or unpacker.damage:
             return
-        packer = zlib.compressobj(9, zlib.DEFLATED, 16 + 15, 9)
-        _replace(path, packer.compress(text) + packer.flush())
+        compressor = zlib.compressobj(9, zlib.DEFLATED, 16 + 15, 9)
+        _replace(path, compressor.compress(text) + compressor.flush())
     except BlockingIOError:
         return
     finally:
@@ -113,7 +113,7 @@ def repack(path: Path) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    was = path.stat()
+    status = path.stat()
     descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -121,7 +121,7 @@ def _replace(path: Path, content: bytes) -> None:
             file.flush()
             os.fchmod(descriptor, 0o400)
             os.fsync(descriptor)
-        os.utime(temporary, ns=(was.st_atime_ns, was.st_mtime_ns))
+        os.utime(temporary, ns=(status.st_atime_ns, status.st_mtime_ns))
         Path(temporary).replace(path)
     except BaseException:  # never leave a temporary file behind
         Path(temporary).unlink(missing_ok=True)

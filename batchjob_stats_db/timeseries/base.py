@@ -11,8 +11,8 @@ class TimeSeriesError(Exception):
     """The store does not answer, or not as expected; a retry may succeed."""
 
 
-class QuestionFailed(TimeSeriesError):
-    """The store answers, but not this query: it is too expensive, or refused."""
+class QueryFailed(TimeSeriesError):
+    """The store works, but this query failed: it is too expensive, or was rejected."""
 
 
 class JobWindow(NamedTuple):
@@ -22,17 +22,17 @@ class JobWindow(NamedTuple):
     jobid: str
     start: int  # epoch seconds
     until: int
-    # Another run of this jobid is near: no samples outside the window may be used.
-    alone: bool = False
+    # Another run of this jobid is close in time: no samples outside the window may be used.
+    near_other_run: bool = False
     end: int | None = None  # a sample after it counts as of this time; None: the job is running
     nodes: int = 1
-    clear: tuple[float, float] = (-math.inf, math.inf)  # contains no other run of this jobid
-    drawn: tuple[float, float] = (-math.inf, math.inf)  # the part of the time to draw
+    free_range: tuple[float, float] = (-math.inf, math.inf)  # contains no other run of this jobid
+    display_range: tuple[float, float] = (-math.inf, math.inf)  # of the points wanted
 
     @property
-    def drawn_at_all(self) -> bool:
-        """Whether the job's time overlaps the part to draw."""
-        begin, end = self.drawn
+    def is_displayed(self) -> bool:
+        """Whether the job's time overlaps the range to display."""
+        begin, end = self.display_range
         last = self.until if self.end is None else self.end
         return begin < end and begin <= last and end > self.start
 
@@ -101,14 +101,16 @@ class TimeSeriesStore(Protocol):
         """
         ...
 
-    def last_sampled(self, metrics: Sequence[str], spans: Sequence[JobWindow]) -> list[SeriesValue]:
+    def last_sample_times(
+        self, metrics: Sequence[str], spans: Sequence[JobWindow]
+    ) -> list[SeriesValue]:
         """The time of each series' last sample in epoch seconds, approximate for a long period.
 
         Costs more than `Statistic.LATEST`, which leaves out old samples. Raises TimeSeriesError.
         """
         ...
 
-    def courses(self, asked: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
+    def job_series(self, query: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
         """The series over `span`, in at most this many intervals of equal length.
 
         Raises TimeSeriesError.
@@ -124,15 +126,17 @@ class TimeSeriesStore(Protocol):
         """
         ...
 
-    def seen(self, cluster: str, metric: str, now: float, seconds: int) -> list[SeriesValue]:
+    def scrape_ratios(
+        self, cluster: str, metric: str, now: float, seconds: int
+    ) -> list[SeriesValue]:
         """The fraction, 0 to 1, of the last `seconds` in which each `instance` was scraped.
 
         Raises TimeSeriesError.
         """
         ...
 
-    def of_node(
-        self, asked: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
+    def node_series(
+        self, query: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
     ) -> list[TimeSeries]:
         """The series of a node over time, at most `points` means each.
 

@@ -10,12 +10,12 @@ _NOISE = 1e-9
 CARRIED_SECONDS = 900  # how long before a rerun to look for the last value of the previous run
 
 
-def fell(before: float, after: float) -> bool:
+def is_reset(before: float, after: float) -> bool:
     """Whether a counter was reset between two samples."""
     return after < before - _NOISE * abs(before)
 
 
-def same(one: float, other: float) -> bool:
+def is_unchanged(one: float, other: float) -> bool:
     """Whether a counter did not change between two samples."""
     return abs(one - other) <= _NOISE * max(abs(one), abs(other))
 
@@ -31,7 +31,7 @@ def own_samples(
     carried = next((value for at, value in reversed(points) if at < start), None)
     own = [point for point in points if point[0] >= start]
     first = 0
-    while carried is not None and first < len(own) and same(own[first][1], carried):
+    while carried is not None and first < len(own) and is_unchanged(own[first][1], carried):
         first += 1
     return own[first:]
 
@@ -41,14 +41,14 @@ def total_of(points: Sequence[tuple[float, float]], start: float) -> float | Non
     own = [value for _, value in own_samples(points, start)]
     if not own:
         return None
-    before_resets = sum(value for value, after in pairwise(own) if fell(value, after))
+    before_resets = sum(value for value, after in pairwise(own) if is_reset(value, after))
     return before_resets + own[-1]
 
 
-def corners(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The first and last sample, and those around each reset: they have the same total."""
-    around = {0, len(points) - 1} if points else set()
+def samples_around_resets(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The first and last sample, and those around each reset; their total is the same."""
+    kept = {0, len(points) - 1} if points else set()
     for number, ((_, before), (_, after)) in enumerate(pairwise(points)):
-        if fell(before, after):
-            around |= {number, number + 1}
-    return [points[number] for number in sorted(around)]
+        if is_reset(before, after):
+            kept |= {number, number + 1}
+    return [points[number] for number in sorted(kept)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlencode, urlsplit
 
-from batchjob.runtime.http_client import FetchError, HttpSession, trust
+from batchjob.runtime.http_client import FetchError, HttpSession, tls_context
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 
@@ -82,7 +82,7 @@ class PrometheusClient:
         except FetchError as error:
             if error.reason == "too_large":
                 raise AnswerTooLarge(f"more than {self._endpoint.answer_bytes} bytes") from error
-            if error.begun:
+            if error.response_begun:
                 raise AnswerTooSlow("the answer took too long to arrive") from error
             raise NoAnswer(f"{self._endpoint.url.rstrip('/')}/api/v1/{path}: {error}") from error
         return reply.status, reply.body
@@ -107,7 +107,7 @@ def _session(endpoint: Endpoint, connections: int) -> HttpSession:
 
 def _trust(endpoint: Endpoint) -> ssl.SSLContext:
     try:
-        context = trust(endpoint.ca_file)
+        context = tls_context(endpoint.ca_file)
     except OSError as error:
         raise SettingsError(f"tsdb.ca-file: {endpoint.ca_file}: {reason(error)}") from error
     if endpoint.cert_file:

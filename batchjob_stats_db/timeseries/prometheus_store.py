@@ -17,13 +17,13 @@ from batchjob_stats_db.timeseries.base import (
     JobWindow,
     NodeQuery,
     Point,
-    QuestionFailed,
+    QueryFailed,
     SeriesQuery,
     SeriesValue,
     TimeSeries,
     TimeSeriesError,
 )
-from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, fell
+from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, is_reset
 from batchjob_stats_db.timeseries.prometheus_answers import (
     NamedSeries,
     PartialAnswer,
@@ -43,15 +43,15 @@ from batchjob_stats_db.timeseries.promql import (
     BY_IDENTITY,
     Term,
     batches,
+    cluster_selector,
     end_of,
     identity_of,
-    last_times,
-    matching,
-    of_cluster,
-    of_target,
+    job_selector,
+    last_times_query,
     seconds_of,
-    selector,
-    united,
+    series_selector,
+    target_query,
+    union_queries,
 )
 from batchjob_stats_db.timeseries.resample import Bins, Identity, Points
 from batchjob_stats_db.timeseries.resets import reset_totals
@@ -66,10 +66,10 @@ _FUNCTIONS = {
 }
 _STATISTICS = {function: statistic for statistic, function in _FUNCTIONS.items()}
 
-_MOST_SAMPLES = 5000  # maximum samples read of a series; 42 h at one per 30 s
-_MOST_STEPS = 500  # maximum steps of a period in which the last samples are looked for
+_MAX_SAMPLES = 5000  # read of a series; 42 h at one per 30 s
+_MAX_STEPS = 500  # of a period that is searched for last samples
 _PROBE_SECONDS = 5.0
-_LATEST_SCRAPES = 5  # an older value is not current
+_CURRENT_SCRAPES = 5  # a value older than this many scrape intervals is not current
 
 
 class Prometheus:
@@ -87,21 +87,23 @@ class Prometheus:
         """See TimeSeriesStore; in as few queries as the limits of batches allow: one for a page."""
         found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
         for batch in batches(spans, self._endpoint):
-            for statistic, samples in self._of_batch(wanted, batch).items():
+            for statistic, samples in self._measure_batch(wanted, batch).items():
                 found[statistic] += samples
         return found
 
-    def last_sampled(self, metrics: Sequence[str], spans: Sequence[JobWindow]) -> list[SeriesValue]:
+    def last_sample_times(
+        self, metrics: Sequence[str], spans: Sequence[JobWindow]
+    ) -> list[SeriesValue]:
         """See TimeSeriesStore; for periods longer than 500 scrapes, to 0.2 % of their length."""
         interval = self._endpoint.scrape_interval
         found = []
         for batch in batches(spans, self._endpoint):
-            together = seconds_of(batch) <= _MOST_STEPS * interval
+            together = seconds_of(batch) <= _MAX_STEPS * interval
             for part in [batch] if together else [[span] for span in batch]:
-                step = math.ceil(max(interval, seconds_of(part) / _MOST_STEPS))
+                step = math.ceil(max(interval, seconds_of(part) / _MAX_STEPS))
                 for metric in metrics:
-                    query = last_times([metric], part, step)
-                    answer = self.ask("query", query=query, time=end_of(part))
+                    promql = last_times_query([metric], part, step)
+                    answer = self.ask("query", query=promql, time=end_of(part))
                     found += [
                         each._replace(metric=metric)
                         for each in instant_values(answer)
@@ -109,56 +111,62 @@ class Prometheus:
                     ]
         return found
 
-    def courses(self, asked: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
+    def job_series(self, query: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
         """See TimeSeriesStore; replicas are merged, gaps are kept."""
-        cut = resample.bins(span, bins, self._endpoint.scrape_interval)
-        return (self._values if asked.kind is SeriesKind.GAUGE else self._rates)(asked, span, cut)
+        intervals = resample.equal_bins(span, bins, self._endpoint.scrape_interval)
+        return (self._gauge_series if query.kind is SeriesKind.GAUGE else self._rate_series)(
+            query, span, intervals
+        )
 
     def latest(
         self, cluster: str, metrics: Sequence[str], now: float, instance: str = ""
     ) -> list[SeriesValue]:
         """See TimeSeriesStore."""
-        which = of_cluster(cluster, metrics, instance)
-        window = f"{_LATEST_SCRAPES * self._endpoint.scrape_interval:g}s"
+        which = cluster_selector(cluster, metrics, instance)
+        window = f"{_CURRENT_SCRAPES * self._endpoint.scrape_interval:g}s"
         answer = self.ask("query", query=f"last_over_time({which}[{window}])", time=f"{now:.3f}")
         return list(instant_values(answer))
 
-    def seen(self, cluster: str, metric: str, now: float, seconds: int) -> list[SeriesValue]:
+    def scrape_ratios(
+        self, cluster: str, metric: str, now: float, seconds: int
+    ) -> list[SeriesValue]:
         """See TimeSeriesStore."""
-        whole = seconds / self._endpoint.scrape_interval
-        query = f"max by (instance) (count_over_time({of_cluster(cluster, [metric])}[{seconds}s]))"
-        answer = self.ask("query", query=query, time=f"{now:.3f}")
+        expected = seconds / self._endpoint.scrape_interval
+        which = cluster_selector(cluster, [metric])
+        promql = f"max by (instance) (count_over_time({which}[{seconds}s]))"
+        answer = self.ask("query", query=promql, time=f"{now:.3f}")
         return [
-            SeriesValue(metric, each.labels, min(each.value / whole, 1.0))
+            SeriesValue(metric, each.labels, min(each.value / expected, 1.0))
             for each in instant_values(answer)
         ]
 
-    def of_node(
-        self, asked: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
+    def node_series(
+        self, query: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
     ) -> list[TimeSeries]:
         """See TimeSeriesStore."""
         interval = self._endpoint.scrape_interval
         step = max((until - since) / points, interval)
-        query = of_target(asked, cluster, instance, step, interval)
+        promql = target_query(query, cluster, instance, step, interval)
         times = {"start": f"{since + step:.3f}", "end": str(until), "step": f"{step:.3f}"}
         return [
             TimeSeries(
                 labels, [Point(at, *(value,) * 3) for at, value in finite_points(result["values"])]
             )
-            for _, labels, result in named_series(self.ask("query_range", query=query, **times))
+            for _, labels, result in named_series(self.ask("query_range", query=promql, **times))
         ]
 
-    def _values(self, asked: SeriesQuery, span: JobWindow, cut: Bins) -> list[TimeSeries]:
+    def _gauge_series(self, query: SeriesQuery, span: JobWindow, bins: Bins) -> list[TimeSeries]:
         """The store's own minima, means and maxima."""
         found: dict[Identity, dict[float, list[float]]] = {}
         # Before Prometheus 3, a window included a sample exactly at its start.
-        window = f"{matching(asked, span)}[{round(cut.seconds * 1000) - 1}ms]"
+        window = f"{series_selector(query, span)}[{round(bins.seconds * 1000) - 1}ms]"
         times = {
-            "start": f"{cut.ends(0):.3f}", "end": f"{cut.end:.3f}", "step": f"{cut.seconds:.3f}"
+            "start": f"{bins.end_of(0):.3f}", "end": f"{bins.end:.3f}",
+            "step": f"{bins.seconds:.3f}",
         }  # fmt: skip
         for fold in ("min", "avg", "max"):
-            query = f"{fold} {BY_IDENTITY} ({fold}_over_time({window}))"
-            for _, labels, result in named_series(self.ask("query_range", query=query, **times)):
+            promql = f"{fold} {BY_IDENTITY} ({fold}_over_time({window}))"
+            for _, labels, result in named_series(self.ask("query_range", query=promql, **times)):
                 points = found.setdefault(identity_of(labels), {})
                 for at, value in finite_points(result["values"]):
                     points.setdefault(at, []).append(value)
@@ -166,107 +174,112 @@ class Prometheus:
             # While a job is running, the last query may see more than the first.
             TimeSeries(
                 dict(identity),
-                [Point(at, *three) for at, three in sorted(points.items()) if len(three) == 3],
+                [Point(at, *values) for at, values in sorted(points.items()) if len(values) == 3],
             )
             for identity, points in found.items()
         ]
 
-    def _rates(self, asked: SeriesQuery, span: JobWindow, cut: Bins) -> list[TimeSeries]:
-        """Rates from all samples or, over a long time, from one of several."""
+    def _rate_series(self, query: SeriesQuery, span: JobWindow, bins: Bins) -> list[TimeSeries]:
+        """Rates from all samples or, for a long period, from every n-th."""
         interval = self._endpoint.scrape_interval
-        read = _drawn(span, 4 * interval)
-        every = interval * math.ceil((read.until - read.start) / interval / _MOST_SAMPLES)
-        found = (
-            self._thinned(asked, read, every)
+        window = _window_to_read(span, 4 * interval)
+        every = interval * math.ceil((window.until - window.start) / interval / _MAX_SAMPLES)
+        results = (
+            self._query_thinned(query, window, every)
             if every > interval
-            else self._raw(matching(asked, read), read)
+            else self._query_raw(series_selector(query, window), window)
         )
         gap = max(4 * interval, 2 * every)
         copies: dict[Identity, list[Points]] = {}
-        for _, labels, result in found:
+        for _, labels, result in results:
             points = list(finite_points(result["values"]))
             copies.setdefault(identity_of(labels), []).append(points)
-        whole = ((identity, resample.merged(seen, gap)) for identity, seen in copies.items())
-        return resample.together(whole, asked, span, cut, gap)
+        merged = (
+            (identity, resample.merge_replicas(replicas, gap))
+            for identity, replicas in copies.items()
+        )
+        return resample.rate_series(merged, query, span, bins, gap)
 
-    def _thinned(self, asked: SeriesQuery, span: JobWindow, every: float) -> NamedSeries:
-        """One sample in this many seconds, a multiple of the interval: all are equally old."""
-        query = f"last_over_time({matching(asked, span)}[{every:g}s])"
-        seconds = span.until - span.start + (CARRIED_SECONDS if span.alone else 0)
+    def _query_thinned(self, query: SeriesQuery, span: JobWindow, every: float) -> NamedSeries:
+        """One sample per `every` seconds, a multiple of the scrape interval."""
+        promql = f"last_over_time({series_selector(query, span)}[{every:g}s])"
+        seconds = span.until - span.start + (CARRIED_SECONDS if span.near_other_run else 0)
         begin = span.until - every * (seconds // every)  # so that the last sample is included
         return named_series(
-            self.ask("query_range", query=query, start=begin, end=span.until, step=f"{every:g}")
+            self.ask("query_range", query=promql, start=begin, end=span.until, step=f"{every:g}")
         )
 
-    def _of_batch(
+    def _measure_batch(
         self, wanted: Mapping[Statistic, Sequence[str]], batch: Sequence[JobWindow]
     ) -> dict[Statistic, list[SeriesValue]]:
         found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
-        fallen: set[tuple[str, Identity]] = set()
-        for query in united(list(_terms(wanted)), batch):
-            answer = self.ask("query", query=query, time=end_of(batch))
-            for function, sample in _asked(answer, batch[0].cluster):
+        reset_series: set[tuple[str, Identity]] = set()
+        for promql in union_queries(list(_terms(wanted)), batch):
+            answer = self.ask("query", query=promql, time=end_of(batch))
+            for function, sample in _results_by_function(answer, batch[0].cluster):
                 if function == _RESETS:
-                    fallen.add(_series(sample))
+                    reset_series.add(_series_key(sample))
                 else:
                     found[_STATISTICS[function]].append(sample)
         if Statistic.TOTAL in wanted:
-            totals = {_series(each): each for each in found[Statistic.TOTAL]}
-            if batch[0].alone:
-                fallen |= self._carried(wanted[Statistic.TOTAL], batch[0])
+            totals = {_series_key(each): each for each in found[Statistic.TOTAL]}
+            if batch[0].near_other_run:
+                reset_series |= self._read_carried_series(wanted[Statistic.TOTAL], batch[0])
             last = {which: each.value for which, each in totals.items()}
-            self._mend_totals(totals, fallen, batch)
+            self._correct_totals(totals, reset_series, batch)
             found[Statistic.TOTAL] = list(totals.values())
             if Statistic.RESET in wanted:
                 found[Statistic.RESET] = [
                     totals[which]._replace(value=1.0)
-                    for which in fallen & totals.keys()
+                    for which in reset_series & totals.keys()
                     if which[0] in wanted[Statistic.RESET]
-                    and fell(totals[which].value, last[which])
+                    and is_reset(totals[which].value, last[which])
                 ]
         return found
 
-    def _mend_totals(
+    def _correct_totals(
         self,
         totals: dict[tuple[str, Identity], SeriesValue],
-        fallen: set[tuple[str, Identity]],
+        reset_series: set[tuple[str, Identity]],
         batch: Sequence[JobWindow],
     ) -> None:
         """Replace the last values of counters that were reset by their totals."""
         interval = self._endpoint.scrape_interval
-        for (metric, jobid), identities in _by_job(fallen & totals.keys()).items():
+        for (metric, jobid), identities in _by_metric_and_job(reset_series & totals.keys()).items():
             span = next(span for span in batch if span.jobid == jobid)
             for identity in identities:
                 del totals[metric, identity]
             for identity, total in reset_totals(self.ask, metric, span, identities, interval):
                 totals[metric, identity] = SeriesValue(metric, dict(identity), total)
 
-    def _carried(self, metrics: Sequence[str], span: JobWindow) -> set[tuple[str, Identity]]:
-        """The counters whose first samples may belong to another run."""
-        which = f"{selector(metrics, [span])}[{CARRIED_SECONDS}s]"
-        query = f"max {BY_IDENTITY} (last_over_time({which}))"
-        answer = self.ask("query", query=query, time=f"{span.start - 0.001:.3f}")
+    def _read_carried_series(
+        self, metrics: Sequence[str], span: JobWindow
+    ) -> set[tuple[str, Identity]]:
+        """Series with a sample shortly before the run: their first samples may be another run's."""
+        which = f"{job_selector(metrics, [span])}[{CARRIED_SECONDS}s]"
+        promql = f"max {BY_IDENTITY} (last_over_time({which}))"
+        answer = self.ask("query", query=promql, time=f"{span.start - 0.001:.3f}")
         return {(name, identity_of(labels)) for name, labels, _ in named_series(answer)}
 
-    def _raw(self, which: str, span: JobWindow) -> NamedSeries:
-        """The samples themselves; for one of several runs, from some time before."""
-        seconds = max(1, span.until - span.start) + (CARRIED_SECONDS if span.alone else 0)
+    def _query_raw(self, which: str, span: JobWindow) -> NamedSeries:
+        """Raw samples; if another run is near, from some time before the start."""
+        seconds = max(1, span.until - span.start) + (CARRIED_SECONDS if span.near_other_run else 0)
         return named_series(self.ask("query", query=f"{which}[{seconds}s]", time=span.until))
 
     def ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:
         """One request; raises QuestionFailed if other queries may succeed."""
         try:
-            return self._answer(what, self._endpoint.timeout_seconds, **parameters)
+            return self._request(what, self._endpoint.timeout_seconds, **parameters)
         except PartialAnswer:
             raise
         except TimeSeriesError as error:
             # Distinguish a server that is down from a query that is too expensive.
-            self._answer(
+            self._request(
                 "query", min(_PROBE_SECONDS, self._endpoint.timeout_seconds), query="vector(1)"
             )
-            raise QuestionFailed(str(error)) from error
+            raise QueryFailed(str(error)) from error
 
-    def _answer(self, what: str, timeout: float, **parameters: object) -> list[dict[str, Any]]:
+    def _request(self, what: str, timeout: float, **parameters: object) -> list[dict[str, Any]]:
         # VictoriaMetrics must not answer from its cache, nor Thanos with a partial answer.
         form = {**parameters, "timeout": f"{timeout:g}s"}
         form |= {"nocache": "1", "partial_response": "false"}
@@ -282,9 +295,9 @@ class Prometheus:
         return results_of(url, status, body)
 
 
-def _drawn(span: JobWindow, margin: float) -> JobWindow:
-    """The time whose samples must be read for the part that is drawn."""
-    begin, end = span.drawn
+def _window_to_read(span: JobWindow, margin: float) -> JobWindow:
+    """The window whose samples must be read to display `display_range`."""
+    begin, end = span.display_range
     return span._replace(
         start=math.ceil(max(span.start, begin - margin)),
         until=math.floor(min(span.until, end + margin)),
@@ -302,8 +315,10 @@ def _terms(wanted: Mapping[Statistic, Sequence[str]]) -> Iterator[Term]:
             yield from (Term(_FUNCTIONS[statistic], [metric]) for metric in metrics)
 
 
-def _asked(answer: list[dict[str, Any]], cluster: str) -> Iterator[tuple[str, SeriesValue]]:
-    """The results of `united` for a cluster by function; equal labels are shared."""
+def _results_by_function(
+    answer: list[dict[str, Any]], cluster: str
+) -> Iterator[tuple[str, SeriesValue]]:
+    """The results of `union_queries` for a cluster by function; equal labels are shared."""
     for name, labels, result in named_series(answer):
         if labels.get("cluster", "") != cluster:
             continue
@@ -312,11 +327,11 @@ def _asked(answer: list[dict[str, Any]], cluster: str) -> Iterator[tuple[str, Se
         yield function, SeriesValue(sys.intern(metric or name), kept, float(result["value"][1]))
 
 
-def _series(sample: SeriesValue) -> tuple[str, Identity]:
+def _series_key(sample: SeriesValue) -> tuple[str, Identity]:
     return sample.metric, identity_of(sample.labels)
 
 
-def _by_job(
+def _by_metric_and_job(
     series: Iterable[tuple[str, Identity]],
 ) -> dict[tuple[str, str], list[Identity]]:
     """By metric and jobid."""

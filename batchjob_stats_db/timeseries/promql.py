@@ -18,8 +18,8 @@ IDENTITY = (
 )  # fmt: skip
 BY_IDENTITY = f"by ({', '.join(IDENTITY)})"
 
-_SERIES = 40  # of a job on a node, approximately
-_OF_A_METRIC = 2  # of these, for one metric
+_SERIES_PER_NODE = 40  # of a job on a node, approximately
+_SERIES_PER_METRIC = 2  # of these, for one metric
 _SERIES_AT_ONCE = 40_000  # maximum per answer, at 250 bytes each
 _CHARACTERS_AT_ONCE = 15_000  # VictoriaMetrics accepts queries of up to 16 kB
 # With a matcher for the cluster and more jobs than this, VictoriaMetrics 1.79 scans all series of
@@ -47,40 +47,40 @@ class Term(NamedTuple):
         return " ".join((self.function, *(self.metrics if len(self.metrics) == 1 else ())))
 
 
-def united(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator[str]:
+def union_queries(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator[str]:
     """As few queries as possible for all terms of a batch of jobs; replicas are merged.
 
     Most functions drop the metric's name, hence the label `asked`, which identifies their series.
     """
     expressions: list[str] = []
     series = characters = 0
-    for term in _small_terms(terms, batch):
-        which = (selector if term.instant else over)(term.metrics, batch)
+    for term in _split_terms(terms, batch):
+        which = (job_selector if term.instant else range_selector)(term.metrics, batch)
         applied = f"{term.function}({which}){term.above}"
-        text = f'label_replace({applied}, "asked", {_string(term.name)}, "", "")'
-        of_term = len(term.metrics) * _series_of_a_metric(batch)
+        text = f'label_replace({applied}, "asked", {_quote(term.name)}, "", "")'
+        of_term = len(term.metrics) * _series_per_metric(batch)
         length = len(text.encode()) + len(" or ")
         series, characters = series + of_term, characters + length
         if expressions and (series > _SERIES_AT_ONCE or characters > _CHARACTERS_AT_ONCE):
-            yield _folded(expressions)
+            yield _merge_replicas(expressions)
             expressions, series, characters = [], of_term, length
         expressions.append(text)
     if expressions:
-        yield _folded(expressions)
+        yield _merge_replicas(expressions)
 
 
-def _small_terms(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator[Term]:
-    most = max(1, _SERIES_AT_ONCE // _series_of_a_metric(batch))
+def _split_terms(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator[Term]:
+    max_metrics = max(1, _SERIES_AT_ONCE // _series_per_metric(batch))
     for term in terms:
-        for first in range(0, len(term.metrics), most):
-            yield term._replace(metrics=term.metrics[first : first + most])
+        for first in range(0, len(term.metrics), max_metrics):
+            yield term._replace(metrics=term.metrics[first : first + max_metrics])
 
 
-def _series_of_a_metric(batch: Sequence[JobWindow]) -> int:
-    return _OF_A_METRIC * sum(span.nodes for span in batch)
+def _series_per_metric(batch: Sequence[JobWindow]) -> int:
+    return _SERIES_PER_METRIC * sum(span.nodes for span in batch)
 
 
-def _folded(expressions: Sequence[str]) -> str:
+def _merge_replicas(expressions: Sequence[str]) -> str:
     return f"max by (asked, {', '.join(IDENTITY)}) ({' or '.join(expressions)})"
 
 
@@ -92,20 +92,27 @@ class _Batch:
         self.spans: list[JobWindow] = []
         self._jobids: set[str] = set()
         self._start, self._until = first.start, first.until
-        self._clear = first.clear
+        self._free_range = first.free_range
         self._samples, self._characters = 0.0, 0
 
     def add(self, span: JobWindow) -> bool:
         """Add the span, unless it does not fit."""
         endpoint = self._endpoint
-        samples = _SERIES * span.nodes * (1 + (span.until - span.start) / endpoint.scrape_interval)
-        characters = 1 + len(literal(span.jobid))
+        samples = (
+            _SERIES_PER_NODE
+            * span.nodes
+            * (1 + (span.until - span.start) / endpoint.scrape_interval)
+        )
+        characters = 1 + len(escape_regex(span.jobid))
         start, until = min(self._start, span.start), max(self._until, span.until)
-        clear = max(self._clear[0], span.clear[0]), min(self._clear[1], span.clear[1])
+        free_range = (
+            max(self._free_range[0], span.free_range[0]),
+            min(self._free_range[1], span.free_range[1]),
+        )
         if self.spans and (
             span.cluster != self.spans[0].cluster
             or span.jobid in self._jobids
-            or not (clear[0] <= start and until <= clear[1])
+            or not (free_range[0] <= start and until <= free_range[1])
             or len(self.spans) >= endpoint.batch_jobs
             or self._samples + samples > endpoint.batch_samples
             or self._characters + characters > endpoint.batch_characters
@@ -113,7 +120,7 @@ class _Batch:
             return False
         self.spans.append(span)
         self._jobids.add(span.jobid)
-        self._start, self._until, self._clear = start, until, clear
+        self._start, self._until, self._free_range = start, until, free_range
         self._samples += samples
         self._characters += characters
         return True
@@ -128,7 +135,7 @@ def batches(spans: Sequence[JobWindow], endpoint: Endpoint) -> Iterator[list[Job
     """
     found: list[_Batch] = []
     for span in sorted(spans, key=lambda each: (each.until, each.start)):
-        if span.alone:
+        if span.near_other_run:
             yield [span]
         elif not any(batch.add(span) for batch in found):
             found.append(_Batch(span, endpoint))
@@ -136,84 +143,86 @@ def batches(spans: Sequence[JobWindow], endpoint: Endpoint) -> Iterator[list[Job
     yield from (batch.spans for batch in found)
 
 
-def selector(
+def job_selector(
     metrics: Sequence[str], spans: Sequence[JobWindow], instances: Sequence[str] = ()
 ) -> str:
     """A selector of the jobs' series; for many jobs, of those of other clusters as well."""
-    given = {"__name__": metrics}
+    matchers = {"__name__": metrics}
     if len(spans) <= _FEW_JOBS:
-        given["cluster"] = [spans[0].cluster]
-    given["jobid"] = [span.jobid for span in spans]
+        matchers["cluster"] = [spans[0].cluster]
+    matchers["jobid"] = [span.jobid for span in spans]
     if instances:
-        given["instance"] = instances
-    return _selector(given)
+        matchers["instance"] = instances
+    return _format_selector(matchers)
 
 
-def matching(asked: SeriesQuery, span: JobWindow) -> str:
+def series_selector(query: SeriesQuery, span: JobWindow) -> str:
     """A selector of the queried series, always with the cluster."""
-    return _selector({"__name__": [asked.metric], "cluster": [span.cluster], **asked.where})
+    return _format_selector({"__name__": [query.metric], "cluster": [span.cluster], **query.where})
 
 
-def of_cluster(cluster: str, metrics: Sequence[str], instance: str = "") -> str:
+def cluster_selector(cluster: str, metrics: Sequence[str], instance: str = "") -> str:
     """A selector of series of the cluster's nodes and accounts, or of one target's."""
     one = {"instance": [instance]} if instance else {}
-    return _selector({"__name__": metrics, "cluster": [cluster], **one})
+    return _format_selector({"__name__": metrics, "cluster": [cluster], **one})
 
 
-def of_target(asked: NodeQuery, cluster: str, instance: str, step: float, interval: float) -> str:
+def target_query(
+    query: NodeQuery, cluster: str, instance: str, step: float, interval: float
+) -> str:
     """A target's series over time; the copies of replicas count once.
 
     A rate needs a few scrapes, whatever the step.
     """
-    given = {"__name__": [asked.metric], "cluster": [cluster], "instance": [instance]}
-    rate = asked.kind is SeriesKind.RATE
+    matchers = {"__name__": [query.metric], "cluster": [cluster], "instance": [instance]}
+    rate = query.kind is SeriesKind.RATE
     window = max(step, 4 * interval) if rate else step
-    one = f"{'rate' if rate else 'avg_over_time'}({_selector({**given, **asked.where})}"
-    each = f"max by ({', '.join((*asked.by, *asked.summed))}) ({one}[{round(window * 1000)}ms]))"
-    return f"sum by ({', '.join(asked.by)}) ({each})"
+    one = f"{'rate' if rate else 'avg_over_time'}({_format_selector({**matchers, **query.where})}"
+    each = f"max by ({', '.join((*query.by, *query.summed))}) ({one}[{round(window * 1000)}ms]))"
+    return f"sum by ({', '.join(query.by)}) ({each})"
 
 
-def _selector(given: Mapping[str, Sequence[str]]) -> str:
-    return f"{{{', '.join(_pattern(label, values) for label, values in given.items())}}}"
+def _format_selector(matchers: Mapping[str, Sequence[str]]) -> str:
+    return f"{{{', '.join(_matcher(label, values) for label, values in matchers.items())}}}"
 
 
-def _pattern(label: str, values: Sequence[str]) -> str:
+def _matcher(label: str, values: Sequence[str]) -> str:
     if len(values) == 1:
-        return f"{label}={_string(values[0])}"
-    return f"{label}=~{_string('|'.join(map(literal, values)))}"
+        return f"{label}={_quote(values[0])}"
+    return f"{label}=~{_quote('|'.join(map(escape_regex, values)))}"
 
 
 # re.escape() also escapes characters for which RE2 needs no escape, such as "-" or "#".
 _SPECIAL = re.compile(r"([.+*?()|\[\]{}^$\\])")
 
 
-def literal(value: str) -> str:
+def escape_regex(value: str) -> str:
     """A regular expression that matches only this text."""
     return _SPECIAL.sub(r"\\\1", value)
 
 
-def _string(value: str) -> str:
+def _quote(value: str) -> str:
     """A PromQL string, with the same escapes as JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
-def over(metrics: Sequence[str], batch: Sequence[JobWindow]) -> str:
+def range_selector(metrics: Sequence[str], batch: Sequence[JobWindow]) -> str:
     """A range selector of the jobs' series over the time of all of them, up to `end_of(batch)`."""
-    return f"{selector(metrics, batch)}[{seconds_of(batch)}s]"
+    return f"{job_selector(metrics, batch)}[{seconds_of(batch)}s]"
 
 
-def last_times(metrics: Sequence[str], batch: Sequence[JobWindow], step: int) -> str:
+def last_times_query(metrics: Sequence[str], batch: Sequence[JobWindow], step: int) -> str:
     """The times of the last samples, to this many seconds; replicas are merged."""
-    times = f"timestamp({selector(metrics, batch)})[{seconds_of(batch)}s:{step}s]"
+    times = f"timestamp({job_selector(metrics, batch)})[{seconds_of(batch)}s:{step}s]"
     labels = ", ".join(label for label in IDENTITY if label != "__name__")
     return f"max by ({labels}) (max_over_time({times}))"
 
 
 def seconds_of(batch: Sequence[JobWindow]) -> int:
-    """The length of the time of all of them."""
+    """The length of the period that covers all windows of the batch."""
     return max(1, end_of(batch) - min(span.start for span in batch))
 
 
 def end_of(batch: Sequence[JobWindow]) -> int:
-    """When the last of them ends."""
+    """When the last window of the batch ends."""
     return max(span.until for span in batch)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesQuery, TimeSeries
-from batchjob_stats_db.timeseries.counters import fell, own_samples
+from batchjob_stats_db.timeseries.counters import is_reset, own_samples
 
 Points = list[tuple[float, float]]  # (epoch seconds, value)
 Identity = tuple[tuple[str, str], ...]  # labels that identify a series
@@ -18,27 +18,27 @@ class Bins(NamedTuple):
 
     start: float
     end: float
-    many: int
+    bin_count: int
 
     @property
     def seconds(self) -> float:
-        """Length of each."""
-        return (self.end - self.start) / self.many
+        """The length of an interval."""
+        return (self.end - self.start) / self.bin_count
 
-    def number(self, at: float) -> int:
+    def index_at(self, at: float) -> int:
         """The index of the interval of a moment; each interval includes its last moment."""
-        number = math.ceil((at - self.start) / self.seconds) - 1
-        return min(max(number, 0), self.many - 1)
+        index = math.ceil((at - self.start) / self.seconds) - 1
+        return min(max(index, 0), self.bin_count - 1)
 
-    def ends(self, number: int) -> float:
-        """When one ends."""
-        return self.start + (number + 1) * self.seconds
+    def end_of(self, index: int) -> float:
+        """When an interval ends."""
+        return self.start + (index + 1) * self.seconds
 
 
-def bins(span: JobWindow, most: int, interval: float) -> Bins:
+def equal_bins(span: JobWindow, most: int, interval: float) -> Bins:
     """At most this many intervals, none shorter than the time between two samples."""
-    start = max(span.start, span.drawn[0])
-    end = min(span.end if span.end is not None else span.until, span.drawn[1])
+    start = max(span.start, span.display_range[0])
+    end = min(span.end if span.end is not None else span.until, span.display_range[1])
     end = max(end, start + 1)
     return Bins(start, end, max(1, min(most, int((end - start) / interval))))
 
@@ -51,7 +51,7 @@ class Segment(NamedTuple):
     rate: float
 
 
-def pieces(points: Points, span: JobWindow, gap: float) -> list[Segment]:
+def growth_segments(points: Points, span: JobWindow, gap: float) -> list[Segment]:
     """The growth of a job's counter from sample to sample, across resets.
 
     It was zero when the job began, and a value read after the end is that of the end. Nothing is
@@ -63,15 +63,17 @@ def pieces(points: Points, span: JobWindow, gap: float) -> list[Segment]:
         knots = [knot for knot in knots if knot[0] < span.end] + [(span.end, knots[-1][1])]
     return [
         Segment(
-            begin, end, (value if fell(before, value) else max(0.0, value - before)) / (end - begin)
+            begin,
+            end,
+            (value if is_reset(before, value) else max(0.0, value - before)) / (end - begin),
         )
         for (begin, before), (end, value) in pairwise(knots)
         if 0 < end - begin <= gap
     ]
 
 
-def added(series: Sequence[Sequence[Segment]]) -> list[Segment]:
-    """The sum of rates, of those that are known at each time."""
+def sum_segments(series: Sequence[Sequence[Segment]]) -> list[Segment]:
+    """The sum of several series of segments: at each time, of the rates known then."""
     if len(series) == 1:
         return list(series[0])
     changes: dict[float, tuple[int, float]] = {}
@@ -79,70 +81,79 @@ def added(series: Sequence[Sequence[Segment]]) -> list[Segment]:
         for at, number, rate in ((piece.begin, 1, piece.rate), (piece.end, -1, -piece.rate)):
             count, change = changes.get(at, (0, 0.0))
             changes[at] = (count + number, change + rate)
-    made = []
+    segments = []
     count, rate = 0, 0.0
     for begin, end in pairwise(sorted(changes)):
         count, rate = count + changes[begin][0], rate + changes[begin][1]
         if count:
-            made.append(Segment(begin, end, max(0.0, rate)))
-    return made
+            segments.append(Segment(begin, end, max(0.0, rate)))
+    return segments
 
 
-def rates(parts: Iterable[Segment], cut: Bins) -> list[Point]:
+def mean_rates(parts: Iterable[Segment], bins: Bins) -> list[Point]:
     """The mean rate in each interval: the growth of the counter within it."""
-    seen: dict[int, list[tuple[float, float]]] = {}  # (seconds, rate)
+    weighted: dict[int, list[tuple[float, float]]] = {}  # (seconds, rate)
     for part in parts:
-        for number in range(cut.number(math.nextafter(part.begin, math.inf)), cut.many):
-            begin = max(part.begin, cut.ends(number - 1))
-            seconds = min(part.end, cut.ends(number)) - begin
+        for index in range(bins.index_at(math.nextafter(part.begin, math.inf)), bins.bin_count):
+            begin = max(part.begin, bins.end_of(index - 1))
+            seconds = min(part.end, bins.end_of(index)) - begin
             if seconds <= 0:
                 break
-            seen.setdefault(number, []).append((seconds, part.rate))
-    return [_point(cut.ends(number), held) for number, held in sorted(seen.items())]
+            weighted.setdefault(index, []).append((seconds, part.rate))
+    return [
+        _point(bins.end_of(index), weighted_values)
+        for index, weighted_values in sorted(weighted.items())
+    ]
 
 
-def together(
+def rate_series(
     series: Iterable[tuple[Identity, Points]],
-    asked: SeriesQuery,
+    query: SeriesQuery,
     span: JobWindow,
-    cut: Bins,
+    bins: Bins,
     gap: float,
 ) -> list[TimeSeries]:
     """The rates of series; those that differ only in the summed labels are added up."""
     groups: dict[Identity, list[list[Segment]]] = {}
     for identity, points in series:
-        kept = tuple(each for each in identity if each[0] not in asked.summed)
-        groups.setdefault(kept, []).append(pieces(points, span, gap))
-    return [TimeSeries(dict(kept), rates(added(each), cut)) for kept, each in groups.items()]
+        kept = tuple(each for each in identity if each[0] not in query.summed)
+        groups.setdefault(kept, []).append(growth_segments(points, span, gap))
+    return [
+        TimeSeries(dict(kept), mean_rates(sum_segments(each), bins))
+        for kept, each in groups.items()
+    ]
 
 
-def values(points: Points, cut: Bins) -> list[Point]:
-    """A gauge in each interval."""
-    seen: dict[int, list[tuple[float, float]]] = {}
+def gauge_points(points: Points, bins: Bins) -> list[Point]:
+    """Minimum, mean and maximum of a gauge in each interval."""
+    weighted: dict[int, list[tuple[float, float]]] = {}
     for at, value in points:
-        if cut.start <= at <= cut.end and math.isfinite(value):
-            seen.setdefault(cut.number(at), []).append((1.0, value))
-    return [_point(cut.ends(number), held) for number, held in sorted(seen.items())]
+        if bins.start <= at <= bins.end and math.isfinite(value):
+            weighted.setdefault(bins.index_at(at), []).append((1.0, value))
+    return [
+        _point(bins.end_of(index), weighted_values)
+        for index, weighted_values in sorted(weighted.items())
+    ]
 
 
-def _point(time: float, held: Sequence[tuple[float, float]]) -> Point:
-    numbers = [value for _, value in held]
+def _point(time: float, weighted_values: Sequence[tuple[float, float]]) -> Point:
+    numbers = [value for _, value in weighted_values]
     low, high = min(numbers), max(numbers)
-    weight = math.fsum(seconds for seconds, _ in held)
-    mean = math.fsum(seconds * value for seconds, value in held) / weight
+    weight = math.fsum(seconds for seconds, _ in weighted_values)
+    mean = math.fsum(seconds * value for seconds, value in weighted_values) / weight
     return Point(time, low, min(max(mean, low), high), high)  # rounding may put the mean outside
 
 
-def merged(copies: Sequence[Points], gap: float) -> Points:
+def merge_replicas(copies: Sequence[Points], gap: float) -> Points:
     """One series from several replicas: the most complete one, with the others in its gaps."""
     whole = max(sorted(copies), key=len)  # the same one in any order
     for copy in copies:
         times = [at for at, _ in whole]
-        whole = sorted([*whole, *(point for point in copy if _far(point[0], times, gap))])
+        whole = sorted([*whole, *(point for point in copy if _is_far(point[0], times, gap))])
     return whole
 
 
-def _far(at: float, times: Sequence[float], gap: float) -> bool:
+def _is_far(at: float, times: Sequence[float], gap: float) -> bool:
     place = bisect_left(times, at)
     return all(abs(at - near) > gap for near in _neighbours(times, place))
 

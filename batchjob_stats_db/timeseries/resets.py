@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchjob_stats_db.timeseries.base import JobWindow
-from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, corners, total_of
+from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, samples_around_resets, total_of
 from batchjob_stats_db.timeseries.prometheus_answers import named_series
-from batchjob_stats_db.timeseries.promql import identity_of, selector
+from batchjob_stats_db.timeseries.promql import identity_of, job_selector
 from batchjob_stats_db.timeseries.resample import Identity, Points
 
 Ask = Callable[..., list[dict[str, Any]]]
@@ -23,7 +23,7 @@ _INSTANCES_AT_ONCE = 300  # 50 characters of host:port each, in a query of 16 kB
 _SAMPLES_AT_ONCE = 200_000  # 25 bytes each; ten times as much when parsed
 _SERIES = 8  # of a metric on an instance, approximately: modes, components, kinds and replicas
 
-_Series = tuple[tuple[str, str], ...]  # all labels of one replica
+_Labels = tuple[tuple[str, str], ...]  # all labels of one replica
 
 
 class _Window(NamedTuple):
@@ -35,15 +35,15 @@ class _Window(NamedTuple):
 
 
 def reset_totals(
-    ask: Ask, metric: str, span: JobWindow, fallen: Iterable[Identity], interval: float
+    ask: Ask, metric: str, span: JobWindow, reset_series: Iterable[Identity], interval: float
 ) -> Iterator[tuple[Identity, float]]:
     """Totals of these counters of a job; of replicas, the highest."""
-    wanted = set(fallen)
+    wanted = set(reset_series)
     instances = sorted({dict(identity).get("instance", "") for identity in wanted})
     for first in range(0, len(instances), _INSTANCES_AT_ONCE):
         part = instances[first : first + _INSTANCES_AT_ONCE]
         best: dict[Identity, float] = {}
-        for series, points in _courses(ask, metric, span, part, interval).items():
+        for series, points in _read_samples(ask, metric, span, part, interval).items():
             identity = identity_of(dict(series))
             total = total_of(points, span.start)
             if identity in wanted and total is not None:
@@ -51,53 +51,57 @@ def reset_totals(
         yield from best.items()
 
 
-def _courses(
+def _read_samples(
     ask: Ask, metric: str, span: JobWindow, instances: Sequence[str], interval: float
-) -> dict[_Series, Points]:
+) -> dict[_Labels, Points]:
     """The samples of each copy that a total needs."""
-    which = selector([metric], [span], instances)
+    which = job_selector([metric], [span], instances)
     # Windows are counted back from the end; raw samples are read before the first whole one.
     begin = span.start + (span.until - span.start) % _WINDOW_SECONDS
-    courses: dict[_Series, Points] = defaultdict(list)
-    if span.alone:
+    samples: dict[_Labels, Points] = defaultdict(list)
+    if span.near_other_run:
         query = f"last_over_time({which}[{CARRIED_SECONDS}s])"
         answer = ask("query", query=query, time=f"{span.start - 0.001:.3f}")
-        for series, result in _each(answer):
-            courses[series].append((span.start - 1.0, float(result["value"][1])))
+        for series, result in _labelled(answer):
+            samples[series].append((span.start - 1.0, float(result["value"][1])))
     if begin > span.start:
-        early = _raw(ask, metric, span, instances, begin, begin - span.start, interval)
+        early = _read_raw(ask, metric, span, instances, begin, begin - span.start, interval)
         for series, points in early:
-            courses[series] += corners(points)
-    for end, windows in _windows(ask, which, begin, span.until):
-        _add_window(ask, metric, span, end, windows, courses, interval)
-    return courses
+            samples[series] += samples_around_resets(points)
+    for end, windows in _read_windows(ask, which, begin, span.until):
+        _add_window(ask, metric, span, end, windows, samples, interval)
+    return samples
 
 
 def _add_window(
-    ask: Ask, metric: str, span: JobWindow, end: float, windows: Mapping[_Series, _Window],
-    courses: dict[_Series, Points], interval: float,
+    ask: Ask, metric: str, span: JobWindow, end: float, windows: Mapping[_Labels, _Window],
+    samples: dict[_Labels, Points], interval: float,
 ) -> None:  # fmt: skip
-    read = {dict(each).get("instance", "") for each, window in windows.items() if window.resets}
-    if read:
-        whole = _raw(ask, metric, span, sorted(read), end, _WINDOW_SECONDS, interval)
+    reset_instances = {
+        dict(each).get("instance", "") for each, window in windows.items() if window.resets
+    }
+    if reset_instances:
+        whole = _read_raw(
+            ask, metric, span, sorted(reset_instances), end, _WINDOW_SECONDS, interval
+        )
         for series, points in whole:
-            courses[series] += corners(points)
+            samples[series] += samples_around_resets(points)
     for series, window in windows.items():
-        if dict(series).get("instance", "") not in read:
-            courses[series] += [(end - _WINDOW_SECONDS / 2, window.least), (end, window.last)]
+        if dict(series).get("instance", "") not in reset_instances:
+            samples[series] += [(end - _WINDOW_SECONDS / 2, window.least), (end, window.last)]
 
 
-def _windows(
+def _read_windows(
     ask: Ask, which: str, begin: float, until: float
-) -> Iterator[tuple[float, dict[_Series, _Window]]]:
+) -> Iterator[tuple[float, dict[_Labels, _Window]]]:
     """The windows from `begin` to `until`, in order."""
     if begin >= until:
         return
-    found: dict[float, dict[_Series, list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[float, dict[_Labels, list[float]]] = defaultdict(lambda: defaultdict(list))
     times = {"start": begin + _WINDOW_SECONDS, "end": until, "step": str(_WINDOW_SECONDS)}
     for function in ("min_over_time", "last_over_time", "resets"):
         answer = ask("query_range", query=f"{function}({which}[{_WINDOW_SECONDS}s])", **times)
-        for series, result in _each(answer):
+        for series, result in _labelled(answer):
             for at, value in result["values"]:
                 found[float(at)][series].append(float(value))
     for end, of_series in sorted(found.items()):
@@ -111,15 +115,15 @@ def _windows(
         )
 
 
-def _raw(
+def _read_raw(
     ask: Ask, metric: str, span: JobWindow, instances: Sequence[str], end: float, seconds: float,
     interval: float,
-) -> Iterator[tuple[_Series, Points]]:  # fmt: skip
+) -> Iterator[tuple[_Labels, Points]]:  # fmt: skip
     """The samples of (end - seconds, end], some instances at a time."""
     most = max(1, int(_SAMPLES_AT_ONCE / (_SERIES * (1 + seconds / interval))))
     for first in range(0, len(instances), most):
-        which = selector([metric], [span], instances[first : first + most])
-        for series, result in _each(ask("query", query=f"{which}[{seconds:g}s]", time=end)):
+        which = job_selector([metric], [span], instances[first : first + most])
+        for series, result in _labelled(ask("query", query=f"{which}[{seconds:g}s]", time=end)):
             pairs = ((float(at), float(value)) for at, value in result["values"])
             # VictoriaMetrics returns the staleness markers of ended series as NaN.
             points = [(at, value) for at, value in pairs if not math.isnan(value)]
@@ -127,6 +131,6 @@ def _raw(
                 yield series, points
 
 
-def _each(answer: list[dict[str, Any]]) -> Iterator[tuple[_Series, dict[str, Any]]]:
+def _labelled(answer: list[dict[str, Any]]) -> Iterator[tuple[_Labels, dict[str, Any]]]:
     for _, labels, result in named_series(answer):
         yield tuple(sorted(labels.items())), result

@@ -46,15 +46,15 @@ class SampleHistory:
         """`cluster`: the cluster of the jobs; "" if there is only one."""
         self._samples = samples
         self._cluster = cluster
-        self._once = LogOnce(log)
+        self._log_once = LogOnce(log)
         # Results for the last windows, since successive queries are for the same jobs.
-        self._kept: dict[JobWindow, tuple[object, _Tallies]] = {}
+        self._cache: dict[JobWindow, tuple[object, _Tallies]] = {}
 
     def measure(
         self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
     ) -> dict[Statistic, list[SeriesValue]]:
         """See TimeSeriesStore."""
-        self._kept = {span: kept for span, kept in self._kept.items() if span in set(spans)}
+        self._cache = {span: cached for span, cached in self._cache.items() if span in set(spans)}
         return {
             statistic: list(self._of_metrics(statistic, set(metrics), spans))
             for statistic, metrics in wanted.items()
@@ -64,30 +64,35 @@ class SampleHistory:
         self, statistic: Statistic, metrics: Set[str], spans: Sequence[JobWindow]
     ) -> Iterator[SeriesValue]:
         for span in spans:
-            for (who, name), tally in self._tallies(span).items():
+            for (header, name), tally in self._tallies(span).items():
                 metric = BY_NAME[name.quantity].metric.name
                 if metric in metrics and (value := tally.statistic(statistic)) is not None:
-                    yield SeriesValue(metric, _labels(span, who, name), value)
+                    yield SeriesValue(metric, _labels(span, header, name), value)
 
-    def courses(self, asked: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
+    def job_series(self, query: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
         """See TimeSeriesStore; gaps are kept."""
         found: dict[Identity, Points] = {}
         interval = 0.0
-        for jobid in asked.where.get("jobid", (span.jobid,)):
-            for who, file, moments in self._read(span._replace(jobid=jobid)):
-                assert file.who is not None
-                interval = max(interval, file.who.interval_seconds)
-                for identity, at, value in _matching(asked, span, who, file, moments):
+        for jobid in query.where.get("jobid", (span.jobid,)):
+            for header, file, moments in self._read(span._replace(jobid=jobid)):
+                assert file.header is not None
+                interval = max(interval, file.header.interval_seconds)
+                for identity, at, value in _matching_points(query, span, header, file, moments):
                     found.setdefault(identity, []).append((at, value))
         if not found:
             return []
-        cut = resample.bins(span, bins, interval)
-        if asked.kind is SeriesKind.RATE:
-            return resample.together(found.items(), asked, span, cut, 4 * interval)
-        made = (TimeSeries(dict(each), resample.values(seen, cut)) for each, seen in found.items())
-        return [course for course in made if course.points]
+        intervals = resample.equal_bins(span, bins, interval)
+        if query.kind is SeriesKind.RATE:
+            return resample.rate_series(found.items(), query, span, intervals, 4 * interval)
+        series = (
+            TimeSeries(dict(each), resample.gauge_points(seen, intervals))
+            for each, seen in found.items()
+        )
+        return [course for course in series if course.points]
 
-    def last_sampled(self, metrics: Sequence[str], spans: Sequence[JobWindow]) -> list[SeriesValue]:
+    def last_sample_times(
+        self, metrics: Sequence[str], spans: Sequence[JobWindow]
+    ) -> list[SeriesValue]:
         """See TimeSeriesStore."""
         return self.measure({Statistic.LATEST: metrics}, spans)[Statistic.LATEST]
 
@@ -95,41 +100,41 @@ class SampleHistory:
         """See TimeSeriesStore: files have samples of jobs alone."""
         return []
 
-    def seen(self, *_asked: object) -> list[SeriesValue]:
+    def scrape_ratios(self, *_asked: object) -> list[SeriesValue]:
         """See TimeSeriesStore: files have samples of jobs alone."""
         return []
 
-    def of_node(self, *_asked: object) -> list[TimeSeries]:
+    def node_series(self, *_asked: object) -> list[TimeSeries]:
         """See TimeSeriesStore: files have samples of jobs alone."""
         return []
 
     def _tallies(self, span: JobWindow) -> _Tallies:
         signature = self._signature(span)
-        kept = self._kept.get(span)
-        if kept is None or kept[0] != signature:
-            kept = self._kept[span] = (signature, self._tallied(span))
-        return kept[1]
+        cached = self._cache.get(span)
+        if cached is None or cached[0] != signature:
+            cached = self._cache[span] = (signature, self._compute_tallies(span))
+        return cached[1]
 
-    def _tallied(self, span: JobWindow) -> _Tallies:
+    def _compute_tallies(self, span: JobWindow) -> _Tallies:
         found: dict[tuple[SampleHeader, SampleKey], Tally] = {}
         counts: dict[SampleHeader, int] = {}  # number of samples
         latest: dict[SampleHeader, float] = {}  # time of the last sample
-        for who, file, moments in self._read(span):
+        for header, file, moments in self._read(span):
             decoder = file.decoder
             for at, whole in moments:
-                number, before = counts.setdefault(who, 0), latest.get(who, at)
-                known = {name for each, name in found if each == who} if whole else set()
+                number, before = counts.setdefault(header, 0), latest.get(header, at)
+                known = {name for each, name in found if each == header} if whole else set()
                 for name in known | decoder.values.keys() if whole else decoder.changed:
                     value = decoder.values.get(name)
-                    tally = found.setdefault((who, name), Tally())
+                    tally = found.setdefault((header, name), Tally())
                     if at < span.start:
                         tally.carry(value)
                     else:
                         tally.change(number, value, before)
-                counts[who] += at >= span.start
-                latest[who] = at
-        for (who, _), tally in found.items():
-            tally.end(counts[who], latest[who])
+                counts[header] += at >= span.start
+                latest[header] = at
+        for (header, _), tally in found.items():
+            tally.end(counts[header], latest[header])
         return found
 
     def _read(self, span: JobWindow) -> Iterator[tuple[SampleHeader, SampleFile, Iterator[Moment]]]:
@@ -142,16 +147,20 @@ class SampleHistory:
                 with SampleFile(path) as file:
                     times = file.times()
                     first = next(times, None)
-                    if first is not None and file.who is not None:
-                        who = file.who._replace(interval_seconds=0.0)
-                        yield who, file, _within(span, chain([first], times), who, latest)
+                    if first is not None and file.header is not None:
+                        header = file.header._replace(interval_seconds=0.0)
+                        yield (
+                            header,
+                            file,
+                            _moments_within(span, chain([first], times), header, latest),
+                        )
                     if file.damage:
-                        self._once.warning(str(path), "%s: partly read: %s", path, file.damage)
+                        self._log_once.warning(str(path), "%s: partly read: %s", path, file.damage)
         except OSError as error:
             raise TimeSeriesError(str(error)) from error
 
     def _signature(self, span: JobWindow) -> object:
-        """Changes with the job's files."""
+        """A value that changes with the job's files."""
         found = []
         for path in files_of(folder_of(self._samples, span.jobid)):
             try:
@@ -162,29 +171,29 @@ class SampleHistory:
         return found
 
 
-def _within(
-    span: JobWindow, times: Iterable[float], who: SampleHeader, latest: dict[SampleHeader, float]
+def _moments_within(
+    span: JobWindow, times: Iterable[float], header: SampleHeader, latest: dict[SampleHeader, float]
 ) -> Iterator[Moment]:
     """Samples from the span's start (of one of several runs, a little earlier) to its end.
 
     If two recorders of one node have recorded a job, the first one counts.
     """
-    begin = span.start - (CARRIED_SECONDS if span.alone else 0)
-    seen_until = latest.get(who, -math.inf)
+    earliest = span.start - (CARRIED_SECONDS if span.near_other_run else 0)
+    seen_until = latest.get(header, -math.inf)
     whole = True
     for at in times:
-        if at > span.until or at < begin or at <= seen_until:
+        if at > span.until or at < earliest or at <= seen_until:
             whole = True
             continue
-        yield at, whole or latest[who] < span.start <= at
-        latest[who] = at
+        yield at, whole or latest[header] < span.start <= at
+        latest[header] = at
         whole = False
 
 
-def _matching(
-    asked: SeriesQuery,
+def _matching_points(
+    query: SeriesQuery,
     span: JobWindow,
-    who: SampleHeader,
+    header: SampleHeader,
     file: SampleFile,
     moments: Iterator[Moment],
 ) -> Iterator[tuple[Identity, float, float]]:
@@ -193,37 +202,37 @@ def _matching(
         seen = set()
         for name, value in file.decoder.values.items():
             if name not in identities:
-                identities[name] = _identity(asked, span, who, name)
+                identities[name] = _identity(query, span, header, name)
             identity = identities[name]
             if identity is not None and identity not in seen:
                 seen.add(identity)
-                info = asked.metric == _GPU_INFO
+                info = query.metric == _GPU_INFO
                 yield identity, at, 1.0 if info else value
 
 
 def _identity(
-    asked: SeriesQuery, span: JobWindow, who: SampleHeader, name: SampleKey
+    query: SeriesQuery, span: JobWindow, header: SampleHeader, name: SampleKey
 ) -> Identity | None:
     """The labels of a queried number."""
     quantity = BY_NAME[name.quantity]
     metrics = (quantity.metric.name, *((_GPU_INFO,) if quantity.group is GPUS else ()))
-    if asked.metric not in metrics:
+    if query.metric not in metrics:
         return None
-    labels = _labels(span, who, name)
-    if all(labels.get(label) in values for label, values in asked.where.items()):
+    labels = _labels(span, header, name)
+    if all(labels.get(label) in values for label, values in query.where.items()):
         return tuple(labels.items())
     return None
 
 
-def _labels(span: JobWindow, who: SampleHeader, name: SampleKey) -> dict[str, str]:
+def _labels(span: JobWindow, header: SampleHeader, name: SampleKey) -> dict[str, str]:
     quantity = BY_NAME[name.quantity]
     own = quantity.group.labels if quantity.group else ()
     return {
         "cluster": span.cluster,
-        "instance": who.node,
-        "manager": who.manager,
-        "jobid": who.jobid,
-        "user": who.user,
+        "instance": header.node,
+        "manager": header.manager,
+        "jobid": header.jobid,
+        "user": header.user,
         **dict(quantity.labels),
         **dict(zip(own, name.of, strict=True)),
     }

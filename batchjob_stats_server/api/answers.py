@@ -12,7 +12,7 @@ from batchjob_stats_db.queries.index_walk import After
 from batchjob_stats_db.queries.paging import TooManyError
 from batchjob_stats_db.queries.usage import TooManyRowsError
 from batchjob_stats_server.api.params import RowsParams
-from batchjob_stats_server.api.rows import Rows, answer, chosen
+from batchjob_stats_server.api.rows import Rows, answer, select_keys
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
@@ -30,29 +30,33 @@ class RowsPage(NamedTuple):
     users: frozenset[str]  # users whose jobs are named
 
 
-async def looked_up(
-    services: Services, known: Principal, ask: Callable[[Connection], T], *, costly: bool = True
+async def query_database(
+    services: Services,
+    principal: Principal,
+    query: Callable[[Connection], T],
+    *,
+    costly: bool = True,
 ) -> T:
     """The result of a database query."""
 
     def work() -> T:
         try:
             with services.reader.connect() as db:
-                return ask(db)
+                return query(db)
         except (TooManyError, TooManyRowsError) as error:
             raise Problem(422, str(error)) from error
 
-    return await in_turn(services, known, work, costly=costly)
+    return await run_in_thread(services, principal, work, costly=costly)
 
 
-async def in_turn(
-    services: Services, known: Principal, work: Callable[[], T], *, costly: bool = True
+async def run_in_thread(
+    services: Services, principal: Principal, work: Callable[[], T], *, costly: bool = True
 ) -> T:
     """Do the work in a thread; costly requests wait in a queue that is fair to users."""
     if not costly:
-        return await to_thread.run_sync(services.threads.short, work)
+        return await to_thread.run_sync(services.threads.run_short, work)
     try:
-        return await services.threads.heavy.run(known.who(), work)
+        return await services.threads.heavy.run(principal.person_key(), work)
     except TooMany as error:
         raise Problem(429, str(error)) from error
     except Unavailable as error:
@@ -61,33 +65,35 @@ async def in_turn(
 
 async def table(
     services: Services,
-    known: Principal,
-    which: RowsParams,
+    principal: Principal,
+    params: RowsParams,
     row: type[BaseModel],
-    ask: Callable[[Connection], Rows],
+    query: Callable[[Connection], Rows],
 ) -> Response:
     """Rows that name nobody: waits, accounts, clusters."""
-    keys = chosen(which.fields, row)
-    return await looked_up(services, known, lambda db: answer(ask(db), keys, which.format))
+    keys = select_keys(params.fields, row)
+    return await query_database(
+        services, principal, lambda db: answer(query(db), keys, params.format)
+    )
 
 
 async def users_table(
     services: Services,
-    known: Principal,
-    which: RowsParams,
+    principal: Principal,
+    params: RowsParams,
     row: type[BaseModel],
-    ask: Callable[[Connection], Rows],
+    query: Callable[[Connection], Rows],
     what: str,
     user: str | None = None,
 ) -> Response:
     """Rows that may name users, whom the audit log records; `user`: the only one requested."""
-    keys = chosen(which.fields, row)
+    keys = select_keys(params.fields, row)
 
-    def make(db: Connection) -> tuple[Response, frozenset[str]]:
-        rows = list(ask(db))
+    def build_answer(db: Connection) -> tuple[Response, frozenset[str]]:
+        rows = list(query(db))
         users = {name for each in rows if (name := each.get("username"))}
-        return answer(rows, keys, which.format), frozenset(users | ({user} if user else set()))
+        return answer(rows, keys, params.format), frozenset(users | ({user} if user else set()))
 
-    response, users = await looked_up(services, known, make)
-    audit.saw(known, what, users)
+    response, users = await query_database(services, principal, build_answer)
+    audit.log_users_seen(principal, what, users)
     return response

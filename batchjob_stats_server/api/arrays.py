@@ -10,16 +10,16 @@ from batchjob_stats_db.queries import arrays as queries
 from batchjob_stats_db.queries.arrays import JobGroupKind
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_server.api import PREFIX, cursor
-from batchjob_stats_server.api.answers import RowsPage, looked_up
+from batchjob_stats_server.api.answers import RowsPage, query_database
 from batchjob_stats_server.api.params import DAY, RowsParams, Time, Word
-from batchjob_stats_server.api.rows import answer, chosen, listed, model
+from batchjob_stats_server.api.rows import answer, list_type, row_model, select_keys
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX)
 
-GroupRow = model("JobGroupRow", queries.columns())
+GroupRow = row_model("JobGroupRow", queries.columns())
 _DEFAULT_DAYS = 7
 
 
@@ -37,12 +37,12 @@ class GroupsQuery(RowsParams):
     started_from: Time | None = Field(None, description="Default: seven days ago.")
     started_before: Time | None = None
     running: bool = Field(False, description="If true, only groups with a running job.")
-    limit: int = Field(20, ge=1, le=queries.MOST)
+    limit: int = Field(20, ge=1, le=queries.MAX_PAGE_GROUPS)
     cursor: Word | None = Field(
         None, description="Value from the `next` link of the previous page."
     )
 
-    def question(self) -> str:
+    def query_key(self) -> str:
         """What must stay the same from page to page."""
         return self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
 
@@ -54,21 +54,21 @@ class GroupsQuery(RowsParams):
         return same._replace(started_from=int(now) - _DEFAULT_DAYS * DAY)
 
 
-@router.get("/job-groups", response_model=listed(GroupRow))
+@router.get("/job-groups", response_model=list_type(GroupRow))
 async def job_groups(
-    services: Given, known: Known, access: Caller, request: Request,
-    which: Annotated[GroupsQuery, Query()],
+    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, request: Request,
+    params: Annotated[GroupsQuery, Query()],
 ) -> Response:  # fmt: skip
     """Arrays, or het jobs, by the latest start of one of their jobs, with all jobs in the sums."""
-    keys = chosen(which.fields, GroupRow)
-    after = cursor.decode(which.question(), which.cursor, float) if which.cursor else None
-    wanted = which.filter(services.clock())
+    keys = select_keys(params.fields, GroupRow)
+    after = cursor.decode(params.query_key(), params.cursor, float) if params.cursor else None
+    job_filter = params.filter(services.clock())
 
     def page(db: Connection) -> RowsPage:
-        rows, more = queries.groups(db, access, which.kind, which.limit, wanted, after)
-        return RowsPage(answer(rows, keys, which.format), more, audit.whose(rows))
+        rows, more = queries.groups(db, access, params.kind, params.limit, job_filter, after)
+        return RowsPage(answer(rows, keys, params.format), more, audit.users_of(rows))
 
-    found = await looked_up(services, known, page)
-    audit.saw(known, f"{which.kind} jobs", found.users)
-    found.response.headers.update(cursor.link(request, which.question(), found.more))
-    return found.response
+    result = await query_database(services, principal, page)
+    audit.log_users_seen(principal, f"{params.kind} jobs", result.users)
+    result.response.headers.update(cursor.link(request, params.query_key(), result.more))
+    return result.response

@@ -33,7 +33,7 @@ _PAGE = f"""<!DOCTYPE html>
 </html>
 """
 
-_START = """const place = document.getElementById("documentation");
+_START_SCRIPT = """const place = document.getElementById("documentation");
 SwaggerUIBundle({
   url: place.dataset.document,
   domNode: place,
@@ -59,7 +59,7 @@ class _File(NamedTuple):
 def _file(name: str) -> _File | None:
     """A file of the page; None for any other name."""
     if name == "start.js":
-        return _File("text/javascript", _START.encode())
+        return _File("text/javascript", _START_SCRIPT.encode())
     kinds = {"swagger-ui.css": "text/css", "swagger-ui-bundle.js": "text/javascript"}
     if name not in kinds:
         return None
@@ -75,9 +75,9 @@ def docs() -> HTMLResponse:
 @router.get("/docs/{name}")
 def docs_file(name: str, request: Request) -> Response:
     """One of its files."""
-    found = _file(name)
-    if found is None:
+    file = _file(name)
+    if file is None:
         raise Problem(404, f"{request.url.path} is not there")
     return Response(
-        found.content, media_type=found.kind, headers={"Cache-Control": "public, max-age=3600"}
+        file.content, media_type=file.kind, headers={"Cache-Control": "public, max-age=3600"}
     )

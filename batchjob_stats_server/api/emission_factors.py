@@ -4,9 +4,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.auth.identity import Known
-from batchjob_stats_server.services import Given
-from collectors.emissions.providers.stats_server import document
+from batchjob_stats_server.auth.identity import CurrentPrincipal
+from batchjob_stats_server.services import CurrentServices
+from collectors.emissions.providers.stats_server import factors_document
 
 router = APIRouter(prefix=PREFIX)
 
@@ -29,7 +29,7 @@ class FactorsReply(BaseModel):
 
 
 @router.get("/emission-factors")
-def emission_factors(services: Given, _known: Known) -> FactorsReply:
+def emission_factors(services: CurrentServices, _principal: CurrentPrincipal) -> FactorsReply:
     """The factors of the configured providers; an empty list when none has one now."""
     observations = services.factors.observations() if services.factors else ()
-    return FactorsReply.model_validate(document(observations))
+    return FactorsReply.model_validate(factors_document(observations))

@@ -9,7 +9,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_server.auth.identity import Scraper
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.services import CurrentServices
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def healthy() -> PlainTextResponse:
 
 
 @router.get("/-/ready")
-def ready(services: Given) -> PlainTextResponse:
+def ready(services: CurrentServices) -> PlainTextResponse:
     """The database answers and has the schema that this server knows."""
     try:
         require_current(services.reader)
@@ -35,6 +35,6 @@ def ready(services: Given) -> PlainTextResponse:
 
 
 @router.get("/metrics")
-def metrics(services: Given, _: Scraper) -> Response:
+def metrics(services: CurrentServices, _: Scraper) -> Response:
     """For Prometheus, where it may ask; nothing in it is about a person."""
     return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)

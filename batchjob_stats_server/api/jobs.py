@@ -15,11 +15,17 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.job_rows import NAMES, numbered
+from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, rows_by_ids
 from batchjob_stats_db.queries.jobs import parts_of
-from batchjob_stats_db.queries.paging import MOST, SORTS, SortOrder, numbers, reads_only_its_rows
+from batchjob_stats_db.queries.paging import (
+    MAX_PAGE_ROWS,
+    SORTS,
+    SortOrder,
+    find_ids,
+    reads_only_its_rows,
+)
 from batchjob_stats_server.api import PREFIX, cursor, windows
-from batchjob_stats_server.api.answers import RowsPage, looked_up
+from batchjob_stats_server.api.answers import RowsPage, query_database
 from batchjob_stats_server.api.params import (
     Count,
     Duration,
@@ -31,17 +37,17 @@ from batchjob_stats_server.api.params import (
     Time,
     Word,
 )
-from batchjob_stats_server.api.reports import parts_by_now
-from batchjob_stats_server.api.row_keys import behind
-from batchjob_stats_server.api.rows import Rows, answer, chosen, listed, model
+from batchjob_stats_server.api.reports import current_parts
+from batchjob_stats_server.api.row_keys import columns_of_keys
+from batchjob_stats_server.api.rows import Rows, answer, list_type, row_model, select_keys
 from batchjob_stats_server.api.runs import run_of, runs_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.services import Given, live_columns, live_rows
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.services import CurrentServices, live_columns, live_rows
 
 router = APIRouter(prefix=PREFIX)
 
-JobRow = create_model("JobRow", __base__=model("JobRow", columns()), **windows.FIELDS)
+JobRow = create_model("JobRow", __base__=row_model("JobRow", columns()), **windows.FIELDS)
 
 
 class JobPart(StrEnum):
@@ -54,10 +60,10 @@ class JobPart(StrEnum):
 
 
 PART_ROWS = {
-    JobPart.NODES: model("NodeRow", schema.job_node.columns),
-    JobPart.STEPS: model("StepRow", schema.job_step.columns),
-    JobPart.GPUS: model("GpuRow", schema.job_gpu.columns),
-    JobPart.EMISSIONS: model("JobEmissionsRow", schema.job_emissions.columns),
+    JobPart.NODES: row_model("NodeRow", schema.job_node.columns),
+    JobPart.STEPS: row_model("StepRow", schema.job_step.columns),
+    JobPart.GPUS: row_model("GpuRow", schema.job_gpu.columns),
+    JobPart.EMISSIONS: row_model("JobEmissionsRow", schema.job_emissions.columns),
 }
 
 
@@ -122,12 +128,12 @@ class JobsQuery(RowsParams):
     sort: Sort = Field(
         "-start_time", description="Key to sort by; with a leading `-` in descending order."
     )
-    limit: int = Field(100, ge=1, le=MOST)
+    limit: int = Field(100, ge=1, le=MAX_PAGE_ROWS)
     cursor: Word | None = Field(
         None, description="Value from the `next` link of the previous page."
     )
 
-    def question(self) -> str:
+    def query_key(self) -> str:
         """What must stay the same from page to page."""
         return self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
 
@@ -141,37 +147,39 @@ class JobsQuery(RowsParams):
         return SortOrder(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
 
-_NOT_MEASURED = {column.name for column in schema.job.columns}
+_RECORDED_COLUMNS = {column.name for column in schema.job.columns}
 _ALWAYS_READ = ("username", "start_time", "end_time")  # for the audit log and the window
 
 
-@router.get("/jobs", response_model=listed(JobRow))
+@router.get("/jobs", response_model=list_type(JobRow))
 async def jobs(
-    services: Given, known: Known, access: Caller, request: Request,
-    which: Annotated[JobsQuery, Query()],
+    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, request: Request,
+    params: Annotated[JobsQuery, Query()],
 ) -> Response:  # fmt: skip
     """Jobs, those that wait and then the newest first; the header `Link` leads to the next page."""
-    keys = chosen(which.fields, JobRow)
-    order = which.order()
+    keys = select_keys(params.fields, JobRow)
+    order = params.order()
     kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
-    after = cursor.decode(which.question(), which.cursor, kind) if which.cursor else None
-    wanted = which.filter()
+    after = cursor.decode(params.query_key(), params.cursor, kind) if params.cursor else None
+    job_filter = params.filter()
 
     def page(db: Connection) -> RowsPage:
-        ids, more = numbers(
-            db, access, which.limit, wanted, after, order=order, started=which.started
+        ids, more = find_ids(
+            db, access, params.limit, job_filter, after, order=order, started=params.started
         )
-        names = (*_ALWAYS_READ, *behind(keys, NAMES))
-        rows: Sequence[RowMapping] = numbered(db, ids, names)
-        if not _NOT_MEASURED.issuperset(names):
+        names = (*_ALWAYS_READ, *columns_of_keys(keys, COLUMN_NAMES))
+        rows: Sequence[RowMapping] = rows_by_ids(db, ids, names)
+        if not _RECORDED_COLUMNS.issuperset(names):
             rows = live_columns(services, db, rows)
-        return RowsPage(answer(rows, keys, which.format, windows.MADE), more, audit.whose(rows))
+        return RowsPage(
+            answer(rows, keys, params.format, windows.COMPUTED_KEYS), more, audit.users_of(rows)
+        )
 
-    costly = not reads_only_its_rows(access, wanted, order)
-    found = await looked_up(services, known, page, costly=costly)
-    audit.saw(known, "jobs", found.users)
-    found.response.headers.update(cursor.link(request, which.question(), found.more))
-    return found.response
+    costly = not reads_only_its_rows(access, job_filter, order)
+    result = await query_database(services, principal, page, costly=costly)
+    audit.log_users_seen(principal, "jobs", result.users)
+    result.response.headers.update(cursor.link(request, params.query_key(), result.more))
+    return result.response
 
 
 class RunsQuery(RowsParams):
@@ -193,37 +201,38 @@ JobId = Annotated[
 ]
 
 
-@router.get("/jobs/{jobid}", response_model=listed(JobRow))
+@router.get("/jobs/{jobid}", response_model=list_type(JobRow))
 def job(
-    services: Given, known: Known, access: Caller, jobid: JobId,
-    which: Annotated[RunsQuery, Query()],
+    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, jobid: JobId,
+    params: Annotated[RunsQuery, Query()],
 ) -> Response:  # fmt: skip
     """All runs of a job, the latest first; an empty list where there is none to be seen."""
-    keys = chosen(which.fields, JobRow)
+    keys = select_keys(params.fields, JobRow)
     with services.reader.connect() as db:
-        rows = runs_of(db, access, jobid, which.cluster)
+        rows = runs_of(db, access, jobid, params.cluster)
     rows = live_rows(services, rows)
-    audit.seen(known, f"job {jobid}", rows)
-    return answer(rows, keys, which.format, windows.MADE)
+    audit.log_jobs_seen(principal, f"job {jobid}", rows)
+    return answer(rows, keys, params.format, windows.COMPUTED_KEYS)
 
 
-_AnyPart = functools.reduce(operator.or_, map(listed, PART_ROWS.values()))
+_PartRows = functools.reduce(operator.or_, map(list_type, PART_ROWS.values()))
 
 
-@router.get("/jobs/{jobid}/{part}", response_model=_AnyPart)
+@router.get("/jobs/{jobid}/{part}", response_model=_PartRows)
 def job_parts(
-    services: Given, known: Known, access: Caller, jobid: JobId, part: JobPart,
-    which: Annotated[PartsQuery, Query()],
+    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess,
+    jobid: JobId, part: JobPart,
+    params: Annotated[PartsQuery, Query()],
 ) -> Response:  # fmt: skip
     """The nodes, steps, GPUs or emissions of one run of a job; GPUs and emissions as of now."""
-    keys = chosen(which.fields, PART_ROWS[part])
+    keys = select_keys(params.fields, PART_ROWS[part])
     with services.reader.connect() as db:
-        run = run_of(db, access, jobid, which.cluster, which.run)
+        run = run_of(db, access, jobid, params.cluster, params.run)
         parts = parts_of(db, access, run["id"]) if run else None
     if run is None or parts is None:
-        return answer([], keys, which.format)
+        return answer([], keys, params.format)
     rows: Rows = parts[part]
     if part in (JobPart.GPUS, JobPart.EMISSIONS):
-        rows = parts_by_now(services, access, run).get(part, rows)
-    audit.seen(known, f"{part} of job {jobid}", [run])
-    return answer(rows, keys, which.format)
+        rows = current_parts(services, access, run).get(part, rows)
+    audit.log_jobs_seen(principal, f"{part} of job {jobid}", [run])
+    return answer(rows, keys, params.format)

@@ -15,26 +15,26 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from batchjob.local_runs import history
 from batchjob.local_runs.directory import LOGS
-from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merged
+from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merge_streams
 from batchjob.local_runs.record import Run
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api import params as p
-from batchjob_stats_server.api.samples import LINES, ChosenSamples, SampleFilter, streamed
+from batchjob_stats_server.api.samples import LINES, ChosenSamples, SampleFilter, stream_samples
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.run_control import RunControl, RunRefusedError, RunRequest
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.services import CurrentServices, Services
 from batchjob_stats_server.streams import OpenStream
 
 router = APIRouter(prefix=PREFIX)
 
 _PAUSE_SECONDS = 0.3
-_AT_ONCE = 2000  # lines
-_GRACE_SECONDS, _LONGEST_GRACE = 10.0, 3600.0
-_ARGUMENTS = 1000
+_LINES_PER_CHUNK = 2000
+_GRACE_SECONDS, _MAX_GRACE_SECONDS = 10.0, 3600.0
+_MAX_ARGUMENTS = 1000
 
 RunId = Annotated[p.Word, Path(description="Id of a run, a prefix of it, or its name.")]
 _Text = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
@@ -45,11 +45,11 @@ class NewRun(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    command: Annotated[list[_Text], Field(min_length=1, max_length=_ARGUMENTS)]
+    command: Annotated[list[_Text], Field(min_length=1, max_length=_MAX_ARGUMENTS)]
     name: str = Field("", max_length=256, pattern=r"^[^\x00-\x1f]*$")
     directory: str = Field("", max_length=4096, description="Default: that of the server.")
     environment: dict[Annotated[str, Field(pattern=r"^[^\x00=]+$")], _Text] = Field(
-        {}, max_length=_ARGUMENTS, description="Added to the environment of the server."
+        {}, max_length=_MAX_ARGUMENTS, description="Added to the environment of the server."
     )
     cpus: float | None = Field(None, gt=0, lt=1e6)
     cpu_list: str | None = Field(None, pattern=r"^[0-9,-]{1,1000}$")
@@ -95,7 +95,7 @@ class Stop(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    grace_seconds: float = Field(_GRACE_SECONDS, ge=0, le=_LONGEST_GRACE)
+    grace_seconds: float = Field(_GRACE_SECONDS, ge=0, le=_MAX_GRACE_SECONDS)
 
 
 class LogsQuery(p.Query):
@@ -108,41 +108,43 @@ class LogsQuery(p.Query):
     follow: bool = Field(False, description="If true, stream until the run has ended.")
 
 
-def _control(services: Given, known: Known) -> RunControl:
+def _run_control(services: CurrentServices, principal: CurrentPrincipal) -> RunControl:
     control = services.run_control
     if control is None:
         raise Problem(404, "runs over the API are disabled; batchjob up --runs.remote enables them")
-    if known.clusters and control.cluster not in known.clusters:
+    if principal.clusters and control.cluster not in principal.clusters:
         raise Problem(403, f"only cluster {control.cluster} has runs")
     return control
 
 
-def _admins_control(known: Known, control: Annotated[RunControl, Depends(_control)]) -> RunControl:
-    if known.role is not TokenRole.ADMIN:
+def _run_control_of_admin(
+    principal: CurrentPrincipal, control: Annotated[RunControl, Depends(_run_control)]
+) -> RunControl:
+    if principal.role is not TokenRole.ADMIN:
         raise Problem(403, "only an admin may start, stop, cancel or delete runs")
     return control
 
 
-Control = Annotated[RunControl, Depends(_control)]
-AdminsControl = Annotated[RunControl, Depends(_admins_control)]
+Control = Annotated[RunControl, Depends(_run_control)]
+AdminsControl = Annotated[RunControl, Depends(_run_control_of_admin)]
 
 
-def _found(control: RunControl, text: str, user: str | None = None) -> Run:
+def _find_run(control: RunControl, text: str, user: str | None = None) -> Run:
     """The run, among those of `user` if one is given."""
     try:
         return history.job(text, str(control.data), user)
     except history.SeveralRuns as error:
         raise Problem(300, str(error)) from error
     except history.UnknownRun as error:
-        said = str(error) if user is None else f"there is no run {text} that you may see"
-        raise Problem(404, said) from error
+        detail = str(error) if user is None else f"there is no run {text} that you may see"
+        raise Problem(404, detail) from error
 
 
-def _seen(control: RunControl, known: Principal, access: Any, text: str) -> Run:
-    return _found(control, text, None if access.everything else known.user)
+def _find_visible_run(control: RunControl, principal: Principal, access: Any, text: str) -> Run:
+    return _find_run(control, text, None if access.everything else principal.user)
 
 
-def shown(run: Run) -> LocalRun:
+def to_answer(run: Run) -> LocalRun:
     """A run as an answer."""
     return LocalRun(
         id=run.jobid, name=run.name, user=run.user, state=run.state, status=run.status,
@@ -158,62 +160,66 @@ def shown(run: Run) -> LocalRun:
 
 
 @router.post("/runs", status_code=201)
-def start_run(control: AdminsControl, known: Known, wanted: NewRun) -> LocalRun:
+def start_run(control: AdminsControl, principal: CurrentPrincipal, new_run: NewRun) -> LocalRun:
     """Start a command as a run of this machine, now or later."""
-    values = wanted.model_dump() | {"command": tuple(wanted.command)}
+    values = new_run.model_dump() | {"command": tuple(new_run.command)}
     try:
         run = control.start(RunRequest(**values))
     except RunRefusedError as error:
-        audit.did(known, f"was refused a run: {error}")
+        audit.log_action(principal, f"was refused a run: {error}")
         raise Problem(422, str(error)) from error
-    audit.did(known, f"started run {run.jobid}: {run.submit_line[:200]!r}")
-    return shown(run)
+    audit.log_action(principal, f"started run {run.jobid}: {run.submit_line[:200]!r}")
+    return to_answer(run)
 
 
 @router.get("/runs/{run}")
-def local_run(control: Control, known: Known, access: Caller, run: RunId) -> LocalRun:
+def local_run(
+    control: Control, principal: CurrentPrincipal, access: CurrentAccess, run: RunId
+) -> LocalRun:
     """A run as its record has it now, which may be ahead of the database."""
-    found = _seen(control, known, access, run)
-    audit.saw(known, f"run {found.jobid}", frozenset({found.user}))
-    return shown(found)
+    record = _find_visible_run(control, principal, access, run)
+    audit.log_users_seen(principal, f"run {record.jobid}", frozenset({record.user}))
+    return to_answer(record)
 
 
 @router.post("/runs/{run}/stop")
-def stop_run(control: AdminsControl, known: Known, run: RunId, how: Stop | None = None) -> LocalRun:
+def stop_run(
+    control: AdminsControl, principal: CurrentPrincipal, run: RunId, how: Stop | None = None
+) -> LocalRun:
     """SIGTERM to its processes, SIGKILL after the grace; answers when it has ended."""
-    found = _found(control, run)
+    record = _find_run(control, run)
     grace = _GRACE_SECONDS if how is None else how.grace_seconds
-    audit.did(known, f"stopped run {found.jobid}")
+    audit.log_action(principal, f"stopped run {record.jobid}")
     try:
-        return shown(control.stop(found, grace))
+        return to_answer(control.stop(record, grace))
     except RunRefusedError as error:
         raise Problem(409, str(error)) from error
 
 
 @router.post("/runs/{run}/cancel")
-def cancel_run(control: AdminsControl, known: Known, run: RunId) -> LocalRun:
+def cancel_run(control: AdminsControl, principal: CurrentPrincipal, run: RunId) -> LocalRun:
     """End a run that has not started; one that has is a conflict."""
-    found = _found(control, run)
-    audit.did(known, f"cancelled run {found.jobid}")
+    record = _find_run(control, run)
+    audit.log_action(principal, f"cancelled run {record.jobid}")
     try:
-        return shown(control.cancel(found))
+        return to_answer(control.cancel(record))
     except RunRefusedError as error:
         raise Problem(409, str(error)) from error
 
 
 @router.delete("/runs/{run}", status_code=204)
-def delete_run(control: AdminsControl, known: Known, run: RunId) -> None:
+def delete_run(control: AdminsControl, principal: CurrentPrincipal, run: RunId) -> None:
     """Delete record, samples and output of a run that has ended."""
-    found = _found(control, run)
-    audit.did(known, f"deleted run {found.jobid}")
+    record = _find_run(control, run)
+    audit.log_action(principal, f"deleted run {record.jobid}")
     try:
-        control.delete(found)
+        control.delete(record)
     except RunRefusedError as error:
         raise Problem(409, str(error)) from error
 
 
 @router.delete("/runs")
-def delete_runs(control: AdminsControl, known: Known, ended: bool) -> DeletedRuns:
+def delete_runs(control: AdminsControl, principal: CurrentPrincipal, ended: bool) -> DeletedRuns:
     """Delete all runs that have ended, with `ended=true`."""
     if not ended:
         raise Problem(422, "ended: expected true; active runs cannot be deleted")
@@ -224,30 +230,33 @@ def delete_runs(control: AdminsControl, known: Known, ended: bool) -> DeletedRun
             deleted += 1
         except RunRefusedError:
             skipped += 1
-    audit.did(known, f"deleted {deleted} ended runs")
+    audit.log_action(principal, f"deleted {deleted} ended runs")
     return DeletedRuns(deleted=deleted, skipped=skipped)
 
 
 @router.get("/runs/{run}/logs", response_class=StreamingResponse)
 def run_logs(
-    services: Given, control: Control, known: Known, access: Caller, run: RunId,
-    which: Annotated[LogsQuery, Query()],
+    services: CurrentServices, control: Control, principal: CurrentPrincipal, access: CurrentAccess,
+    run: RunId,
+    params: Annotated[LogsQuery, Query()],
 ) -> Response:  # fmt: skip
     """What a run wrote, as it was written, both streams by time."""
-    found = _seen(control, known, access, run)
-    directory = control.data / LOGS / found.jobid
+    record = _find_visible_run(control, principal, access, run)
+    directory = control.data / LOGS / record.jobid
     if not directory.is_dir():
-        raise Problem(404, f"run {found.jobid}: no output was kept, or it has been deleted")
-    audit.saw(known, f"output of run {found.jobid}", frozenset({found.user}))
-    wanted = [each for each in STREAMS if which.stream in (None, each)]
-    readers, counted = ([Reader(directory, each, found.uid) for each in wanted] for _ in range(2))
-    lines = _output(services, control, found, readers, counted, which)
+        raise Problem(404, f"run {record.jobid}: no output was kept, or it has been deleted")
+    audit.log_users_seen(principal, f"output of run {record.jobid}", frozenset({record.user}))
+    names = [each for each in STREAMS if params.stream in (None, each)]
+    readers, counting_readers = (
+        [Reader(directory, each, record.uid) for each in names] for _ in range(2)
+    )
+    lines = _output(services, control, record, readers, counting_readers, params)
     kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
-    streams, user = services.streams, known.who()
-    if streams is None or not which.follow:
+    streams, user = services.streams, principal.person_key()
+    if streams is None or not params.follow:
         return StreamingResponse(lines, media_type=kind, headers=headers)
-    streams.enter(user)
-    return OpenStream(lines, lambda: streams.leave(user), media_type=kind, headers=headers)
+    streams.acquire(user)
+    return OpenStream(lines, lambda: streams.release(user), media_type=kind, headers=headers)
 
 
 @router.get(
@@ -256,63 +265,64 @@ def run_logs(
     responses={200: {"content": {LINES: {}, "application/gzip": {}}}},
 )
 def run_samples(
-    services: Given, control: Control, known: Known, access: Caller, run: RunId,
-    which: Annotated[ChosenSamples, Query()],
+    services: CurrentServices, control: Control, principal: CurrentPrincipal, access: CurrentAccess,
+    run: RunId,
+    params: Annotated[ChosenSamples, Query()],
 ) -> Response:  # fmt: skip
     """The samples of a run: an object each, with rates; followed from before the first one on."""
-    found = _seen(control, known, access, run)
-    audit.saw(known, f"samples of run {found.jobid}", frozenset({found.user}))
-    wanted = SampleFilter(
-        frozenset({found.user, str(found.uid)}),
-        max(found.submit_time - 1, which.since or 0),
-        float("inf") if which.until is None else which.until,
-        found.state.live,
+    record = _find_visible_run(control, principal, access, run)
+    audit.log_users_seen(principal, f"samples of run {record.jobid}", frozenset({record.user}))
+    sample_filter = SampleFilter(
+        frozenset({record.user, str(record.uid)}),
+        max(record.submit_time - 1, params.since or 0),
+        float("inf") if params.until is None else params.until,
+        record.state.is_live,
     )
-    return streamed(services, known, found.jobid, wanted, which)
+    return stream_samples(services, principal, record.jobid, sample_filter, params)
 
 
 async def _output(
     services: Services, control: RunControl, run: Run, readers: Sequence[Reader],
-    counted: Sequence[Reader], which: LogsQuery,
+    counting_readers: Sequence[Reader], params: LogsQuery,
 ) -> AsyncIterator[bytes]:  # fmt: skip
     try:
-        lines = await to_thread.run_sync(_first, readers, counted, which)
+        lines = await to_thread.run_sync(_skip_to_last_lines, readers, counting_readers, params)
         while True:
-            live = which.follow and await to_thread.run_sync(_live, control, run)
+            live = params.follow and await to_thread.run_sync(_is_live, control, run)
             more = True
             while more:
-                text, more = await to_thread.run_sync(_some, lines)
+                text, more = await to_thread.run_sync(_read_chunk, lines)
                 if text:
                     yield text
-            if not live or (which.until is not None and services.clock() > which.until):
+            if not live or (params.until is not None and services.clock() > params.until):
                 return
             await anyio.sleep(_PAUSE_SECONDS)
-            lines = merged(readers, which.since, which.until)
+            lines = merge_streams(readers, params.since, params.until)
     except OSError:  # the headers have been sent, so the answer ends here
         return
 
 
-def _live(control: RunControl, run: Run) -> bool:
-    """Checked before the output is read, so that the end is read too."""
+def _is_live(control: RunControl, run: Run) -> bool:
+    """Whether the run is active; checked before the output is read, so that its end is read too."""
     try:
-        return history.job(run.jobid, str(control.data)).state.live
+        return history.job(run.jobid, str(control.data)).state.is_live
     except history.UnknownRun:  # deleted
         return False
 
 
-def _first(
-    readers: Sequence[Reader], counted: Sequence[Reader], which: LogsQuery
+def _skip_to_last_lines(
+    readers: Sequence[Reader], counting_readers: Sequence[Reader], params: LogsQuery
 ) -> Iterator[OutputLine]:
-    """The first of the last lines, found by reading twice: memory would not hold a million."""
-    lines = merged(readers, which.since, which.until)
-    if which.limit is None:
+    """The requested last lines, found by reading twice: a million would not fit into memory."""
+    lines = merge_streams(readers, params.since, params.until)
+    if params.limit is None:
         return lines
-    number = sum(1 for _ in merged(counted, which.since, which.until))
-    return islice(lines, max(0, number - which.limit), None if which.limit else 0)
+    number = sum(1 for _ in merge_streams(counting_readers, params.since, params.until))
+    return islice(lines, max(0, number - params.limit), None if params.limit else 0)
 
 
-def _some(lines: Iterator[OutputLine]) -> tuple[bytes, bool]:
-    """Some of the output, and whether there is more now."""
-    found = list(islice(lines, _AT_ONCE))
-    text = b"".join(line.text + b"\n" * line.whole for line in found)
-    return text, len(found) == _AT_ONCE
+def _read_chunk(lines: Iterator[OutputLine]) -> tuple[bytes, bool]:
+    """The next part of the output, and whether there is more now."""
+    chunk = list(islice(lines, _LINES_PER_CHUNK))
+    text = b"".join(line.text + b"\n" * line.is_complete for line in chunk)
+    return text, len(chunk) == _LINES_PER_CHUNK

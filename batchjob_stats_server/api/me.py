@@ -5,7 +5,7 @@ from pydantic import BaseModel
 
 from batchjob import __version__
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.http.problems import Problem
 
 router = APIRouter(prefix=PREFIX)
@@ -58,19 +58,19 @@ class About(BaseModel):
 
 @router.get("", dependencies=[Depends(refuse_simple_json)])
 @router.get("/", include_in_schema=False, dependencies=[Depends(refuse_simple_json)])
-def about(known: Known) -> About:
+def about(principal: CurrentPrincipal) -> About:
     """What Grafana's data sources ask when they are saved and tested."""
-    return About(name="batchjob", version=__version__, user=known.user)
+    return About(name="batchjob", version=__version__, user=principal.user)
 
 
 @router.get("/me")
-def me(known: Known, access: Caller) -> Me:
+def me(principal: CurrentPrincipal, access: CurrentAccess) -> Me:
     """The caller's name, role, and the accounts and clusters whose jobs they may see."""
     return Me(
-        user=known.user,
-        role=known.role,
-        via=known.via,
-        clusters=list(known.clusters),
+        user=principal.user,
+        role=principal.role,
+        via=principal.via,
+        clusters=list(principal.clusters),
         coordinates=[AccountName(**each._asdict()) for each in access.accounts],
         sees_all_of=list(access.clusters),
     )

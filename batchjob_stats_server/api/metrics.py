@@ -17,26 +17,28 @@ from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import RowsParams, Time, Word
-from batchjob_stats_server.api.rows import answer, chosen
+from batchjob_stats_server.api.rows import answer, select_keys
 from batchjob_stats_server.api.runs import run_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.course import JobSeries, aggregated, lines
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.course import JobSeries, aggregate, job_series
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(prefix=PREFIX)
 
-_MOST_ROWS = 100_000
+_MAX_ROWS = 100_000
 
 
-def _curve(name: str) -> str:
+def _check_curve(name: str) -> str:
     if name not in CURVES:
         raise ValueError(f"unknown metric {name!r}; expected one of {', '.join(CURVES)}")
     return name
 
 
-CurveName = Annotated[str, AfterValidator(_curve), Field(json_schema_extra={"enum": list(CURVES)})]
+CurveName = Annotated[
+    str, AfterValidator(_check_curve), Field(json_schema_extra={"enum": list(CURVES)})
+]
 
 
 class MetricsQuery(RowsParams):
@@ -88,69 +90,69 @@ class MetricRow(BaseModel):
 
 @router.get("/jobs/{jobid}/metrics", response_model=list[MetricRow])
 async def job_metrics(
-    services: Given, known: Known, access: Caller, jobid: JobId,
-    which: Annotated[MetricsQuery, Query()],
+    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, jobid: JobId,
+    params: Annotated[MetricsQuery, Query()],
 ) -> Response:  # fmt: skip
     """What one run of a job used, over its time, on each node and GPU; no points in gaps."""
-    keys = chosen(which.fields, MetricRow)
+    keys = select_keys(params.fields, MetricRow)
     if services.histories is None:
         raise Problem(503, "no time series database is configured")
-    found = await run_sync(_job, services, access, jobid, which)
-    if found is None:
-        return answer([], keys, which.format)
-    run, job = found
-    if not job.span.drawn_at_all:
-        return answer([], keys, which.format)
-    audit.seen(known, f"metrics of job {jobid}", [run])
+    run_and_job = await run_sync(_find_run, services, access, jobid, params)
+    if run_and_job is None:
+        return answer([], keys, params.format)
+    run, job = run_and_job
+    if not job.span.is_displayed:
+        return answer([], keys, params.format)
+    audit.log_jobs_seen(principal, f"metrics of job {jobid}", [run])
 
-    def drawn(history: TimeSeriesStore) -> Response:
-        curves = [CURVES[name] for name in which.metric]
-        most_lines = max(job.nodes or 1, run["allocated_gpus"] or 0)
-        points = _points(which.points, most_lines * len(curves))
-        found = [
+    def read_rows(history: TimeSeriesStore) -> Response:
+        curves = [CURVES[name] for name in params.metric]
+        max_lines = max(job.nodes or 1, run["allocated_gpus"] or 0)
+        points = _points_per_line(params.points, max_lines * len(curves))
+        lines = [
             line
-            for line in lines(history, job, curves, points)
-            if which.node in (None, line.device.node)
+            for line in job_series(history, job, curves, points)
+            if params.node in (None, line.device.node)
         ]
-        rows = _rows(run, aggregated(found) if which.aggregate else found)
-        whole = [dict(zip(MetricRow.model_fields, row, strict=True)) for row in rows]
-        return answer(whole, keys, which.format)
+        rows = _rows(run, aggregate(lines) if params.aggregate else lines)
+        row_dicts = [dict(zip(MetricRow.model_fields, row, strict=True)) for row in rows]
+        return answer(row_dicts, keys, params.format)
 
-    return await services.histories.ask(known.who(), drawn)
+    return await services.histories.run(principal.person_key(), read_rows)
 
 
-def _job(
-    services: Services, access: Access, jobid: str, which: MetricsQuery
+def _find_run(
+    services: Services, access: Access, jobid: str, params: MetricsQuery
 ) -> tuple[RowMapping, JobToMeasure] | None:
     """The run, and where its measurements are stored."""
     policy, now = services.settings.tsdb.policy(), int(services.clock())
     with services.reader.connect() as db:
-        run = run_of(db, access, jobid, which.cluster, which.run)
+        run = run_of(db, access, jobid, params.cluster, params.run)
         job = span_of(db, access, run["id"], policy, now) if run else None
-    return (run, _within(job, which)) if run and job else None
+    return (run, _limit_time(job, params)) if run and job else None
 
 
-def _within(job: JobToMeasure, which: MetricsQuery) -> JobToMeasure:
+def _limit_time(job: JobToMeasure, params: MetricsQuery) -> JobToMeasure:
     """The same, limited to the requested part of its time."""
-    begin, end = job.span.drawn
-    if which.since is not None:
-        begin = which.since
-    if which.until is not None:
-        end = which.until
-    return job._replace(span=job.span._replace(drawn=(begin, end)))
+    begin, end = job.span.display_range
+    if params.since is not None:
+        begin = params.since
+    if params.until is not None:
+        end = params.until
+    return job._replace(span=job.span._replace(display_range=(begin, end)))
 
 
-def _points(wanted: int, lines: int) -> int:
-    return min(wanted, max(10, _MOST_ROWS // lines))
+def _points_per_line(wanted: int, lines: int) -> int:
+    return min(wanted, max(10, _MAX_ROWS // lines))
 
 
-def _rows(run: Any, found: Sequence[JobSeries]) -> Iterator[tuple[Any, ...]]:
-    for line in found:
+def _rows(run: Any, lines: Sequence[JobSeries]) -> Iterator[tuple[Any, ...]]:
+    for line in lines:
         device = line.device
         head = (
             run["cluster"], run["jobid"], run["id"], line.curve.name, line.curve.unit, line.title,
             device.node, device.gpu, device.uuid, device.gpu_instance, line.part,
         )  # fmt: skip
-        for point in line.course.points:
+        for point in line.series.points:
             at = round(point.time * 1000)
             yield (*head, at, rfc3339(at // 1000), point.low, point.mean, point.high)

@@ -11,8 +11,8 @@ from batchjob.runtime.times import rfc3339
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.params import RowsParams, Time, Word
-from batchjob_stats_server.api.rows import answer, chosen
-from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.api.rows import answer, select_keys
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.node_course import (
     NODE_CURVES,
@@ -21,19 +21,19 @@ from batchjob_stats_server.node_course import (
     node_lines,
     node_window,
 )
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(prefix=PREFIX)
 
 
-def _curve(name: str) -> str:
+def _check_curve(name: str) -> str:
     if name not in NODE_CURVES:
         raise ValueError(f"unknown metric {name!r}; expected one of {', '.join(NODE_CURVES)}")
     return name
 
 
 CurveName = Annotated[
-    str, AfterValidator(_curve), Field(json_schema_extra={"enum": list(NODE_CURVES)})
+    str, AfterValidator(_check_curve), Field(json_schema_extra={"enum": list(NODE_CURVES)})
 ]
 
 
@@ -63,42 +63,42 @@ class NodeMetricRow(BaseModel):
 
 @router.get("/clusters/{cluster}/nodes/{node}/metrics", response_model=list[NodeMetricRow])
 async def node_metrics(
-    services: Given, known: Known, access: Caller,
+    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess,
     cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
-    which: Annotated[NodeMetricsQuery, Query()],
+    params: Annotated[NodeMetricsQuery, Query()],
 ) -> Response:  # fmt: skip
     """What a node used as a whole, over time; it tells of all jobs, so only viewers may see it."""
-    keys = chosen(which.fields, NodeMetricRow)
+    keys = select_keys(params.fields, NodeMetricRow)
     if not access.sees_all(cluster):
         raise Problem(
             403, f"only users who may see all jobs of {cluster} may see the usage of its nodes"
         )
     if services.histories is None:
         raise Problem(503, "no time series database is configured")
-    since, until = node_window(which.since, which.until, int(services.clock()))
+    since, until = node_window(params.since, params.until, int(services.clock()))
     instance = await run_sync(_instance, services, cluster, node)
     if not instance:
         raise Problem(404, f"no exporter of the node {node} of {cluster} is answering")
     target = NodeTarget(cluster, instance, since, until)
 
-    def drawn(history: TimeSeriesStore) -> Response:
-        curves = [NODE_CURVES[name] for name in which.metric]
-        rows = _rows(cluster, node, node_lines(history, target, curves, which.points))
-        whole = [dict(zip(NodeMetricRow.model_fields, row, strict=True)) for row in rows]
-        return answer(whole, keys, which.format)
+    def read_rows(history: TimeSeriesStore) -> Response:
+        curves = [NODE_CURVES[name] for name in params.metric]
+        rows = _rows(cluster, node, node_lines(history, target, curves, params.points))
+        row_dicts = [dict(zip(NodeMetricRow.model_fields, row, strict=True)) for row in rows]
+        return answer(row_dicts, keys, params.format)
 
-    return await services.histories.ask(known.who(), drawn)
+    return await services.histories.run(principal.person_key(), read_rows)
 
 
 def _instance(services: Services, cluster: str, node: str) -> str:
     """The target of the node's exporter; "" if none answers now."""
-    found = services.readings.of(cluster, services.clock()) if services.readings else None
-    return found.instance(node) if found else ""
+    reading = services.readings.of(cluster, services.clock()) if services.readings else None
+    return reading.instance(node) if reading else ""
 
 
-def _rows(cluster: str, node: str, found: Iterator[NodeLine]) -> Iterator[tuple[Any, ...]]:
-    for line in found:
-        for point in line.course.points:
+def _rows(cluster: str, node: str, lines: Iterator[NodeLine]) -> Iterator[tuple[Any, ...]]:
+    for line in lines:
+        for point in line.series.points:
             at = round(point.time * 1000)
             yield (
                 cluster, node, line.curve.name, line.curve.unit, line.line,

@@ -29,14 +29,14 @@ Document = dict[str, Any]
 
 def install(app: FastAPI) -> None:
     """Complete the document when it is generated."""
-    plain = app.openapi
+    generate = app.openapi
 
     def complete() -> Document:
         if app.openapi_schema is None:
-            document = plain()
+            document = generate()
             document.setdefault("components", {})["securitySchemes"] = _SCHEMES
             for path, operation in _operations(document):
-                _complete(operation)
+                _complete_operation(operation)
                 if path.startswith(PREFIX):
                     operation["security"] = [{name: []} for name in _SCHEMES]
         assert app.openapi_schema is not None
@@ -51,7 +51,7 @@ def _operations(document: Document) -> Iterator[tuple[str, Document]]:
             yield path, operation
 
 
-def _complete(operation: Document) -> None:
+def _complete_operation(operation: Document) -> None:
     responses = operation["responses"]
     for status, response in responses.items():
         if int(status) >= 400 and "application/json" in response.get("content", {}):

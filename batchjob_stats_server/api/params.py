@@ -18,12 +18,12 @@ from batchjob_stats_server.api.rows import RowFormat
 from batchjob_stats_server.http.problems import Problem
 
 _MILLISECONDS = 100_000_000_000  # from here on; as seconds, this would be in the year 5138
-_LAST = 253_402_300_799  # the end of the year 9999, in seconds
+_MAX_TIME = 253_402_300_799  # the end of the year 9999, in seconds
 
 DAY = 86400
 
 
-def seconds(value: Any) -> int:
+def parse_time(value: Any) -> int:
     """Epoch seconds from seconds, milliseconds or RFC 3339 (`2026-01-31T12:00:00+01:00`)."""
     text = str(value)
     if text.isascii() and text.isdigit() and len(text) <= 15:
@@ -34,34 +34,34 @@ def seconds(value: Any) -> int:
         parsed = int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
     except (ValueError, OverflowError):
         parsed = -1
-    if 0 <= parsed <= _LAST:
+    if 0 <= parsed <= _MAX_TIME:
         return parsed
     raise ValueError("expected epoch seconds, milliseconds or RFC 3339")
 
 
 Time = Annotated[
     int,
-    BeforeValidator(seconds, json_schema_input_type=str),
+    BeforeValidator(parse_time, json_schema_input_type=str),
 ]
 _PRINTABLE = r"^[^\x00-\x1f]+$"
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=_PRINTABLE)]
 Words = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=_PRINTABLE)]
 
 
-def _duration(value: Any) -> int:
+def _parse_duration(value: Any) -> int:
     """Seconds from `90`, `5m`, `2h`, `1h30m`."""
     return round(values.duration(str(value).replace(" ", "")))
 
 
-def _size(value: Any) -> int:
+def _parse_size(value: Any) -> int:
     return values.size(str(value).replace(" ", ""))
 
 
-def _energy(value: Any) -> float:
+def _parse_energy(value: Any) -> float:
     return values.energy(str(value))
 
 
-def _ratio(value: Any) -> Any:
+def _parse_ratio(value: Any) -> Any:
     """`25%` is 0.25; anything else is left to the type."""
     text = str(value).strip()
     try:
@@ -71,18 +71,20 @@ def _ratio(value: Any) -> Any:
 
 
 Duration = Annotated[
-    int, BeforeValidator(_duration, json_schema_input_type=str), Field(ge=0, le=_LAST)
+    int, BeforeValidator(_parse_duration, json_schema_input_type=str), Field(ge=0, le=_MAX_TIME)
 ]
-Size = Annotated[int, BeforeValidator(_size, json_schema_input_type=str), Field(ge=0, lt=2**63)]
-Energy = Annotated[float, BeforeValidator(_energy, json_schema_input_type=str), Field(ge=0)]
+Size = Annotated[
+    int, BeforeValidator(_parse_size, json_schema_input_type=str), Field(ge=0, lt=2**63)
+]
+Energy = Annotated[float, BeforeValidator(_parse_energy, json_schema_input_type=str), Field(ge=0)]
 Ratio = Annotated[
     float,
-    BeforeValidator(_ratio, json_schema_input_type=float | str),
+    BeforeValidator(_parse_ratio, json_schema_input_type=float | str),
     Field(ge=0, le=1000, allow_inf_nan=False),
 ]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
-_ANY = ("", ".*")
+_SELECT_ALL = ("", ".*")
 
 
 class Query(BaseModel):
@@ -92,18 +94,18 @@ class Query(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _chosen(cls, given: Any) -> Any:
+    def _drop_empty_values(cls, given: Any) -> Any:
         """Remove values that select nothing: a variable of Grafana's is empty, or `.*` for all."""
         if not isinstance(given, dict):
             return given
-        return {name: value for name, value in given.items() if value not in _ANY}
+        return {name: value for name, value in given.items() if value not in _SELECT_ALL}
 
 
 REPEATABLE = frozenset({"state", "state_word", "by", "metric", "job", "columns"})
 """Parameters that are lists. Any other must not be repeated: of two values, which would count?"""
 
 
-async def once(request: Request) -> None:
+async def refuse_repeated_parameters(request: Request) -> None:
     """Refuse a repeated parameter that is not a list; for all routes except the PromQL gate's."""
     names = [name for name, _ in request.query_params.multi_items()]
     if len(names) > len(set(names)):
@@ -112,15 +114,15 @@ async def once(request: Request) -> None:
             raise Problem(422, f"{min(repeated)}: must not be repeated")
 
 
-def _words(given: Any) -> Any:
+def _split_words(given: Any) -> Any:
     """`a,b` is two words, like two parameters of the same name."""
     if not isinstance(given, list):
         return given
     words = [word for each in given for word in str(each).split(",")]
-    return [word for word in words if word not in _ANY]
+    return [word for word in words if word not in _SELECT_ALL]
 
 
-OneOrMore = BeforeValidator(_words)
+OneOrMore = BeforeValidator(_split_words)
 
 
 class RowsParams(Query):

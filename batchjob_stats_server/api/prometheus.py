@@ -25,11 +25,16 @@ from batchjob_stats_db.database.engine import LazyConnection
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.prometheus_errors import PrometheusError
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Asker, Asking, Caller, identified
+from batchjob_stats_server.auth.identity import (
+    Caller,
+    CurrentAccess,
+    CurrentCaller,
+    identify_caller,
+)
 from batchjob_stats_server.promql.backend import Rejected
 from batchjob_stats_server.promql.confinement import Confinement
 from batchjob_stats_server.promql.metadata import known_metrics
-from batchjob_stats_server.promql.params import PrometheusParams, described, read
+from batchjob_stats_server.promql.params import PrometheusParams, openapi_parameters, parse_params
 from batchjob_stats_server.promql.query_limits import (
     LONGEST_QUERY,
     Malformed,
@@ -37,27 +42,27 @@ from batchjob_stats_server.promql.query_limits import (
     QueryWindow,
     TooLarge,
     Unavailable,
-    days,
-    points,
-    shown,
+    check_points,
+    format_days,
+    quote,
 )
 from batchjob_stats_server.promql.rewrite import confine, confine_selector
 from batchjob_stats_server.promql.selector import label_name
 from batchjob_stats_server.services import Services
 
 _DEFAULT_WINDOW_SECONDS = 86400.0
-_MOST_FIELDS = 100
-_LAST_KEYS = 4096  # bytes at the end of an answer that contain Prometheus' warnings and infos
+_MAX_FIELDS = 100
+_TAIL_BYTES = 4096  # bytes at the end of an answer that contain Prometheus' warnings and infos
 _FORM = "application/x-www-form-urlencoded"
 
 Form = list[tuple[str, str]]
 
 
-class Question(NamedTuple):
+class GateQuery(NamedTuple):
     """A caller's query, with everything that decides what is queried instead."""
 
-    asked: PrometheusParams
-    own: Confinement
+    params: PrometheusParams
+    confinement: Confinement
     now: float
     limits: QueryLimits
 
@@ -66,75 +71,83 @@ class PrometheusEndpoint(NamedTuple):
     """One of the API's endpoints: its parameters, and the form to send."""
 
     parameters: frozenset[str]
-    form: Callable[[Question], Form]
+    form: Callable[[GateQuery], Form]
     required: frozenset[str] = frozenset()
 
-    def described(self, form: bool = False) -> dict[str, Any]:
+    def openapi(self, form: bool = False) -> dict[str, Any]:
         """For the OpenAPI document."""
-        return described(self.parameters, self.required, form)
+        return openapi_parameters(self.parameters, self.required, form)
 
 
-def _query(question: Question) -> Form:
-    asked = question.asked
-    at = asked.values.get("time", question.now)
-    text = confine(_required(asked, "query"), question.own, QueryWindow(at, at), question.limits)
+def _query(gate_query: GateQuery) -> Form:
+    params = gate_query.params
+    at = params.values.get("time", gate_query.now)
+    window = QueryWindow(at, at)
+    text = confine(_required(params, "query"), gate_query.confinement, window, gate_query.limits)
     return [("query", text), ("time", _seconds(at))]
 
 
-def _query_range(question: Question) -> Form:
-    asked, limits = question.asked, question.limits
-    window = QueryWindow(*(_required(asked, name) for name in ("start", "end", "step")))
-    _check(window, limits)
-    points(window, limits)
-    text = confine(_required(asked, "query"), question.own, window, limits)
-    form = [("query", text), *_times(window), ("step", _seconds(window.step))]
+def _query_range(gate_query: GateQuery) -> Form:
+    params, limits = gate_query.params, gate_query.limits
+    window = QueryWindow(*(_required(params, name) for name in ("start", "end", "step")))
+    _check_window(window, limits)
+    check_points(window, limits)
+    text = confine(_required(params, "query"), gate_query.confinement, window, limits)
+    form = [("query", text), *_window_form(window), ("step", _seconds(window.step))]
     # Without nocache, VictoriaMetrics adjusts start and end to its cache.
-    return [*form, ("nocache", "1")] if question.own.has_times() else form
+    return [*form, ("nocache", "1")] if gate_query.confinement.is_limited_in_time() else form
 
 
-def _series(question: Question) -> Form:
-    if not question.asked.match:
+def _series(gate_query: GateQuery) -> Form:
+    if not gate_query.params.match:
         raise Malformed("match[]: expected at least one")
-    return _labels(question)
+    return _labels(gate_query)
 
 
-def _labels(question: Question) -> Form:
-    asked, own, limits = question.asked, question.own, question.limits
-    window = asked.window(question.now, _DEFAULT_WINDOW_SECONDS)
-    _check(window, limits)
-    if len(asked.match) > limits.selectors or sum(map(len, asked.match)) > LONGEST_QUERY:
+def _labels(gate_query: GateQuery) -> Form:
+    params, confinement, limits = gate_query.params, gate_query.confinement, gate_query.limits
+    window = params.window(gate_query.now, _DEFAULT_WINDOW_SECONDS)
+    _check_window(window, limits)
+    if len(params.match) > limits.selectors or sum(map(len, params.match)) > LONGEST_QUERY:
         raise TooLarge(
             f"match[]: at most {limits.selectors}, and {LONGEST_QUERY} characters in all"
         )
-    given = [made for each in asked.match for made in confine_selector(each, own, window, limits)]
-    return [*(("match[]", each) for each in given or own.selectors(window)), *_times(window)]
+    selectors = [
+        selector
+        for each in params.match
+        for selector in confine_selector(each, confinement, window, limits)
+    ]
+    match = [("match[]", each) for each in selectors or confinement.selectors(window)]
+    return [*match, *_window_form(window)]
 
 
-_FIND = frozenset({"match[]", "start", "end", "limit"})
-_ASK = frozenset({"query", "timeout", "limit"})
+_MATCH_PARAMETERS = frozenset({"match[]", "start", "end", "limit"})
+_QUERY_PARAMETERS = frozenset({"query", "timeout", "limit"})
 
-QUERY = PrometheusEndpoint(_ASK | {"time"}, _query, frozenset({"query"}))
+QUERY = PrometheusEndpoint(_QUERY_PARAMETERS | {"time"}, _query, frozenset({"query"}))
 QUERY_RANGE = PrometheusEndpoint(
-    _ASK | {"start", "end", "step"}, _query_range, frozenset({"query", "start", "end", "step"})
+    _QUERY_PARAMETERS | {"start", "end", "step"},
+    _query_range,
+    frozenset({"query", "start", "end", "step"}),
 )
-SERIES = PrometheusEndpoint(_FIND, _series, frozenset({"match[]"}))
-LABELS = PrometheusEndpoint(_FIND, _labels)
+SERIES = PrometheusEndpoint(_MATCH_PARAMETERS, _series, frozenset({"match[]"}))
+LABELS = PrometheusEndpoint(_MATCH_PARAMETERS, _labels)
 
 
-def _required(asked: PrometheusParams, name: str) -> Any:
-    if name not in asked.values:
+def _required(params: PrometheusParams, name: str) -> Any:
+    if name not in params.values:
         raise Malformed(f"{name}: expected")
-    return asked.values[name]
+    return params.values[name]
 
 
-def _check(window: QueryWindow, limits: QueryLimits) -> None:
+def _check_window(window: QueryWindow, limits: QueryLimits) -> None:
     if window.end < window.start:
         raise Malformed("end: expected a time not before start")
     if window.end - window.start > limits.window_seconds:
-        raise TooLarge(f"start, end: at most {days(limits.window_seconds)} apart")
+        raise TooLarge(f"start, end: at most {format_days(limits.window_seconds)} apart")
 
 
-def _times(window: QueryWindow) -> Form:
+def _window_form(window: QueryWindow) -> Form:
     return [("start", _seconds(window.start)), ("end", _seconds(window.end))]
 
 
@@ -142,27 +155,27 @@ def _seconds(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _pairs(request: Request, body: bytes) -> Form:
+def _read_pairs(request: Request, body: bytes) -> Form:
     """The parameters of the URL and the form together, as they were sent."""
-    texts = [_decoded(request.scope["query_string"])]
+    texts = [_decode_ascii(request.scope["query_string"])]
     if request.method == "POST":
         kind = request.headers.get("content-type", _FORM).partition(";")[0].strip().lower()
         if body and kind != _FORM:
             raise Malformed(f"content-type: expected {_FORM}")
-        texts.append(_decoded(body))
+        texts.append(_decode_ascii(body))
     try:
         return [
             pair
             for text in texts
             for pair in parse_qsl(
-                text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+                text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS
             )
         ]
     except ValueError as error:
-        raise Malformed(f"expected a form of at most {_MOST_FIELDS} fields in UTF-8") from error
+        raise Malformed(f"expected a form of at most {_MAX_FIELDS} fields in UTF-8") from error
 
 
-def _decoded(body: bytes) -> str:
+def _decode_ascii(body: bytes) -> str:
     try:
         return body.decode("ascii")
     except UnicodeDecodeError:
@@ -172,12 +185,12 @@ def _decoded(body: bytes) -> str:
 class Querier(NamedTuple):
     """The caller, and the series that they may read."""
 
-    asker: Asker
-    own: Confinement
+    caller: Caller
+    confinement: Confinement
 
-    def who(self) -> Hashable:
+    def user_key(self) -> Hashable:
         """Whose request it is, for the queue."""
-        return self.asker.identity.who()
+        return self.caller.principal.person_key()
 
 
 class GateRequest(NamedTuple):
@@ -185,24 +198,24 @@ class GateRequest(NamedTuple):
 
     services: Services
     request: Request
-    later: BackgroundTasks
+    background_tasks: BackgroundTasks
     body: bytes
 
-    def querier(self) -> Querier:
-        """Who asks; in a thread. Raises Problem."""
-        return self.services.threads.short(self._identified)
+    def identify_querier(self) -> Querier:
+        """Authenticate the caller and look up their series; in a thread. Raises Problem."""
+        return self.services.threads.run_short(self._identify_querier)
 
-    def _identified(self) -> Querier:
+    def _identify_querier(self) -> Querier:
         with LazyConnection(self.services.reader) as db:
-            asker = identified(self.request, self.services, self.later, db)
-            return Querier(asker, Confinement.of(asker.access, _clusters(asker.access, db)))
+            caller = identify_caller(self.request, self.services, self.background_tasks, db)
+            return Querier(caller, Confinement.of(caller.access, _clusters(caller.access, db)))
 
-    def asked(self, names: frozenset[str]) -> PrometheusParams:
+    def params(self, names: frozenset[str]) -> PrometheusParams:
         """The parameters; raises Malformed."""
-        return read(_pairs(self.request, self.body), names)
+        return parse_params(_read_pairs(self.request, self.body), names)
 
 
-async def _received(request: Request) -> GateRequest:
+async def _read_request(request: Request) -> GateRequest:
     services: Services = request.app.state.services
     return GateRequest(services, request, BackgroundTasks(), await request.body())
 
@@ -231,53 +244,54 @@ class QueryRoute(APIRoute):
         return handle
 
 
-def _note(querier: Querier, asked: PrometheusParams, path: str) -> None:
+def _log_query(querier: Querier, params: PrometheusParams, path: str) -> None:
     """Write to the audit log if series of other users may be in the answer."""
-    identity = querier.asker.identity
-    if querier.own.is_everybodys() or identity.on_behalf:
-        texts = [asked.values["query"]] if "query" in asked.values else list(asked.match)
-        about = f" for {shown(' '.join(texts))}" if texts else ""
-        audit.did(identity, f"asked PromQL {path}{about}")
+    principal = querier.caller.principal
+    if querier.confinement.covers_all_users() or principal.token_creator:
+        texts = [params.values["query"]] if "query" in params.values else list(params.match)
+        about = f" for {quote(' '.join(texts))}" if texts else ""
+        audit.log_action(principal, f"asked PromQL {path}{about}")
 
 
 async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Response:
-    received = await _received(request)
-    services = received.services
+    gate_request = await _read_request(request)
+    services = gate_request.services
     tsdb, options = services.tsdb, services.settings.gate
     if tsdb is None:
-        # Identified all the same: a stranger learns nothing of the configuration.
-        await run_in_threadpool(received.querier)
+        # The caller is identified first: strangers must not learn about the configuration.
+        await run_in_threadpool(gate_request.identify_querier)
         raise Unavailable("no time series database is configured")
 
     def work(querier: Querier) -> bytes:
-        asked = received.asked(kind.parameters)
-        form = kind.form(Question(asked, querier.own, services.clock(), options.limits()))
-        _note(querier, asked, path)
+        params = gate_request.params(kind.parameters)
+        form = kind.form(GateQuery(params, querier.confinement, services.clock(), options.limits()))
+        _log_query(querier, params, path)
         # To Prometheus, 0 means no limit.
-        series = min(asked.values.get("limit") or options.series, options.series)
-        timeout = min(asked.values.get("timeout", options.timeout), options.timeout)
+        series = min(params.values.get("limit") or options.series, options.series)
+        timeout = min(params.values.get("timeout", options.timeout), options.timeout)
         extra = [("limit", str(series))]
         if "timeout" in kind.parameters:
             extra.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
-        with services.metrics.tsdb(path.partition("/")[0]):
-            return _with_infos(tsdb.ask(path, form + extra, timeout), querier.own.told())
+        with services.metrics.time_tsdb_query(path.partition("/")[0]):
+            answer = tsdb.ask(path, form + extra, timeout)
+        return _with_infos(answer, querier.confinement.describe())
 
-    answer = await tsdb.turns.run_as(received.querier, Querier.who, work)
+    answer = await tsdb.queue.run_as(gate_request.identify_querier, Querier.user_key, work)
     return Response(
         answer, headers={"Cache-Control": "no-store"}, media_type="application/json",
-        background=received.later,
+        background=gate_request.background_tasks,
     )  # fmt: skip
 
 
-def _with_infos(answer: bytes, told: str) -> bytes:
+def _with_infos(answer: bytes, message: str) -> bytes:
     """The answer with the API's `infos`, which explain to the caller why a panel may be empty.
 
     They are inserted before the first key, because parsing a long answer again costs too much. An
     answer that already ends with `infos` of the database is left as it is.
     """
-    if not told or b'"infos":' in answer[-_LAST_KEYS:] or not answer.startswith(b'{"status"'):
+    if not message or b'"infos":' in answer[-_TAIL_BYTES:] or not answer.startswith(b'{"status"'):
         return answer
-    return b'{"infos":' + json.dumps([told]).encode() + b"," + answer[1:]
+    return b'{"infos":' + json.dumps([message]).encode() + b"," + answer[1:]
 
 
 router = APIRouter(
@@ -292,41 +306,41 @@ router = APIRouter(
 )
 
 
-@router.get("/query", openapi_extra=QUERY.described())
-@router.post("/query", name="query_form", openapi_extra=QUERY.described(True))
+@router.get("/query", openapi_extra=QUERY.openapi())
+@router.post("/query", name="query_form", openapi_extra=QUERY.openapi(True))
 async def query(request: Request) -> Response:
     """An expression at one time; `query`, `time`, `timeout`, `limit`."""
     return await _answer(request, "query", QUERY)
 
 
-@router.get("/query_range", openapi_extra=QUERY_RANGE.described())
-@router.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.described(True))
+@router.get("/query_range", openapi_extra=QUERY_RANGE.openapi())
+@router.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.openapi(True))
 async def query_range(request: Request) -> Response:
     """An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."""
     return await _answer(request, "query_range", QUERY_RANGE)
 
 
-@router.get("/series", openapi_extra=SERIES.described())
-@router.post("/series", name="series_form", openapi_extra=SERIES.described(True))
+@router.get("/series", openapi_extra=SERIES.openapi())
+@router.post("/series", name="series_form", openapi_extra=SERIES.openapi(True))
 async def series(request: Request) -> Response:
     """Label sets of series; `match[]`, `start`, `end`, `limit`."""
     return await _answer(request, "series", SERIES)
 
 
-@router.get("/labels", openapi_extra=LABELS.described())
-@router.post("/labels", name="labels_form", openapi_extra=LABELS.described(True))
+@router.get("/labels", openapi_extra=LABELS.openapi())
+@router.post("/labels", name="labels_form", openapi_extra=LABELS.openapi(True))
 async def labels(request: Request) -> Response:
     """Names of labels; `match[]`, `start`, `end`, `limit`."""
     return await _answer(request, "labels", LABELS)
 
 
-@router.get("/label/{name}/values", openapi_extra=LABELS.described())
+@router.get("/label/{name}/values", openapi_extra=LABELS.openapi())
 async def label_values(request: Request, name: str) -> Response:
     """Values of a label; `match[]`, `start`, `end`, `limit`."""
     return await _answer(request, f"label/{label_name(name)}/values", LABELS)
 
 
-def buildinfo(_: Caller) -> dict[str, Any]:
+def buildinfo(_: CurrentAccess) -> dict[str, Any]:
     """The version of PromQL that is understood, which Grafana asks for."""
     return _success({"version": "2.42.0", "revision": f"batchjob {__version__}"})
 
@@ -334,24 +348,24 @@ def buildinfo(_: Caller) -> dict[str, Any]:
 _METADATA = frozenset({"metric", "limit", "limit_per_metric"})
 
 
-async def metadata(asker: Asking, request: Request) -> dict[str, Any]:
+async def metadata(caller: CurrentCaller, request: Request) -> dict[str, Any]:
     """Type, help and unit of our own metrics; for viewers and admins of all there are."""
     services: Services = request.app.state.services
-    params = read(_pairs(request, await request.body()), _METADATA).values
+    params = parse_params(_read_pairs(request, await request.body()), _METADATA).values
     if (tsdb := services.tsdb) is None:
         return _success({})
     form = [("metric", params["metric"])] if "metric" in params else []
 
     def work() -> bytes:
-        with services.metrics.tsdb("metadata"):
+        with services.metrics.time_tsdb_query("metadata"):
             return tsdb.ask("metadata", form, services.settings.gate.timeout)
 
     try:
-        answer = await tsdb.turns.run(asker.identity.who(), work)
+        answer = await tsdb.queue.run(caller.principal.person_key(), work)
     except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on it
         return _success({})
-    found = known_metrics(answer, asker.access.everything, params.get("limit_per_metric"))
-    return _success(dict(itertools.islice(found, params.get("limit"))))
+    metrics = known_metrics(answer, caller.access.everything, params.get("limit_per_metric"))
+    return _success(dict(itertools.islice(metrics, params.get("limit"))))
 
 
 def _success(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,5 +375,5 @@ def _success(data: Mapping[str, Any]) -> dict[str, Any]:
 router.add_api_route("/status/buildinfo", buildinfo, route_class_override=APIRoute)
 router.add_api_route(
     "/metadata", metadata, route_class_override=APIRoute,
-    openapi_extra=described(_METADATA, frozenset(), form=False),
+    openapi_extra=openapi_parameters(_METADATA, frozenset(), form=False),
 )  # fmt: skip

@@ -35,7 +35,7 @@ class PrometheusError(BaseModel):
     message: str
 
 
-_REFUSALS: tuple[tuple[type[QueryError], int, str], ...] = (
+_ERRORS: tuple[tuple[type[QueryError], int, str], ...] = (
     (Malformed, 400, "bad_data"),
     (TooLarge, 422, "execution"),
     (NotYours, 403, "forbidden"),
@@ -45,13 +45,13 @@ _REFUSALS: tuple[tuple[type[QueryError], int, str], ...] = (
 
 def install(app: FastAPI) -> None:
     """Answer the errors of the gate so that clients of Prometheus understand them."""
-    for error, status, kind in _REFUSALS:
-        app.add_exception_handler(error, _refusal(status, kind))
-    app.add_exception_handler(Unavailable, _refusal(503, "unavailable"))
+    for error, status, kind in _ERRORS:
+        app.add_exception_handler(error, _error_handler(status, kind))
+    app.add_exception_handler(Unavailable, _error_handler(503, "unavailable"))
     app.add_exception_handler(Rejected, _rejected)
 
 
-def _refusal(status: int, kind: str) -> Callable[[Request, Exception], Any]:
+def _error_handler(status: int, kind: str) -> Callable[[Request, Exception], Any]:
     async def handler(_: Request, error: Exception) -> JSONResponse:
         return _error(status, kind, str(error))
 

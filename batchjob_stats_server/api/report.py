@@ -16,12 +16,12 @@ from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.api.runs import run_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.report.forms import FORMS
 from batchjob_stats_server.report.json_form import as_json
 from batchjob_stats_server.report.model import Report
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX)
 
@@ -47,7 +47,7 @@ class ReportQuery(Parameters):
 
 
 _MEDIA_TYPES = {media_type: name for name, (media_type, _) in FORMS.items()}
-_STYLE_ALONE = (
+_INLINE_STYLE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; "
     "frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
 )
@@ -59,26 +59,28 @@ _STYLE_ALONE = (
     responses={200: {"content": {media_type: {} for media_type in _MEDIA_TYPES}}},
 )
 def job_report(
-    services: Given, known: Known, access: Caller, request: Request, jobid: JobId,
-    which: Annotated[ReportQuery, Query()],
+    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess,
+    request: Request, jobid: JobId,
+    params: Annotated[ReportQuery, Query()],
 ) -> Response:  # fmt: skip
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
     with services.reader.connect() as db:
-        run = run_of(db, access, jobid, which.cluster, which.run)
+        run = run_of(db, access, jobid, params.cluster, params.run)
     if run is None:
         raise Problem(404, f"there is no job {jobid} that you may see")
-    audit.seen(known, f"report of job {jobid}", [run])
-    zone = _zone(which.zone)
-    made = report_of(services, access, run)
+    audit.log_jobs_seen(principal, f"report of job {jobid}", [run])
+    zone = _parse_zone(params.zone)
+    report = report_of(services, access, run)
     accept = request.headers.get("accept", "*/*")
-    return _written(
-        made,
-        which.format or preferred(accept, {**_MEDIA_TYPES, "application/json": "json"}, "json"),
+    return _render(
+        report,
+        params.format
+        or negotiate_format(accept, {**_MEDIA_TYPES, "application/json": "json"}, "json"),
         zone,
     )
 
 
-def preferred(accept: str, forms: Mapping[str, str], otherwise: str) -> str:
+def negotiate_format(accept: str, forms: Mapping[str, str], otherwise: str) -> str:
     """The format with the highest quality in a header `Accept` (RFC 9110, 12.5.1), first of equals.
 
     `forms`: names by media type. A client that accepts anything, or none of these, gets
@@ -101,18 +103,18 @@ def _quality(text: str) -> float:
         return 0.0
 
 
-def _zone(name: str) -> tzinfo:
+def _parse_zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:
         raise Problem(422, f"zone: expected a time zone such as UTC, got {name!r}") from error
 
 
-def _written(made: Report, form: str, zone: tzinfo) -> Response:
+def _render(report: Report, form: str, zone: tzinfo) -> Response:
     headers = {"Cache-Control": "private, no-store", "Vary": "Accept"}
     if form == Form.JSON:
-        return Response(as_json(made), media_type="application/json", headers=headers)
+        return Response(as_json(report), media_type="application/json", headers=headers)
     media_type, write = FORMS[form]
     if form == Form.HTML:  # its only content besides text is an inline style sheet
-        headers["Content-Security-Policy"] = _STYLE_ALONE
-    return Response(write(made, zone), media_type=media_type, headers=headers)
+        headers["Content-Security-Policy"] = _INLINE_STYLE_POLICY
+    return Response(write(report, zone), media_type=media_type, headers=headers)

@@ -12,7 +12,7 @@ from batchjob_stats_db.timeseries.base import TimeSeriesError
 from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report import gather
-from batchjob_stats_server.report.build import report
+from batchjob_stats_server.report.build import build_report
 from batchjob_stats_server.report.model import Report, ReportInput, Row
 from batchjob_stats_server.report.rules import AdviceRule
 
@@ -45,15 +45,15 @@ class ReportSources(Protocol):
 
 def report_of(sources: ReportSources, access: Access, run: RowMapping) -> Report:
     """The report of a run that the caller may see."""
-    return report_from(sources, material_of(sources, access, run))
+    return report_from_input(sources, gather_report_input(sources, access, run))
 
 
-def report_from(sources: ReportSources, material: ReportInput) -> Report:
+def report_from_input(sources: ReportSources, material: ReportInput) -> Report:
     """The report of a job from what is known of it."""
-    return report(material, sources.rules, sources.settings.report.pue or None)
+    return build_report(material, sources.rules, sources.settings.report.pue or None)
 
 
-def material_of(sources: ReportSources, access: Access, run: RowMapping) -> ReportInput:
+def gather_report_input(sources: ReportSources, access: Access, run: RowMapping) -> ReportInput:
     """What is known of a run that the caller may see.
 
     If the time series database does not answer, it is what the database knows.
@@ -61,20 +61,20 @@ def material_of(sources: ReportSources, access: Access, run: RowMapping) -> Repo
     settings = sources.settings
     now = int(sources.clock())
     with sources.reader.connect() as db:
-        material, job = gather.known(
+        material, job = gather.from_database(
             db, access, run, settings.tsdb.policy(), now, settings.report.similar
         )
     if job and sources.histories:
         try:
-            with sources.histories.lent() as history:
+            with sources.histories.acquire() as history:
                 interval = settings.tsdb.scrape_interval
-                material = gather.measured(material, job, history, interval)
+                material = gather.add_measurements(material, job, history, interval)
         except TimeSeriesError as error:
             log.warning("the report of job %s has no measurements: %s", job.jobid, error)
     return material
 
 
-def parts_by_now(
+def current_parts(
     sources: ReportSources, access: Access, run: RowMapping
 ) -> Mapping[str, Sequence[Row]]:
     """Current GPUs and emissions of a run; nothing if no more is known than is recorded."""
@@ -85,9 +85,9 @@ def parts_by_now(
     if job is None or sources.histories is None:
         return {}
     try:
-        with sources.histories.lent() as history:
-            usage = gather.usage_by_now(run, job, history, settings.tsdb.scrape_interval)
+        with sources.histories.acquire() as history:
+            usage = gather.current_usage(run, job, history, settings.tsdb.scrape_interval)
     except TimeSeriesError as error:
         log.warning("the GPUs of job %s are shown as last recorded: %s", job.jobid, error)
         return {}
-    return gather.parts_of_usage(usage) if usage else {}
+    return gather.usage_parts(usage) if usage else {}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from batchjob.runtime.times import in_milliseconds, rfc3339
+from batchjob.runtime.times import rfc3339, to_milliseconds
 
 _RENAMED = {"username": "user", "groupname": "group"}
 _INTERNAL = {"usage_due_time"}
@@ -13,7 +13,7 @@ _INTERNAL = {"usage_due_time"}
 Names = tuple[str, ...]  # column names
 Keys = tuple[str, ...]
 Values = Sequence[Any]
-Take = Callable[[Values], Values]
+GetValues = Callable[[Values], Values]
 
 
 class KeySource(NamedTuple):
@@ -36,37 +36,37 @@ def keys_of(column: str) -> Mapping[str, KeySource]:
     key = _RENAMED.get(column, column)
     if column.endswith("_time") or column == "day":
         return {
-            key: KeySource((column,), in_milliseconds),
+            key: KeySource((column,), to_milliseconds),
             f"{key}_rfc3339": KeySource((column,), in_rfc3339),
         }
     return {key: KeySource((column,))}
 
 
 @functools.lru_cache(256)
-def behind(keys: Keys, columns: Names) -> Names:
+def columns_of_keys(keys: Keys, columns: Names) -> Names:
     """The columns from which the keys are made."""
     return tuple(name for name in columns if not keys_of(name).keys().isdisjoint(keys))
 
 
-def flat(row: Mapping[Any, Any]) -> dict[str, Any]:
+def as_answer_row(row: Mapping[Any, Any]) -> dict[str, Any]:
     """Every key of one row; times in epoch milliseconds, and in RFC 3339 in addition."""
     names = tuple(row)
     keys = tuple(key for name in names for key in keys_of(name))
-    return dict(zip(keys, taker(names, keys, ())(tuple(row.values())), strict=True))
+    return dict(zip(keys, value_getter(names, keys, ())(tuple(row.values())), strict=True))
 
 
-def taker(columns: Names, keys: Keys, made: KeySources) -> Take:
+def value_getter(columns: Names, keys: Keys, computed: KeySources) -> GetValues:
     """A function that takes the values of the keys from a row with these columns.
 
-    `made`: keys that are not columns. A key that the rows do not have is None.
+    `computed`: keys that are not columns. A key that the rows do not have is None.
     """
     known = {key: source for name in columns for key, source in keys_of(name).items()}
-    known |= dict(made)
+    known |= dict(computed)
     unknown = KeySource(columns[:1], lambda _: None)
     sources = [known.get(key, unknown) for key in keys]
-    take = _items([columns.index(source.columns[0]) for source in sources])
+    take = _tuple_getter([columns.index(source.columns[0]) for source in sources])
     makers = [
-        (place, source.make, _items([columns.index(name) for name in source.columns]))
+        (place, source.make, _tuple_getter([columns.index(name) for name in source.columns]))
         for place, source in enumerate(sources)
         if source.make
     ]
@@ -80,7 +80,7 @@ def taker(columns: Names, keys: Keys, made: KeySources) -> Take:
     return take_and_make
 
 
-def _items(places: Sequence[int]) -> Callable[[Values], tuple[Any, ...]]:
+def _tuple_getter(places: Sequence[int]) -> Callable[[Values], tuple[Any, ...]]:
     """`itemgetter`, which returns no tuple for a single index."""
     if len(places) == 1:
         (place,) = places

@@ -18,17 +18,17 @@ from fastapi import Response
 from pydantic import BaseModel, create_model
 from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob.runtime.formatting import harmless
-from batchjob.runtime.times import in_milliseconds
+from batchjob.runtime.formatting import escape_formula
+from batchjob.runtime.times import to_milliseconds
 from batchjob_stats_server.api.row_keys import (
+    GetValues,
     Keys,
     KeySources,
     Names,
-    Take,
     Values,
     in_rfc3339,
     keys_of,
-    taker,
+    value_getter,
 )
 from batchjob_stats_server.http.problems import Problem
 
@@ -47,35 +47,35 @@ class RowFormat(StrEnum):
 
 
 _TYPES: Mapping[type[Any], type] = {sa.Text: str, sa.Integer: int, object: float}
-_MADE: Mapping[Any, type] = {in_rfc3339: str, in_milliseconds: int}
+_CONVERTED_TYPES: Mapping[Any, type] = {in_rfc3339: str, to_milliseconds: int}
 
 
-def model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
+def row_model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
     """The type of rows with these columns, for the OpenAPI document."""
     fields: dict[str, Any] = {}
     for column in columns:
-        kind = next(kind for known, kind in _TYPES.items() if isinstance(column.type, known))
+        kind = next(kind for sql, kind in _TYPES.items() if isinstance(column.type, sql))
         # Not all column expressions of SQLAlchemy have a `name`, but all of ours do.
         for key, source in keys_of(str(cast(Any, column).name)).items():
-            fields[key] = (_MADE.get(source.make, kind) | None, None)
+            fields[key] = (_CONVERTED_TYPES.get(source.make, kind) | None, None)
     return create_model(name, **fields)
 
 
-def listed(row: type[BaseModel]) -> Any:
+def list_type(row: type[BaseModel]) -> Any:
     """The type of an answer with such rows, for `response_model`."""
     return GenericAlias(list, (row,))
 
 
-def chosen(fields: str | None, row: type[BaseModel]) -> Keys:
+def select_keys(fields: str | None, row: type[BaseModel]) -> Keys:
     """The requested keys, by default all; an unknown name raises Problem."""
-    known = tuple(row.model_fields)
+    all_keys = tuple(row.model_fields)
     if fields is None:
-        return known
+        return all_keys
     names = tuple(dict.fromkeys(name.strip() for name in fields.split(",")))
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in all_keys]
     if unknown:
         raise Problem(
-            422, f"fields: unknown key {unknown[0]!r}; expected one of {', '.join(known)}"
+            422, f"fields: unknown key {unknown[0]!r}; expected one of {', '.join(all_keys)}"
         )
     return names
 
@@ -83,14 +83,14 @@ def chosen(fields: str | None, row: type[BaseModel]) -> Keys:
 # Rows
 
 
-def answer(rows: Rows, keys: Keys, form: RowFormat, made: KeySources = ()) -> Response:
+def answer(rows: Rows, keys: Keys, form: RowFormat, computed: KeySources = ()) -> Response:
     """An answer with rows that have the same columns; without rows, an empty list.
 
-    `made`: keys that are not columns. A key that the rows do not have is null.
+    `computed`: keys that are not columns. A key that the rows do not have is null.
     """
     lines: list[bytes] = []
     if rows:
-        take, write = _writer(tuple(rows[0]), keys, form, made)
+        take, write = _writer(tuple(rows[0]), keys, form, computed)
         lines = [write(take(tuple(row.values()))) for row in rows]
     if form is RowFormat.CSV:
         return Response(_csv_line(keys) + b"".join(lines), media_type="text/csv")
@@ -103,9 +103,13 @@ Write = Callable[[Values], bytes]
 
 
 @functools.lru_cache(256)
-def _writer(columns: Names, keys: Keys, form: RowFormat, made: KeySources) -> tuple[Take, Write]:
+def _writer(
+    columns: Names, keys: Keys, form: RowFormat, computed: KeySources
+) -> tuple[GetValues, Write]:
     """Functions that take the values of the keys from a row with these columns, and write them."""
-    return taker(columns, keys, made), _csv_line if form is RowFormat.CSV else _json_object(keys)
+    return value_getter(
+        columns, keys, computed
+    ), _csv_line if form is RowFormat.CSV else _json_object(keys)
 
 
 def _json_object(keys: Keys) -> Write:
@@ -115,5 +119,5 @@ def _json_object(keys: Keys) -> Write:
 
 def _csv_line(values: Values) -> bytes:
     out = io.StringIO()
-    csv.writer(out).writerow(map(harmless, values))
+    csv.writer(out).writerow(map(escape_formula, values))
     return out.getvalue().encode()

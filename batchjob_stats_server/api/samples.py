@@ -19,24 +19,24 @@ from batchjob.quantities.sample import SampleHeader
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.samples.folder import files_of, folder_of
-from batchjob_stats_db.samples.rates import document
+from batchjob_stats_db.samples.rates import sample_document
 from batchjob_stats_db.samples.replay import Replay, SamplePair
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.runs import run_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.services import CurrentServices, Services
 from batchjob_stats_server.streams import OpenStream
 
 router = APIRouter(prefix=PREFIX)
 
-_AT_ONCE = 500  # samples per step; other requests are served between two steps
+_SAMPLES_PER_CHUNK = 500  # samples per step; other requests are served between two steps
 _PAUSE_SECONDS = 1.0
-_FIRST_SECONDS = 60.0  # how long to wait for a running job's first sample
+_FIRST_SAMPLE_SECONDS = 60.0  # how long to wait for a running job's first sample
 LINES = "application/x-ndjson"
 
 Subject = Literal["cpu", "memory", "io", "network", "processes", "gpu", "energy"]
@@ -83,18 +83,18 @@ class SampleFilter(NamedTuple):
     live: bool
 
     @classmethod
-    def of(cls, job: JobToMeasure, which: ChosenSamples) -> "SampleFilter":
+    def of(cls, job: JobToMeasure, params: ChosenSamples) -> "SampleFilter":
         """Samples of the run itself: another user may have had its id before or since."""
         until = job.span.until if job.end is not None else float("inf")
         return cls(
             frozenset(user for user in (job.user, str(job.uid or "")) if user),
-            max(job.start, which.since or 0),
-            until if which.until is None else min(until, which.until),
+            max(job.start, params.since or 0),
+            until if params.until is None else min(until, params.until),
             job.end is None,
         )
 
-    def has(self, who: SampleHeader) -> bool:
-        """Whether these are the user's."""
+    def accepts(self, who: SampleHeader) -> bool:
+        """Whether a file with this header contains samples of the user."""
         return who.user in self.users
 
     def of_time(self, steps: Iterable[SamplePair]) -> Iterator[SamplePair]:
@@ -108,15 +108,15 @@ class SampleFilter(NamedTuple):
     responses={200: {"content": {LINES: {}, "application/gzip": {}}}},
 )
 def job_samples(
-    services: Given, known: Known, access: Caller, jobid: JobId,
-    which: Annotated[SamplesQuery, Query()],
+    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, jobid: JobId,
+    params: Annotated[SamplesQuery, Query()],
 ) -> Response:  # fmt: skip
     """The samples of one run of a job: an object each, with rates; nothing where there are none."""
     directory = services.settings.samples.directory
     if not directory or services.streams is None:
         raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
     with services.reader.connect() as db:
-        run = run_of(db, access, jobid, which.cluster, which.run)
+        run = run_of(db, access, jobid, params.cluster, params.run)
         if run is None or run["start_time"] is None:
             return Response(b"", media_type=LINES)
         policy, now = services.settings.tsdb.policy(), int(services.clock())
@@ -127,49 +127,57 @@ def job_samples(
         files_of(folder_of(Path(directory), job.jobid))
     except OSError as error:
         raise Problem(503, f"the samples cannot be read: {error.strerror}") from error
-    audit.seen(known, f"samples of job {jobid}", [run])
-    return streamed(services, known, job.jobid, SampleFilter.of(job, which), which)
+    audit.log_jobs_seen(principal, f"samples of job {jobid}", [run])
+    return stream_samples(services, principal, job.jobid, SampleFilter.of(job, params), params)
 
 
-def streamed(
-    services: Services, known: Principal, jobid: str, wanted: SampleFilter, which: ChosenSamples
+def stream_samples(
+    services: Services,
+    principal: Principal,
+    jobid: str,
+    sample_filter: SampleFilter,
+    params: ChosenSamples,
 ) -> Response:
     """An answer with samples of a job; Problem 503 if this server has no samples at all."""
     streams, directory = services.streams, services.settings.samples.directory
     if not directory or streams is None:
         raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
-    user = known.who()
-    streams.enter(user)
-    replay = Replay(Path(directory), jobid, wanted.has)
-    counted = Replay(Path(directory), jobid, wanted.has) if which.limit is not None else None
+    user = principal.person_key()
+    streams.acquire(user)
+    replay = Replay(Path(directory), jobid, sample_filter.accepts)
+    counting_replay = (
+        Replay(Path(directory), jobid, sample_filter.accepts) if params.limit is not None else None
+    )
 
     def end() -> None:
         replay.close()
-        streams.leave(user)
+        streams.release(user)
 
-    lines = _lines(services, replay, counted, wanted, which)
+    lines = _lines(services, replay, counting_replay, sample_filter, params)
     headers = {"Cache-Control": "no-store"}
-    if which.format == "gzip":
+    if params.format == "gzip":
         name = quote(f"{jobid}.jsonl.gz", safe="")
         headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
-        return OpenStream(_packed(lines), end, headers=headers, media_type="application/gzip")
+        return OpenStream(_compress(lines), end, headers=headers, media_type="application/gzip")
     return OpenStream(lines, end, headers=headers, media_type=LINES)
 
 
 async def _lines(
-    services: Services, replay: Replay, counted: Replay | None, wanted: SampleFilter,
-    which: ChosenSamples,
+    services: Services, replay: Replay, counting_replay: Replay | None, sample_filter: SampleFilter,
+    params: ChosenSamples,
 ) -> AsyncIterator[bytes]:  # fmt: skip
-    """`counted`: the same samples again, if only the last ones are requested."""
-    follow = which.follow and which.format == "jsonl"
-    begun = services.clock()
+    """`counting_replay`: the same samples again, if only the last ones are requested."""
+    follow = params.follow and params.format == "jsonl"
+    start = services.clock()
     steps = replay.read()
     while True:
         try:
-            if counted is not None:
-                steps = await to_thread.run_sync(_last, steps, counted, wanted, which.limit or 0)
-                counted = None
-            text, more = await to_thread.run_sync(_some, steps, wanted, which.type)
+            if counting_replay is not None:
+                steps = await to_thread.run_sync(
+                    _keep_last, steps, counting_replay, sample_filter, params.limit or 0
+                )
+                counting_replay = None
+            text, more = await to_thread.run_sync(_read_chunk, steps, sample_filter, params.type)
         except OSError:  # the headers have been sent, so the answer ends here
             return
         if text:
@@ -177,42 +185,44 @@ async def _lines(
         if more:
             continue
         now = services.clock()
-        waits = wanted.live and not replay.begun and now - begun < _FIRST_SECONDS
-        if not follow or now > wanted.until or (replay.over(now) and not waits):
+        waits = (
+            sample_filter.live and not replay.has_samples and now - start < _FIRST_SAMPLE_SECONDS
+        )
+        if not follow or now > sample_filter.until or (replay.is_over(now) and not waits):
             return
         await anyio.sleep(_PAUSE_SECONDS)
         steps = replay.read()
 
 
-def _last(
-    steps: Iterator[SamplePair], counted: Replay, wanted: SampleFilter, limit: int
+def _keep_last(
+    steps: Iterator[SamplePair], counting_replay: Replay, sample_filter: SampleFilter, limit: int
 ) -> Iterator[SamplePair]:
-    """The latest, found by reading twice: memory would not hold a million."""
-    with contextlib.closing(counted):
-        number = sum(1 for _ in wanted.of_time(counted.read()))
-    return islice(wanted.of_time(steps), max(0, number - limit), None if limit else 0)
+    """The latest samples, found by reading twice: a million would not fit into memory."""
+    with contextlib.closing(counting_replay):
+        number = sum(1 for _ in sample_filter.of_time(counting_replay.read()))
+    return islice(sample_filter.of_time(steps), max(0, number - limit), None if limit else 0)
 
 
-def _some(
-    steps: Iterator[SamplePair], wanted: SampleFilter, about: Subject | None
+def _read_chunk(
+    steps: Iterator[SamplePair], sample_filter: SampleFilter, subject: Subject | None
 ) -> tuple[bytes, bool]:
-    """Some lines, and whether there are more now."""
-    found = list(islice(steps, _AT_ONCE))
+    """The next lines, and whether there are more now."""
+    chunk = list(islice(steps, _SAMPLES_PER_CHUNK))
     text = "".join(
-        json.dumps(_about(document(step), about), separators=(",", ":")) + "\n"
-        for step in wanted.of_time(found)
+        json.dumps(_filter_keys(sample_document(step), subject), separators=(",", ":")) + "\n"
+        for step in sample_filter.of_time(chunk)
     )
-    return text.encode(), len(found) == _AT_ONCE
+    return text.encode(), len(chunk) == _SAMPLES_PER_CHUNK
 
 
-def _about(made: dict[str, Any], about: Subject | None) -> dict[str, Any]:
-    if about is None:
-        return made
-    beginnings = ("time", "jobid", "node", *_SUBJECTS[about])
-    return {key: value for key, value in made.items() if key.startswith(beginnings)}
+def _filter_keys(sample: dict[str, Any], subject: Subject | None) -> dict[str, Any]:
+    if subject is None:
+        return sample
+    beginnings = ("time", "jobid", "node", *_SUBJECTS[subject])
+    return {key: value for key, value in sample.items() if key.startswith(beginnings)}
 
 
-async def _packed(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _compress(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     packer = zlib.compressobj(6, zlib.DEFLATED, 31)
     async for text in lines:
         if packed := packer.compress(text):

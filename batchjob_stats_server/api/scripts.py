@@ -12,9 +12,9 @@ from batchjob_stats_server.api.params import Query as Parameters
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller, Known
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.auth.rights import script_access
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX)
 
@@ -35,8 +35,9 @@ class ScriptQuery(Parameters):
 
 @router.get("/jobs/{jobid}/script")
 def job_script(
-    services: Given, known: Known, access: Caller, response: Response, jobid: JobId,
-    which: Annotated[ScriptQuery, Query()],
+    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess,
+    response: Response, jobid: JobId,
+    params: Annotated[ScriptQuery, Query()],
 ) -> list[ScriptRow]:  # fmt: skip
     """Batch scripts of all runs of a job, for its user and for admins alone, the latest first.
 
@@ -44,7 +45,7 @@ def job_script(
     """
     response.headers["Cache-Control"] = "private, no-store"
     with services.reader.connect() as db:
-        runs = runs_of(db, access, jobid, which.cluster)
-        rows = scripts.of_jobs(db, script_access(known, access), [run["id"] for run in runs])
-    audit.seen(known, f"script of job {jobid}", rows)
+        runs = runs_of(db, access, jobid, params.cluster)
+        rows = scripts.of_jobs(db, script_access(principal, access), [run["id"] for run in runs])
+    audit.log_jobs_seen(principal, f"script of job {jobid}", rows)
     return [ScriptRow(**{name: row[name] for name in ScriptRow.model_fields}) for row in rows]

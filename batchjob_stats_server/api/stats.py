@@ -13,13 +13,13 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_db.queries.waste import RESOURCES, unused_key
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.answers import looked_up, table, users_table
+from batchjob_stats_server.api.answers import query_database, table, users_table
 from batchjob_stats_server.api.params import Days, Duration, Ratio, RowsParams, Word
-from batchjob_stats_server.api.rows import Rows, answer, chosen, listed, model
+from batchjob_stats_server.api.rows import Rows, answer, list_type, row_model, select_keys
 from batchjob_stats_server.api.usage import KEYS, By
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.services import Given, Services, live_gpus, live_rows
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.services import CurrentServices, Services, live_gpus, live_rows
 
 router = APIRouter(prefix=f"{PREFIX}/stats")
 
@@ -33,7 +33,7 @@ def _number(name: str) -> sa.Column[float]:
 
 _daily = schema.daily_usage.c
 _WHOSE = (_daily.cluster, _daily.day, _daily.account, _daily.username)
-WasteRow = model(
+WasteRow = row_model(
     "WasteRow",
     (
         *_WHOSE,
@@ -42,12 +42,12 @@ WasteRow = model(
         *(_number(f"{name}_efficiency") for name in RESOURCES),
     ),
 )
-FailureRow = model(
+FailureRow = row_model(
     "FailureRow", (*_WHOSE, _daily.jobs_ended, _daily.jobs_failed, _number("failed_ratio"))
 )
-WaitRow = model("WaitRow", schema.daily_wait.columns)
-IdleGpuRow = model("IdleGpuRow", operators.IDLE_COLUMNS)
-UnfinishedRow = model(
+WaitRow = row_model("WaitRow", schema.daily_wait.columns)
+IdleGpuRow = row_model("IdleGpuRow", operators.IDLE_COLUMNS)
+UnfinishedRow = row_model(
     "UnfinishedRow", (schema.job.c.cluster, schema.job.c.state, sa.Column("jobs", sa.Integer))
 )
 
@@ -67,38 +67,48 @@ class WasteQuery(SumsQuery):
     of: Resource = Field("cpu", description="Key to sort by.")
 
 
-@router.get("/waste", response_model=listed(WasteRow))
+@router.get("/waste", response_model=list_type(WasteRow))
 async def waste(
-    services: Given, known: Known, access: Caller, which: Annotated[WasteQuery, Query()]
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    access: CurrentAccess,
+    params: Annotated[WasteQuery, Query()],
 ) -> Response:
     """Who left most of what they were given unused; of jobs that were measured alone."""
     columns = [name for pair in RESOURCES.values() for name in pair]
 
-    def ask(db: Connection) -> Rows:
-        return operators.wasted(_sums(services, access, which, db, columns), which.of, which.limit)
+    def query(db: Connection) -> Rows:
+        return operators.most_waste(
+            _sums(services, access, params, db, columns), params.of, params.limit
+        )
 
-    return await users_table(services, known, which, WasteRow, ask, "waste", which.user)
+    return await users_table(services, principal, params, WasteRow, query, "waste", params.user)
 
 
-@router.get("/failures", response_model=listed(FailureRow))
+@router.get("/failures", response_model=list_type(FailureRow))
 async def failures(
-    services: Given, known: Known, access: Caller, which: Annotated[SumsQuery, Query()]
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    access: CurrentAccess,
+    params: Annotated[SumsQuery, Query()],
 ) -> Response:
     """Whose jobs failed most often: also by time-out, lack of memory and nodes that failed."""
 
-    def ask(db: Connection) -> Rows:
-        sums = _sums(services, access, which, db, ["jobs_ended", "jobs_failed"])
-        return operators.failing(sums, which.limit)
+    def query(db: Connection) -> Rows:
+        sums = _sums(services, access, params, db, ["jobs_ended", "jobs_failed"])
+        return operators.most_failures(sums, params.limit)
 
-    return await users_table(services, known, which, FailureRow, ask, "failures", which.user)
+    return await users_table(
+        services, principal, params, FailureRow, query, "failures", params.user
+    )
 
 
 def _sums(
-    services: Services, access: Access, which: SumsQuery, db: Connection, columns: Sequence[str]
+    services: Services, access: Access, params: SumsQuery, db: Connection, columns: Sequence[str]
 ) -> Sequence[RowMapping]:
-    return usage.summed(
-        db, access, [KEYS[which.by]], *which.window(services.clock()),
-        cluster=which.cluster, account=which.account, user=which.user, columns=columns,
+    return usage.sum_usage(
+        db, access, [KEYS[params.by]], *params.window(services.clock()),
+        cluster=params.cluster, account=params.account, user=params.user, columns=columns,
     )  # fmt: skip
 
 
@@ -108,15 +118,21 @@ class WaitsQuery(Days):
     partition: Word | None = None
 
 
-@router.get("/waits", response_model=listed(WaitRow))
+@router.get("/waits", response_model=list_type(WaitRow))
 async def waits(
-    services: Given, known: Known, access: Caller, which: Annotated[WaitsQuery, Query()]
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    access: CurrentAccess,
+    params: Annotated[WaitsQuery, Query()],
 ) -> Response:
     """How long the jobs that started on a day had waited, by partition: percentiles."""
-    window = which.window(services.clock())
-    return await table(services, known, which, WaitRow, lambda db: operators.waited(
-        db, access, *window, which.cluster, which.partition
-    ))  # fmt: skip
+    window = params.window(services.clock())
+    return await table(
+        services, principal, params, WaitRow,
+        lambda db: operators.waits_by_partition(
+            db, access, *window, params.cluster, params.partition
+        ),
+    )  # fmt: skip
 
 
 class IdleQuery(RowsParams):
@@ -128,18 +144,21 @@ class IdleQuery(RowsParams):
     limit: Limit = 100
 
 
-@router.get("/idle-gpus", response_model=listed(IdleGpuRow))
+@router.get("/idle-gpus", response_model=list_type(IdleGpuRow))
 async def idle_gpus(
-    services: Given, known: Known, access: Caller, which: Annotated[IdleQuery, Query()]
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    access: CurrentAccess,
+    params: Annotated[IdleQuery, Query()],
 ) -> Response:
     """Running jobs that hold GPUs and do not use them, by what they used until now."""
-    keys = chosen(which.fields, IdleGpuRow)
-    rows = await looked_up(services, known, lambda db: operators.idle_gpus(
-        db, access, which.utilization_at_most, which.held_at_least, which.limit, which.cluster,
+    keys = select_keys(params.fields, IdleGpuRow)
+    rows = await query_database(services, principal, lambda db: operators.idle_gpus(
+        db, access, params.utilization_at_most, params.held_at_least, params.limit, params.cluster,
         lambda found: live_rows(services, found), lambda found: live_gpus(services, found),
     ))  # fmt: skip
-    audit.seen(known, "idle GPUs", rows)
-    return answer(rows, keys, which.format)
+    audit.log_jobs_seen(principal, "idle GPUs", rows)
+    return answer(rows, keys, params.format)
 
 
 class ClusterQuery(RowsParams):
@@ -148,11 +167,15 @@ class ClusterQuery(RowsParams):
     cluster: Word | None = None
 
 
-@router.get("/unfinished", response_model=listed(UnfinishedRow))
+@router.get("/unfinished", response_model=list_type(UnfinishedRow))
 async def unfinished(
-    services: Given, known: Known, access: Caller, which: Annotated[ClusterQuery, Query()]
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    access: CurrentAccess,
+    params: Annotated[ClusterQuery, Query()],
 ) -> Response:
     """How many jobs wait, run and are suspended."""
-    return await table(services, known, which, UnfinishedRow, lambda db: stats.unfinished_by_state(
-        db, access, which.cluster
-    ))  # fmt: skip
+    return await table(
+        services, principal, params, UnfinishedRow,
+        lambda db: stats.unfinished_by_state(db, access, params.cluster),
+    )  # fmt: skip

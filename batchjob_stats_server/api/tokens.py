@@ -6,22 +6,22 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from batchjob_stats_db.database import tokens as kept
+from batchjob_stats_db.database import tokens as token_store
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.params import Query as Parameters
 from batchjob_stats_server.api.params import Word
-from batchjob_stats_server.api.row_keys import flat
+from batchjob_stats_server.api.row_keys import as_answer_row
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import LOGIN, Known
-from batchjob_stats_server.auth.rights import LONGEST_LINE, Principal
+from batchjob_stats_server.auth.identity import LOGIN_PATTERN, CurrentPrincipal
+from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX)
 
 _NO_STORE = {"Cache-Control": "no-store"}
-_NOT_HERE = "`batchjob up` cannot create or revoke tokens in a database that a server uses"
+_NO_TOKENS_DETAIL = "`batchjob up` cannot create or revoke tokens in a database that a server uses"
 
 
 class TokenRow(BaseModel):
@@ -73,81 +73,97 @@ class TokensQuery(Parameters):
 
 @router.get("/tokens")
 def tokens(
-    services: Given, known: Known, response: Response, which: Annotated[TokensQuery, Query()]
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    response: Response,
+    params: Annotated[TokensQuery, Query()],
 ) -> list[TokenRow]:
     """The caller's tokens; for an admin all of the admin's clusters, or a user's."""
     response.headers.update(_NO_STORE)
-    if known.role is not TokenRole.ADMIN and which.user not in (None, known.user):
+    if principal.role is not TokenRole.ADMIN and params.user not in (None, principal.user):
         raise Problem(403, "only an admin may see the tokens of others")
-    user = which.user if known.role is TokenRole.ADMIN else known.user
+    user = params.user if principal.role is TokenRole.ADMIN else principal.user
     with services.reader.connect() as db:
-        return [TokenRow(**_row(token)) for token in kept.listed(db, user, known.clusters)]
+        return [
+            TokenRow(**_row(token))
+            for token in token_store.list_tokens(db, user, principal.clusters)
+        ]
 
 
-def _row(token: kept.Token) -> dict[str, Any]:
+def _row(token: token_store.Token) -> dict[str, Any]:
     row = token._asdict()
-    return {**flat(row), "made_by": token.maker, "made_with": token.parent_id}
+    return {**as_answer_row(row), "made_by": token.maker, "made_with": token.parent_id}
 
 
 @router.post("/tokens", status_code=201)
-def make_token(services: Given, known: Known, response: Response, wanted: NewToken) -> MadeToken:
+def make_token(
+    services: CurrentServices, principal: CurrentPrincipal, response: Response, new_token: NewToken
+) -> MadeToken:
     """Create a token, which may never do more than its maker, nor outlive the maker's own."""
     response.headers.update(_NO_STORE)
-    _within_rights(known, wanted)
-    if not LOGIN.fullmatch(user := wanted.user or known.user):
+    _check_rights(principal, new_token)
+    if not LOGIN_PATTERN.fullmatch(user := new_token.user or principal.user):
         raise Problem(422, "user: expected the name of one user")
     now = int(services.clock())
     longest = int(services.settings.auth.longest_token)
-    expiry = now + min(wanted.lifetime_seconds, longest)
-    if known.expiry_time is not None:
-        expiry = min(expiry, known.expiry_time)
-    cluster = wanted.cluster or (known.clusters[0] if len(known.clusters) == 1 else "")
-    if not cluster and known.clusters:
-        raise Problem(422, f"cluster: expected one of {', '.join(known.clusters)}")
+    expiry = now + min(new_token.lifetime_seconds, longest)
+    if principal.expiry_time is not None:
+        expiry = min(expiry, principal.expiry_time)
+    cluster = new_token.cluster or (principal.clusters[0] if len(principal.clusters) == 1 else "")
+    if not cluster and principal.clusters:
+        raise Problem(422, f"cluster: expected one of {', '.join(principal.clusters)}")
     try:
         with services.writer.begin() as db:
-            if not kept.room(db, user, now):
-                raise Problem(409, f"{user} has {kept.MOST} tokens; revoke some first")
-            text = kept.create(
-                db, user, wanted.role, wanted.label, now,
-                cluster=cluster, expiry_time=expiry, maker=known.as_maker(),
+            if not token_store.remaining(db, user, now):
+                raise Problem(
+                    409, f"{user} has {token_store.MAX_PER_USER} tokens; revoke some first"
+                )
+            text = token_store.create(
+                db, user, new_token.role, new_token.label, now,
+                cluster=cluster, expiry_time=expiry, maker=principal.as_maker(),
             )  # fmt: skip
     except sa.exc.IntegrityError as error:
         raise Problem(401, "the token of this request has been revoked") from error
-    if user != known.user or known.on_behalf:
+    if user != principal.user or principal.token_creator:
         where = f"cluster {cluster}" if cluster else "all clusters"
-        audit.did(known, f"made a token for {user} ({wanted.role}, {where})")
+        audit.log_action(principal, f"made a token for {user} ({new_token.role}, {where})")
     return MadeToken(token=text, expiry_time=expiry * 1000)
 
 
-def _within_rights(known: Principal, wanted: NewToken) -> None:
-    if not known.makes_tokens:
-        raise Problem(403, _NOT_HERE)
-    if known.token_id is not None and known.made_with + 2 > LONGEST_LINE:
-        raise Problem(403, f"tokens created with one another: at most {LONGEST_LINE} in a row")
-    if wanted.cluster and known.clusters and wanted.cluster not in known.clusters:
-        raise Problem(403, f"cluster: expected one of {', '.join(known.clusters)}")
-    if known.role is TokenRole.ADMIN:
+def _check_rights(principal: Principal, new_token: NewToken) -> None:
+    if not principal.can_make_tokens:
+        raise Problem(403, _NO_TOKENS_DETAIL)
+    if principal.token_id is not None and principal.token_ancestors + 2 > MAX_TOKEN_CHAIN:
+        raise Problem(403, f"tokens created with one another: at most {MAX_TOKEN_CHAIN} in a row")
+    if new_token.cluster and principal.clusters and new_token.cluster not in principal.clusters:
+        raise Problem(403, f"cluster: expected one of {', '.join(principal.clusters)}")
+    if principal.role is TokenRole.ADMIN:
         return
-    if wanted.user not in (None, known.user):
+    if new_token.user not in (None, principal.user):
         raise Problem(403, "only an admin may create a token for another user")
-    if wanted.role not in (TokenRole.USER, known.role):
-        raise Problem(403, f"a {known.role} may not create a token with the role {wanted.role}")
+    if new_token.role not in (TokenRole.USER, principal.role):
+        raise Problem(
+            403, f"a {principal.role} may not create a token with the role {new_token.role}"
+        )
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
 def revoke_token(
-    services: Given, known: Known, token_id: Annotated[int, Path(ge=1, lt=2**63)]
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    token_id: Annotated[int, Path(ge=1, lt=2**63)],
 ) -> None:
     """Revoke a token of the caller's, and those made with it; an admin any of their clusters."""
-    if not known.makes_tokens:
-        raise Problem(403, _NOT_HERE)
-    user = None if known.role is TokenRole.ADMIN else known.user
+    if not principal.can_make_tokens:
+        raise Problem(403, _NO_TOKENS_DETAIL)
+    user = None if principal.role is TokenRole.ADMIN else principal.user
     with services.writer.begin() as db:
-        revoked = kept.revoke(db, token_id, user, known.clusters)
+        revoked = token_store.revoke(db, token_id, user, principal.clusters)
     if not revoked:
         raise Problem(404, "there is no such token")
-    others = [token for token in revoked if token.username != known.user or known.on_behalf]
+    others = [
+        token for token in revoked if token.username != principal.user or principal.token_creator
+    ]
     if others:
         named = ", ".join(f"{token.id} of {token.username}" for token in others)
-        audit.did(known, f"revoked token {named}")
+        audit.log_action(principal, f"revoked token {named}")

@@ -10,9 +10,9 @@ from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import users_table
 from batchjob_stats_server.api.params import Days, OneOrMore, Word
-from batchjob_stats_server.api.rows import chosen, listed, model
-from batchjob_stats_server.auth.identity import Caller, Known
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.api.rows import list_type, row_model, select_keys
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX)
 
@@ -23,8 +23,8 @@ KEYS: dict[str, queries.By] = {
     "day": "day",
 }
 By = Annotated[str, Field(pattern=f"^({'|'.join(KEYS)})$")]
-UsageRow = model("UsageRow", schema.daily_usage.columns)
-EmissionsRow = model("EmissionsRow", schema.daily_emissions.columns)
+UsageRow = row_model("UsageRow", schema.daily_usage.columns)
+EmissionsRow = row_model("EmissionsRow", schema.daily_emissions.columns)
 
 
 class UsageQuery(Days):
@@ -41,26 +41,36 @@ class UsageQuery(Days):
         return [KEYS[name] for name in dict.fromkeys(self.by)]
 
 
-@router.get("/usage", response_model=listed(UsageRow))
+@router.get("/usage", response_model=list_type(UsageRow))
 async def usage(
-    services: Given, known: Known, access: Caller, which: Annotated[UsageQuery, Query()]
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    access: CurrentAccess,
+    params: Annotated[UsageQuery, Query()],
 ) -> Response:
     """Sums of the caller's jobs, or of all they may see; keys that are not told apart are null."""
-    wanted = chosen(which.fields, UsageRow)
-    columns = [name for name in schema.DAILY_SUMS if name in wanted]
-    return await users_table(services, known, which, UsageRow, lambda db: queries.summed(
-        db, access, which.keys(), *which.window(services.clock()),
-        cluster=which.cluster, account=which.account, user=which.user,
-        columns=columns or schema.DAILY_SUMS, most=queries.MOST,
-    ), "usage", which.user)  # fmt: skip
+    keys = select_keys(params.fields, UsageRow)
+    columns = [name for name in schema.DAILY_SUMS if name in keys]
+    return await users_table(services, principal, params, UsageRow, lambda db: queries.sum_usage(
+        db, access, params.keys(), *params.window(services.clock()),
+        cluster=params.cluster, account=params.account, user=params.user,
+        columns=columns or schema.DAILY_SUMS, most=queries.MAX_ROWS,
+    ), "usage", params.user)  # fmt: skip
 
 
-@router.get("/usage/emissions", response_model=listed(EmissionsRow))
+@router.get("/usage/emissions", response_model=list_type(EmissionsRow))
 async def usage_emissions(
-    services: Given, known: Known, access: Caller, which: Annotated[UsageQuery, Query()]
+    services: CurrentServices,
+    principal: CurrentPrincipal,
+    access: CurrentAccess,
+    params: Annotated[UsageQuery, Query()],
 ) -> Response:
     """Grams of CO2 equivalent by provider, whose figures are not to be added up."""
-    return await users_table(services, known, which, EmissionsRow, lambda db: queries.emissions(
-        db, access, which.keys(), *which.window(services.clock()),
-        cluster=which.cluster, account=which.account, user=which.user, most=queries.MOST,
-    ), "emissions", which.user)  # fmt: skip
+    return await users_table(
+        services, principal, params, EmissionsRow,
+        lambda db: queries.sum_emissions(
+            db, access, params.keys(), *params.window(services.clock()),
+            cluster=params.cluster, account=params.account, user=params.user, most=queries.MAX_ROWS,
+        ),
+        "emissions", params.user,
+    )  # fmt: skip

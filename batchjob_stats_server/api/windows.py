@@ -18,7 +18,7 @@ def end(started: float | None, ended: float | None) -> str:
 
 
 FIELDS: dict[str, Any] = {"window_from": (str, ""), "window_to": (str, "")}
-MADE: KeySources = (
+COMPUTED_KEYS: KeySources = (
     ("window_from", KeySource(("start_time",), begin)),
     ("window_to", KeySource(("start_time", "end_time"), end)),
 )

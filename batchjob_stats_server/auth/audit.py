@@ -8,29 +8,30 @@ from batchjob_stats_server.auth.rights import Principal
 
 log = logging.getLogger("batchjob.audit")
 
-_NAMED = 20
+_MAX_USERS_NAMED = 20
 
 
-def whose(rows: Iterable[Mapping[Any, Any]]) -> frozenset[str]:
+def users_of(rows: Iterable[Mapping[Any, Any]]) -> frozenset[str]:
     """The users of these jobs."""
     return frozenset(row["username"] for row in rows)
 
 
-def seen(known: Principal, what: str, rows: Iterable[Mapping[Any, Any]]) -> None:
-    """Record whose jobs are in an answer to `known`; own jobs are not recorded."""
-    saw(known, what, whose(rows))
+def log_jobs_seen(principal: Principal, what: str, rows: Iterable[Mapping[Any, Any]]) -> None:
+    """Record whose jobs are in an answer to `principal`; own jobs are not recorded."""
+    log_users_seen(principal, what, users_of(rows))
 
 
-def saw(known: Principal, what: str, users: frozenset[str]) -> None:
-    """The same by name; with a token that another user made, no jobs count as own ones."""
-    others = sorted(users if known.on_behalf else users - {known.user})
+def log_users_seen(principal: Principal, what: str, users: frozenset[str]) -> None:
+    """The same for users; for a token made by another user, no jobs count as the user's own."""
+    others = sorted(users if principal.token_creator else users - {principal.user})
     if others:
-        more = f" and {len(others) - _NAMED} others" if len(others) > _NAMED else ""
-        names = ", ".join(others[:_NAMED])
-        did(known, f"saw {what} of {names}{more}")
+        more = len(others) - _MAX_USERS_NAMED
+        names = ", ".join(others[:_MAX_USERS_NAMED]) + (f" and {more} others" if more > 0 else "")
+        log_action(principal, f"saw {what} of {names}")
 
 
-def did(known: Principal, what: str) -> None:
+def log_action(principal: Principal, what: str) -> None:
     """Record an action, under the name of the person behind it."""
-    who = f"{known.on_behalf} as {known.user}" if known.on_behalf else known.user
-    log.info("%s (%s) %s", who, known.role, what)
+    creator = principal.token_creator
+    who = f"{creator} as {principal.user}" if creator else principal.user
+    log.info("%s (%s) %s", who, principal.role, what)

@@ -1,4 +1,4 @@
-"""Clients' certificates: the user and role they stand for, and whether they are still valid.
+"""Client certificates: the user and role they identify, and whether they are still valid.
 
 TLS checks that the site's CA issued a certificate for clients. What may change later is checked for
 each request, since connections and TLS sessions live long: its expiry, and the list of revoked
@@ -22,7 +22,7 @@ from batchjob_stats_db.database.tokens import TokenRole
 log = logging.getLogger(__name__)
 
 _ROLES = {"admin": TokenRole.ADMIN, "viewer": TokenRole.VIEWER}
-_LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
+_CRL_PEM = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 
 class InvalidCertificate(Exception):
@@ -38,23 +38,23 @@ class CertificateSubject(NamedTuple):
     certificate: str  # serial number and issuer, which together are unique
 
 
-Lists = Mapping[str, Sequence[x509.CertificateRevocationList]]
-"""By the name of who issued them (RFC 4514)."""
+RevocationLists = Mapping[str, Sequence[x509.CertificateRevocationList]]
+"""Revocation lists by the name of their issuer (RFC 4514)."""
 
 
 class Certificates:
-    """Checks the certificates of one CA file; reads the list again when its file changes."""
+    """Checks certificates of the CAs of one file; reloads the revocation list when it changes."""
 
     def __init__(self, ca_file: str, crl_file: str) -> None:
-        """Raises SettingsError. Without a `crl_file` nothing is ever revoked."""
-        self._authorities = _authorities(ca_file)
+        """Raises SettingsError. Without a `crl_file`, revocation is not checked."""
+        self._authorities = _load_authorities(ca_file)
         self._crl_file = crl_file
-        self._reading = threading.Lock()
-        self._seen = _stamp(crl_file) if crl_file else None
-        self._lists: Lists = self._read() if crl_file else {}
+        self._reload_lock = threading.Lock()
+        self._crl_stamp = _file_stamp(crl_file) if crl_file else None
+        self._revocation_lists: RevocationLists = self._load_revocation_lists() if crl_file else {}
 
-    def bearer(self, pem: str, now: float) -> CertificateSubject:
-        """Raises NotBelieved. `now`: epoch seconds."""
+    def verify(self, pem: str, now: float) -> CertificateSubject:
+        """The subject of a valid certificate; raises InvalidCertificate. `now`: epoch seconds."""
         certificate = x509.load_pem_x509_certificate(pem.encode())
         moment = datetime.fromtimestamp(now, UTC)
         if not certificate.not_valid_before_utc <= moment <= certificate.not_valid_after_utc:
@@ -74,8 +74,8 @@ class Certificates:
         name = f"{certificate.serial_number:x} {_issuer(certificate)}"
         return CertificateSubject(users[0], roles[0], end, name)
 
-    def check(self, name: str, now: float) -> None:
-        """Check all but the expiry of a Bearer's certificate; raises NotBelieved."""
+    def check_issuer_and_revocation(self, name: str, now: float) -> None:
+        """Check a `CertificateSubject.certificate` except for expiry; raises InvalidCertificate."""
         serial, _, issuer = name.partition(" ")
         if issuer not in (each.subject.rfc4514_string() for each in self._authorities):
             raise InvalidCertificate("the certificate was not issued by a CA of this server")
@@ -83,58 +83,58 @@ class Certificates:
             self._check_revocation(issuer, int(serial, 16), datetime.fromtimestamp(now, UTC))
 
     def _check_revocation(self, issuer: str, serial: int, moment: datetime) -> None:
-        self._refresh()
-        lists = self._lists.get(issuer, ())
+        self._reload_if_changed()
+        lists = self._revocation_lists.get(issuer, ())
         if any(each.get_revoked_certificate_by_serial_number(serial) for each in lists):
             raise InvalidCertificate("the certificate has been revoked")
-        # A list that is expired or missing may lack the one entry that matters.
+        # Without a current list, the certificate may have been revoked since.
         ends = [each.next_update_utc for each in lists]
         if not any(end is None or moment <= end for end in ends):
             raise InvalidCertificate("no current revocation list for the certificate")
 
-    def _refresh(self) -> None:
-        with self._reading:
+    def _reload_if_changed(self) -> None:
+        with self._reload_lock:
             try:
-                stamp = _stamp(self._crl_file)
-                if stamp == self._seen:
+                stamp = _file_stamp(self._crl_file)
+                if stamp == self._crl_stamp:
                     return
-                self._seen = stamp
-                self._lists = self._read()
+                self._crl_stamp = stamp
+                self._revocation_lists = self._load_revocation_lists()
                 log.info("auth.client-crl-file: reloaded")
             except SettingsError as error:
                 log.error("%s; the previous list remains in use", error)
 
-    def _read(self) -> Lists:
-        found: dict[str, list[x509.CertificateRevocationList]] = {}
+    def _load_revocation_lists(self) -> RevocationLists:
+        lists: dict[str, list[x509.CertificateRevocationList]] = {}
         where = f"auth.client-crl-file: {self._crl_file}"
-        for text in _LIST.findall(_content(where, self._crl_file)):
+        for text in _CRL_PEM.findall(_read_file(where, self._crl_file)):
             try:
                 each = x509.load_pem_x509_crl(text)
             except ValueError as error:
                 raise SettingsError(
                     f"{where}: not a certificate revocation list: {error}"
                 ) from error
-            if not any(_signed(each, authority) for authority in self._authorities):
+            if not any(_is_signed_by(each, authority) for authority in self._authorities):
                 raise SettingsError(f"{where}: not signed by a CA of auth.client-ca-file")
-            found.setdefault(_issuer(each), []).append(each)
-        if not found:
+            lists.setdefault(_issuer(each), []).append(each)
+        if not lists:
             raise SettingsError(f"{where}: expected a certificate revocation list (PEM)")
-        return found
+        return lists
 
 
 def _issuer(signed: x509.Certificate | x509.CertificateRevocationList) -> str:
     return signed.issuer.rfc4514_string()
 
 
-def _authorities(path: str) -> list[x509.Certificate]:
+def _load_authorities(path: str) -> list[x509.Certificate]:
     where = f"auth.client-ca-file: {path}"
     try:
-        return x509.load_pem_x509_certificates(_content(where, path))
+        return x509.load_pem_x509_certificates(_read_file(where, path))
     except ValueError as error:
         raise SettingsError(f"{where}: expected CA certificates (PEM)") from error
 
 
-def _signed(each: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+def _is_signed_by(each: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
     key: Any = authority.public_key()
     try:
         return each.issuer == authority.subject and each.is_signature_valid(key)
@@ -142,7 +142,7 @@ def _signed(each: x509.CertificateRevocationList, authority: x509.Certificate) -
         return False
 
 
-def _content(where: str, path: str) -> bytes:
+def _read_file(where: str, path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -150,7 +150,7 @@ def _content(where: str, path: str) -> bytes:
         raise SettingsError(f"{where}: {error.strerror}") from error
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
+def _file_stamp(path: str) -> tuple[int, int, int] | None:
     """A value that changes with the file; None if there is none."""
     try:
         status = os.stat(path)

@@ -1,4 +1,4 @@
-"""The token of a browser, in a cookie that scripts cannot read and other sites cannot send."""
+"""Cookies: the token of a browser, which scripts cannot read and other sites cannot send."""
 
 from fastapi.responses import Response
 from starlette.requests import HTTPConnection
@@ -8,8 +8,8 @@ from batchjob_stats_server.auth.identity import cookie_name
 _PENDING_SECONDS = 600
 
 
-def keep(connection: HTTPConnection, answer: Response, token: str) -> None:
-    """Set the cookie, which is deleted when the browser is closed."""
+def set_token(connection: HTTPConnection, answer: Response, token: str) -> None:
+    """Set the cookie with a token, which is deleted when the browser is closed."""
     name = cookie_name(connection)
     answer.set_cookie(
         name, token, httponly=True, samesite="strict", secure=name.startswith("__Host-")
@@ -22,8 +22,8 @@ def pending_name(connection: HTTPConnection) -> str:
     return f"{cookie_name(connection)}-log-in"
 
 
-def keep_pending(connection: HTTPConnection, answer: Response, text: str) -> None:
-    """Set it for as long as a log-in may take; the provider redirects back with it."""
+def set_pending(connection: HTTPConnection, answer: Response, text: str) -> None:
+    """Set the cookie of a log-in, which the browser sends when the provider redirects back."""
     name = pending_name(connection)
     answer.set_cookie(
         name, text, max_age=_PENDING_SECONDS, httponly=True, samesite="lax",
@@ -32,13 +32,13 @@ def keep_pending(connection: HTTPConnection, answer: Response, text: str) -> Non
     answer.headers["Cache-Control"] = "no-store"
 
 
-def forget_pending(connection: HTTPConnection, answer: Response) -> None:
-    """Delete it: it is valid for one log-in."""
+def delete_pending(connection: HTTPConnection, answer: Response) -> None:
+    """Delete the cookie of a log-in, which is valid once."""
     name = pending_name(connection)
     answer.delete_cookie(name, httponly=True, samesite="lax", secure=name.startswith("__Host-"))
 
 
-def forget(connection: HTTPConnection, answer: Response) -> None:
-    """Have the browser delete the cookie."""
+def delete_token(connection: HTTPConnection, answer: Response) -> None:
+    """Delete the cookie with the token."""
     name = cookie_name(connection)
     answer.delete_cookie(name, httponly=True, samesite="strict", secure=name.startswith("__Host-"))

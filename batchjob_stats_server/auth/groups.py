@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from sqlalchemy.engine import Engine
 
 from batchjob_stats_db.database import sessions
-from batchjob_stats_db.database.access import AccountOn
+from batchjob_stats_db.database.access import ClusterAccount
 from batchjob_stats_server.options import AuthOptions
 
-_KEEP_SECONDS = 60.0  # how long a login's groups are cached
-_MOST = 10_000
+_CACHE_SECONDS = 60.0  # how long a login's groups are cached
+_MAX_CACHED_LOGINS = 10_000
 
 
 class Groups:
@@ -27,28 +27,28 @@ class Groups:
         reader: Engine | None,
         remember_seconds: float,
         clock: Callable[[], float],
-        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
+        while_waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """`reader`: of the database with log-ins; None: no provider is configured.
 
-        `aside`: what a thread enters while it waits for a directory service.
+        `while_waiting`: a context manager entered while a thread waits for a directory service.
         """
-        self._wanted = bool(auth.admin_group or auth.viewer_group or auth.account_group)
-        self._unix = UnixGroups(aside=aside) if auth.unix_groups else None
+        self._is_needed = bool(auth.admin_group or auth.viewer_group or auth.account_group)
+        self._unix = UnixGroups(while_waiting=while_waiting) if auth.unix_groups else None
         self._reader = reader
-        self._remember = remember_seconds
+        self._remember_seconds = remember_seconds
         self._clock = clock
 
     def of(self, user: str) -> frozenset[str]:
         """Names of the groups of a login."""
-        if not self._wanted:
+        if not self._is_needed:
             return frozenset()
-        found = self._unix.of(user) if self._unix else frozenset()
+        groups = self._unix.of(user) if self._unix else frozenset()
         if self._reader is not None:
-            since = int(self._clock() - self._remember)
+            since = int(self._clock() - self._remember_seconds)
             with self._reader.connect() as db:
-                found |= sessions.groups_of(db, user, since)
-        return found
+                groups |= sessions.groups_of(db, user, since)
+        return groups
 
 
 class UnixGroups:
@@ -56,41 +56,41 @@ class UnixGroups:
 
     def __init__(
         self,
-        ask: Callable[[str], frozenset[str]] | None = None,
+        look_up: Callable[[str], frozenset[str]] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
+        while_waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._ask = ask or _by_nss
+        self._look_up = look_up or _nss_groups
         self._clock = clock
-        self._aside = aside
-        self._known: dict[str, tuple[float, frozenset[str]]] = {}
+        self._while_waiting = while_waiting
+        self._cache: dict[str, tuple[float, frozenset[str]]] = {}
         self._lock = threading.Lock()
 
     def of(self, user: str) -> frozenset[str]:
         """Empty for a login that this host does not know."""
         now = self._clock()
         with self._lock:
-            until, found = self._known.get(user, (0.0, frozenset()))
+            until, groups = self._cache.get(user, (0.0, frozenset()))
         if until > now:
-            return found
-        with self._aside():
-            found = self._ask(user)
+            return groups
+        with self._while_waiting():
+            groups = self._look_up(user)
         with self._lock:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            self._known[user] = now + _KEEP_SECONDS, found
-        return found
+            if len(self._cache) >= _MAX_CACHED_LOGINS:
+                self._cache.clear()
+            self._cache[user] = now + _CACHE_SECONDS, groups
+        return groups
 
 
-def _by_nss(user: str) -> frozenset[str]:
+def _nss_groups(user: str) -> frozenset[str]:
     try:
         ids = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except (KeyError, OSError):
         return frozenset()
-    return frozenset(_names(ids))
+    return frozenset(_group_names(ids))
 
 
-def _names(ids: Iterable[int]) -> Iterator[str]:
+def _group_names(ids: Iterable[int]) -> Iterator[str]:
     for number in ids:
         try:
             yield grp.getgrgid(number).gr_name
@@ -100,14 +100,14 @@ def _names(ids: Iterable[int]) -> Iterator[str]:
 
 def accounts_of(
     auth: AuthOptions, groups: frozenset[str], clusters: tuple[str, ...]
-) -> tuple[AccountOn, ...]:
+) -> tuple[ClusterAccount, ...]:
     """Accounts whose jobs the members of these groups may see.
 
     `clusters`: those on which the login is theirs; none: all. Groups belong to the users of
     `auth.cluster`: a namesake on another cluster has no part in them.
     """
     return tuple(
-        AccountOn(each.cluster, each.account)
+        ClusterAccount(each.cluster, each.account)
         for each in auth.account_group
         if each.group in groups
         and (not clusters or each.cluster in clusters)

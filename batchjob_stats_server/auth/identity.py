@@ -25,27 +25,27 @@ from batchjob_stats_server.auth.rights import (
     RightsLostError,
     Via,
     configured_role,
-    of_line,
+    principal_of_token,
 )
-from batchjob_stats_server.http.problems import Problem, too_fast
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.http.problems import Problem, too_many_requests
+from batchjob_stats_server.services import CurrentServices, Services
 
 log = logging.getLogger(__name__)
 
-_READING = ("GET", "HEAD")
+_SAFE_METHODS = ("GET", "HEAD")
 TOKEN_PAGE = "/tokens/"  # noqa: S105 (a URL path)
 
-LOGIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
+LOGIN_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
 
 
-def _throttle(services: Services, known: Principal) -> None:
-    if wait := services.rates.user.wait(known.who()):
-        services.metrics.limited.labels("user").inc()
-        raise too_fast(wait)
+def _throttle(services: Services, principal: Principal) -> None:
+    if wait := services.rates.user.acquire(principal.person_key()):
+        services.metrics.rate_limited.labels("user").inc()
+        raise too_many_requests(wait)
 
 
-def _believed(
-    request: Request, services: Services, later: BackgroundTasks, db: LazyConnection
+def _authenticate(
+    request: Request, services: Services, background_tasks: BackgroundTasks, db: LazyConnection
 ) -> Principal:
     auth = services.settings.auth
     bearers = [
@@ -54,45 +54,47 @@ def _believed(
         if value.lower().split(" ", 1)[0] == "bearer"
     ]
     # Without a trusted peer, the header is ignored.
-    named = request.headers.getlist(auth.user_header) if auth.trusted_peer else []
-    shown = _certificate(request) if services.certificates else None
-    if len(bearers) + len(named) + bool(shown) > 1:
-        raise _refused(services, request, "ambiguous", "expected one identity, got several", 400)
-    if named:
-        return _named(request, services, named[0])
-    if shown:
-        return _shown(request, services, shown)
+    users = request.headers.getlist(auth.user_header) if auth.trusted_peer else []
+    pem = _peer_certificate(request) if services.certificates else None
+    if len(bearers) + len(users) + bool(pem) > 1:
+        raise _refusal(services, request, "ambiguous", "expected one identity, got several", 400)
+    if users:
+        return _authenticate_by_header(request, services, users[0])
+    if pem:
+        return _authenticate_by_certificate(request, services, pem)
     if bearers:
-        return _bearer(request, services, bearers[0], later, db)
-    # A browser may send the cookie with requests that another site causes, so a request with it may
-    # read. It may change things only from our own pages, whose Origin TrustedHosts has checked;
-    # with a token, only from the page of tokens.
+        return _authenticate_by_token(request, services, bearers[0], background_tasks, db)
+    # A browser may send the cookie with requests that another site causes, so the cookie alone
+    # allows only reading. Changes must come from our own pages, whose Origin TrustedHosts has
+    # checked; with a token in the cookie, only from the page of tokens.
     text = request.cookies.get(cookie_name(request), "")
-    reads, form = request.method in _READING, "origin" in request.headers
-    if text.startswith(sessions.PREFIX) and (reads or form):
-        return _in_session(request, services, text, db)
-    if text and (reads or (form and f"{request.scope['path']}/".startswith(TOKEN_PAGE))):
-        return _bearer(request, services, text, later, db)._replace(via="cookie")
-    raise _refused(services, request, "none", "expected a token, or a user named by a proxy")
+    is_read, is_form = request.method in _SAFE_METHODS, "origin" in request.headers
+    if text.startswith(sessions.PREFIX) and (is_read or is_form):
+        return _authenticate_by_session(request, services, text, db)
+    if text and (is_read or (is_form and f"{request.scope['path']}/".startswith(TOKEN_PAGE))):
+        return _authenticate_by_token(request, services, text, background_tasks, db)._replace(
+            via="cookie"
+        )
+    raise _refusal(services, request, "none", "expected a token, or a user named by a proxy")
 
 
-def _certificate(request: Request) -> str | None:
+def _peer_certificate(request: Request) -> str | None:
     """The peer's certificate (PEM), from ASGI's TLS extension."""
     chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain")
     return chain[0] if chain else None
 
 
-def _shown(request: Request, services: Services, pem: str) -> Principal:
+def _authenticate_by_certificate(request: Request, services: Services, pem: str) -> Principal:
     assert services.certificates is not None
     try:
-        bearer = services.certificates.bearer(pem, services.clock())
+        subject = services.certificates.verify(pem, services.clock())
     except InvalidCertificate as error:
-        raise _refused(services, request, "certificate", str(error)) from error
-    if not LOGIN.fullmatch(bearer.user):
-        raise _refused(services, request, "name", "expected a certificate whose CN is a login")
+        raise _refusal(services, request, "certificate", str(error)) from error
+    if not LOGIN_PATTERN.fullmatch(subject.user):
+        raise _refusal(services, request, "name", "expected a certificate whose CN is a login")
     return Principal(
-        bearer.user, bearer.role, "certificate",
-        expiry_time=bearer.expiry_time, certificate=bearer.certificate,
+        subject.user, subject.role, "certificate",
+        expiry_time=subject.expiry_time, certificate=subject.certificate,
     )  # fmt: skip
 
 
@@ -103,84 +105,92 @@ def cookie_name(request: HTTPConnection) -> str:
     return f"batchjob-{(request.scope.get('server') or ('', 0))[1]}"
 
 
-def _bearer(
-    request: Request, services: Services, text: str, later: BackgroundTasks, db: LazyConnection
+def _authenticate_by_token(
+    request: Request,
+    services: Services,
+    text: str,
+    background_tasks: BackgroundTasks,
+    db: LazyConnection,
 ) -> Principal:
-    own = services.process_token
-    if own and hmac.compare_digest(text.encode(), own.text.encode()):
-        return Principal(own.user, own.role, "process", makes_tokens=own.makes_tokens)
+    process = services.process_token
+    if process and hmac.compare_digest(text.encode(), process.text.encode()):
+        return Principal(
+            process.user, process.role, "process", can_make_tokens=process.can_make_tokens
+        )
     now = int(services.clock())
     token = tokens.find(db(), text, now)
-    line = tokens.line(db(), token) if token else []
-    if token is None or not line:
-        raise _refused(services, request, "token", "the token is unknown, revoked or expired")
+    chain = tokens.with_ancestors(db(), token) if token else []
+    if token is None or not chain:
+        raise _refusal(services, request, "token", "the token is unknown, revoked or expired")
     try:
-        known = of_line(line, _maker(services, line[-1]))
+        principal = principal_of_token(chain, _token_maker(services, chain[-1]))
     except (RightsLostError, InvalidCertificate) as error:
-        raise _refused(services, request, "maker", str(error)) from error
-    if tokens.worth_noting(token, now):
-        later.add_task(_note_use, services, token, now)
-        if known.on_behalf:
-            audit.did(known, f"used token {token.id}")
-    return known
+        raise _refusal(services, request, "maker", str(error)) from error
+    if tokens.should_record_use(token, now):
+        background_tasks.add_task(_record_token_use, services, token, now)
+        if principal.token_creator:
+            audit.log_action(principal, f"used token {token.id}")
+    return principal
 
 
-def _maker(services: Services, token: tokens.Token) -> Principal | None:
-    """The maker of a token, with their present rights; None: the server.
+def _token_maker(services: Services, token: tokens.Token) -> Principal | None:
+    """The maker of a token, with their current rights; None: the server.
 
-    Raises NotBelieved if their certificate is no longer valid.
+    Raises InvalidCertificate if their certificate is no longer valid.
     """
     if token.maker_via == "certificate":
         if services.certificates is None:
             raise InvalidCertificate(
                 "the token was created with a certificate that no longer identifies anybody"
             )
-        services.certificates.check(token.maker_certificate, services.clock())
-        return Principal(
-            token.maker, TokenRole.ADMIN, "certificate"
-        )  # no limit: the token's own role applies
+        services.certificates.check_issuer_and_revocation(token.maker_certificate, services.clock())
+        # No limit: the token's own role applies.
+        return Principal(token.maker, TokenRole.ADMIN, "certificate")
     if token.maker:
-        return _named_person(services, token.maker, "header")
+        return _principal_of(services, token.maker, "header")
     return None
 
 
-def _note_use(services: Services, token: tokens.Token, now: int) -> None:
+def _record_token_use(services: Services, token: tokens.Token, now: int) -> None:
     """Runs after the answer, so that nobody waits while the poller locks the database."""
     try:
         with services.writer.begin() as db:
-            tokens.used(db, token, now)
+            tokens.record_use(db, token, now)
     except sa.exc.DBAPIError as error:
         log.warning("cannot record the use of token %d: %s", token.id, error.orig)
 
 
-def _named(request: Request, services: Services, user: str) -> Principal:
+def _authenticate_by_header(request: Request, services: Services, user: str) -> Principal:
     auth = services.settings.auth
     secrets = request.headers.getlist(auth.secret_header)
-    known = len(secrets) == 1 and hmac.compare_digest(
+    is_secret_right = len(secrets) == 1 and hmac.compare_digest(
         secrets[0].encode(), services.proxy_secret.encode()
     )
-    if not (peers.within(request.scope, auth.trusted_peer) and services.proxy_secret and known):
-        raise _refused(services, request, "peer", "the sender is not a trusted peer")
-    if not LOGIN.fullmatch(user):
-        raise _refused(services, request, "name", "expected the name of one user", 400)
-    return _named_person(services, user, "header")
+    is_trusted = peers.is_in(request.scope, auth.trusted_peer)
+    if not (is_trusted and services.proxy_secret and is_secret_right):
+        raise _refusal(services, request, "peer", "the sender is not a trusted peer")
+    if not LOGIN_PATTERN.fullmatch(user):
+        raise _refusal(services, request, "name", "expected the name of one user", 400)
+    return _principal_of(services, user, "header")
 
 
-def _named_person(services: Services, user: str, via: Via) -> Principal:
+def _principal_of(services: Services, user: str, via: Via) -> Principal:
     """A person named by a trusted peer or the provider, with their present rights."""
     auth = services.settings.auth
     role = configured_role(auth, user, services.groups.of(user))
     return Principal(user, role, via, auth.cluster)
 
 
-def _in_session(request: Request, services: Services, text: str, db: LazyConnection) -> Principal:
+def _authenticate_by_session(
+    request: Request, services: Services, text: str, db: LazyConnection
+) -> Principal:
     session = sessions.find(db(), text, int(services.clock()))
     if session is None or services.provider is None:
-        raise _refused(services, request, "session", "the session has ended")
-    return _named_person(services, session.username, "session")
+        raise _refusal(services, request, "session", "the session has ended")
+    return _principal_of(services, session.username, "session")
 
 
-def _refused(
+def _refusal(
     services: Services, request: Request, reason: str, detail: str, status: int = 401
 ) -> Problem:
     services.metrics.refused.labels(reason).inc()
@@ -190,65 +200,67 @@ def _refused(
     return Problem(status, detail, headers)
 
 
-class Asker(NamedTuple):
+class Caller(NamedTuple):
     """The caller, and what they may see."""
 
-    identity: Principal
+    principal: Principal
     access: Access
 
 
-def identified(
-    request: Request, services: Services, later: BackgroundTasks, db: LazyConnection
-) -> Asker:
-    """Who asks, and what they may see; in a thread. Raises Problem."""
-    known = _believed(request, services, later, db)
-    _throttle(services, known)
-    made = Asker(known, _access(services, known, db))
-    request.state.asker = made
-    return made
+def identify_caller(
+    request: Request, services: Services, background_tasks: BackgroundTasks, db: LazyConnection
+) -> Caller:
+    """Authenticate the caller and look up their rights; in a thread. Raises Problem."""
+    principal = _authenticate(request, services, background_tasks, db)
+    _throttle(services, principal)
+    caller = Caller(principal, _access_of(services, principal, db))
+    request.state.caller = caller
+    return caller
 
 
-async def asker(request: Request, later: BackgroundTasks) -> Asker:
-    """The same for a dependency; once in a request."""
-    if (known := getattr(request.state, "asker", None)) is not None:
-        return cast(Asker, known)
+async def current_caller(request: Request, background_tasks: BackgroundTasks) -> Caller:
+    """The caller as a dependency; identified once per request."""
+    if (caller := getattr(request.state, "caller", None)) is not None:
+        return cast(Caller, caller)
     services: Services = request.app.state.services
 
-    def identify() -> Asker:
+    def identify() -> Caller:
         with LazyConnection(services.reader) as db:
-            return identified(request, services, later, db)
+            return identify_caller(request, services, background_tasks, db)
 
-    return await run_in_threadpool(services.threads.short, identify)
+    return await run_in_threadpool(services.threads.run_short, identify)
 
 
-async def known_if_any(request: Request) -> Principal | None:
-    """The caller of a page that needs none; None for anybody who is not identified."""
+async def principal_or_none(request: Request) -> Principal | None:
+    """The caller of a page that is open to everybody; None if they cannot be identified."""
     try:
-        return (await asker(request, BackgroundTasks())).identity
+        return (await current_caller(request, BackgroundTasks())).principal
     except (Problem, sa.exc.SQLAlchemyError):
         return None
 
 
-async def _identity(request: Request, later: BackgroundTasks) -> Principal:
-    return (await asker(request, later)).identity
+async def _current_principal(request: Request, background_tasks: BackgroundTasks) -> Principal:
+    return (await current_caller(request, background_tasks)).principal
 
 
-async def _rights(request: Request, later: BackgroundTasks) -> Access:
-    return (await asker(request, later)).access
+async def _current_access(request: Request, background_tasks: BackgroundTasks) -> Access:
+    return (await current_caller(request, background_tasks)).access
 
 
-Asking = Annotated[Asker, Depends(asker)]
-Known = Annotated[Principal, Depends(_identity)]
-Caller = Annotated[Access, Depends(_rights)]
+CurrentCaller = Annotated[Caller, Depends(current_caller)]
+CurrentPrincipal = Annotated[Principal, Depends(_current_principal)]
+CurrentAccess = Annotated[Access, Depends(_current_access)]
 
 
-def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
-    if peers.within(request.scope, services.settings.web.metrics_from):
+def _check_scraper(
+    request: Request, services: CurrentServices, background_tasks: BackgroundTasks
+) -> None:
+    if peers.is_in(request.scope, services.settings.web.metrics_from):
         return
     with LazyConnection(services.reader) as db:
-        known = _believed(request, services, later, db)
-    _throttle(services, known)
-    if known.role is TokenRole.USER or known.clusters:
+        principal = _authenticate(request, services, background_tasks, db)
+    _throttle(services, principal)
+    if principal.role is TokenRole.USER or principal.clusters:
         raise Problem(
             403,
             "only viewers and admins of all clusters, and addresses in web.metrics-from, may "
@@ -256,16 +268,19 @@ def _scraper(request: Request, services: Given, later: BackgroundTasks) -> None:
         )
 
 
-Scraper = Annotated[None, Depends(_scraper)]
+Scraper = Annotated[None, Depends(_check_scraper)]
 
 
-def _access(services: Services, known: Principal, db: LazyConnection) -> Access:
-    if known.role is not TokenRole.USER:
-        return Access(clusters=known.clusters) if known.clusters else EVERYTHING
+def _access_of(services: Services, principal: Principal, db: LazyConnection) -> Access:
+    if principal.role is not TokenRole.USER:
+        return Access(clusters=principal.clusters) if principal.clusters else EVERYTHING
     auth = services.settings.auth
     level = auth.slurm_admins.replace("none", "")
-    more = accounts_of(auth, services.groups.of(known.user), known.clusters)
-    parts = [of_user(db(), known.user, cluster, level, more) for cluster in known.clusters or ("",)]
+    more = accounts_of(auth, services.groups.of(principal.user), principal.clusters)
+    parts = [
+        of_user(db(), principal.user, cluster, level, more)
+        for cluster in principal.clusters or ("",)
+    ]
     return Access(
         tuple(user for part in parts for user in part.users),
         tuple(account for part in parts for account in part.accounts),

@@ -1,7 +1,7 @@
 """Log-in through the site's OpenID provider: code flow with PKCE (OpenID Connect Core 1.0).
 
-Addresses and keys come from the provider's configuration (Discovery 1.0). An unknown key makes us
-read its keys again, so that a provider may renew them at any time.
+Addresses and keys come from the provider's configuration (Discovery 1.0). Its keys are read again
+when a token is signed with an unknown one, so that a provider may renew them at any time.
 """
 
 import base64
@@ -25,11 +25,11 @@ from joserfc.jwk import KeySet
 from batchjob_stats_db.database.sessions import ProviderSession
 from batchjob_stats_server.options import OidcOptions
 
-CALLBACK = "/oidc/callback"
+CALLBACK_PATH = "/oidc/callback"
 
 _TIMEOUT_SECONDS = 10.0
-_METADATA_SECONDS = 3600.0
-_KEYS_SECONDS = 10.0  # minimum interval between two fetches of the keys because of an unknown key
+_METADATA_CACHE_SECONDS = 3600.0
+_KEYS_REFETCH_SECONDS = 10.0  # minimum interval between two fetches because of an unknown key
 _LEEWAY_SECONDS = 60
 _LONGEST_TOKEN_SECONDS = 600  # maximum age of a logout token
 _ALGORITHMS = (
@@ -57,26 +57,26 @@ class ProviderUnreachableError(OidcError):
 
 
 class PendingLogin(NamedTuple):
-    """What the browser stores while the user is at the provider, and proves on return."""
+    """What the browser stores while the user is at the provider, and sends when it returns."""
 
     state: str
     nonce: str
     verifier: str
     next: str
 
-    def written(self) -> str:
+    def encode(self) -> str:
         """As the value of a cookie."""
         return base64.urlsafe_b64encode(json.dumps(self).encode()).decode()
 
 
-def pending(text: str) -> PendingLogin:
-    """Parse it from a cookie; raises OidcError."""
+def parse_pending_login(text: str) -> PendingLogin:
+    """Parse the value of a cookie; raises OidcError."""
     try:
-        given = json.loads(base64.urlsafe_b64decode(text.encode()))
-        state, nonce, verifier, there = map(str, given)
+        values = json.loads(base64.urlsafe_b64decode(text.encode()))
+        state, nonce, verifier, next_path = map(str, values)
     except (ValueError, TypeError) as error:
         raise OidcError("this log-in was not started in this browser, or it has expired") from error
-    return PendingLogin(state, nonce, verifier, there)
+    return PendingLogin(state, nonce, verifier, next_path)
 
 
 class Person(NamedTuple):
@@ -110,24 +110,29 @@ class OidcProvider:
         """The name shown to people."""
         return self._options.name
 
-    def begin(self, there: str) -> tuple[str, PendingLogin]:
+    def begin(self, next_path: str) -> tuple[str, PendingLogin]:
         """Where to redirect the browser, and what it has to bring back."""
-        begun = PendingLogin(
-            secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48), there
+        pending_login = PendingLogin(
+            secrets.token_urlsafe(24),
+            secrets.token_urlsafe(24),
+            secrets.token_urlsafe(48),
+            next_path,
         )
         with self._session() as session:
             url, _ = session.create_authorization_url(
                 self._endpoint("authorization_endpoint"),
-                state=begun.state,
-                nonce=begun.nonce,
-                code_challenge=create_s256_code_challenge(begun.verifier),  # type: ignore[no-untyped-call]
+                state=pending_login.state,
+                nonce=pending_login.nonce,
+                code_challenge=create_s256_code_challenge(pending_login.verifier),  # type: ignore[no-untyped-call]
                 code_challenge_method="S256",
             )
-        return str(url), begun
+        return str(url), pending_login
 
-    def finish(self, begun: PendingLogin, answer: Mapping[str, str]) -> Person:
+    def finish(self, pending_login: PendingLogin, answer: Mapping[str, str]) -> Person:
         """The person who came back, by the parameters of the callback; raises OidcError."""
-        if not secrets.compare_digest(answer.get("state", "").encode(), begun.state.encode()):
+        if not secrets.compare_digest(
+            answer.get("state", "").encode(), pending_login.state.encode()
+        ):
             raise OidcError("this log-in was not started in this browser")
         issuer = answer.get("iss")  # RFC 9207: the provider that answered
         if issuer is not None and issuer != self._options.issuer:
@@ -140,20 +145,20 @@ class OidcProvider:
             raise OidcError("the provider sent no authorization code")
         try:
             with self._session() as session:
-                given = session.fetch_token(
+                token_response = session.fetch_token(
                     self._endpoint("token_endpoint"),
                     code=answer["code"],
-                    code_verifier=begun.verifier,
+                    code_verifier=pending_login.verifier,
                     timeout=_TIMEOUT_SECONDS,
                 )
-                claims = self._claims(given, begun.nonce)
-                return self._person(session, claims)
+                claims = self._verify_id_token(token_response, pending_login.nonce)
+                return self._read_person(session, claims)
         except requests.RequestException as error:
             raise ProviderUnreachableError(f"no answer from the provider: {error}") from error
         except AuthlibBaseError as error:
             raise OidcError(f"the provider refused the code: {error}") from error
 
-    def log_out_address(self) -> str:
+    def logout_url(self) -> str:
         """Where to end the session at the provider (RP-Initiated Logout 1.0); "" if nowhere."""
         try:
             endpoint = self._endpoint("end_session_endpoint")
@@ -163,28 +168,31 @@ class OidcProvider:
         query = {"client_id": self._options.client_id, "post_logout_redirect_uri": after}
         return f"{endpoint}?{urlencode(query)}"
 
-    def logged_out(self, token: str) -> ProviderSession:
-        """The session that a log-out token ends (Back-Channel Logout 1.0, 2.6); OidcError."""
-        claims = self._decoded(token).claims
+    def verify_logout_token(self, token: str) -> ProviderSession:
+        """The session that a log-out token ends (Back-Channel Logout 1.0, 2.6).
+
+        Raises OidcError.
+        """
+        claims = self._decode(token).claims
         audience = claims.get("aud")
         audiences = audience if isinstance(audience, list) else [audience]
         issued = claims.get("iat")
-        fresh = (
+        is_fresh = (
             isinstance(issued, int | float) and abs(self._now() - issued) < _LONGEST_TOKEN_SECONDS
         )
         events = claims.get("events")
-        found = ProviderSession(str(claims.get("sub") or ""), str(claims.get("sid") or ""))
+        session = ProviderSession(str(claims.get("sub") or ""), str(claims.get("sid") or ""))
         if not (
             claims.get("iss") == self._options.issuer
             and self._options.client_id in audiences
-            and fresh
+            and is_fresh
             and isinstance(events, dict)
             and _LOGOUT_EVENT in events
             and "nonce" not in claims
-            and any(found)
+            and any(session)
         ):
             raise OidcError("expected a log-out token of the provider")
-        return found
+        return session
 
     def _session(self) -> OAuth2Session:
         options = self._options
@@ -192,14 +200,14 @@ class OidcProvider:
             options.client_id,
             self._secret or None,
             scope=" ".join(options.scope),
-            redirect_uri=f"{options.server_url}{CALLBACK}",
+            redirect_uri=f"{options.server_url}{CALLBACK_PATH}",
             token_endpoint_auth_method="client_secret_basic" if self._secret else "none",
         )
         session.verify = options.ca_file or True
         return session
 
-    def _claims(self, given: Mapping[str, Any], nonce: str) -> Mapping[str, Any]:
-        decoded = self._decoded(str(given.get("id_token", "")))
+    def _verify_id_token(self, token_response: Mapping[str, Any], nonce: str) -> Mapping[str, Any]:
+        decoded = self._decode(str(token_response.get("id_token", "")))
         options = {
             "iss": {"essential": True, "value": self._options.issuer},
             "aud": {"essential": True, "value": self._options.client_id},
@@ -208,7 +216,7 @@ class OidcProvider:
         params = {
             "client_id": self._options.client_id,
             "nonce": nonce,
-            "access_token": given.get("access_token"),
+            "access_token": token_response.get("access_token"),
         }
         claims = CodeIDToken(decoded.claims, decoded.header, options, params)
         try:
@@ -217,16 +225,16 @@ class OidcProvider:
             raise OidcError(f"invalid ID token from the provider: {error}") from error
         return decoded.claims
 
-    def _person(self, session: OAuth2Session, claims: Mapping[str, Any]) -> Person:
-        wanted = (self._options.user_claim, self._options.groups_claim)
-        missing = any(name not in claims for name in wanted)
-        if missing and self._described().get("userinfo_endpoint"):
+    def _read_person(self, session: OAuth2Session, claims: Mapping[str, Any]) -> Person:
+        claim_names = (self._options.user_claim, self._options.groups_claim)
+        missing = any(name not in claims for name in claim_names)
+        if missing and self._provider_metadata().get("userinfo_endpoint"):
             endpoint = self._endpoint("userinfo_endpoint")
-            more = self._json(session.get(endpoint, timeout=_TIMEOUT_SECONDS))
+            more = self._parse_json(session.get(endpoint, timeout=_TIMEOUT_SECONDS))
             if more.get("sub") != claims["sub"]:
                 raise OidcError("the provider's answer is about another user")
             claims = {**more, **claims}
-        user, groups = (claims.get(name) for name in wanted)
+        user, groups = (claims.get(name) for name in claim_names)
         if not isinstance(user, str) or not user:
             raise OidcError(f"the provider sent no {self._options.user_claim}")
         named = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
@@ -236,75 +244,76 @@ class OidcProvider:
             ProviderSession(str(claims["sub"]), str(claims.get("sid") or "")),
         )
 
-    def _decoded(self, text: str) -> jwt.Token:
+    def _decode(self, text: str) -> jwt.Token:
         """Decode a signed token; the keys are read again if none of them matches."""
-        described = self._described().get("id_token_signing_alg_values_supported") or ["RS256"]
-        algorithms = [each for each in _ALGORITHMS if each in described]
-        for again in (False, True):
+        metadata = self._provider_metadata()
+        supported = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
+        algorithms = [each for each in _ALGORITHMS if each in supported]
+        for refetch in (False, True):
             try:
-                return jwt.decode(text, self._key_set(again), algorithms=algorithms)
+                return jwt.decode(text, self._key_set(refetch), algorithms=algorithms)
             except (JoseError, ValueError, KeyError, TypeError) as error:
-                if again:
+                if refetch:
                     raise OidcError(f"invalid signature from the provider: {error}") from error
         raise AssertionError
 
-    def _key_set(self, again: bool) -> KeySet:
+    def _key_set(self, refetch: bool) -> KeySet:
         with self._lock:
-            known = self._keys
+            cached = self._keys
         now = self._monotonic()
-        if known and (not again or now - known[0] < _KEYS_SECONDS):
-            return known[1]
-        answer = self._get(self._endpoint("jwks_uri"))
+        if cached and (not refetch or now - cached[0] < _KEYS_REFETCH_SECONDS):
+            return cached[1]
+        answer = self._get_json(self._endpoint("jwks_uri"))
         try:
-            found = KeySet.import_key_set(answer)  # type: ignore[arg-type]
+            keys = KeySet.import_key_set(answer)  # type: ignore[arg-type]
         except (JoseError, ValueError, KeyError, TypeError) as error:
             raise ProviderUnreachableError(
                 f"the provider's keys cannot be read: {error}"
             ) from error
         with self._lock:
-            self._keys = now, found
-        return found
+            self._keys = now, keys
+        return keys
 
-    def _described(self) -> Mapping[str, Any]:
+    def _provider_metadata(self) -> Mapping[str, Any]:
         with self._lock:
-            known = self._metadata
+            cached = self._metadata
         now = self._monotonic()
-        if known and now - known[0] < _METADATA_SECONDS:
-            return known[1]
+        if cached and now - cached[0] < _METADATA_CACHE_SECONDS:
+            return cached[1]
         issuer = self._options.issuer
-        found = self._get(f"{issuer}/.well-known/openid-configuration")
-        if found.get("issuer") != issuer:
+        metadata = self._get_json(f"{issuer}/.well-known/openid-configuration")
+        if metadata.get("issuer") != issuer:
             raise ProviderUnreachableError(
-                f"oidc.issuer: {issuer} reports the issuer {found.get('issuer')!r}"
+                f"oidc.issuer: {issuer} reports the issuer {metadata.get('issuer')!r}"
             )
         with self._lock:
-            self._metadata = now, found
-        return found
+            self._metadata = now, metadata
+        return metadata
 
     def _endpoint(self, name: str) -> str:
-        url = str(self._described().get(name, ""))
+        url = str(self._provider_metadata().get(name, ""))
         parts = urlsplit(url)
         if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
             raise ProviderUnreachableError(f"the provider's {name} is not an https URL: {url!r}")
         return url
 
-    def _get(self, url: str) -> dict[str, Any]:
+    def _get_json(self, url: str) -> dict[str, Any]:
         try:
             answer = requests.get(
                 url, timeout=_TIMEOUT_SECONDS, verify=self._options.ca_file or True
             )
         except requests.RequestException as error:
             raise ProviderUnreachableError(f"no answer from the provider: {error}") from error
-        return self._json(answer)
+        return self._parse_json(answer)
 
-    def _json(self, answer: requests.Response) -> dict[str, Any]:
+    def _parse_json(self, answer: requests.Response) -> dict[str, Any]:
         try:
             answer.raise_for_status()
-            found = answer.json()
+            document = answer.json()
         except (requests.RequestException, ValueError) as error:
             raise ProviderUnreachableError(
                 f"the provider's answer cannot be read: {error}"
             ) from error
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise ProviderUnreachableError("the provider's answer is not a JSON object")
-        return found
+        return document

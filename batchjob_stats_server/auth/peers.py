@@ -19,21 +19,21 @@ def address(scope: Scope) -> Address | None:
 @functools.lru_cache(1000)
 def _address(host: str) -> Address | None:
     try:
-        found = ipaddress.ip_address(host)
+        parsed = ipaddress.ip_address(host)
     except ValueError:
         return None
     # On a dual-stack socket, an IPv4 peer has an IPv4-mapped address.
-    return getattr(found, "ipv4_mapped", None) or found
+    return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
-def within(scope: Scope, networks: Iterable[Network]) -> bool:
+def is_in(scope: Scope, networks: Iterable[Network]) -> bool:
     """Whether the peer's address is in one of the networks."""
     peer = address(scope)
     return peer is not None and any(peer in network for network in networks)
 
 
-def household(scope: Scope) -> object:
-    """What counts as one peer: an IPv4 address, or the /64 of an IPv6 network."""
+def peer_key(scope: Scope) -> object:
+    """What counts as one peer: an IPv4 address, or an IPv6 network (/64)."""
     peer = address(scope)
     if isinstance(peer, ipaddress.IPv6Address):
         return ipaddress.ip_network((peer, 64), strict=False)

@@ -1,14 +1,14 @@
-"""The rights of a person by name, or of a token: at most its maker's present rights."""
+"""The rights of a person by name, or of a token: at most its maker's current rights."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from batchjob_stats_db.database.access import Access, UserOn
+from batchjob_stats_db.database.access import Access, ClusterLogin
 from batchjob_stats_db.database.tokens import MADE_ON_THE_SERVER, Maker, Token, TokenRole
 from batchjob_stats_server.options import AuthOptions
 
-LONGEST_LINE = 8
-"""Tokens of which each was made with the one before; looking them up must stay cheap."""
+MAX_TOKEN_CHAIN = 8
+"""Maximum number of tokens, each created with the one before; looking them up must stay cheap."""
 
 Via = Literal["token", "header", "certificate", "cookie", "process", "session"]
 
@@ -22,13 +22,13 @@ class Principal(NamedTuple):
     clusters: tuple[str, ...] = ()  # clusters on which the login is theirs; empty: all
     expiry_time: int | None = None
     token_id: int | None = None
-    made_with: int = 0  # number of tokens from which its token descends
-    on_behalf: str = ""  # who created the token, if that is another user
+    token_ancestors: int = 0  # number of tokens from which its token descends
+    token_creator: str = ""  # who created the token, if that is another user
     certificate: str = ""
-    makes_tokens: bool = True
+    can_make_tokens: bool = True
     person: tuple[str, tuple[str, ...]] | None = None  # set if a token is limited to some clusters
 
-    def who(self) -> tuple[str, tuple[str, ...]]:
+    def person_key(self) -> tuple[str, tuple[str, ...]]:
         """The person: a name, and the clusters on which it is theirs.
 
         A person's tokens for different clusters share the limits of that person.
@@ -45,16 +45,16 @@ class Principal(NamedTuple):
 
 
 class ProcessToken(NamedTuple):
-    """A token that is in no database: it ends with the process."""
+    """A token that is not in the database: it is valid until the process ends."""
 
     text: str
     user: str
     role: TokenRole
-    makes_tokens: bool = True
+    can_make_tokens: bool = True
 
 
 class RightsLostError(Exception):
-    """The maker of a token could not make it any more; the text is for its owner."""
+    """The maker of a token no longer has the rights to make it; the text is for its owner."""
 
 
 def configured_role(auth: AuthOptions, user: str, groups: frozenset[str]) -> TokenRole:
@@ -65,31 +65,31 @@ def configured_role(auth: AuthOptions, user: str, groups: frozenset[str]) -> Tok
     return TokenRole.VIEWER if viewer else TokenRole.USER
 
 
-def of_line(line: Sequence[Token], maker: Principal | None) -> Principal:
+def principal_of_token(chain: Sequence[Token], maker: Principal | None) -> Principal:
     """The owner of a token, and its present rights; raises RightsLostError.
 
-    `line`: the token, the one with which it was made, and so on. `maker`: the maker of the first
+    `chain`: the token, the one with which it was made, and so on. `maker`: the maker of the first
     one, with their present rights; None for the server itself.
     """
-    known = maker
-    person = None if maker is None else maker.who()
-    for token in reversed(line):
-        known = _bounded(token, known)
+    principal = maker
+    person = None if maker is None else maker.person_key()
+    for token in reversed(chain):
+        principal = _limit_to_maker(token, principal)
         if person is None or person[0] != token.username:
-            person = known.who()
-    assert known is not None
-    first, last = line[-1], line[0]
-    behind = first.maker or first.username
-    return known._replace(
+            person = principal.person_key()
+    assert principal is not None
+    first, last = chain[-1], chain[0]
+    creator = first.maker or first.username
+    return principal._replace(
         expiry_time=last.expiry_time,
         token_id=last.id,
-        made_with=len(line) - 1,
-        on_behalf="" if behind == last.username else behind,
+        token_ancestors=len(chain) - 1,
+        token_creator="" if creator == last.username else creator,
         person=person,
     )
 
 
-def _bounded(token: Token, maker: Principal | None) -> Principal:
+def _limit_to_maker(token: Token, maker: Principal | None) -> Principal:
     clusters: tuple[str, ...] = (token.cluster,) if token.cluster else ()
     if maker is None:
         return Principal(token.username, token.role, "token", clusters)
@@ -106,13 +106,13 @@ def _bounded(token: Token, maker: Principal | None) -> Principal:
     return Principal(token.username, token.role.at_most(maker.role), "token", clusters)
 
 
-def script_access(known: Principal, access: Access) -> Access:
+def script_access(principal: Principal, access: Access) -> Access:
     """The visible jobs whose batch scripts a person may read.
 
     Their own; an admin also those of the admin's clusters. Scripts may contain secrets such as
     passwords, so viewers and account coordinators see the jobs without them.
     """
-    if known.role is TokenRole.ADMIN:
+    if principal.role is TokenRole.ADMIN:
         return access
-    logins = tuple(UserOn(cluster, known.user) for cluster in known.clusters or ("",))
+    logins = tuple(ClusterLogin(cluster, principal.user) for cluster in principal.clusters or ("",))
     return Access(users=access.users or logins)

@@ -24,7 +24,7 @@ from batchjob_stats_server.http.turns import TRUSTED
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-_GREETED_AT_ONCE = 16  # new connections admitted before anything else gets its turn
+_ADMITTED_PER_PASS = 16  # new connections admitted before other events are handled
 _PAUSE_SECONDS = 0.5  # after an error such as "too many open files"
 _HANDSHAKE_SECONDS = 10.0
 
@@ -32,7 +32,7 @@ _HANDSHAKE_SECONDS = 10.0
 class OpenConnections:
     """All connections, in the order in which they began to wait for their clients.
 
-    A trusted peer sends the requests of many: it has no limit of its own and is never dropped.
+    A trusted peer sends the requests of many users: it has no limit and is never dropped.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class OpenConnections:
     def peer_of(self, host: str) -> Hashable:
         """What counts as one peer."""
         scope = {"client": (host, 0)}
-        return TRUSTED if peers.within(scope, self._trusted) else peers.household(scope)
+        return TRUSTED if peers.is_in(scope, self._trusted) else peers.peer_key(scope)
 
     def admit(self, connection: Connection, peer: Hashable) -> bool:
         """Count a new connection, dropping another if necessary; False: there is no room.
@@ -61,9 +61,9 @@ class OpenConnections:
         A connection whose request is being answered is dropped only for a peer with fewer
         connections.
         """
-        if self._count(peer) >= self.maximum_of_peer and not self._drop_of(peer):
+        if self._count(peer) >= self.maximum_of_peer and not self._drop_from(peer):
             return False
-        if len(self._peers) >= self.maximum and not self._drop_of_greediest(peer):
+        if len(self._peers) >= self.maximum and not self._drop_from_greediest(peer):
             return False
         self._peers[connection] = peer
         self._of_peer.setdefault(peer, {})[connection] = None
@@ -71,16 +71,16 @@ class OpenConnections:
 
     def make_room(self) -> None:
         """Drop a connection to free a file descriptor."""
-        self._drop_of_greediest()
+        self._drop_from_greediest()
 
-    def answered(self, connection: Connection) -> None:
-        """The connection waits for its client from now on."""
+    def mark_waiting(self, connection: Connection) -> None:
+        """Record that the connection waits for its client from now on."""
         if connection in self._peers:
             its_peer = self._of_peer[self._peers[connection]]
             its_peer[connection] = its_peer.pop(connection)
 
-    def leave(self, connection: Connection) -> None:
-        """The connection has ended; may be called more than once."""
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that has ended; may be called more than once."""
         if connection in self._peers:
             peer = self._peers.pop(connection)
             del self._of_peer[peer][connection]
@@ -90,12 +90,12 @@ class OpenConnections:
     def __len__(self) -> int:
         return len(self._peers)
 
-    def _drop_of(self, peer: Hashable) -> bool:
+    def _drop_from(self, peer: Hashable) -> bool:
         """Drop the connection of this peer that has waited longest; False: none waits."""
         self._dropped.labels("peer").inc()
         return self._drop(self._longest_waiting(peer))
 
-    def _drop_of_greediest(self, newcomer: Hashable = TRUSTED) -> bool:
+    def _drop_from_greediest(self, newcomer: Hashable = TRUSTED) -> bool:
         """Drop the longest waiting connection of the peer with most, never of one with fewer.
 
         So a client that connects repeatedly drops connections of its own.
@@ -115,17 +115,17 @@ class OpenConnections:
         return len(self._of_peer.get(peer, ())) if peer is not TRUSTED else 0
 
     def _longest_waiting(self, peer: Hashable) -> Connection | None:
-        return next((each for each in self._of_peer.get(peer, ()) if each.waits()), None)
+        return next((each for each in self._of_peer.get(peer, ()) if each.is_waiting()), None)
 
     def _drop(self, connection: Connection | None) -> bool:
         if connection is None:
             return False
-        self.leave(connection)
+        self.remove(connection)
         connection.drop()
         return True
 
 
-class _Newcomer(NamedTuple):
+class _NewConnection(NamedTuple):
     client: socket.socket
     peer: Hashable
 
@@ -137,18 +137,18 @@ class Acceptor:
         self,
         listener: socket.socket,
         connections: OpenConnections,
-        make: Callable[[], Connection],
+        create_connection: Callable[[], Connection],
         tls: ssl.SSLContext | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._connections = connections
-        self._make = make
+        self._create_connection = create_connection
         self._tls = tls
         # As many connections of a peer may wait to be admitted as may be open.
-        self._newcomers: RoundRobinQueue[_Newcomer] = RoundRobinQueue(connections.maximum_of_peer)
-        self._greeting = False
-        self._greeted: dict[asyncio.Task[None], Connection] = {}
+        self._queue: RoundRobinQueue[_NewConnection] = RoundRobinQueue(connections.maximum_of_peer)
+        self._is_admitting = False
+        self._connecting: dict[asyncio.Task[None], Connection] = {}
         listener.setblocking(False)
         self._listen()
 
@@ -156,9 +156,9 @@ class Acceptor:
         """Stop accepting connections."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        while (newcomer := self._newcomers.get_nowait()) is not None:
+        while (newcomer := self._queue.get_nowait()) is not None:
             newcomer.client.close()
-        for connection in self._greeted.values():
+        for connection in self._connecting.values():
             connection.drop()
 
     async def wait_closed(self) -> None:
@@ -180,34 +180,34 @@ class Acceptor:
                 self._loop.remove_reader(self._listener)
                 self._loop.call_later(_PAUSE_SECONDS, self._listen)
                 break
-            self._line_up(_Newcomer(client, self._connections.peer_of(address[0])))
-        if not self._greeting:
-            self._greet_some()
+            self._enqueue(_NewConnection(client, self._connections.peer_of(address[0])))
+        if not self._is_admitting:
+            self._admit_some()
 
-    def _line_up(self, newcomer: _Newcomer) -> None:
+    def _enqueue(self, newcomer: _NewConnection) -> None:
         if newcomer.peer is TRUSTED:  # never has to wait
-            self._greet(newcomer)
-        elif not self._newcomers.put(newcomer.peer, newcomer):
+            self._admit(newcomer)
+        elif not self._queue.put(newcomer.peer, newcomer):
             newcomer.client.close()
-        elif len(self._newcomers) > self._connections.maximum:
-            greediest = self._newcomers.lengths().most_common(1)[0][0]
-            if last := self._newcomers.withdraw(greediest):
+        elif len(self._queue) > self._connections.maximum:
+            greediest = self._queue.lengths().most_common(1)[0][0]
+            if last := self._queue.withdraw(greediest):
                 last.client.close()
 
-    def _greet_some(self) -> None:
+    def _admit_some(self) -> None:
         """Admit some in each pass of the event loop, until none is left."""
-        for _ in range(_GREETED_AT_ONCE):
-            newcomer = self._newcomers.get_nowait()
+        for _ in range(_ADMITTED_PER_PASS):
+            newcomer = self._queue.get_nowait()
             if newcomer is None:
-                self._greeting = False
+                self._is_admitting = False
                 return
-            self._greet(newcomer)
-        self._greeting = True
-        self._loop.call_soon(self._greet_some)
+            self._admit(newcomer)
+        self._is_admitting = True
+        self._loop.call_soon(self._admit_some)
 
-    def _greet(self, newcomer: _Newcomer) -> None:
+    def _admit(self, newcomer: _NewConnection) -> None:
         client, peer = newcomer
-        connection = self._make()
+        connection = self._create_connection()
         if not self._connections.admit(connection, peer):
             client.close()
             return
@@ -215,8 +215,8 @@ class Acceptor:
         connection.open_connections = self._connections
         connection.accepted, connection.peer = client, peer
         task = self._loop.create_task(self._connect(connection, client))
-        self._greeted[task] = connection
-        task.add_done_callback(self._greeted.pop)
+        self._connecting[task] = connection
+        task.add_done_callback(self._connecting.pop)
 
     async def _connect(self, connection: Connection, client: socket.socket) -> None:
         seconds = _HANDSHAKE_SECONDS if self._tls else None
@@ -226,5 +226,5 @@ class Acceptor:
             )
         except OSError as error:  # including TLS errors
             log.debug("a connection was closed before its first request: %s", error)
-            self._connections.leave(connection)
+            self._connections.remove(connection)
             client.close()

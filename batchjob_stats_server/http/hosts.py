@@ -1,8 +1,8 @@
-"""The host names of the server, and the origins whose pages may change anything.
+"""Checks the Host header, and the origin of requests that change something.
 
 A page of another site can let its own name resolve to this address (DNS rebinding), and then the
 browser lets it read the answers: only the Host header shows it. Other users of the machine can
-reach a loopback port too, and their pages are "same site" to a browser, which ignores ports there.
+open ports on loopback too, and their pages are "same site" to a browser, which ignores ports there.
 """
 
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from batchjob_stats_server.options import ServerWebOptions
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def allowed_hosts(web: ServerWebOptions) -> frozenset[str] | None:
@@ -41,13 +41,13 @@ class TrustedHosts:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        wrong = self._wrong(scope)
-        if wrong:
-            await problems.answer(*wrong)(scope, receive, send)
+        problem = self._find_problem(scope)
+        if problem:
+            await problems.answer(*problem)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _wrong(self, scope: Scope) -> tuple[int, str] | None:
+    def _find_problem(self, scope: Scope) -> tuple[int, str] | None:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1:
             return 400, "expected one Host header"
@@ -56,14 +56,14 @@ class TrustedHosts:
             return 400, "expected a name or an address in the Host header"
         if self._hosts is not None and host_name(host) not in self._hosts:
             return 421, "unknown Host header; see web.allowed-host"
-        if scope["method"] not in _READING:
+        if scope["method"] not in _SAFE_METHODS:
             for name, value in scope["headers"]:
-                if name == b"origin" and _place(value.decode("latin-1")) != host.lower():
+                if name == b"origin" and _host_of_origin(value.decode("latin-1")) != host.lower():
                     return 403, "cross-origin request refused"
         return None
 
 
-def _place(origin: str) -> str:
+def _host_of_origin(origin: str) -> str:
     """Host name and port of an origin; "" for `null`."""
     try:
         return urlsplit(origin).netloc.lower()

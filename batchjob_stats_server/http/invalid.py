@@ -4,46 +4,46 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchjob.runtime.settings import suggested
+from batchjob.runtime.settings import suggest_names
 
 _CHOICES = re.compile(r"\^(-\?)?\(([\w.|]+)\)\$")
-_LONGEST = 60  # maximum characters of a value that is quoted
+_MAX_QUOTED_CHARACTERS = 60  # maximum characters of a value that is quoted
 
 
-def sentence(error: Mapping[str, Any]) -> str:
+def describe_error(error: Mapping[str, Any]) -> str:
     """One error of pydantic's `errors()` as `NAME: expected ..., got ...`."""
     name = ".".join(str(part) for part in error["loc"][1:]) or str(error["loc"][0])
-    make = _WORDS.get(error["type"])
-    if make is None:
+    describe = _MESSAGES.get(error["type"])
+    if describe is None:
         return f"{name}: {str(error['msg']).removeprefix('Value error, ')}"
-    told = make(error.get("ctx", {}), error.get("input"))
-    if told.startswith("expected"):
-        told += f", got {_shown(error.get('input'))}"
-    return f"{name}: {told}"
+    message = describe(error.get("ctx", {}), error.get("input"))
+    if message.startswith("expected"):
+        message += f", got {_quote(error.get('input'))}"
+    return f"{name}: {message}"
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[:_MAX_QUOTED_CHARACTERS]}…"
 
 
-def _pattern(context: Mapping[str, Any], value: Any) -> str:
-    found = _CHOICES.fullmatch(context["pattern"])
-    if not found:
+def _describe_pattern(context: Mapping[str, Any], value: Any) -> str:
+    match = _CHOICES.fullmatch(context["pattern"])
+    if not match:
         return "expected text without control characters"
-    known = found[2].split("|")
-    return f"unknown value {value!r}{suggested(str(value).lstrip('-'), known)}"
+    choices = match[2].split("|")
+    return f"unknown value {value!r}{suggest_names(str(value).lstrip('-'), choices)}"
 
 
-def _choices(context: Mapping[str, Any], _: Any) -> str:
+def _describe_choices(context: Mapping[str, Any], _: Any) -> str:
     return f"expected {str(context['expected']).replace(chr(39), '')}"
 
 
-_Make = Callable[[Mapping[str, Any], Any], str]
+_Describe = Callable[[Mapping[str, Any], Any], str]
 
-_WORDS: Mapping[str, _Make] = {
-    "enum": _choices,
-    "literal_error": _choices,
+_MESSAGES: Mapping[str, _Describe] = {
+    "enum": _describe_choices,
+    "literal_error": _describe_choices,
     "extra_forbidden": lambda *_: "unknown parameter",
     "missing": lambda *_: "is required",
     "bool_parsing": lambda *_: "expected true or false",
@@ -67,7 +67,7 @@ _WORDS: Mapping[str, _Make] = {
     "string_too_long": lambda context, _: f"expected at most {context['max_length']} characters",
     "too_short": lambda context, _: f"expected at least {context['min_length']} item(s)",
     "too_long": lambda context, _: f"expected at most {context['max_length']} items",
-    "string_pattern_mismatch": _pattern,
+    "string_pattern_mismatch": _describe_pattern,
     "json_invalid": lambda context, _: f"not JSON: {context['error']}",
     "model_attributes_type": lambda *_: "expected a JSON object",
 }

@@ -10,24 +10,24 @@ from batchjob_stats_server.http import problems
 from batchjob_stats_server.self_metrics import ServerMetrics
 from batchjob_stats_server.services import Services
 
-LARGEST_BODY = 64 * 1024
-LONGEST_QUERY = 16 * 1024
-UNLIMITED = "/-/healthy"
+MAX_BODY_BYTES = 64 * 1024
+MAX_QUERY_BYTES = 16 * 1024
+UNLIMITED_PATH = "/-/healthy"
 _BODY_SECONDS = 10.0  # less than a connection has for the whole request
 
 # Defaults for every answer. Caches must not store any: they do not know whose it is.
-SECURITY = (
+SECURITY_HEADERS = (
     (b"cache-control", b"private, no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
-OVER_TLS = ((b"strict-transport-security", b"max-age=31536000"),)
+TLS_HEADERS = ((b"strict-transport-security", b"max-age=31536000"),)
 
 
 class RequestSizeLimit:
-    """Refuses requests that are too large before anything is done with them."""
+    """Refuses requests that are too large, before the application sees them."""
 
     body_seconds = _BODY_SECONDS
 
@@ -39,14 +39,14 @@ class RequestSizeLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if len(scope["query_string"]) > LONGEST_QUERY:
-            await problems.answer(414, f"expected at most {LONGEST_QUERY} bytes of query")(
+        if len(scope["query_string"]) > MAX_QUERY_BYTES:
+            await problems.answer(414, f"expected at most {MAX_QUERY_BYTES} bytes of query")(
                 scope, receive, send
             )
             return
         try:
             async with asyncio.timeout(self.body_seconds):
-                body = await _body(receive)
+                body = await _read_body(receive)
         except TimeoutError:
             refusal = problems.answer(
                 408, f"expected the body within {self.body_seconds:g} s", {"Connection": "close"}
@@ -54,19 +54,19 @@ class RequestSizeLimit:
             await refusal(scope, receive, send)
             return
         if body is None:
-            refusal = problems.answer(413, f"expected at most {LARGEST_BODY} bytes of body")
+            refusal = problems.answer(413, f"expected at most {MAX_BODY_BYTES} bytes of body")
             await refusal(scope, receive, send)
             return
         pieces: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def whole() -> Message:
+        async def receive_read_body() -> Message:
             return pieces.pop() if pieces else await receive()
 
-        await self._app(scope, whole, send)
+        await self._app(scope, receive_read_body, send)
 
 
-async def _body(receive: Receive) -> bytes | None:
-    """The whole body; None if it is too large. A client that leaves has sent nothing.
+async def _read_body(receive: Receive) -> bytes | None:
+    """The whole body; None if it is too large, and empty if the client disconnects.
 
     It is read to its end in any case: a client that still sends may never see an answer.
     """
@@ -79,14 +79,14 @@ async def _body(receive: Receive) -> bytes | None:
             return b""
         chunk = message.get("body", b"")
         size += len(chunk)
-        if size <= LARGEST_BODY:
+        if size <= MAX_BODY_BYTES:
             body += chunk
         more = message.get("more_body", False)
-    return bytes(body) if size <= LARGEST_BODY else None
+    return bytes(body) if size <= MAX_BODY_BYTES else None
 
 
 class RateLimitMiddleware:
-    """Limits the requests of an address; trusted peers send the requests of many."""
+    """Limits the request rate of an address; trusted peers, which forward for many, are exempt."""
 
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
@@ -94,21 +94,21 @@ class RateLimitMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or refuse."""
-        wait = self._wait(scope) if scope["type"] == "http" else 0.0
+        wait = self._acquire(scope) if scope["type"] == "http" else 0.0
         if wait:
-            self._services.metrics.limited.labels("peer").inc()
-            await problems.told(problems.too_fast(wait))(scope, receive, send)
+            self._services.metrics.rate_limited.labels("peer").inc()
+            await problems.answer_to(problems.too_many_requests(wait))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _wait(self, scope: Scope) -> float:
+    def _acquire(self, scope: Scope) -> float:
         settings = self._services.settings
         exempt = settings.auth.trusted_peer
         if scope["path"] == "/metrics":
             exempt += settings.web.metrics_from
-        if scope["path"] == UNLIMITED or peers.within(scope, exempt):
+        if scope["path"] == UNLIMITED_PATH or peers.is_in(scope, exempt):
             return 0.0
-        return self._services.rates.peer.wait(peers.household(scope))
+        return self._services.rates.peer.acquire(peers.peer_key(scope))
 
 
 class RequestTimeout:
@@ -123,25 +123,25 @@ class RequestTimeout:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
+        started = False
 
-        async def noting(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_in_time(message: Message) -> None:
+            nonlocal started
+            started = True
             limit.reschedule(None)
             await send(message)
 
         text = "the server is too busy to answer in time"
         try:
             async with asyncio.timeout(self._seconds) as limit:
-                await self._app(scope, receive, noting)
+                await self._app(scope, receive, send_in_time)
             return
         except TimeoutError:
-            if begun:
+            if started:
                 raise
         except asyncio.CancelledError:  # cancelled by uvicorn, which would log it and send a 500
             text = "the server is stopping"
-            if begun:
+            if started:
                 return
         await problems.answer(503, text, {"Retry-After": "10"})(scope, receive, send)
 
@@ -159,21 +159,21 @@ class RequestMetrics:
             await self._app(scope, receive, send)
             return
         status = 500
-        begun = time.monotonic()
+        start = time.monotonic()
 
-        async def noting(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = list(message.get("headers", ()))
                 own = {name.lower() for name, _ in headers}
-                ours = SECURITY + (OVER_TLS if scope["scheme"] == "https" else ())
+                ours = SECURITY_HEADERS + (TLS_HEADERS if scope["scheme"] == "https" else ())
                 message["headers"] = headers + [each for each in ours if each[0] not in own]
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send_with_headers)
         finally:
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.requests.labels(scope["method"], route, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(time.monotonic() - begun)
+            self._metrics.request_seconds.labels(route).observe(time.monotonic() - start)

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from batchjob_stats_db.timeseries.base import TimeSeriesError
-from batchjob_stats_server.http.invalid import sentence
+from batchjob_stats_server.http.invalid import describe_error
 from batchjob_stats_server.promql.histories import TimeSeriesBusyError
 
 log = logging.getLogger(__name__)
@@ -65,12 +65,12 @@ def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -
     )
 
 
-def told(problem: Problem) -> JSONResponse:
+def answer_to(problem: Problem) -> JSONResponse:
     """The same from an exception."""
     return answer(problem.status, problem.detail, problem.headers)
 
 
-def too_fast(seconds: float) -> Problem:
+def too_many_requests(seconds: float) -> Problem:
     """For a client that exceeds its rate."""
     after = str(math.ceil(seconds))
     return Problem(429, f"too many requests; ask again in {after} s", {"Retry-After": after})
@@ -83,13 +83,13 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(sa.exc.DBAPIError, _database)
     app.add_exception_handler(sa.exc.TimeoutError, _busy)
-    app.add_exception_handler(TimeSeriesError, _history)
-    app.add_exception_handler(Exception, _unforeseen)
+    app.add_exception_handler(TimeSeriesError, _time_series)
+    app.add_exception_handler(Exception, _unexpected)
 
 
 async def _problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)
-    return told(error)
+    return answer_to(error)
 
 
 async def _http(_: Request, error: Exception) -> JSONResponse:
@@ -99,7 +99,7 @@ async def _http(_: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return answer(422, "; ".join(sentence(each) for each in error.errors()[:5]))
+    return answer(422, "; ".join(describe_error(each) for each in error.errors()[:5]))
 
 
 async def _database(_: Request, error: Exception) -> JSONResponse:
@@ -118,7 +118,7 @@ async def _busy(_: Request, _error: Exception) -> JSONResponse:
     return answer(503, "all connections to the database are in use", {"Retry-After": "5"})
 
 
-async def _history(_: Request, error: Exception) -> JSONResponse:
+async def _time_series(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, TimeSeriesBusyError):
         detail = "too many simultaneous queries of measurements"
         return answer(503, detail, {"Retry-After": "5"})
@@ -127,6 +127,6 @@ async def _history(_: Request, error: Exception) -> JSONResponse:
     return answer(503, "the time series database does not answer", {"Retry-After": "10"})
 
 
-async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s", request.method, request.url.path, exc_info=error)
     return answer(500, "internal server error; see the server log")

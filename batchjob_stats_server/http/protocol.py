@@ -19,13 +19,13 @@ from batchjob_stats_server.http.turns import RequestTurns, Turn
 if TYPE_CHECKING:
     from batchjob_stats_server.http.accept import OpenConnections
 
-LARGEST_HEAD = 32 * 1024
+MAX_HEAD_BYTES = 32 * 1024
 """Request line and headers, in bytes."""
 
 NOT_HTTP = "not an HTTP/1.1 request"
 
 _ARRIVAL_SECONDS = 20.0  # from the first byte of a request to its last
-LINGER_SECONDS = 5.0  # a refused client's data is read for so long, or it may miss the answer
+LINGER_SECONDS = 5.0  # how long data of a refused client is read, so that it gets the answer
 UNREAD_MILLISECONDS = 30_000  # how long a client may leave an answer unread
 
 # Strict, since a proxy may parse other requests differently: other versions, targets with a host,
@@ -45,51 +45,55 @@ class StrictHttp(HttpToolsProtocol):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._received = bytearray()  # not parsed yet
-        self._framing = 0  # bytes of the head so far, or since the last piece of the body
+        self._framing_bytes = 0  # bytes of the head so far, or since the last piece of the body
         self._in_body = False
-        self._left: int | None = None  # remaining bytes of the body; None: it is chunked
+        self._body_bytes_left: int | None = None  # remaining bytes of the body; None: it is chunked
 
     def refuse(self, status: int, detail: str) -> None:
         """Answer a request that cannot be read, and read no more."""
         raise NotImplementedError
 
-    def answering(self) -> bool:
+    def is_answering(self) -> bool:
         """Whether a request awaits its answer, or the rest of it."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def arriving(self) -> bool:
+    def is_receiving(self) -> bool:
         """Whether part of a request has arrived."""
-        return self._in_body or bool(self._framing or (self._received and not self.answering()))
+        return self._in_body or bool(
+            self._framing_bytes or (self._received and not self.is_answering())
+        )
 
     def parse(self) -> None:
         """Parse what has been received, up to the end of a request."""
-        while not self.transport.is_closing() and (piece := self._piece()):
+        while not self.transport.is_closing() and (piece := self._next_piece()):
             # An upgrade may be ignored (RFC 9110, section 7.8). With the header, llhttp would not
             # read the body.
             if self._in_body or not _UPGRADE.match(piece):
                 super().data_received(piece)
 
-    def _piece(self) -> bytes:
+    def _next_piece(self) -> bytes:
         """A part of a request: a line of its head or of chunks, or some of its body."""
         line = self._received.find(b"\n") + 1
         if not self._in_body:
             return self._head_line(line)
-        if self._left is None:
-            if self._framing > LARGEST_HEAD:
-                self.refuse(431, f"expected at most {LARGEST_HEAD} bytes between pieces of a body")
+        if self._body_bytes_left is None:
+            if self._framing_bytes > MAX_HEAD_BYTES:
+                self.refuse(
+                    431, f"expected at most {MAX_HEAD_BYTES} bytes between pieces of a body"
+                )
             return self._take(line or len(self._received))
-        size = min(self._left, len(self._received))
-        self._left -= size
+        size = min(self._body_bytes_left, len(self._received))
+        self._body_bytes_left -= size
         return self._take(size)
 
     def _head_line(self, size: int) -> bytes:
-        if self.answering() and self._received:
+        if self.is_answering() and self._received:
             self.flow.pause_reading()
             return b""
-        if self._framing + (size or len(self._received)) > LARGEST_HEAD:
-            detail = f"expected at most {LARGEST_HEAD} bytes of request line and headers"
-            self.refuse(431 if self._framing else 414, detail)
-        elif self._received and not self._framing:
+        if self._framing_bytes + (size or len(self._received)) > MAX_HEAD_BYTES:
+            detail = f"expected at most {MAX_HEAD_BYTES} bytes of request line and headers"
+            self.refuse(431 if self._framing_bytes else 414, detail)
+        elif self._received and not self._framing_bytes:
             whole = _REQUEST_LINE.match(self._received)
             if not (whole or (not size and self._received[:1].isupper())):
                 self.refuse(400, NOT_HTTP)
@@ -98,7 +102,7 @@ class StrictHttp(HttpToolsProtocol):
     def _take(self, size: int) -> bytes:
         piece = bytes(self._received[:size])
         del self._received[:size]
-        self._framing += len(piece)
+        self._framing_bytes += len(piece)
         return piece
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -112,18 +116,18 @@ class StrictHttp(HttpToolsProtocol):
         coding = headers.get(b"transfer-encoding")
         if coding is not None and coding.lower() != b"chunked":
             raise ValueError("Transfer-Encoding")
-        self._left = None if coding else int(headers.get(b"content-length", 0))
-        self._in_body, self._framing = True, 0
+        self._body_bytes_left = None if coding else int(headers.get(b"content-length", 0))
+        self._in_body, self._framing_bytes = True, 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Part of the body has arrived."""
-        self._framing = 0
+        self._framing_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The request has been read."""
-        self._in_body, self._framing = False, 0
+        self._in_body, self._framing_bytes = False, 0
         super().on_message_complete()
 
 
@@ -140,9 +144,9 @@ class Connection(StrictHttp):
     _refused = False
     _dropped = False
 
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether the client must act: send a request, or read the answer to one."""
-        return not self.answering() or self.cycle.more_body or bool(self.flow.write_paused)
+        return not self.is_answering() or self.cycle.more_body or bool(self.flow.write_paused)
 
     def drop(self) -> None:
         """Close the connection at once, even during a TLS handshake."""
@@ -161,63 +165,63 @@ class Connection(StrictHttp):
         if self._dropped:
             transport.abort()
             return
-        self.app = self._by_turns(self.app)
+        self.app = self._run_in_turn(self.app)
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         if tls is not None:
             self.app = _with_certificate(self.app, tls.getpeercert(binary_form=True))
-        self._await(self.arrival_seconds)
+        self._set_deadline(self.arrival_seconds)
 
-    def _by_turns(self, app: Any) -> ASGIApp:
+    def _run_in_turn(self, app: Any) -> ASGIApp:
         """Call the application when it is this peer's turn, which ends when the answer begins.
 
-        A request whose body arrives slowly has no turn meanwhile, so that nobody waits for its
-        client.
+        A request whose body is still arriving gives up its turn meanwhile, so that no other request
+        waits for a slow client.
         """
 
-        async def begun(scope: Scope, receive: Receive, send: Send) -> None:
+        async def run_in_turn(scope: Scope, receive: Receive, send: Send) -> None:
             cycle, turns = self.cycle, self.turns
             if turns is None:
                 await app(scope, receive, send)
                 return
-            has_turn = await self._come(turns)
+            has_turn = await self._acquire_turn(turns)
 
-            def leave() -> None:
+            def release() -> None:
                 nonlocal has_turn
                 if has_turn:
                     has_turn = False
-                    turns.leave(self.peer)
+                    turns.release(self.peer)
 
-            async def receiving() -> Message:
+            async def receive_without_turn() -> Message:
                 nonlocal has_turn
                 if not (cycle.more_body and has_turn):
                     return await receive()
-                leave()
+                release()
                 message = await receive()
-                has_turn = await self._come(turns)
+                has_turn = await self._acquire_turn(turns)
                 return message
 
-            async def answering(message: Message) -> None:
-                leave()
+            async def send_after_release(message: Message) -> None:
+                release()
                 await send(message)
 
             if not has_turn:
                 return  # the client has disconnected
             try:
-                await app(scope, receiving, answering)
+                await app(scope, receive_without_turn, send_after_release)
             finally:
-                leave()
+                release()
 
-        return begun
+        return run_in_turn
 
-    async def _come(self, turns: RequestTurns) -> bool:
-        self._turn = turns.come(self.peer)
+    async def _acquire_turn(self, turns: RequestTurns) -> bool:
+        self._turn = turns.acquire(self.peer)
         return await self._turn
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended."""
-        self._await(None)
+        self._set_deadline(None)
         if self.open_connections is not None:
-            self.open_connections.leave(self)
+            self.open_connections.remove(self)
         if self.turns is not None and self._turn is not None:
             self.turns.withdraw(self.peer, self._turn)
         super().connection_lost(exc)
@@ -226,11 +230,11 @@ class Connection(StrictHttp):
         """Process the client's next request, or let the connection be dropped for others."""
         super().on_response_complete()
         if self.open_connections is not None:
-            self.open_connections.answered(self)
+            self.open_connections.mark_waiting(self)
         self._read()
 
     def data_received(self, data: bytes) -> None:
-        """Start the time-out of a request that has begun."""
+        """Parse what has arrived; the first byte of a request starts its time-out."""
         if self._refused:
             return
         self._unset_keepalive_if_required()
@@ -239,21 +243,22 @@ class Connection(StrictHttp):
 
     def _read(self) -> None:
         self.parse()
-        if not (self.arriving() or self._refused):
-            self._await(None)
+        if not (self.is_receiving() or self._refused):
+            self._set_deadline(None)
         elif self._deadline is None:
-            self._await(self.arrival_seconds)
+            self._set_deadline(self.arrival_seconds)
 
-    def _await(self, seconds: float | None) -> None:
+    def _set_deadline(self, seconds: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        late = None if seconds is None else self.loop.call_later(seconds, self._late)
-        self._deadline = late
+        self._deadline = (
+            None if seconds is None else self.loop.call_later(seconds, self._close_late_client)
+        )
 
-    def _late(self) -> None:
+    def _close_late_client(self) -> None:
         if self._refused:
             self.transport.close()
-        elif self.arriving() and not self.answering():
+        elif self.is_receiving() and not self.is_answering():
             self.refuse(408, f"expected the whole request within {self.arrival_seconds:g} s")
         else:
             self.transport.abort()
@@ -278,23 +283,24 @@ class Connection(StrictHttp):
         )  # fmt: skip
         self.transport.write("\r\n".join((*head, "", body)).encode())
         self._refused = True
-        self._await(LINGER_SECONDS)
+        self._set_deadline(LINGER_SECONDS)
 
 
 def _with_certificate(app: Any, certificate: bytes | None) -> ASGIApp:
     """Adds the peer's certificate to the scope, as ASGI's TLS extension defines it."""
     chain = [ssl.DER_cert_to_PEM_cert(certificate)] if certificate else []
-    told = {"server_cert": None, "client_cert_chain": chain, "tls_version": None,
-            "cipher_suite": None}  # fmt: skip
+    tls_extension = {
+        "server_cert": None, "client_cert_chain": chain, "tls_version": None, "cipher_suite": None
+    }  # fmt: skip
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["extensions"] = {**scope.get("extensions", {}), "tls": told}
+        scope["extensions"] = {**scope.get("extensions", {}), "tls": tls_extension}
         await app(scope, receive, send)
 
     return wrapped
 
 
-def set_up(listener: socket.socket) -> None:
+def set_socket_options(listener: socket.socket) -> None:
     """Set the options that its connections inherit (tcp(7)).
 
     TCP_USER_TIMEOUT: the kernel ends connections whose client reads nothing. TCP_NODELAY: asyncio

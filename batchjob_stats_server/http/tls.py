@@ -19,34 +19,34 @@ def context(
 
     `refused` is called for each of these. Raises SettingsError naming the file that is not usable.
     """
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.set_alpn_protocols(["http/1.1"])
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.set_alpn_protocols(["http/1.1"])
     try:
         check_private_key(web.tls_key_file)
     except SecretFileError as error:
         raise SettingsError(f"web.tls-key-file: {error}") from error
     try:
         # For an encrypted key, OpenSSL would ask for the password on the terminal.
-        made.load_cert_chain(web.tls_cert_file, web.tls_key_file, password=lambda: b"")
+        tls.load_cert_chain(web.tls_cert_file, web.tls_key_file, password=lambda: b"")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise SettingsError(
             f"web.tls-cert-file: {web.tls_cert_file}, {web.tls_key_file}: {reason(error)}"
         ) from error
     if auth.client_ca_file:
-        made.verify_mode = ssl.CERT_OPTIONAL
+        tls.verify_mode = ssl.CERT_OPTIONAL
         try:
-            made.load_verify_locations(auth.client_ca_file)
+            tls.load_verify_locations(auth.client_ca_file)
         except OSError as error:
             raise SettingsError(
                 f"auth.client-ca-file: {auth.client_ca_file}: {reason(error)}"
             ) from error
-        made.sslobject_class = _judging(refused)
-    return made
+        tls.sslobject_class = _alerting_class(refused)
+    return tls
 
 
-def _judging(refused: Callable[[], None]) -> type[ssl.SSLObject]:
-    class Judging(ssl.SSLObject):
+def _alerting_class(refused: Callable[[], None]) -> type[ssl.SSLObject]:
+    class AlertingSslObject(ssl.SSLObject):
         """Sends the alert that says what is wrong to the client: asyncio would not."""
 
         error: ssl.SSLCertVerificationError | None = None
@@ -64,4 +64,4 @@ def _judging(refused: Callable[[], None]) -> type[ssl.SSLObject]:
                 # client closes the connection.
                 raise ssl.SSLWantReadError from error
 
-    return Judging
+    return AlertingSslObject

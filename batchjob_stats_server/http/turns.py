@@ -1,8 +1,8 @@
-"""Requests begin by peer in turn: a crowd at one address does not delay others.
+"""Starts requests by peer in turn, so that many requests from one address do not delay others.
 
-All wait for the end of a pass of the event loop, which handles what has become possible since the
-previous one, and for a thread. So only a few requests begin in each pass, and only a few of one
-peer are processed at a time; the others wait here, where they cost nothing.
+All requests compete for the event loop and for threads. Therefore only a few start in each pass of
+the loop, and only a few of one peer are processed at a time; the others wait here, where they cost
+nothing.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Hashable
 
 TRUSTED = None
-"""A peer that brings the requests of many: any number of them is worked on."""
+"""A peer that forwards the requests of many users: the number of its requests is not limited."""
 
-_BEGIN_IN_A_PASS = 16
-_OF_EACH = 2  # requests of a peer in progress at once, while other peers wait
+_STARTS_PER_PASS = 16
+_GUARANTEED_PER_PEER = 2  # requests of a peer in progress at once, while other peers wait
 
 Turn = asyncio.Future[bool]
 
@@ -21,50 +21,50 @@ Turn = asyncio.Future[bool]
 class RequestTurns:
     """Decides which request may begin; for the event loop's thread only."""
 
-    def __init__(self, of_peer: int) -> None:
-        """`of_peer`: maximum number of requests of one peer in progress, if it is alone."""
-        self._of_peer = of_peer
-        self._under_way: Counter[Hashable] = Counter()
-        self._lines: dict[Hashable, dict[Turn, None]] = {}  # by peer; the next to start comes first
-        self._left = _BEGIN_IN_A_PASS
+    def __init__(self, max_per_peer: int) -> None:
+        """`max_per_peer`: maximum number of requests of one peer in progress, if it is alone."""
+        self._max_per_peer = max_per_peer
+        self._in_progress: Counter[Hashable] = Counter()
+        self._queues: dict[Hashable, dict[Turn, None]] = {}  # the next to start is first
+        self._starts_left = _STARTS_PER_PASS
         self._scheduled = False
 
-    def come(self, peer: Hashable) -> Turn:
+    def acquire(self, peer: Hashable) -> Turn:
         """A future: True when the request may begin, False when it was withdrawn."""
         turn: Turn = asyncio.get_running_loop().create_future()
-        if self._left and peer not in self._lines and self._room(peer):
-            self._begin(peer, turn)
+        if self._starts_left and peer not in self._queues and self._has_room(peer):
+            self._start(peer, turn)
         else:
-            self._lines.setdefault(peer, {})[turn] = None
+            self._queues.setdefault(peer, {})[turn] = None
         return turn
 
     def withdraw(self, peer: Hashable, turn: Turn) -> None:
-        """The client has left; no effect on a request that has begun."""
-        line = self._lines.get(peer, {})
-        if turn in line:
-            del line[turn]
-            if not line:
-                del self._lines[peer]
+        """Give up the turn of a client that has disconnected; no effect once it has begun."""
+        queue = self._queues.get(peer, {})
+        if turn in queue:
+            del queue[turn]
+            if not queue:
+                del self._queues[peer]
         if not turn.done():
             turn.set_result(False)
 
-    def leave(self, peer: Hashable) -> None:
-        """A request that had begun has been answered."""
-        self._under_way[peer] -= 1
-        if not self._under_way[peer]:
-            del self._under_way[peer]
-        if self._lines:
+    def release(self, peer: Hashable) -> None:
+        """End the turn of a request that has been answered."""
+        self._in_progress[peer] -= 1
+        if not self._in_progress[peer]:
+            del self._in_progress[peer]
+        if self._queues:
             self._schedule()
 
-    def _room(self, peer: Hashable) -> bool:
-        of_each = self._of_peer // max(len(self._under_way), 1)
-        least = min(_OF_EACH, self._of_peer)
-        return peer is TRUSTED or self._under_way[peer] < max(of_each, least)
+    def _has_room(self, peer: Hashable) -> bool:
+        fair_share = self._max_per_peer // max(len(self._in_progress), 1)
+        guaranteed = min(_GUARANTEED_PER_PEER, self._max_per_peer)
+        return peer is TRUSTED or self._in_progress[peer] < max(fair_share, guaranteed)
 
-    def _begin(self, peer: Hashable, turn: Turn) -> None:
+    def _start(self, peer: Hashable, turn: Turn) -> None:
         turn.set_result(True)
-        self._under_way[peer] += 1
-        self._left -= 1
+        self._in_progress[peer] += 1
+        self._starts_left -= 1
         self._schedule()
 
     def _schedule(self) -> None:
@@ -74,20 +74,20 @@ class RequestTurns:
 
     def _next_pass(self) -> None:
         self._scheduled = False
-        self._left = _BEGIN_IN_A_PASS
-        some_begin = True
-        while self._left and some_begin:
-            some_begin = sum(map(self._begin_first, list(self._lines))) > 0
+        self._starts_left = _STARTS_PER_PASS
+        some_started = True
+        while self._starts_left and some_started:
+            some_started = sum(map(self._start_first, list(self._queues))) > 0
 
-    def _begin_first(self, peer: Hashable) -> bool:
-        """Whether this peer's first request has begun; then the peer is behind the others."""
-        if not (self._left and self._room(peer)):
+    def _start_first(self, peer: Hashable) -> bool:
+        """Start the first request of a peer, which then comes after the others; False: no room."""
+        if not (self._starts_left and self._has_room(peer)):
             return False
-        line = self._lines.pop(peer)
-        turn = next(iter(line))
-        del line[turn]
-        if line:
-            self._lines[peer] = line
+        queue = self._queues.pop(peer)
+        turn = next(iter(queue))
+        del queue[turn]
+        if queue:
+            self._queues[peer] = queue
         if not turn.done():  # it is done if the server is stopping
-            self._begin(peer, turn)
+            self._start(peer, turn)
         return True

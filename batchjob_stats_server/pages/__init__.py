@@ -1,1 +1,1 @@
-"""Web pages: the API's answers for people. Most of them only read."""
+"""Web pages. They show the data of the API; only a few of them change anything."""

@@ -1,4 +1,4 @@
-"""The page for administrators: what is read and measured, what is not, and who wastes most."""
+"""The page for administrators: data sources, coverage of nodes, and unused allocations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -13,56 +13,58 @@ from batchjob_stats_db.measure import node_coverage
 from batchjob_stats_db.queries import coverage, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller
-from batchjob_stats_server.cluster_readings import short
+from batchjob_stats_server.auth.identity import CurrentAccess
+from batchjob_stats_server.cluster_readings import short_name
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.letters import LetterTemplate
-from batchjob_stats_server.pages.clusters import NoForm, reading, wastes
+from batchjob_stats_server.letters import MailTemplate
+from batchjob_stats_server.pages.clusters import NoForm, current_reading, top_wasters
 from batchjob_stats_server.pages.rendering import fragments, links
-from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown, costly
-from batchjob_stats_server.pages.rendering.template_filters import absent, number, share
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
+from batchjob_stats_server.pages.rendering.template_filters import absent, number, percent
+from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(include_in_schema=False)
 
 _WASTE_DAYS = 7
-_WELL = 0.9  # part of the time; nodes below it are listed
-_STATELESS = "the state as named by the scheduler is not known"
+_MIN_GOOD_RATIO = 0.9  # fraction of the time; nodes below it are highlighted
+_STATE_UNKNOWN = "the state as named by the scheduler is not known"
 
 
 class NodeQuality(NamedTuple):
-    """How completely the recent jobs of a node are known."""
+    """How completely a node and its recent jobs were measured."""
 
     node: str
     state: str  # as reported by the scheduler; "" if it is not
-    reported: float | None  # part of the last day in which its exporter answered
+    exporter_ratio: float | None  # fraction of the last day in which it answered
     jobs: int  # number that ended today or yesterday
     unmeasured: int  # number of these without any sample
-    coverage: float | None  # part of their run time with samples; None without jobs
+    coverage_ratio: float | None  # fraction of their run time with samples; None: no jobs
 
     @property
-    def silent(self) -> bool:
-        """Whether nothing arrives from it."""
-        if self.reported is not None:
-            return self.reported == 0.0
+    def is_silent(self) -> bool:
+        """Whether it sends no measurements."""
+        if self.exporter_ratio is not None:
+            return self.exporter_ratio == 0.0
         return self.jobs > 0 and self.unmeasured == self.jobs
 
     @property
-    def worst(self) -> float:
-        """The lower of the two fractions."""
-        return min(each for each in (self.reported, self.coverage, 1.0) if each is not None)
+    def lowest_ratio(self) -> float:
+        """The lower of the two ratios."""
+        return min(
+            each for each in (self.exporter_ratio, self.coverage_ratio, 1.0) if each is not None
+        )
 
 
 class ClusterHealth(NamedTuple):
-    """What an administrator needs to know of one cluster."""
+    """The state of one cluster's data sources, nodes and allocations."""
 
     name: str
     polls: Sequence[RowMapping]
     nodes: Sequence[NodeQuality]  # worst first
     exporters: int | None  # number that currently answer; None: unknown
-    wastes: Sequence[tuple[Mapping[Any, Any], str]]  # each with the URL of a message, or ""
+    wastes: Sequence[tuple[Mapping[Any, Any], str]]  # each with a mailto: URL, or ""
 
-    def failing(self) -> list[RowMapping]:
+    def failing_sources(self) -> list[RowMapping]:
         """Sources whose last reading failed."""
         return [
             row
@@ -70,92 +72,112 @@ class ClusterHealth(NamedTuple):
             if row["error_time"] is not None and row["error_time"] > (row["success_time"] or 0)
         ]
 
-    def silent(self) -> list[NodeQuality]:
-        """Nodes that never report."""
-        return [each for each in self.nodes if each.silent]
+    def silent_nodes(self) -> list[NodeQuality]:
+        """Nodes that send no measurements."""
+        return [each for each in self.nodes if each.is_silent]
 
-    def poor(self) -> list[NodeQuality]:
-        """Nodes of which much is missing."""
-        return [each for each in self.nodes if not each.silent and each.worst < _WELL]
+    def incomplete_nodes(self) -> list[NodeQuality]:
+        """Nodes with gaps in their measurements."""
+        return [
+            each
+            for each in self.nodes
+            if not each.is_silent and each.lowest_ratio < _MIN_GOOD_RATIO
+        ]
 
 
 @router.get("/admin")
 @costly
 def admin(
-    services: Given, page: Shown, access: Caller, _which: Annotated[NoForm, Query()]
+    services: CurrentServices,
+    page: RequestPage,
+    access: CurrentAccess,
+    _form: Annotated[NoForm, Query()],
 ) -> Response:
     """The clusters of which the caller may see all jobs."""
     with services.reader.connect() as db:
-        known = dict.fromkeys(row["name"] for row in stats.clusters(db))
-        names = [name for name in known if access.sees_all(name)]
-        if not names and not access.everything:
+        cluster_names = dict.fromkeys(row["name"] for row in stats.clusters(db))
+        visible_names = [name for name in cluster_names if access.sees_all(name)]
+        if not visible_names and not access.everything:
             raise Problem(403, "this page is only for users who may see all jobs of a cluster")
-        read = {name: _read(db, page, name) for name in names}
-    found = [_health(services, page, name, *parts) for name, parts in read.items()]
-    audit.saw(
-        page.known, "waste", frozenset(each["username"] for one in found for each, _ in one.wastes)
+        queried = {name: _query_cluster(db, page, name) for name in visible_names}
+    clusters = [_cluster_health(services, page, name, *rows) for name, rows in queried.items()]
+    audit.log_users_seen(
+        page.principal,
+        "waste",
+        frozenset(waste["username"] for cluster in clusters for waste, _ in cluster.wastes),
     )
-    return page.show(
-        "admin.html", clusters=found, waste_days=_WASTE_DAYS, well=_WELL,
-        letters=services.letters is not None, quality_rows=quality_rows,
-        since=node_coverage.since(page.now),
+    return page.render(
+        "admin.html", clusters=clusters, waste_days=_WASTE_DAYS, min_good_ratio=_MIN_GOOD_RATIO,
+        has_mail_links=services.mail_template is not None, quality_rows=quality_rows,
+        since=node_coverage.first_day(page.now),
     )  # fmt: skip
 
 
-def _read(
+def _query_cluster(
     db: Connection, page: PageRenderer, cluster: str
 ) -> tuple[Sequence[RowMapping], Sequence[RowMapping], Sequence[RowMapping]]:
     since = day_of(page.now) - (_WASTE_DAYS - 1) * DAY
-    used = usage_queries.summed(
+    usage_rows = usage_queries.sum_usage(
         db, EVERYTHING, ["username"], since, day_of(page.now) + DAY, cluster=cluster
     )
-    covered = coverage.coverage_by_node(db, cluster, node_coverage.since(page.now))
-    return coverage.polls(db, cluster), covered, used
+    coverage_rows = coverage.coverage_by_node(db, cluster, node_coverage.first_day(page.now))
+    return coverage.polls(db, cluster), coverage_rows, usage_rows
 
 
-def _health(
+def _cluster_health(
     services: Services, page: PageRenderer, cluster: str, polls: Sequence[RowMapping],
-    covered: Sequence[RowMapping], used: Sequence[RowMapping],
+    coverage_rows: Sequence[RowMapping], usage_rows: Sequence[RowMapping],
 ) -> ClusterHealth:  # fmt: skip
-    now = reading(services, cluster)
-    answers = services.readings.of(cluster, services.clock()) if services.readings else None
-    reported = services.readings.reported(cluster, services.clock()) if services.readings else None
-    states = {each.node: each.state for each in now.nodes.values()} if now else {}
-    exporters = len(set(answers.instances.values())) if answers else None
-    return ClusterHealth(
-        cluster, polls, qualities(states, covered, reported if exporters else None), exporters,
-        [(each, _letter(services.letters, page, cluster, each)) for each in wastes(used)],
-    )  # fmt: skip
+    node_reading = current_reading(services, cluster)
+    reading = services.readings.of(cluster, services.clock()) if services.readings else None
+    exporter_ratios = (
+        services.readings.answering_ratios(cluster, services.clock()) if services.readings else None
+    )
+    nodes = node_reading.nodes.values() if node_reading else ()
+    states = {each.node: each.state for each in nodes}
+    exporters = len(set(reading.instances.values())) if reading else None
+    qualities = node_qualities(states, coverage_rows, exporter_ratios if exporters else None)
+    wastes = [
+        (each, _mail_link(services.mail_template, page, cluster, each))
+        for each in top_wasters(usage_rows)
+    ]
+    return ClusterHealth(cluster, polls, qualities, exporters, wastes)
 
 
-def qualities(
-    states: Mapping[str, str], covered: Sequence[Mapping[Any, Any]],
+def node_qualities(
+    states: Mapping[str, str], coverage_rows: Sequence[Mapping[Any, Any]],
     reported: Mapping[str, float] | None,
 ) -> list[NodeQuality]:  # fmt: skip
     """All nodes known to the scheduler or from jobs, the worst first."""
-    jobs = {row["node"]: row for row in covered}
-    parts = {short(node): part for node, part in (reported or {}).items()} | dict(reported or {})
-    found = []
+    jobs = {row["node"]: row for row in coverage_rows}
+    exporter_ratios = {
+        short_name(node): exporter_ratio for node, exporter_ratio in (reported or {}).items()
+    } | dict(reported or {})
+    qualities = []
     for node in sorted({*states, *jobs}):
         row = jobs.get(node)
-        part = None if reported is None else parts.get(node, parts.get(short(node), 0.0))
-        found.append(
+        exporter_ratio = (
+            None
+            if reported is None
+            else exporter_ratios.get(node, exporter_ratios.get(short_name(node), 0.0))
+        )
+        qualities.append(
             NodeQuality(
-                node, states.get(node, ""), part, row["jobs"] if row else 0,
+                node, states.get(node, ""), exporter_ratio, row["jobs"] if row else 0,
                 row["unmeasured"] if row else 0, row["coverage"] if row else None,
             )
         )  # fmt: skip
-    return sorted(found, key=lambda each: (each.worst, each.node))
+    return sorted(qualities, key=lambda each: (each.lowest_ratio, each.node))
 
 
 def quality_rows(cluster: str, nodes: Sequence[NodeQuality]) -> Markup:
-    """The rows of a table; a large cluster has hundreds."""
-    return fragments.html(
+    """The rows of the table of nodes. Not a template, since a large cluster has hundreds."""
+    return fragments.trusted_html(
         "".join(
             f'<tr><th scope="row">{fragments.node_link(cluster, each.node)}</th>'
-            f"<td>{escape(each.state) if each.state else absent(_STATELESS)}</td>"
-            f"{_part(each.reported, 'no time series database is configured')}"
-            f"{_part(each.coverage, 'no job of two minutes or more ended here')}"
+            f"<td>{escape(each.state) if each.state else absent(_STATE_UNKNOWN)}</td>"
+            f"{_ratio_cell(each.exporter_ratio, 'no time series database is configured')}"
+            f"{_ratio_cell(each.coverage_ratio, 'no job of two minutes or more ended here')}"
             f'<td class="n">{number(each.jobs)}</td><td class="n">{number(each.unmeasured)}</td>'
             "</tr>\n"
             for each in nodes
@@ -163,19 +185,19 @@ def quality_rows(cluster: str, nodes: Sequence[NodeQuality]) -> Markup:
     )
 
 
-def _part(ratio: float | None, missing: str) -> str:
+def _ratio_cell(ratio: float | None, missing: str) -> str:
     if ratio is None:
         return f'<td class="n" data-value="">{absent(missing)}</td>'
-    bad = " bad" if ratio < _WELL else ""
-    return f'<td class="n{bad}" data-value="{ratio}">{share(ratio)}</td>'
+    css_class = " bad" if ratio < _MIN_GOOD_RATIO else ""
+    return f'<td class="n{css_class}" data-value="{ratio}">{percent(ratio)}</td>'
 
 
-def _letter(
-    template: LetterTemplate | None, page: PageRenderer, cluster: str, waste: Mapping[Any, Any]
+def _mail_link(
+    template: MailTemplate | None, page: PageRenderer, cluster: str, waste: Mapping[Any, Any]
 ) -> str:
     if template is None:
         return ""
-    where = links.path("jobs", user=waste["username"], cluster=cluster)
+    path = links.path("jobs", user=waste["username"], cluster=cluster)
     return template.link(
         {
             "user": waste["username"],
@@ -183,12 +205,12 @@ def _letter(
             "days": str(_WASTE_DAYS),
             "cpu_hours": f"{waste['cpu_unused_seconds'] / 3600:,.0f}",
             "gpu_hours": f"{waste['gpu_unused_seconds'] / 3600:,.0f}",
-            "cpu_percent": _share(waste["cpu_efficiency"]),
-            "gpu_percent": _share(waste["gpu_efficiency"]),
-            "url": str(page.request.base_url).rstrip("/") + where,
+            "cpu_percent": _percent_or_dash(waste["cpu_efficiency"]),
+            "gpu_percent": _percent_or_dash(waste["gpu_efficiency"]),
+            "url": str(page.request.base_url).rstrip("/") + path,
         }
     )
 
 
-def _share(ratio: float | None) -> str:
-    return "-" if ratio is None else share(ratio)
+def _percent_or_dash(ratio: float | None) -> str:
+    return "-" if ratio is None else percent(ratio)

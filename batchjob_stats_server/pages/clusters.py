@@ -17,21 +17,21 @@ from batchjob_stats_db.queries.waste import with_waste
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.cluster_readings import CELLS, ClusterReading
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.rendering.frame import Shown, costly
-from batchjob_stats_server.pages.rendering.job_table import READ, READ_WAITING
+from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
+from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS, WAITING_JOB_COLUMNS
 from batchjob_stats_server.pages.rendering.wait_history import wait_history
-from batchjob_stats_server.report.explain import elapsed, waiting
-from batchjob_stats_server.services import Given, Services, live_columns
+from batchjob_stats_server.report.explain import elapsed_seconds, waiting_seconds
+from batchjob_stats_server.services import CurrentServices, Services, live_columns
 
 router = APIRouter(include_in_schema=False)
 
-_RUNNING_ROWS = 1000
-_LISTED = 10
-_LOW = 0.25
-_YOUNG_SECONDS = 1800  # a job that has just started may be idle
+_MAX_ROWS = 1000
+_MAX_LISTED = 10
+_LOW_RATIO = 0.25
+_MIN_ELAPSED_SECONDS = 1800  # a job that has just started may be idle
 
 Row = Mapping[Any, Any]
 
@@ -54,7 +54,7 @@ class PollStatus(NamedTuple):
     error_time: int | None
 
     @property
-    def failing(self) -> bool:
+    def is_failing(self) -> bool:
         """Whether the last reading failed."""
         return self.error_time is not None and self.error_time > (self.success_time or 0)
 
@@ -62,77 +62,87 @@ class PollStatus(NamedTuple):
 @router.get("/clusters")
 @costly
 def clusters(
-    services: Given, page: Shown, access: Caller, _which: Annotated[NoForm, Query()]
+    services: CurrentServices,
+    page: RequestPage,
+    access: CurrentAccess,
+    _form: Annotated[NoForm, Query()],
 ) -> Response:
     """All clusters, with the jobs that the caller may see."""
     with services.reader.connect() as db:
-        known = stats.clusters(db)
-        counts = _counts(stats.unfinished_by_state(db, access))
-    sources = {name: _sources(known, name) for name in dict.fromkeys(row["name"] for row in known)}
-    return page.show(
-        "clusters.html", sources=sources, counts=counts, confined=not access.everything
+        cluster_rows = stats.clusters(db)
+        counts = _count_by_state(stats.unfinished_by_state(db, access))
+    sources = {
+        name: _poll_statuses(cluster_rows, name)
+        for name in dict.fromkeys(row["name"] for row in cluster_rows)
+    }
+    return page.render(
+        "clusters.html", sources=sources, counts=counts, is_restricted=not access.everything
     )
 
 
 @router.get("/clusters/{cluster}")
 @costly
 def cluster(
-    services: Given, page: Shown, access: Caller,
-    cluster: Annotated[Word, Path()], which: Annotated[ClusterForm, Query()],
+    services: CurrentServices, page: RequestPage, access: CurrentAccess,
+    cluster: Annotated[Word, Path()], form: Annotated[ClusterForm, Query()],
 ) -> Response:  # fmt: skip
     """One cluster: its jobs, nodes and users, as far as the caller may see them."""
     since = day_of(page.now) - 6 * DAY
-    told = tells_totals(services, access, cluster)
+    shows_totals = can_see_totals(services, access, cluster)
     with services.reader.connect() as db:
-        sources = _sources(stats.clusters(db), cluster)
+        sources = _poll_statuses(stats.clusters(db), cluster)
         if sources is None:
             raise Problem(404, f"there is no cluster {cluster}")
-        counts = _counts(stats.unfinished_by_state(db, access, cluster))
-        queues = stats.queues(db, cluster) if told else []
-        usual = {
-            row["partition"]: stats.usual_wait(db, cluster, row["partition"], page.now)
+        counts = _count_by_state(stats.unfinished_by_state(db, access, cluster))
+        queues = stats.queued_by_partition(db, cluster) if shows_totals else []
+        usual_waits = {
+            row["partition"]: stats.usual_wait_seconds(db, cluster, row["partition"], page.now)
             for row in queues
         }
-        history = wait_history(db, access, cluster, which.partition, page.now) if told else None
-        busy = nodes.busy(db, access, cluster)
-        here = Filter(cluster=cluster)
-        running = live_columns(
-            services, db, jobs_queries.running(db, access, _RUNNING_ROWS, here, READ)
+        history = (
+            wait_history(db, access, cluster, form.partition, page.now) if shows_totals else None
         )
-        used = usage_queries.summed(
+        busy = nodes.busy_nodes(db, access, cluster)
+        on_cluster = Filter(cluster=cluster)
+        running = live_columns(
+            services, db, jobs_queries.running(db, access, _MAX_ROWS, on_cluster, JOB_COLUMNS)
+        )
+        usage_rows = usage_queries.sum_usage(
             db, access, ["username"], since, day_of(page.now) + DAY, cluster=cluster
         )
-        pending = jobs_queries.pending(db, access, _RUNNING_ROWS, here, READ_WAITING)
-    longest = sorted(pending, key=lambda row: waiting(row, page.now), reverse=True)
-    audit.seen(page.known, f"cluster {cluster}", [*running, *used, *pending])
-    return page.show(
-        "cluster.html", cluster=cluster, queues=queues, usual=usual, sources=sources,
-        history=history, reading=reading(services, cluster) if told else None, cells=CELLS,
+        pending = jobs_queries.pending(db, access, _MAX_ROWS, on_cluster, WAITING_JOB_COLUMNS)
+    longest_waiting = sorted(pending, key=lambda row: waiting_seconds(row, page.now), reverse=True)
+    audit.log_jobs_seen(page.principal, f"cluster {cluster}", [*running, *usage_rows, *pending])
+    return page.render(
+        "cluster.html", cluster=cluster, queues=queues, usual_waits=usual_waits, sources=sources,
+        reading=current_reading(services, cluster) if shows_totals else None,
+        history=history, cells=CELLS,
         counts=counts[cluster], busy=busy, jobs_on={row["node"]: row["jobs"] for row in busy},
-        idle_gpus=_idle_gpus(running, page.now), idle_cpus=_idle_cpus(running, page.now),
-        longest_waits=longest[:_LISTED],
-        wastes=wastes(used), since=since, confined=not access.sees_all(cluster),
-        allocated=_allocated(running), partial=len(running) == _RUNNING_ROWS,
-        unknown_gpus=sum(_unknown(row, "usage_gpu_utilization_ratio") for row in running),
-        unknown_cpus=sum(_unknown(row, "cpu_efficiency") for row in running),
-        waits=_median([waiting(row, page.now) for row in longest]),
+        idle_gpus=_idle_jobs(running, page.now, "usage_gpu_utilization_ratio", "allocated_gpus"),
+        idle_cpus=_idle_jobs(running, page.now, "cpu_efficiency", "allocated_cpus"),
+        longest_waits=longest_waiting[:_MAX_LISTED],
+        wastes=top_wasters(usage_rows), since=since, is_restricted=not access.sees_all(cluster),
+        allocated=_allocated_totals(running), is_partial=len(running) == _MAX_ROWS,
+        unknown_gpus=sum(_is_usage_unknown(row, "usage_gpu_utilization_ratio") for row in running),
+        unknown_cpus=sum(_is_usage_unknown(row, "cpu_efficiency") for row in running),
+        median_wait_seconds=_median([waiting_seconds(row, page.now) for row in longest_waiting]),
     )  # fmt: skip
 
 
-def tells_totals(services: Services, access: Access, cluster: str) -> bool:
-    """Whether totals of the cluster may be shown, whoever its jobs belong to."""
+def can_see_totals(services: Services, access: Access, cluster: str) -> bool:
+    """Whether the caller may see totals over the jobs of all users of the cluster."""
     return services.settings.auth.cluster_totals == "everybody" or access.sees_all(cluster)
 
 
-def reading(services: Services, cluster: str) -> ClusterReading | None:
-    """The scheduler's state of the cluster's nodes; None if unknown."""
-    found = services.readings.of(cluster, services.clock()) if services.readings else None
-    return found if found and found.nodes else None
+def current_reading(services: Services, cluster: str) -> ClusterReading | None:
+    """The last reading of the cluster's nodes from the scheduler; None if there is none."""
+    reading = services.readings.of(cluster, services.clock()) if services.readings else None
+    return reading if reading and reading.nodes else None
 
 
-def _sources(known: Sequence[RowMapping], cluster: str) -> list[PollStatus] | None:
-    """None for a cluster that does not exist."""
-    rows = [row for row in known if row["name"] == cluster]
+def _poll_statuses(cluster_rows: Sequence[RowMapping], cluster: str) -> list[PollStatus] | None:
+    """The sources of a cluster; None if the cluster does not exist."""
+    rows = [row for row in cluster_rows if row["name"] == cluster]
     if not rows:
         return None
     return [
@@ -142,64 +152,55 @@ def _sources(known: Sequence[RowMapping], cluster: str) -> list[PollStatus] | No
     ]
 
 
-def _counts(rows: Sequence[RowMapping]) -> dict[str, dict[str, int]]:
+def _count_by_state(rows: Sequence[RowMapping]) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     for row in rows:
         counts[row["cluster"]][row["state"]] = row["jobs"]
     return counts
 
 
-def _allocated(running: Sequence[RowMapping]) -> dict[str, int]:
+def _allocated_totals(running: Sequence[RowMapping]) -> dict[str, int]:
     return {
         name: sum(row[f"allocated_{name}"] or 0 for row in running)
         for name in ("cpus", "gpus", "nodes")
     }
 
 
-def _idle_gpus(running: Sequence[RowMapping], now: int) -> list[RowMapping]:
-    """Jobs that hold GPUs and hardly use them, those with the most GPU time held first."""
-    return _idle(running, now, "usage_gpu_utilization_ratio", "allocated_gpus")
+def _idle_jobs(
+    running: Sequence[RowMapping], now: int, ratio: str, allocated: str
+) -> list[RowMapping]:
+    """Jobs with a low ratio, those with the most allocated time first.
+
+    A ratio of 0 is low, an unknown one is not.
+    """
+    idle = [
+        row
+        for row in running
+        if row[ratio] is not None
+        and row[ratio] < _LOW_RATIO
+        and (elapsed_seconds(row, now) or 0) >= _MIN_ELAPSED_SECONDS
+    ]
+
+    def allocated_time(row: RowMapping) -> float:
+        return (row[allocated] or 0) * (elapsed_seconds(row, now) or 0)
+
+    return sorted(idle, key=allocated_time, reverse=True)[:_MAX_LISTED]
 
 
-def _idle_cpus(running: Sequence[RowMapping], now: int) -> list[RowMapping]:
-    """The same for CPUs."""
-    low = [row for row in running if _below(row["cpu_efficiency"])]
-    return _longest(low, now, "allocated_cpus")
-
-
-def _idle(running: Sequence[RowMapping], now: int, ratio: str, held: str) -> list[RowMapping]:
-    low = [row for row in running if _below(row[ratio])]
-    return _longest(low, now, held)
-
-
-def _unknown(row: Row, ratio: str) -> bool:
+def _is_usage_unknown(row: Row, ratio: str) -> bool:
     """Whether the use of a job's GPUs, or CPUs, is unknown."""
     return row[ratio] is None and (ratio == "cpu_efficiency" or bool(row["allocated_gpus"]))
 
 
-def _below(ratio: float | None) -> bool:
-    """Whether the use is this low; 0 is low, unknown is not."""
-    return ratio is not None and ratio < _LOW
+def top_wasters(usage_rows: Sequence[RowMapping]) -> list[dict[Any, Any]]:
+    """The users with the most unused allocated time, in descending order."""
 
-
-def _longest(rows: Sequence[RowMapping], now: int, held: str) -> list[RowMapping]:
-    old = [row for row in rows if (elapsed(row, now) or 0) >= _YOUNG_SECONDS]
-
-    def wasted(row: RowMapping) -> float:
-        return (row[held] or 0) * (elapsed(row, now) or 0)
-
-    return sorted(old, key=wasted, reverse=True)[:_LISTED]
-
-
-def wastes(used: Sequence[RowMapping]) -> list[dict[Any, Any]]:
-    """The users of these sums with the most unused, most first."""
-
-    def worth(row: Row) -> float:
+    def weighted_unused_seconds(row: Row) -> float:
         # On most machines, a GPU is worth several dozen CPUs.
         return float(row["cpu_unused_seconds"] + 32 * row["gpu_unused_seconds"])
 
-    found = sorted(map(with_waste, used), key=worth, reverse=True)
-    return [row for row in found[:_LISTED] if worth(row) > 0]
+    wasters = sorted(map(with_waste, usage_rows), key=weighted_unused_seconds, reverse=True)
+    return [row for row in wasters[:_MAX_LISTED] if weighted_unused_seconds(row) > 0]
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -20,24 +20,24 @@ from batchjob_stats_server.api import windows
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Time, Word
-from batchjob_stats_server.api.reports import material_of, report_from
+from batchjob_stats_server.api.reports import gather_report_input, report_from_input
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.auth.rights import script_access
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.local_output import last_errors
 from batchjob_stats_server.pages.rendering import plot_zones, run_strip, usage_bars
-from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.links import Reference
-from batchjob_stats_server.report.facts import values
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.report.facts import evaluate_quantities
+from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(include_in_schema=False)
 
-_SIBLINGS = 12
-_RUNS = 50
-_SHADED = 40
+_MAX_SIBLINGS = 12
+_MAX_NAMED_RUNS = 50
+_MAX_SHADED_STEPS = 40
 
 
 class JobForm(Form):
@@ -57,117 +57,126 @@ class RunWindow(NamedTuple):
 
 @router.get("/jobs/{jobid}")
 def job(
-    services: Given, page: Shown, access: Caller, jobid: JobId, which: Annotated[JobForm, Query()]
+    services: CurrentServices,
+    page: RequestPage,
+    access: CurrentAccess,
+    jobid: JobId,
+    form: Annotated[JobForm, Query()],
 ) -> Response:
     """One run, or a list if the id matches several jobs."""
-    wanted = Reference(jobid, which.cluster, which.submitted, which.run)
+    reference = Reference(jobid, form.cluster, form.submitted, form.run)
     with services.reader.connect() as db:
-        runs = find(db, access, wanted)
+        runs = find_runs(db, access, reference)
         if len({(row["cluster"], row["jobid"]) for row in runs}) > 1:
-            audit.seen(page.known, f"job {jobid}", runs)
-            return page.show("runs.html", jobid=jobid, runs=runs)
-        run = next((row for row in runs if wanted.means(row)), None)
+            audit.log_jobs_seen(page.principal, f"job {jobid}", runs)
+            return page.render("runs.html", jobid=jobid, runs=runs)
+        run = next((row for row in runs if reference.matches(row)), None)
         if run is None:
             raise Problem(404, f"there is no job {jobid} that you may see")
         siblings = _siblings(db, access, run)
-        runs_of_name = same_name(db, access, run, _RUNS, run_strip.READ)
-        kept = scripts.of_jobs(db, script_access(page.known, access), [run["id"]])
+        named_runs = same_name(db, access, run, _MAX_NAMED_RUNS, run_strip.RUN_COLUMNS)
+        stored_scripts = scripts.of_jobs(db, script_access(page.principal, access), [run["id"]])
         neighbours = queries.neighbours(db, run, page.now)
-    material = material_of(services, access, run)
-    report = report_from(services, material)
-    audit.seen(page.known, f"job {jobid}", [run])
-    return page.show(
-        "job.html", plots=True, job=run, runs=runs, siblings=siblings[:_SIBLINGS],
-        strip=run_strip.strip(runs_of_name, page.now), neighbours=neighbours,
-        errors=_errors(services, page, run), script=kept[0] if kept else None,
-        own_script=run["username"] == page.known.user and not page.known.on_behalf,
-        more_siblings=len(siblings) > _SIBLINGS, report=report,
-        efficiency=[(each, usage_bars.shown(each)) for each in report.efficiency],
-        nodes=_nodes(material.shares, report.nodes), steps=material.steps,
-        shaded=_shaded(material.steps),
-        gpus=_gpus(report.gpus), drawings=plots_for(run["allocated_gpus"] or run["usage_gpus"]),
-        zones=plot_zones.of_job(services.rules, values(material)),
-        samples=bool(services.settings.samples.directory) and run["start_time"] is not None,
-        measured=services.histories is not None and run["start_time"] is not None,
-        window=window(run, page.now), grafana=_grafana(page, run),
+    inputs = gather_report_input(services, access, run)
+    report = report_from_input(services, inputs)
+    audit.log_jobs_seen(page.principal, f"job {jobid}", [run])
+    return page.render(
+        "job.html", uses_plotly=True, job=run, runs=runs, siblings=siblings[:_MAX_SIBLINGS],
+        strip=run_strip.build_strip(named_runs, page.now), neighbours=neighbours,
+        script=stored_scripts[0] if stored_scripts else None,
+        errors=_last_error_lines(services, page, run),
+        is_own_script=run["username"] == page.principal.user and not page.principal.token_creator,
+        has_more_siblings=len(siblings) > _MAX_SIBLINGS, report=report,
+        efficiency=[(each, usage_bars.efficiency_bar(each)) for each in report.efficiency],
+        nodes=_node_rows(inputs.shares, report.nodes), steps=inputs.steps,
+        shaded_steps=_shaded_steps_json(inputs.steps),
+        gpus=_gpu_rows(report.gpus), plots=plots_for(run["allocated_gpus"] or run["usage_gpus"]),
+        zones=plot_zones.job_zones(services.rules, evaluate_quantities(inputs)),
+        has_raw_samples=bool(services.settings.samples.directory) and run["start_time"] is not None,
+        has_measurements=services.histories is not None and run["start_time"] is not None,
+        window=plot_window(run, page.now), grafana_url=_grafana_url(page, run),
         help_url=services.settings.report.help_url,
     )  # fmt: skip
 
 
-def _errors(services: Services, page: PageRenderer, run: RowMapping) -> list[str]:
-    """The last lines of standard error of a failed run of this machine, for its user alone."""
+def _last_error_lines(services: Services, page: PageRenderer, run: RowMapping) -> list[str]:
+    """The last lines of standard error of a failed run on this machine, for its user only."""
     failed = run["end_time"] is not None and run["state"] != JobState.COMPLETED
-    if services.local_data is None or not failed or run["username"] != page.known.user:
+    if services.local_data is None or not failed or run["username"] != page.principal.user:
         return []
     return last_errors(services.local_data, run["jobid"], run["uid"])
 
 
-def find(db: Connection, access: Access, wanted: Reference) -> Sequence[RowMapping]:
-    """All runs with the id; else the tasks of an array, or the parts of a het job."""
-    runs = runs_of(db, access, wanted.jobid, wanted.cluster)
+def find_runs(db: Connection, access: Access, reference: Reference) -> Sequence[RowMapping]:
+    """All runs with this id, or else the tasks of the array, or the parts of the het job."""
+    runs = runs_of(db, access, reference.jobid, reference.cluster)
     return runs or [
         row
-        for row in ids.parts_of(db, access, wanted.jobid)
-        if wanted.cluster in (None, row["cluster"])
+        for row in ids.parts_of(db, access, reference.jobid)
+        if reference.cluster in (None, row["cluster"])
     ]
 
 
 def _siblings(db: Connection, access: Access, run: RowMapping) -> list[RowMapping]:
     """The other tasks of its array, or parts of its het job."""
-    whole = run["array_jobid"] or run["het_jobid"]
-    if not whole:
+    group_jobid = run["array_jobid"] or run["het_jobid"]
+    if not group_jobid:
         return []
-    found = ids.parts_of(db, access, whole)
-    return [row for row in found if row["cluster"] == run["cluster"] and row["id"] != run["id"]]
+    parts = ids.parts_of(db, access, group_jobid)
+    return [row for row in parts if row["cluster"] == run["cluster"] and row["id"] != run["id"]]
 
 
-def _nodes(held: Sequence[Any], used: Sequence[Any]) -> list[dict[str, Any]]:
-    """Each node with the job's share and usage, which shows nodes that do less than the others."""
-    by_node = {each.node: each for each in used}
-    cpu = usage_bars.compared({node: each.cpu_seconds for node, each in by_node.items()})
-    memory = usage_bars.compared({node: each.memory_peak_bytes for node, each in by_node.items()})
+def _node_rows(allocations: Sequence[Any], usages: Sequence[Any]) -> list[dict[str, Any]]:
+    """One row per node: the job's allocation, and its usage compared with the other nodes."""
+    by_node = {each.node: each for each in usages}
+    cpu = usage_bars.compare_parts({node: each.cpu_seconds for node, each in by_node.items()})
+    memory = usage_bars.compare_parts(
+        {node: each.memory_peak_bytes for node, each in by_node.items()}
+    )
     bars = {one.name: (one, other) for one, other in zip(cpu, memory, strict=True)}
     return [
         {"held": row, "cpu": bars.get(row["node"], (None, None))[0],
          "memory": bars.get(row["node"], (None, None))[1]}
-        for row in held
+        for row in allocations
     ]  # fmt: skip
 
 
-def _gpus(used: Sequence[Any]) -> list[tuple[Any, usage_bars.ComparedBar, usage_bars.ComparedBar]]:
-    ratios = {str(place): each.utilization_ratio for place, each in enumerate(used)}
-    peaks = {str(place): each.memory_peak_bytes for place, each in enumerate(used)}
-    whole = max((each.memory_total_bytes or 0 for each in used), default=0)
+def _gpu_rows(
+    usages: Sequence[Any],
+) -> list[tuple[Any, usage_bars.ComparedBar, usage_bars.ComparedBar]]:
+    ratios = {str(index): each.utilization_ratio for index, each in enumerate(usages)}
+    peaks = {str(index): each.memory_peak_bytes for index, each in enumerate(usages)}
+    total_bytes = max((each.memory_total_bytes or 0 for each in usages), default=0)
     return list(
         zip(
-            used,
-            usage_bars.compared(ratios, 1.0),
-            usage_bars.compared(peaks, float(whole) or None),
+            usages,
+            usage_bars.compare_parts(ratios, 1.0),
+            usage_bars.compare_parts(peaks, float(total_bytes) or None),
             strict=True,
         )
     )
 
 
-def _shaded(steps: Sequence[Any]) -> str:
-    """Steps to be shaded in plots, as JSON: those shorter than the job."""
-    told = [
+def _shaded_steps_json(steps: Sequence[Any]) -> str:
+    """The steps that plots shade, as JSON, in the order of their start."""
+    spans = [
         (step["step"], step["start_time"], step["end_time"])
         for step in steps
         if step["start_time"] is not None and step["step"] not in ("batch", "extern", "interactive")
     ]
-    return json.dumps(sorted(told, key=lambda step: step[1])[:_SHADED])
+    return json.dumps(sorted(spans, key=lambda step: step[1])[:_MAX_SHADED_STEPS])
 
 
-def window(run: RowMapping, now: int) -> RunWindow:
+def plot_window(run: RowMapping, now: int) -> RunWindow:
     """When a run's plots begin and end."""
     if run["start_time"] is None:
         return RunWindow(None, None)
     return RunWindow(int(run["start_time"]), math.ceil(run["end_time"] or now))
 
 
-def _grafana(page: PageRenderer, run: RowMapping) -> str:
+def _grafana_url(page: PageRenderer, run: RowMapping) -> str:
     start, end = run["start_time"], run["end_time"]
-    return page.in_grafana(
+    return page.grafana_url(
         page.grafana.job, windows.begin(start), windows.end(start, end),
         cluster=run["cluster"], job=run["jobid"],
     )  # fmt: skip

@@ -9,10 +9,10 @@ from enum import StrEnum
 from fastapi import Request, Response
 
 from batchjob_stats_server.auth.identity import cookie_name
-from batchjob_stats_server.pages.rendering.sparklines import Line
+from batchjob_stats_server.pages.rendering.sparklines import SparklineKind
 
-COOKIE = "batchjob_columns"
-_KEPT_SECONDS = 365 * 86400
+COOKIE_NAME = "batchjob_columns"
+_COOKIE_AGE_SECONDS = 365 * 86400
 
 
 class Column(StrEnum):
@@ -63,32 +63,32 @@ TITLES = {
     Column.EXIT: "Exit",
 }
 
-LINES = {
-    Column.CPU_LINE: Line.CPU,
-    Column.MEMORY_LINE: Line.MEMORY,
-    Column.GPU_LINE: Line.GPU,
+SPARKLINES = {
+    Column.CPU_LINE: SparklineKind.CPU,
+    Column.MEMORY_LINE: SparklineKind.MEMORY,
+    Column.GPU_LINE: SparklineKind.GPU,
 }
-_AT_FIRST = frozenset(Column) - {
+_DEFAULT = frozenset(Column) - {
     Column.QOS, Column.SUBMITTED, Column.ENDED, Column.PEAK, Column.MEMORY_LINE, Column.GPU_LINE,
     Column.EXIT,
 }  # fmt: skip
 
 
-def chosen(request: Request) -> frozenset[Column]:
+def chosen_columns(request: Request) -> frozenset[Column]:
     """The columns chosen in this browser; unknown names are ignored."""
-    words = request.cookies.get(COOKIE, "").split(".")
-    return frozenset(column for column in Column if column in words) or _AT_FIRST
+    names = request.cookies.get(COOKIE_NAME, "").split(".")
+    return frozenset(column for column in Column if column in names) or _DEFAULT
 
 
-def lines(columns: frozenset[Column]) -> list[Line]:
+def sparkline_kinds(columns: frozenset[Column]) -> list[SparklineKind]:
     """The sparklines that they need."""
-    return [line for column, line in LINES.items() if column in columns]
+    return [kind for column, kind in SPARKLINES.items() if column in columns]
 
 
-def keep(request: Request, answer: Response, columns: Sequence[Column]) -> None:
+def store_choice(request: Request, response: Response, columns: Sequence[Column]) -> None:
     """Store the choice in the browser."""
     secure = cookie_name(request).startswith("__Host-")
-    answer.set_cookie(
-        COOKIE, ".".join(columns), max_age=_KEPT_SECONDS, httponly=True, samesite="lax",
+    response.set_cookie(
+        COOKIE_NAME, ".".join(columns), max_age=_COOKIE_AGE_SECONDS, httponly=True, samesite="lax",
         secure=secure,
     )  # fmt: skip

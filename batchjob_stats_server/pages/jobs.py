@@ -18,39 +18,39 @@ from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.gpus import utilizations
-from batchjob_stats_db.queries.job_rows import numbered
+from batchjob_stats_db.queries.job_rows import rows_by_ids
 from batchjob_stats_db.queries.paging import (
-    MOST,
+    MAX_PAGE_ROWS,
     SORTS,
     TooManyError,
-    numbers,
+    find_ids,
     reads_only_its_rows,
 )
 from batchjob_stats_server.api import PREFIX, cursor
-from batchjob_stats_server.api.answers import in_turn
+from batchjob_stats_server.api.answers import run_in_thread
 from batchjob_stats_server.api.jobs import JobsQuery
 from batchjob_stats_server.api.me import refuse_simple_json
 from batchjob_stats_server.api.params import OneOrMore
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages import job_columns
 from batchjob_stats_server.pages.job_columns import Column
 from batchjob_stats_server.pages.rendering import job_table, links
-from batchjob_stats_server.pages.rendering.frame import PageRenderer, Shown
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.job_table import (
-    READ,
-    READ_WAITING,
+    JOB_COLUMNS,
+    WAITING_JOB_COLUMNS,
     ListColumn,
     ListLayout,
-    TableFacts,
+    TableContext,
 )
-from batchjob_stats_server.services import Given, Services, live_columns, live_gpus
+from batchjob_stats_server.services import CurrentServices, Services, live_columns, live_gpus
 
 router = APIRouter(include_in_schema=False)
 
-ENDED = tuple(state for state in JobState if not state.live)
-_LIVE_ROWS = 50  # maximum running and waiting jobs shown in addition to those that ended
+ENDED_STATES = tuple(state for state in JobState if not state.is_live)
+_MAX_LIVE_ROWS = 50  # maximum running and waiting jobs shown in addition to those that ended
 
 
 class FilterField(NamedTuple):
@@ -87,8 +87,8 @@ FILTERS = {
     "memory_efficiency_at_most": FilterField("Memory used, at most", "20%"),
     "gpu_utilization_at_most": FilterField("GPU used, at most", "10%"),
 }
-_TIMES = ("started_from", "started_before")
-_FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "NODE_FAIL")
+_TIME_FIELDS = ("started_from", "started_before")
+_FAILED_STATES = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "NODE_FAIL")
 
 
 class Preset(NamedTuple):
@@ -112,7 +112,7 @@ class JobsSection(NamedTuple):
     key: str
     title: str
     rows: Sequence[RowMapping]
-    more: bool = False  # whether there are more
+    has_more: bool = False  # whether there are more
     next_page: str | None = None
     columns: Sequence[ListColumn] = ()
     body: Markup = Markup()
@@ -123,17 +123,17 @@ class LiveSection(NamedTuple):
 
     key: str
     title: str
-    ask: Callable[..., list[RowMapping]]
-    read: tuple[str, ...]
-    alone: Mapping[str, Any]  # fields of the form that select only these jobs
-    address: Mapping[str, str]  # the same as parameters of the page's address
+    query: Callable[..., list[RowMapping]]
+    row_columns: tuple[str, ...]
+    form_fields: Mapping[str, Any]  # fields of the form that select only these jobs
+    parameters: Mapping[str, str]  # the same as parameters of the page's address
 
 
 _RUNNING = LiveSection(
-    "running", "Running", queries.running, READ, {"running": True}, {"running": "true"}
+    "running", "Running", queries.running, JOB_COLUMNS, {"running": True}, {"running": "true"}
 )
 _WAITING = LiveSection(
-    "waiting", "Waiting", queries.pending, READ_WAITING, {"state": [JobState.PENDING]},
+    "waiting", "Waiting", queries.pending, WAITING_JOB_COLUMNS, {"state": [JobState.PENDING]},
     {"state": JobState.PENDING.value},
 )  # fmt: skip
 
@@ -148,152 +148,167 @@ class ActiveFilter(NamedTuple):
 
 @router.get("/", dependencies=[Depends(refuse_simple_json)])
 async def my_jobs(
-    services: Given, page: Shown, access: Caller, which: Annotated[JobsForm, Query()]
+    services: CurrentServices,
+    page: RequestPage,
+    access: CurrentAccess,
+    form: Annotated[JobsForm, Query()],
 ) -> Response:
     """The caller's own jobs."""
-    own = which.model_copy(update={"user": page.known.user})
-    return await _answer(services, page, access, own, mine=True)
+    own = form.model_copy(update={"user": page.principal.user})
+    return await _list_response(services, page, access, own, is_own=True)
 
 
 @router.get("/jobs")
 async def all_jobs(
-    services: Given, page: Shown, access: Caller, which: Annotated[JobsForm, Query()]
+    services: CurrentServices,
+    page: RequestPage,
+    access: CurrentAccess,
+    form: Annotated[JobsForm, Query()],
 ) -> Response:
     """All jobs that the caller may see."""
-    return await _answer(services, page, access, which, mine=False)
+    return await _list_response(services, page, access, form, is_own=False)
 
 
-async def _answer(
-    services: Services, page: PageRenderer, access: Access, which: JobsForm, *, mine: bool
+async def _list_response(
+    services: Services, page: PageRenderer, access: Access, form: JobsForm, *, is_own: bool
 ) -> Response:
-    def work() -> Response:
-        return _show(services, page, access, which, mine)
+    def render_page() -> Response:
+        return _render_list(services, page, access, form, is_own)
 
-    costly = not reads_only_its_rows(access, which.filter(), which.order())
-    return await in_turn(services, page.known, work, costly=costly)
+    costly = not reads_only_its_rows(access, form.filter(), form.order())
+    return await run_in_thread(services, page.principal, render_page, costly=costly)
 
 
-def _show(
-    services: Services, page: PageRenderer, access: Access, which: JobsForm, mine: bool
+def _render_list(
+    services: Services, page: PageRenderer, access: Access, form: JobsForm, is_own: bool
 ) -> Response:
-    if which.columns:
+    if form.columns:
         answer = RedirectResponse(page.address(columns=None), 303)
-        job_columns.keep(page.request, answer, which.columns)
+        job_columns.store_choice(page.request, answer, form.columns)
         return answer
-    columns = job_columns.chosen(page.request)
+    columns = job_columns.chosen_columns(page.request)
     with services.reader.connect() as db:
-        sections = _sections(services, db, page, access, which)
+        sections = _query_sections(services, db, page, access, form)
         rows = [row for section in sections for row in section.rows]
-        sparks = page.frame.sparks.of(services, db, access, rows, job_columns.lines(columns))
-        held = [row["id"] for row in rows if row["allocated_gpus"]]
-        gpus = {**utilizations(db, held), **live_gpus(services, rows)}
+        sparklines = page.environment.sparklines.get(
+            services, db, access, rows, job_columns.sparkline_kinds(columns)
+        )
+        gpu_job_ids = [row["id"] for row in rows if row["allocated_gpus"]]
+        gpus = {**utilizations(db, gpu_job_ids), **live_gpus(services, rows)}
         clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
-    audit.seen(page.known, "jobs", rows)
-    several_users = not mine and len({row["username"] for row in rows}) != 1
-    facts = TableFacts(page.now, gpus, sparks)
-    return page.show(
-        "jobs.html", mine=mine, which=which, clusters=clusters,
-        sections=[_table(each, facts, columns, several_users, len(clusters) > 1)
+    audit.log_jobs_seen(page.principal, "jobs", rows)
+    several_users = not is_own and len({row["username"] for row in rows}) != 1
+    context = TableContext(page.now, gpus, sparklines)
+    return page.render(
+        "jobs.html", is_own=is_own, form=form, clusters=clusters,
+        sections=[_with_table(each, context, columns, several_users, len(clusters) > 1)
                   for each in sections],
-        columns=columns, titles=job_columns.TITLES, presets=_presets(page), csv=_csv(page, mine),
-        asked=_asked(page, which, mine), states=list(JobState), filters=FILTERS, times=_TIMES,
-        first=which.cursor is None, several_users=several_users,
+        columns=columns, titles=job_columns.TITLES, presets=_presets(page),
+        active_filters=_active_filters(page, form, is_own), csv_address=_csv_address(page, is_own),
+        states=list(JobState), filters=FILTERS, time_fields=_TIME_FIELDS,
+        is_first_page=form.cursor is None, several_users=several_users,
     )  # fmt: skip
 
 
-def _table(
-    section: JobsSection, facts: TableFacts, chosen: frozenset[Column], several_users: bool,
+def _with_table(
+    section: JobsSection, context: TableContext, chosen: frozenset[Column], several_users: bool,
     several_clusters: bool,
 ) -> JobsSection:  # fmt: skip
     """The section with its rendered table."""
-    waits = section.key == "waiting"
-    held = "requested_gpus" if waits else "allocated_gpus"
-    gpus = any(row[held] for row in section.rows)
-    lines = facts.sparks is not None
-    layout = ListLayout(chosen, waits, gpus, several_users, several_clusters, lines)
-    shown = job_table.columns(layout)
-    return section._replace(columns=shown, body=job_table.body(section.rows, shown, facts))
+    is_waiting = section.key == "waiting"
+    gpus_column = "requested_gpus" if is_waiting else "allocated_gpus"
+    has_gpus = any(row[gpus_column] for row in section.rows)
+    has_measurements = context.sparklines is not None
+    layout = ListLayout(
+        chosen, is_waiting, has_gpus, several_users, several_clusters, has_measurements
+    )
+    table_columns = job_table.columns(layout)
+    return section._replace(
+        columns=table_columns, body=job_table.body(section.rows, table_columns, context)
+    )
 
 
-def _sections(
-    services: Services, db: Connection, page: PageRenderer, access: Access, which: JobsForm
+def _query_sections(
+    services: Services, db: Connection, page: PageRenderer, access: Access, form: JobsForm
 ) -> list[JobsSection]:
     """All sections; a following page has only the one that it continues."""
-    chosen = which.filter()
+    job_filter = form.filter()
     sections = []
-    first = which.cursor is None
-    if which.started and (first or which.running):
-        section = _live(db, page, access, which, _RUNNING)
+    is_first_page = form.cursor is None
+    if form.started and (is_first_page or form.running):
+        section = _live_section(db, page, access, form, _RUNNING)
         sections.append(section._replace(rows=live_columns(services, db, section.rows)))
-    if which.started and not which.running and (first or which.state == [JobState.PENDING]):
-        sections.append(_live(db, page, access, which, _WAITING))
-    ended = [state for state in which.state if not state.live] or (ENDED if not which.state else [])
-    if ended and not which.running:
-        wanted = chosen._replace(states=tuple(ended))
-        section = _ended(db, page, access, which, wanted)
+    if form.started and not form.running and (is_first_page or form.state == [JobState.PENDING]):
+        sections.append(_live_section(db, page, access, form, _WAITING))
+    ended_states = [state for state in form.state if not state.is_live] or (
+        ENDED_STATES if not form.state else []
+    )
+    if ended_states and not form.running:
+        ended_filter = job_filter._replace(states=tuple(ended_states))
+        section = _ended_section(db, page, access, form, ended_filter)
         sections.append(section._replace(rows=live_columns(services, db, section.rows)))
-    shown = _without_repeats(sections)
-    return [section for section in shown if section.rows or section.key == "ended"]
+    unique_sections = _without_repeats(sections)
+    return [section for section in unique_sections if section.rows or section.key == "ended"]
 
 
 def _without_repeats(sections: Sequence[JobsSection]) -> list[JobsSection]:
-    """A job that ends while the sections are read is shown in the last one that has it."""
-    kept: list[JobsSection] = []
-    later: set[int] = set()
+    """Keep a job that ended while the sections were queried only in the last of them."""
+    unique_sections: list[JobsSection] = []
+    later_ids: set[int] = set()
     for section in reversed(sections):
-        rows = [row for row in section.rows if row["id"] not in later]
-        later |= {row["id"] for row in rows}
-        kept.insert(0, section._replace(rows=rows))
-    return kept
+        rows = [row for row in section.rows if row["id"] not in later_ids]
+        later_ids |= {row["id"] for row in rows}
+        unique_sections.insert(0, section._replace(rows=rows))
+    return unique_sections
 
 
-def _live(
-    db: Connection, page: PageRenderer, access: Access, which: JobsForm, kind: LiveSection
+def _live_section(
+    db: Connection, page: PageRenderer, access: Access, form: JobsForm, kind: LiveSection
 ) -> JobsSection:
-    """The newest, with a link to a list of all of them."""
-    alone = which.model_copy(update=kind.alone)
-    after = cursor.decode(alone.question(), which.cursor, float) if which.cursor else None
-    most = which.limit if after else min(which.limit, _LIVE_ROWS)
-    rows = kind.ask(db, access, most + 1, which.filter(), kind.read, after)
-    shown, following = rows[:most], None
-    if len(rows) > most:
-        word = cursor.encode(alone.question(), queries.place(shown[-1]))
-        following = page.address(**kind.address, cursor=word)
-    return JobsSection(kind.key, kind.title, shown, bool(following and not after), following)
+    """The newest running or waiting jobs, with a link to a list of all of them."""
+    section_form = form.model_copy(update=kind.form_fields)
+    after = cursor.decode(section_form.query_key(), form.cursor, float) if form.cursor else None
+    max_rows = form.limit if after else min(form.limit, _MAX_LIVE_ROWS)
+    rows = kind.query(db, access, max_rows + 1, form.filter(), kind.row_columns, after)
+    shown, next_page = rows[:max_rows], None
+    if len(rows) > max_rows:
+        next_cursor = cursor.encode(section_form.query_key(), queries.position(shown[-1]))
+        next_page = page.address(**kind.parameters, cursor=next_cursor)
+    return JobsSection(kind.key, kind.title, shown, bool(next_page and not after), next_page)
 
 
-def _ended(
-    db: Connection, page: PageRenderer, access: Access, which: JobsForm, chosen: Filter
+def _ended_section(
+    db: Connection, page: PageRenderer, access: Access, form: JobsForm, job_filter: Filter
 ) -> JobsSection:
-    question, order = which.question(), which.order()
-    kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
-    after = cursor.decode(question, which.cursor, kind) if which.cursor else None
+    question, order = form.query_key(), form.order()
+    cursor_type = str if isinstance(SORTS[order.key].type, sa.Text) else float
+    after = cursor.decode(question, form.cursor, cursor_type) if form.cursor else None
     try:
-        ids, more = numbers(
-            db, access, which.limit, chosen, after, order=order, started=which.started
+        ids, more = find_ids(
+            db, access, form.limit, job_filter, after, order=order, started=form.started
         )
     except TooManyError as error:
         raise Problem(422, str(error)) from error
-    following = page.address(cursor=cursor.encode(question, more)) if more else None
-    title = "Ended" if which.started else "Ended without starting"
-    return JobsSection("ended", title, numbered(db, ids, READ), next_page=following)
+    next_page = page.address(cursor=cursor.encode(question, more)) if more else None
+    title = "Ended" if form.started else "Ended without starting"
+    return JobsSection("ended", title, rows_by_ids(db, ids, JOB_COLUMNS), next_page=next_page)
 
 
-def _asked(page: PageRenderer, which: JobsForm, mine: bool) -> list[ActiveFilter]:
-    names = [name for name in FILTERS if not (mine and name == "user")]
-    asked = [
+def _active_filters(page: PageRenderer, form: JobsForm, is_own: bool) -> list[ActiveFilter]:
+    field_names = [name for name in FILTERS if not (is_own and name == "user")]
+    filters = [
         ActiveFilter(
             name,
-            getattr(which, name) if name in _TIMES else page.request.query_params.get(name),
+            getattr(form, name) if name in _TIME_FIELDS else page.request.query_params.get(name),
             page.address(**{name: None, "cursor": None}),
         )
-        for name in names
-        if getattr(which, name) is not None
+        for name in field_names
+        if getattr(form, name) is not None
     ]
-    if which.state:
-        words = ", ".join(state.value for state in which.state)
-        asked.append(ActiveFilter("state", words, page.address(state=None, cursor=None)))
-    return asked
+    if form.state:
+        words = ", ".join(state.value for state in form.state)
+        filters.append(ActiveFilter("state", words, page.address(state=None, cursor=None)))
+    return filters
 
 
 def _presets(page: PageRenderer) -> list[Preset]:
@@ -305,16 +320,18 @@ def _presets(page: PageRenderer) -> list[Preset]:
     return [
         preset("All"),
         preset("Today", started_from=day_of(page.now)),
-        preset("Failed", state=_FAILED),
+        preset("Failed", state=_FAILED_STATES),
         preset("Wasteful", cpu_efficiency_at_most="25%", elapsed_at_least="10m"),
         preset("With GPUs", gpus_at_least=1),
         preset("Idle GPUs", gpu_utilization_at_most="10%", gpus_at_least=1),
     ]
 
 
-def _csv(page: PageRenderer, mine: bool) -> str:
+def _csv_address(page: PageRenderer, is_own: bool) -> str:
     """The address of the same list of the API, as a CSV file."""
-    given = page.request.query_params.multi_items()
-    kept = [(name, value) for name, value in given if name not in ("cursor", "limit", "columns")]
-    own = [("user", page.known.user)] if mine else []
-    return f"{PREFIX}/jobs?{urlencode([*kept, *own, ('limit', MOST), ('format', 'csv')])}"
+    parameters = page.request.query_params.multi_items()
+    kept = [
+        (name, value) for name, value in parameters if name not in ("cursor", "limit", "columns")
+    ]
+    user = [("user", page.principal.user)] if is_own else []
+    return f"{PREFIX}/jobs?{urlencode([*kept, *user, ('limit', MAX_PAGE_ROWS), ('format', 'csv')])}"

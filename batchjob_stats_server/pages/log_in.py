@@ -8,19 +8,19 @@ from fastapi.responses import RedirectResponse, Response
 
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.auth import audit, cookie
-from batchjob_stats_server.auth.identity import LOGIN
+from batchjob_stats_server.auth.identity import LOGIN_PATTERN
 from batchjob_stats_server.auth.oidc import (
-    CALLBACK,
+    CALLBACK_PATH,
     OidcError,
     OidcProvider,
     Person,
     ProviderUnreachableError,
-    pending,
+    parse_pending_login,
 )
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.rendering.frame import plain
+from batchjob_stats_server.pages.rendering.frame import public_page
 from batchjob_stats_server.pages.rendering.links import local_path
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(include_in_schema=False)
 
@@ -31,7 +31,7 @@ def _provider(services: Services) -> OidcProvider:
     return services.provider
 
 
-def _problem(services: Services, error: OidcError) -> Problem:
+def _count_failure(services: Services, error: OidcError) -> Problem:
     services.metrics.refused.labels("log-in").inc()
     audit.log.info("a log-in failed: %s", error)
     if isinstance(error, ProviderUnreachableError):
@@ -40,62 +40,62 @@ def _problem(services: Services, error: OidcError) -> Problem:
 
 
 @router.get("/oidc/log-in")
-def log_in(request: Request, services: Given, next: str = "/") -> Response:
+def log_in(request: Request, services: CurrentServices, next: str = "/") -> Response:
     """Redirect the browser to the provider."""
     provider = _provider(services)
     try:
-        address, begun = provider.begin(local_path(next))
+        address, pending_login = provider.begin(local_path(next))
     except OidcError as error:
-        raise _problem(services, error) from error
-    answer = RedirectResponse(address, 303)
-    cookie.keep_pending(request, answer, begun.written())
-    return answer
+        raise _count_failure(services, error) from error
+    response = RedirectResponse(address, 303)
+    cookie.set_pending(request, response, pending_login.encode())
+    return response
 
 
-@router.get(CALLBACK)
-def logged_in(request: Request, services: Given) -> Response:
+@router.get(CALLBACK_PATH)
+def logged_in(request: Request, services: CurrentServices) -> Response:
     """Handle the provider's callback, and begin a session."""
     provider = _provider(services)
     try:
-        begun = pending(request.cookies.get(cookie.pending_name(request), ""))
-        person = provider.finish(begun, dict(request.query_params))
-        text = _begin(services, person)
+        pending_login = parse_pending_login(request.cookies.get(cookie.pending_name(request), ""))
+        person = provider.finish(pending_login, dict(request.query_params))
+        session_token = _create_session(services, person)
     except OidcError as error:
-        raise _problem(services, error) from error
+        raise _count_failure(services, error) from error
     # After a redirect from another site, browsers do not send a SameSite=Strict cookie; after a
     # page of ours, they do.
-    answer = plain(request, "logged_in.html", next=local_path(begun.next))
-    cookie.forget_pending(request, answer)
-    cookie.keep(request, answer, text)
-    return answer
+    response = public_page(request, "logged_in.html", next=local_path(pending_login.next))
+    cookie.delete_pending(request, response)
+    cookie.set_token(request, response, session_token)
+    return response
 
 
-def _begin(services: Services, person: Person) -> str:
-    if not LOGIN.fullmatch(person.user):
+def _create_session(services: Services, person: Person) -> str:
+    if not LOGIN_PATTERN.fullmatch(person.user):
         raise OidcError(f"expected a login from the provider, got {person.user[:80]!r}")
     now = int(services.clock())
     end = now + int(services.settings.oidc.session)
     with services.writer.begin() as db:
-        text = sessions.begin(db, person.user, person.groups, person.provider, now, end)
+        session_token = sessions.begin(db, person.user, person.groups, person.provider, now, end)
     audit.log.info("%s logged in", person.user)
-    return text
+    return session_token
 
 
 @router.post("/oidc/back-channel-log-out")
-async def back_channel(request: Request, services: Given) -> Response:
+async def back_channel(request: Request, services: CurrentServices) -> Response:
     """End sessions that ended at the provider (OpenID Connect Back-Channel Logout 1.0)."""
     provider = _provider(services)
     form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
 
     def end() -> int:
-        ended = provider.logged_out(form.get("logout_token", ""))
+        ended = provider.verify_logout_token(form.get("logout_token", ""))
         with services.writer.begin() as db:
             return sessions.end_at_provider(db, ended)
 
     try:
         await run_in_threadpool(end)
     except ProviderUnreachableError as error:
-        raise _problem(services, error) from error
+        raise _count_failure(services, error) from error
     except OidcError as error:
         raise Problem(400, str(error)) from error
     return Response(status_code=200, headers={"Cache-Control": "no-store"})

@@ -10,19 +10,19 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.ids import AmbiguousIdError, parts_of, written_as
-from batchjob_stats_db.queries.paging import numbers
+from batchjob_stats_db.queries.ids import AmbiguousIdError, find_jobs, parts_of
+from batchjob_stats_db.queries.paging import find_ids
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.pages.rendering import links
-from batchjob_stats_server.pages.rendering.frame import Shown, costly
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
+from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(include_in_schema=False)
 
-NAMED_DAYS = 90  # how far back to search for a job name, which has no index
+JOB_NAME_DAYS = 90  # how far back to search for a job name, which has no index
 
 
 class SearchForm(Form):
@@ -50,56 +50,65 @@ class SearchResults(NamedTuple):
 @router.get("/search")
 @costly
 def search(
-    services: Given, page: Shown, access: Caller, which: Annotated[SearchForm, Query()]
+    services: CurrentServices,
+    page: RequestPage,
+    access: CurrentAccess,
+    form: Annotated[SearchForm, Query()],
 ) -> Response:
     """Redirect to the only hit, or else show all of them."""
-    words = (which.q or "").strip()
+    text = (form.q or "").strip()
     with services.reader.connect() as db:
-        found = _found(db, access, words, page.now) if words else SearchResults([], [])
-    ids = {(row["cluster"], row["jobid"]) for row in found.jobs}
-    if not found.hits and len(ids) == 1:
-        row = found.jobs[0]
-        return _to(links.path("jobs", row["jobid"], cluster=row["cluster"]))
-    if len(found.hits) == 1 and not found.jobs:
-        return _to(found.hits[0].path)
-    audit.seen(page.known, "jobs", found.jobs)
-    return page.show("search.html", words=words, found=found, named_days=NAMED_DAYS)
+        results = _search(db, access, text, page.now) if text else SearchResults([], [])
+    ids = {(row["cluster"], row["jobid"]) for row in results.jobs}
+    if not results.hits and len(ids) == 1:
+        row = results.jobs[0]
+        return _redirect(links.path("jobs", row["jobid"], cluster=row["cluster"]))
+    if len(results.hits) == 1 and not results.jobs:
+        return _redirect(results.hits[0].path)
+    audit.log_jobs_seen(page.principal, "jobs", results.jobs)
+    return page.render(
+        "search.html", search_text=text, results=results, job_name_days=JOB_NAME_DAYS
+    )
 
 
-def _to(path: str) -> Response:
+def _redirect(path: str) -> Response:
     return RedirectResponse(path, 303, {"Cache-Control": "private, no-store"})
 
 
-def _found(db: Connection, access: Access, words: str, now: int) -> SearchResults:
+def _search(db: Connection, access: Access, text: str, now: int) -> SearchResults:
     note = ""
     try:
-        jobs = written_as(db, access, words)
+        jobs = find_jobs(db, access, text)
     except AmbiguousIdError as error:
         jobs, note = [], f"{error}: enter more characters"
-    jobs = jobs or parts_of(db, access, words)
+    jobs = jobs or parts_of(db, access, text)
     hits = [
-        Hit(kind, words, links.path("jobs", **{kind: words}))
-        for kind, which in (("user", Filter(user=words)), ("account", Filter(account=words)))
-        if numbers(db, access, 1, which).ids
+        Hit(kind, text, links.path("jobs", **{kind: text}))
+        for kind, job_filter in (("user", Filter(user=text)), ("account", Filter(account=text)))
+        if find_ids(db, access, 1, job_filter).ids
     ]
     if not jobs:  # text that is a job's id is not searched as a name
-        hits += _names(db, access, words, now - NAMED_DAYS * DAY, alone=not hits)
+        hits += _job_name_hits(db, access, text, now - JOB_NAME_DAYS * DAY, may_contain=not hits)
     hits += [
-        Hit("node", f"{words} ({cluster})", links.path("clusters", cluster, "nodes", words))
-        for cluster in nodes.clusters_of(db, access, words)
+        Hit("node", f"{text} ({cluster})", links.path("clusters", cluster, "nodes", text))
+        for cluster in nodes.clusters_of(db, access, text)
     ]
-    if words in {row["name"] for row in stats.clusters(db)}:
-        hits.append(Hit("cluster", words, links.path("clusters", words)))
+    if text in {row["name"] for row in stats.clusters(db)}:
+        hits.append(Hit("cluster", text, links.path("clusters", text)))
     return SearchResults(hits, jobs, note)
 
 
-def _names(db: Connection, access: Access, words: str, since: int, *, alone: bool) -> list[Hit]:
+def _job_name_hits(
+    db: Connection, access: Access, text: str, since: int, *, may_contain: bool
+) -> list[Hit]:
     """Jobs with this name, or else, if nothing else matches, with names that contain it.
 
     Names have no index: if the second query finds nothing, the first one cannot either.
     """
-    if not numbers(db, access, 1, Filter(name_contains=words, started_from=since)).ids:
+    if not find_ids(db, access, 1, Filter(name_contains=text, started_from=since)).ids:
         return []
-    if numbers(db, access, 1, Filter(name=words, started_from=since)).ids:
-        return [Hit("job name", words, links.path("jobs", name=words))]
-    return [Hit("job names with", words, links.path("jobs", name_contains=words))] if alone else []
+    if find_ids(db, access, 1, Filter(name=text, started_from=since)).ids:
+        return [Hit("job name", text, links.path("jobs", name=text))]
+    return (
+        [Hit("job names with", text, links.path("jobs", name_contains=text))] if may_contain else []
+    )

@@ -11,12 +11,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.auth.cookie import forget, keep
+from batchjob_stats_server.auth.cookie import delete_token, set_token
 from batchjob_stats_server.auth.identity import cookie_name
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.rendering.frame import plain
+from batchjob_stats_server.pages.rendering.frame import public_page
 from batchjob_stats_server.pages.rendering.links import local_path
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.services import CurrentServices, Services
 
 TOKEN = re.compile(r"bj_[A-Za-z0-9_-]{20,100}")
 _PARAMETER = "token"
@@ -28,41 +28,42 @@ class TokenInAddress:
     """Moves `?token=` from a page's address into the cookie, and redirects to the address without
     it.
 
-    So the token is in no history, bookmark or log. Only addresses that were typed, pasted or opened
-    from outside a browser are accepted: a link on another site could sign people in as another
-    user. Browsers report it over TLS and on loopback (Sec-Fetch-Site); over plain HTTP elsewhere it
-    is unknown, so there the token is put into the form.
+    The token then appears in no history, bookmark or log. Only addresses that were typed, pasted or
+    opened from outside a browser are accepted: a link on another site could sign people in as
+    another user. Browsers report it over TLS and on loopback (Sec-Fetch-Site). Over plain HTTP
+    elsewhere it is unknown, so users enter the token into the form.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle such an address; pass on any other."""
-        if scope["type"] == "http" and scope["method"] == "GET" and _may_hold(scope):
+        """Handle an address with a token; pass on any other."""
+        if scope["type"] == "http" and scope["method"] == "GET" and _may_have_token(scope):
             connection = HTTPConnection(scope)
-            given = parse_qsl(connection.url.query, keep_blank_values=True)
-            tokens = [value for name, value in given if name == _PARAMETER]
+            parameters = parse_qsl(connection.url.query, keep_blank_values=True)
+            tokens = [value for name, value in parameters if name == _PARAMETER]
             if tokens:
-                rest = urlencode([pair for pair in given if pair[0] != _PARAMETER])
-                answer = RedirectResponse(_path(connection.url) + (f"?{rest}" if rest else ""), 303)
-                if _typed(connection) and len(tokens) == 1 and TOKEN.fullmatch(tokens[0]):
-                    keep(connection, answer, tokens[0])
-                await answer(scope, receive, send)
+                query = urlencode([pair for pair in parameters if pair[0] != _PARAMETER])
+                path = _safe_path(connection.url) + (f"?{query}" if query else "")
+                response = RedirectResponse(path, 303)
+                if _is_typed(connection) and len(tokens) == 1 and TOKEN.fullmatch(tokens[0]):
+                    set_token(connection, response, tokens[0])
+                await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-def _may_hold(scope: Scope) -> bool:
+def _may_have_token(scope: Scope) -> bool:
     return _PARAMETER.encode() in scope["query_string"] and not scope["path"].startswith(PREFIX)
 
 
-def _typed(connection: HTTPConnection) -> bool:
+def _is_typed(connection: HTTPConnection) -> bool:
     return connection.headers.get("sec-fetch-site") in ("none", "same-origin")
 
 
-def _path(url: URL) -> str:
-    """The path, which cannot be mistaken for the name of another host."""
+def _safe_path(url: URL) -> str:
+    """The path, without a leading `//`, which would mean another host."""
     return "/" + url.path.lstrip("/")
 
 
@@ -73,33 +74,39 @@ async def sign_in(request: Request) -> Response:
     token = form.get(_PARAMETER, "").strip()
     if not TOKEN.fullmatch(token):
         raise Problem(422, "token: expected a token that begins with bj_")
-    answer = RedirectResponse(local_path(form.get("next", "/")), 303)
-    keep(request, answer, token)
-    return answer
+    response = RedirectResponse(local_path(form.get("next", "/")), 303)
+    set_token(request, response, token)
+    return response
 
 
 @router.post("/sign-out")
-def sign_out(request: Request, services: Given) -> Response:
+def sign_out(request: Request, services: CurrentServices) -> Response:
     """Delete the token from this browser; it stays valid elsewhere until it is revoked.
 
     Users who logged in are logged out everywhere: in all browsers, and at the provider.
     """
-    text = request.cookies.get(cookie_name(request), "")
-    ended = text.startswith(sessions.PREFIX) and _end_sessions(services, text)
+    cookie_value = request.cookies.get(cookie_name(request), "")
+    has_ended_sessions = cookie_value.startswith(sessions.PREFIX) and _end_sessions(
+        services, cookie_value
+    )
     # Browsers do not let a form redirect to another site (form-action), so a page of ours does it.
-    answer = RedirectResponse("/signed-out?provider=too" if ended else "/signed-out", 303)
-    forget(request, answer)
-    return answer
+    response = RedirectResponse(
+        "/signed-out?provider=too" if has_ended_sessions else "/signed-out", 303
+    )
+    delete_token(request, response)
+    return response
 
 
-def _end_sessions(services: Services, text: str) -> bool:
+def _end_sessions(services: Services, cookie_value: str) -> bool:
     with services.writer.begin() as db:
-        session = sessions.find(db, text, int(services.clock()))
+        session = sessions.find(db, cookie_value, int(services.clock()))
         return session is not None and sessions.end_all(db, session.username) > 0
 
 
 @router.get("/signed-out")
-def signed_out(request: Request, services: Given, provider: str = "") -> Response:
-    """Confirm it, and end the session at the provider; open to everybody."""
-    address = services.provider.log_out_address() if services.provider and provider else ""
-    return plain(request, "signed_out.html", provider=services.provider, provider_address=address)
+def signed_out(request: Request, services: CurrentServices, provider: str = "") -> Response:
+    """Confirm the sign-out, and end the session at the provider; needs no sign-in."""
+    address = services.provider.logout_url() if services.provider and provider else ""
+    return public_page(
+        request, "signed_out.html", provider=services.provider, provider_address=address
+    )

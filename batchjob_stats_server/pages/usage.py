@@ -13,34 +13,38 @@ from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.api.params import Days, Word
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import Caller
+from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.pages.rendering import template_filters
 from batchjob_stats_server.pages.rendering.charts import BarSegment, DayChart, day_chart
-from batchjob_stats_server.pages.rendering.frame import Shown, costly
-from batchjob_stats_server.services import Given
+from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
+from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(include_in_schema=False)
 
-_MOST_DAYS = 400
-_MOST_ROWS = 500
+_MAX_DAYS = 400
+_MAX_ROWS = 500
 
 Row = Mapping[Any, Any]
 By = Literal["user", "account", "cluster"]
-Shows = Literal["energy", "cpu", "gpu", "jobs", "emissions"]
-_KEYS: dict[By, queries.By] = {"user": "username", "account": "account", "cluster": "cluster"}
+ChartName = Literal["energy", "cpu", "gpu", "jobs", "emissions"]
+_GROUP_COLUMNS: dict[By, queries.By] = {
+    "user": "username",
+    "account": "account",
+    "cluster": "cluster",
+}
 
 
-_USED = BarSegment("used", "main")
-_REST = BarSegment("allocated but not used or not measured", "rest")
+_USED_SEGMENT = BarSegment("used", "main")
+_UNUSED_SEGMENT = BarSegment("allocated but not used or not measured", "rest")
 
 
 class Measure(NamedTuple):
-    """What a chart shows for each day."""
+    """A quantity that a chart shows for each day."""
 
     title: str
-    parts: tuple[BarSegment, ...]  # from bottom to top
+    segments: tuple[BarSegment, ...]  # from bottom to top
     values: Callable[[Row], tuple[float, ...]]
-    write: Callable[[float], str]
+    format_value: Callable[[float], str]
     unit: float = 1.0  # unit in which the scale has round numbers
 
 
@@ -54,15 +58,15 @@ MEASURES = {
     ),
     "cpu": Measure(
         "CPU time",
-        (_USED, _REST),
-        lambda row: _split(row["cpu_seconds"], row["cpu_allocated_seconds"]),
+        (_USED_SEGMENT, _UNUSED_SEGMENT),
+        lambda row: _used_and_unused(row["cpu_seconds"], row["cpu_allocated_seconds"]),
         template_filters.hours,
         3600.0,
     ),
     "gpu": Measure(
         "GPU time",
-        (_USED, _REST),
-        lambda row: _split(row["gpu_seconds"], row["gpu_allocated_seconds"]),
+        (_USED_SEGMENT, _UNUSED_SEGMENT),
+        lambda row: _used_and_unused(row["gpu_seconds"], row["gpu_allocated_seconds"]),
         template_filters.hours,
         3600.0,
     ),
@@ -81,7 +85,7 @@ class UsageForm(Days):
     by: By = "user"
     user: Word | None = None
     account: Word | None = None
-    show: Shows | None = None  # None: energy if any was measured, else CPU time
+    show: ChartName | None = None  # None: energy if any was measured, else CPU time
 
 
 class UsageTableRow(NamedTuple):
@@ -94,95 +98,94 @@ class UsageTableRow(NamedTuple):
 @router.get("/usage")
 @costly
 def usage(
-    services: Given, page: Shown, access: Caller, which: Annotated[UsageForm, Query()]
+    services: CurrentServices,
+    page: RequestPage,
+    access: CurrentAccess,
+    form: Annotated[UsageForm, Query()],
 ) -> Response:
     """Sums of the jobs that the caller may see."""
-    since, until = which.window(services.clock())
-    since = max(since, until - _MOST_DAYS * DAY)
+    since, until = form.window(services.clock())
+    since = max(since, until - _MAX_DAYS * DAY)
     with services.reader.connect() as db:
-        known = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
-        by: list[queries.By] = [_KEYS[which.by]]
-        if len(known) > 1 and which.by != "cluster":
-            by.append("cluster")
-        lines = _lines(db, access, by, since, until, which)
-        whole = _whole(db, access, since, until, which)
-        show = which.show or _usual(whole)
-        chart = _chart(db, access, since, until, which, show)
-    if which.by == "user":
-        audit.seen(page.known, "usage", [line.sums for line in lines])
-    lines.sort(key=lambda line: line.sums["cpu_allocated_seconds"], reverse=True)
-    return page.show(
-        "usage.html", which=which, show=show, since=since, until=until, keys=by,
-        lines=lines[:_MOST_ROWS],
-        left_out=max(0, len(lines) - _MOST_ROWS), whole=whole, chart=chart, clusters=known,
+        cluster_names = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
+        group_columns: list[queries.By] = [_GROUP_COLUMNS[form.by]]
+        if len(cluster_names) > 1 and form.by != "cluster":
+            group_columns.append("cluster")
+        rows = _query_rows(db, access, group_columns, since, until, form)
+        total = _query_total(db, access, since, until, form)
+        show = form.show or _default_chart(total)
+        chart = _chart(db, access, since, until, form, show)
+    if form.by == "user":
+        audit.log_jobs_seen(page.principal, "usage", [row.sums for row in rows])
+    rows.sort(key=lambda row: row.sums["cpu_allocated_seconds"], reverse=True)
+    return page.render(
+        "usage.html", form=form, show=show, since=since, until=until, keys=group_columns,
+        rows=rows[:_MAX_ROWS],
+        left_out=max(0, len(rows) - _MAX_ROWS), total=total, chart=chart, clusters=cluster_names,
         measures={**{key: each.title for key, each in MEASURES.items()}, "emissions": "Emissions"},
-        providers=sorted({name for line in lines for name in line.grams}),
+        providers=sorted({name for row in rows for name in row.grams}),
     )  # fmt: skip
 
 
-def _split(used: float, allocated: float) -> tuple[float, float]:
+def _used_and_unused(used: float, allocated: float) -> tuple[float, float]:
     return used, max(0.0, allocated - used)
 
 
-def _lines(
-    db: Connection, access: Access, by: Sequence[queries.By], since: int, until: int,
-    which: UsageForm,
+def _query_filters(form: UsageForm) -> dict[str, Any]:
+    return {"cluster": form.cluster, "account": form.account, "user": form.user}
+
+
+def _query_rows(
+    db: Connection, access: Access, group_columns: Sequence[queries.By], since: int, until: int,
+    form: UsageForm,
 ) -> list[UsageTableRow]:  # fmt: skip
-    narrowed: dict[str, Any] = {
-        "cluster": which.cluster,
-        "account": which.account,
-        "user": which.user,
-    }
-    sums = queries.summed(db, access, by, since, until, **narrowed)
+    filters = _query_filters(form)
+    sums = queries.sum_usage(db, access, group_columns, since, until, **filters)
     grams: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
-    for row in queries.emissions(db, access, by, since, until, **narrowed):
-        grams[tuple(row[key] for key in by)][row["provider"]] = row["grams"]
-    return [UsageTableRow(row, grams[tuple(row[key] for key in by)]) for row in sums]
+    for row in queries.sum_emissions(db, access, group_columns, since, until, **filters):
+        grams[tuple(row[key] for key in group_columns)][row["provider"]] = row["grams"]
+    return [UsageTableRow(row, grams[tuple(row[key] for key in group_columns)]) for row in sums]
 
 
-def _whole(
-    db: Connection, access: Access, since: int, until: int, which: UsageForm
+def _query_total(
+    db: Connection, access: Access, since: int, until: int, form: UsageForm
 ) -> UsageTableRow | None:
-    lines = _lines(db, access, [], since, until, which)
-    if not lines or lines[0].sums["jobs_started"] is None:
+    rows = _query_rows(db, access, [], since, until, form)
+    if not rows or rows[0].sums["jobs_started"] is None:
         return None
-    return lines[0]
+    return rows[0]
 
 
-def _usual(whole: UsageTableRow | None) -> Shows:
-    """The initial chart: there may be no meter."""
-    if whole and not whole.sums["energy_host_joules"] + whole.sums["energy_gpu_joules"]:
+def _default_chart(total: UsageTableRow | None) -> ChartName:
+    """CPU time if no energy was measured."""
+    if total and not total.sums["energy_host_joules"] + total.sums["energy_gpu_joules"]:
         return "cpu"
     return "energy"
 
 
 def _chart(
-    db: Connection, access: Access, since: int, until: int, which: UsageForm, show: Shows
+    db: Connection, access: Access, since: int, until: int, form: UsageForm, show: ChartName
 ) -> DayChart | None:
-    narrowed: dict[str, Any] = {
-        "cluster": which.cluster,
-        "account": which.account,
-        "user": which.user,
-    }
+    filters = _query_filters(form)
     if show == "emissions":
-        found = queries.emissions(db, access, ["day"], since, until, **narrowed)
-        measure = _emissions_by_day(found)
+        day_rows = queries.sum_emissions(db, access, ["day"], since, until, **filters)
+        measure = _emissions_by_day(day_rows)
     else:
-        found = queries.summed(db, access, ["day"], since, until, **narrowed)
+        day_rows = queries.sum_usage(db, access, ["day"], since, until, **filters)
         measure = MEASURES[show]
-    days = {row["day"]: measure.values(row) for row in found}
-    nothing = (0.0,) * len(measure.parts)
-    rows = [(day, days.get(day, nothing)) for day in range(since, until, DAY)]
-    return day_chart(measure.title, measure.parts, rows, measure.write, measure.unit)
+    days = {row["day"]: measure.values(row) for row in day_rows}
+    zeros = (0.0,) * len(measure.segments)
+    rows = [(day, days.get(day, zeros)) for day in range(since, until, DAY)]
+    return day_chart(measure.title, measure.segments, rows, measure.format_value, measure.unit)
 
 
-def _emissions_by_day(found: Sequence[RowMapping]) -> Measure:
-    """Those of the provider with most: values of several providers are never added up."""
+def _emissions_by_day(emission_rows: Sequence[RowMapping]) -> Measure:
+    """Emissions by the provider with the highest total; providers are never added up."""
     sums: dict[str, float] = defaultdict(float)
-    for row in found:
+    for row in emission_rows:
         sums[row["provider"]] += row["grams"]
     provider = max(sums, key=lambda name: sums[name], default="")
-    days = {row["day"]: row["grams"] for row in found if row["provider"] == provider}
+    days = {row["day"]: row["grams"] for row in emission_rows if row["provider"] == provider}
     return Measure(
         f"Emissions (CO₂ equivalent, {provider})", (BarSegment("emissions", "main"),),
         lambda row: (days.get(row["day"], 0.0),), template_filters.mass,

@@ -24,6 +24,6 @@ FUNCTIONS = frozenset(_FUNCTIONS.split())
 LABEL_FUNCTIONS = frozenset({"label_join", "label_replace"})
 
 # Metrics that belong to no user and reveal nothing about jobs.
-PUBLIC = frozenset(
+PUBLIC_METRICS = frozenset(
     {"batchjob_emission_factor_grams_per_kilowatt_hour", "batchjob_emission_factor_age_seconds"}
 )

@@ -16,8 +16,8 @@ from batchjob_stats_server.promql.query_limits import Unavailable
 
 # Statuses with which the Prometheus API reports errors of the query, not of the server (its
 # documentation, "HTTP API", "Format overview").
-_ABOUT_THE_QUERY = frozenset({400, 422, 503})
-_LONGEST_REASON = 300
+_QUERY_ERROR_STATUSES = frozenset({400, 422, 503})
+_MAX_ERROR_CHARACTERS = 300
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ class Rejected(Exception):
 class PromqlBackend:
     """Queries one server."""
 
-    def __init__(self, endpoint: Endpoint, concurrent: int, each: int = 0) -> None:
-        """`each`: questions of one user at once; else half of all."""
-        self.turns = FairQueue(concurrent, each or max(1, concurrent // 2))
+    def __init__(self, endpoint: Endpoint, concurrent: int, max_per_user: int = 0) -> None:
+        """`max_per_user`: maximum number of simultaneous queries of one user; 0: half of all."""
+        self.queue = FairQueue(concurrent, max_per_user or max(1, concurrent // 2))
         self._client = PrometheusClient(endpoint, concurrent)
 
     def ask(self, path: str, form: Sequence[tuple[str, str]], timeout: float) -> bytes:
@@ -56,7 +56,7 @@ class PromqlBackend:
             raise Unavailable(f"{error}; ask for less") from error
         if status == 200:
             return body
-        if status in _ABOUT_THE_QUERY:
+        if status in _QUERY_ERROR_STATUSES:
             raise _rejected(status, body)
         raise Unavailable(f"the time series database answers {status}")
 
@@ -72,4 +72,4 @@ def _rejected(status: int, body: bytes) -> Rejected:
         kind, text = str(answer["errorType"]), str(answer["error"])
     except (ValueError, KeyError, TypeError):
         kind, text = "execution", "the time series database rejected the query"
-    return Rejected(status, kind, text[:_LONGEST_REASON])
+    return Rejected(status, kind, text[:_MAX_ERROR_CHARACTERS])

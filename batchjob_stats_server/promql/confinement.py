@@ -6,83 +6,87 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
-from batchjob_stats_db.database.access import Access, UserOn
+from batchjob_stats_db.database.access import Access, ClusterLogin
 from batchjob_stats_server.promql.query_limits import NotYours, QueryWindow
 
-_TOLD = 5  # maximum logins named in a message
+_MAX_LOGINS_NAMED = 5  # maximum logins named in a message
 
 
 class Confinement(NamedTuple):
     """Logins whose series may be read, each with its cluster; None: all series."""
 
-    logins: tuple[UserOn, ...] | None
+    logins: tuple[ClusterLogin, ...] | None
     # Clusters of which all series may be read; if set, logins are ignored.
-    whole: tuple[str, ...] = ()
+    whole_clusters: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, access: Access, clusters: Iterable[str]) -> "Confinement":
         """The confinement of an access; a login on every cluster is one on each of `clusters`.
 
-        Accounts have no part in it: series have no account, so coordinators see those jobs
-        elsewhere. Nor have the clusters of somebody with logins: one selector cannot match both.
+        Accounts are ignored, since series have no account: coordinators see those jobs
+        elsewhere. So are the clusters of somebody with logins: one selector cannot match both.
         """
         if access.everything:
             return cls(None)
         if access.clusters and not access.users:
             return cls((), tuple(sorted(filter(None, access.clusters))))
-        known = sorted(set(clusters))
+        all_clusters = sorted(set(clusters))
         return cls(
             tuple(
                 each._replace(cluster=cluster)
                 for each in access.users
-                for cluster in ([each.cluster] if each.cluster else known)
+                for cluster in ([each.cluster] if each.cluster else all_clusters)
                 # In a matcher, an empty value selects series without the label, which are not this
                 # user's.
                 if each.user and cluster
             )
         )
 
-    def is_everybodys(self) -> bool:
+    def covers_all_users(self) -> bool:
         """Whether series of all users may be read, possibly of some clusters only."""
-        return self.logins is None or bool(self.whole)
+        return self.logins is None or bool(self.whole_clusters)
 
     def clusters(self) -> list[str]:
         """Those on which the caller has a login."""
         return sorted({each.cluster for each in self.logins or ()})
 
-    def has_times(self) -> bool:
+    def is_limited_in_time(self) -> bool:
         """Whether a login is the caller's for a limited time."""
         return any(each.since is not None or each.until is not None for each in self.logins or ())
 
-    def told(self) -> str:
-        """Whose series are queried, in a sentence; empty if all are."""
+    def describe(self) -> str:
+        """A sentence that says whose series are queried; empty if all are."""
         if self.logins is None:
             return ""
-        whose = [f"cluster {cluster}" for cluster in self.whole] or [
+        whose = [f"cluster {cluster}" for cluster in self.whole_clusters] or [
             f"user {each.user} on {each.cluster}" for each in self.logins
         ]
-        more = len(whose) - _TOLD
-        text = ", ".join(whose[:_TOLD]) + (f" and {more} more" if more > 0 else "")
+        more = len(whose) - _MAX_LOGINS_NAMED
+        text = ", ".join(whose[:_MAX_LOGINS_NAMED]) + (f" and {more} more" if more > 0 else "")
         return f"only series of {text or 'nobody: you have no login on a cluster'} were queried"
 
-    def matchers(self, named: Set[str], reach: QueryWindow) -> list[list[str]]:
+    def matchers(self, selected_clusters: Set[str], window: QueryWindow) -> list[list[str]]:
         """What to add to a selector; several lists if only several selectors can express it.
 
-        `named`: clusters that the selector names with `=`; `reach`: times of the samples it may
-        read.
+        `selected_clusters`: clusters that the selector names with `=`; `window`: times of the
+        samples it may read.
         """
         if self.logins is None:
             return [[]]
-        if self.whole:
-            return [[_one_of("cluster", self.whole)]]
-        logins = [each for each in self.logins if not named or named == {each.cluster}]
+        if self.whole_clusters:
+            return [[_match_any("cluster", self.whole_clusters)]]
+        logins = [
+            each
+            for each in self.logins
+            if not selected_clusters or selected_clusters == {each.cluster}
+        ]
         if self.logins and not logins:
             # Another user's cluster: these matchers exclude each other, so that the answer is
             # empty.
             return [_matchers([self.logins[0].cluster], [self.logins[0].user])]
         users_on: dict[str, set[str]] = {}
         for login in logins:
-            if _is_valid(login, reach):
+            if _covers_window(login, window):
                 users_on.setdefault(login.cluster, set()).add(login.user)
         if not users_on:
             raise NotYours("you had no login on any known cluster at the time asked for")
@@ -96,43 +100,43 @@ class Confinement(NamedTuple):
         """Selectors of all series the caller may read; none if no confinement is needed."""
         if self.logins is None:
             return []
-        return [braces(group) for group in self.matchers(frozenset(), window)]
+        return [format_selector(group) for group in self.matchers(frozenset(), window)]
 
 
 def _matchers(clusters: Sequence[str], users: Sequence[str]) -> list[str]:
-    return [_one_of("cluster", clusters), _one_of("user", users)]
+    return [_match_any("cluster", clusters), _match_any("user", users)]
 
 
-def _is_valid(login: UserOn, reach: QueryWindow) -> bool:
+def _covers_window(login: ClusterLogin, window: QueryWindow) -> bool:
     """Whether the login is the caller's during a whole period; NotYours if only during a part."""
     since = -math.inf if login.since is None else login.since
     until = math.inf if login.until is None else login.until
-    if since <= reach.start and reach.end < until:
+    if since <= window.start and window.end < until:
         return True
-    if reach.end < since or until <= reach.start:
+    if window.end < since or until <= window.start:
         return False
     raise NotYours(
         f"login {login.user} on {login.cluster} is yours from {since:.0f} until {until:.0f}: "
-        f"the query reaches from {reach.start:.0f} to {reach.end:.0f}"
+        f"the query reaches from {window.start:.0f} to {window.end:.0f}"
     )
 
 
-def _one_of(label: str, values: Sequence[str]) -> str:
+def _match_any(label: str, values: Sequence[str]) -> str:
     if len(values) == 1:
-        return f"{label}={string(values[0])}"
-    return f"{label}=~{string('|'.join(map(_literal, values)))}"
+        return f"{label}={promql_string(values[0])}"
+    return f"{label}=~{promql_string('|'.join(map(_escape_regex, values)))}"
 
 
-def _literal(value: str) -> str:
+def _escape_regex(value: str) -> str:
     """A value in a regular expression of RE2, which accepts no escapes of ordinary characters."""
     return re.sub(r"([.+*?()|\[\]{}^$\\])", r"\\\1", value)
 
 
-def string(value: str) -> str:
+def promql_string(value: str) -> str:
     """A PromQL string, with the same escapes as JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
-def braces(matchers: Sequence[str]) -> str:
+def format_selector(matchers: Sequence[str]) -> str:
     """A selector without a name of its own."""
     return "{" + ",".join(matchers) + "}"

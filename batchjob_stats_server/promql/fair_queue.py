@@ -1,4 +1,4 @@
-"""Queue of costly requests: a few are processed at a time, and no user takes all places."""
+"""A queue of costly requests: a few run at a time, and no user takes all threads."""
 
 import asyncio
 import threading
@@ -13,96 +13,102 @@ import anyio.to_thread
 
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 
-LONGEST_LINE = 32
-"""Maximum number of requests of one user, in progress or waiting: those of a large dashboard."""
-_IN_ALL_FOR_EACH_PLACE = 32
+MAX_REQUESTS_PER_USER = 32
+"""Maximum number of requests of one user, running or waiting: those of a large dashboard."""
+_MAX_REQUESTS_PER_THREAD = 32
 
 T = TypeVar("T")
-Asker = TypeVar("Asker")
+Identity = TypeVar("Identity")
 
 
 @dataclass
 class _UserRequests:
-    begun: int = 0
+    running: int = 0
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
-    def questions(self) -> int:
-        return self.begun + len(self.waiting)
+    def count(self) -> int:
+        return self.running + len(self.waiting)
 
 
 class FairQueue:
     """Separate threads for costly requests: a slow database must not take those of other routes.
 
-    At most `concurrent` requests are processed at a time, at most `each` of them from one user.
-    A user's further requests wait for each other, not in the line that all users share, so that
-    places go from user to user. Must be used from the event loop's thread only.
+    At most `concurrent` requests are processed at a time, at most `max_per_user` of them from one
+    user. A user's further requests wait in a queue of that user, not in the one that all users
+    share, so that threads go from user to user. To be used from the event loop's thread only.
     """
 
-    def __init__(self, concurrent: int, each: int, of: str = "the time series database") -> None:
-        self._places = anyio.CapacityLimiter(concurrent)
-        self._each = each
+    def __init__(
+        self, concurrent: int, max_per_user: int, service: str = "the time series database"
+    ) -> None:
+        self._threads = anyio.CapacityLimiter(concurrent)
+        self._max_per_user = max_per_user
         self.users: dict[Hashable, _UserRequests] = {}
         self._lock = threading.Lock()  # for users: threads of `run_as` begin requests, too
-        self._maximum = _IN_ALL_FOR_EACH_PLACE * concurrent
-        self._of = of
+        self._maximum = _MAX_REQUESTS_PER_THREAD * concurrent
+        self._service = service
 
-    async def run(self, who: Hashable, work: Callable[[], T]) -> T:
-        """Do the work in a thread when there is a place; raises TooMany, Unavailable."""
-        if self._questions_of(who) >= LONGEST_LINE:
-            raise TooMany(f"expected at most {LONGEST_LINE} simultaneous requests; try again later")
-        if self.questions() >= self._maximum:
-            raise Unavailable(f"too many simultaneous requests to {self._of}")
-        if not self._begin(who):
-            await self._turn(who)
+    async def run(self, user: Hashable, work: Callable[[], T]) -> T:
+        """Do the work when a thread is free; raises TooMany, Unavailable."""
+        if self._count_of(user) >= MAX_REQUESTS_PER_USER:
+            raise TooMany(
+                f"expected at most {MAX_REQUESTS_PER_USER} simultaneous requests; try again later"
+            )
+        if self.count() >= self._maximum:
+            raise Unavailable(f"too many simultaneous requests to {self._service}")
+        if not self._try_start(user):
+            await self._wait_for_start(user)
         try:
-            return await anyio.to_thread.run_sync(work, limiter=self._places)
+            return await anyio.to_thread.run_sync(work, limiter=self._threads)
         finally:
-            self._end(who)
+            self._finish(user)
 
     async def run_as(
         self,
-        identify: Callable[[], Asker],
-        who: Callable[[Asker], Hashable],
-        work: Callable[[Asker], T],
+        identify: Callable[[], Identity],
+        user_of: Callable[[Identity], Hashable],
+        work: Callable[[Identity], T],
     ) -> T:
-        """Identify somebody, and do the work for them.
+        """Identify the user, and do the work for them.
 
-        Both in one thread if there is a place at once: passing work from thread to thread costs as
-        much as to identify somebody. Raises TooMany, Unavailable and what `identify` raises.
+        Both in one thread if one is free: passing work from thread to thread costs as much as
+        identifying the user. Raises TooMany, Unavailable and what `identify` raises.
         """
-        if self._places.available_tokens < 1:
-            asker = await anyio.to_thread.run_sync(identify)
-            return await self.run(who(asker), partial(work, asker))
-        begun: list[Hashable] = []
+        if self._threads.available_tokens < 1:
+            identity = await anyio.to_thread.run_sync(identify)
+            return await self.run(user_of(identity), partial(work, identity))
+        started: list[Hashable] = []
 
-        def both() -> tuple[Asker, list[T]]:
-            asker = identify()
-            if not self._begin(who(asker)):
-                return asker, []
-            begun.append(who(asker))
-            return asker, [work(asker)]
+        def identify_and_work() -> tuple[Identity, list[T]]:
+            identity = identify()
+            if not self._try_start(user_of(identity)):
+                return identity, []
+            started.append(user_of(identity))
+            return identity, [work(identity)]
 
         try:
-            asker, done = await anyio.to_thread.run_sync(both, limiter=self._places)
+            identity, done = await anyio.to_thread.run_sync(
+                identify_and_work, limiter=self._threads
+            )
         finally:
-            for user in begun:
-                self._end(user)
-        return done[0] if done else await self.run(who(asker), partial(work, asker))
+            for user in started:
+                self._finish(user)
+        return done[0] if done else await self.run(user_of(identity), partial(work, identity))
 
-    def _begin(self, who: Hashable) -> bool:
-        """Whether a request of this user may begin, which then has begun; in any thread."""
+    def _try_start(self, user: Hashable) -> bool:
+        """Count a request of this user as running; False: it has to wait. In any thread."""
         with self._lock:
-            requests = self.users.setdefault(who, _UserRequests())
-            if requests.waiting or requests.begun >= self._each:
+            requests = self.users.setdefault(user, _UserRequests())
+            if requests.waiting or requests.running >= self._max_per_user:
                 return False
-            requests.begun += 1
+            requests.running += 1
             return True
 
-    async def _turn(self, who: Hashable) -> None:
-        """Wait until a request of this user has begun."""
+    async def _wait_for_start(self, user: Hashable) -> None:
+        """Wait until a request of this user may run, and has been counted as running."""
         turn = asyncio.get_running_loop().create_future()
         with self._lock:
-            waiting = self.users[who].waiting
+            waiting = self.users[user].waiting
             waiting.append(turn)
         try:
             await turn
@@ -110,35 +116,35 @@ class FairQueue:
             if turn.cancelled():
                 waiting.remove(turn)
             else:
-                self._end(who)
+                self._finish(user)
             raise
 
-    def _end(self, who: Hashable) -> None:
-        """A request of this user has ended: the next one begins."""
+    def _finish(self, user: Hashable) -> None:
+        """End a request of this user, and start the next one."""
         with self._lock:
-            requests = self.users[who]
-            requests.begun -= 1
+            requests = self.users[user]
+            requests.running -= 1
             turn = next((each for each in requests.waiting if not each.done()), None)
             if turn is not None:
                 requests.waiting.remove(turn)
-                requests.begun += 1
+                requests.running += 1
                 turn.set_result(None)
-            elif not requests.questions():
-                del self.users[who]
+            elif not requests.count():
+                del self.users[user]
 
-    def _questions_of(self, who: Hashable) -> int:
+    def _count_of(self, user: Hashable) -> int:
         with self._lock:
-            return self.users[who].questions() if who in self.users else 0
+            return self.users[user].count() if user in self.users else 0
 
-    def questions(self) -> int:
-        """Number of requests of all users, in progress or waiting."""
+    def count(self) -> int:
+        """Number of requests of all users, running or waiting."""
         with self._lock:
-            return sum(requests.questions() for requests in self.users.values())
+            return sum(requests.count() for requests in self.users.values())
 
-    def asked(self) -> int:
-        """Number of requests in progress."""
-        return int(self._places.borrowed_tokens)
+    def count_running(self) -> int:
+        """Number of requests that are running."""
+        return int(self._threads.borrowed_tokens)
 
-    def places(self) -> int:
-        """Number of requests that are processed at a time."""
-        return int(self._places.total_tokens)
+    def capacity(self) -> int:
+        """Maximum number of requests that run at a time."""
+        return int(self._threads.total_tokens)

@@ -13,14 +13,14 @@ from batchjob_stats_server.promql.query_limits import (
     QueryLimits,
     QueryWindow,
     TooLarge,
-    days,
-    evaluations,
-    shown,
+    count_evaluations,
+    format_days,
+    quote,
 )
 
 # In RE2, {3}, {3,} and {3,8} are repetitions; {,8} is not.
-_COUNTED = re.compile(r"(?P<before>.?)\{(?P<least>[0-9]+)(?:,(?P<most>[0-9]*))?\}", re.DOTALL)
-_OF_ONE_JOB = frozenset({"instance", "jobid"})
+_REPETITION = re.compile(r"(?P<before>.?)\{(?P<least>[0-9]+)(?:,(?P<most>[0-9]*))?\}", re.DOTALL)
+_JOB_LABELS = frozenset({"instance", "jobid"})
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Growth:
     _copies: int = 0
     _subqueries: int = 0
 
-    def label_function(self, name: str, texts: Sequence[str]) -> None:
-        """`label_replace` or `label_join` with these strings.
+    def check_label_function(self, name: str, texts: Sequence[str]) -> None:
+        """Check `label_replace` or `label_join` with these strings.
 
         Counted in the whole query, not along a path: however they are nested, labels grow at most
         by the product of the references.
@@ -43,7 +43,7 @@ class Growth:
         limits = self.limits
         self._label_functions += 1
         if name == "label_replace":
-            self.regex(texts[-1])
+            self.check_regex(texts[-1])
             self._references += texts[1].count("$")
         else:
             self._references += len(texts) - 2
@@ -61,18 +61,18 @@ class Growth:
             raise TooLarge(f"{name}: a string of {longest} characters: "
                            f"at most {limits.label_characters}")  # fmt: skip
 
-    def regex(self, pattern: str) -> None:
-        """A regular expression, which the database compiles."""
-        for counted in _COUNTED.finditer(pattern):
-            if counted["before"] in (")", "}"):
+    def check_regex(self, pattern: str) -> None:
+        """Check a regular expression, which the database compiles."""
+        for repetition in _REPETITION.finditer(pattern):
+            if repetition["before"] in (")", "}"):
                 raise TooLarge(
-                    f"regular expression {shown(pattern)}: expected a count such as {{3}} "
+                    f"regular expression {quote(pattern)}: expected a count such as {{3}} "
                     "after a character or a class, not after a group"
                 )
-            longest = max(len(counted["least"]), len(counted["most"] or ""))
+            longest = max(len(repetition["least"]), len(repetition["most"] or ""))
             most = self.limits.repetitions + 1
             if longest < 5:
-                most = max(int(counted["least"]), int(counted["most"] or 0))
+                most = max(int(repetition["least"]), int(repetition["most"] or 0))
             self._repetitions += most
         if self._repetitions > self.limits.repetitions:
             raise TooLarge(
@@ -80,17 +80,17 @@ class Growth:
                 f"{self.limits.repetitions} in a query"
             )
 
-    def count_values(self, window: QueryWindow) -> None:
-        """An aggregation that makes a series for each value that occurs."""
-        if evaluations(window) > 1:
+    def check_count_values(self, window: QueryWindow) -> None:
+        """Check an aggregation that makes a series for each value that occurs."""
+        if count_evaluations(window) > 1:
             raise TooLarge("count_values: only at one time, not over a range or in a subquery")
 
-    def copied_labels(self, matched_on: Collection[str], from_named_series: bool) -> None:
-        """Labels of one side that `group_left` or `group_right` copies to the other.
+    def check_copied_labels(self, matched_on: Collection[str], from_named_series: bool) -> None:
+        """Check labels of one side that `group_left` or `group_right` copies to the other.
 
         Series of one metric for one job on one node are few; otherwise their number is unknown.
         """
-        if not (from_named_series and set(matched_on) >= _OF_ONE_JOB):
+        if not (from_named_series and set(matched_on) >= _JOB_LABELS):
             raise TooLarge(
                 "group_left, group_right: labels are copied only from a selector with a metric "
                 "name, matched on (instance, jobid) at least"
@@ -102,26 +102,29 @@ class Growth:
                 f"{self.limits.copied_labels} times in a query"
             )
 
-    def range(self, seconds: float, window: QueryWindow) -> None:
-        """The range of a selector, read at each point of a window."""
+    def check_range(self, seconds: float, window: QueryWindow) -> None:
+        """Check the range of a selector, read at each point of a window."""
         limits = self.limits
         if not 0.001 <= seconds <= limits.range_seconds:
-            raise TooLarge(f"range of {seconds:g} s: from 1 ms to {days(limits.range_seconds)}")
-        total = seconds * evaluations(window)
+            raise TooLarge(
+                f"range of {seconds:g} s: from 1 ms to {format_days(limits.range_seconds)}"
+            )
+        total = seconds * count_evaluations(window)
         if total > limits.range_seconds_in_all:
             raise TooLarge(
-                f"range of {seconds:g} s at {evaluations(window)} points: at most "
-                f"{days(limits.range_seconds_in_all)} in all; take a longer step"
+                f"range of {seconds:g} s at {count_evaluations(window)} points: at most "
+                f"{format_days(limits.range_seconds_in_all)} in all; take a longer step"
             )
 
-    def subquery(self, seconds: float, step: float, window: QueryWindow) -> None:
-        """The same of a subquery."""
-        self.range(seconds, window)
+    def check_subquery(self, seconds: float, step: float, window: QueryWindow) -> None:
+        """Check the range and the points of a subquery."""
+        self.check_range(seconds, window)
+        times = count_evaluations(window)
         self._subqueries += 1
         if self._subqueries > self.limits.subqueries:
             raise TooLarge(f"at most {self.limits.subqueries} subqueries in a query")
-        if seconds / step * evaluations(window) > self.limits.subquery_points:
+        if seconds / step * times > self.limits.subquery_points:
             raise TooLarge(
-                f"subquery of {seconds / step:.0f} points at {evaluations(window)} points: at most "
+                f"subquery of {seconds / step:.0f} points at {times} points: at most "
                 f"{self.limits.subquery_points} in all; take longer steps"
             )

@@ -1,4 +1,4 @@
-"""A pool of clients for past measurements, of limited size."""
+"""A pool of clients of the time series store, of limited size."""
 
 import queue
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -11,7 +11,7 @@ from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 2.0
+ACQUIRE_TIMEOUT_SECONDS = 2.0
 
 
 class TimeSeriesBusyError(TimeSeriesError):
@@ -19,22 +19,22 @@ class TimeSeriesBusyError(TimeSeriesError):
 
 
 class TimeSeriesPool:
-    """Each client is lent to one thread: a slow store must not occupy all threads."""
+    """Each client is used by one thread at a time: a slow store must not occupy all threads."""
 
     def __init__(
-        self, histories: Sequence[TimeSeriesStore], turns: FairQueue | None = None
+        self, histories: Sequence[TimeSeriesStore], shared_queue: FairQueue | None = None
     ) -> None:
-        """`turns`: the queue that is shared with others who query the same store."""
-        self._turns = turns or FairQueue(len(histories), max(1, len(histories) // 2))
+        """`shared_queue`: the queue that is shared with others who query the same store."""
+        self._queue = shared_queue or FairQueue(len(histories), max(1, len(histories) // 2))
         self._idle: queue.LifoQueue[TimeSeriesStore] = queue.LifoQueue()
         for history in histories:
             self._idle.put(history)
 
     @contextmanager
-    def lent(self) -> Iterator[TimeSeriesStore]:
+    def acquire(self) -> Iterator[TimeSeriesStore]:
         """A client that nobody else uses; raises TimeSeriesBusyError if none becomes free soon."""
         try:
-            history = self._idle.get(timeout=PATIENCE_SECONDS)
+            history = self._idle.get(timeout=ACQUIRE_TIMEOUT_SECONDS)
         except queue.Empty:
             raise TimeSeriesBusyError from None
         try:
@@ -42,17 +42,17 @@ class TimeSeriesPool:
         finally:
             self._idle.put(history)
 
-    async def ask(self, who: Hashable, work: Callable[[TimeSeriesStore], T]) -> T:
+    async def run(self, user: Hashable, work: Callable[[TimeSeriesStore], T]) -> T:
         """Do the work in a thread of the store's own when it is this user's turn.
 
         Raises TimeSeriesError.
         """
 
-        def with_one() -> T:
-            with self.lent() as history:
+        def work_with_client() -> T:
+            with self.acquire() as history:
                 return work(history)
 
         try:
-            return await self._turns.run(who, with_one)
+            return await self._queue.run(user, work_with_client)
         except (TooMany, Unavailable) as error:
             raise TimeSeriesBusyError from error

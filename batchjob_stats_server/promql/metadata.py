@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 # Only our own: the names of other metrics would reveal what else a site measures.
-_OURS = "batchjob_"
+_OWN_PREFIX = "batchjob_"
 _KEYS = ("type", "help", "unit")
 
 
 def known_metrics(
-    answer: bytes, everything: bool, most_of_each: int | None
+    answer: bytes, everything: bool, limit_per_metric: int | None
 ) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """Metrics and their metadata from the Prometheus API's answer.
 
@@ -22,10 +22,11 @@ def known_metrics(
         return
     if not isinstance(metrics, dict):
         return
-    for name, said in sorted(metrics.items()):
-        if (everything or name.startswith(_OURS)) and isinstance(said, list):
-            yield name, [_plain(each) for each in said[:most_of_each] if isinstance(each, dict)]
+    for name, entries in sorted(metrics.items()):
+        if (everything or name.startswith(_OWN_PREFIX)) and isinstance(entries, list):
+            chosen = [each for each in entries[:limit_per_metric] if isinstance(each, dict)]
+            yield name, [_to_strings(each) for each in chosen]
 
 
-def _plain(each: dict[str, Any]) -> dict[str, str]:
+def _to_strings(each: dict[str, Any]) -> dict[str, str]:
     return {key: str(each.get(key, "")) for key in _KEYS}

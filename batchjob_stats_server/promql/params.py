@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from batchjob_stats_server.promql.query_limits import Malformed, QueryWindow, shown
+from batchjob_stats_server.promql.query_limits import Malformed, QueryWindow, quote
 
-_LATEST = 1 << 33  # a bound that no clock comes near: the year 2242
-_PART = re.compile(r"([0-9]{1,9})(ms|[smhdwy])", re.ASCII)
+_MAX_TIME = 1 << 33  # the year 2242
+_DURATION_PART = re.compile(r"([0-9]{1,9})(ms|[smhdwy])", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 
 
@@ -28,20 +28,20 @@ class PrometheusParams(NamedTuple):
         return window
 
 
-def read(pairs: Iterable[tuple[str, str]], allowed: frozenset[str]) -> PrometheusParams:
+def parse_params(pairs: Iterable[tuple[str, str]], allowed: frozenset[str]) -> PrometheusParams:
     """Raises Malformed for a parameter that is unknown, repeated, or invalid."""
     values: dict[str, Any] = {}
     match: list[str] = []
     for name, text in pairs:
         if name not in allowed:
-            raise Malformed(f"parameter {shown(name)} is not known here")
+            raise Malformed(f"parameter {quote(name)} is not known here")
         if name == "match[]":
             match.append(text)
             continue
         if name in values:
             raise Malformed(f"{name}: expected once")
         try:
-            values[name] = PARAMETERS[name].read(text)
+            values[name] = PARAMETERS[name].parse(text)
         except (ValueError, OverflowError) as error:
             raise Malformed(f"{name}: {error}") from error
     return PrometheusParams(values, tuple(match))
@@ -52,8 +52,8 @@ def _time(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = _rfc3339(text)
-    if not 0 <= seconds < _LATEST:
-        raise ValueError(f"expected a time, Unix seconds or RFC 3339, got {shown(text)}")
+    if not 0 <= seconds < _MAX_TIME:
+        raise ValueError(f"expected a time, Unix seconds or RFC 3339, got {quote(text)}")
     return seconds
 
 
@@ -65,28 +65,28 @@ def _rfc3339(text: str) -> float:
     return math.nan if parsed.tzinfo is None else parsed.timestamp()
 
 
-def _seconds(text: str) -> float:
+def _duration(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        parts = _PART.findall(text)
+        parts = _DURATION_PART.findall(text)
         whole = "".join(number + unit for number, unit in parts) == text
         seconds = sum(int(number) * _UNITS[unit] for number, unit in parts) if whole else math.nan
-    if not 0.001 <= seconds < _LATEST:
-        raise ValueError(f"expected a duration such as 30 or 1m, got {shown(text)}")
+    if not 0.001 <= seconds < _MAX_TIME:
+        raise ValueError(f"expected a duration such as 30 or 1m, got {quote(text)}")
     return seconds
 
 
 def _count(text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
-    raise ValueError(f"expected a whole number, got {shown(text)}")
+    raise ValueError(f"expected a whole number, got {quote(text)}")
 
 
 class Parameter(NamedTuple):
     """How a parameter is parsed, and its description for clients."""
 
-    read: Callable[[str], Any]
+    parse: Callable[[str], Any]
     description: str
     type: str = "string"
 
@@ -96,8 +96,8 @@ PARAMETERS: Mapping[str, Parameter] = {
     "time": Parameter(_time, "Unix seconds or RFC 3339; default: now."),
     "start": Parameter(_time, "Unix seconds or RFC 3339."),
     "end": Parameter(_time, "Unix seconds or RFC 3339, not before `start`."),
-    "step": Parameter(_seconds, "Seconds, or a duration such as 1m."),
-    "timeout": Parameter(_seconds, "Seconds or a duration; limited by the server."),
+    "step": Parameter(_duration, "Seconds, or a duration such as 1m."),
+    "timeout": Parameter(_duration, "Seconds or a duration; limited by the server."),
     "limit": Parameter(_count, "Maximum number of results; limited by the server.",
                        "integer"),
     "limit_per_metric": Parameter(_count, "Maximum number per metric.", "integer"),
@@ -106,7 +106,9 @@ PARAMETERS: Mapping[str, Parameter] = {
 MATCH = "Series selectors; may be repeated."
 
 
-def described(allowed: frozenset[str], required: frozenset[str], form: bool) -> dict[str, Any]:
+def openapi_parameters(
+    allowed: frozenset[str], required: frozenset[str], form: bool
+) -> dict[str, Any]:
     """The parameters for an OpenAPI document: of the URL, or of a form."""
     schemas: dict[str, dict[str, Any]] = {
         name: {"type": each.type, "description": each.description}

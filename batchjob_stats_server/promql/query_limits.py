@@ -62,7 +62,7 @@ class QueryWindow(NamedTuple):
     step: float = 0.0  # between two points; 0: there is only one
 
 
-def points(window: QueryWindow, limits: QueryLimits) -> None:
+def check_points(window: QueryWindow, limits: QueryLimits) -> None:
     """Refuse more points than allowed."""
     step = window.step
     if not step >= 0.001:
@@ -72,15 +72,15 @@ def points(window: QueryWindow, limits: QueryLimits) -> None:
         raise TooLarge(f"{count:.0f} points: at most {limits.points}; take a longer step")
 
 
-def evaluations(window: QueryWindow) -> int:
+def count_evaluations(window: QueryWindow) -> int:
     """The number of times at which an expression is evaluated."""
     return 1 + int((window.end - window.start) / window.step) if window.step else 1
 
 
-def days(seconds: float) -> str:
+def format_days(seconds: float) -> str:
     return f"{seconds / 86400:g} days"
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     """A user's text in a message, shortened."""
     return repr(text if len(text) <= 120 else text[:117] + "...")

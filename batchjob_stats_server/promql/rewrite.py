@@ -17,7 +17,7 @@ from typing import Any
 import promql_parser as ast
 
 from batchjob_stats_server.promql.allowed import AGGREGATIONS, FUNCTIONS, LABEL_FUNCTIONS, OPERATORS
-from batchjob_stats_server.promql.confinement import Confinement, braces, string
+from batchjob_stats_server.promql.confinement import Confinement, format_selector, promql_string
 from batchjob_stats_server.promql.growth import Growth
 from batchjob_stats_server.promql.query_limits import (
     Malformed,
@@ -26,32 +26,34 @@ from batchjob_stats_server.promql.query_limits import (
     QueryLimits,
     QueryWindow,
     TooLarge,
-    points,
-    shown,
+    check_points,
+    quote,
 )
 from batchjob_stats_server.promql.scan import ScannedQuery, scan
 from batchjob_stats_server.promql.selector import Selector, label_name
 
 
-def confine(query: str, own: Confinement, window: QueryWindow, limits: QueryLimits) -> str:
+def confine(query: str, confinement: Confinement, window: QueryWindow, limits: QueryLimits) -> str:
     """The query to send instead of one evaluated over `window`; raises QueryError."""
     with _parser_errors():
         scanned = scan(query, limits)
-        return _Writer(scanned, own, window, limits).write(ast.parse(scanned.text), window, 0)
+        return _Writer(scanned, confinement, window, limits).write(
+            ast.parse(scanned.text), window, 0
+        )
 
 
 def confine_selector(
-    query: str, own: Confinement, window: QueryWindow, limits: QueryLimits
+    query: str, confinement: Confinement, window: QueryWindow, limits: QueryLimits
 ) -> list[str]:
     """Selectors for match[] instead of one; together they match the caller's part of it."""
     with _parser_errors():
         scanned = scan(query, limits)
         node = ast.parse(scanned.text)
         if not isinstance(node, ast.VectorSelector) or node.offset or node.at:
-            raise Malformed(f"match[]: expected a series selector alone, got {shown(query)}")
+            raise Malformed(f"match[]: expected a series selector alone, got {quote(query)}")
         selector = Selector.read(node, scanned, Growth(limits))
-        groups = [[]] if selector.is_public() else own.matchers(selector.clusters(), window)
-        return [braces([*selector.written(), *group]) for group in groups]
+        groups = [[]] if selector.is_public() else confinement.matchers(selector.clusters(), window)
+        return [format_selector([*selector.to_promql(), *group]) for group in groups]
 
 
 @contextlib.contextmanager
@@ -62,7 +64,7 @@ def _parser_errors() -> Iterator[None]:
     except QueryError:
         raise
     except (ValueError, OverflowError) as error:
-        raise Malformed(f"not PromQL: {shown(str(error))}") from error
+        raise Malformed(f"not PromQL: {quote(str(error))}") from error
     except BaseException as error:
         # The parser panicked, e.g. for times beyond 2**64 s or before 1970 after `@`. pyo3 creates
         # the exception's class itself: it is not a subclass of Exception, and cannot be imported.
@@ -75,26 +77,31 @@ class _Writer:
     """Writes one expression, counting its parts."""
 
     def __init__(
-        self, scanned: ScannedQuery, own: Confinement, whole: QueryWindow, limits: QueryLimits
+        self,
+        scanned: ScannedQuery,
+        confinement: Confinement,
+        query_window: QueryWindow,
+        limits: QueryLimits,
     ) -> None:
-        self._scanned, self._own, self._whole, self._limits = scanned, own, whole, limits
+        self._scanned, self._confinement = scanned, confinement
+        self._query_window, self._limits = query_window, limits
         self._growth = Growth(limits)
         self._selectors = 0
 
     def write(self, node: ast.Expr, window: QueryWindow, depth: int) -> str:
         if depth > self._limits.depth:
             raise TooLarge(f"expression is nested deeper than {self._limits.depth}")
-        known = _WRITERS.get(type(node))
-        if known is None:
+        writer = _WRITERS.get(type(node))
+        if writer is None:
             raise Malformed(f"{type(node).__name__} is not allowed here")
-        return known(self, node, window, depth + 1)
+        return writer(self, node, window, depth + 1)
 
     def selector(self, node: ast.VectorSelector, window: QueryWindow, _depth: int) -> str:
         return self._series(node, window, "", 0.0)
 
     def matrix(self, node: Any, window: QueryWindow, _depth: int) -> str:
         seconds = node.range.total_seconds()
-        self._growth.range(seconds, window)
+        self._growth.check_range(seconds, window)
         return self._series(node.vector_selector, window, f"[{_duration(seconds)}]", seconds)
 
     def _series(
@@ -103,32 +110,34 @@ class _Writer:
         self._selectors += 1
         if self._selectors > self._limits.selectors:
             raise TooLarge(f"more than {self._limits.selectors} selectors")
-        shifted, modifiers = self._shifted(node, window)
+        shifted, modifiers = self._shift(node, window)
         # Without a range, VictoriaMetrics looks back by one step, and uses a sample before that.
         first = shifted.start - max(seconds, shifted.step) - self._limits.lookback_seconds
         selector = Selector.read(node, self._scanned, self._growth)
-        fixed = selector.written()
+        matchers = selector.to_promql()
         if not selector.is_public():
-            groups = self._own.matchers(selector.clusters(), QueryWindow(first, shifted.end))
+            groups = self._confinement.matchers(
+                selector.clusters(), QueryWindow(first, shifted.end)
+            )
             if len(groups) > 1:
                 raise NotYours(
                     "your login differs between clusters: say in each selector which you mean, "
-                    f'such as cluster="{self._own.clusters()[0]}"'
+                    f'such as cluster="{self._confinement.clusters()[0]}"'
                 )
-            fixed += groups[0]
-        return braces(fixed) + brackets + modifiers
+            matchers += groups[0]
+        return format_selector(matchers) + brackets + modifiers
 
     def subquery(self, node: ast.SubqueryExpr, window: QueryWindow, depth: int) -> str:
         assert node.range is not None, "the grammar has no subquery without a range"
         seconds = node.range.total_seconds()
         step = node.step.total_seconds() if node.step else self._limits.subquery_step_seconds
-        shifted, modifiers = self._shifted(node, window)
-        asked = QueryWindow(shifted.start - seconds, shifted.end, step)
-        points(asked, self._limits)
-        self._growth.subquery(seconds, step, window)
+        shifted, modifiers = self._shift(node, window)
+        subquery_window = QueryWindow(shifted.start - seconds, shifted.end, step)
+        check_points(subquery_window, self._limits)
+        self._growth.check_subquery(seconds, step, window)
         # VictoriaMetrics starts this much earlier, and ends at the next whole step.
         before = step + self._limits.lookback_seconds
-        inner = QueryWindow(asked.start - before, asked.end + step, step)
+        inner = QueryWindow(subquery_window.start - before, subquery_window.end + step, step)
         text = self._operand(node.expr, inner, depth)
         return f"{text}[{_duration(seconds)}:{_duration(step)}]{modifiers}"
 
@@ -136,7 +145,7 @@ class _Writer:
         if node.func.name not in FUNCTIONS:
             raise Malformed(f"function {node.func.name}() is not allowed here")
         if node.func.name in LABEL_FUNCTIONS:
-            self._growth.label_function(node.func.name, self._literals(node.args[1:]))
+            self._growth.check_label_function(node.func.name, self._literals(node.args[1:]))
         return f"{node.func.name}({self._list(node.args, window, depth)})"
 
     def aggregate(self, node: ast.AggregateExpr, window: QueryWindow, depth: int) -> str:
@@ -147,7 +156,7 @@ class _Writer:
             labels = self._labels(node.modifier.labels)
             grouping = f" {'by' if by else 'without'} ({', '.join(labels)}) "
         if name == "count_values":
-            self._growth.count_values(window)
+            self._growth.check_count_values(window)
         parts = [node.expr] if node.param is None else [node.param, node.expr]
         return f"{name}{grouping}({self._list(parts, window, depth)})"
 
@@ -171,7 +180,7 @@ class _Writer:
         return repr(node.val) if node.val >= 0 else f"({node.val!r})"
 
     def text(self, node: ast.StringLiteral, _window: QueryWindow, _depth: int) -> str:
-        return string(self._scanned.string(node.val))
+        return promql_string(self._scanned.string(node.val))
 
     def _operand(self, node: ast.Expr, window: QueryWindow, depth: int) -> str:
         text = self.write(node, window, depth)
@@ -204,12 +213,14 @@ class _Writer:
             labels = self._labels(modifier.matching.labels)
             matched_on = labels if on else []
             words.append(f"{'on' if on else 'ignoring'} ({', '.join(labels)})")
-        for word, cardinality, giver in _SIDES:
+        for word, cardinality, labelled_side in _GROUP_MODIFIERS:
             if modifier.card == cardinality:
                 copied = self._labels(modifier.group_labels or [])
                 words.append(f"{word} ({', '.join(copied)})")
                 if copied:
-                    self._growth.copied_labels(matched_on, self._is_named(giver(node)))
+                    self._growth.check_copied_labels(
+                        matched_on, self._is_named(labelled_side(node))
+                    )
         return words
 
     def _is_named(self, node: ast.Expr) -> bool:
@@ -220,7 +231,7 @@ class _Writer:
             return False
         return bool(Selector.read(node, self._scanned, Growth(self._limits)).names())
 
-    def _shifted(self, node: Any, window: QueryWindow) -> tuple[QueryWindow, str]:
+    def _shift(self, node: Any, window: QueryWindow) -> tuple[QueryWindow, str]:
         """The window shifted by `@` and `offset`, and the text of both."""
         text = ""
         if node.at is not None:
@@ -234,9 +245,9 @@ class _Writer:
 
     def _at(self, at: ast.AtModifier) -> tuple[float, str]:
         if at.type == ast.AtModifierType.Start:
-            return self._whole.start, " @ start()"
+            return self._query_window.start, " @ start()"
         if at.type == ast.AtModifierType.End:
-            return self._whole.end, " @ end()"
+            return self._query_window.end, " @ end()"
         assert at.at is not None, "the third kind of @ holds a time"
         seconds = at.at.timestamp()
         return seconds, f" @ {seconds:.3f}"
@@ -257,15 +268,17 @@ _WRITERS: Mapping[type, Callable[[_Writer, Any, QueryWindow, int], str]] = {
 
 
 # The keyword, the parser's name for it, and the side whose labels are copied.
-_SIDES: tuple[tuple[str, ast.VectorMatchCardinality, Callable[[ast.BinaryExpr], ast.Expr]], ...] = (
+_GROUP_MODIFIERS: tuple[
+    tuple[str, ast.VectorMatchCardinality, Callable[[ast.BinaryExpr], ast.Expr]], ...
+] = (
     ("group_left", ast.VectorMatchCardinality.ManyToOne, lambda node: node.rhs),
     ("group_right", ast.VectorMatchCardinality.OneToMany, lambda node: node.lhs),
 )
 
 
-def _operator(token: ast.TokenType, known: frozenset[str]) -> str:
+def _operator(token: ast.TokenType, allowed: frozenset[str]) -> str:
     text = str(token)
-    if text not in known:
+    if text not in allowed:
         raise Malformed(f"{text} is not allowed here")
     return text
 

@@ -1,9 +1,8 @@
 """Limits the length and the parts of a query before it is parsed.
 
-The parser compiles each regular expression that it meets and copies what it has read at each
-operator, while nobody else is served. So it is given a text with few operators and brackets,
-without comments, and with numbers in place of the strings: nothing written by a user is compiled
-here.
+The parser compiles each regular expression, and copies the text read so far at each operator, while
+no other request is served. So it is given a text with few operators and brackets, without comments,
+and with numbers in place of the strings: nothing written by a user is compiled here.
 """
 
 import re
@@ -12,7 +11,12 @@ from typing import NamedTuple
 
 import promql_parser as ast
 
-from batchjob_stats_server.promql.query_limits import Malformed, QueryLimits, TooLarge, shown
+from batchjob_stats_server.promql.query_limits import (
+    Malformed,
+    QueryLimits,
+    TooLarge,
+    quote,
+)
 
 _TOKEN = re.compile(
     r"""
@@ -48,39 +52,39 @@ def scan(query: str, limits: QueryLimits) -> ScannedQuery:
             f"query of {len(query)} characters: at most {limits.query_characters} are allowed"
         )
     pieces: list[str] = []
-    literals: list[str] = []
+    strings: list[str] = []
     operators = depth = at = 0
     while at < len(query):
         token = _TOKEN.match(query, at)
         if token is None:
-            raise _unreadable(query, at)
+            raise _syntax_error(query, at)
         kind, text = token.lastgroup, token.group()
         if kind == "string":
-            literals.append(text)
-            text = f'"{len(literals) - 1}"' if len(text) > 2 else '""'
+            strings.append(text)
+            text = f'"{len(strings) - 1}"' if len(text) > 2 else '""'
         depth += (kind == "open") - (kind == "close")
         operators += kind == "operator" or text.lower() in _WORD_OPERATORS
         if depth > limits.depth:
             raise TooLarge(f"expression is nested deeper than {limits.depth}")
         pieces.append(" " if kind == "blank" else text)
         at = token.end()
-    if max(operators, len(literals)) > limits.operators:
+    if max(operators, len(strings)) > limits.operators:
         raise TooLarge(
-            f"{operators} operators and matchers, {len(literals)} strings: "
+            f"{operators} operators and matchers, {len(strings)} strings: "
             f"at most {limits.operators} of each are allowed"
         )
-    return ScannedQuery("".join(pieces), [_value(literal) for literal in literals])
+    return ScannedQuery("".join(pieces), [_parse_string(literal) for literal in strings])
 
 
-def _unreadable(query: str, at: int) -> Malformed:
+def _syntax_error(query: str, at: int) -> Malformed:
     if query[at] in _QUOTES:
         return Malformed(f"not PromQL: unterminated string at character {at + 1} is not closed")
-    return Malformed(f"not PromQL: {shown(query[at])} at character {at + 1}")
+    return Malformed(f"not PromQL: {quote(query[at])} at character {at + 1}")
 
 
-def _value(literal: str) -> str:
+def _parse_string(literal: str) -> str:
     """The value of a string, from the parser, which compiles nothing for a string alone."""
     parsed = ast.parse(literal)
     if not isinstance(parsed, ast.StringLiteral):
-        raise Malformed(f"not PromQL: {shown(literal)}")
+        raise Malformed(f"not PromQL: {quote(literal)}")
     return parsed.val

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import promql_parser as ast
 
-from batchjob_stats_server.promql.allowed import PUBLIC
-from batchjob_stats_server.promql.confinement import string
+from batchjob_stats_server.promql.allowed import PUBLIC_METRICS
+from batchjob_stats_server.promql.confinement import promql_string
 from batchjob_stats_server.promql.growth import Growth
-from batchjob_stats_server.promql.query_limits import Malformed, shown
+from batchjob_stats_server.promql.query_limits import Malformed, quote
 from batchjob_stats_server.promql.scan import ScannedQuery
 
 # Pairs, since members of the parser's enums are not hashable.
-_MATCH = (
+_OPERATORS = (
     (ast.MatchOp.Equal, "="),
     (ast.MatchOp.NotEqual, "!="),
     (ast.MatchOp.Re, "=~"),
@@ -30,9 +30,9 @@ class Matcher(NamedTuple):
     operator: str
     value: str
 
-    def written(self) -> str:
+    def to_promql(self) -> str:
         """In PromQL."""
-        return f"{self.label}{self.operator}{string(self.value)}"
+        return f"{self.label}{self.operator}{promql_string(self.value)}"
 
 
 class Selector(NamedTuple):
@@ -47,44 +47,44 @@ class Selector(NamedTuple):
             raise Malformed("matchers joined by `or` are not allowed: use `or` between selectors")
         matchers = [Matcher("__name__", "=", scanned.string(node.name))] if node.name else []
         for each in node.matchers.matchers:
-            operator = next(text for op, text in _MATCH if op == each.op)
+            operator = next(text for op, text in _OPERATORS if op == each.op)
             value = scanned.string(each.value)
             if operator in ("=~", "!~"):
-                growth.regex(value)
-            matchers.append(Matcher(_allowed(scanned.string(each.name)), operator, value))
+                growth.check_regex(value)
+            matchers.append(Matcher(_check_label(scanned.string(each.name)), operator, value))
         return cls(tuple(matchers))
 
     def names(self) -> set[str]:
         """Metric names that it selects with `=`."""
-        return self._equal("__name__")
+        return self._selected_values("__name__")
 
     def clusters(self) -> set[str]:
         """Clusters that it selects with `=`."""
-        return self._equal("cluster")
+        return self._selected_values("cluster")
 
     def is_public(self) -> bool:
         """Whether it matches only public families: matchers can only narrow it."""
-        return not self.names().isdisjoint(PUBLIC)
+        return not self.names().isdisjoint(PUBLIC_METRICS)
 
-    def written(self) -> list[str]:
+    def to_promql(self) -> list[str]:
         """The matchers in PromQL."""
-        return [each.written() for each in self.matchers]
+        return [each.to_promql() for each in self.matchers]
 
-    def _equal(self, label: str) -> set[str]:
+    def _selected_values(self, label: str) -> set[str]:
         return {
             each.value for each in self.matchers if each.label == label and each.operator == "="
         }
 
 
-def _allowed(name: str) -> str:
+def _check_label(name: str) -> str:
     # Some servers interpret __graphite__, __tenant_id__ and the like as commands, not as labels.
     if name != "__name__" and (name.startswith("__") or name.lower() in _RESERVED):
-        raise Malformed(f"label {shown(name)} is not allowed in a selector")
+        raise Malformed(f"label {quote(name)} is not allowed in a selector")
     return label_name(name)
 
 
 def label_name(label: str) -> str:
     """A label name that every server can write; raises Malformed."""
     if not _LABEL.fullmatch(label):
-        raise Malformed(f"label {shown(label)}: expected letters, digits and _")
+        raise Malformed(f"label {quote(label)}: expected letters, digits and _")
     return label

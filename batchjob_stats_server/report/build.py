@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from batchjob.runtime.times import in_milliseconds, rfc3339
+from batchjob.runtime.times import rfc3339, to_milliseconds
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
 from batchjob_stats_server.report import explain, similar
-from batchjob_stats_server.report.facts import UNITS, values
+from batchjob_stats_server.report.facts import UNITS, evaluate_quantities
 from batchjob_stats_server.report.headline import headline
 from batchjob_stats_server.report.model import (
     Basis,
@@ -23,54 +23,56 @@ from batchjob_stats_server.report.resubmission import resubmission
 from batchjob_stats_server.report.rules import AdviceRule, advise
 
 
-def report(material: ReportInput, rules: Sequence[AdviceRule], pue: float | None = None) -> Report:
+def build_report(
+    inputs: ReportInput, rules: Sequence[AdviceRule], pue: float | None = None
+) -> Report:
     """The report; `pue` is the site's power usage effectiveness, 1 or more."""
-    job, now = material.job, material.now
-    quantities = values(material)
+    job, now = inputs.job, inputs.now
+    quantities = evaluate_quantities(inputs)
     advice, silent = advise(rules, quantities, UNITS)
-    gpu = explain.gpu(job)
+    gpu = explain.gpu_efficiency(job)
     return Report(
-        headline=headline(material),
-        job=_job(job, explain.elapsed(job, now)),
-        use=_use(job),
-        interim=JobState(job["state"]).live,
+        headline=headline(inputs),
+        job=_job_summary(job, explain.elapsed_seconds(job, now)),
+        use=_job_use(job),
+        interim=JobState(job["state"]).is_live,
         basis=_basis(job),
         efficiency=(
-            explain.cpu(job),
-            explain.memory(job),
+            explain.cpu_efficiency(job),
+            explain.memory_efficiency(job),
             *([gpu] if gpu else []),
-            explain.time(job, now),
+            explain.time_efficiency(job, now),
         ),
-        nodes=tuple(material.nodes),
+        nodes=tuple(inputs.nodes),
         gpus=tuple(
             GpuUse(
                 row["node"], row["gpu"], row["uuid"], row["gpu_instance"],
                 row["utilization_ratio"], row["memory_peak_bytes"],
-                _whole(material.gpu_memory.get(row["uuid"] + row["gpu_instance"])),
+                _rounded(inputs.gpu_memory.get(row["uuid"] + row["gpu_instance"])),
             )
-            for row in material.gpus
+            for row in inputs.gpus
         ),
-        energy=_energy(job, pue),
+        energy=_job_energy(job, pue),
         emissions=tuple(
             Emission(row["provider"], row["grams"], row["grams"] * pue if pue else None)
-            for row in material.emissions
+            for row in inputs.emissions
         ),
-        similar=similar.compare(material),
+        similar=similar.compare(inputs),
         advice=advice,
         silent=silent,
-        resubmission=resubmission(material, quantities),
+        resubmission=resubmission(inputs, quantities),
     )  # fmt: skip
 
 
-def _job(job: Row, elapsed: float | None) -> JobSummary:
+def _job_summary(job: Row, elapsed: float | None) -> JobSummary:
     start, end = job["start_time"], job["end_time"]
     return JobSummary(
         cluster=job["cluster"], jobid=job["jobid"], job_id=job["id"], user=job["username"],
         account=job["account"], partition=job["partition"], name=job["name"],
         state=job["state"], state_word=_state_word(job),
         submit_time=job["submit_time"] * 1000,
-        start_time=in_milliseconds(start), start_time_rfc3339=rfc3339(start),
-        end_time=in_milliseconds(end), end_time_rfc3339=rfc3339(end),
+        start_time=to_milliseconds(start), start_time_rfc3339=rfc3339(start),
+        end_time=to_milliseconds(end), end_time_rfc3339=rfc3339(end),
         elapsed_seconds=elapsed, time_limit_seconds=job["time_limit_seconds"],
         exit_code=job["exit_code"], exit_signal=job["exit_signal"],
         nodes=job["allocated_nodes"], cpus=job["allocated_cpus"],
@@ -82,7 +84,7 @@ def _job(job: Row, elapsed: float | None) -> JobSummary:
     )  # fmt: skip
 
 
-def _use(job: Row) -> JobUse:
+def _job_use(job: Row) -> JobUse:
     prefix = {MEASURED: "usage_", ACCOUNTING: ""}.get(job["cpu_basis"])
     user, system = (
         None if prefix is None else job[f"{prefix}{mode}_cpu_seconds"]
@@ -101,19 +103,21 @@ def _state_word(job: Row) -> str:
 
 
 def _basis(job: Row) -> Basis:
-    if not explain.measured(job):
-        known = job["cpu_seconds"] is not None or job["peak_memory_bytes"] is not None
-        source = ACCOUNTING if known and job["end_time"] is not None else ""
+    if not explain.is_measured(job):
+        has_accounting = job["cpu_seconds"] is not None or job["peak_memory_bytes"] is not None
+        source = ACCOUNTING if has_accounting and job["end_time"] is not None else ""
         return Basis(source, 0, 0, None, None, bool(source), explain.doubts(job))
     return Basis(
         job["usage_source"], job["usage_samples"], job["usage_nodes"], job["usage_coverage"],
-        in_milliseconds(job["usage_until_time"]), bool(job["usage_final"]), explain.doubts(job),
+        to_milliseconds(job["usage_until_time"]), bool(job["usage_final"]), explain.doubts(job),
     )  # fmt: skip
 
 
-def _energy(job: Row, pue: float | None) -> JobEnergy:
-    found = {name: job[f"usage_energy_{name}_joules"] for name in similar.COMPONENTS}
-    components = {name: joules for name, joules in found.items() if joules is not None}
+def _job_energy(job: Row, pue: float | None) -> JobEnergy:
+    joules_by_component = {name: job[f"usage_energy_{name}_joules"] for name in similar.COMPONENTS}
+    components = {
+        name: joules for name, joules in joules_by_component.items() if joules is not None
+    }
     total, measured = job["energy_used_joules"], job["usage_energy_joules"]
     site = total * pue if total is not None and pue else None
     source = "" if total is None else job["usage_source"] if total == measured else ACCOUNTING
@@ -121,5 +125,5 @@ def _energy(job: Row, pue: float | None) -> JobEnergy:
     return JobEnergy(components, total, site, pue, source, missing)
 
 
-def _whole(number: float | None) -> int | None:
+def _rounded(number: float | None) -> int | None:
     return None if number is None else round(number)

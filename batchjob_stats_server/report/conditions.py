@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
     other: str = ""
 
     def holds(self, values: Values) -> bool | None:
-        """None: a quantity is not known."""
+        """Whether the comparison is true; None: a quantity is not known."""
         left, right = values[self.name], values[self.other] if self.other else self.constant
         if left is None or right is None:
             return None
@@ -60,26 +60,26 @@ class Comparison(NamedTuple):
         return self.compare(left, right)
 
     def comparisons(self) -> Iterator["Comparison"]:
-        """Itself."""
+        """This comparison."""
         yield self
 
 
 class ConditionGroup(NamedTuple):
     """All, or any, of several conditions."""
 
-    every: bool
+    requires_all: bool
     parts: tuple["Condition", ...]
 
     def holds(self, values: Values) -> bool | None:
-        """None: it depends on a quantity that is not known."""
+        """Whether the group is true; None: it depends on a quantity that is not known."""
         found = [part.holds(values) for part in self.parts]
-        decisive = not self.every
+        decisive = not self.requires_all
         if decisive in found:
             return decisive
-        return None if None in found else self.every
+        return None if None in found else self.requires_all
 
     def comparisons(self) -> Iterator[Comparison]:
-        """All that is in it."""
+        """All comparisons in the group."""
         for part in self.parts:
             yield from part.comparisons()
 
@@ -88,69 +88,71 @@ Condition = Comparison | ConditionGroup
 ALWAYS = ConditionGroup(True, ())
 
 
-def parse(raw: Any, units: Mapping[str, str]) -> Condition:
-    """A condition from YAML: a comparison, a list (all of it), {all: []} or {any: []}.
+def parse_condition(raw: Any, units: Mapping[str, str]) -> Condition:
+    """Parse a condition from YAML: a comparison, a list (all), {all: []} or {any: []}.
 
     `units` has the known quantities; raises ConditionError.
     """
     if isinstance(raw, str):
-        return _comparison(raw, units)
+        return _parse_comparison(raw, units)
     if isinstance(raw, list):
         raw = {"all": raw}
     if isinstance(raw, dict) and len(raw) == 1 and (word := next(iter(raw))) in ("all", "any"):
         parts = raw[word]
         if isinstance(parts, list) and parts:
-            return ConditionGroup(word == "all", tuple(parse(part, units) for part in parts))
+            return ConditionGroup(
+                word == "all", tuple(parse_condition(part, units) for part in parts)
+            )
     raise ConditionError(
         f"expected a comparison, or all: or any: with a list of them, got {str(raw)[:80]!r}"
     )
 
 
-def _comparison(text: str, units: Mapping[str, str]) -> Comparison:
+def _parse_comparison(text: str, units: Mapping[str, str]) -> Comparison:
     match = _COMPARISON.fullmatch(text.strip())
     if not match:
         raise ConditionError(f"expected QUANTITY OPERATOR VALUE, got {text[:80]!r}")
     name, sign, right = match.groups()
-    unit = _unit(name, units)
+    unit = _unit_of(name, units)
     compare = _OPERATORS[sign]
     if unit == "word":
         if not _WORD.fullmatch(right) or sign not in ("==", "!="):
             raise ConditionError(f"{name} is a word: expected == or != and a word, got {text!r}")
         return Comparison(text, name, compare, right)
-    if found := _NUMBER.fullmatch(right):
-        return Comparison(text, name, compare, _number(found, name, unit))
-    if found := _MULTIPLE.fullmatch(right):
-        factor = float(found[1]) * (0.01 if found[2] else 1)
-        return _of_two(text, name, compare, factor, found[3], units)
+    if number_match := _NUMBER.fullmatch(right):
+        return Comparison(text, name, compare, _parse_number(number_match, name, unit))
+    if multiple_match := _MULTIPLE.fullmatch(right):
+        factor = float(multiple_match[1]) * (0.01 if multiple_match[2] else 1)
+        return _compare_quantities(text, name, compare, factor, multiple_match[3], units)
     if right in units:
-        return _of_two(text, name, compare, 1.0, right, units)
+        return _compare_quantities(text, name, compare, 1.0, right, units)
     raise ConditionError(
         f"{text!r}: expected a number, a quantity, or NUMBER * QUANTITY, got {right!r}"
     )
 
 
-def _of_two(
+def _compare_quantities(
     text: str, name: str, compare: Callable[[Any, Any], bool], factor: float, other: str,
     units: Mapping[str, str],
 ) -> Comparison:  # fmt: skip
-    if _unit(other, units) != _unit(name, units):
+    if _unit_of(other, units) != _unit_of(name, units):
         raise ConditionError(f"{text!r}: {name} and {other} have different units")
     return Comparison(text, name, compare, factor, other)
 
 
-def _unit(name: str, units: Mapping[str, str]) -> str:
+def _unit_of(name: str, units: Mapping[str, str]) -> str:
     if name not in units:
         raise ConditionError(f"unknown quantity {name!r}; known are {', '.join(units)}")
     return units[name]
 
 
-def _number(found: re.Match[str], name: str, unit: str) -> float:
-    number, given = float(found[1]), found[2]
-    if given is None:
+def _parse_number(match: re.Match[str], name: str, unit: str) -> float:
+    number, unit_name = float(match[1]), match[2]
+    if unit_name is None:
         return number
-    if given not in _UNITS:
-        raise ConditionError(f"unknown unit {given!r}; known are {', '.join(_UNITS)}")
-    kind, factor = _UNITS[given]
+    if unit_name not in _UNITS:
+        raise ConditionError(f"unknown unit {unit_name!r}; known are {', '.join(_UNITS)}")
+    kind, factor = _UNITS[unit_name]
     if kind != unit:
-        raise ConditionError(f"{name} is in {unit}, not in {given}")
+        raise ConditionError(f"{name} is in {unit}, not in {unit_name}")
     return number * factor

@@ -1,4 +1,4 @@
-"""A job's efficiencies in words: formula, source and age of the database's figures."""
+"""Derives efficiencies and times of a job from its row, and explains missing values."""
 
 from typing import NamedTuple
 
@@ -16,38 +16,38 @@ from batchjob_stats_server.report.model import Efficiency, Row
 END_UNKNOWN = "its end was not recorded, and nothing was measured"
 
 
-def measured(job: Row) -> bool:
+def is_measured(job: Row) -> bool:
     """Whether anything was measured."""
     return bool(job["usage_samples"])
 
 
-def elapsed(job: Row, now: int) -> float | None:
+def elapsed_seconds(job: Row, now: int) -> float | None:
     """Run time in seconds, without suspended time; that of a running job is up to `now`."""
-    start, end, known = job["start_time"], job["end_time"], job["elapsed_seconds"]
+    start, end, recorded = job["start_time"], job["end_time"], job["elapsed_seconds"]
     if start is None:
         return None
-    stands = end is not None or job["state"] in (JobState.SUSPENDED, JobState.VANISHED)
-    if stands and known is not None:
-        return float(known)
+    is_fixed = end is not None or job["state"] in (JobState.SUSPENDED, JobState.VANISHED)
+    if is_fixed and recorded is not None:
+        return float(recorded)
     if end is None and job["state"] == JobState.VANISHED:
         return None
     suspended = job["suspended_seconds"] or 0
     return max(0.0, round(float((now if end is None else end) - start - suspended), 3))
 
 
-def no_elapsed(job: Row) -> str:
+def elapsed_missing(job: Row) -> str:
     """Why there is no run time."""
     return END_UNKNOWN if job["start_time"] is not None else "it has not started"
 
 
-def waiting(job: Row, now: int) -> int:
+def waiting_seconds(job: Row, now: int) -> int:
     """Seconds since a waiting job became ready to start."""
     ready = job["submit_time"] if job["eligible_time"] is None else job["eligible_time"]
     return max(0, now - int(ready))
 
 
 class EfficiencyRatio(NamedTuple):
-    """A ratio without its amounts: lists need it for each of their jobs."""
+    """A ratio without its amounts, as lists show it for each job."""
 
     what: str  # cpu, memory, gpu, time
     ratio: float | None
@@ -57,30 +57,30 @@ class EfficiencyRatio(NamedTuple):
 
 
 def cpu_ratio(job: Row) -> EfficiencyRatio:
-    """Used CPU time by available CPU time."""
+    """Used CPU time / available CPU time."""
     measured_part = " * part measured" if job["cpu_basis"] == MEASURED else ""
     formula = f"CPU time / (CPUs * elapsed time{measured_part})"
     ratio, missing = job["cpu_efficiency"], ""
     if ratio is None:
         missing = (
             "more CPU time than the CPUs can provide" if IMPOSSIBLE_CPU in doubts(job)
-            else _why(job, job["allocated_cpus"], "number of CPUs")
+            else _missing_reason(job, job["allocated_cpus"], "number of CPUs")
         )  # fmt: skip
-    return _ratio(job, "cpu", ratio, formula, missing, job["cpu_basis"])
+    return _efficiency_ratio(job, "cpu", ratio, formula, missing, job["cpu_basis"])
 
 
 def memory_ratio(job: Row) -> EfficiencyRatio:
-    """Peak memory by allocated memory."""
+    """Peak memory / allocated memory."""
     formula = "peak memory by accounting / memory allocated"
     if job["memory_basis"] == MEASURED:
         formula = "peak memory, page cache included / memory of the same nodes"
     ratio, missing = job["memory_efficiency"], ""
     if ratio is None:
-        missing = _why(job, _memory_limit(job), "memory limit") or _unseen_memory(job)
-    return _ratio(job, "memory", ratio, formula, missing, job["memory_basis"])
+        missing = _missing_reason(job, _memory_limit(job), "memory limit") or _memory_missing(job)
+    return _efficiency_ratio(job, "memory", ratio, formula, missing, job["memory_basis"])
 
 
-def _unseen_memory(job: Row) -> str:
+def _memory_missing(job: Row) -> str:
     if job["memory_basis"] is None and job["peak_memory_bytes"] is not None:
         return "accounting samples memory too rarely for such a short job"
     return ""
@@ -92,52 +92,54 @@ def gpu_ratio(job: Row) -> EfficiencyRatio | None:
         return None
     ratio, missing = job["usage_gpu_utilization_ratio"], ""
     if ratio is None:
-        missing = _why(job, 1, "") or "no GPU's utilisation was measured"
+        missing = _missing_reason(job, 1, "") or "no GPU's utilisation was measured"
     formula = "sum of the GPUs' mean utilisation / GPUs measured"
-    seen, held = job["usage_gpus"] or 0, job["allocated_gpus"] or 0
-    if ratio is not None and seen < held:
-        formula += f", which are {seen} of {digits(held)}"
-    return _ratio(job, "gpu", ratio, formula, missing, MEASURED)
+    measured_gpus, allocated_gpus = job["usage_gpus"] or 0, job["allocated_gpus"] or 0
+    if ratio is not None and measured_gpus < allocated_gpus:
+        formula += f", which are {measured_gpus} of {digits(allocated_gpus)}"
+    return _efficiency_ratio(job, "gpu", ratio, formula, missing, MEASURED)
 
 
 def time_ratio(job: Row, now: int) -> EfficiencyRatio:
-    """Elapsed time by time limit."""
-    limit, ran = job["time_limit_seconds"], elapsed(job, now)
-    ratio = None if ran is None or not limit else ran / limit
+    """Elapsed time / time limit."""
+    limit, elapsed = job["time_limit_seconds"], elapsed_seconds(job, now)
+    ratio = None if elapsed is None or not limit else elapsed / limit
     missing = "the job has not started" if job["start_time"] is None else ""
     if not missing and not limit:
         missing = "no time limit is known"
-    if not missing and ran is None:
-        missing = no_elapsed(job)
-    return _ratio(job, "time", ratio, "elapsed time / time limit", missing, ACCOUNTING)
+    if not missing and elapsed is None:
+        missing = elapsed_missing(job)
+    return _efficiency_ratio(job, "time", ratio, "elapsed time / time limit", missing, ACCOUNTING)
 
 
-def cpu(job: Row) -> Efficiency:
-    """The same with its amounts."""
+def cpu_efficiency(job: Row) -> Efficiency:
+    """`cpu_ratio` with its amounts."""
     used, available = job["cpu_used_seconds"], job["cpu_available_seconds"]
-    return _of(job, cpu_ratio(job), used, available, "seconds", job["cpu_basis"])
+    return _with_amounts(job, cpu_ratio(job), used, available, "seconds", job["cpu_basis"])
 
 
-def memory(job: Row) -> Efficiency:
-    """The same with its amounts."""
+def memory_efficiency(job: Row) -> Efficiency:
+    """`memory_ratio` with its amounts."""
     available = job["memory_available_bytes"] or _memory_limit(job)
     basis = job["memory_basis"]
-    return _of(job, memory_ratio(job), job["memory_used_bytes"], available, "bytes", basis)
+    return _with_amounts(
+        job, memory_ratio(job), job["memory_used_bytes"], available, "bytes", basis
+    )
 
 
-def gpu(job: Row) -> Efficiency | None:
-    """The same with its amounts; None for a job without GPUs."""
-    found, seen = gpu_ratio(job), job["usage_gpus"]
-    if found is None:
+def gpu_efficiency(job: Row) -> Efficiency | None:
+    """`gpu_ratio` with its amounts; None for a job without GPUs."""
+    efficiency, measured_gpus = gpu_ratio(job), job["usage_gpus"]
+    if efficiency is None:
         return None
-    used = None if found.ratio is None else found.ratio * (seen or 1)
-    return _of(job, found, used, seen, "GPUs", MEASURED)
+    used = None if efficiency.ratio is None else efficiency.ratio * (measured_gpus or 1)
+    return _with_amounts(job, efficiency, used, measured_gpus, "GPUs", MEASURED)
 
 
-def time(job: Row, now: int) -> Efficiency:
-    """The same with its amounts."""
-    ran, limit = elapsed(job, now), job["time_limit_seconds"]
-    return _of(job, time_ratio(job, now), ran, limit, "seconds", ACCOUNTING)
+def time_efficiency(job: Row, now: int) -> Efficiency:
+    """`time_ratio` with its amounts."""
+    elapsed, limit = elapsed_seconds(job, now), job["time_limit_seconds"]
+    return _with_amounts(job, time_ratio(job, now), elapsed, limit, "seconds", ACCOUNTING)
 
 
 def _memory_limit(job: Row) -> float | None:
@@ -145,73 +147,73 @@ def _memory_limit(job: Row) -> float | None:
     return limit
 
 
-def _ratio(
+def _efficiency_ratio(
     job: Row, what: str, ratio: float | None, formula: str, missing: str, basis: str | None
 ) -> EfficiencyRatio:
-    why = "" if ratio is not None else missing or "nothing was measured"
-    until = measured_until(job) if basis == MEASURED else None
-    return EfficiencyRatio(what, ratio, formula, why, until)
+    reason = "" if ratio is not None else missing or "nothing was measured"
+    until = measured_until_milliseconds(job) if basis == MEASURED else None
+    return EfficiencyRatio(what, ratio, formula, reason, until)
 
 
-def _of(
-    job: Row, found: EfficiencyRatio, used: float | None, available: float | None, unit: str,
+def _with_amounts(
+    job: Row, efficiency: EfficiencyRatio, used: float | None, available: float | None, unit: str,
     basis: str | None,
 ) -> Efficiency:  # fmt: skip
     source = job["usage_source"] if basis == MEASURED else basis
     return Efficiency(
-        found.what, found.ratio, used, available, unit, found.formula,
-        (source or "") if used is not None else "", found.missing, found.until_time,
+        efficiency.what, efficiency.ratio, used, available, unit, efficiency.formula,
+        (source or "") if used is not None else "", efficiency.missing, efficiency.until_time,
     )  # fmt: skip
 
 
 def energy_missing(job: Row) -> str:
     """Why no energy of the job is known."""
-    nodes, held = job["usage_nodes"] or 0, job["allocated_nodes"] or 1
-    if measured(job) and (nodes < held or ENERGY_MISSING in doubts(job)):
+    measured_nodes, allocated_nodes = job["usage_nodes"] or 0, job["allocated_nodes"] or 1
+    if is_measured(job) and (measured_nodes < allocated_nodes or ENERGY_MISSING in doubts(job)):
         return "it was not measured on all of the job's nodes"
     return "no energy was measured"
 
 
-def measured_until(job: Row) -> int | None:
+def measured_until_milliseconds(job: Row) -> int | None:
     """When a job was last measured, if that was before its end; epoch milliseconds."""
     until, end = job["usage_until_time"], job["end_time"]
-    return until * 1000 if measured(job) and end is not None and until < end else None
+    return until * 1000 if is_measured(job) and end is not None and until < end else None
 
 
-def cpu_final(job: Row) -> bool:
+def is_cpu_final(job: Row) -> bool:
     """Whether the CPU figure covers the whole job, and will not change.
 
     Accounting may lack the last step of a job that did not complete.
     """
     if job["cpu_basis"] == ACCOUNTING:
         return job["end_time"] is not None and job["state"] == JobState.COMPLETED
-    return _final(job)
+    return _is_final(job)
 
 
-def memory_final(job: Row) -> bool:
-    """The same for the memory figure, which must be a peak that the kernel recorded.
+def is_memory_final(job: Row) -> bool:
+    """Whether the memory figure is final, and a peak that the kernel recorded.
 
-    More may have been in use between two samples, accounting's included.
+    A sampled peak, as of accounting, may be too low: more may be in use between two samples.
     """
-    return job["memory_basis"] == MEASURED and _final(job) and PEAK_SAMPLED not in doubts(job)
+    return job["memory_basis"] == MEASURED and _is_final(job) and PEAK_SAMPLED not in doubts(job)
 
 
-def measured_final(job: Row) -> bool:
-    """The same for figures of GPUs and nodes, which only measurements have."""
-    return _final(job) and GAPS not in doubts(job)
+def is_measured_final(job: Row) -> bool:
+    """Whether the figures of GPUs and nodes, which are always measured, are final."""
+    return _is_final(job) and GAPS not in doubts(job)
 
 
-def _final(job: Row) -> bool:
-    whole = measured(job) and job["usage_final"] and job["usage_coverage"] >= 1.0
-    return bool(whole and NOT_A_NUMBER not in doubts(job))
+def _is_final(job: Row) -> bool:
+    is_complete = is_measured(job) and job["usage_final"] and job["usage_coverage"] >= 1.0
+    return bool(is_complete and NOT_A_NUMBER not in doubts(job))
 
 
-def _why(job: Row, available: float | None, what: str) -> str:
+def _missing_reason(job: Row, available: float | None, what: str) -> str:
     if job["start_time"] is None:
         return "the job has not started"
     return "" if available else f"its {what} is not known"
 
 
 def doubts(job: Row) -> tuple[str, ...]:
-    """The doubtful parts of the measurements."""
+    """The keys of DOUBTS that apply to the measurements."""
     return tuple(word for word in (job["usage_doubt"] or "").split(", ") if word)

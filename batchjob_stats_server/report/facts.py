@@ -9,207 +9,207 @@ from batchjob_stats_server.report import explain, request_options, similar
 from batchjob_stats_server.report.conditions import Value, Values
 from batchjob_stats_server.report.model import ReportInput, Row
 from batchjob_stats_server.report.units import (
-    worth_asking_bytes,
-    worth_asking_seconds,
+    memory_to_request_bytes,
+    time_to_request_seconds,
 )
 
-_IDLE_GPU = 0.01  # mean utilisation below which a GPU is idle
+_IDLE_GPU_RATIO = 0.01  # mean utilisation below which a GPU is idle
 
 
 class JobFact(NamedTuple):
-    """Its unit, or "word", its meaning, and its source."""
+    """A quantity: its unit (or "word"), its description, and the function that computes it."""
 
     unit: str
     about: str
-    of: Callable[[ReportInput], Value]
+    evaluate: Callable[[ReportInput], Value]
 
 
-def _of_job(column: str) -> Callable[[ReportInput], Value]:
-    return lambda material: material.job[column]
+def _job_column(column: str) -> Callable[[ReportInput], Value]:
+    return lambda inputs: inputs.job[column]
 
 
-def _share(
+def _usage_ratio(
     column: str, of: Callable[[ReportInput], float | None]
 ) -> Callable[[ReportInput], Value]:
-    """A column of usage as a fraction of `of`."""
+    """A column of the usage divided by `of`."""
 
-    def value(material: ReportInput) -> Value:
-        used, whole = material.job[column], of(material)
-        return used / whole if used is not None and whole else None
+    def value(inputs: ReportInput) -> Value:
+        used, total = inputs.job[column], of(inputs)
+        return used / total if used is not None and total else None
 
     return value
 
 
-def _elapsed(material: ReportInput) -> float | None:
-    return explain.elapsed(material.job, material.now)
+def _elapsed(inputs: ReportInput) -> float | None:
+    return explain.elapsed_seconds(inputs.job, inputs.now)
 
 
-def _node_seconds(material: ReportInput) -> float | None:
-    """Time in which pressure can have been counted, summed over nodes."""
-    seconds: float | None = material.job["observed_seconds"]
-    return seconds and seconds * (material.job["usage_nodes"] or 0) * _coverage_of_seen(material)
+def _node_time_seconds(inputs: ReportInput) -> float | None:
+    """The time in which pressure was measured, summed over nodes."""
+    seconds: float | None = inputs.job["observed_seconds"]
+    return seconds and seconds * (inputs.job["usage_nodes"] or 0) * _measured_node_coverage(inputs)
 
 
-def _coverage_of_seen(material: ReportInput) -> float:
-    """Coverage of the time of the nodes that were seen."""
-    job = material.job
+def _measured_node_coverage(inputs: ReportInput) -> float:
+    """Coverage of the measured nodes, without those that were not measured at all."""
+    job = inputs.job
     nodes, seen = job["allocated_nodes"] or job["usage_nodes"], job["usage_nodes"]
     return min(1.0, job["usage_coverage"] * nodes / seen) if seen else 0.0
 
 
-def _cpu_seconds_there(material: ReportInput) -> float | None:
-    seconds: float | None = material.job["cpu_available_seconds"]
+def _cpu_available_seconds(inputs: ReportInput) -> float | None:
+    seconds: float | None = inputs.job["cpu_available_seconds"]
     return seconds
 
 
-def _cpus_used(material: ReportInput) -> Value:
-    ratio, cpus = material.job["cpu_efficiency"], material.job["allocated_cpus"]
+def _cpus_used(inputs: ReportInput) -> Value:
+    ratio, cpus = inputs.job["cpu_efficiency"], inputs.job["allocated_cpus"]
     return ratio * cpus if ratio is not None and cpus else None
 
 
-def _cpus_to_ask(material: ReportInput) -> Value:
-    used = _cpus_used(material)
+def _cpus_to_request(inputs: ReportInput) -> Value:
+    used = _cpus_used(inputs)
     return None if used is None else max(1, math.ceil(float(used) * 1.1))
 
 
-def _coverage(material: ReportInput) -> Value:
-    job = material.job
+def _coverage(inputs: ReportInput) -> Value:
+    job = inputs.job
     if (job["cpu_basis"], job["memory_basis"]) == (ACCOUNTING, ACCOUNTING):
         return 1.0
-    return min(1.0, float(job["usage_coverage"])) if explain.measured(job) else 0.0
+    return min(1.0, float(job["usage_coverage"])) if explain.is_measured(job) else 0.0
 
 
-def _node_peak(job: Row) -> float | None:
-    """The least that a job can have needed on one node."""
+def _node_memory_peak(job: Row) -> float | None:
+    """The peak of one node, or the mean over nodes if larger; a lower bound of the need."""
     peak, nodes = job["memory_used_bytes"], job["allocated_nodes"] or 1
-    known = (job["usage_memory_peak_node_bytes"], None if peak is None else peak / nodes)
-    return max((float(each) for each in known if each is not None), default=None)
+    candidates = (job["usage_memory_peak_node_bytes"], None if peak is None else peak / nodes)
+    return max((float(each) for each in candidates if each is not None), default=None)
 
 
-def _node_need(material: ReportInput) -> float | None:
-    """None where it may have been more; of similar jobs that does not matter."""
-    if not explain.memory_final(material.job):
+def _node_memory_need(inputs: ReportInput) -> float | None:
+    """The maximum of this and similar jobs; None if the figure of this job is not final."""
+    if not explain.is_memory_final(inputs.job):
         return None
-    return similar.most(material, _node_peak)
+    return similar.maximum(inputs, _node_memory_peak)
 
 
-def _memory_to_ask(material: ReportInput) -> float | None:
+def _memory_to_request(inputs: ReportInput) -> float | None:
     """Memory to request for all nodes."""
-    need = _node_need(material)
+    need = _node_memory_need(inputs)
     return (
-        None if need is None else worth_asking_bytes(need) * (material.job["allocated_nodes"] or 1)
+        None
+        if need is None
+        else memory_to_request_bytes(need) * (inputs.job["allocated_nodes"] or 1)
     )
 
 
-def _memory_request(material: ReportInput) -> Value:
-    need = _node_need(material)
-    return None if need is None else request_options.memory(material.job, worth_asking_bytes(need))
+def _memory_request(inputs: ReportInput) -> Value:
+    need = _node_memory_need(inputs)
+    return (
+        None if need is None else request_options.memory(inputs.job, memory_to_request_bytes(need))
+    )
 
 
-def _twice_the_memory(material: ReportInput) -> Value:
-    had, nodes = material.job["allocated_memory_bytes"], material.job["allocated_nodes"] or 1
-    return request_options.memory(material.job, 2 * had // nodes) if had else None
+def _doubled_memory_request(inputs: ReportInput) -> Value:
+    allocated, nodes = inputs.job["allocated_memory_bytes"], inputs.job["allocated_nodes"] or 1
+    return request_options.memory(inputs.job, 2 * allocated // nodes) if allocated else None
 
 
-def _time_to_ask(material: ReportInput) -> float | None:
-    longest = similar.most(material, lambda job: explain.elapsed(job, material.now))
-    return None if longest is None else worth_asking_seconds(longest)
+def _time_to_request(inputs: ReportInput) -> float | None:
+    longest = similar.maximum(inputs, lambda job: explain.elapsed_seconds(job, inputs.now))
+    return None if longest is None else time_to_request_seconds(longest)
 
 
-def _time_request(material: ReportInput) -> Value:
-    asked = _time_to_ask(material)
-    return None if asked is None else request_options.time(material.job, asked)
+def _time_request(inputs: ReportInput) -> Value:
+    seconds = _time_to_request(inputs)
+    return None if seconds is None else request_options.time(inputs.job, seconds)
 
 
-def _twice_the_time(material: ReportInput) -> Value:
-    had = material.job["time_limit_seconds"]
-    return request_options.time(material.job, 2 * had) if had else None
+def _doubled_time_request(inputs: ReportInput) -> Value:
+    limit = inputs.job["time_limit_seconds"]
+    return request_options.time(inputs.job, 2 * limit) if limit else None
 
 
-def _gpu_ratios(material: ReportInput) -> list[float]:
-    ratios = [row["utilization_ratio"] for row in material.gpus]
+def _gpu_ratios(inputs: ReportInput) -> list[float]:
+    ratios = [row["utilization_ratio"] for row in inputs.gpus]
     return [] if None in ratios else ratios
 
 
-def _idle_gpus(material: ReportInput) -> Value:
-    ratios = _gpu_ratios(material)
-    return sum(ratio < _IDLE_GPU for ratio in ratios) if ratios else None
+def _idle_gpus(inputs: ReportInput) -> Value:
+    ratios = _gpu_ratios(inputs)
+    return sum(ratio < _IDLE_GPU_RATIO for ratio in ratios) if ratios else None
 
 
-def _gpu_memory_ratio(material: ReportInput) -> Value:
-    """That of the GPU with the highest ratio."""
+def _gpu_memory_ratio(inputs: ReportInput) -> Value:
+    """The ratio of the GPU with the highest one."""
     ratios = [
         row["memory_peak_bytes"] / total
-        for row in material.gpus
-        if (total := material.gpu_memory.get(row["uuid"] + row["gpu_instance"]))
+        for row in inputs.gpus
+        if (total := inputs.gpu_memory.get(row["uuid"] + row["gpu_instance"]))
         and row["memory_peak_bytes"] is not None
     ]
     return max(ratios, default=None)
 
 
-def _node_balance(material: ReportInput) -> Value:
+def _node_balance(inputs: ReportInput) -> Value:
     """CPU time of the least busy node relative to the mean; None unless all nodes are known."""
-    seconds = [node.cpu_seconds for node in material.nodes if node.cpu_seconds is not None]
-    if (
-        len(seconds) < 2
-        or len(seconds) < (material.job["allocated_nodes"] or 0)
-        or not sum(seconds)
-    ):
+    seconds = [node.cpu_seconds for node in inputs.nodes if node.cpu_seconds is not None]
+    if len(seconds) < 2 or len(seconds) < (inputs.job["allocated_nodes"] or 0) or not sum(seconds):
         return None
     return min(seconds) * len(seconds) / sum(seconds)
 
 
-def _idlest_node(material: ReportInput) -> Value:
-    known = [node for node in material.nodes if node.cpu_seconds is not None]
+def _idlest_node(inputs: ReportInput) -> Value:
+    known = [node for node in inputs.nodes if node.cpu_seconds is not None]
     return min(known, key=lambda node: node.cpu_seconds or 0).node if known else None
 
 
-def _yes(value: bool) -> str:
+def _yes_or_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _fewest_gpu_samples(material: ReportInput) -> Value:
-    return min((row["samples"] or 0 for row in material.gpus), default=0)
+def _fewest_gpu_samples(inputs: ReportInput) -> Value:
+    return min((row["samples"] or 0 for row in inputs.gpus), default=0)
 
 
 QUANTITIES: Mapping[str, JobFact] = {
-    "state": JobFact("word", "State of the job.", _of_job("state")),
+    "state": JobFact("word", "State of the job.", _job_column("state")),
     "ended": JobFact(
         "word",
         "Whether the job has ended: yes or no.",
-        lambda m: _yes(m.job["end_time"] is not None),
+        lambda m: _yes_or_no(m.job["end_time"] is not None),
     ),
     "started": JobFact(
         "word",
         "Whether the job has started: yes or no.",
-        lambda m: _yes(m.job["start_time"] is not None),
+        lambda m: _yes_or_no(m.job["start_time"] is not None),
     ),
     "measured": JobFact(
         "word",
         "Whether anything was measured: yes or no.",
-        lambda m: _yes(explain.measured(m.job)),
+        lambda m: _yes_or_no(explain.is_measured(m.job)),
     ),
     "in_array": JobFact(
         "word",
         "Whether the job is a task of an array: yes or no.",
-        lambda m: _yes(bool(m.job["array_jobid"])),
+        lambda m: _yes_or_no(bool(m.job["array_jobid"])),
     ),
-    "exit_code": JobFact("count", "Exit code.", _of_job("exit_code")),
+    "exit_code": JobFact("count", "Exit code.", _job_column("exit_code")),
     "elapsed": JobFact("seconds", "Run time.", _elapsed),
-    "time_limit": JobFact("seconds", "Time limit.", _of_job("time_limit_seconds")),
+    "time_limit": JobFact("seconds", "Time limit.", _job_column("time_limit_seconds")),
     "time_ratio": JobFact(
-        "ratio", "Run time / time limit.", lambda m: explain.time(m.job, m.now).ratio
+        "ratio", "Run time / time limit.", lambda m: explain.time_efficiency(m.job, m.now).ratio
     ),
     "time_to_ask": JobFact(
         "seconds",
         "Longest run time of this and similar jobs plus 25 %, rounded up.",
-        _time_to_ask,
+        _time_to_request,
     ),
     "time_request": JobFact(
         "word", "`time_to_ask` in the notation of the scheduler.", _time_request
     ),
     "twice_the_time": JobFact(
-        "word", "Twice the time limit in the notation of the scheduler.", _twice_the_time
+        "word", "Twice the time limit in the notation of the scheduler.", _doubled_time_request
     ),
     "coverage": JobFact(
         "ratio",
@@ -220,40 +220,40 @@ QUANTITIES: Mapping[str, JobFact] = {
     "cpu_final": JobFact(
         "word",
         "Whether the CPU figures cover the whole job and are final: yes or no.",
-        lambda m: _yes(explain.cpu_final(m.job)),
+        lambda m: _yes_or_no(explain.is_cpu_final(m.job)),
     ),
     "memory_final": JobFact(
         "word",
         "Whether the memory figures cover the whole job and are final: yes or no.",
-        lambda m: _yes(explain.memory_final(m.job)),
+        lambda m: _yes_or_no(explain.is_memory_final(m.job)),
     ),
     "gpu_final": JobFact(
         "word",
         "Whether the GPU figures cover the whole job and are final: yes or no.",
-        lambda m: _yes(explain.measured_final(m.job)),
+        lambda m: _yes_or_no(explain.is_measured_final(m.job)),
     ),
     "nodes_final": JobFact(
         "word",
         "Whether the figures of each node cover the whole job and are final: yes or no.",
-        lambda m: _yes(explain.measured_final(m.job)),
+        lambda m: _yes_or_no(explain.is_measured_final(m.job)),
     ),
-    "nodes": JobFact("count", "Nodes allocated.", _of_job("allocated_nodes")),
-    "cpus": JobFact("count", "CPUs allocated.", _of_job("allocated_cpus")),
-    "cpu_ratio": JobFact("ratio", "CPU efficiency.", _of_job("cpu_efficiency")),
+    "nodes": JobFact("count", "Nodes allocated.", _job_column("allocated_nodes")),
+    "cpus": JobFact("count", "CPUs allocated.", _job_column("allocated_cpus")),
+    "cpu_ratio": JobFact("ratio", "CPU efficiency.", _job_column("cpu_efficiency")),
     "cpus_used": JobFact("count", "CPUs in use on average.", _cpus_used),
-    "cpus_to_ask": JobFact("count", "`cpus_used` plus 10 %, rounded up.", _cpus_to_ask),
+    "cpus_to_ask": JobFact("count", "`cpus_used` plus 10 %, rounded up.", _cpus_to_request),
     "cpu_throttled_ratio": JobFact(
         "ratio",
         "Time throttled by the CPU quota / available CPU time.",
-        _share("usage_throttled_seconds", _cpu_seconds_there),
+        _usage_ratio("usage_throttled_seconds", _cpu_available_seconds),
     ),
     "cpu_waiting_ratio": JobFact(
         "ratio",
         "Fraction of time in which at least one task waited for a CPU.",
-        _share("usage_cpu_waiting_seconds", _node_seconds),
+        _usage_ratio("usage_cpu_waiting_seconds", _node_time_seconds),
     ),
     "threads": JobFact(
-        "count", "Maximum number of threads, summed over nodes.", _of_job("usage_threads_peak")
+        "count", "Maximum number of threads, summed over nodes.", _job_column("usage_threads_peak")
     ),
     "node_balance_ratio": JobFact(
         "ratio", "CPU time of the least busy node / mean of the nodes.", _node_balance
@@ -262,52 +262,56 @@ QUANTITIES: Mapping[str, JobFact] = {
     "memory_limit": JobFact(
         "bytes",
         "Memory allocated, on the nodes measured.",
-        lambda m: explain.memory(m.job).available,
+        lambda m: explain.memory_efficiency(m.job).available,
     ),
     "memory_peak": JobFact(
         "bytes",
         "Peak memory, summed over nodes; includes page cache if it was measured.",
-        _of_job("memory_used_bytes"),
+        _job_column("memory_used_bytes"),
     ),
-    "memory_ratio": JobFact("ratio", "Memory efficiency.", _of_job("memory_efficiency")),
+    "memory_ratio": JobFact("ratio", "Memory efficiency.", _job_column("memory_efficiency")),
     "working_set": JobFact(
         "bytes",
         "Mean memory without inactive page cache.",
-        _of_job("usage_working_set_average_bytes"),
+        _job_column("usage_working_set_average_bytes"),
     ),
     "memory_need": JobFact(
-        "bytes", "Maximum memory used on one node by this and similar jobs.", _node_need
+        "bytes", "Maximum memory used on one node by this and similar jobs.", _node_memory_need
     ),
     "memory_to_ask": JobFact(
-        "bytes", "`memory_need` plus 20 %, rounded up, for all nodes.", _memory_to_ask
+        "bytes", "`memory_need` plus 20 %, rounded up, for all nodes.", _memory_to_request
     ),
     "memory_request": JobFact(
         "word", "`memory_to_ask` in the notation of the scheduler.", _memory_request
     ),
     "twice_the_memory": JobFact(
-        "word", "Twice the allocated memory in the notation of the scheduler.", _twice_the_memory
+        "word",
+        "Twice the allocated memory in the notation of the scheduler.",
+        _doubled_memory_request,
     ),
     "memory_limit_hits": JobFact(
-        "count", "Number of times the memory limit was reached.", _of_job("usage_memory_limit_hits")
+        "count",
+        "Number of times the memory limit was reached.",
+        _job_column("usage_memory_limit_hits"),
     ),
     "memory_waiting_ratio": JobFact(
         "ratio",
         "Fraction of time in which at least one task waited for memory.",
-        _share("usage_memory_waiting_seconds", _node_seconds),
+        _usage_ratio("usage_memory_waiting_seconds", _node_time_seconds),
     ),
     "oom_kills": JobFact(
-        "count", "Processes that the OOM killer terminated.", _of_job("usage_oom_kills")
+        "count", "Processes that the OOM killer terminated.", _job_column("usage_oom_kills")
     ),
-    "swap_peak": JobFact("bytes", "Maximum swap in use.", _of_job("usage_swap_peak_bytes")),
+    "swap_peak": JobFact("bytes", "Maximum swap in use.", _job_column("usage_swap_peak_bytes")),
     "io_waiting_ratio": JobFact(
         "ratio",
         "Fraction of time in which at least one task waited for storage.",
-        _share("usage_io_waiting_seconds", _node_seconds),
+        _usage_ratio("usage_io_waiting_seconds", _node_time_seconds),
     ),
     "gpus": JobFact(
         "count", "GPUs allocated.", lambda m: m.job["allocated_gpus"] or m.job["usage_gpus"] or 0
     ),
-    "gpu_ratio": JobFact("ratio", "GPU efficiency.", _of_job("usage_gpu_utilization_ratio")),
+    "gpu_ratio": JobFact("ratio", "GPU efficiency.", _job_column("usage_gpu_utilization_ratio")),
     "gpu_samples": JobFact(
         "count", "Number of samples of the GPU with the fewest samples.", _fewest_gpu_samples
     ),
@@ -319,7 +323,7 @@ QUANTITIES: Mapping[str, JobFact] = {
         lambda m: None if _idle_gpus(m) is None else len(m.gpus) - float(_idle_gpus(m) or 0),
     ),
     "gpu_memory_peak": JobFact(
-        "bytes", "Maximum memory in use on one GPU.", _of_job("usage_gpu_memory_peak_bytes")
+        "bytes", "Maximum memory in use on one GPU.", _job_column("usage_gpu_memory_peak_bytes")
     ),
     "gpu_memory_ratio": JobFact(
         "ratio", "`gpu_memory_peak` / memory of that GPU.", _gpu_memory_ratio
@@ -335,6 +339,6 @@ QUANTITIES: Mapping[str, JobFact] = {
 UNITS: Mapping[str, str] = {name: each.unit for name, each in QUANTITIES.items()}
 
 
-def values(material: ReportInput) -> Values:
-    """All quantities of a job; None for unknown ones."""
-    return {name: each.of(material) for name, each in QUANTITIES.items()}
+def evaluate_quantities(inputs: ReportInput) -> Values:
+    """Compute all quantities of a job; unknown ones are None."""
+    return {name: each.evaluate(inputs) for name, each in QUANTITIES.items()}

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, tzinfo
 
 from batchjob_stats_server.report.model import Report
-from batchjob_stats_server.report.text import ReportLine, document
+from batchjob_stats_server.report.text import ReportLine, build_document
 
 _WIDTH = 90
-_LABEL = 26  # maximum width of the column; longer labels exceed it
-_CELLS = 20
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~])")
+_LABEL_WIDTH = 26  # maximum width of the column; longer labels exceed it
+_BAR_WIDTH = 20
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 _STYLE = (
     "body{font:16px/1.4 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
     "table{border-collapse:collapse}th{text-align:left;font-weight:normal;opacity:.7}"
@@ -21,106 +21,107 @@ _STYLE = (
 )
 
 
-def text(report: Report, zone: tzinfo = UTC) -> str:
-    """For a terminal or a mail."""
-    page = document(report, zone)
-    lines = [page.title, "=" * len(page.title)]
-    lines += _wrapped("", page.headline) if page.headline else []
-    lines += [page.notice] if page.notice else []
-    for section in page.sections:
+def as_text(report: Report, zone: tzinfo = UTC) -> str:
+    """Plain text, for a terminal or an e-mail."""
+    document = build_document(report, zone)
+    lines = [document.title, "=" * len(document.title)]
+    lines += _wrap("", document.headline) if document.headline else []
+    lines += [document.notice] if document.notice else []
+    for section in document.sections:
         lines += ["", section.title]
-        width = min(_LABEL, max(len(line.label) for line in section.lines))
+        width = min(_LABEL_WIDTH, max(len(line.label) for line in section.lines))
         for line in section.lines:
-            lines += _wrapped(f"  {line.label:<{width}}  {_bar(line)}", line.text)
+            lines += _wrap(f"  {line.label:<{width}}  {_text_bar(line)}", line.text)
     lines += ["", "Advice"]
-    for each in page.advice:
-        lines += ["", *_wrapped(f"  {each.severity}: ", f"{each.title} [{each.rule}]")]
-        lines += [*_wrapped("    ", each.reason), *_wrapped("    > ", each.step)]
-    if not page.advice:
+    for each in document.advice:
+        lines += ["", *_wrap(f"  {each.severity}: ", f"{each.title} [{each.rule}]")]
+        lines += [*_wrap("    ", each.reason), *_wrap("    > ", each.step)]
+    if not document.advice:
         lines.append("  none")
-    if page.silent:
+    if document.silent:
         lines += ["", "Rules without enough data"]
-        for silence in page.silent:
-            lines += _wrapped(f"  {silence.label}: ", silence.text)
+        for silence in document.silent:
+            lines += _wrap(f"  {silence.label}: ", silence.text)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _bar(line: ReportLine) -> str:
+def _text_bar(line: ReportLine) -> str:
     if line.ratio is None:
         return ""
-    full = round(min(1.0, max(0.0, line.ratio)) * _CELLS)
-    return f"[{'#' * full}{'.' * (_CELLS - full)}] "
+    filled = round(min(1.0, max(0.0, line.ratio)) * _BAR_WIDTH)
+    return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] "
 
 
-def _wrapped(head: str, rest: str) -> list[str]:
+def _wrap(head: str, text: str) -> list[str]:
     return textwrap.wrap(
-        rest, _WIDTH, initial_indent=head, subsequent_indent=" " * min(len(head), _LABEL),
+        text, _WIDTH, initial_indent=head, subsequent_indent=" " * min(len(head), _LABEL_WIDTH),
         break_long_words=False,
     ) or [head]  # fmt: skip
 
 
-def markdown(report: Report, zone: tzinfo = UTC) -> str:
-    """For a ticket or a wiki."""
-    page = document(report, zone)
-    parts = [f"# {_escaped(page.title)}"]
-    parts += [f"**{_escaped(page.headline)}**"] if page.headline else []
-    parts += [f"*{page.notice}*"] if page.notice else []
-    for section in page.sections:
+def as_markdown(report: Report, zone: tzinfo = UTC) -> str:
+    """Markdown, for a ticket or a wiki."""
+    document = build_document(report, zone)
+    parts = [f"# {_escape_markdown(document.title)}"]
+    parts += [f"**{_escape_markdown(document.headline)}**"] if document.headline else []
+    parts += [f"*{document.notice}*"] if document.notice else []
+    for section in document.sections:
         rows = [
-            f"| {_escaped(line.label.strip())} | {_escaped(line.text)} |" for line in section.lines
+            f"| {_escape_markdown(line.label.strip())} | {_escape_markdown(line.text)} |"
+            for line in section.lines
         ]
         parts.append("\n".join([f"## {section.title}", "", "| | |", "| --- | --- |", *rows]))
     parts.append("## Advice")
     parts += [
-        f"**{_escaped(each.title)}** ({each.severity}, `{each.rule}`)\n\n"
-        f"{_escaped(each.reason)}\n\n> {_escaped(each.step)}"
-        for each in page.advice
+        f"**{_escape_markdown(each.title)}** ({each.severity}, `{each.rule}`)\n\n"
+        f"{_escape_markdown(each.reason)}\n\n> {_escape_markdown(each.step)}"
+        for each in document.advice
     ] or ["None."]
-    if page.silent:
-        silent = (f"- `{line.label}`: {_escaped(line.text)}" for line in page.silent)
+    if document.silent:
+        silent = (f"- `{line.label}`: {_escape_markdown(line.text)}" for line in document.silent)
         parts.append("\n".join(["## Rules without enough data", "", *silent]))
     return "\n\n".join(parts) + "\n"
 
 
-def _escaped(words: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", words)
+def _escape_markdown(words: str) -> str:
+    return _MARKDOWN_SPECIAL.sub(r"\\\1", words)
 
 
-def page(report: Report, zone: tzinfo = UTC) -> str:
-    """A complete page of HTML."""
-    made = document(report, zone)
-    title = html.escape(made.title)
+def as_html(report: Report, zone: tzinfo = UTC) -> str:
+    """A complete HTML page."""
+    document = build_document(report, zone)
+    title = html.escape(document.title)
     parts = [
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
         f"<style>{_STYLE}</style></head><body>\n<h1>{title}</h1>",
-        f"<p><strong>{html.escape(made.headline)}</strong></p>" if made.headline else "",
-        f"<p><strong>{html.escape(made.notice)}</strong></p>" if made.notice else "",
+        f"<p><strong>{html.escape(document.headline)}</strong></p>" if document.headline else "",
+        f"<p><strong>{html.escape(document.notice)}</strong></p>" if document.notice else "",
     ]
-    for section in made.sections:
-        rows = "\n".join(_row(line) for line in section.lines)
+    for section in document.sections:
+        rows = "\n".join(_html_row(line) for line in section.lines)
         parts.append(f"<h2>{html.escape(section.title)}</h2>\n<table>\n{rows}\n</table>")
     parts.append("<h2>Advice</h2>")
     parts += [
         f"<h3>{html.escape(each.title)}</h3>\n"
         f"<p>{html.escape(each.severity)}, <code>{html.escape(each.rule)}</code></p>\n"
         f"<p>{html.escape(each.reason)}</p>\n<p><strong>{html.escape(each.step)}</strong></p>"
-        for each in made.advice
+        for each in document.advice
     ] or ["<p>None.</p>"]
-    if made.silent:
-        rows = "\n".join(_row(line) for line in made.silent)
+    if document.silent:
+        rows = "\n".join(_html_row(line) for line in document.silent)
         parts.append(f"<h2>Rules without enough data</h2>\n<table>\n{rows}\n</table>")
     parts.append("</body></html>")
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def _row(line: ReportLine) -> str:
+def _html_row(line: ReportLine) -> str:
     meter = "" if line.ratio is None else f'<meter value="{min(1.0, line.ratio):.3f}"></meter> '
     return f"<tr><th>{html.escape(line.label)}</th><td>{meter}{html.escape(line.text)}</td></tr>"
 
 
 FORMS: Mapping[str, tuple[str, Callable[[Report, tzinfo], str]]] = {
-    "text": ("text/plain", text),
-    "markdown": ("text/markdown", markdown),
-    "html": ("text/html", page),
+    "text": ("text/plain", as_text),
+    "markdown": ("text/markdown", as_markdown),
+    "html": ("text/html", as_html),
 }
 """Media type and writer by the name of a form; JSON is the report itself."""

@@ -11,55 +11,55 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.batches import measure
-from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage, node_of
-from batchjob_stats_db.queries.efficiency import with_usage
+from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage, node_name
+from batchjob_stats_db.queries.efficiency import replace_usage
 from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.similar import short_jobs, similar
 from batchjob_stats_db.queries.spans import span_of
-from batchjob_stats_db.queries.stats import usual_wait
+from batchjob_stats_db.queries.stats import usual_wait_seconds
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
-from batchjob_stats_server.course import lines
-from batchjob_stats_server.report.model import COMPARED, NodeUse, ReportInput, Row
+from batchjob_stats_server.course import job_series
+from batchjob_stats_server.report.model import SIMILAR_JOB_COLUMNS, NodeUse, ReportInput, Row
 
 
-def known(
-    db: Connection, access: Access, job: Row, policy: UsagePolicy, now: int, most_similar: int = 20
+def from_database(
+    db: Connection, access: Access, job: Row, policy: UsagePolicy, now: int, max_similar: int = 20
 ) -> tuple[ReportInput, JobToMeasure | None]:
-    """What the database knows of a job, and where its measurements are stored."""
+    """Read what the database has of a job, and the span of its measurements."""
     parts = parts_of(db, access, job["id"]) or {}
-    alike, jobs = similar(db, access, job, most_similar, COMPARED)
-    material = ReportInput(
+    alike, jobs = similar(db, access, job, max_similar, SIMILAR_JOB_COLUMNS)
+    inputs = ReportInput(
         dict(job), now, parts.get("gpus", ()), parts.get("emissions", ()),
         similar=jobs, alike=alike, short_jobs=short_jobs(db, access, job),
         steps=parts.get("steps", ()), shares=parts.get("nodes", ()),
         usual_wait=_usual_wait(db, job, now),
     )  # fmt: skip
-    return material, span_of(db, access, job["id"], policy, now)
+    return inputs, span_of(db, access, job["id"], policy, now)
 
 
 def _usual_wait(db: Connection, job: Row, now: int) -> float | None:
     if job["state"] != JobState.PENDING:
         return None
-    return usual_wait(db, job["cluster"], job["partition"], now)
+    return usual_wait_seconds(db, job["cluster"], job["partition"], now)
 
 
-def measured(
-    material: ReportInput, job: JobToMeasure, history: TimeSeriesStore, interval: float
+def add_measurements(
+    inputs: ReportInput, job: JobToMeasure, history: TimeSeriesStore, interval: float
 ) -> ReportInput:
-    """The same with what only the measurements contain.
+    """Add what only the measurements contain; raises TimeSeriesError.
 
-    That is the usage of a job that runs, or was not measured since its end, each node's part, and
-    the memory of its GPUs. Raises TimeSeriesError.
+    That is the usage of a job that runs, or was not measured since its end, the usage by node, and
+    the memory of its GPUs.
     """
-    usage = usage_by_now(material.job, job, history, interval)
+    usage = current_usage(inputs.job, job, history, interval)
     if usage:
-        material = _with_usage(material, usage, history)
-    return material._replace(
-        nodes=_nodes(history, job), gpu_memory=_gpu_memory(history, job, material)
+        inputs = _with_usage(inputs, usage, history)
+    return inputs._replace(
+        nodes=_node_uses(history, job), gpu_memory=_gpu_memory_totals(history, job, inputs)
     )
 
 
-def usage_by_now(
+def current_usage(
     run: Row, job: JobToMeasure, history: TimeSeriesStore, interval: float
 ) -> MeasuredUsage | None:
     """Usage of a run that runs, or was not measured since its end; raises TimeSeriesError.
@@ -73,8 +73,8 @@ def usage_by_now(
     return usage if usage.samples else None
 
 
-def parts_of_usage(usage: MeasuredUsage) -> dict[str, Sequence[Row]]:
-    """GPUs and emissions, as `queries.jobs.parts_of` has them."""
+def usage_parts(usage: MeasuredUsage) -> dict[str, Sequence[Row]]:
+    """GPUs and emissions, with the columns of `queries.jobs.parts_of`."""
     run = {"job_id": usage.job_id}
     return {
         "gpus": [{**run, **gpu._asdict()} for gpu in usage.devices],
@@ -85,38 +85,38 @@ def parts_of_usage(usage: MeasuredUsage) -> dict[str, Sequence[Row]]:
     }
 
 
-def _with_usage(
-    material: ReportInput, usage: MeasuredUsage, history: TimeSeriesStore
-) -> ReportInput:
-    found = {
+def _with_usage(inputs: ReportInput, usage: MeasuredUsage, history: TimeSeriesStore) -> ReportInput:
+    usage_values = {
         **usage.values,
         "source": history.source,
         "samples": usage.samples,
         "nodes": usage.nodes,
         "coverage": usage.coverage,
         "doubt": usage.doubt,
-        "until_time": min(usage.until_time, material.now),
+        "until_time": min(usage.until_time, inputs.now),
     }
-    parts = parts_of_usage(usage)
-    return material._replace(
-        job=with_usage(material.job, found), gpus=parts["gpus"], emissions=parts["emissions"]
+    parts = usage_parts(usage)
+    return inputs._replace(
+        job=replace_usage(inputs.job, usage_values),
+        gpus=parts["gpus"],
+        emissions=parts["emissions"],
     )
 
 
-def _nodes(history: TimeSeriesStore, job: JobToMeasure) -> Sequence[NodeUse]:
+def _node_uses(history: TimeSeriesStore, job: JobToMeasure) -> Sequence[NodeUse]:
     """Usage by node, for jobs with several."""
     if (job.nodes or 1) < 2:
         return ()
     users = {user for user in (job.user, str(job.uid or "")) if user}
 
-    wanted = {Statistic.TOTAL: [CPU_SECONDS.name], Statistic.PEAK: [MEMORY_PEAK.metric.name]}
-    found = history.measure(wanted, [job.span])
+    metrics = {Statistic.TOTAL: [CPU_SECONDS.name], Statistic.PEAK: [MEMORY_PEAK.metric.name]}
+    samples = history.measure(metrics, [job.span])
 
     def by_node(statistic: Statistic) -> Mapping[str, float]:
         sums: dict[str, float] = {}
-        for sample in found[statistic]:
+        for sample in samples[statistic]:
             if sample.labels.get("user", "") in users:
-                node = node_of(sample.labels.get("instance", ""))
+                node = node_name(sample.labels.get("instance", ""))
                 sums[node] = sums.get(node, 0.0) + sample.value
         return sums
 
@@ -127,12 +127,12 @@ def _nodes(history: TimeSeriesStore, job: JobToMeasure) -> Sequence[NodeUse]:
     ]
 
 
-def _gpu_memory(
-    history: TimeSeriesStore, job: JobToMeasure, material: ReportInput
+def _gpu_memory_totals(
+    history: TimeSeriesStore, job: JobToMeasure, inputs: ReportInput
 ) -> Mapping[str, float]:
-    if not material.gpus:
+    if not inputs.gpus:
         return {}
-    found = lines(history, job, [GPU_MEMORY_TOTAL], 1)
+    series = job_series(history, job, [GPU_MEMORY_TOTAL], 1)
     return {
-        line.device.uuid + line.device.gpu_instance: line.course.points[-1].high for line in found
+        line.device.uuid + line.device.gpu_instance: line.series.points[-1].high for line in series
     }

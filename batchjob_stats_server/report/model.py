@@ -1,6 +1,6 @@
-"""A report: plain values in SI base units, for JSON and for all ways of writing it down.
+"""Reports: plain values in SI base units, from which JSON and all other formats are made.
 
-At the end what it is made from.
+`ReportInput`, at the end, is what reports are built from.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ class Basis:
     source: str  # prometheus, samples; accounting: only the scheduler's own data; "": none
     samples: int
     nodes: int
-    coverage: float | None  # part of the job's node time that they cover
+    coverage: float | None  # fraction of the job's node time that they cover
     until_time: int | None  # epoch milliseconds; end of the measured time
     final: bool  # the job has ended, and its figures will not change
     doubts: tuple[str, ...]
@@ -215,7 +215,7 @@ class Report:
     def caveats(self) -> tuple[str, ...]:
         """The doubts in words: what is missing, and what that means for the numbers.
 
-        Left out is what is said elsewhere: that nothing was measured, or that the job runs on.
+        Omits what reports show elsewhere: that nothing was measured, or that the job still runs.
         """
         elsewhere = {NO_SAMPLES, *([RUNNING] if self.interim else [])}
         return tuple(DOUBTS.get(word, word) for word in self.basis.doubts if word not in elsewhere)
@@ -224,13 +224,13 @@ class Report:
 Row = Mapping[Any, Any]
 
 
-COMPARED = (
+SIMILAR_JOB_COLUMNS = (
     "state", "start_time", "end_time", "elapsed_seconds", "suspended_seconds", "allocated_nodes",
     "usage_samples", "usage_until_time", "usage_coverage", "usage_doubt", "usage_final",
     "usage_gpu_utilization_ratio", "usage_memory_peak_node_bytes", "cpu_efficiency",
     "memory_used_bytes", "memory_basis", "energy_used_joules",
 )  # fmt: skip
-"""What is looked at of a similar job."""
+"""Columns to query for similar jobs."""
 
 
 class ReportInput(NamedTuple):

@@ -1,6 +1,6 @@
 """Amounts of memory and time to request, in the notation of a job's scheduler."""
 
-from batchjob.runtime.formatting import clock, size
+from batchjob.runtime.formatting import format_clock, size
 from batchjob.schedulers import registry
 from batchjob.schedulers.registry import RequestSyntax
 from batchjob_stats_server.report.model import Row
@@ -16,11 +16,11 @@ def memory(job: Row, node_bytes: int) -> str:
 
 def time(job: Row, seconds: float) -> str:
     """A time limit, such as `4:00:00 (--time=4:00:00)`."""
-    return clock(seconds) + _in_brackets(_syntax(job).time.format(hms=clock(seconds)))
+    return format_clock(seconds) + _in_brackets(_syntax(job).time.format(hms=format_clock(seconds)))
 
 
 def _syntax(job: Row) -> RequestSyntax:
-    scheduler = registry.of_record(job["source"])
+    scheduler = registry.find_by_source(job["source"])
     return scheduler.request if scheduler else RequestSyntax("", "")
 
 

@@ -8,28 +8,28 @@ from typing import Any, NamedTuple
 import yaml
 
 from batchjob.runtime.reason import reason
-from batchjob.runtime.settings import SettingsError, nearest
+from batchjob.runtime.settings import SettingsError, suggest_nearest
 from batchjob_stats_server.report.conditions import (
     ALWAYS,
     Condition,
     ConditionError,
     Values,
-    parse,
+    parse_condition,
 )
 from batchjob_stats_server.report.model import Advice, Silence
-from batchjob_stats_server.report.units import WRITTEN
+from batchjob_stats_server.report.units import FORMATTERS
 
 SEVERITIES = ("serious", "warning", "info")
 _KEYS = ("id", "severity", "title", "applies", "needs", "when", "reason", "step")
 _REQUIRED = ("id", "severity", "title", "when", "reason", "step")
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_NAME = re.compile(r"\{([a-z]\w*)\}", re.ASCII)
+_PLACEHOLDER = re.compile(r"\{([a-z]\w*)\}", re.ASCII)
 _SENTENCES = re.compile(r"(?<=\.) ")
-_OWN = Path(__file__).with_name("advice.yaml")
+_BUILT_IN_FILE = Path(__file__).with_name("advice.yaml")
 
 
 class AdviceRule(NamedTuple):
-    """A rule. Not applicable: no advice; requirements not met: silent, with the reason."""
+    """A rule: skipped unless `applies` is true, silent with a reason unless `needs` is true."""
 
     id: str
     severity: str
@@ -41,15 +41,18 @@ class AdviceRule(NamedTuple):
     step: str
 
 
-def load(units: Mapping[str, str], site_file: str = "") -> tuple[AdviceRule, ...]:
-    """The built-in rules, with a site's added, changed or disabled; raises SettingsError."""
-    rules = {rule.id: rule for rule in _read(_OWN, units)[0]}
+def load_rules(units: Mapping[str, str], site_file: str = "") -> tuple[AdviceRule, ...]:
+    """Read the built-in rules and those of the site, which may replace or disable them.
+
+    Raises SettingsError.
+    """
+    rules = {rule.id: rule for rule in _read_file(_BUILT_IN_FILE, units)[0]}
     if site_file:
-        added, off = _read(Path(site_file), units)
-        for name in off:
+        added, disabled = _read_file(Path(site_file), units)
+        for name in disabled:
             if name not in rules:
                 raise SettingsError(
-                    f"{site_file}: without: unknown rule {name}{nearest(name, rules)}"
+                    f"{site_file}: without: unknown rule {name}{suggest_nearest(name, rules)}"
                 )
             del rules[name]
         rules.update((rule.id, rule) for rule in added)
@@ -57,7 +60,7 @@ def load(units: Mapping[str, str], site_file: str = "") -> tuple[AdviceRule, ...
     return tuple(sorted(rules.values(), key=lambda rule: order[rule.severity]))
 
 
-def _read(path: Path, units: Mapping[str, str]) -> tuple[list[AdviceRule], list[str]]:
+def _read_file(path: Path, units: Mapping[str, str]) -> tuple[list[AdviceRule], list[str]]:
     """The rules of a file, and the ids that it disables."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -67,29 +70,29 @@ def _read(path: Path, units: Mapping[str, str]) -> tuple[list[AdviceRule], list[
         raise SettingsError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict) or not set(raw) <= {"rules", "without"}:
         raise SettingsError(f"{path}: expected the keys rules and without")
-    given, off = raw.get("rules") or [], raw.get("without") or []
-    if not isinstance(given, list) or not isinstance(off, list):
+    raw_rules, disabled = raw.get("rules") or [], raw.get("without") or []
+    if not isinstance(raw_rules, list) or not isinstance(disabled, list):
         raise SettingsError(f"{path}: expected lists under rules and without")
-    rules = [_rule(f"{path}: rule {n}", each, units) for n, each in enumerate(given, 1)]
+    rules = [_parse_rule(f"{path}: rule {n}", each, units) for n, each in enumerate(raw_rules, 1)]
     ids = [rule.id for rule in rules]
     for name in ids:
         if ids.count(name) > 1:
             raise SettingsError(f"{path}: rule {name} is given twice")
-    return rules, [str(name) for name in off]
+    return rules, [str(name) for name in disabled]
 
 
-def _rule(where: str, raw: Any, units: Mapping[str, str]) -> AdviceRule:
+def _parse_rule(where: str, raw: Any, units: Mapping[str, str]) -> AdviceRule:
     if not isinstance(raw, dict):
         raise SettingsError(f"{where}: expected a mapping with {', '.join(_REQUIRED)}")
     where = f"{where} ({raw['id']})" if isinstance(raw.get("id"), str) else where
     for key in raw:
         if key not in _KEYS:
-            raise SettingsError(f"{where}: unknown key {key}{nearest(str(key), _KEYS)}")
+            raise SettingsError(f"{where}: unknown key {key}{suggest_nearest(str(key), _KEYS)}")
     for key in _REQUIRED:
         if key not in raw:
             raise SettingsError(f"{where}: {key} is missing")
     name, severity, title, reason, step = (
-        _text(f"{where}: {key}", raw[key], units)
+        _checked_text(f"{where}: {key}", raw[key], units)
         for key in ("id", "severity", "title", "reason", "step")
     )
     if not _ID.fullmatch(name):
@@ -97,25 +100,25 @@ def _rule(where: str, raw: Any, units: Mapping[str, str]) -> AdviceRule:
     if severity not in SEVERITIES:
         raise SettingsError(f"{where}: severity: expected one of {', '.join(SEVERITIES)}")
     applies, needs, when = (
-        _condition(f"{where}: {key}", raw[key], units) if key in raw else ALWAYS
+        _parse_rule_condition(f"{where}: {key}", raw[key], units) if key in raw else ALWAYS
         for key in ("applies", "needs", "when")
     )
     return AdviceRule(name, severity, title, applies, needs, when, reason, step)
 
 
-def _condition(where: str, raw: Any, units: Mapping[str, str]) -> Condition:
+def _parse_rule_condition(where: str, raw: Any, units: Mapping[str, str]) -> Condition:
     try:
-        return parse(raw, units)
+        return parse_condition(raw, units)
     except ConditionError as error:
         raise SettingsError(f"{where}: {error}") from None
 
 
-def _text(where: str, text: Any, units: Mapping[str, str]) -> str:
+def _checked_text(where: str, text: Any, units: Mapping[str, str]) -> str:
     if not isinstance(text, str) or not text.strip():
         raise SettingsError(f"{where}: expected a text")
-    for name in _NAME.findall(text):
+    for name in _PLACEHOLDER.findall(text):
         if name not in units:
-            raise SettingsError(f"{where}: unknown quantity {name}{nearest(name, units)}")
+            raise SettingsError(f"{where}: unknown quantity {name}{suggest_nearest(name, units)}")
     return text
 
 
@@ -128,46 +131,50 @@ def advise(
         if not rule.applies.holds(values):
             continue
         if rule.needs.holds(values) is not True:
-            silent.append(Silence(rule.id, _unmet(rule.needs, values, units)))
+            silent.append(Silence(rule.id, _unmet_requirements(rule.needs, values, units)))
         elif (found := rule.when.holds(values)) is None:
-            silent.append(Silence(rule.id, "; ".join(_unknown(rule.when, values))))
+            silent.append(Silence(rule.id, "; ".join(_unknown_quantities(rule.when, values))))
         elif found:
             advice.append(_advice(rule, values, units))
     return tuple(advice), tuple(silent)
 
 
 def _advice(rule: AdviceRule, values: Values, units: Mapping[str, str]) -> Advice:
-    reason, step = (_told(text, values, units) for text in (rule.reason, rule.step))
-    names = {name for text in (rule.reason, rule.step) for name in _NAME.findall(text)}
+    reason, step = (_fill_in(text, values, units) for text in (rule.reason, rule.step))
+    names = {name for text in (rule.reason, rule.step) for name in _PLACEHOLDER.findall(text)}
     names.update(each.name for each in rule.when.comparisons())
     numbers = {name: value for name in sorted(names) if (value := values[name]) is not None}
     return Advice(rule.id, rule.severity, rule.title, reason, step, numbers)
 
 
-def _told(text: str, values: Values, units: Mapping[str, str]) -> str:
-    """A text with its numbers; without sentences that need an unknown one."""
+def _fill_in(text: str, values: Values, units: Mapping[str, str]) -> str:
+    """Fill in the quantities of a text; sentences with an unknown one are left out."""
     sentences = _SENTENCES.split(" ".join(text.split()))
-    known = [each for each in sentences if None not in (values[n] for n in _NAME.findall(each))]
-    return _NAME.sub(lambda match: written(match[1], values, units), " ".join(known or sentences))
+    known = [
+        each for each in sentences if None not in (values[n] for n in _PLACEHOLDER.findall(each))
+    ]
+    return _PLACEHOLDER.sub(
+        lambda match: format_quantity(match[1], values, units), " ".join(known or sentences)
+    )
 
 
-def written(name: str, values: Values, units: Mapping[str, str]) -> str:
-    """A quantity as people read it."""
+def format_quantity(name: str, values: Values, units: Mapping[str, str]) -> str:
+    """A quantity with its unit."""
     value = values[name]
     if value is None:
         return "unknown"
-    return value if isinstance(value, str) else WRITTEN[units[name]](value)
+    return value if isinstance(value, str) else FORMATTERS[units[name]](value)
 
 
-def _unmet(condition: Condition, values: Values, units: Mapping[str, str]) -> str:
+def _unmet_requirements(condition: Condition, values: Values, units: Mapping[str, str]) -> str:
     false = [
-        f"needs {each.text}, it is {written(each.name, values, units)}"
+        f"needs {each.text}, it is {format_quantity(each.name, values, units)}"
         for each in condition.comparisons()
         if each.holds(values) is False
     ]
-    return "; ".join([*false, *_unknown(condition, values)])
+    return "; ".join([*false, *_unknown_quantities(condition, values)])
 
 
-def _unknown(condition: Condition, values: Values) -> list[str]:
+def _unknown_quantities(condition: Condition, values: Values) -> list[str]:
     names = (name for each in condition.comparisons() for name in (each.name, each.other) if name)
     return [f"{name} is not known" for name in dict.fromkeys(names) if values[name] is None]

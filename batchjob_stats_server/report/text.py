@@ -4,16 +4,24 @@ from collections.abc import Iterator
 from datetime import UTC, tzinfo
 from typing import NamedTuple
 
-from batchjob.runtime.formatting import clock, digits, energy, lasting, lasting_exactly, share, size
-from batchjob.runtime.times import exact_time_in_words, time_in_words
+from batchjob.runtime.formatting import (
+    digits,
+    energy,
+    format_clock,
+    format_duration,
+    format_exact_duration,
+    share,
+    size,
+)
+from batchjob.runtime.times import format_exact_time, format_time
 from batchjob.schedulers.states import JobState
 from batchjob_stats_server.report.explain import END_UNKNOWN
 from batchjob_stats_server.report.model import Advice, Efficiency, Report
-from batchjob_stats_server.report.units import WRITTEN, emissions
+from batchjob_stats_server.report.units import FORMATTERS, format_emissions
 
-_LONGEST = 500  # maximum characters of a text; the JSON form is complete
-_MOST_LINES = 16  # maximum nodes or GPUs; the JSON form is complete
-_RECORDED = "none; what the scheduler or `batchjob run` recorded is used instead"
+_MAX_TEXT_LENGTH = 500  # maximum characters of a text; the JSON form is complete
+_MAX_LINES = 16  # maximum nodes or GPUs; the JSON form is complete
+_RECORDED_ONLY = "none; what the scheduler or `batchjob run` recorded is used instead"
 _TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPUs", "time": "Time"}
 _COMPONENTS = {
     "host_active": "host, active",
@@ -49,67 +57,71 @@ class Document(NamedTuple):
     silent: tuple[ReportLine, ...]
 
 
-def document(report: Report, zone: tzinfo = UTC) -> Document:
-    """The report in words. Texts of users and schedulers are made printable, and put on one line.
+def build_document(report: Report, zone: tzinfo = UTC) -> Document:
+    """Write the report in words. Texts of users and schedulers are put on one printable line.
 
     `zone`: the time zone of its times.
     """
-    made = (
-        ReportSection("Job", tuple(_job(report, zone))),
-        ReportSection("Used", tuple(_used(report))),
-        ReportSection("Efficiency", tuple(_efficiency(each, zone) for each in report.efficiency)),
-        ReportSection("Nodes", tuple(_nodes(report))),
-        ReportSection("GPUs", tuple(_gpus(report))),
-        ReportSection("Energy and emissions", tuple(_energy(report))),
-        ReportSection("Compared with your similar jobs", tuple(_similar(report))),
-        ReportSection("Data sources", tuple(_basis(report))),
+    sections = (
+        ReportSection("Job", tuple(_job_lines(report, zone))),
+        ReportSection("Used", tuple(_usage_lines(report))),
+        ReportSection(
+            "Efficiency", tuple(_efficiency_line(each, zone) for each in report.efficiency)
+        ),
+        ReportSection("Nodes", tuple(_node_lines(report))),
+        ReportSection("GPUs", tuple(_gpu_lines(report))),
+        ReportSection("Energy and emissions", tuple(_energy_lines(report))),
+        ReportSection("Compared with your similar jobs", tuple(_similar_lines(report))),
+        ReportSection("Data sources", tuple(_basis_lines(report))),
     )
     notice = "The job has not ended; all figures may change." if report.interim else ""
     return Document(
-        f"Job {plain(report.job.jobid)} on {plain(report.job.cluster)}",
-        plain(report.headline),
+        f"Job {to_printable(report.job.jobid)} on {to_printable(report.job.cluster)}",
+        to_printable(report.headline),
         notice,
-        tuple(section for section in made if section.lines),
+        tuple(section for section in sections if section.lines),
         report.advice,
         tuple(ReportLine(silence.rule, silence.reason) for silence in report.silent),
     )
 
 
-def plain(text: str) -> str:
-    """The text without characters that move a terminal's cursor or break a line."""
+def to_printable(text: str) -> str:
+    """Replace characters that break a line or move a terminal's cursor."""
     spaced = (" " if character.isspace() else character for character in text)
     return "".join(character if character.isprintable() else "?" for character in spaced)
 
 
-def _job(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
+def _job_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
     job = report.job
     yield ReportLine(
-        "User", plain(f"{job.user}, account {job.account}" if job.account else job.user)
+        "User", to_printable(f"{job.user}, account {job.account}" if job.account else job.user)
     )
     if job.name:
-        yield ReportLine("Name", plain(job.name))
+        yield ReportLine("Name", to_printable(job.name))
     ended = [
         f"{word} {n}"
         for word, n in (("exit code", job.exit_code), ("signal", job.exit_signal))
         if n
     ]
-    yield ReportLine("State", plain(", ".join([job.state_word or job.state, *ended])))
+    yield ReportLine("State", to_printable(", ".join([job.state_word or job.state, *ended])))
     if job.partition:
-        yield ReportLine("Partition", plain(job.partition))
-    has = (
+        yield ReportLine("Partition", to_printable(job.partition))
+    amounts = (
         (job.nodes, "node", digits), (job.cpus, "CPU", digits), (job.gpus, "GPU", digits),
         (job.memory_bytes, "", size),
     )  # fmt: skip
     words = [
-        f"{form(n)} {what}{'s' if what and n != 1 else ''}".strip() for n, what, form in has if n
+        f"{format_value(n)} {what}{'s' if what and n != 1 else ''}".strip()
+        for n, what, format_value in amounts
+        if n
     ]
     if words:
         yield ReportLine("Allocated", ", ".join(words))
     limits = (
-        ("Time limit", job.time_limit_seconds and lasting(job.time_limit_seconds)),
+        ("Time limit", job.time_limit_seconds and format_duration(job.time_limit_seconds)),
         ("Resources", job.allocated_resources),
     )
-    yield from (ReportLine(label, plain(text)) for label, text in limits if text)
+    yield from (ReportLine(label, to_printable(text)) for label, text in limits if text)
     times = (
         ("Submitted", job.submit_time if job.start_time is None else None),
         ("Start", job.start_time),
@@ -117,12 +129,12 @@ def _job(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
     )
     for label, at in times:
         if at is not None:
-            yield ReportLine(label, exact_time_in_words(at / 1000, zone))
-    yield from _origin(report)
+            yield ReportLine(label, format_exact_time(at / 1000, zone))
+    yield from _origin_lines(report)
 
 
-def _origin(report: Report) -> Iterator[ReportLine]:
-    """How it was started, and what tracked work records about itself."""
+def _origin_lines(report: Report) -> Iterator[ReportLine]:
+    """How the job was started, and what tracked work recorded about itself."""
     job = report.job
     texts = (
         ("Command", job.submit_line), ("Directory", job.work_dir), ("Tool", job.tool),
@@ -131,22 +143,28 @@ def _origin(report: Report) -> Iterator[ReportLine]:
     )  # fmt: skip
     for label, text in texts:
         if text:
-            yield ReportLine(label, plain(text[:_LONGEST] + "…" * (len(text) > _LONGEST)))
+            yield ReportLine(
+                label, to_printable(text[:_MAX_TEXT_LENGTH] + "…" * (len(text) > _MAX_TEXT_LENGTH))
+            )
 
 
-def _used(report: Report) -> Iterator[ReportLine]:
+def _usage_lines(report: Report) -> Iterator[ReportLine]:
     use, seconds = report.use, report.job.elapsed_seconds
     vanished = report.job.state == JobState.VANISHED
     if seconds is not None:
-        told = lasting if report.job.end_time is None else lasting_exactly
+        format_elapsed = format_duration if report.job.end_time is None else format_exact_duration
         until = ", up to its last measurement" if vanished else ""
-        yield ReportLine("Run time", told(seconds) + until)
+        yield ReportLine("Run time", format_elapsed(seconds) + until)
     elif vanished:
         yield ReportLine("Run time", f"not known: {END_UNKNOWN}")
     if use.cpu_seconds is not None:
         parts = (("user", use.user_cpu_seconds), ("system", use.system_cpu_seconds))
-        words = ", ".join(f"{name} {lasting(part)}" for name, part in parts if part is not None)
-        yield ReportLine("CPU time", lasting(use.cpu_seconds) + (f" ({words})" if words else ""))
+        words = ", ".join(
+            f"{name} {format_duration(part)}" for name, part in parts if part is not None
+        )
+        yield ReportLine(
+            "CPU time", format_duration(use.cpu_seconds) + (f" ({words})" if words else "")
+        )
     if use.peak_memory_bytes is not None:
         yield ReportLine("Peak memory", size(use.peak_memory_bytes))
     for label, read, written in use.moved():
@@ -156,70 +174,73 @@ def _used(report: Report) -> Iterator[ReportLine]:
             yield ReportLine(label, ", ".join(amounts))
 
 
-def _efficiency(each: Efficiency, zone: tzinfo) -> ReportLine:
+def _efficiency_line(each: Efficiency, zone: tzinfo) -> ReportLine:
     title = _TITLES[each.what]
     if each.ratio is None:
         return ReportLine(title, f"not known: {each.missing}")
-    form = WRITTEN.get(each.unit, digits)
-    of = f"{form(each.used or 0)} of {form(each.available or 0)}"
-    text = f"{share(each.ratio)}, {of}{' GPUs' if each.unit == 'GPUs' else ''}"
+    format_value = FORMATTERS.get(each.unit, digits)
+    amounts = f"{format_value(each.used or 0)} of {format_value(each.available or 0)}"
+    text = f"{share(each.ratio)}, {amounts}{' GPUs' if each.unit == 'GPUs' else ''}"
     text += f" ({each.formula})"
     if each.until_time is not None:
-        text += f"; measured only up to {time_in_words(each.until_time / 1000, zone)}"
+        text += f"; measured only up to {format_time(each.until_time / 1000, zone)}"
     return ReportLine(title, text, each.ratio)
 
 
-def _nodes(report: Report) -> Iterator[ReportLine]:
-    for node in report.nodes[:_MOST_LINES]:
+def _node_lines(report: Report) -> Iterator[ReportLine]:
+    for node in report.nodes[:_MAX_LINES]:
         words = [
-            f"{form(value)} {what}"
-            for value, form, what in (
-                (node.cpu_seconds, clock, "CPU time"),
+            f"{format_value(value)} {what}"
+            for value, format_value, what in (
+                (node.cpu_seconds, format_clock, "CPU time"),
                 (node.memory_peak_bytes, size, "peak memory"),
             )
             if value is not None
         ]
-        yield ReportLine(plain(node.node), ", ".join(words))
-    yield from _rest(len(report.nodes))
+        yield ReportLine(to_printable(node.node), ", ".join(words))
+    yield from _omitted_line(len(report.nodes))
 
 
-def _gpus(report: Report) -> Iterator[ReportLine]:
-    for gpu in report.gpus[:_MOST_LINES]:
+def _gpu_lines(report: Report) -> Iterator[ReportLine]:
+    for gpu in report.gpus[:_MAX_LINES]:
         ratio, peak, total = gpu.utilization_ratio, gpu.memory_peak_bytes, gpu.memory_total_bytes
         words = ["utilisation unknown" if ratio is None else f"{share(ratio)} utilisation"]
         if peak is not None:
             words.append(f"{size(peak)}{f' of {size(total)}' if total else ''} peak memory")
         label = f"{gpu.node} GPU {gpu.gpu or gpu.uuid} {gpu.gpu_instance}".strip()
-        yield ReportLine(plain(label), ", ".join(words), ratio)
-    yield from _rest(len(report.gpus))
+        yield ReportLine(to_printable(label), ", ".join(words), ratio)
+    yield from _omitted_line(len(report.gpus))
 
 
-def _rest(there: int) -> Iterator[ReportLine]:
-    if there > _MOST_LINES:
-        yield ReportLine("", f"and {there - _MOST_LINES} more")
+def _omitted_line(count: int) -> Iterator[ReportLine]:
+    if count > _MAX_LINES:
+        yield ReportLine("", f"and {count - _MAX_LINES} more")
 
 
-def _energy(report: Report) -> Iterator[ReportLine]:
-    found = report.energy
-    if found.total_joules is not None:
-        yield ReportLine("Energy", f"{energy(found.total_joules)} ({found.source})")
-    elif found.components:
-        yield ReportLine("Energy", f"not known: {found.missing}")
-    part = ", of the measured nodes only" if found.missing else ""
-    for name, joules in found.components.items():
-        yield ReportLine(f"  {_COMPONENTS[name]}", f"{energy(joules)}{part}")
-    if found.site_joules is not None and found.pue:
+def _energy_lines(report: Report) -> Iterator[ReportLine]:
+    job_energy = report.energy
+    if job_energy.total_joules is not None:
+        yield ReportLine("Energy", f"{energy(job_energy.total_joules)} ({job_energy.source})")
+    elif job_energy.components:
+        yield ReportLine("Energy", f"not known: {job_energy.missing}")
+    restriction = ", of the measured nodes only" if job_energy.missing else ""
+    for name, joules in job_energy.components.items():
+        yield ReportLine(f"  {_COMPONENTS[name]}", f"{energy(joules)}{restriction}")
+    if job_energy.site_joules is not None and job_energy.pue:
         yield ReportLine(
-            "With the site's PUE", f"{energy(found.site_joules)} (times {found.pue:g})"
+            "With the site's PUE", f"{energy(job_energy.site_joules)} (times {job_energy.pue:g})"
         )
     for each in report.emissions:
-        site = f"; with PUE {emissions(each.site_grams)}" if each.site_grams is not None else ""
+        site = (
+            f"; with PUE {format_emissions(each.site_grams)}" if each.site_grams is not None else ""
+        )
         yield ReportLine(
-            "Emissions", f"{emissions(each.grams)} by {plain(each.provider)}{site}{part}"
+            "Emissions",
+            f"{format_emissions(each.grams)} by {to_printable(each.provider)}{site}{restriction}",
         )
 
 
-def _similar(report: Report) -> Iterator[ReportLine]:
+def _similar_lines(report: Report) -> Iterator[ReportLine]:
     similar = report.similar
     if similar.missing:
         yield ReportLine("Comparison", f"none: {similar.missing}")
@@ -228,26 +249,27 @@ def _similar(report: Report) -> Iterator[ReportLine]:
         "Compared with", f"{similar.jobs} completed jobs with the same {similar.alike}"
     )
     for each in similar.comparisons:
-        form = WRITTEN[each.unit]
-        half = f"half of them from {form(each.lower_quartile)} to {form(each.upper_quartile)}"
-        this = "" if each.this is None else f"{form(each.this)}; "
+        format_value = FORMATTERS[each.unit]
+        lower, upper = format_value(each.lower_quartile), format_value(each.upper_quartile)
+        middle_half = f"half of them from {lower} to {upper}"
+        this = "" if each.this is None else f"{format_value(each.this)}; "
         below = "" if each.below is None else f"; {share(each.below)} of them used less"
         yield ReportLine(each.what.capitalize() if each.what[0].islower() else each.what,
-                   f"{this}median {form(each.median)}, {half}{below}")  # fmt: skip
+                   f"{this}median {format_value(each.median)}, {middle_half}{below}")  # fmt: skip
 
 
-def _basis(report: Report) -> Iterator[ReportLine]:
+def _basis_lines(report: Report) -> Iterator[ReportLine]:
     basis = report.basis
     if not basis.source:
         yield ReportLine("Measurements", "none")
     elif not basis.samples:
-        yield ReportLine("Measurements", _RECORDED)
+        yield ReportLine("Measurements", _RECORDED_ONLY)
     else:
         samples = f"{basis.samples} sample{'s' if basis.samples != 1 else ''}"
         nodes = f"{basis.nodes} node{'s' if basis.nodes != 1 else ''}"
-        covered = (
+        coverage = (
             "" if basis.coverage is None else f", {share(min(1.0, basis.coverage))} of the time"
         )
-        yield ReportLine("Measurements", f"{basis.source}: {samples} of {nodes}{covered}")
+        yield ReportLine("Measurements", f"{basis.source}: {samples} of {nodes}{coverage}")
     if caveats := report.caveats():
         yield ReportLine("Caveats", "; ".join(caveats))

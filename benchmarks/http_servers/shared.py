@@ -5,8 +5,8 @@ import ssl
 import threading
 from collections import Counter
 
-from batchjob_exporter.web.auth import Web
-from batchjob_exporter.web.message import HttpRequest, compressed, render
+from batchjob_exporter.web.auth import WebAccess
+from batchjob_exporter.web.message import HttpRequest, compress, render_response
 
 HEAD_SECONDS, IDLE_SECONDS, SEND_SECONDS = 10.0, 330.0, 30.0
 HEAD_BYTES = 16384
@@ -34,16 +34,18 @@ class Places:
             self._held[address] -= 1
 
 
-def answer(web: Web, log_ins: threading.Lock, request: HttpRequest) -> bytes | bytearray:
+def answer(web: WebAccess, log_ins: threading.Lock, request: HttpRequest) -> bytes | bytearray:
     """The whole answer; one password is checked at a time."""
-    if web.unverified(request):
+    if web.needs_verification(request):
         with log_ins:
             web.verify(request)
-    response = compressed(web.answer(request), request.headers.get("accept-encoding", ""))
-    return render(response, keep_alive=request.keep_alive, with_body=request.method != "HEAD")
+    response = compress(web.answer(request), request.headers.get("accept-encoding", ""))
+    return render_response(
+        response, keep_alive=request.keep_alive, with_body=request.method != "HEAD"
+    )
 
 
-def context_of(web: Web) -> ssl.SSLContext | None:
+def context_of(web: WebAccess) -> ssl.SSLContext | None:
     """What the server encrypts with: the stream of a new client has it."""
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -7,8 +7,13 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from batchjob_exporter.web.auth import Web
-from batchjob_exporter.web.message import Refused, parse, render, text
+from batchjob_exporter.web.auth import WebAccess
+from batchjob_exporter.web.message import (
+    RequestRefused,
+    parse_request,
+    render_response,
+    text_response,
+)
 from batchjob_exporter.web.server import ConnectionLimits
 from benchmarks.http_servers.shared import (
     HEAD_BYTES,
@@ -27,7 +32,7 @@ class Streams:
     """Coroutines, and a few threads that make the answers."""
 
     def __init__(
-        self, listeners: Sequence[socket.socket], web: Web, limits: ConnectionLimits
+        self, listeners: Sequence[socket.socket], web: WebAccess, limits: ConnectionLimits
     ) -> None:
         del limits
         self._listeners, self._web = listeners, web
@@ -79,11 +84,13 @@ class Streams:
         while True:
             try:
                 head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), seconds)
-                request = parse(head[:-4])
+                request = parse_request(head[:-4])
             except asyncio.LimitOverrunError:
                 request = None
-            except Refused as refused:
-                writer.write(render(text(refused.status, str(refused)), keep_alive=False))
+            except RequestRefused as refused:
+                writer.write(
+                    render_response(text_response(refused.status, str(refused)), keep_alive=False)
+                )
                 request = None
             if request is None:
                 return

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
 from typing import Any
 
-from batchjob_exporter.web.auth import Web
-from batchjob_exporter.web.message import Refused, parse
+from batchjob_exporter.web.auth import WebAccess
+from batchjob_exporter.web.message import RequestRefused, parse_request
 from batchjob_exporter.web.server import ConnectionLimits
 from benchmarks.http_servers.shared import (
     HEAD_SECONDS,
@@ -36,8 +36,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer."""
         headers = "".join(f"\r\n{name}: {value}" for name, value in self.headers.items())
         try:
-            request = parse(f"{self.requestline}{headers}".encode("latin-1"))
-        except Refused as refused:
+            request = parse_request(f"{self.requestline}{headers}".encode("latin-1"))
+        except RequestRefused as refused:
             self.send_error(refused.status)
             return
         self.request.settimeout(SEND_SECONDS)
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingMixIn, HTTPServer):
     daemon_threads = True
 
-    def __init__(self, listener: socket.socket, web: Web) -> None:
+    def __init__(self, listener: socket.socket, web: WebAccess) -> None:
         super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
@@ -87,7 +87,7 @@ class Threads:
     """As `batchjob_exporter.web.server.HttpServer`."""
 
     def __init__(
-        self, listeners: Sequence[socket.socket], web: Web, limits: ConnectionLimits
+        self, listeners: Sequence[socket.socket], web: WebAccess, limits: ConnectionLimits
     ) -> None:
         del limits
         self._servers = [_Server(listener, web) for listener in listeners]

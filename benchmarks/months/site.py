@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.poller.options import (
     ClusterSettings,
@@ -151,7 +151,7 @@ def simulate(
             made = None
             continue
         made = made or _poller(engine, scheduler.source(clock), tsdb, clock, interval)
-        made.cycle()
+        made.run_cycle()
         scheduler.after_poll(clock.now)
     return engine
 
@@ -171,7 +171,7 @@ def _poller(
 
 
 def database(folder: Path) -> sa.Engine:
-    engine = writer(parse(f"sqlite:///{folder}/jobs.db"), create=True)
+    engine = writer_engine(parse_url(f"sqlite:///{folder}/jobs.db"), create=True)
     migrate(engine)
     return engine
 

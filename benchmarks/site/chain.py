@@ -15,7 +15,7 @@ import yaml
 
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import writer
+from batchjob_stats_db.database.engine import writer_engine
 from benchmarks.site.processes import answers, cpu_seconds, get, wait
 from benchmarks.site.store import Store, store
 from tests.batchjob_stats_db import postgresql_server
@@ -128,7 +128,7 @@ def running(form: Form, text: str, folder: Path) -> Iterator[Chain]:
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(postgresql_server.running(Path("/var/tmp")))
         url = database.database("batchjob")
-        engine = writer(url)
+        engine = writer_engine(url)
         migrate(engine)
         stack.callback(engine.dispose)
         nodes = stack.enter_context(daemon(

@@ -14,7 +14,7 @@ from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobRecord, StepRecord
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import roll_up
@@ -119,7 +119,7 @@ def with_steps(job: JobRecord) -> JobRecord:
 
 def of_job(url: sa.engine.URL, steps: bool) -> float:
     """Bytes in the database of a job on one node, indexes, usage and sums by day included."""
-    engine = writer(url, create=True)
+    engine = writer_engine(url, create=True)
     migrate(engine)
     empty = database_bytes(engine)
     records = Store(engine, "alpha", clock=lambda: BEGIN + 366 * DAY)
@@ -163,7 +163,7 @@ def show(text: str) -> None:
     ):
         for steps in (False, True):
             what = "with two steps" if steps else "without steps"
-            sqlite = of_job(parse(f"sqlite:///{folder}/{steps}.db"), steps)
+            sqlite = of_job(parse_url(f"sqlite:///{folder}/{steps}.db"), steps)
             postgresql = of_job(server.database(f"jobs_{steps}".lower()), steps)
             print(
                 f"a job {what}: {sqlite:.0f} bytes in SQLite, {postgresql:.0f} in PostgreSQL, "

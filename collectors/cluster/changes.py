@@ -1,4 +1,4 @@
-"""Counts of changes between readings, which no single reading contains.
+"""Counts changes between readings, which no single reading contains.
 
 How often nodes failed, how long they were unavailable or draining, and how long jobs waited.
 """
@@ -12,45 +12,45 @@ from collectors.cluster.metric_types import Histogram
 class ConditionDurations:
     """Counts each period in which a node was in a condition once, when the period is over.
 
-    A period begins when the scheduler says that its reason was given, if that lies between the last
-    reading without it and the first one with it, otherwise at the latter. A period that began
+    A period begins at the time of the node's reason, if that lies between the last reading without
+    the condition and the first one with it, otherwise at the latter. A period that began
     before the first reading counts only if its reason has a time. Nodes that are removed are
     forgotten.
     """
 
-    def __init__(self, holds: Callable[[ClusterNode], bool]) -> None:
-        self._holds = holds
-        self._known: dict[str, float | None] = {}  # node in the state -> since when, if known
-        self._before: dict[str, float] = {}  # node -> time of its last reading
-        self._over = Histogram()
+    def __init__(self, has_condition: Callable[[ClusterNode], bool]) -> None:
+        self._has_condition = has_condition
+        self._start_times: dict[str, float | None] = {}  # by node; None: unknown
+        self._last_seen_at: dict[str, float] = {}  # by node
+        self._durations = Histogram()
 
     def observe(self, nodes: Sequence[ClusterNode], now: float) -> Histogram:
         """The histogram, with the periods that ended since the previous reading."""
-        known: dict[str, float | None] = {}
+        start_times: dict[str, float | None] = {}
         for node in nodes:
-            if self._holds(node):
-                known[node.name] = self._begin(node, now)
-            elif (begin := self._known.get(node.name)) is not None:
-                self._over = self._over.plus(max(0.0, now - begin))
-        self._known = known
-        self._before = dict.fromkeys((node.name for node in nodes), now)
-        return self._over
+            if self._has_condition(node):
+                start_times[node.name] = self._start_time(node, now)
+            elif (started_at := self._start_times.get(node.name)) is not None:
+                self._durations = self._durations.plus(max(0.0, now - started_at))
+        self._start_times = start_times
+        self._last_seen_at = dict.fromkeys((node.name for node in nodes), now)
+        return self._durations
 
-    def _begin(self, node: ClusterNode, now: float) -> float | None:
-        if node.name in self._known:
-            return self._known[node.name]
-        before, said = self._before.get(node.name), node.reason_since
-        if said is not None and (before or 0) <= said <= now:
-            return said
-        return None if before is None else now
+    def _start_time(self, node: ClusterNode, now: float) -> float | None:
+        if node.name in self._start_times:
+            return self._start_times[node.name]
+        previous, reason_since = self._last_seen_at.get(node.name), node.reason_since
+        if reason_since is not None and (previous or 0) <= reason_since <= now:
+            return reason_since
+        return None if previous is None else now
 
 
-def unavailable(node: ClusterNode) -> bool:
+def is_unavailable(node: ClusterNode) -> bool:
     """Whether no job may be started on the node."""
-    return not node.usable
+    return not node.is_usable
 
 
-def draining(node: ClusterNode) -> bool:
+def is_draining(node: ClusterNode) -> bool:
     """Whether the node accepts no new jobs, but still runs some."""
     return "drain" in node.flags and (
         bool(node.cpus_allocated) or node.state in ("allocated", "mixed")
@@ -65,42 +65,44 @@ class WaitDurations:
     """
 
     def __init__(self) -> None:
-        self._known: set[tuple[str, int]] | None = None
-        self._waited: Mapping[str, Histogram] = {}
+        self._counted: set[tuple[str, int]] | None = None
+        self._waits: Mapping[str, Histogram] = {}
 
     def observe(self, jobs: Iterable[ClusterJob]) -> Mapping[str, Histogram]:
-        """The histogram by partition, with the jobs that began since the previous reading."""
-        begun = {(job.jobid, job.started): job for job in jobs if job.started is not None}
-        keys = {(jobid, started) for jobid, started in begun if started is not None}
-        waited = dict(self._waited)
-        for key in sorted(keys - self._known) if self._known is not None else ():
-            job = begun[key]
-            if job.eligible is None or job.eligible > key[1]:
+        """The histogram by partition, with the jobs that started since the previous reading."""
+        started_jobs = {
+            (job.jobid, job.start_time): job for job in jobs if job.start_time is not None
+        }
+        keys = {(jobid, started) for jobid, started in started_jobs if started is not None}
+        waits = dict(self._waits)
+        for key in sorted(keys - self._counted) if self._counted is not None else ():
+            job, start_time = started_jobs[key], key[1]
+            if job.eligible_time is None or job.eligible_time > start_time:
                 continue
-            before = waited.get(job.partition, Histogram())
-            waited[job.partition] = before.plus(key[1] - job.eligible)
-        self._known, self._waited = keys, waited
-        return waited
+            previous = waits.get(job.partition, Histogram())
+            waits[job.partition] = previous.plus(start_time - job.eligible_time)
+        self._counted, self._waits = keys, waits
+        return waits
 
 
 _FAILED_STATES = frozenset(("down", "error"))
 
 
 class NodeFailures:
-    """Counts a node each time it has failed and had not at the previous reading.
+    """Counts how often each node has failed: each change from working to failed.
 
     A node that failed before the first reading counts as 0; nodes that are removed are forgotten.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[bool, int]] = {}  # node -> (failed, number of failures)
+        self._failures: dict[str, tuple[bool, int]] = {}  # by node: (failed, number of failures)
 
     def observe(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode]:
         """The nodes with their counts."""
-        known: dict[str, tuple[bool, int]] = {}
+        failures: dict[str, tuple[bool, int]] = {}
         for node in nodes:
             failed = node.state in _FAILED_STATES or "fail" in node.flags
-            before, count = self._known.get(node.name, (failed, 0))
-            known[node.name] = failed, count + (failed and not before)
-        self._known = known
-        return [node._replace(failures=known[node.name][1]) for node in nodes]
+            previous, count = self._failures.get(node.name, (failed, 0))
+            failures[node.name] = failed, count + (failed and not previous)
+        self._failures = failures
+        return [node._replace(failures=failures[node.name][1]) for node in nodes]

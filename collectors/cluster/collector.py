@@ -1,4 +1,4 @@
-"""The cluster's state as its scheduler reports it, each part read in a thread of its own.
+"""Exposes the cluster's state as its scheduler reports it; a thread reads each part.
 
 Meant for one host per cluster. A part that fails or hangs does not affect the others; its last
 reading is exposed until it is too old.
@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from batchjob.runtime.background import Refresher, lifetime
+from batchjob.runtime.background import Refresher, validity_seconds
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.cluster import ClusterOptions, ClusterReaders
 from batchjob.schedulers.registry import CLUSTERS, Scheduler
@@ -16,52 +16,54 @@ from collectors.cluster.changes import (
     ConditionDurations,
     NodeFailures,
     WaitDurations,
-    draining,
-    unavailable,
+    is_draining,
+    is_unavailable,
 )
 from collectors.cluster.gpu_seconds import GpuTime
 from collectors.cluster.job_metrics import JobsReading
 from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, families
-from collectors.cluster.node_metrics import Nodes
+from collectors.cluster.node_metrics import NodesReading
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import MetricFamily, labels
 
-__all__ = ["METRICS", "ClusterOptions", "build", "ways"]
+__all__ = ["METRICS", "ClusterOptions", "build", "find_readers"]
 
 
 class Cluster:
-    """The last reading of each part."""
+    """Reads the parts of a cluster's state and exposes the last reading of each."""
 
     def __init__(
-        self, host: Host, scheduler: str, sources: ClusterReaders, options: ClusterOptions
+        self, host: Host, scheduler: str, cluster_readers: ClusterReaders, options: ClusterOptions
     ) -> None:
         self._host = host
         self._scheduler = scheduler
         self._options = options
         self._waits, self._failures = WaitDurations(), NodeFailures()
         self._unavailable, self._draining = (
-            ConditionDurations(unavailable),
-            ConditionDurations(draining),
+            ConditionDurations(is_unavailable),
+            ConditionDurations(is_draining),
         )
-        self._lifetime = lifetime(options.interval, options.timeout)
-        self._gpu_time = GpuTime(self._lifetime)
-        reads = {part: read for part, read in sources._asdict().items() if read is not None}
-        if "nodes" in reads:
-            self._read_nodes = reads["nodes"]
-            reads["nodes"] = self._nodes
-        if "jobs" in reads:
-            self._read_jobs = reads["jobs"]
-            reads["jobs"] = self._jobs
+        self._validity_seconds = validity_seconds(options.interval, options.timeout)
+        self._gpu_time = GpuTime(self._validity_seconds)
+        readers = {
+            part: read for part, read in cluster_readers._asdict().items() if read is not None
+        }
+        if "nodes" in readers:
+            self._read_nodes = readers["nodes"]
+            readers["nodes"] = self._observe_nodes
+        if "jobs" in readers:
+            self._read_jobs = readers["jobs"]
+            readers["jobs"] = self._observe_jobs
         self._parts: dict[str, Refresher[Any]] = {
             part: Refresher(
                 f"cluster {part}",
                 read,
                 options.interval,
-                self._lifetime,
+                self._validity_seconds,
                 host.monotonic,
             )
-            for part, read in reads.items()
+            for part, read in readers.items()
             if part not in options.without
         }
 
@@ -82,7 +84,7 @@ class Cluster:
 
     def collect(self) -> list[MetricFamily]:
         """The last reading of each part, with its age."""
-        found = [
+        result = [
             MetricFamily(INFO, [(labels(scheduler=self._scheduler), 1.0)]),
             MetricFamily(
                 ERRORS,
@@ -90,48 +92,48 @@ class Cluster:
             ),
         ]
         for name, part in self._parts.items():
-            seen = part.latest()
-            if seen is not None:
-                found.append(
-                    MetricFamily(AGE, [(labels(part=name), self._host.monotonic() - seen.at)])
+            observed = part.latest()
+            if observed is not None:
+                result.append(
+                    MetricFamily(AGE, [(labels(part=name), self._host.monotonic() - observed.at)])
                 )
-                found += families(name, seen.value, self._options.native, self._options.users)
-        return found
+                result += families(name, observed.value, self._options.native, self._options.users)
+        return result
 
     def node_names(self) -> list[str] | None:
         """The nodes that can be scraped, without those that are powered down."""
         part = self._parts.get("nodes")
-        seen = part.latest() if part else None
-        if seen is None:
+        observed = part.latest() if part else None
+        if observed is None:
             return None
-        return sorted(node.name for node in seen.value.nodes if node.powered)
+        return sorted(node.name for node in observed.value.nodes if node.is_powered)
 
-    def _nodes(self) -> Nodes:
+    def _observe_nodes(self) -> NodesReading:
         nodes, now = self._failures.observe(self._read_nodes()), self._host.clock()
-        return Nodes(
+        return NodesReading(
             nodes, self._unavailable.observe(nodes, now), self._draining.observe(nodes, now),
             self._gpu_time.observe(nodes, self._host.monotonic()),
         )  # fmt: skip
 
-    def _jobs(self) -> JobsReading:
+    def _observe_jobs(self) -> JobsReading:
         jobs = self._read_jobs()
         return JobsReading(jobs, self._waits.observe(jobs), self._host.clock())
 
 
-def ways(options: ClusterOptions) -> tuple[str, ClusterReaders]:
-    """The scheduler's name and its queries; raises SettingsError if none is found."""
-    scheduler = _asked(options)
-    return scheduler.name, scheduler.cluster_module().readers(options)
+def find_readers(options: ClusterOptions) -> tuple[str, ClusterReaders]:
+    """The scheduler's name and its readers; raises SettingsError if none is found."""
+    scheduler = _choose_scheduler(options)
+    return scheduler.name, scheduler.load_cluster_module().readers(options)
 
 
 def build(host: Host, options: ClusterOptions, _built: Mapping[str, Collector]) -> Collector:
     """Build the collector; raises SettingsError if no scheduler is found."""
-    return Cluster(host, *ways(options), options)
+    return Cluster(host, *find_readers(options), options)
 
 
-def _asked(options: ClusterOptions) -> Scheduler:
+def _choose_scheduler(options: ClusterOptions) -> Scheduler:
     for scheduler in CLUSTERS.values():
-        if scheduler.address and getattr(options, scheduler.address):
+        if scheduler.address_option and getattr(options, scheduler.address_option):
             return scheduler
     if options.scheduler != "auto":
         return CLUSTERS[options.scheduler]

@@ -10,9 +10,9 @@ from collectors.cluster.metric_types import (
     ClusterMetric,
     Histogram,
     Samples,
-    counted,
-    families,
     gauge,
+    histogram_families,
+    labeled_samples,
 )
 from collectors.metric import Metric, MetricFamily, labels
 
@@ -21,7 +21,7 @@ class JobsReading(NamedTuple):
     """Jobs of one reading, the histogram of waits so far, and the Unix time of the reading."""
 
     jobs: Sequence[ClusterJob]
-    waited: Mapping[str, Histogram]
+    waits: Mapping[str, Histogram]
     at: float
 
 
@@ -30,69 +30,76 @@ def _pending(reading: JobsReading) -> Iterator[ClusterJob]:
 
 
 def _jobs_by_state(reading: JobsReading) -> Samples:
-    found: Counter[tuple[str, ...]] = Counter()
+    counts: Counter[tuple[str, ...]] = Counter()
     for job in reading.jobs:
-        if job.state.live:
-            found[job.partition, job.state] += job.tasks
-    return counted(found, "partition", "state")
+        if job.state.is_live:
+            counts[job.partition, job.state] += job.tasks
+    return labeled_samples(counts, "partition", "state")
 
 
 def _jobs_by_reason(reading: JobsReading) -> Samples:
-    found: Counter[tuple[str, ...]] = Counter()
+    counts: Counter[tuple[str, ...]] = Counter()
     for job in _pending(reading):
-        found[job.partition, job.reason] += job.tasks
-    return counted(found, "partition", "reason")
+        counts[job.partition, job.reason] += job.tasks
+    return labeled_samples(counts, "partition", "reason")
 
 
-def _wanted(value: Callable[[ClusterJob], int | None]) -> Callable[[JobsReading], Samples]:
+def _pending_total(value: Callable[[ClusterJob], int | None]) -> Callable[[JobsReading], Samples]:
     def samples(reading: JobsReading) -> Samples:
-        found: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        counts: defaultdict[tuple[str, ...], float] = defaultdict(float)
         for job in _pending(reading):
-            each = value(job)
-            if each is not None:
-                found[(job.partition,)] += each * job.tasks
-        return counted(found, "partition")
+            requested = value(job)
+            if requested is not None:
+                counts[(job.partition,)] += requested * job.tasks
+        return labeled_samples(counts, "partition")
 
     return samples
 
 
-def _oldest(reading: JobsReading) -> Samples:
-    oldest: dict[tuple[str, ...], float] = {}
+def _longest_wait(reading: JobsReading) -> Samples:
+    longest: dict[tuple[str, ...], float] = {}
     for job in _pending(reading):
-        if job.eligible is not None and job.eligible <= reading.at:
-            waited = reading.at - job.eligible
-            oldest[(job.partition,)] = max(waited, oldest.get((job.partition,), 0.0))
-    return counted(oldest, "partition")
+        if job.eligible_time is not None and job.eligible_time <= reading.at:
+            wait_seconds = reading.at - job.eligible_time
+            longest[(job.partition,)] = max(wait_seconds, longest.get((job.partition,), 0.0))
+    return labeled_samples(longest, "partition")
 
 
-def _people(
-    kind: str, who: Callable[[ClusterJob], str], on_demand: bool
+def _job_owner_metrics(
+    owner_kind: str, owner: Callable[[ClusterJob], str], per_user: bool
 ) -> tuple[ClusterMetric, ...]:
-    """The live jobs of each account or user, and the CPUs they hold."""
+    """The live jobs of each account or user, and the CPUs allocated to them."""
 
-    def live(reading: JobsReading) -> Samples:
-        found: Counter[tuple[str, ...]] = Counter()
+    def live_jobs(reading: JobsReading) -> Samples:
+        counts: Counter[tuple[str, ...]] = Counter()
         for job in reading.jobs:
-            if job.state.live and who(job):
-                found[who(job), job.state] += job.tasks
-        return counted(found, kind, "state")
+            if job.state.is_live and owner(job):
+                counts[owner(job), job.state] += job.tasks
+        return labeled_samples(counts, owner_kind, "state")
 
-    def held(reading: JobsReading) -> Samples:
-        found: Counter[tuple[str, ...]] = Counter()
+    def allocated_cpus(reading: JobsReading) -> Samples:
+        counts: Counter[tuple[str, ...]] = Counter()
         for job in reading.jobs:
-            if job.state is JobState.RUNNING and job.cpus is not None and who(job):
-                found[(who(job),)] += job.cpus
-        return counted(found, kind)
+            if job.state is JobState.RUNNING and job.cpus is not None and owner(job):
+                counts[(owner(job),)] += job.cpus
+        return labeled_samples(counts, owner_kind)
 
-    about = f"Jobs of the {kind} that are pending, running or suspended."
+    description = f"Jobs of the {owner_kind} that are pending, running or suspended."
     return (
         ClusterMetric(
-            gauge(f"{kind}_jobs", about, kind, "state"), live, native=True, on_demand=on_demand
+            gauge(f"{owner_kind}_jobs", description, owner_kind, "state"),
+            live_jobs,
+            native=True,
+            per_user=per_user,
         ),
         ClusterMetric(
-            gauge(f"{kind}_cpus", f"CPUs allocated to running jobs of the {kind}.", kind),
-            held,
-            on_demand=on_demand,
+            gauge(
+                f"{owner_kind}_cpus",
+                f"CPUs allocated to running jobs of the {owner_kind}.",
+                owner_kind,
+            ),
+            allocated_cpus,
+            per_user=per_user,
         ),
     )
 
@@ -115,11 +122,11 @@ JOBS = (
     ),
     ClusterMetric(
         gauge("pending_cpus", "CPUs requested by pending jobs.", "partition"),
-        _wanted(lambda job: job.cpus),
+        _pending_total(lambda job: job.cpus),
     ),
     ClusterMetric(
         gauge("pending_gpus", "GPUs requested by pending jobs.", "partition"),
-        _wanted(lambda job: job.gpus),
+        _pending_total(lambda job: job.gpus),
     ),
     ClusterMetric(
         gauge(
@@ -127,10 +134,10 @@ JOBS = (
             "Time since the longest waiting job became eligible.",
             "partition",
         ),
-        _oldest,
+        _longest_wait,
     ),
-    *_people("account", lambda job: job.account, on_demand=False),
-    *_people("user", lambda job: job.user, on_demand=True),
+    *_job_owner_metrics("account", lambda job: job.account, per_user=False),
+    *_job_owner_metrics("user", lambda job: job.user, per_user=True),
 )
 WAIT = Metric(
     "batchjob_cluster_job_wait_seconds",
@@ -140,8 +147,8 @@ WAIT = Metric(
 )
 
 
-def waits(reading: JobsReading) -> Iterator[MetricFamily]:
+def wait_families(reading: JobsReading) -> Iterator[MetricFamily]:
     """The histogram by partition."""
-    return families(
-        WAIT, {labels(partition=name): waited for name, waited in reading.waited.items()}
+    return histogram_families(
+        WAIT, {labels(partition=name): histogram for name, histogram in reading.waits.items()}
     )

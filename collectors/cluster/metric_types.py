@@ -1,4 +1,4 @@
-"""What the cluster's metric families are made from: rows of tables, and histograms."""
+"""Types for the tables of the cluster's metrics, and histograms."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ class ClusterMetric(NamedTuple):
     metric: Metric
     samples: Callable[[Any], Samples]
     native: bool = False  # also exposed by Slurm 25.11 and later (its metrics.html)
-    on_demand: bool = False  # one series per user
+    per_user: bool = False  # one series per user
 
 
 def gauge(name: str, help: str, *names: str) -> Metric:
@@ -28,37 +28,41 @@ def counter(name: str, help: str, *names: str) -> Metric:
     return Metric(f"batchjob_cluster_{name}", "counter", help, names)
 
 
-def counted(counts: Mapping[tuple[str, ...], float], *names: str) -> Samples:
+def labeled_samples(counts: Mapping[tuple[str, ...], float], *names: str) -> Samples:
     """A sample for each key, whose parts are the values of the labels `names`."""
-    for values, number in sorted(counts.items()):
-        yield labels(**dict(zip(names, values, strict=True))), float(number)
+    for values, count in sorted(counts.items()):
+        yield labels(**dict(zip(names, values, strict=True))), float(count)
 
 
-BOUNDS = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400)
-"""Seconds; the last bucket has no bound."""
+BUCKET_BOUNDS = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400)
+"""Upper bounds of the buckets in seconds; the last bucket has none."""
 
 
 class Histogram(NamedTuple):
     """Counts of durations by bucket, and their sum in seconds."""
 
-    counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
+    counts: tuple[int, ...] = (0,) * (len(BUCKET_BOUNDS) + 1)
     seconds: float = 0.0
 
     def plus(self, seconds: float) -> "Histogram":
         """The histogram with one more duration."""
         counts = list(self.counts)
-        counts[bisect_left(BOUNDS, seconds)] += 1
+        counts[bisect_left(BUCKET_BOUNDS, seconds)] += 1
         return Histogram(tuple(counts), self.seconds + seconds)
 
 
-def families(metric: Metric, by_labels: Mapping[Labels, Histogram]) -> Iterator[MetricFamily]:
-    """All samples of one label set in sequence, as OpenMetrics requires."""
-    for own, histogram in sorted(by_labels.items()):
-        total = 0
+def histogram_families(
+    metric: Metric, by_labels: Mapping[Labels, Histogram]
+) -> Iterator[MetricFamily]:
+    """The families of histograms, grouped by label set as OpenMetrics requires."""
+    for own_labels, histogram in sorted(by_labels.items()):
+        cumulative_count = 0
         buckets = []
-        for bound, number in zip((*map(float, BOUNDS), "+Inf"), histogram.counts, strict=True):
-            total += number
-            buckets.append((join(own, labels(le=str(bound))), float(total)))
+        for bound, count in zip(
+            (*map(float, BUCKET_BOUNDS), "+Inf"), histogram.counts, strict=True
+        ):
+            cumulative_count += count
+            buckets.append((join(own_labels, labels(le=str(bound))), float(cumulative_count)))
         yield MetricFamily(metric, buckets, "_bucket")
-        yield MetricFamily(metric, [(own, float(total))], "_count")
-        yield MetricFamily(metric, [(own, histogram.seconds)], "_sum")
+        yield MetricFamily(metric, [(own_labels, float(cumulative_count))], "_count")
+        yield MetricFamily(metric, [(own_labels, histogram.seconds)], "_sum")

@@ -1,13 +1,13 @@
-"""The families of the cluster collector, part by part."""
+"""The metric families of the cluster collector by part."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchjob.schedulers.cluster import NativeMetric
 from collectors.cluster.controller_metrics import CONTROLLER
-from collectors.cluster.job_metrics import JOBS, WAIT, waits
+from collectors.cluster.job_metrics import JOBS, WAIT, wait_families
 from collectors.cluster.metric_types import ClusterMetric, counter, gauge
-from collectors.cluster.node_metrics import DRAINING, NODES, UNAVAILABLE, spells
+from collectors.cluster.node_metrics import DRAINING, NODES, UNAVAILABLE, condition_families
 from collectors.cluster.sharing_metrics import FAIRSHARE, LICENSES, PARTITIONS, RESERVATIONS
 from collectors.metric import Metric, MetricFamily, labels
 
@@ -23,16 +23,18 @@ PARTS: Mapping[str, tuple[ClusterMetric, ...]] = {
 }
 
 
-def _native(reading: Sequence[NativeMetric]) -> Iterator[MetricFamily]:
+def _native_families(reading: Sequence[NativeMetric]) -> Iterator[MetricFamily]:
     for name, help, samples in reading:
         metric = Metric(name, "gauge", help, tuple(samples[0][0]))
-        yield MetricFamily(metric, [(labels(**of), value) for of, value in samples])
+        yield MetricFamily(
+            metric, [(labels(**label_values), value) for label_values, value in samples]
+        )
 
 
-_MORE: Mapping[str, Callable[[Any], Iterator[MetricFamily]]] = {
-    "nodes": spells,
-    "jobs": waits,
-    "native": _native,
+_EXTRA_FAMILIES: Mapping[str, Callable[[Any], Iterator[MetricFamily]]] = {
+    "nodes": condition_families,
+    "jobs": wait_families,
+    "native": _native_families,
 }
 
 INFO = gauge("info", "Scheduler that is queried; always 1.", "scheduler")
@@ -58,10 +60,10 @@ def families(
     user.
     """
     for row in PARTS[part]:
-        if (row.native and not native) or (row.on_demand and not users):
+        if (row.native and not native) or (row.per_user and not users):
             continue
         samples = row.samples(reading)
-        known = {label: float(number) for label, number in samples if number is not None}
-        yield MetricFamily(row.metric, list(known.items()))
-    if part in _MORE:
-        yield from _MORE[part](reading)
+        values = {label: float(number) for label, number in samples if number is not None}
+        yield MetricFamily(row.metric, list(values.items()))
+    if part in _EXTRA_FAMILIES:
+        yield from _EXTRA_FAMILIES[part](reading)

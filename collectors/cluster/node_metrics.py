@@ -11,17 +11,17 @@ from collectors.cluster.metric_types import (
     ClusterMetric,
     Histogram,
     Samples,
-    counted,
     counter,
-    families,
     gauge,
+    histogram_families,
+    labeled_samples,
 )
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 
 Value = Callable[[ClusterNode], float | None]
 
 
-class Nodes(NamedTuple):
+class NodesReading(NamedTuple):
     """The nodes of one reading, and the histograms of their conditions so far."""
 
     nodes: Sequence[ClusterNode]
@@ -30,68 +30,70 @@ class Nodes(NamedTuple):
     gpu_seconds: GpuSeconds = MappingProxyType({})
 
 
-def _per_node(value: Value) -> Callable[[Nodes], Samples]:
+def _per_node(value: Value) -> Callable[[NodesReading], Samples]:
     return lambda reading: ((labels(node=node.name), value(node)) for node in reading.nodes)
 
 
-def _idle(node: ClusterNode, total: int | None, allocated: int | None) -> float | None:
+def _idle_amount(node: ClusterNode, total: int | None, allocated: int | None) -> float | None:
     if total is None or allocated is None:
         return None
-    return max(0, total - allocated) if node.usable else 0
+    return max(0, total - allocated) if node.is_usable else 0
 
 
-def _nodes_by_state(reading: Nodes) -> Samples:
-    return counted(Counter((node.state,) for node in reading.nodes), "state")
+def _nodes_by_state(reading: NodesReading) -> Samples:
+    return labeled_samples(Counter((node.state,) for node in reading.nodes), "state")
 
 
-def _nodes_by_flag(reading: Nodes) -> Samples:
-    return counted(Counter((flag,) for node in reading.nodes for flag in node.flags), "flag")
+def _nodes_by_flag(reading: NodesReading) -> Samples:
+    return labeled_samples(
+        Counter((flag,) for node in reading.nodes for flag in node.flags), "flag"
+    )
 
 
-def _nodes_by_partition(reading: Nodes) -> Samples:
-    found: Counter[tuple[str, ...]] = Counter(
+def _nodes_by_partition(reading: NodesReading) -> Samples:
+    totals: Counter[tuple[str, ...]] = Counter(
         (part, node.state) for node in reading.nodes for part in node.partitions
     )
-    return counted(found, "partition", "state")
+    return labeled_samples(totals, "partition", "state")
 
 
-def _in_partitions(value: Value) -> Callable[[Nodes], Samples]:
-    def samples(reading: Nodes) -> Samples:
-        found: defaultdict[tuple[str, ...], float] = defaultdict(float)
+def _per_partition(value: Value) -> Callable[[NodesReading], Samples]:
+    def samples(reading: NodesReading) -> Samples:
+        totals: defaultdict[tuple[str, ...], float] = defaultdict(float)
         for node in reading.nodes:
             number = value(node)
             for name in node.partitions if number is not None else ():
-                found[(name,)] += number or 0
-        return counted(found, "partition")
+                totals[(name,)] += number or 0
+        return labeled_samples(totals, "partition")
 
     return samples
 
 
-def _node_info(reading: Nodes) -> Samples:
+def _node_info(reading: NodesReading) -> Samples:
     return ((labels(node=node.name, state=node.state), 1.0) for node in reading.nodes)
 
 
-def _node_flags(reading: Nodes) -> Samples:
+def _node_flags(reading: NodesReading) -> Samples:
     for node in reading.nodes:
         for flag in sorted(node.flags):
             yield labels(node=node.name, flag=flag), 1.0
 
 
-def _reasons(reading: Nodes) -> Samples:
+def _unavailable_reasons(reading: NodesReading) -> Samples:
     return (
         (labels(node=node.name, reason=node.reason), 1.0)
         for node in reading.nodes
-        if node.reason and not node.usable
+        if node.reason and not node.is_usable
     )
 
 
-def _since(reading: Nodes) -> Samples:
+def _unavailable_since(reading: NodesReading) -> Samples:
     return (
-        (labels(node=node.name), node.reason_since) for node in reading.nodes if not node.usable
+        (labels(node=node.name), node.reason_since) for node in reading.nodes if not node.is_usable
     )
 
 
-def _gpu_models(value: Callable[[GpuModel], float | None]) -> Callable[[Nodes], Samples]:
+def _per_gpu_model(value: Callable[[GpuModel], float | None]) -> Callable[[NodesReading], Samples]:
     return lambda reading: (
         (labels(node=node.name, model=each.model), value(each))
         for node in reading.nodes
@@ -99,17 +101,17 @@ def _gpu_models(value: Callable[[GpuModel], float | None]) -> Callable[[Nodes], 
     )
 
 
-def _gpu_seconds(reading: Nodes) -> Samples:
-    return counted(reading.gpu_seconds, "node", "state")
+def _gpu_seconds(reading: NodesReading) -> Samples:
+    return labeled_samples(reading.gpu_seconds, "node", "state")
 
 
-_OF_A_NODE: tuple[tuple[str, str, Value], ...] = (
+_NODE_METRICS: tuple[tuple[str, str, Value], ...] = (
     ("cpus", "CPUs of the node.", lambda node: node.cpus),
     ("cpus_allocated", "CPUs allocated to jobs.", lambda node: node.cpus_allocated),
     (
         "cpus_idle",
         "CPUs available to jobs; 0 if the node accepts no jobs.",
-        lambda node: _idle(node, node.cpus, node.cpus_allocated),
+        lambda node: _idle_amount(node, node.cpus, node.cpus_allocated),
     ),
     (
         "memory_bytes",
@@ -124,18 +126,18 @@ _OF_A_NODE: tuple[tuple[str, str, Value], ...] = (
     (
         "memory_idle_bytes",
         "Memory available to jobs; 0 if the node accepts no jobs.",
-        lambda node: _idle(node, node.memory_bytes, node.memory_allocated_bytes),
+        lambda node: _idle_amount(node, node.memory_bytes, node.memory_allocated_bytes),
     ),
     ("gpus", "GPUs of the node.", lambda node: node.gpus),
     ("gpus_allocated", "GPUs allocated to jobs.", lambda node: node.gpus_allocated),
     (
         "gpus_idle",
         "GPUs available to jobs; 0 if the node accepts no jobs.",
-        lambda node: _idle(node, node.gpus, node.gpus_allocated),
+        lambda node: _idle_amount(node, node.gpus, node.gpus_allocated),
     ),
 )
-_VALUES = {name: value for name, _, value in _OF_A_NODE}
-_OF_A_PARTITION = (
+_NODE_VALUES = {name: value for name, _, value in _NODE_METRICS}
+_PARTITION_METRICS = (
     ("cpus", "CPUs of the partition."),
     ("cpus_allocated", "CPUs of the partition that are allocated to jobs."),
     ("cpus_idle", "CPUs of the partition that are available to jobs."),
@@ -143,7 +145,7 @@ _OF_A_PARTITION = (
     ("gpus_allocated", "GPUs of the partition that are allocated to jobs."),
     ("gpus_idle", "GPUs of the partition that are available to jobs."),
 )
-_TWICE = "A node in several partitions counts in each."
+_OVERLAP_NOTE = "A node in several partitions counts in each."
 NODES = (
     ClusterMetric(gauge("nodes", "Nodes by base state.", "state"), _nodes_by_state, native=True),
     ClusterMetric(
@@ -175,7 +177,7 @@ NODES = (
             "node",
             "reason",
         ),
-        _reasons,
+        _unavailable_reasons,
     ),
     ClusterMetric(
         gauge(
@@ -183,7 +185,7 @@ NODES = (
             "Unix time at which the reason was set.",
             "node",
         ),
-        _since,
+        _unavailable_since,
     ),
     ClusterMetric(
         counter(
@@ -196,13 +198,13 @@ NODES = (
     ),
     *(
         ClusterMetric(gauge(f"node_{name}", help, "node"), _per_node(value), native=True)
-        for name, help, value in _OF_A_NODE
+        for name, help, value in _NODE_METRICS
     ),
     ClusterMetric(
         gauge(
             "node_model_gpus", "GPUs of the node by model, as named in its GRES.", "node", "model"
         ),
-        _gpu_models(lambda each: each.gpus),
+        _per_gpu_model(lambda each: each.gpus),
     ),
     ClusterMetric(
         gauge(
@@ -211,7 +213,7 @@ NODES = (
             "node",
             "model",
         ),
-        _gpu_models(lambda each: each.allocated),
+        _per_gpu_model(lambda each: each.allocated),
     ),
     ClusterMetric(
         counter(
@@ -226,10 +228,10 @@ NODES = (
     ),
     *(
         ClusterMetric(
-            gauge(f"partition_{name}", f"{help} {_TWICE}", "partition"),
-            _in_partitions(_VALUES[name]),
+            gauge(f"partition_{name}", f"{help} {_OVERLAP_NOTE}", "partition"),
+            _per_partition(_NODE_VALUES[name]),
         )
-        for name, help in _OF_A_PARTITION
+        for name, help in _PARTITION_METRICS
     ),
 )
 UNAVAILABLE = Metric(
@@ -246,7 +248,7 @@ DRAINING = Metric(
 )
 
 
-def spells(reading: Nodes) -> Iterator[MetricFamily]:
-    """The histograms."""
-    yield from families(UNAVAILABLE, {NO_LABELS: reading.unavailable})
-    yield from families(DRAINING, {NO_LABELS: reading.draining})
+def condition_families(reading: NodesReading) -> Iterator[MetricFamily]:
+    """The histograms of conditions."""
+    yield from histogram_families(UNAVAILABLE, {NO_LABELS: reading.unavailable})
+    yield from histogram_families(DRAINING, {NO_LABELS: reading.draining})

@@ -8,24 +8,24 @@ from collectors.cluster.metric_types import ClusterMetric, Samples, gauge
 from collectors.metric import labels
 
 
-def _each(name: str, key: str, value: Callable[[Any], float | None]) -> Callable[..., Samples]:
+def _samples(name: str, key: str, value: Callable[[Any], float | None]) -> Callable[..., Samples]:
     return lambda readings: (
-        (labels(**{name: str(getattr(each, key))}), value(each)) for each in readings
+        (labels(**{name: str(getattr(item, key))}), value(item)) for item in readings
     )
 
 
 def _share(name: str, help: str, value: Callable[[FairShare], float | None]) -> ClusterMetric:
-    return ClusterMetric(gauge(name, help, "account"), _each("account", "account", value))
+    return ClusterMetric(gauge(name, help, "account"), _samples("account", "account", value))
 
 
 def _license(name: str, help: str, value: Callable[[License], float | None]) -> ClusterMetric:
-    return ClusterMetric(gauge(name, help, "license"), _each("license", "name", value))
+    return ClusterMetric(gauge(name, help, "license"), _samples("license", "name", value))
 
 
 def _reservation(
     name: str, help: str, value: Callable[[Reservation], float | None]
 ) -> ClusterMetric:
-    return ClusterMetric(gauge(name, help, "reservation"), _each("reservation", "name", value))
+    return ClusterMetric(gauge(name, help, "reservation"), _samples("reservation", "name", value))
 
 
 FAIRSHARE = (
@@ -48,14 +48,14 @@ FAIRSHARE = (
     ),
 )
 LICENSES = (
-    _license("licenses", "Configured licences.", lambda each: each.total),
-    _license("licenses_used", "Licences in use by jobs.", lambda each: each.used),
-    _license("licenses_free", "Licences available to jobs.", lambda each: each.free),
-    _license("licenses_reserved", "Reserved licences.", lambda each: each.reserved),
+    _license("licenses", "Configured licences.", lambda item: item.total),
+    _license("licenses_used", "Licences in use by jobs.", lambda item: item.used),
+    _license("licenses_free", "Licences available to jobs.", lambda item: item.free),
+    _license("licenses_reserved", "Reserved licences.", lambda item: item.reserved),
 )
 RESERVATIONS = (
-    _reservation("reservation_nodes", "Nodes in the reservation.", lambda each: each.nodes),
-    _reservation("reservation_cores", "Cores in the reservation.", lambda each: each.cores),
+    _reservation("reservation_nodes", "Nodes in the reservation.", lambda item: item.nodes),
+    _reservation("reservation_cores", "Cores in the reservation.", lambda item: item.cores),
     _reservation(
         "reservation_start_time_seconds",
         "Start of the reservation, in Unix time.",
@@ -68,23 +68,23 @@ RESERVATIONS = (
 
 
 def _partition(name: str, help: str, value: Callable[[Partition], float | None]) -> ClusterMetric:
-    return ClusterMetric(gauge(name, help, "partition"), _each("partition", "name", value))
+    return ClusterMetric(gauge(name, help, "partition"), _samples("partition", "name", value))
 
 
 PARTITIONS = (
     _partition(
         "partition_accepts_jobs",
         "1 if the partition or queue accepts new jobs, else 0.",
-        lambda each: each.accepts_jobs,
+        lambda item: item.accepts_jobs,
     ),
     _partition(
         "partition_starts_jobs",
         "1 if the partition or queue starts jobs, else 0.",
-        lambda each: each.starts_jobs,
+        lambda item: item.starts_jobs,
     ),
     _partition(
         "partition_cpus_limit",
         "Maximum number of CPUs (LSF: job slots) allocated to jobs of the queue.",
-        lambda each: each.cpus_limit,
+        lambda item: item.cpus_limit,
     ),
 )

@@ -1,4 +1,4 @@
-"""The last answer of a provider, kept on disk so that a restart does not query it early."""
+"""The last answer of a provider on disk, so that it is not queried early after a restart."""
 
 import json
 import os
@@ -12,35 +12,37 @@ from collectors.emissions.providers.provider import Observation
 class CachedObservation(NamedTuple):
     """Observations, and when the provider was queried for them (epoch seconds)."""
 
-    asked_at: float
+    queried_at: float
     observations: tuple[Observation, ...]
 
 
-def _path(directory: str, name: str) -> Path:
+def _cache_path(directory: str, name: str) -> Path:
     return Path(directory) / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}.json"
 
 
-def save(directory: str, name: str, kept: CachedObservation) -> None:
+def save(directory: str, name: str, cached: CachedObservation) -> None:
     """Replace the file in one step; raises OSError."""
-    path = _path(directory, name)
+    path = _cache_path(directory, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(f".{os.getpid()}.new")
-    rows = [each._asdict() for each in kept.observations]
-    new.write_text(json.dumps({"asked_at": kept.asked_at, "observations": rows}), encoding="utf-8")
+    rows = [each._asdict() for each in cached.observations]
+    new.write_text(
+        json.dumps({"asked_at": cached.queried_at, "observations": rows}), encoding="utf-8"
+    )
     new.replace(path)
 
 
 def load(directory: str, name: str) -> CachedObservation | None:
     """The cached observation; None if there is none, or it cannot be read."""
     try:
-        document = json.loads(_path(directory, name).read_text(encoding="utf-8"))
-        observations = tuple(_observation(row) for row in document["observations"])
+        document = json.loads(_cache_path(directory, name).read_text(encoding="utf-8"))
+        observations = tuple(_parse_observation(row) for row in document["observations"])
         return CachedObservation(float(document["asked_at"]), observations)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _observation(row: dict[str, object]) -> Observation:
+def _parse_observation(row: dict[str, object]) -> Observation:
     observation = Observation(**row)  # type: ignore[arg-type]  # checked below
     for value, kind in zip(observation, (str, str, str, float, float, bool), strict=True):
         if not isinstance(value, kind):

@@ -1,4 +1,4 @@
-"""Emission factors as metrics, and for this node's energy accounts."""
+"""Exposes emission factors as metrics and provides them to the energy collector."""
 
 from collections.abc import Mapping, Sequence
 
@@ -55,15 +55,15 @@ class EmissionsCollector:
         self.factors = factors
 
     def start(self) -> None:
-        """Begin to ask the providers."""
+        """Start querying the providers."""
         self.factors.start()
 
     def stop(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self.factors.stop()
 
     def current(self) -> Sequence[EmissionFactor]:
-        """For the energy accounts."""
+        """The factors valid now, for the energy collector."""
         return self.factors.current()
 
     def collect(self) -> list[MetricFamily]:
@@ -73,34 +73,34 @@ class EmissionsCollector:
         zones = [(each, labels(provider=each.provider, zone=each.zone)) for each in factors]
         return [
             MetricFamily(
-                FACTOR, [(_named(each), each.grams_per_kilowatt_hour) for each in factors]
+                FACTOR, [(_factor_labels(each), each.grams_per_kilowatt_hour) for each in factors]
             ),
-            MetricFamily(AGE, [(zone, each.age) for each, zone in zones]),
+            MetricFamily(AGE, [(zone, each.age_seconds) for each, zone in zones]),
             MetricFamily(
                 ESTIMATED, [(z, float(estimated.get(f.provider, False))) for f, z in zones]
             ),
-            MetricFamily(INFO, [(_credited(each), 1.0) for each in factors]),
+            MetricFamily(INFO, [(_credit_labels(each), 1.0) for each in factors]),
             MetricFamily(
                 ERRORS,
                 [
-                    (labels(provider=source.name, reason=reason), float(count))
-                    for source in self.factors.sources
-                    for reason, count in source.errors().items()
+                    (labels(provider=poller.name, reason=reason), float(count))
+                    for poller in self.factors.pollers
+                    for reason, count in poller.errors().items()
                 ],
             ),
         ]
 
 
-def _named(factor: EmissionFactor) -> Labels:
+def _factor_labels(factor: EmissionFactor) -> Labels:
     return labels(provider=factor.provider, zone=factor.zone, scope=factor.scope)
 
 
-def _credited(factor: EmissionFactor) -> Labels:
+def _credit_labels(factor: EmissionFactor) -> Labels:
     return labels(provider=factor.provider, zone=factor.zone, credit=credit(factor.provider))
 
 
 def build(host: Host, options: EmissionsOptions, _built: Mapping[str, Collector]) -> Collector:
-    """A collector of the factors that the options name."""
+    """Build the collector."""
     return EmissionsCollector(site_factors(options, clock=host.clock))
 
 

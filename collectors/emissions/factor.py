@@ -11,7 +11,7 @@ class EmissionFactor(NamedTuple):
     zone: str
     scope: str  # lifecycle, combustion or marginal; different scopes cannot be compared
     grams_per_kilowatt_hour: float
-    age: float  # seconds since the time that the factor describes
+    age_seconds: float  # since the time to which the factor applies
 
 
 @runtime_checkable

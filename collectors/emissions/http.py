@@ -9,12 +9,12 @@ from typing import Any
 from batchjob.runtime.http_client import FetchError, HttpReply, fetch
 from collectors.emissions.providers.provider import FactorError
 
-_LONGEST_REST = 86400.0
-_REST_WITHOUT_A_WORD = 3600.0  # pause after a refusal that does not state one
-_LIMIT = 1 << 20
+_MAX_RETRY_SECONDS = 86400.0
+_DEFAULT_RETRY_SECONDS = 3600.0  # after a refusal without Retry-After
+_MAX_BYTES = 1 << 20
 
 
-class HttpAsk:
+class HttpFetcher:
     """Queries over HTTP, with the environment's proxy; redirects are not followed."""
 
     def __init__(self, timeout: float, tls: ssl.SSLContext) -> None:
@@ -23,10 +23,15 @@ class HttpAsk:
 
     def __call__(self, url: str, headers: Sequence[tuple[str, str]] = ()) -> Any:
         """The parsed document; raises FactorError for any other answer."""
-        sent = {"Accept": "application/json", **dict(headers)}
+        all_headers = {"Accept": "application/json", **dict(headers)}
         try:
             answer = fetch(
-                url, headers=sent, seconds=self._timeout, limit=_LIMIT, tls=self._tls, proxies=True
+                url,
+                headers=all_headers,
+                seconds=self._timeout,
+                limit=_MAX_BYTES,
+                tls=self._tls,
+                proxies=True,
             )
             _check(answer, url.partition("?")[0])
             return answer.json()
@@ -34,24 +39,24 @@ class HttpAsk:
             raise FactorError(error.reason, str(error)) from error
 
 
-def _check(answer: HttpReply, where: str) -> None:
+def _check(answer: HttpReply, url: str) -> None:
     if answer.status == 200:
         return
-    told = f"{where}: status {answer.status}"
+    message = f"{url}: status {answer.status}"
     if answer.status in (401, 403):
-        raise FactorError("authentication", told, _REST_WITHOUT_A_WORD)
-    rest = retry_after(answer.headers.get("Retry-After", ""), time.time())
+        raise FactorError("authentication", message, _DEFAULT_RETRY_SECONDS)
+    retry_seconds = parse_retry_after(answer.headers.get("Retry-After", ""), time.time())
     if answer.status == 429:
-        raise FactorError("rate_limited", told, rest or _REST_WITHOUT_A_WORD)
-    raise FactorError("status", told, rest)
+        raise FactorError("rate_limited", message, retry_seconds or _DEFAULT_RETRY_SECONDS)
+    raise FactorError("status", message, retry_seconds)
 
 
-def retry_after(text: str, now: float) -> float:
+def parse_retry_after(text: str, now: float) -> float:
     """Seconds to wait according to Retry-After (RFC 9110, 10.2.3): a number, or a date."""
     if text.isascii() and text.isdigit():
-        return min(float(text), _LONGEST_REST)
+        return min(float(text), _MAX_RETRY_SECONDS)
     try:
         at = email.utils.parsedate_to_datetime(text).timestamp()
     except ValueError:
         return 0.0
-    return min(max(0.0, at - now), _LONGEST_REST)
+    return min(max(0.0, at - now), _MAX_RETRY_SECONDS)

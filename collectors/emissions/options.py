@@ -3,21 +3,21 @@
 from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import called, duration, http_url
+from batchjob.runtime.values import duration, http_url, with_metavar
 from batchjob.secret_files import secret_file
-from collectors.emissions.providers.registry import PROVIDERS, split
+from collectors.emissions.providers.registry import PROVIDERS, split_provider_zone
 
 
-@called("PROVIDER:ZONE")
+@with_metavar("PROVIDER:ZONE")
 def provider_and_zone(value: object) -> str:
     """`owid:FR`, `rte:FR`, `electricity_maps:DK-DK1`, `uk_grid:GB`, `watttime:CAISO_NORTH`."""
     if not isinstance(value, str):
         raise ValueError(f"expected PROVIDER:ZONE, got {value!r}")
-    split(value)
+    split_provider_zone(value)
     return value
 
 
-@called("PROVIDER=URL")
+@with_metavar("PROVIDER=URL")
 def provider_and_url(value: object) -> str:
     """`rte=https://mirror.example.org`."""
     name, _, url = str(value).partition("=")

@@ -11,8 +11,19 @@ from collectors.emissions.factor import EmissionFactor
 from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.provider_poller import Clock, ProviderPoller
 from collectors.emissions.providers import country_tables
-from collectors.emissions.providers.provider import Ask, FactorError, Observation, ProviderAccess
-from collectors.emissions.providers.registry import PROVIDERS, SERVER, TABLES, ProviderEntry, split
+from collectors.emissions.providers.provider import (
+    FactorError,
+    FetchJson,
+    Observation,
+    ProviderAccess,
+)
+from collectors.emissions.providers.registry import (
+    PROVIDERS,
+    SERVER,
+    TABLES,
+    ProviderEntry,
+    split_provider_zone,
+)
 
 SPREAD_SECONDS = 30.0  # spreads the requests of nodes that start at the same time
 
@@ -26,36 +37,36 @@ class SiteFactors:
 
     def __init__(
         self,
-        fixed: Sequence[Observation],
-        sources: Sequence[ProviderPoller],
+        constants: Sequence[Observation],
+        pollers: Sequence[ProviderPoller],
         clock: Clock = time.time,
     ) -> None:
-        self.sources = sources
-        self._fixed = fixed
+        self.pollers = pollers
+        self._constants = constants
         self._clock = clock
 
     def start(self) -> None:
-        """Begin to ask."""
-        for source in self.sources:
-            source.start()
+        """Start querying."""
+        for poller in self.pollers:
+            poller.start()
 
     def stop(self) -> None:
-        """End all threads."""
-        for source in self.sources:
-            source.stop()
+        """Stop all threads."""
+        for poller in self.pollers:
+            poller.stop()
 
     def observations(self) -> Sequence[Observation]:
         """The values valid now, one per provider; never waits."""
-        found: dict[str, Observation] = {}
-        for source in self.sources:
-            for each in source.current():
-                found.setdefault(each.provider, each)
-        for each in self._fixed:
-            found[each.provider] = each
-        return tuple(found.values())
+        observations: dict[str, Observation] = {}
+        for poller in self.pollers:
+            for each in poller.current():
+                observations.setdefault(each.provider, each)
+        for each in self._constants:
+            observations[each.provider] = each
+        return tuple(observations.values())
 
     def current(self) -> Sequence[EmissionFactor]:
-        """The same with their ages."""
+        """The values valid now, with their ages."""
         now = self._clock()
         return tuple(
             EmissionFactor(
@@ -73,72 +84,76 @@ def site_factors(
     options: EmissionsOptions, section: str = "collector.emissions", clock: Clock = time.time
 ) -> SiteFactors:
     """The factors that the options name; raises SettingsError if they contradict each other."""
-    pairs = [split(text) for text in options.provider]
+    pairs = [split_provider_zone(text) for text in options.provider]
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"{section}.provider: expected one zone for {name}")
     if not pairs and not options.server_url:
         raise SettingsError(f"{section}.provider: expected PROVIDER:ZONE, such as owid:FR")
-    fixed = [country_tables.observe(name, zone) for name, zone in pairs if name in TABLES]
-    asked = [
-        (name, PROVIDERS[name], _access(name, zone, options, section))
+    constants = [
+        country_tables.country_observation(name, zone) for name, zone in pairs if name in TABLES
+    ]
+    queried = [
+        (name, PROVIDERS[name], _provider_access(name, zone, options, section))
         for name, zone in pairs
         if name in PROVIDERS
     ]
     if options.server_url:
-        secret = _secret(options.server_token_file) if options.server_token_file else str
-        asked.append(("server", SERVER, ProviderAccess(options.server_url, "", secret=secret)))
-    return SiteFactors(fixed, _sources(asked, options, section, clock), clock)
+        secret = _secret_reader(options.server_token_file) if options.server_token_file else str
+        queried.append(("server", SERVER, ProviderAccess(options.server_url, "", secret=secret)))
+    return SiteFactors(constants, _create_pollers(queried, options, section, clock), clock)
 
 
-def _sources(
-    asked: Sequence[tuple[str, ProviderEntry, ProviderAccess]],
+def _create_pollers(
+    queried: Sequence[tuple[str, ProviderEntry, ProviderAccess]],
     options: EmissionsOptions,
     section: str,
     clock: Clock,
 ) -> list[ProviderPoller]:
-    if not asked:
+    if not queried:
         return []
-    ask = _ask(options, section)
+    fetch_json = _create_fetcher(options, section)
     directory = _cache_directory(options)
     spread = random.uniform(0, SPREAD_SECONDS)  # noqa: S311 (not a secret)
-    return [ProviderPoller(*each, ask, directory, clock, spread) for each in asked]
+    return [ProviderPoller(*each, fetch_json, directory, clock, spread) for each in queried]
 
 
-def _ask(options: EmissionsOptions, section: str) -> Ask:
-    from batchjob.runtime.http_client import trust  # HTTP and TLS, which tables do not need
-    from collectors.emissions.http import HttpAsk
+def _create_fetcher(options: EmissionsOptions, section: str) -> FetchJson:
+    from batchjob.runtime.http_client import tls_context  # HTTP and TLS, which tables do not need
+    from collectors.emissions.http import HttpFetcher
 
     try:
-        return HttpAsk(options.timeout, trust(options.ca_file))
+        return HttpFetcher(options.timeout, tls_context(options.ca_file))
     except OSError as error:  # including ssl.SSLError
-        told = error.strerror or "no certificates in it"
-        raise SettingsError(f"{section}.ca-file: {options.ca_file}: {told}") from error
+        reason = error.strerror or "no certificates in it"
+        raise SettingsError(f"{section}.ca-file: {options.ca_file}: {reason}") from error
 
 
-def _access(name: str, zone: str, options: EmissionsOptions, section: str) -> ProviderAccess:
-    addresses: Mapping[str, str] = dict(_pair(text) for text in options.url)
+def _provider_access(
+    name: str, zone: str, options: EmissionsOptions, section: str
+) -> ProviderAccess:
+    addresses: Mapping[str, str] = dict(_split_provider_url(text) for text in options.url)
     url = addresses.get(name, PROVIDERS[name].url)
-    needed = {
+    credential_options = {
         "electricity_maps": ("", "electricity_maps_token_file"),
         "watttime": ("watttime_user", "watttime_password_file"),
     }.get(name)
-    if needed is None:
+    if credential_options is None:
         return ProviderAccess(url, zone)
-    for field in filter(None, needed):
+    for field in filter(None, credential_options):
         if not getattr(options, field):
             raise SettingsError(f"{section}.{field.replace('_', '-')}: expected with {name}")
-    user = getattr(options, needed[0]) if needed[0] else ""
-    return ProviderAccess(url, zone, user, _secret(getattr(options, needed[1])))
+    user = getattr(options, credential_options[0]) if credential_options[0] else ""
+    return ProviderAccess(url, zone, user, _secret_reader(getattr(options, credential_options[1])))
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _split_provider_url(text: str) -> tuple[str, str]:
     name, _, url = text.partition("=")
     return name, url
 
 
-def _secret(path: str) -> Callable[[], str]:
+def _secret_reader(path: str) -> Callable[[], str]:
     """Read the file for each query, so that a renewed secret is used at once."""
 
     def read() -> str:

@@ -1,8 +1,8 @@
-"""The ledger on disk, so that a restarted exporter continues where it stopped.
+"""Saves the ledger to disk, so that a restarted exporter continues where it stopped.
 
-A counter that goes back a little would be taken for a restart from 0 and counted twice, so the file
-is written before its numbers are exposed. Totals and readings are valid for the boot in which they
-were written; the learned idle power remains valid.
+Prometheus takes a counter that decreases for one that restarted from 0 and counts it twice, so the
+file is written before its numbers are exposed. Totals and readings are valid only for the boot in
+which they were written; the learned idle power remains valid.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from collectors.energy.idle import LearnedIdlePower
-from collectors.energy.interval import Key, NodeSnapshot, Processors, key_of
+from collectors.energy.interval import Key, NodeSnapshot, Processors, job_key
 from collectors.energy.ledger import Component, Consumer, Kind, Ledger, LedgerEntry
 from collectors.jobs.view import JobCpu, JobName
 from collectors.metric import labels
@@ -24,7 +24,7 @@ _VERSION = 1
 
 
 def boot_id(procfs: str) -> str:
-    """An id of this boot of the machine; empty if the kernel has none."""
+    """The id of the machine's current boot; empty if the kernel has none."""
     try:
         with open(f"{procfs}/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -41,7 +41,7 @@ def save(directory: str, boot: str, meter: str, collectors: Sequence[str], ledge
     try:
         with open(path + ".new", "w", encoding="utf-8") as file:
             head = {"version": _VERSION, "boot_id": boot, "meter": meter, "collectors": collectors}
-            file.write(json.dumps(head | _document(ledger)))
+            file.write(json.dumps(head | _ledger_document(ledger)))
         Path(path + ".new").replace(path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ def load(directory: str) -> dict[str, Any] | None:
     path = os.path.join(directory, _FILE)
     try:
         with open(path, encoding="utf-8") as file:
-            document = json.load(file, parse_constant=_refuse)
+            document = json.load(file, parse_constant=_reject_constant)
     except FileNotFoundError:
         return None
     if not isinstance(document, dict) or document.get("version") != _VERSION:
@@ -62,15 +62,15 @@ def load(directory: str) -> dict[str, Any] | None:
     return document
 
 
-def meter_of(document: Mapping[str, Any] | None, boot: str, collectors: Sequence[str]) -> str:
-    """The meter chosen among these collectors during this boot, or nothing."""
-    if document is None or not _same_boot(document, boot):
+def saved_meter(document: Mapping[str, Any] | None, boot: str, collectors: Sequence[str]) -> str:
+    """The meter that was chosen among these collectors during this boot, or ""."""
+    if document is None or not _is_same_boot(document, boot):
         return ""
     same = document.get("collectors") == list(collectors)
     return str(document.get("meter", "")) if same else ""
 
 
-def _same_boot(document: Mapping[str, Any], boot: str) -> bool:
+def _is_same_boot(document: Mapping[str, Any], boot: str) -> bool:
     return bool(boot) and document.get("boot_id") == boot
 
 
@@ -81,22 +81,22 @@ def restore(document: Mapping[str, Any], boot: str, meter: str, ledger: Ledger) 
     """
     try:
         if document["meter"] == meter:
-            ledger.idle.learned = _learned(document["idle"])
+            ledger.idle.learned = _parse_learned_power(document["idle"])
         for uuid, learned in document["gpu_idle"].items():
-            ledger.gpu_idle[uuid].learned = _learned(learned)
-        if document["meter"] != meter or not _same_boot(document, boot):
+            ledger.gpu_idle[uuid].learned = _parse_learned_power(learned)
+        if document["meter"] != meter or not _is_same_boot(document, boot):
             return False
-        _restore_sums(document, ledger)
+        _restore_totals(document, ledger)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"damaged state: {type(error).__name__}: {error}") from error
     return True
 
 
-def _refuse(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not a number")
 
 
-def _document(ledger: Ledger) -> dict[str, Any]:
+def _ledger_document(ledger: Ledger) -> dict[str, Any]:
     return {
         "idle": ledger.idle.learned,
         "gpu_idle": {uuid: idle.learned for uuid, idle in ledger.gpu_idle.items()},
@@ -114,13 +114,13 @@ def _document(ledger: Ledger) -> dict[str, Any]:
         "overdrawn_joules": ledger.overdrawn_joules,
         "seconds_without_data": ledger.seconds_without_data,
         "gpu_seconds_without_data": ledger.gpu_seconds_without_data,
-        "settled_until": ledger.settled_until,
-        "since": None if ledger.since is None else _look_document(ledger.since),
-        "gpus_since": list(ledger.gpus_since.values()),
+        "settled_until": ledger.accounted_until,
+        "since": None if ledger.last_snapshot is None else _snapshot_document(ledger.last_snapshot),
+        "gpus_since": list(ledger.last_gpu_readings.values()),
     }
 
 
-def _restore_sums(document: Mapping[str, Any], ledger: Ledger) -> None:
+def _restore_totals(document: Mapping[str, Any], ledger: Ledger) -> None:
     for row in document["jobs"]:
         job = LedgerEntry(float(row["seen_at"]))
         for component, kind, joules in row["joules"]:
@@ -133,60 +133,66 @@ def _restore_sums(document: Mapping[str, Any], ledger: Ledger) -> None:
     ledger.overdrawn_joules = float(document["overdrawn_joules"])
     ledger.seconds_without_data = float(document["seconds_without_data"])
     ledger.gpu_seconds_without_data = float(document["gpu_seconds_without_data"])
-    ledger.settled_until = _number(document["settled_until"])
-    ledger.since = None if document["since"] is None else _look(document["since"])
-    ledger.gpus_since = _gpus(document["gpus_since"])
+    ledger.accounted_until = _optional_float(document["settled_until"])
+    ledger.last_snapshot = None if document["since"] is None else _parse_snapshot(document["since"])
+    ledger.last_gpu_readings = _parse_gpus(document["gpus_since"])
 
 
 def _rows(sums: Iterable[tuple[tuple[str, str], float]]) -> list[tuple[str, str, float]]:
     return [(*names, joules) for names, joules in sums]
 
 
-def _look_document(look: NodeSnapshot) -> dict[str, Any]:
-    return look._asdict() | {"jobs": list(look.jobs.values()), "gpus": list(look.gpus.values())}
+def _snapshot_document(snapshot: NodeSnapshot) -> dict[str, Any]:
+    return snapshot._asdict() | {
+        "jobs": list(snapshot.jobs.values()),
+        "gpus": list(snapshot.gpus.values()),
+    }
 
 
-def _look(document: Mapping[str, Any]) -> NodeSnapshot:
+def _parse_snapshot(document: Mapping[str, Any]) -> NodeSnapshot:
     busy_seconds, cpus = document["processors"]
-    jobs = [JobCpu(_name(name), *map(_number, numbers)) for name, *numbers in document["jobs"]]
+    jobs = [
+        JobCpu(_parse_job_name(name), *map(_optional_float, numbers))
+        for name, *numbers in document["jobs"]
+    ]
     return NodeSnapshot(
         float(document["at"]),
         float(document["epoch"]),
-        None if document["meter"] is None else _reading(document["meter"]),
+        None if document["meter"] is None else _parse_reading(document["meter"]),
         Processors(float(busy_seconds), int(cpus)),
-        {key_of(job.name): job for job in jobs},
-        _gpus(document["gpus"]),
+        {job_key(job.name): job for job in jobs},
+        _parse_gpus(document["gpus"]),
     )
 
 
-def _reading(row: list[Any]) -> MeterReading:
+def _parse_reading(row: list[Any]) -> MeterReading:
     at, joules, watts, series = row
-    return MeterReading(float(at), _number(joules), _number(watts), int(series))
+    return MeterReading(float(at), _optional_float(joules), _optional_float(watts), int(series))
 
 
-def _gpus(rows: list[Any]) -> dict[str, GpuEnergyReading]:
+def _parse_gpus(rows: list[Any]) -> dict[str, GpuEnergyReading]:
     readings = [
         GpuEnergyReading(
-            str(uuid), float(at), float(joules), int(series), tuple(map(_holding, holdings))
+            str(uuid), float(at), float(joules), int(series), tuple(map(_parse_share, shares))
         )
-        for uuid, at, joules, series, holdings in rows
+        for uuid, at, joules, series, shares in rows
     ]
     return {reading.uuid: reading for reading in readings}
 
 
-def _holding(row: list[Any]) -> GpuEnergyShare:
+def _parse_share(row: list[Any]) -> GpuEnergyShare:
     job, share, activity = row
-    return GpuEnergyShare(_name(job), float(share), _number(activity))
+    return GpuEnergyShare(_parse_job_name(job), float(share), _optional_float(activity))
 
 
-def _name(row: list[Any]) -> JobName:
+def _parse_job_name(row: list[Any]) -> JobName:
     manager, jobid, user = (str(each) for each in row[:3])
     return JobName(manager, jobid, user, labels(manager=manager, jobid=jobid, user=user))
 
 
-def _learned(row: list[Any] | None) -> LearnedIdlePower | None:
+def _parse_learned_power(row: list[Any] | None) -> LearnedIdlePower | None:
     return None if row is None else LearnedIdlePower(float(row[0]), float(row[1]))
 
 
-def _number(value: Any) -> float | None:
+def _optional_float(value: Any) -> float | None:
     return None if value is None else float(value)

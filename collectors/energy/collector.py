@@ -13,7 +13,7 @@ from batchjob.runtime.values import duration, number, one_of, text
 from collectors.collector import Collector, CollectorModule
 from collectors.emissions.factor import CurrentFactors, EmissionFactor
 from collectors.energy import checkpoint, idle
-from collectors.energy.interval import NodeSnapshot, Processors, key_of
+from collectors.energy.interval import NodeSnapshot, Processors, job_key
 from collectors.energy.ledger import EnergyAccounts, Ledger
 from collectors.energy.metrics import METRICS, MeterSummary, families
 from collectors.host import Host
@@ -21,19 +21,19 @@ from collectors.jobs.view import JobStarts, JobsView
 from collectors.metric import MetricFamily
 from collectors.node import read_stat
 from collectors.power.meter import (
-    BEST_FIRST,
-    GpuMetered,
+    METER_RANKING,
+    GpuEnergySource,
     Meter,
-    Metered,
     MeterReading,
-    choose,
+    MeterSource,
+    choose_meter,
 )
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # How long a BMC may take for its first answer before a lower-ranked meter is chosen.
-_SETTLE_SECONDS = 30.0
+_STARTUP_SECONDS = 30.0
 _POLL_SECONDS = 1.0
 
 
@@ -44,7 +44,7 @@ class EnergyOptions:
     source: str = option(
         "auto",
         "Power meter of the node; auto: the best one available.",
-        parse=one_of("auto", *BEST_FIRST),
+        parse=one_of("auto", *METER_RANKING),
     )
     interval: float = option(10.0, "Interval at which energy is assigned to jobs.", parse=duration)
     gpus_included: str = option(
@@ -74,7 +74,7 @@ class EnergyOptions:
 
 
 class EnergyCollector:
-    """Chooses the meter, ticks, and exposes the accounts of the last tick."""
+    """Chooses the meter, keeps the ledger, and exposes the accounts of the last tick."""
 
     def __init__(
         self,
@@ -86,30 +86,32 @@ class EnergyCollector:
         self._host = host
         self._options = options
         self._idle_watts = idle_watts
-        self._metered = {n: each for n, each in built.items() if isinstance(each, Metered)}
-        self._jobs = _only(x for x in built.values() if isinstance(x, JobsView))
-        self._starts = _only(x for x in built.values() if isinstance(x, JobStarts))
-        self._gpus = _only(x for x in built.values() if isinstance(x, GpuMetered))
-        self._factors = _only(x for x in built.values() if isinstance(x, CurrentFactors))
-        self._directory = _state_directory(options)
-        self._boot = checkpoint.boot_id(host.procfs)
-        self._document: dict[str, Any] | None = None
+        self._meter_sources = {
+            n: each for n, each in built.items() if isinstance(each, MeterSource)
+        }
+        self._jobs = _first_or_none(x for x in built.values() if isinstance(x, JobsView))
+        self._job_starts = _first_or_none(x for x in built.values() if isinstance(x, JobStarts))
+        self._gpus = _first_or_none(x for x in built.values() if isinstance(x, GpuEnergySource))
+        self._factors = _first_or_none(x for x in built.values() if isinstance(x, CurrentFactors))
+        self._state_directory = _state_directory(options)
+        self._boot_id = checkpoint.boot_id(host.procfs)
+        self._saved_state: dict[str, Any] | None = None
         self._started_at: float | None = None
         # The first snapshot with each meter, where its accounts begin.
-        self._first: dict[str, NodeSnapshot] = {}
-        # The readings of GPUs before the ledger is opened.
-        self._gpu_looks: list[NodeSnapshot] = []
+        self._first_snapshots: dict[str, NodeSnapshot] = {}
+        # The snapshots of GPUs before the ledger is opened.
+        self._gpu_snapshots: list[NodeSnapshot] = []
         self._meter: Meter | None = None
         self.ledger: Ledger | None = None
         self._ticked_at = float("-inf")
         self._read_at: dict[str, float] = {}
-        self._errors = 0
-        self._shown = MeterSummary()
+        self._tick_errors = 0
+        self._summary = MeterSummary()
         self._once = LogOnce(log)
         self._loop = Loop("energy", self.step)
 
     def start(self) -> None:
-        """Begin to tick."""
+        """Start the thread."""
         self._loop.start()
 
     def stop(self) -> None:
@@ -118,101 +120,104 @@ class EnergyCollector:
 
     def collect(self) -> list[MetricFamily]:
         """The accounts of the last tick."""
-        created = self._starts.created() if self._starts else {}
-        return families(self._shown, self._host.monotonic(), created)
+        created = self._job_starts.created() if self._job_starts else {}
+        return families(self._summary, self._host.monotonic(), created)
 
     def accounts(self) -> EnergyAccounts:
-        """The same as plain data; thread-safe."""
-        return self._shown.accounts
+        """The accounts of the last tick as plain data. Thread-safe."""
+        return self._summary.accounts
 
     def step(self) -> float:
+        """Tick once; returns the seconds until the next tick."""
         try:
             self.tick()
-            self._once.over("tick")
+            self._once.forget("tick")
         except Exception as error:  # a failed tick must not end the accounting
-            self._errors += 1
-            self._shown = self._shown._replace(tick_errors=self._errors)
+            self._tick_errors += 1
+            self._summary = self._summary._replace(tick_errors=self._tick_errors)
             self._once.warning("tick", "energy: %s: %s", type(error).__name__, error)
-        return self.pause()
+        return self.seconds_until_next_tick()
 
     def tick(self) -> None:
         """Attribute the energy since the last tick, at each new reading or each interval."""
         now = self._host.monotonic()
         if self._started_at is None:
             self._started_at = now
-            self._document = self._loaded()
-        readings = self._readings()
+            self._saved_state = self._load_state()
+        readings = self._read_meters()
         if self._meter is None:
-            for name in readings.keys() - self._first.keys():
-                self._first[name] = self._look(readings[name][1])
-            self._elect(readings, now)
+            for name in readings.keys() - self._first_snapshots.keys():
+                self._first_snapshots[name] = self._take_snapshot(readings[name][1])
+            self._choose_meter(readings, now)
         if self.ledger is None:
-            self._look_at_gpus()
+            self._record_gpus()
             return
-        chosen = self._meter and readings.get(self._meter.name)
-        meter, reading = chosen or (self._meter, None)
+        meter_and_reading = self._meter and readings.get(self._meter.name)
+        meter, reading = meter_and_reading or (self._meter, None)
         self._meter = meter
-        since = self.ledger.since
+        last = self.ledger.last_snapshot
         is_new = reading is not None and (
-            since is None or since.meter is None or reading.at > since.meter.at
+            last is None or last.meter is None or reading.at > last.meter.at
         )
         if is_new or now - self._ticked_at >= self._options.interval - _POLL_SECONDS / 2:
             self._ticked_at = now
-            self._book(self.ledger, reading)
+            self._book_interval(self.ledger, reading)
 
-    def _readings(self) -> dict[str, tuple[Meter, MeterReading]]:
+    def _read_meters(self) -> dict[str, tuple[Meter, MeterReading]]:
         """Every meter that has a value now."""
-        found = {}
-        for metered in self._metered.values():
-            for meter in metered.meters():
+        readings = {}
+        for source in self._meter_sources.values():
+            for meter in source.meters():
                 reading = meter.read()
                 if reading is not None:
-                    found[meter.name] = meter, reading
+                    readings[meter.name] = meter, reading
                     self._read_at[meter.name] = reading.at
-        return found
+        return readings
 
-    def _elect(self, readings: Mapping[str, tuple[Meter, MeterReading]], now: float) -> None:
-        """Choose once: a change of source during a job would falsify its energy."""
+    def _choose_meter(self, readings: Mapping[str, tuple[Meter, MeterReading]], now: float) -> None:
+        """Choose the meter once: changing it during a job would falsify the job's energy."""
         assert self._started_at is not None
-        settled = now - self._started_at >= _SETTLE_SECONDS
-        last = checkpoint.meter_of(self._document, self._boot, sorted(self._metered))
-        name = choose(self._options.source, readings.keys(), self._metered.keys(), last, settled)
+        startup_over = now - self._started_at >= _STARTUP_SECONDS
+        last = checkpoint.saved_meter(self._saved_state, self._boot_id, sorted(self._meter_sources))
+        name = choose_meter(
+            self._options.source, readings.keys(), self._meter_sources.keys(), last, startup_over
+        )
         if name is not None:
             self._meter = readings[name][0]
             log.info("using %s as the meter of the node's energy", name)
-        elif settled and self._options.source != "auto":
+        elif startup_over and self._options.source != "auto":
             self._once.warning("source", "%s returns no reading", self._options.source)
-        if self.ledger is None and (name is not None or settled):
-            self.ledger = self._opened(name or "")
-            for look in self._gpu_looks:
-                self.ledger.book_gpus(look, self._current_factors())
-            self._gpu_looks = []
+        if self.ledger is None and (name is not None or startup_over):
+            self.ledger = self._open_ledger(name or "")
+            for snapshot in self._gpu_snapshots:
+                self.ledger.book_gpus(snapshot, self._current_factors())
+            self._gpu_snapshots = []
         if self.ledger is not None and self._meter is not None:
-            if self.ledger.since is None:
-                self.ledger.since = self._first[self._meter.name]
+            if self.ledger.last_snapshot is None:
+                self.ledger.last_snapshot = self._first_snapshots[self._meter.name]
             self.ledger.includes_gpus = self._includes_gpus()
-            self.ledger.longest = 3 * max(self._meter.period, self._options.interval)
+            self.ledger.max_gap_seconds = 3 * max(self._meter.period, self._options.interval)
 
-    def _opened(self, meter: str) -> Ledger:
+    def _open_ledger(self, meter: str) -> Ledger:
         """The ledger of the last run if it belongs to this meter, else a new one."""
-        if self._document is not None:
+        if self._saved_state is not None:
             ledger = Ledger(idle.IdlePower(self._idle_watts))
             try:
-                checkpoint.restore(self._document, self._boot, meter, ledger)
+                checkpoint.restore(self._saved_state, self._boot_id, meter, ledger)
             except ValueError as error:
                 log.warning("energy counters start from zero: %s", error)
             else:
                 return ledger
         return Ledger(idle.IdlePower(self._idle_watts))
 
-    def _look_at_gpus(self) -> None:
-        """Keep each reading of the GPUs: jobs may end before a meter is chosen."""
+    def _record_gpus(self) -> None:
+        """Keep the readings of GPUs until a meter is chosen: jobs may end before."""
         gpus = {gpu.uuid: gpu.at for gpu in self._gpus.gpu_energy()} if self._gpus else {}
-        last = self._gpu_looks[-1].gpus if self._gpu_looks else {}
+        last = self._gpu_snapshots[-1].gpus if self._gpu_snapshots else {}
         if gpus != {uuid: gpu.at for uuid, gpu in last.items()}:
-            self._gpu_looks.append(self._look(None))
+            self._gpu_snapshots.append(self._take_snapshot(None))
 
-    def _look(self, reading: MeterReading | None) -> NodeSnapshot:
+    def _take_snapshot(self, reading: MeterReading | None) -> NodeSnapshot:
         gpus = self._gpus.gpu_energy() if self._gpus else ()
         usage = self._jobs.usage() if self._jobs else ()
         cpu = read_stat(self._host.procfs)
@@ -221,20 +226,20 @@ class EnergyCollector:
             epoch=self._host.clock(),
             meter=reading,
             processors=Processors(cpu.busy_seconds, cpu.cpus),
-            jobs={key_of(job.name): job for job in usage},
+            jobs={job_key(job.name): job for job in usage},
             gpus={gpu.uuid: gpu for gpu in gpus},
         )
 
-    def _book(self, ledger: Ledger, reading: MeterReading | None) -> None:
-        accounts = ledger.book(self._look(reading), self._current_factors())
+    def _book_interval(self, ledger: Ledger, reading: MeterReading | None) -> None:
+        accounts = ledger.book(self._take_snapshot(reading), self._current_factors())
         self._save(ledger)
-        self._shown = MeterSummary(
+        self._summary = MeterSummary(
             self._meter,
             ledger.includes_gpus,
             self._idle_watts is not None,
             accounts,
             dict(self._read_at),
-            self._errors,
+            self._tick_errors,
         )
 
     def _current_factors(self) -> Iterable[EmissionFactor]:
@@ -242,37 +247,39 @@ class EnergyCollector:
 
     def _includes_gpus(self) -> bool:
         assert self._meter is not None
-        given = self._options.gpus_included
-        return self._meter.includes_gpus if given == "auto" else given == "yes"
+        setting = self._options.gpus_included
+        return self._meter.includes_gpus if setting == "auto" else setting == "yes"
 
-    def _loaded(self) -> dict[str, Any] | None:
-        if not self._directory:
+    def _load_state(self) -> dict[str, Any] | None:
+        if not self._state_directory:
             return None
         try:
-            return checkpoint.load(self._directory)
+            return checkpoint.load(self._state_directory)
         except (OSError, ValueError) as error:
             log.warning("energy counters start from zero: %s", error)
             return None
 
     def _save(self, ledger: Ledger) -> None:
-        if not self._directory:
+        if not self._state_directory:
             return
         meter = self._meter.name if self._meter else ""
         try:
-            checkpoint.save(self._directory, self._boot, meter, sorted(self._metered), ledger)
-            self._once.over("state")
+            checkpoint.save(
+                self._state_directory, self._boot_id, meter, sorted(self._meter_sources), ledger
+            )
+            self._once.forget("state")
         except OSError as error:
             self._once.warning(
                 "state", "energy counters will start from zero after a restart: %s", error
             )
 
-    def pause(self) -> float:
+    def seconds_until_next_tick(self) -> float:
         """Seconds until the next tick: a slow meter is read when its next reading is due."""
         interval = self._options.interval
-        since = self.ledger.since if self.ledger else None
-        if self._meter is None or self._meter.period == 0 or since is None or since.meter is None:
+        last = self.ledger.last_snapshot if self.ledger else None
+        if self._meter is None or self._meter.period == 0 or last is None or last.meter is None:
             return interval if self.ledger else _POLL_SECONDS
-        overdue = self._host.monotonic() - since.meter.at - self._meter.period
+        overdue = self._host.monotonic() - last.meter.at - self._meter.period
         if overdue > 3 * self._meter.period:
             return interval
         return min(interval, max(_POLL_SECONDS, -overdue))
@@ -282,7 +289,7 @@ def build(host: Host, options: EnergyOptions, built: Mapping[str, Collector]) ->
     """Build the collector. Raises SettingsError for an invalid idle file."""
     watts = options.idle_watts
     if watts is None and options.idle_file:
-        watts = idle.from_file(options.idle_file, idle.node_names(host, options.node_type))
+        watts = idle.read_idle_file(options.idle_file, idle.node_names(host, options.node_type))
     return EnergyCollector(host, options, watts, built)
 
 
@@ -291,8 +298,8 @@ def _state_directory(options: EnergyOptions) -> str:
     return options.state_directory or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
 
 
-def _only(found: Iterable[T]) -> T | None:
-    return next(iter(found), None)
+def _first_or_none(items: Iterable[T]) -> T | None:
+    return next(iter(items), None)
 
 
 COLLECTOR = CollectorModule(EnergyOptions, METRICS, build)

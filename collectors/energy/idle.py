@@ -1,4 +1,4 @@
-"""The idle power of a node or GPU: configured, or learned while nothing runs."""
+"""The idle power of a node or GPU: configured, or measured while nothing runs."""
 
 import contextlib
 import fnmatch
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _WINDOW_SECONDS = 60.0
 # Hardware ages and is replaced: a minimum measured once must not apply forever.
-_RISES_PER_DAY = 0.01
+_RISE_PER_DAY = 0.01
 _DAY_SECONDS = 86400.0
 
 
@@ -28,7 +28,7 @@ class LearnedIdlePower(NamedTuple):
 
 
 class IdlePower:
-    """Idle power. Until an idle minute has been seen it is 0: all energy is split by CPU time.
+    """The idle power; 0 until an idle minute was measured: all energy is split by CPU time.
 
     Busy minutes are not used: the lowest power of a node that is never idle is not its idle power.
     """
@@ -48,15 +48,15 @@ class IdlePower:
         if self.learned is None:
             return None
         days = max(0.0, epoch - self.learned.epoch) / _DAY_SECONDS
-        return self.learned.watts * (1 + _RISES_PER_DAY * days)
+        return self.learned.watts * (1 + _RISE_PER_DAY * days)
 
     def joules(self, seconds: float, epoch: float) -> float:
         """Idle energy over a number of seconds."""
         return (self.watts(epoch) or 0.0) * seconds
 
-    def observe(self, joules: float, seconds: float, epoch: float, quiet: bool) -> None:
-        """Record an interval; `quiet`: almost nothing ran."""
-        if not quiet:
+    def observe(self, joules: float, seconds: float, epoch: float, is_idle: bool) -> None:
+        """Record an interval; `is_idle`: almost nothing ran."""
+        if not is_idle:
             self._joules = self._seconds = 0.0
             return
         self._joules += joules
@@ -65,8 +65,8 @@ class IdlePower:
             return
         mean = self._joules / self._seconds
         self._joules = self._seconds = 0.0
-        known = None if self.learned is None else IdlePower(learned=self.learned).watts(epoch)
-        if known is None or mean <= known:
+        current = None if self.learned is None else IdlePower(learned=self.learned).watts(epoch)
+        if current is None or mean <= current:
             self.learned = LearnedIdlePower(mean, epoch)
 
 
@@ -80,19 +80,19 @@ def node_names(host: Host, node_type: str) -> tuple[str, ...]:
     return tuple(filter(None, names))
 
 
-def from_file(path: str, names: tuple[str, ...]) -> float | None:
+def read_idle_file(path: str, names: tuple[str, ...]) -> float | None:
     """Watts of the first row whose pattern (`gpu*`, `PowerEdge R650`) matches one of the names.
 
     Raises SettingsError for a file that is not a table of watts.
     """
-    for pattern, watts in _table(path).items():
+    for pattern, watts in _read_table(path).items():
         if any(fnmatch.fnmatchcase(name, pattern) for name in names):
             return watts
     log.warning("%s has no row for %s; idle power is estimated", path, ", ".join(names))
     return None
 
 
-def _table(path: str) -> dict[str, float]:
+def _read_table(path: str) -> dict[str, float]:
     try:
         with open(path, encoding="utf-8") as file:
             table = yaml.safe_load(file)

@@ -7,7 +7,7 @@ from collectors.energy.split import Claim, GpuClaim
 from collectors.jobs.view import JobCpu, JobName
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 
-# A job is listed only once its owner is known, which takes a few seconds at most.
+# A job is listed only when its owner is known, which takes at most a few seconds.
 _LISTED_LATE_SECONDS = 5.0
 
 
@@ -20,17 +20,14 @@ class Key(NamedTuple):
 
 
 class Processors(NamedTuple):
-    """Busy CPU seconds since boot, and the CPUs that are online.
-
-    The CPU time of the node's jobs is compared with them.
-    """
+    """Busy CPU seconds of the node since boot, and the number of online CPUs."""
 
     busy_seconds: float
     cpus: int
 
 
 class NodeSnapshot(NamedTuple):
-    """The node at one moment, everything read together."""
+    """Everything that is read of the node at one moment."""
 
     at: float  # Host.monotonic()
     epoch: float  # Host.clock()
@@ -46,7 +43,7 @@ class EnergyInterval(NamedTuple):
     start: float
     end: float
 
-    def lived(self, job: JobCpu | None) -> float:
+    def lifetime_fraction(self, job: JobCpu | None) -> float:
         """The fraction of the interval in which the job existed, 0 to 1."""
         if job is None or self.end <= self.start:
             return 1.0
@@ -55,90 +52,100 @@ class EnergyInterval(NamedTuple):
         return min(1.0, max(0.0, (end - start) / (self.end - self.start)))
 
 
-def key_of(name: JobName) -> Key:
-    """The job that goes by this name."""
+def job_key(name: JobName) -> Key:
+    """The key of the job with this name."""
     return Key(name.manager, name.jobid, name.user)
 
 
-def span(earlier: NodeSnapshot, later: NodeSnapshot) -> EnergyInterval:
-    """The time between."""
+def interval_between(earlier: NodeSnapshot, later: NodeSnapshot) -> EnergyInterval:
+    """The interval between two snapshots."""
     return EnergyInterval(earlier.at, later.at)
 
 
 def busy_seconds(earlier: NodeSnapshot, later: NodeSnapshot) -> float:
-    """CPU seconds for which the node was busy; CPUs that go offline take theirs with them."""
+    """CPU seconds for which the node was busy; the counter drops when CPUs go offline."""
     return max(0.0, later.processors.busy_seconds - earlier.processors.busy_seconds)
 
 
-def claims(earlier: NodeSnapshot, later: NodeSnapshot) -> dict[Key, Claim]:
+def cpu_claims(earlier: NodeSnapshot, later: NodeSnapshot) -> dict[Key, Claim]:
     """CPU time and allocation of every job that existed in the interval.
 
     Jobs without a known allocation share the unallocated CPUs equally.
     """
-    during = span(earlier, later)
+    interval = interval_between(earlier, later)
     seconds = later.at - earlier.at
-    lived = {key: during.lived(job) for key, job in later.jobs.items()}
-    present = {key: job for key, job in later.jobs.items() if lived[key] > 0}
-    known = sum(job.cpus for job in present.values() if job.cpus is not None)
+    fractions = {key: interval.lifetime_fraction(job) for key, job in later.jobs.items()}
+    present = {key: job for key, job in later.jobs.items() if fractions[key] > 0}
+    known_cpus = sum(job.cpus for job in present.values() if job.cpus is not None)
     unknown = sum(job.cpus is None for job in present.values())
-    each = max(0.0, later.processors.cpus - known) / unknown if unknown else 0.0
+    cpus_each = max(0.0, later.processors.cpus - known_cpus) / unknown if unknown else 0.0
     # A larger value comes from a clock change, or from another job's counter.
-    most = later.processors.cpus * seconds
+    max_seconds = later.processors.cpus * seconds
     return {
         key: Claim(
-            cpu_seconds=min(most, _used(earlier.jobs.get(key), job, during, most)),
-            cpus=lived[key] * (each if job.cpus is None else job.cpus),
+            cpu_seconds=min(
+                max_seconds, _cpu_seconds_used(earlier.jobs.get(key), job, interval, max_seconds)
+            ),
+            cpus=fractions[key] * (cpus_each if job.cpus is None else job.cpus),
         )
         for key, job in present.items()
     }
 
 
-def _used(before: JobCpu | None, now: JobCpu, during: EnergyInterval, most: float) -> float:
-    """CPU seconds within the interval; those that cannot be attributed fall to the system."""
-    if now.cpu_seconds is None:
+def _cpu_seconds_used(
+    earlier: JobCpu | None, later: JobCpu, interval: EnergyInterval, max_seconds: float
+) -> float:
+    """CPU seconds within the interval; time that cannot be attributed counts as the system's."""
+    if later.cpu_seconds is None:
         return 0.0
-    if before is None:
-        return now.cpu_seconds if _born(now, during, most) else 0.0
-    if before.cpu_seconds is None:
+    if earlier is None:
+        return later.cpu_seconds if _started_within(later, interval, max_seconds) else 0.0
+    if earlier.cpu_seconds is None:
         return 0.0
-    used = now.cpu_seconds - before.cpu_seconds
-    return used if used >= 0 else now.cpu_seconds  # the job was started again, with a new counter
+    used = later.cpu_seconds - earlier.cpu_seconds
+    return used if used >= 0 else later.cpu_seconds  # the job restarted with a new counter
 
 
-def _born(job: JobCpu, during: EnergyInterval, most: float) -> bool:
+def _started_within(job: JobCpu, interval: EnergyInterval, max_seconds: float) -> bool:
     """Whether all of the job's CPU time falls into this interval."""
     if job.started_at is None:
-        return (job.cpu_seconds or 0.0) <= most
-    return job.started_at >= during.start - _LISTED_LATE_SECONDS
+        return (job.cpu_seconds or 0.0) <= max_seconds
+    return job.started_at >= interval.start - _LISTED_LATE_SECONDS
 
 
 def gpu_claims(
     earlier: GpuEnergyReading,
     later: GpuEnergyReading,
     jobs: Mapping[Key, JobCpu],
-    during: EnergyInterval,
+    interval: EnergyInterval,
 ) -> dict[Key, GpuClaim]:
-    """Who held the GPU at either end of the interval, each for its lifetime within it."""
-    held = _by_job(earlier.holdings) | _by_job(later.holdings)
-    claimed = {
+    """The claims of the jobs that used the GPU at the start or the end of the interval."""
+    shares_by_job = _shares_by_job(earlier.shares) | _shares_by_job(later.shares)
+    claims = {
         key: GpuClaim(
-            sum(each.share for each in parts), _activity(parts), during.lived(jobs.get(key))
+            sum(share.share for share in job_shares),
+            _mean_activity(job_shares),
+            interval.lifetime_fraction(jobs.get(key)),
         )
-        for key, parts in held.items()
+        for key, job_shares in shares_by_job.items()
     }
-    return {key: claim for key, claim in claimed.items() if claim.share > 0 and claim.lived > 0}
+    return {
+        key: claim
+        for key, claim in claims.items()
+        if claim.share > 0 and claim.lifetime_fraction > 0
+    }
 
 
-def _by_job(holdings: Iterable[GpuEnergyShare]) -> dict[Key, list[GpuEnergyShare]]:
+def _shares_by_job(shares: Iterable[GpuEnergyShare]) -> dict[Key, list[GpuEnergyShare]]:
     jobs: dict[Key, list[GpuEnergyShare]] = {}
-    for holding in holdings:
-        jobs.setdefault(key_of(holding.job), []).append(holding)
+    for share in shares:
+        jobs.setdefault(job_key(share.job), []).append(share)
     return jobs
 
 
-def _activity(parts: list[GpuEnergyShare]) -> float | None:
-    """Mean over a job's instances, weighted by size; None if one of them is unknown."""
-    whole = sum(each.share for each in parts)
-    if whole <= 0 or any(each.activity is None for each in parts):
+def _mean_activity(job_shares: list[GpuEnergyShare]) -> float | None:
+    """The mean over a job's shares, weighted by size; None if one of them is unknown."""
+    total_share = sum(share.share for share in job_shares)
+    if total_share <= 0 or any(share.activity is None for share in job_shares):
         return None
-    return sum(each.share * (each.activity or 0.0) for each in parts) / whole
+    return sum(share.share * (share.activity or 0.0) for share in job_shares) / total_share

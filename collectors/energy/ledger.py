@@ -1,4 +1,4 @@
-"""The accounts: joules and grams by job, and those of no job, summed over all intervals."""
+"""The energy accounts: joules and grams by job, and those of no job, over all intervals."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,10 +11,10 @@ from collectors.energy.interval import (
     Key,
     NodeSnapshot,
     busy_seconds,
-    claims,
+    cpu_claims,
     gpu_claims,
 )
-from collectors.energy.split import Split, carried_over, split_gpu, split_host
+from collectors.energy.split import Split, carry_over, split_gpu, split_host
 from collectors.jobs.view import JobName
 from collectors.power.meter import GpuEnergyReading, MeterReading, energy_between
 
@@ -23,14 +23,14 @@ Kind = Literal["active", "idle"]
 Consumer = Literal["jobs", "system", "unallocated"]
 
 _JOULES_PER_KWH = 3.6e6
-# A node is quiet while less than this fraction of its CPU time is used.
-_QUIET = 0.05
+# A node counts as idle while less than this fraction of its CPU time is used.
+_IDLE_CPU_RATIO = 0.05
 # How long a job is kept after the last snapshot that lists it: after a restart, the exporter finds
-# the jobs one by one.
-_KEPT_SECONDS = 120.0
+# its jobs one by one.
+_JOB_RETENTION_SECONDS = 120.0
 # Longest gap between two counter readings. The energy of a longer gap is known, but can no longer
 # be attributed to jobs.
-_COUNTERS_BRIDGE_SECONDS = 300.0
+_MAX_COUNTER_GAP_SECONDS = 300.0
 
 
 class JobAccount(NamedTuple):
@@ -69,12 +69,14 @@ class LedgerEntry:
 
 
 class Ledger:
-    """Written by one thread only."""
+    """The energy accounts of the node and its jobs. Written by one thread only."""
 
-    def __init__(self, idle: IdlePower, includes_gpus: bool = False, longest: float = 30.0) -> None:
-        """`longest`: maximum seconds between two power readings that may be interpolated."""
+    def __init__(
+        self, idle: IdlePower, includes_gpus: bool = False, max_gap_seconds: float = 30.0
+    ) -> None:
+        """`max_gap_seconds`: power readings further apart are not interpolated."""
         self.includes_gpus = includes_gpus
-        self.longest = longest
+        self.max_gap_seconds = max_gap_seconds
         self.idle = idle
         self.gpu_idle: dict[str, IdlePower] = defaultdict(IdlePower)
         self.jobs: dict[Key, LedgerEntry] = {}
@@ -83,121 +85,142 @@ class Ledger:
         self.overdrawn_joules = 0.0
         self.seconds_without_data = 0.0
         self.gpu_seconds_without_data = 0.0
-        self.since: NodeSnapshot | None = None  # the snapshot up to which the node is booked
-        self._carried: dict[Key, float] = {}  # CPU seconds that /proc/stat had not counted yet
-        self.gpus_since: dict[str, GpuEnergyReading] = {}
-        self.settled_until: float | None = None  # earlier energy is booked or counted as missing
+        self.last_snapshot: NodeSnapshot | None = None  # up to which the node is booked
+        self._carried_cpu_seconds: dict[Key, float] = {}  # not yet counted by /proc/stat
+        self.last_gpu_readings: dict[str, GpuEnergyReading] = {}
+        self.accounted_until: float | None = None  # earlier energy is booked or counted as missing
 
-    def book(self, look: NodeSnapshot, factors: Iterable[EmissionFactor] = ()) -> EnergyAccounts:
+    def book(
+        self, snapshot: NodeSnapshot, factors: Iterable[EmissionFactor] = ()
+    ) -> EnergyAccounts:
         """Attribute the energy since the last snapshot, and return the accounts."""
-        if self.settled_until is None:
-            self.settled_until = self.since.at if self.since else look.at
-        self._enter((*self._gpus(look), *self._host(look)), factors, look.at)
-        self._forget(look)
-        return self._accounts(look)
+        if self.accounted_until is None:
+            self.accounted_until = self.last_snapshot.at if self.last_snapshot else snapshot.at
+        self._add_splits(
+            (*self._gpu_splits(snapshot), *self._host_splits(snapshot)), factors, snapshot.at
+        )
+        self._drop_ended_jobs(snapshot)
+        return self._accounts(snapshot)
 
-    def book_gpus(self, look: NodeSnapshot, factors: Iterable[EmissionFactor] = ()) -> None:
-        """Attribute the energy of GPUs alone: unlike the rest of the node's, it needs no meter."""
-        self._enter(self._gpus(look), factors, look.at)
+    def book_gpus(self, snapshot: NodeSnapshot, factors: Iterable[EmissionFactor] = ()) -> None:
+        """Attribute only the energy of the GPUs, which does not need a meter of the node."""
+        self._add_splits(self._gpu_splits(snapshot), factors, snapshot.at)
 
-    def _host(self, look: NodeSnapshot) -> Iterator[tuple[Component, Split[Key]]]:
-        since = self.since
-        if not self._is_new(look):
-            if since is None or look.at - since.at > self._bridges(since):
-                self.since = None
-                self._missed(look)
+    def _host_splits(self, snapshot: NodeSnapshot) -> Iterator[tuple[Component, Split[Key]]]:
+        earlier = self.last_snapshot
+        if not self._has_new_reading(snapshot):
+            if earlier is None or snapshot.at - earlier.at > self._max_gap(earlier):
+                self.last_snapshot = None
+                self._count_gap(snapshot)
             return
-        joules = None if since is None else self._host_joules(since, look)
-        self.since = look
-        if since is None or joules is None:
-            self._missed(look)
+        joules = None if earlier is None else self._host_joules(earlier, snapshot)
+        self.last_snapshot = snapshot
+        if earlier is None or joules is None:
+            self._count_gap(snapshot)
             return
-        self.settled_until = look.at
+        self.accounted_until = snapshot.at
         self.metered_joules += joules
-        yield "host", self._split_host(joules, since, look)
+        yield "host", self._split_host(joules, earlier, snapshot)
 
-    def _split_host(self, joules: float, since: NodeSnapshot, look: NodeSnapshot) -> Split[Key]:
-        assert since.meter is not None
-        assert look.meter is not None
-        seconds = look.meter.at - since.meter.at
-        busy = busy_seconds(since, look)
-        cpus = look.processors.cpus
-        quiet = busy < _QUIET * cpus * (look.at - since.at)
-        self.idle.observe(joules, seconds, look.epoch, quiet)
-        idle = self.idle.joules(seconds, look.epoch)
-        most = cpus * (look.at - since.at)
-        carried = {key: used for key, used in self._carried.items() if key in look.jobs}
-        held, self._carried = carried_over(claims(since, look), carried, busy, most)
-        return split_host(joules, idle, cpus, busy, held)
+    def _split_host(
+        self, joules: float, earlier: NodeSnapshot, snapshot: NodeSnapshot
+    ) -> Split[Key]:
+        assert earlier.meter is not None
+        assert snapshot.meter is not None
+        seconds = snapshot.meter.at - earlier.meter.at
+        busy = busy_seconds(earlier, snapshot)
+        cpus = snapshot.processors.cpus
+        is_idle = busy < _IDLE_CPU_RATIO * cpus * (snapshot.at - earlier.at)
+        self.idle.observe(joules, seconds, snapshot.epoch, is_idle)
+        idle = self.idle.joules(seconds, snapshot.epoch)
+        max_cpu_seconds = cpus * (snapshot.at - earlier.at)
+        carried = {
+            key: used for key, used in self._carried_cpu_seconds.items() if key in snapshot.jobs
+        }
+        claims, self._carried_cpu_seconds = carry_over(
+            cpu_claims(earlier, snapshot), carried, busy, max_cpu_seconds
+        )
+        return split_host(joules, idle, cpus, busy, claims)
 
-    def _host_joules(self, since: NodeSnapshot, look: NodeSnapshot) -> float | None:
-        """The node without its GPUs; None if a part of the sum is not known."""
-        assert since.meter is not None
-        assert look.meter is not None
-        node = energy_between(since.meter, look.meter, self._bridges(since))
+    def _host_joules(self, earlier: NodeSnapshot, snapshot: NodeSnapshot) -> float | None:
+        """The energy of the node without its GPUs; None if a part of it is unknown."""
+        assert earlier.meter is not None
+        assert snapshot.meter is not None
+        node = energy_between(earlier.meter, snapshot.meter, self._max_gap(earlier))
         if node is None or not self.includes_gpus:
             return node
-        taken = 0.0
-        for uuid in since.gpus.keys() | look.gpus.keys():
-            joules = _gpu_joules(since.gpus.get(uuid), look.gpus.get(uuid))
+        gpu_joules = 0.0
+        for uuid in earlier.gpus.keys() | snapshot.gpus.keys():
+            joules = _gpu_joules(earlier.gpus.get(uuid), snapshot.gpus.get(uuid))
             if joules is None:
                 return None
-            taken += joules
-        self.overdrawn_joules += max(0.0, taken - node)
-        return max(0.0, node - taken)
+            gpu_joules += joules
+        self.overdrawn_joules += max(0.0, gpu_joules - node)
+        return max(0.0, node - gpu_joules)
 
-    def _gpus(self, look: NodeSnapshot) -> Iterator[tuple[Component, Split[Key]]]:
-        """Each GPU by itself, from its own last reading to the next."""
-        for uuid, now in look.gpus.items():
-            since = self.gpus_since.get(uuid)
-            if since is not None and now.at <= since.at:
+    def _gpu_splits(self, snapshot: NodeSnapshot) -> Iterator[tuple[Component, Split[Key]]]:
+        """Attribute the energy of each GPU between its own two latest readings."""
+        for uuid, later in snapshot.gpus.items():
+            earlier = self.last_gpu_readings.get(uuid)
+            if earlier is not None and later.at <= earlier.at:
                 continue
-            self.gpus_since[uuid] = now
-            if since is None:
+            self.last_gpu_readings[uuid] = later
+            if earlier is None:
                 continue
-            joules = _gpu_joules(since, now)
+            joules = _gpu_joules(earlier, later)
             if joules is None:
-                self.gpu_seconds_without_data += now.at - since.at
+                self.gpu_seconds_without_data += later.at - earlier.at
                 continue
-            during = EnergyInterval(since.at, now.at)
-            held = gpu_claims(since, now, look.jobs, during)
+            interval = EnergyInterval(earlier.at, later.at)
+            claims = gpu_claims(earlier, later, snapshot.jobs, interval)
             idle = self.gpu_idle[uuid]
-            idle.observe(joules, now.at - since.at, look.epoch, quiet=not held)
+            idle.observe(joules, later.at - earlier.at, snapshot.epoch, is_idle=not claims)
             self.metered_joules += joules
-            yield "gpu", split_gpu(joules, idle.joules(now.at - since.at, look.epoch), held)
+            yield (
+                "gpu",
+                split_gpu(joules, idle.joules(later.at - earlier.at, snapshot.epoch), claims),
+            )
 
-    def _is_new(self, look: NodeSnapshot) -> bool:
+    def _has_new_reading(self, snapshot: NodeSnapshot) -> bool:
         """Whether the meter, and each GPU that must be subtracted from it, has a new reading."""
-        since = self.since
-        if look.meter is None or since is None or since.meter is None:
-            return look.meter is not None
-        both = since.gpus.keys() & look.gpus.keys() if self.includes_gpus else ()
-        return look.meter.at > since.meter.at and all(
-            look.gpus[uuid].at > since.gpus[uuid].at for uuid in both
+        earlier = self.last_snapshot
+        if snapshot.meter is None or earlier is None or earlier.meter is None:
+            return snapshot.meter is not None
+        uuids = earlier.gpus.keys() & snapshot.gpus.keys() if self.includes_gpus else ()
+        return snapshot.meter.at > earlier.meter.at and all(
+            snapshot.gpus[uuid].at > earlier.gpus[uuid].at for uuid in uuids
         )
 
-    def _bridges(self, since: NodeSnapshot) -> float:
-        counts = since.meter is not None and since.meter.joules is not None
-        return max(self.longest, _COUNTERS_BRIDGE_SECONDS) if counts else self.longest
+    def _max_gap(self, earlier: NodeSnapshot) -> float:
+        has_counter = earlier.meter is not None and earlier.meter.joules is not None
+        return (
+            max(self.max_gap_seconds, _MAX_COUNTER_GAP_SECONDS)
+            if has_counter
+            else self.max_gap_seconds
+        )
 
-    def _missed(self, look: NodeSnapshot) -> None:
-        assert self.settled_until is not None
-        self._carried = {}
-        self.seconds_without_data += look.at - self.settled_until
-        self.settled_until = look.at
+    def _count_gap(self, snapshot: NodeSnapshot) -> None:
+        assert self.accounted_until is not None
+        self._carried_cpu_seconds = {}
+        self.seconds_without_data += snapshot.at - self.accounted_until
+        self.accounted_until = snapshot.at
 
-    def _enter(
+    def _add_splits(
         self,
         splits: Iterable[tuple[Component, Split[Key]]],
         factors: Iterable[EmissionFactor],
         at: float,
     ) -> None:
-        rates = {x.provider: x.grams_per_kilowatt_hour / _JOULES_PER_KWH for x in factors}
+        grams_per_joule = {x.provider: x.grams_per_kilowatt_hour / _JOULES_PER_KWH for x in factors}
         for component, split in splits:
-            self._enter_split(component, split, rates, at)
+            self._add_split(component, split, grams_per_joule, at)
 
-    def _enter_split(
-        self, component: Component, split: Split[Key], rates: Mapping[str, float], at: float
+    def _add_split(
+        self,
+        component: Component,
+        split: Split[Key],
+        grams_per_joule: Mapping[str, float],
+        at: float,
     ) -> None:
         kinds: tuple[tuple[Kind, Mapping[Key, float]], ...] = (
             ("active", split.active),
@@ -208,37 +231,40 @@ class Ledger:
                 job = self.jobs.setdefault(key, LedgerEntry(at))
                 job.joules[component, kind] += joules
                 self.node[component, "jobs"] += joules
-                for provider, grams_per_joule in rates.items():
-                    job.grams[provider] += joules * grams_per_joule
+                for provider, rate in grams_per_joule.items():
+                    job.grams[provider] += joules * rate
         self.node[component, "jobs"] += 0.0
         self.node[component, "unallocated"] += split.unallocated
         if component == "host":
             self.node[component, "system"] += split.system
 
-    def _forget(self, look: NodeSnapshot) -> None:
-        for key in look.jobs.keys() & self.jobs.keys():
-            self.jobs[key].seen_at = look.at
-        kept = {k: job for k, job in self.jobs.items() if look.at - job.seen_at <= _KEPT_SECONDS}
-        self.jobs = kept
+    def _drop_ended_jobs(self, snapshot: NodeSnapshot) -> None:
+        for key in snapshot.jobs.keys() & self.jobs.keys():
+            self.jobs[key].seen_at = snapshot.at
+        self.jobs = {
+            key: job
+            for key, job in self.jobs.items()
+            if snapshot.at - job.seen_at <= _JOB_RETENTION_SECONDS
+        }
 
-    def _accounts(self, look: NodeSnapshot) -> EnergyAccounts:
+    def _accounts(self, snapshot: NodeSnapshot) -> EnergyAccounts:
         return EnergyAccounts(
             jobs=tuple(
-                JobAccount(look.jobs[key].name, dict(job.joules), dict(job.grams))
+                JobAccount(snapshot.jobs[key].name, dict(job.joules), dict(job.grams))
                 for key, job in self.jobs.items()
-                if key in look.jobs
+                if key in snapshot.jobs
             ),
             node=dict(self.node),
             metered_joules=self.metered_joules,
             overdrawn_joules=self.overdrawn_joules,
             seconds_without_data=self.seconds_without_data,
             gpu_seconds_without_data=self.gpu_seconds_without_data,
-            idle_watts=self.idle.watts(look.epoch),
+            idle_watts=self.idle.watts(snapshot.epoch),
         )
 
 
-def _gpu_joules(since: GpuEnergyReading | None, now: GpuEnergyReading | None) -> float | None:
-    if since is None or now is None:
+def _gpu_joules(earlier: GpuEnergyReading | None, later: GpuEnergyReading | None) -> float | None:
+    if earlier is None or later is None:
         return None
-    earlier, later = (MeterReading(x.at, joules=x.joules, series=x.series) for x in (since, now))
-    return energy_between(earlier, later, _COUNTERS_BRIDGE_SECONDS)
+    first, second = (MeterReading(x.at, joules=x.joules, series=x.series) for x in (earlier, later))
+    return energy_between(first, second, _MAX_COUNTER_GAP_SECONDS)

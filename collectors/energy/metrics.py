@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from collectors.energy.ledger import EnergyAccounts
-from collectors.metric import Labels, Metric, MetricFamily, exported, join, labels
+from collectors.metric import Labels, Metric, MetricFamily, join, labels, to_metric
 from collectors.power.meter import Meter
 
-JOB_ENERGY = exported(ENERGY_JOULES.metric)
-JOB_EMISSIONS = exported(EMISSIONS_GRAMS.metric)
+JOB_ENERGY = to_metric(ENERGY_JOULES.metric)
+JOB_EMISSIONS = to_metric(EMISSIONS_GRAMS.metric)
 NODE_ENERGY = Metric(
     "batchjob_node_energy_joules_total",
     "counter",
@@ -84,15 +84,15 @@ class MeterSummary(NamedTuple):
 
 
 def families(
-    shown: MeterSummary, now: float, created: Mapping[Labels, float]
+    summary: MeterSummary, now: float, created: Mapping[Labels, float]
 ) -> list[MetricFamily]:
     """Render the families; those without samples are left out.
 
     `created`: when the counters of a job, by its labels, were 0.
     """
-    accounts = shown.accounts
-    made = [
-        *_jobs(accounts, created),
+    accounts = summary.accounts
+    result = [
+        *_job_families(accounts, created),
         MetricFamily(
             NODE_ENERGY,
             [
@@ -100,16 +100,16 @@ def families(
                 for (component, consumer), joules in accounts.node.items()
             ],
         ),
-        MetricFamily(AGE, [(labels(meter=name), now - at) for name, at in shown.read_at.items()]),
-        MetricFamily(TICK_ERRORS, [(labels(), shown.tick_errors)]),
-        *(_chosen(shown) if shown.meter else ()),
+        MetricFamily(AGE, [(labels(meter=name), now - at) for name, at in summary.read_at.items()]),
+        MetricFamily(TICK_ERRORS, [(labels(), summary.tick_errors)]),
+        *(_meter_families(summary) if summary.meter else ()),
     ]
     if (deviation := accounts.deviation()) is not None:
-        made.append(MetricFamily(DEVIATION, [(labels(), deviation)]))
-    return [family for family in made if family.samples]
+        result.append(MetricFamily(DEVIATION, [(labels(), deviation)]))
+    return [family for family in result if family.samples]
 
 
-def _jobs(
+def _job_families(
     accounts: EnergyAccounts, created: Mapping[Labels, float]
 ) -> tuple[MetricFamily, MetricFamily]:
     joules = [
@@ -122,30 +122,32 @@ def _jobs(
         for job in accounts.jobs
         for provider, number in job.grams.items()
     ]
-    return _counted(JOB_ENERGY, joules, created), _counted(JOB_EMISSIONS, grams, created)
+    return _job_counter(JOB_ENERGY, joules, created), _job_counter(JOB_EMISSIONS, grams, created)
 
 
-def _counted(
-    metric: Metric, numbers: Sequence[tuple[Labels, Labels, float]], created: Mapping[Labels, float]
+def _job_counter(
+    metric: Metric, values: Sequence[tuple[Labels, Labels, float]], created: Mapping[Labels, float]
 ) -> MetricFamily:
-    """A counter of jobs, from the job's labels, its own, and the number of each."""
-    began = {join(job, own): created[job] for job, own, _ in numbers if job in created}
-    samples = [(join(job, own), number) for job, own, number in numbers]
-    return MetricFamily(metric, samples, created=began)
+    """A counter per job, from the job's labels, the metric's labels, and the values."""
+    created_by_labels = {
+        join(job, metric_labels): created[job] for job, metric_labels, _ in values if job in created
+    }
+    samples = [(join(job, metric_labels), number) for job, metric_labels, number in values]
+    return MetricFamily(metric, samples, created=created_by_labels)
 
 
-def _chosen(shown: MeterSummary) -> list[MetricFamily]:
-    assert shown.meter is not None
-    accounts = shown.accounts
-    gpus = "included" if shown.includes_gpus else "apart"
-    made = [
+def _meter_families(summary: MeterSummary) -> list[MetricFamily]:
+    assert summary.meter is not None
+    accounts = summary.accounts
+    gpus = "included" if summary.includes_gpus else "apart"
+    result = [
         MetricFamily(
             SOURCE,
-            [(labels(source=shown.meter.name, scope=shown.meter.scope, gpus=gpus), 1.0)],
+            [(labels(source=summary.meter.name, scope=summary.meter.scope, gpus=gpus), 1.0)],
         ),
         MetricFamily(
             WITHOUT_DATA,
-            [(labels(meter=shown.meter.name), accounts.seconds_without_data)]
+            [(labels(meter=summary.meter.name), accounts.seconds_without_data)]
             + (
                 [(labels(meter="gpu"), accounts.gpu_seconds_without_data)]
                 if _has_gpus(accounts)
@@ -153,12 +155,12 @@ def _chosen(shown: MeterSummary) -> list[MetricFamily]:
             ),
         ),
     ]
-    if shown.includes_gpus:
-        made.append(MetricFamily(OVERDRAWN, [(labels(), accounts.overdrawn_joules)]))
+    if summary.includes_gpus:
+        result.append(MetricFamily(OVERDRAWN, [(labels(), accounts.overdrawn_joules)]))
     if accounts.idle_watts is not None:
-        origin = "configured" if shown.idle_configured else "learned"
-        made.append(MetricFamily(IDLE, [(labels(origin=origin), accounts.idle_watts)]))
-    return made
+        origin = "configured" if summary.idle_configured else "learned"
+        result.append(MetricFamily(IDLE, [(labels(origin=origin), accounts.idle_watts)]))
+    return result
 
 
 def _has_gpus(accounts: EnergyAccounts) -> bool:

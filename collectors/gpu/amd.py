@@ -26,10 +26,10 @@ from collectors.gpu.metrics import (
     UTILIZATION,
     GpuMetric,
 )
-from collectors.gpu.reading import EnergyCounter, GpuProcess, GpuReading, KnownGpu, longest_age
+from collectors.gpu.reading import EnergyCounter, GpuProcess, GpuReading, KnownGpu, max_reading_age
 from collectors.host import Host
 
-_AMD = "0x1002"  # PCI vendor id
+_AMD_VENDOR_ID = "0x1002"  # PCI vendor id
 
 
 class Card(NamedTuple):
@@ -39,61 +39,61 @@ class Card(NamedTuple):
     address: str
 
 
-def cards(host: Host) -> list[Card]:
+def find_cards(host: Host) -> list[Card]:
     """The amdgpu devices in PCI order, as ROCm numbers them."""
     drm = os.path.join(host.sysfs, "class/drm")
     found = {}
-    for name in _listed(drm):
+    for name in _list_directory(drm):
         if not re.fullmatch(r"card\d+", name):
             continue
         device = os.path.realpath(os.path.join(drm, name, "device"))
         driver = os.path.basename(os.path.realpath(os.path.join(device, "driver")))
-        if _text(os.path.join(device, "vendor")) == _AMD and driver == "amdgpu":
+        if _read_text(os.path.join(device, "vendor")) == _AMD_VENDOR_ID and driver == "amdgpu":
             address = os.path.basename(device)
             found[address] = Card(device, address)
     return [found[address] for address in sorted(found)]
 
 
 def read(host: Host, card: Card, index: int) -> GpuReading:
-    """Read one card; raises OSError if it has gone."""
+    """Read one card; raises OSError if it was removed."""
     os.stat(card.directory)
     directory = card.directory
     values: dict[GpuMetric, float | None] = {
-        UTILIZATION: _number(os.path.join(directory, "gpu_busy_percent"), 0.01),
-        MEMORY_USED: _number(os.path.join(directory, "mem_info_vram_used")),
-        MEMORY_TOTAL: _number(os.path.join(directory, "mem_info_vram_total")),
-        **_sensors(directory),
-        **_memory_errors(directory),
+        UTILIZATION: _read_number(os.path.join(directory, "gpu_busy_percent"), 0.01),
+        MEMORY_USED: _read_number(os.path.join(directory, "mem_info_vram_used")),
+        MEMORY_TOTAL: _read_number(os.path.join(directory, "mem_info_vram_total")),
+        **_read_sensors(directory),
+        **_read_memory_errors(directory),
     }
     return GpuReading(
         describe(card, index),
         {quantity: value for quantity, value in values.items() if value is not None},
         {},
-        _processes(host, card),
+        _read_processes(host, card),
     )
 
 
 def describe(card: Card, index: int) -> Gpu:
     """The identity of a card. Boards without a serial number are identified by PCI address."""
-    unique = _text(os.path.join(card.directory, "unique_id"))
-    known = bool(unique) and int(unique, 16) != 0 if re.fullmatch(r"[0-9a-f]+", unique) else False
+    unique = _read_text(os.path.join(card.directory, "unique_id"))
+    has_unique_id = bool(re.fullmatch(r"[0-9a-f]+", unique)) and int(unique, 16) != 0
     minors = [
         int(name.removeprefix("renderD"))
-        for name in _listed(os.path.join(card.directory, "drm"))
+        for name in _list_directory(os.path.join(card.directory, "drm"))
         if re.fullmatch(r"renderD\d+", name)
     ]
     return Gpu(
         vendor="amd",
         index=index,
-        uuid=f"GPU-{unique}" if known else card.address,
+        uuid=f"GPU-{unique}" if has_unique_id else card.address,
         minor=minors[0] if minors else None,
         pci_bus_id=f"0000{card.address}".upper(),
-        name=_text(os.path.join(card.directory, "product_name")) or "AMD GPU",
+        name=_read_text(os.path.join(card.directory, "product_name")) or "AMD GPU",
     )
 
 
 # hwmon channel label → quantity and factor to its unit.
-_LABELLED = {
+_QUANTITIES_BY_LABEL = {
     "edge": (TEMPERATURE, 1e-3),
     "mem": (MEMORY_TEMPERATURE, 1e-3),
     "sclk": (CLOCK["graphics"], 1.0),
@@ -101,86 +101,88 @@ _LABELLED = {
 }
 
 
-def _sensors(directory: str) -> dict[GpuMetric, float | None]:
+def _read_sensors(directory: str) -> dict[GpuMetric, float | None]:
     """Power (uW), energy (uJ), temperatures (mC) and clocks (Hz) from the card's hwmon."""
     root = os.path.join(directory, "hwmon")
-    for name in _listed(root):
+    for name in _list_directory(root):
         hwmon = os.path.join(root, name)
-        labelled = dict(_channels(hwmon))
+        values = dict(_read_channels(hwmon))
         # MI300 and others have no sensor called edge; the hottest spot is used instead.
-        if TEMPERATURE not in labelled:
-            labelled[TEMPERATURE] = _number(os.path.join(hwmon, "temp2_input"), 1e-3)
-        average = _number(os.path.join(hwmon, "power1_average"), 1e-6)
-        momentary = _number(os.path.join(hwmon, "power1_input"), 1e-6)
+        if TEMPERATURE not in values:
+            values[TEMPERATURE] = _read_number(os.path.join(hwmon, "temp2_input"), 1e-3)
+        average = _read_number(os.path.join(hwmon, "power1_average"), 1e-6)
+        momentary = _read_number(os.path.join(hwmon, "power1_input"), 1e-6)
         return {
-            **labelled,
+            **values,
             POWER: average if average is not None else momentary,
-            POWER_LIMIT: _number(os.path.join(hwmon, "power1_cap"), 1e-6),
-            ENERGY: _number(os.path.join(hwmon, "energy1_input"), 1e-6),
+            POWER_LIMIT: _read_number(os.path.join(hwmon, "power1_cap"), 1e-6),
+            ENERGY: _read_number(os.path.join(hwmon, "energy1_input"), 1e-6),
         }
     return {}
 
 
-def _channels(hwmon: str) -> Iterator[tuple[GpuMetric, float | None]]:
-    for name in _listed(hwmon):
+def _read_channels(hwmon: str) -> Iterator[tuple[GpuMetric, float | None]]:
+    for name in _list_directory(hwmon):
         if name.endswith("_label"):
-            quantity, factor = _LABELLED.get(_text(os.path.join(hwmon, name)), (None, 1.0))
+            quantity, factor = _QUANTITIES_BY_LABEL.get(
+                _read_text(os.path.join(hwmon, name)), (None, 1.0)
+            )
             if quantity is not None:
                 path = os.path.join(hwmon, name.removesuffix("_label") + "_input")
-                yield quantity, _number(path, factor)
+                yield quantity, _read_number(path, factor)
 
 
-def _memory_errors(directory: str) -> dict[GpuMetric, float | None]:
+def _read_memory_errors(directory: str) -> dict[GpuMetric, float | None]:
     """`ue: 0` and `ce: 0` of the memory controller (RAS); absent without RAS."""
     counts = dict(
         line.split(": ", 1)
-        for line in _text(os.path.join(directory, "ras/umc_err_count")).splitlines()
+        for line in _read_text(os.path.join(directory, "ras/umc_err_count")).splitlines()
         if re.fullmatch(r"(ue|ce): \d+", line)
     )
     kinds = {"ce": ECC["corrected"], "ue": ECC["uncorrected"]}
     return {kinds[kind]: float(count) for kind, count in counts.items()}
 
 
-def _processes(host: Host, card: Card) -> tuple[GpuProcess, ...] | None:
+def _read_processes(host: Host, card: Card) -> tuple[GpuProcess, ...] | None:
     """Processes that have opened the GPU for compute, with their VRAM; None without KFD."""
     root = os.path.join(host.sysfs, "class/kfd/kfd")
-    number = _kfd_number(root, card)
-    if number is None or not os.path.isdir(os.path.join(root, "proc")):
+    kfd_id = _find_kfd_id(root, card)
+    if kfd_id is None or not os.path.isdir(os.path.join(root, "proc")):
         return None
     found = []
-    for pid in _listed(os.path.join(root, "proc")):
-        path = os.path.join(root, "proc", pid, f"vram_{number}")
+    for pid in _list_directory(os.path.join(root, "proc")):
+        path = os.path.join(root, "proc", pid, f"vram_{kfd_id}")
         if pid.isdigit() and os.path.exists(path):
-            found.append(GpuProcess(int(pid), _number(path)))
+            found.append(GpuProcess(int(pid), _read_number(path)))
     return tuple(found)
 
 
-def _kfd_number(root: str, card: Card) -> str | None:
+def _find_kfd_id(root: str, card: Card) -> str | None:
     """KFD's id of the card: the topology node with its `domain` and `location_id` (bus, devfn)."""
     domain, bus, slot = card.address.split(":")
     device, function = slot.split(".")
     location = int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
     nodes = os.path.join(root, "topology/nodes")
-    for node in _listed(nodes):
-        words = _text(os.path.join(nodes, node, "properties")).split()
-        properties = dict(zip(words[::2], words[1::2], strict=False))
+    for node in _list_directory(nodes):
+        pairs = _read_text(os.path.join(nodes, node, "properties")).split()
+        properties = dict(zip(pairs[::2], pairs[1::2], strict=False))
         if (properties.get("location_id"), properties.get("domain", "0")) == (
             str(location),
             str(int(domain, 16)),
         ):
-            number = _text(os.path.join(nodes, node, "gpu_id"))
-            return number if number not in ("", "0") else None
+            kfd_id = _read_text(os.path.join(nodes, node, "gpu_id"))
+            return kfd_id if kfd_id not in ("", "0") else None
     return None
 
 
-def _listed(directory: str) -> list[str]:
+def _list_directory(directory: str) -> list[str]:
     try:
         return sorted(os.listdir(directory))
     except OSError:
         return []
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(65536).strip()
@@ -188,8 +190,8 @@ def _text(path: str) -> str:
         return ""
 
 
-def _number(path: str, factor: float = 1.0) -> float | None:
-    text = _text(path)
+def _read_number(path: str, factor: float = 1.0) -> float | None:
+    text = _read_text(path)
     return int(text) * factor if re.fullmatch(r"-?\d+", text) else None
 
 
@@ -203,14 +205,14 @@ class AmdGpus:
         self._host = host
         self._interval = interval
         self._cards: list[tuple[Gpu, Refresher[GpuReading]]] = []
-        self._seen: dict[str, float] = {}
+        self._last_read_at: dict[str, float] = {}
 
     def start(self) -> None:
-        """Find the cards, once: they cannot be added later."""
-        for index, card in enumerate(cards(self._host)):
-            age = longest_age(self._interval)
+        """Find the cards and start reading them; cards cannot be added later."""
+        for index, card in enumerate(find_cards(self._host)):
+            age = max_reading_age(self._interval)
             counter = EnergyCounter(age)
-            read = partial(self._read, card, index, counter)
+            read = partial(self._read_card, card, index, counter)
             refresher = Refresher(f"amdgpu{index}", read, self._interval, age, self._host.monotonic)
             self._cards.append((describe(card, index), refresher))
             refresher.start()
@@ -220,23 +222,23 @@ class AmdGpus:
         for _, refresher in self._cards:
             refresher.stop()
 
-    def known(self) -> list[KnownGpu]:
+    def known_gpus(self) -> list[KnownGpu]:
         """The cards and their last readings."""
         return [
-            KnownGpu(gpu, self._seen.get(gpu.uuid), refresher.latest())
+            KnownGpu(gpu, self._last_read_at.get(gpu.uuid), refresher.latest())
             for gpu, refresher in self._cards
         ]
 
     def errors(self) -> Mapping[tuple[str, str], int]:
-        """None: values that a card does not provide are absent."""
+        """Always empty: values that a card does not provide are absent."""
         return {}
 
-    def _read(self, card: Card, index: int, counter: EnergyCounter) -> GpuReading:
+    def _read_card(self, card: Card, index: int, counter: EnergyCounter) -> GpuReading:
         reading = read(self._host, card, index)
         at = self._host.monotonic()
-        self._seen[reading.gpu.uuid] = at
-        values = counter.believed(reading.values)
-        return reading._replace(values=values, energy=counter.follow(values, at, session=0))
+        self._last_read_at[reading.gpu.uuid] = at
+        values = counter.drop_implausible_power(reading.values)
+        return reading._replace(values=values, energy=counter.update(values, at, session=0))
 
 
 VENDOR = AmdGpus

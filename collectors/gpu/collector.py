@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 from batchjob.runtime.background import Refresher
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import SettingsError, option
-from batchjob.runtime.values import called, duration, integer, one_of
+from batchjob.runtime.values import duration, integer, one_of, with_metavar
 from collectors.collector import Collector, CollectorModule
-from collectors.gpu.allocation import Site, look
+from collectors.gpu.allocation import Site, read_context
 from collectors.gpu.dcgm_files import JobFiles
 from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
-from collectors.gpu.holders import AllocationConflict, Holding, Map, make_map
+from collectors.gpu.holders import AllocationConflict, GpuMap, Holding, build_map
 from collectors.gpu.job_files import PrologFiles
 from collectors.gpu.metrics import METRICS, UTILIZATION
-from collectors.gpu.reading import GpuReading, KnownGpu, Values, longest_age
+from collectors.gpu.reading import GpuReading, GpuValues, KnownGpu, max_reading_age
 from collectors.gpu.vendor import vendors
 from collectors.host import Host
 from collectors.jobs.view import JobName, JobsView
@@ -33,9 +33,9 @@ __all__ = ["METRICS", "GpuOptions", "build"]
 log = logging.getLogger(__name__)
 
 
-@called("GPU")
-def _device(value: Any) -> str:
-    """A GPU as a site writes it."""
+@with_metavar("GPU")
+def _parse_gpu(value: Any) -> str:
+    """Check the name of a GPU in the configuration."""
     if isinstance(value, str) and re.fullmatch(
         r"(index|minor):\d+|(MIG-)?(GPU|MIG)-[0-9A-Fa-f/-]+|([0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f.]+",
         value,
@@ -46,9 +46,9 @@ def _device(value: Any) -> str:
     )
 
 
-@called("DIRECTORY")
-def _directory(value: Any) -> str:
-    """An absolute path."""
+@with_metavar("DIRECTORY")
+def _parse_directory(value: Any) -> str:
+    """Check that a path is absolute."""
     if isinstance(value, str) and (value == "" or os.path.isabs(value)):
         return value
     raise ValueError(f"expected an absolute path, got {value!r}")
@@ -63,12 +63,12 @@ class GpuOptions:
         "",
         "Directory in which a prolog records the jobs of each GPU, in the format of "
         "dcgm-exporter's --hpc-job-mapping-dir.",
-        parse=_directory,
+        parse=_parse_directory,
     )
     write_job_files: str = option(
         "",
         "Directory to write in the format of dcgm-exporter's --hpc-job-mapping-dir.",
-        parse=_directory,
+        parse=_parse_directory,
     )
     slurm_numbers: str = option(
         "index",
@@ -79,7 +79,7 @@ class GpuOptions:
     position: tuple[str, ...] = option(
         (),
         "The GPU that Slurm numbers 0, then 1, and so on, if neither numbering applies.",
-        parse=_device,
+        parse=_parse_gpu,
         repeat=True,
     )
     cuda_numbers: str = option(
@@ -94,7 +94,7 @@ class GpuOptions:
     pbs_home: tuple[str, ...] = option(
         ("/var/spool/pbs", "/var/spool/torque"),
         "PBS_HOME, or Torque's home directory, which contains the jobs' aux files.",
-        parse=_directory,
+        parse=_parse_directory,
         repeat=True,
     )
 
@@ -119,15 +119,15 @@ class GpuCollector:
             options.position,
             options.pbs_home,
         )
-        self._prolog = PrologFiles(options.job_files)
+        self._prolog_files = PrologFiles(options.job_files)
         self._vendors = vendors(host, options.interval)
         self.table = GpuTable(())
-        self._files = JobFiles(options.write_job_files) if options.write_job_files else None
-        self._disagreeing: frozenset[tuple[str, JobName]] = frozenset()
-        self._disagreements: Counter[str] = Counter()
+        self._dcgm_files = JobFiles(options.write_job_files) if options.write_job_files else None
+        self._current_conflicts: frozenset[tuple[str, JobName]] = frozenset()
+        self._conflict_counts: Counter[str] = Counter()
         self._once = LogOnce(log)
-        self._last_map = Map()
-        self._mapping = threading.Lock()
+        self._last_map = GpuMap()
+        self._map_lock = threading.Lock()
         self._held_gpus: Mapping[str, _HeldGpu] = {}
         # The map is refreshed more often than the GPUs are read: it is cheap, and short jobs use
         # GPUs too.
@@ -135,7 +135,7 @@ class GpuCollector:
             "gpu-map",
             self.refresh_map,
             options.interval / 5,
-            longest_age(options.interval),
+            max_reading_age(options.interval),
             host.monotonic,
         )
 
@@ -150,16 +150,16 @@ class GpuCollector:
         self.mapper.stop()
         for vendor in self._vendors.values():
             vendor.stop()
-        if self._files is not None:
-            self._files.remove()
+        if self._dcgm_files is not None:
+            self._dcgm_files.remove()
 
     def collect(self) -> list[MetricFamily]:
         """The last readings, for the jobs that run now."""
         return families(
-            known=self._known(),
+            gpus=self._known_gpus(),
             now=self._host.monotonic(),
-            holdings=self._map().holdings,
-            conflicts=self._disagreements,
+            holdings=self._current_map().holdings,
+            conflicts=self._conflict_counts,
             errors={
                 key: count
                 for vendor in self._vendors.values()
@@ -169,122 +169,126 @@ class GpuCollector:
         )
 
     def gpu_energy(self) -> list[GpuEnergyReading]:
-        """The energy of each GPU that answers, with its holders at that time."""
-        known = self._known()
-        if self._is_newer_than_map(known):
+        """The energy of each GPU with a current reading, with its holders at that time."""
+        gpus = self._known_gpus()
+        if self._is_newer_than_map(gpus):
             self.mapper.refresh()
         held_gpus = self._held_gpus
         result = []
-        for each in known:
+        for each in gpus:
             reading = each.observed.value if each.observed else None
             if reading is None or reading.energy is None:
                 continue
             energy = reading.energy
             holdings = held_gpus[each.gpu.uuid].holdings if each.gpu.uuid in held_gpus else ()
-            held = tuple(_holding(holding, reading) for holding in holdings if holding.share)
+            held = tuple(_energy_share(holding, reading) for holding in holdings if holding.share)
             result.append(
                 GpuEnergyReading(each.gpu.uuid, energy.at, energy.joules, energy.series, held)
             )
         return result
 
-    def held(self) -> list[tuple[Holding, Values]]:
+    def holdings(self) -> list[tuple[Holding, GpuValues]]:
         """The GPUs that jobs hold now, each with its readings; thread-safe.
 
         An instance's own values take precedence over those of its board, such as power and
         temperature.
         """
-        readings = {each.gpu.uuid: each.observed.value for each in self._known() if each.observed}
+        readings = {
+            each.gpu.uuid: each.observed.value for each in self._known_gpus() if each.observed
+        }
         return [
-            (each, {**reading.values, **reading.of(each.unit)} if reading else {})
-            for each in self._map().holdings
+            (each, {**reading.values, **reading.values_of(each.unit)} if reading else {})
+            for each in self._current_map().holdings
             for reading in [readings.get(each.unit.gpu.uuid)]
         ]
 
-    def refresh_map(self) -> Map:
+    def refresh_map(self) -> GpuMap:
         """Map GPUs to the current jobs; thread-safe."""
-        with self._mapping:
-            known = self._known()
-            current = self._mapped(known) if known else Map()
+        with self._map_lock:
+            gpus = self._known_gpus()
+            current = self._build_map(gpus) if gpus else GpuMap()
             self._held_gpus = {
                 each.gpu.uuid: self._held_gpu(each.gpu.uuid, each.observed.at, current)
-                for each in known
+                for each in gpus
                 if each.observed
             }
-            self._count(current.conflicts)
-            self._write(current)
+            self._count_conflicts(current.conflicts)
+            self._write_job_files(current)
             return current
 
-    def _held_gpu(self, uuid: str, read_at: float, current: Map) -> _HeldGpu:
-        """Includes the jobs that held the GPU when it was read and have ended since."""
+    def _held_gpu(self, uuid: str, read_at: float, current: GpuMap) -> _HeldGpu:
+        """Its holders, including jobs that held it when it was read and have ended since."""
         now = tuple(each for each in current.holdings if each.unit.gpu.uuid == uuid)
-        before = self._held_gpus.get(uuid)
-        if before is None or before.read_at != read_at:
+        previous = self._held_gpus.get(uuid)
+        if previous is None or previous.read_at != read_at:
             return _HeldGpu(read_at, now)
-        listed = {(each.job, each.unit) for each in now}
-        ended = tuple(each for each in before.holdings if (each.job, each.unit) not in listed)
+        current_holders = {(each.job, each.unit) for each in now}
+        ended = tuple(
+            each for each in previous.holdings if (each.job, each.unit) not in current_holders
+        )
         return _HeldGpu(read_at, now + ended)
 
-    def _is_newer_than_map(self, known: list[KnownGpu]) -> bool:
+    def _is_newer_than_map(self, gpus: list[KnownGpu]) -> bool:
         latest = self.mapper.latest()
-        made_at = latest.at if latest else float("-inf")
-        return any(each.observed.at > made_at for each in known if each.observed)
+        mapped_at = latest.at if latest else float("-inf")
+        return any(each.observed.at > mapped_at for each in gpus if each.observed)
 
-    def _mapped(self, known: list[KnownGpu]) -> Map:
-        table = self._table_of(tuple(each.gpu for each in known))
-        readings = {each.gpu.uuid: each.observed.value for each in known if each.observed}
+    def _build_map(self, gpus: list[KnownGpu]) -> GpuMap:
+        table = self._update_table(tuple(each.gpu for each in gpus))
+        readings = {each.gpu.uuid: each.observed.value for each in gpus if each.observed}
         holders = self._jobs.holders() if self._jobs else []
-        seen = look(self._host, table, self._site, self._prolog.read())
-        self._last_map = make_map(
-            holders, seen, readings, self._options.shards_per_gpu, self._last_map
+        context = read_context(self._host, table, self._site, self._prolog_files.read())
+        self._last_map = build_map(
+            holders, context, readings, self._options.shards_per_gpu, self._last_map
         )
         return self._last_map
 
-    def _count(self, conflicts: frozenset[AllocationConflict]) -> None:
-        """Count a contradiction once per job while it persists."""
+    def _count_conflicts(self, conflicts: frozenset[AllocationConflict]) -> None:
+        """Count each conflict once per job as long as it persists."""
         current = {(each.kind, each.job): each.what for each in conflicts}
-        for (kind, job), what in current.items():
-            if (kind, job) not in self._disagreeing:
-                self._disagreements[kind] += 1
-                log.info("GPU map: %s: job %s of %s: %.200s", kind, job.jobid, job.user, what)
-        self._disagreeing = frozenset(current)
+        for (kind, job), subject in current.items():
+            if (kind, job) not in self._current_conflicts:
+                self._conflict_counts[kind] += 1
+                log.info("GPU map: %s: job %s of %s: %.200s", kind, job.jobid, job.user, subject)
+        self._current_conflicts = frozenset(current)
 
-    def _write(self, current: Map) -> None:
-        if self._files is None:
+    def _write_job_files(self, current: GpuMap) -> None:
+        if self._dcgm_files is None:
             return
         try:
-            self._files.write(current.holdings)
-            self._once.over("files")
+            self._dcgm_files.write(current.holdings)
+            self._once.forget("files")
         except OSError as error:
             self._once.warning("files", "cannot write for dcgm-exporter: %s", error)
 
-    def _table_of(self, gpus: tuple[Gpu, ...]) -> GpuTable:
-        """The table, rebuilt only if the devices have changed."""
+    def _update_table(self, gpus: tuple[Gpu, ...]) -> GpuTable:
+        """Rebuild the table if the devices have changed, and return it."""
         complete = all(vendor.complete for vendor in self._vendors.values())
         if gpus != self.table.gpus or complete != self.table.complete:
             self.table = GpuTable(gpus, read_mig_minors(self._host), complete)
         return self.table
 
-    def _known(self) -> list[KnownGpu]:
-        return [gpu for vendor in self._vendors.values() for gpu in vendor.known()]
+    def _known_gpus(self) -> list[KnownGpu]:
+        return [gpu for vendor in self._vendors.values() for gpu in vendor.known_gpus()]
 
-    def _map(self) -> Map:
+    def _current_map(self) -> GpuMap:
         """The last map, without the jobs that have ended since."""
         latest = self.mapper.latest()
         if latest is None:
-            return Map()
+            return GpuMap()
         running = {holder.name for holder in self._jobs.holders()} if self._jobs else set()
-        return Map(tuple(each for each in latest.value.holdings if each.job in running))
+        return GpuMap(tuple(each for each in latest.value.holdings if each.job in running))
 
 
-def _holding(holding: Holding, reading: GpuReading) -> GpuEnergyShare:
-    """A job's share of a physical GPU; the work of a sharing job is related to its share."""
+def _energy_share(holding: Holding, reading: GpuReading) -> GpuEnergyShare:
+    """A job's share of a physical GPU, and its activity relative to that share."""
     share = holding.share or 0.0
-    busy = holding.utilization
-    if busy is None:
-        activity = reading.of(holding.unit).get(UTILIZATION)
+    utilization = holding.utilization
+    if utilization is None:
+        activity = reading.values_of(holding.unit).get(UTILIZATION)
     else:
-        activity = busy / share if share else None
-    return GpuEnergyShare(holding.job, holding.unit.part * share, activity)
+        activity = utilization / share if share else None
+    return GpuEnergyShare(holding.job, holding.unit.fraction * share, activity)
 
 
 def build(host: Host, options: GpuOptions, built: Mapping[str, Collector]) -> GpuCollector:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # Lists the files created here, so that they are recognised after a crash. dcgm-exporter ignores
 # names that are not numbers.
-_OURS = ".batchjob"
+_INDEX_FILE = ".batchjob"
 _FILE = re.compile(r"\d+(\.\d+)?")
 
 
@@ -30,16 +30,15 @@ class JobFiles:
         self._once = LogOnce(log)
 
     def write(self, holdings: Iterable[Holding]) -> None:
-        """Write the map into the files; raises OSError if the directory is not writable.
+        """Write the files; raises OSError if the directory is not writable.
 
-        The file of a GPU that nobody holds any more is emptied, not deleted: dcgm-exporter lists
-        the directory and then opens the files, and a file deleted in between fails its whole
-        scrape.
+        The file of a GPU without a holder is emptied, not deleted: dcgm-exporter lists the
+        directory and then opens the files, and its whole scrape fails if one is deleted in between.
         """
         self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         if self._written is None:
-            self._written = self._left_behind()
-        wanted = dict.fromkeys(self._written, "") | contents(holdings)
+            self._written = self._read_existing_files()
+        wanted = dict.fromkeys(self._written, "") | file_contents(holdings)
         for name in wanted.keys() - self._written.keys():
             if (self._directory / name).exists():
                 self._once.warning(
@@ -47,7 +46,7 @@ class JobFiles:
                 )
                 del wanted[name]
         if wanted.keys() != self._written.keys():
-            self._replace(_OURS, "".join(f"{name}\n" for name in sorted(wanted)))
+            self._replace(_INDEX_FILE, "".join(f"{name}\n" for name in sorted(wanted)))
         for name, text in wanted.items():
             if self._written.get(name) != text:
                 self._replace(name, text)
@@ -62,13 +61,13 @@ class JobFiles:
                     path.unlink()
         if self._written is not None:
             with contextlib.suppress(OSError):
-                (self._directory / _OURS).unlink()
+                (self._directory / _INDEX_FILE).unlink()
         self._written = None
 
-    def _left_behind(self) -> dict[str, str]:
-        """Files that a killed exporter has left."""
+    def _read_existing_files(self) -> dict[str, str]:
+        """The content of the files that an exporter wrote before it was killed, by name."""
         try:
-            names = (self._directory / _OURS).read_text(encoding="utf-8").split()
+            names = (self._directory / _INDEX_FILE).read_text(encoding="utf-8").split()
         except OSError:
             return {}
         found = {}
@@ -84,8 +83,8 @@ class JobFiles:
         new.replace(self._directory / name)
 
 
-def contents(holdings: Iterable[Holding]) -> dict[str, str]:
-    """File name → its text."""
+def file_contents(holdings: Iterable[Holding]) -> dict[str, str]:
+    """The text of each file by its name."""
     jobs: dict[str, list[str]] = {}
     for holding in holdings:
         gpu, instance = holding.unit.gpu, holding.unit.instance

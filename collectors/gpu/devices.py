@@ -1,4 +1,4 @@
-"""The table of the node's GPUs, under every name that schedulers and drivers use.
+"""The table of the node's GPUs, by every name that schedulers and drivers use.
 
 Three numberings look alike and differ: NVML's index follows the PCI bus, the minor of
 /dev/nvidia<minor> follows the order in which the driver found the boards, and CUDA counts what a
@@ -57,7 +57,7 @@ class Unit(NamedTuple):
         return f"{number}/{self.instance.compute_instance}" if shared else str(number)
 
     @property
-    def part(self) -> float:
+    def fraction(self) -> float:
         """The unit's share of its GPU, in compute slices."""
         if self.instance is None:
             return 1.0
@@ -78,15 +78,16 @@ class GpuTable:
         self.gpus = tuple(sorted(gpus, key=lambda gpu: (gpu.vendor != "nvidia", gpu.index)))
         self.complete = complete
         self._mig_minors = mig_minors or {}
-        self._names: dict[str, tuple[Unit, ...]] = {}
+        self._units_by_name: dict[str, tuple[Unit, ...]] = {}
         for gpu in self.gpus:
-            whole = units_of(gpu)
+            units = units_of(gpu)
             for name in (gpu.uuid, gpu.pci_bus_id, short_bus_id(gpu.pci_bus_id)):
-                self._names[name.lower()] = whole
+                self._units_by_name[name.lower()] = units
             for instance in gpu.instances:
                 unit = (Unit(gpu, instance),)
-                old = f"MIG-{gpu.uuid}/{instance.gpu_instance}/{instance.compute_instance}"
-                self._names[instance.uuid.lower()] = self._names[old.lower()] = unit
+                old_name = f"MIG-{gpu.uuid}/{instance.gpu_instance}/{instance.compute_instance}"
+                for name in (instance.uuid, old_name):
+                    self._units_by_name[name.lower()] = unit
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -95,59 +96,62 @@ class GpuTable:
 
     @property
     def partitioned(self) -> bool:
-        """Whether any GPU is partitioned; then a scheduler's numbers may refer to instances."""
+        """Whether any GPU is in MIG mode; then a scheduler's numbers may refer to instances."""
         return any(gpu.partitioned for gpu in self.gpus)
 
     @property
-    def one_vendor(self) -> bool:
+    def has_one_vendor(self) -> bool:
         """Whether a number is unambiguous."""
         return len({gpu.vendor for gpu in self.gpus}) <= 1
 
-    def named(self, name: str) -> tuple[Unit, ...]:
+    def by_name(self, name: str) -> tuple[Unit, ...]:
         """By UUID (whole or a unique prefix, as CUDA accepts it), MIG name or PCI id."""
         wanted = name.strip().lower()
-        exact = self._names.get(wanted)
+        exact = self._units_by_name.get(wanted)
         if exact is not None:
             return exact
         if not re.fullmatch(r"(gpu|mig)-[0-9a-f-]+", wanted):
             return ()
-        close = {units for known, units in self._names.items() if known.startswith(wanted)}
-        return close.pop() if len(close) == 1 else ()
+        matches = {
+            units for known, units in self._units_by_name.items() if known.startswith(wanted)
+        }
+        return matches.pop() if len(matches) == 1 else ()
 
-    def at_index(self, index: int, vendor: Vendor | None = None) -> tuple[Unit, ...]:
+    def by_index(self, index: int, vendor: Vendor | None = None) -> tuple[Unit, ...]:
         """By NVML's index (AMD: position in PCI order); nothing if it is ambiguous."""
-        return self._only(
+        return self._units_if_unique(
             gpu for gpu in self.gpus if gpu.index == index and vendor in (None, gpu.vendor)
         )
 
-    def at_minor(self, minor: int, vendor: Vendor | None = None) -> tuple[Unit, ...]:
+    def by_minor(self, minor: int, vendor: Vendor | None = None) -> tuple[Unit, ...]:
         """By the minor number of its device file."""
-        return self._only(
+        return self._units_if_unique(
             gpu for gpu in self.gpus if gpu.minor == minor and vendor in (None, gpu.vendor)
         )
 
-    def of_instance(self, index: int, gpu_instance: int) -> tuple[Unit, ...]:
+    def by_gpu_instance(self, index: int, gpu_instance: int) -> tuple[Unit, ...]:
         """The compute instances in a GPU instance."""
         return tuple(
             unit
-            for unit in self.at_index(index, "nvidia")
+            for unit in self.by_index(index, "nvidia")
             if unit.instance and unit.instance.gpu_instance == gpu_instance
         )
 
-    def at_capability(self, minor: int) -> tuple[Unit, ...]:
+    def by_capability(self, minor: int) -> tuple[Unit, ...]:
         """By the number of /dev/nvidia-caps/nvidia-cap<minor>: a GPU's or compute instance's."""
         if minor not in self._mig_minors:
             return ()
         board, gpu_instance, compute_instance = self._mig_minors[minor]
         return tuple(
             unit
-            for unit in self.at_minor(board, "nvidia")
+            for unit in self.by_minor(board, "nvidia")
             if unit.instance
             and unit.instance.gpu_instance == gpu_instance
             and compute_instance in (None, unit.instance.compute_instance)
         )
 
-    def _only(self, gpus: Iterable[Gpu]) -> tuple[Unit, ...]:
+    @staticmethod
+    def _units_if_unique(gpus: Iterable[Gpu]) -> tuple[Unit, ...]:
         found = tuple(gpus)
         return units_of(found[0]) if len(found) == 1 else ()
 
@@ -183,8 +187,8 @@ def read_mig_minors(host: Host) -> dict[int, tuple[int, int, int | None]]:
         match = _MIG_MINOR.fullmatch(line.strip())
         if match:
             gpu, gpu_instance, compute_instance, minor = match.groups()
-            inner = None if compute_instance is None else int(compute_instance)
-            minors[int(minor)] = (int(gpu), int(gpu_instance), inner)
+            instance_number = None if compute_instance is None else int(compute_instance)
+            minors[int(minor)] = (int(gpu), int(gpu_instance), instance_number)
     return minors
 
 

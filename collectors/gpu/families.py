@@ -1,10 +1,10 @@
-"""The families of readings and of the map."""
+"""The families of the GPU collector, from the readings of GPUs and the map of their holders."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from collectors.gpu.devices import Unit, units_of
-from collectors.gpu.holders import KINDS, Holding
+from collectors.gpu.holders import CONFLICT_KINDS, Holding
 from collectors.gpu.metrics import (
     DISAGREEMENTS,
     DRIVER_INFO,
@@ -34,7 +34,7 @@ class GpuSample(NamedTuple):
 
 
 def families(
-    known: Sequence[KnownGpu],
+    gpus: Sequence[KnownGpu],
     now: float,
     holdings: Iterable[Holding],
     conflicts: Mapping[str, int],
@@ -43,16 +43,16 @@ def families(
 ) -> list[MetricFamily]:
     """All families that have a sample."""
     samples: list[GpuSample] = []
-    for each in known:
-        samples += _of_gpu(each, now)
+    for each in gpus:
+        samples += _gpu_samples(each, now)
     for holding in holdings:
-        samples += _of_holding(holding)
+        samples += _holding_samples(holding)
     for vendor, version in drivers.items():
         if version:
             samples.append(GpuSample(DRIVER_INFO, labels(vendor=vendor, version=version), 1))
     for (gpu, error), count in sorted(errors.items()):
         samples.append(GpuSample(ERRORS, labels(gpu=gpu, error=error), count))
-    for kind in KINDS if known else ():
+    for kind in CONFLICT_KINDS if gpus else ():
         samples.append(GpuSample(DISAGREEMENTS, labels(kind=kind), conflicts.get(kind, 0)))
     grouped: dict[Metric, list[tuple[Labels, float]]] = {metric: [] for metric in METRICS}
     for sample in samples:
@@ -61,19 +61,21 @@ def families(
     return [MetricFamily(metric, found) for metric, found in grouped.items() if found]
 
 
-def _of_gpu(each: KnownGpu, now: float) -> Iterator[GpuSample]:
+def _gpu_samples(each: KnownGpu, now: float) -> Iterator[GpuSample]:
     gpu = each.gpu
     reading = each.observed.value if each.observed else None
     for unit in dict.fromkeys((Unit(gpu), *units_of(gpu))):
-        yield GpuSample(INFO, _description(unit), 1)
+        yield GpuSample(INFO, _info_labels(unit), 1)
         if reading is None:
             continue
-        name = unit_labels(unit)
-        values = reading.of(unit)
+        own_labels = unit_labels(unit)
+        values = reading.values_of(unit)
         for quantity in QUANTITIES:
-            yield GpuSample(quantity.metric, join(name, quantity.labels), values.get(quantity))
+            yield GpuSample(
+                quantity.metric, join(own_labels, quantity.labels), values.get(quantity)
+            )
         processes = reading.processes_on(unit)
-        yield GpuSample(PROCESSES, name, None if processes is None else len(processes))
+        yield GpuSample(PROCESSES, own_labels, None if processes is None else len(processes))
     if each.last_seen is not None:
         age = labels(gpu=str(gpu.index), uuid=gpu.uuid)
         yield GpuSample(READING_AGE, age, max(0.0, now - each.last_seen))
@@ -81,23 +83,23 @@ def _of_gpu(each: KnownGpu, now: float) -> Iterator[GpuSample]:
         yield GpuSample(ENERGY.metric, unit_labels(Unit(gpu)), reading.energy.joules)
 
 
-def _of_holding(holding: Holding) -> Iterator[GpuSample]:
+def _holding_samples(holding: Holding) -> Iterator[GpuSample]:
     unit, gpu = holding.unit, holding.unit.gpu
     info = labels(
         gpu=str(gpu.index),
         uuid=gpu.uuid,
         pci_bus_id=gpu.pci_bus_id,
-        minor=_text(gpu.minor),
+        minor=_format_optional(gpu.minor),
         gpu_instance=unit.gpu_instance,
         source=holding.source,
         confirmed="true" if holding.confirmed else "false",
     )
     yield GpuSample(JOB_INFO, join(holding.job.labels, info), 1)
-    name = join(holding.job.labels, unit_labels(unit))
-    yield GpuSample(JOB_SHARE, name, holding.share)
-    yield GpuSample(JOB_UTILIZATION, name, holding.utilization)
-    yield GpuSample(JOB_MEMORY, name, holding.memory_bytes)
-    yield GpuSample(JOB_PROCESSES, name, holding.processes)
+    own_labels = join(holding.job.labels, unit_labels(unit))
+    yield GpuSample(JOB_SHARE, own_labels, holding.share)
+    yield GpuSample(JOB_UTILIZATION, own_labels, holding.utilization)
+    yield GpuSample(JOB_MEMORY, own_labels, holding.memory_bytes)
+    yield GpuSample(JOB_PROCESSES, own_labels, holding.processes)
 
 
 def unit_labels(unit: Unit) -> Labels:
@@ -106,11 +108,11 @@ def unit_labels(unit: Unit) -> Labels:
     return labels(gpu=str(gpu.index), uuid=gpu.uuid, gpu_instance=unit.gpu_instance)
 
 
-def _description(unit: Unit) -> Labels:
+def _info_labels(unit: Unit) -> Labels:
     gpu, instance = unit.gpu, unit.instance
     more = labels(
         pci_bus_id=gpu.pci_bus_id,
-        minor=_text(gpu.minor),
+        minor=_format_optional(gpu.minor),
         name=gpu.name,
         vendor=gpu.vendor,
         profile=instance.profile if instance else "",
@@ -119,5 +121,5 @@ def _description(unit: Unit) -> Labels:
     return join(unit_labels(unit), more)
 
 
-def _text(number: int | None) -> str:
+def _format_optional(number: int | None) -> str:
     return "" if number is None else str(number)

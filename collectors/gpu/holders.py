@@ -1,7 +1,7 @@
 """The map between jobs and GPUs, many to many.
 
-A job holds what its most trustworthy source says it was given; a job without any source holds what
-its processes use, unless another job was given that. A GPU that is held and idle stays in the map.
+A job holds the GPUs of its most trustworthy allocation source. A job without any source holds the
+GPUs that its processes use, unless they are allocated to another job. Idle GPUs stay in the map.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from collectors.gpu.metrics import UTILIZATION
 from collectors.gpu.reading import GpuProcess, GpuReading
 from collectors.jobs.view import JobHolder, JobName
 
-PROCESSES = "process"
+PROCESS_SOURCE = "process"
 
 
 class Holding(NamedTuple):
@@ -38,66 +38,68 @@ class AllocationConflict(NamedTuple):
     what: str  # the GPU or its name
 
 
-KINDS = ("unknown_gpu", "sources", "process", "overlap", "unconfirmed")
+CONFLICT_KINDS = ("unknown_gpu", "sources", "process", "overlap", "unconfirmed")
 
 
-class Map(NamedTuple):
-    """Who holds what at one moment."""
+class GpuMap(NamedTuple):
+    """The holders of all GPUs at one moment."""
 
     holdings: tuple[Holding, ...] = ()
     conflicts: frozenset[AllocationConflict] = frozenset()
 
 
-class _Job(NamedTuple):
+class _GpuClaims(NamedTuple):
     holder: JobHolder
-    given: Allocation | None
-    used: Mapping[Unit, tuple[GpuProcess, ...]]
+    allocation: Allocation | None
+    used_units: Mapping[Unit, tuple[GpuProcess, ...]]
 
 
-def make_map(
+def build_map(
     holders: Sequence[JobHolder],
-    seen: AllocationContext,
+    context: AllocationContext,
     readings: Mapping[str, GpuReading],
     shards_per_gpu: int = 0,
-    before: Map | None = None,
-) -> Map:
+    previous: GpuMap | None = None,
+) -> GpuMap:
     """The current map; `readings` by GPU UUID, only of GPUs that answer.
 
     `shards_per_gpu` is the number of shards of a GPU under Slurm (gres.conf); 0: not known, in
-    which case the jobs that hold shards of a GPU share all of it. `before` is the last map: a job
+    which case the jobs that hold shards of a GPU share all of it. `previous` is the last map: a job
     whose process was once seen on a GPU that its environment names stays confirmed while idle.
     """
     conflicts: set[AllocationConflict] = set()
     jobs = []
     for holder in holders:
-        given = _choose(holder, allocations(holder, seen), conflicts)
-        jobs.append(_Job(holder, given, _used(holder, seen, readings)))
-    last = before.holdings if before else ()
-    confirmed = {(each.job, each.unit) for each in last if each.confirmed}
-    units: dict[Unit, list[_Job]] = {}
+        allocation = _choose_allocation(holder, allocations(holder, context), conflicts)
+        jobs.append(_GpuClaims(holder, allocation, _find_used_units(holder, context, readings)))
+    last_holdings = previous.holdings if previous else ()
+    confirmed = {(each.job, each.unit) for each in last_holdings if each.confirmed}
+    units: dict[Unit, list[_GpuClaims]] = {}
     for job in jobs:
-        for unit in set(job.used) | (set(job.given.units) if job.given else set()):
+        for unit in set(job.used_units) | (set(job.allocation.units) if job.allocation else set()):
             units.setdefault(unit, []).append(job)
     holdings = [
         holding
-        for unit, on_it in units.items()
-        for holding in _holdings(unit, on_it, confirmed, readings, shards_per_gpu, conflicts)
+        for unit, claimants in units.items()
+        for holding in _holdings_of_unit(
+            unit, claimants, confirmed, readings, shards_per_gpu, conflicts
+        )
     ]
     holdings.sort(key=lambda each: (each.job, each.unit.gpu.index, each.unit.gpu_instance))
-    return Map(tuple(holdings), frozenset(conflicts))
+    return GpuMap(tuple(holdings), frozenset(conflicts))
 
 
-def _choose(
-    holder: JobHolder, said: list[Allocation], conflicts: set[AllocationConflict]
+def _choose_allocation(
+    holder: JobHolder, statements: list[Allocation], conflicts: set[AllocationConflict]
 ) -> Allocation | None:
-    for each in said:
+    for each in statements:
         for word in each.unknown:
             conflicts.add(AllocationConflict("unknown_gpu", holder.name, word))
-    told = [each for each in said if each.units]
-    if not told:
+    resolved = [each for each in statements if each.units]
+    if not resolved:
         return None
-    best = told[0]
-    for other in told[1:]:
+    best = resolved[0]
+    for other in resolved[1:]:
         # A step may name a subset of the job's GPUs; it is a contradiction only if neither set
         # contains the other.
         if not (other.units <= best.units or best.units <= other.units):
@@ -105,97 +107,101 @@ def _choose(
     return best
 
 
-def _used(
-    holder: JobHolder, seen: AllocationContext, readings: Mapping[str, GpuReading]
+def _find_used_units(
+    holder: JobHolder, context: AllocationContext, readings: Mapping[str, GpuReading]
 ) -> dict[Unit, tuple[GpuProcess, ...]]:
     pids = frozenset(holder.pids)
     used = {}
-    for unit in seen.table.units:
+    for unit in context.table.units:
         reading = readings.get(unit.gpu.uuid)
         processes = reading.processes_on(unit) if reading else None
-        ours = tuple(each for each in processes or () if each.pid in pids)
-        if ours:
-            used[unit] = ours
+        own_processes = tuple(each for each in processes or () if each.pid in pids)
+        if own_processes:
+            used[unit] = own_processes
     return used
 
 
-def _holdings(
+def _holdings_of_unit(
     unit: Unit,
-    jobs: list[_Job],
+    jobs: list[_GpuClaims],
     confirmed: set[tuple[JobName, Unit]],
     readings: Mapping[str, GpuReading],
     shards_per_gpu: int,
     conflicts: set[AllocationConflict],
 ) -> Iterable[Holding]:
-    given = [job for job in jobs if job.given and unit in job.given.units]
-    told = [job for job in given if job.given and job.given.trusted]
-    sure = [
+    allocated = [job for job in jobs if job.allocation and unit in job.allocation.units]
+    trusted = [job for job in allocated if job.allocation and job.allocation.trusted]
+    confirmed_jobs = [
         job
         for job in jobs
-        if job in told or unit in job.used or (job.holder.name, unit) in confirmed
+        if job in trusted or unit in job.used_units or (job.holder.name, unit) in confirmed
     ]
     # If the unit is allocated to nobody, its holders are the jobs that use it and whose GPUs no
     # source states.
-    holding = _believed(given, told, sure) or [job for job in jobs if job.given is None]
-    shares = _shares(holding, shards_per_gpu)
-    wholes = [job for job in given if not _is_part(job)]
+    holding_jobs = _select_holders(allocated, trusted, confirmed_jobs) or [
+        job for job in jobs if job.allocation is None
+    ]
+    shares = _shares(holding_jobs, shards_per_gpu)
+    whole_claims = [job for job in allocated if not _is_partial(job)]
     name = f"{unit.gpu.uuid}/{unit.gpu_instance}"
-    for job in wholes if len(wholes) > 1 else ():
+    for job in whole_claims if len(whole_claims) > 1 else ():
         conflicts.add(AllocationConflict("overlap", job.holder.name, name))
     reading = readings.get(unit.gpu.uuid)
-    for job in given:
-        if job not in holding:
+    for job in allocated:
+        if job not in holding_jobs:
             conflicts.add(AllocationConflict("unconfirmed", job.holder.name, name))
     for job in jobs:
-        if job.given and job not in given:
+        if job.allocation and job not in allocated:
             conflicts.add(AllocationConflict("process", job.holder.name, name))
         yield Holding(
             job.holder.name,
             unit,
-            job.given.source if job.given and job in given else PROCESSES,
+            job.allocation.source if job.allocation and job in allocated else PROCESS_SOURCE,
             shares.get(job.holder.name),
-            *_use(unit, job, len(jobs) == 1, reading),
-            confirmed=job in sure,
+            *_job_usage(unit, job, len(jobs) == 1, reading),
+            confirmed=job in confirmed_jobs,
         )
 
 
-def _believed(given: list[_Job], told: list[_Job], sure: list[_Job]) -> list[_Job]:
-    """The holders of a unit among those that claim it.
+def _select_holders(
+    allocated: list[_GpuClaims], trusted: list[_GpuClaims], confirmed_jobs: list[_GpuClaims]
+) -> list[_GpuClaims]:
+    """The holders of a unit among the jobs whose sources name it.
 
-    A claim by a job's environment is believed unless it contradicts something that users cannot
-    write: root or the kernel gave the unit to other jobs, or other jobs that claim all of it work
+    A job's environment is accepted unless it contradicts something that users cannot write: root or
+    the kernel allocated the unit to other jobs, or processes of other jobs that claim all of it run
     on it.
     """
-    if told:
-        return told
-    if any(job in sure and not _is_part(job) for job in given):
-        return [job for job in given if job in sure]
-    return given
+    if trusted:
+        return trusted
+    if any(job in confirmed_jobs and not _is_partial(job) for job in allocated):
+        return [job for job in allocated if job in confirmed_jobs]
+    return allocated
 
 
-def _use(
-    unit: Unit, job: _Job, alone: bool, reading: GpuReading | None
+def _job_usage(
+    unit: Unit, job: _GpuClaims, is_only_job: bool, reading: GpuReading | None
 ) -> tuple[int | None, float | None, float | None]:
     """Processes, memory and utilisation of a job on a unit."""
     if reading is None:
         return None, None, None
-    whole = reading.of(unit).get(UTILIZATION)
+    unit_utilization = reading.values_of(unit).get(UTILIZATION)
     processes = reading.processes_on(unit)
     if processes is None:
-        return None, None, whole if alone else None
-    ours = job.used.get(unit, ())
-    if alone and (ours or not processes):
-        utilization = whole
+        return None, None, unit_utilization if is_only_job else None
+    own_processes = job.used_units.get(unit, ())
+    if is_only_job and (own_processes or not processes):
+        utilization = unit_utilization
     else:
-        utilization = _sum(each.utilization for each in ours)
+        utilization = _sum_or_none(each.utilization for each in own_processes)
     return (
-        len(ours),
-        _sum(each.memory_bytes for each in ours),
+        len(own_processes),
+        _sum_or_none(each.memory_bytes for each in own_processes),
         None if utilization is None else min(1.0, utilization),
     )
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
+def _sum_or_none(values: Iterable[float | None]) -> float | None:
     """The sum, or None if a part of it is missing."""
     total = 0.0
     for value in values:
@@ -205,7 +211,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return total
 
 
-def _shares(jobs: list[_Job], shards_per_gpu: int) -> dict[JobName, float]:
+def _shares(jobs: list[_GpuClaims], shards_per_gpu: int) -> dict[JobName, float]:
     """The share of each holder of a unit; at most 1 in total.
 
     Shards are related to those of the GPU if their number is known. A percentage of MPS threads
@@ -221,34 +227,34 @@ def _shares(jobs: list[_Job], shards_per_gpu: int) -> dict[JobName, float]:
         else:
             weights[name] = (_mps_percentage(job) or 100.0) / 100 if len(jobs) > 1 else 1.0
     total = sum(weights.values())
-    counted = bool(shards_per_gpu) and all(shards.values())
-    if total > 1 or not counted:
+    is_shard_count_known = bool(shards_per_gpu) and all(shards.values())
+    if total > 1 or not is_shard_count_known:
         weights = {name: weight / total for name, weight in weights.items()}
     return weights
 
 
-def _is_part(job: _Job) -> bool:
+def _is_partial(job: _GpuClaims) -> bool:
     return bool(_shards(job) or _mps_percentage(job))
 
 
-def _shards(job: _Job) -> float:
+def _shards(job: _GpuClaims) -> float:
     """Shards per GPU of the job; 0: it holds no shards."""
-    variable = registry.node_side(job.holder.name.manager).gpu_shards
+    variable = registry.job_manager(job.holder.name.manager).gpu_shards
     if not variable:
         return 0.0
-    gpus = len({unit.gpu.uuid for unit in job.given.units}) if job.given else 1
-    numbers = [_number(environ.get(variable)) for environ in job.holder.environs]
+    gpus = len({unit.gpu.uuid for unit in job.allocation.units}) if job.allocation else 1
+    numbers = [_parse_number(environ.get(variable)) for environ in job.holder.environs]
     return max(numbers, default=0.0) / max(1, gpus)
 
 
-def _mps_percentage(job: _Job) -> float:
+def _mps_percentage(job: _GpuClaims) -> float:
     """CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, over 0 to 100; 0: not set."""
     name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-    numbers = [_number(environ.get(name)) for environ in job.holder.environs]
+    numbers = [_parse_number(environ.get(name)) for environ in job.holder.environs]
     return min(100.0, max(numbers, default=0.0))
 
 
-def _number(text: str | None) -> float:
+def _parse_number(text: str | None) -> float:
     try:
         number = float(text or 0)
     except ValueError:

@@ -28,32 +28,32 @@ class PrologFiles:
     def read(self) -> Mapping[str, frozenset[str]]:
         """Job id → names of the files that contain it; empty while there is no directory."""
         jobs: dict[str, set[str]] = {}
-        for name in filter(_FILE.fullmatch, self._names()):
-            for line in self._lines(os.path.join(self._directory, name)):
+        for name in filter(_FILE.fullmatch, self._list_files()):
+            for line in self._read_lines(os.path.join(self._directory, name)):
                 if line.strip():
                     jobs.setdefault(line.split()[0], set()).add(name)
         return {job: frozenset(names) for job, names in jobs.items()}
 
-    def _names(self) -> list[str]:
+    def _list_files(self) -> list[str]:
         try:
             names = os.listdir(self._directory) if self._directory else []
         except OSError as error:
-            self._say(self._directory, error)
+            self._warn(self._directory, error)
             return []
-        self._once.over(self._directory)
+        self._once.forget(self._directory)
         return names
 
-    def _lines(self, path: str) -> list[str]:
+    def _read_lines(self, path: str) -> list[str]:
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 lines = file.read(65536).splitlines()
         except OSError as error:
-            self._say(path, error)
+            self._warn(path, error)
             return []
-        self._once.over(path)
+        self._once.forget(path)
         return lines
 
-    def _say(self, path: str, error: OSError) -> None:
+    def _warn(self, path: str, error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):  # FileNotFoundError: removed by the epilog
-            told = "%s: %s; other sources are used to map GPUs to jobs"
-            self._once.warning(path, told, path, error.strerror)
+            message = "%s: %s; other sources are used to map GPUs to jobs"
+            self._once.warning(path, message, path, error.strerror)

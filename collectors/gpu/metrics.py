@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from batchjob.quantities import gpu
 from batchjob.quantities.gpu import GPU_LABELS
-from collectors.metric import NO_LABELS, Labels, Metric, exported, labels
+from collectors.metric import NO_LABELS, Labels, Metric, labels, to_metric
 
 
 class GpuMetric(NamedTuple):
@@ -22,10 +22,10 @@ def _by(metric: Metric, label: str, *values: str) -> dict[str, GpuMetric]:
     return {value: GpuMetric(metric, labels(**{label: value})) for value in values}
 
 
-UTILIZATION = GpuMetric(exported(gpu.GPU_UTILIZATION))
-MEMORY_USED = GpuMetric(exported(gpu.GPU_MEMORY_USED))
-MEMORY_TOTAL = GpuMetric(exported(gpu.GPU_MEMORY_TOTAL))
-POWER = GpuMetric(exported(gpu.GPU_POWER))
+UTILIZATION = GpuMetric(to_metric(gpu.GPU_UTILIZATION))
+MEMORY_USED = GpuMetric(to_metric(gpu.GPU_MEMORY_USED))
+MEMORY_TOTAL = GpuMetric(to_metric(gpu.GPU_MEMORY_TOTAL))
+POWER = GpuMetric(to_metric(gpu.GPU_POWER))
 POWER_LIMIT = GpuMetric(_gpu("power_limit_watts", "gauge", "Enforced power limit."))
 ENERGY = GpuMetric(
     _gpu(
@@ -35,12 +35,12 @@ ENERGY = GpuMetric(
         "power if the GPU has no energy counter.",
     )
 )
-TEMPERATURE = GpuMetric(exported(gpu.GPU_TEMPERATURE))
+TEMPERATURE = GpuMetric(to_metric(gpu.GPU_TEMPERATURE))
 MEMORY_TEMPERATURE = GpuMetric(
     _gpu("memory_temperature_celsius", "gauge", "Temperature of the GPU's memory.")
 )
 CLOCK = _by(
-    exported(gpu.GPU_CLOCK),
+    to_metric(gpu.GPU_CLOCK),
     "clock",
     "graphics",
     "sm",
@@ -48,7 +48,7 @@ CLOCK = _by(
     "video",
 )
 ECC = _by(
-    exported(gpu.GPU_ECC_ERRORS),
+    to_metric(gpu.GPU_ECC_ERRORS),
     "kind",
     "corrected",
     "uncorrected",
@@ -149,11 +149,11 @@ DRIVER_INFO = Metric(
     "batchjob_gpu_driver_info", "gauge", "1 while the driver answers.", ("vendor", "version")
 )
 
-JOB_INFO = exported(gpu.JOB_GPU_INFO)
-JOB_SHARE = exported(gpu.JOB_GPU_SHARE.metric)
-JOB_UTILIZATION = exported(gpu.JOB_GPU_UTILIZATION.metric)
-JOB_MEMORY = exported(gpu.JOB_GPU_MEMORY.metric)
-JOB_PROCESSES = exported(gpu.JOB_GPU_PROCESSES.metric)
+JOB_INFO = to_metric(gpu.JOB_GPU_INFO)
+JOB_SHARE = to_metric(gpu.JOB_GPU_SHARE.metric)
+JOB_UTILIZATION = to_metric(gpu.JOB_GPU_UTILIZATION.metric)
+JOB_MEMORY = to_metric(gpu.JOB_GPU_MEMORY.metric)
+JOB_PROCESSES = to_metric(gpu.JOB_GPU_PROCESSES.metric)
 DISAGREEMENTS = Metric(
     "batchjob_gpu_map_disagreements_total",
     "counter",

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from batchjob.runtime.background import Observed, lifetime
+from batchjob.runtime.background import Observed, validity_seconds
 from collectors.gpu.devices import Gpu, Unit
 from collectors.gpu.metrics import ENERGY, POWER, POWER_LIMIT, GpuMetric
 from collectors.power.plausible import PlausiblePower
 
-Values = Mapping[GpuMetric, float]
-"""What was told; a quantity that the GPU does not offer is not in it."""
+GpuValues = Mapping[GpuMetric, float]
+"""Values by quantity, without the quantities that the GPU does not report."""
 
 
 class GpuProcess(NamedTuple):
@@ -22,9 +22,9 @@ class GpuProcess(NamedTuple):
     utilization: float | None = None  # fraction of the time since the last reading, 0 to 1
 
 
-def longest_age(interval: float) -> float:
+def max_reading_age(interval: float) -> float:
     """Seconds for which a reading is valid if its GPU is read every `interval` seconds."""
-    return lifetime(interval, timeout=1.0)
+    return validity_seconds(interval, timeout=1.0)
 
 
 class GpuEnergy(NamedTuple):
@@ -39,12 +39,12 @@ class GpuReading(NamedTuple):
     """One GPU with its MIG instances and processes."""
 
     gpu: Gpu
-    values: Values
-    instances: Mapping[str, Values]  # by the instance's UUID
+    values: GpuValues
+    instances: Mapping[str, GpuValues]  # by the instance's UUID
     processes: tuple[GpuProcess, ...] | None  # None: the driver does not list them
     energy: GpuEnergy | None = None
 
-    def of(self, unit: Unit) -> Values:
+    def values_of(self, unit: Unit) -> GpuValues:
         """The values of the GPU itself or of one of its instances."""
         if unit.instance is None:
             return self.values
@@ -75,48 +75,48 @@ class KnownGpu(NamedTuple):
 class EnergyCounter:
     """Follows a GPU's energy across driver reloads, integrating power where there is no counter."""
 
-    def __init__(self, longest_gap: float) -> None:
+    def __init__(self, max_gap_seconds: float) -> None:
         """Power readings more than `longest_gap` seconds apart are not interpolated."""
-        self._longest_gap = longest_gap
+        self._max_gap_seconds = max_gap_seconds
         self._last: GpuEnergy | None = None
         self._watts: float | None = None  # None if the last energy came from a counter
         self._session = 0
         self._plausible = PlausiblePower()
 
-    def believed(self, values: Values) -> Values:
-        """The values without an implausible power."""
+    def drop_implausible_power(self, values: GpuValues) -> GpuValues:
+        """The values, without the power if it is implausible."""
         watts = values.get(POWER)
-        if watts is None or self._plausible.accepts(watts, values.get(POWER_LIMIT)):
+        if watts is None or self._plausible.accept(watts, values.get(POWER_LIMIT)):
             return values
         self._watts = None  # power is unknown around this time
         return {quantity: value for quantity, value in values.items() if quantity != POWER}
 
-    def follow(self, values: Values, at: float, session: int) -> GpuEnergy | None:
+    def update(self, values: GpuValues, at: float, session: int) -> GpuEnergy | None:
         """The energy at `at`; None if there is neither a counter nor a power.
 
         `session` changes with each loading of the driver, when counters restart.
         """
         if ENERGY in values:
-            energy, watts = self._counted(values[ENERGY], at, session), None
+            energy, watts = self._from_counter(values[ENERGY], at, session), None
         elif POWER in values:
-            energy, watts = self._integrated(values[POWER], at), values[POWER]
+            energy, watts = self._from_power(values[POWER], at), values[POWER]
         else:
             return None
         self._last, self._watts, self._session = energy, watts, session
         return energy
 
-    def _counted(self, joules: float, at: float, session: int) -> GpuEnergy:
+    def _from_counter(self, joules: float, at: float, session: int) -> GpuEnergy:
         last = self._last
         if last is None:
             return GpuEnergy(joules, 0, at)
-        same = self._watts is None and session == self._session and joules >= last.joules
-        return GpuEnergy(joules, last.series if same else last.series + 1, at)
+        continues = self._watts is None and session == self._session and joules >= last.joules
+        return GpuEnergy(joules, last.series if continues else last.series + 1, at)
 
-    def _integrated(self, watts: float, at: float) -> GpuEnergy:
+    def _from_power(self, watts: float, at: float) -> GpuEnergy:
         last = self._last
         if last is None:
             return GpuEnergy(0.0, 0, at)
-        if self._watts is None or at - last.at > self._longest_gap:
+        if self._watts is None or at - last.at > self._max_gap_seconds:
             return GpuEnergy(last.joules, last.series + 1, at)
         added = (self._watts + watts) / 2 * (at - last.at)
         return GpuEnergy(last.joules + added, last.series, at)

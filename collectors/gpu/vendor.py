@@ -29,7 +29,7 @@ class GpuVendor(Protocol):
     def stop(self) -> None:
         """End the threads."""
 
-    def known(self) -> Sequence[KnownGpu]:
+    def known_gpus(self) -> Sequence[KnownGpu]:
         """The GPUs and the last reading of each. Thread-safe."""
 
     @property

@@ -1,4 +1,4 @@
-"""The collector `jobs`: composes discovery, watching, scanning of processes, and reading."""
+"""The jobs collector: discovers jobs, watches for their ends, scans processes, reads cgroups."""
 
 import resource
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchjob.quantities.job import DEFAULT_GROUPS, GROUPS
+from batchjob.quantities.job import DEFAULT_METRIC_GROUPS, METRIC_GROUPS
 from batchjob.quantities.reading import JobReading, job_reading
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import boolean, duration, integer
@@ -35,17 +35,17 @@ from collectors.metric import Labels, MetricFamily, labels
 
 METRICS = (*metrics.METRICS, *steps.METRICS)
 
-# Interval of full walks, which find trees that appear in unwatched places.
-_LOOK_AGAIN_SECONDS = 60.0
-_STALE_LOOKS = 3.0
-_LOOK_PATIENCE_SECONDS = 0.5
+# Interval between walks of all trees, which find trees that appear in directories not watched.
+_WALK_INTERVAL_SECONDS = 60.0
+_STALE_INTERVALS = 3.0
+_SCAN_WAIT_SECONDS = 0.5
 _SETTLED_POLL_SECONDS = 0.01
 
 
-def _group(value: Any) -> str:
-    if value in GROUPS:
+def _parse_group(value: Any) -> str:
+    if value in METRIC_GROUPS:
         return str(value)
-    raise ValueError(f"expected one of {', '.join(GROUPS)}, got {value!r}")
+    raise ValueError(f"expected one of {', '.join(METRIC_GROUPS)}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class JobsOptions:
     """Flags --collector.jobs.*"""
 
     metrics: tuple[str, ...] = option(
-        DEFAULT_GROUPS, f"Groups of metrics: {', '.join(GROUPS)}.",
-        parse=_group, repeat=True, metavar="GROUP",
+        DEFAULT_METRIC_GROUPS, f"Groups of metrics: {', '.join(METRIC_GROUPS)}.",
+        parse=_parse_group, repeat=True, metavar="GROUP",
     )  # fmt: skip
     linger: float = option(
         300.0,
@@ -90,7 +90,7 @@ class JobsOptions:
 
 
 class JobsCollector:
-    """Families of all jobs, and `usage()` and `holders()` for other collectors.
+    """The families of all jobs, and `usage()` and `holders()` for other collectors.
 
     The public attributes are its parts; each can also be driven without its thread.
     """
@@ -99,11 +99,11 @@ class JobsCollector:
         groups = frozenset(options.metrics)
         self._host = host
         self._options = options
-        shown = groups | ({"executables"} if options.executables else set())
-        self._families = JobFamilies(metrics.wanted(shown), options.created)
+        enabled = groups | ({"executables"} if options.executables else set())
+        self._families = JobFamilies(metrics.enabled_quantities(enabled), options.created)
         self._errors = ReadErrors()
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
-        descriptors = _descriptors()
+        descriptors = _descriptor_budget()
         files = cgroup_files(
             _file_groups(groups),
             DeviceNames(host.sysfs),
@@ -112,33 +112,33 @@ class JobsCollector:
             self._errors,
         )
         self.table = JobTable(host, files, options.linger, options.max, options.max_ended)
-        wanted = ScanSettings(
+        settings = ScanSettings(
             interval=options.processes_interval,
             io="process-io" in groups,
             open_files="open-files" in groups,
             network="network" in groups,
-            programs=options.executables,
+            executables=options.executables,
             job_name=options.name,
         )
-        self._exits = ExitWatcher(self._exited, self._ending, descriptors)
+        self._exits = ExitWatcher(self._read_after_exit, self._read_ending, descriptors)
         self.scanner = ProcessScanner(
-            host, self.table, names or UserNames(), wanted, self._exits, self._errors
+            host, self.table, names or UserNames(), settings, self._exits, self._errors
         )
         self.sampler = Sampler(host, self.table)
-        self.watcher = CgroupWatcher(self.table, self._born, self._errors)
+        self.watcher = CgroupWatcher(self.table, self._wake_threads, self._errors)
         self.walker = CgroupWalker(
             self.table, all_layouts(options.layouts), self.watcher, self._errors
         )
         self.watcher.walker = self.walker
         self._steps = steps.Steps(files) if options.steps else None
-        self._look_at = float("-inf")
-        self._passing = threading.Lock()
-        self._fresh = _STALE_LOOKS * options.processes_interval + 60.0
+        self._next_walk_at = float("-inf")
+        self._read_lock = threading.Lock()
+        self._fresh_seconds = _STALE_INTERVALS * options.processes_interval + 60.0
 
     def start(self) -> None:
-        """Find the existing jobs, then watch for others."""
-        self.walker.look()
-        self._look_at = self._host.monotonic() + _LOOK_AGAIN_SECONDS
+        """Find the existing jobs, and start to watch for new ones."""
+        self.walker.walk_all()
+        self._next_walk_at = self._host.monotonic() + _WALK_INTERVAL_SECONDS
         self.watcher.start()
         self.scanner.start()
         self.sampler.start()
@@ -154,44 +154,44 @@ class JobsCollector:
         self.table.close()
         self._kernel_log.close()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Find jobs and scan their processes now, in the calling thread."""
-        self.walker.look()
-        self.scanner.look()
+        self.walker.walk_all()
+        self.scanner.scan()
 
     def wait(self, seconds: float) -> None:
         """Wait until every existing job has been identified, for at most `seconds`."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.scanner.settled():
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.scanner.is_settled():
             time.sleep(_SETTLED_POLL_SECONDS)
 
     def collect(self) -> list[MetricFamily]:
-        """Read every job and make families of the readings."""
-        read = self._read()
-        self.scanner.scraped()
-        of_jobs = self._families.of([(identity, reading) for _, identity, reading in read])
+        """Read every job, and return the readings as families."""
+        readings = self._read_jobs()
+        self.scanner.request_scan()
+        families = self._families.build([(identity, reading) for _, identity, reading in readings])
         if self._steps is not None:
-            running = {job: identity for job, identity, _ in read if job.ended is None}
-            of_jobs += self._steps.families(running, self._host.monotonic())
-        return [*of_jobs, *self._own()]
+            running = {job: identity for job, identity, _ in readings if job.ended is None}
+            families += self._steps.families(running, self._host.monotonic())
+        return [*families, *self._own_families()]
 
     def readings(self) -> list[tuple[JobName, JobReading]]:
         """A reading of every visible job, including ended ones that linger; thread-safe.
 
         The processes are scanned first. A scrape does not wait for that, and uses the last scan.
         """
-        self.scanner.refresh(_LOOK_PATIENCE_SECONDS)
-        return [(identity.name, reading) for _, identity, reading in self._read()]
+        self.scanner.refresh(_SCAN_WAIT_SECONDS)
+        return [(identity.name, reading) for _, identity, reading in self._read_jobs()]
 
     def usage(self) -> list[JobCpu]:
         """The CPU usage of every visible job, read now."""
         now = self._host.monotonic()
-        found = []
-        for job, identity in self._shown():
+        job_cpus = []
+        for job, identity in self._visible_jobs():
             reading = self._reading(job, now, "cpu")
             user, system = reading.cpu_user_seconds, reading.cpu_system_seconds
             seconds = None if user is None or system is None else user + system
-            found.append(
+            job_cpus.append(
                 JobCpu(
                     identity.name,
                     seconds,
@@ -200,53 +200,57 @@ class JobsCollector:
                     started_at=None if job.started is None else job.started.monotonic,
                 )
             )
-        return found
+        return job_cpus
 
     def created(self) -> dict[Labels, float]:
-        """The start of each visible job, for its counters in other collectors; thread-safe."""
+        """The start time of each visible job, for its counters in all collectors; thread-safe."""
         if not self._options.created:
             return {}
-        began = {each.name.labels: job.started or job.noticed for job, each in self._shown()}
-        return {job: moment.epoch for job, moment in began.items() if moment is not None}
+        started = {
+            each.name.labels: job.started or job.appeared for job, each in self._visible_jobs()
+        }
+        return {job: moment.epoch for job, moment in started.items() if moment is not None}
 
     def holders(self) -> list[JobHolder]:
         """Processes and GPU variables of the running jobs, from the last scan."""
-        found = []
-        for job, identity in self._shown():
-            seen = job.seen
-            if job.ended is None and seen is not None:
+        job_holders = []
+        for job, identity in self._visible_jobs():
+            scan = job.last_scan
+            if job.ended is None and scan is not None:
                 paths = tuple(path for _, path in job.directories())
                 uid = -1 if identity.uid is None else identity.uid
-                found.append(JobHolder(identity.name, uid, seen.pids, seen.environs, paths))
-        return found
+                job_holders.append(JobHolder(identity.name, uid, scan.pids, scan.environs, paths))
+        return job_holders
 
-    def _born(self) -> None:
+    def _wake_threads(self) -> None:
         self.scanner.wake()
         self.sampler.wake()
 
-    def _exited(self, job: Job) -> None:
-        self.table.removed(job)
-        self.scanner.exited(job)
+    def _read_after_exit(self, job: Job) -> None:
+        self.table.read_after_removal(job)
+        self.scanner.request_job_scan(job)
 
-    def _ending(self, job: Job) -> bool:
+    def _read_ending(self, job: Job) -> bool:
         job.read(self._host.monotonic())
         return job.ended is None
 
-    def _read(self) -> list[tuple[Job, JobIdentity, JobReading]]:
-        with self._passing:
+    def _read_jobs(self) -> list[tuple[Job, JobIdentity, JobReading]]:
+        with self._read_lock:
             now = self._host.monotonic()
-            if now >= self._look_at or not self.watcher.complete:
-                self.walker.look(born=True)
-                self._look_at = now + _LOOK_AGAIN_SECONDS
-            self.scanner.rescue()
-            read = [(job, identity, self._reading(job, now)) for job, identity in self._shown()]
+            if now >= self._next_walk_at or not self.watcher.complete:
+                self.walker.walk_all(is_new=True)
+                self._next_walk_at = now + _WALK_INTERVAL_SECONDS
+            self.scanner.abandon_stuck_read()
+            readings = [
+                (job, identity, self._reading(job, now)) for job, identity in self._visible_jobs()
+            ]
             self.table.prune()
-            return read
+            return readings
 
-    def _shown(self) -> Iterator[tuple[Job, JobIdentity]]:
-        """Believed jobs with a name; of two with the same name, the first."""
+    def _visible_jobs(self) -> Iterator[tuple[Job, JobIdentity]]:
+        """The visible jobs that have been identified; of two with the same name, the first."""
         names: set[Labels] = set()
-        for job in self.table.believed():
+        for job in self.table.visible():
             identity = job.identity
             if identity is not None and identity.name.labels not in names:
                 names.add(identity.name.labels)
@@ -254,21 +258,21 @@ class JobsCollector:
 
     def _reading(self, job: Job, now: float, group: str | None = None) -> JobReading:
         cgroup = job.read(now, group)  # may mark the job as ended
-        seen = job.seen
-        if cgroup.cpus is None and seen is not None and seen.cpus is not None:
-            cgroup = cgroup._replace(cpus=seen.cpus)
-        processes = job.processes(now, self._fresh)
-        if cgroup.cpu_user_seconds is None and not job.counted_by_processes(now):
+        scan = job.last_scan
+        if cgroup.cpus is None and scan is not None and scan.cpus is not None:
+            cgroup = cgroup._replace(cpus=scan.cpus)
+        processes = job.processes(now, self._fresh_seconds)
+        if cgroup.cpu_user_seconds is None and not job.is_counted_by_processes(now):
             processes = processes._replace(cpu_user_seconds=None, cpu_system_seconds=None)
-        started_at = _epoch(job.started or job.noticed)
+        started_at = _epoch(job.started or job.appeared)
         return job_reading(started_at, _epoch(job.ended), cgroup, processes)
 
-    def _own(self) -> list[MetricFamily]:
+    def _own_families(self) -> list[MetricFamily]:
         ignored = dict.fromkeys(IGNORED_REASONS, 0)
-        ignored[OVERFLOW] = self.table.overflow()
+        ignored[OVERFLOW] = self.table.overflow_count()
         for job in self.table.all():
-            if job.disbelieved is not None:
-                ignored[job.disbelieved] += 1
+            if job.ignored_reason is not None:
+                ignored[job.ignored_reason] += 1
         return [
             MetricFamily(metrics.IGNORED, [(labels(reason=r), n) for r, n in ignored.items()]),
             MetricFamily(
@@ -283,12 +287,12 @@ def _epoch(moment: Moment | None) -> float | None:
 
 
 def _file_groups(groups: frozenset[str]) -> frozenset[str]:
-    """The groups of files that groups of metrics need."""
+    """The groups of files that must be read for these groups of metrics."""
     needs = {"memory-detail": "memory", "faults": "memory", "throttling": "cpu"}
     return frozenset(needs.get(group, group) for group in groups) | {"cpu"}
 
 
-def _descriptors() -> DescriptorBudget:
+def _descriptor_budget() -> DescriptorBudget:
     """Half of the process's open file limit is for cgroup files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return DescriptorBudget(soft // 2)

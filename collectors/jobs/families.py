@@ -1,4 +1,4 @@
-"""Families of all jobs, metric by metric, as the text formats require."""
+"""The families of all jobs; the text formats require the samples metric by metric."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +18,9 @@ from collectors.metric import (
     MetricColumn,
     MetricColumns,
     MetricFamily,
-    exported,
     join,
     labels,
+    to_metric,
 )
 
 IdentifiedReading = tuple[JobIdentity, JobReading]
@@ -33,33 +33,35 @@ class LabelledReadings(NamedTuple):
     readings: Sequence[JobReading]
 
 
-_Read = Callable[[JobReading], Any]
-_Column = Callable[[LabelledReadings], MetricColumn]
-"""The samples of one quantity, of all jobs."""
+_ReadQuantity = Callable[[JobReading], Any]
+_ReadColumn = Callable[[LabelledReadings], MetricColumn]
+"""Returns the samples of one quantity, of all jobs."""
 
 
 class JobFamilies:
-    """Makes families of readings."""
+    """Builds the families from readings."""
 
     def __init__(self, quantities: Sequence[Quantity], created: bool = False) -> None:
-        """`created`: say of each counter when its job began."""
+        """`created`: add the start time of the job to each of its counters."""
         self._created = created
-        self._metrics: list[tuple[Metric, bool, list[_Column]]] = [
-            (exported(metric), metric.outlives_job, [_column(q, q.read) for q in group if q.read])
+        self._metrics: list[tuple[Metric, bool, list[_ReadColumn]]] = [
+            (to_metric(metric), metric.outlives_job, [_column(q, q.read) for q in group if q.read])
             for metric, group in by_metric(quantities)
         ]
 
-    def of(self, jobs: Sequence[IdentifiedReading]) -> list[MetricFamily]:
-        """The families of these jobs, no two of which have the same labels."""
+    def build(self, jobs: Sequence[IdentifiedReading]) -> list[MetricFamily]:
+        """The families of these jobs; no two jobs may have the same labels."""
         running = [job for job in jobs if job[1].ended_at is None]
-        every, live = _labelled_readings(jobs), _labelled_readings(running)
+        all_jobs, running_jobs = _labelled_readings(jobs), _labelled_readings(running)
         info = [(join(identity.name.labels, identity.info), 1) for identity, _ in jobs]
         return [
             MetricFamily(INFO, info, distinct=True),
-            _count(Counter(identity.name.manager for identity, _ in running)),
+            _running_jobs(Counter(identity.name.manager for identity, _ in running)),
             *(
-                self._family(metric, JobColumns(columns, every if lasting else live))
-                for metric, lasting, columns in self._metrics
+                self._family(
+                    metric, JobColumns(columns, all_jobs if outlives_job else running_jobs)
+                )
+                for metric, outlives_job, columns in self._metrics
             ),
         ]
 
@@ -73,7 +75,7 @@ class JobColumns(MetricColumns):
 
     __slots__ = ("_columns", "_jobs")
 
-    def __init__(self, columns: Sequence[_Column], jobs: LabelledReadings) -> None:
+    def __init__(self, columns: Sequence[_ReadColumn], jobs: LabelledReadings) -> None:
         self._columns = columns
         self._jobs = jobs
 
@@ -84,10 +86,12 @@ class JobColumns(MetricColumns):
     def created(self) -> dict[Labels, float]:
         """The time at which each sample was 0: its job's start."""
         return {
-            of: began
-            for own, reading in zip(*self._jobs, strict=True)
-            if (began := reading.started_at) is not None
-            for of, _ in JobColumns(self._columns, LabelledReadings([own], [reading]))
+            sample_labels: started_at
+            for job_labels, reading in zip(*self._jobs, strict=True)
+            if (started_at := reading.started_at) is not None
+            for sample_labels, _ in JobColumns(
+                self._columns, LabelledReadings([job_labels], [reading])
+            )
         }
 
 
@@ -97,35 +101,41 @@ def _labelled_readings(jobs: Sequence[IdentifiedReading]) -> LabelledReadings:
     )
 
 
-def _column(quantity: Quantity, read: _Read) -> _Column:
+def _column(quantity: Quantity, read: _ReadQuantity) -> _ReadColumn:
     if quantity.group is not None:
         (label,) = quantity.group.labels
-        return partial(_several, read, quantity.of_each, label)
-    return partial(_single, read, labels(**dict(quantity.labels)))
+        return partial(_grouped_column, read, quantity.read_each, label)
+    return partial(_plain_column, read, labels(**dict(quantity.labels)))
 
 
-def _single(read: _Read, more: Labels, jobs: LabelledReadings) -> MetricColumn:
+def _plain_column(
+    read: _ReadQuantity, shared_labels: Labels, jobs: LabelledReadings
+) -> MetricColumn:
     values = list(map(read, jobs.readings))
     if None not in values:
-        return MetricColumn(jobs.labels, more, values)
-    known = [value is not None for value in values]
-    return MetricColumn(list(compress(jobs.labels, known)), more, list(compress(values, known)))
+        return MetricColumn(jobs.labels, shared_labels, values)
+    is_known = [value is not None for value in values]
+    return MetricColumn(
+        list(compress(jobs.labels, is_known)), shared_labels, list(compress(values, is_known))
+    )
 
 
-def _several(
-    read: _Read, of_each: Callable[[Any], float], label: str, jobs: LabelledReadings
+def _grouped_column(
+    read: _ReadQuantity, of_each: Callable[[Any], float], label: str, jobs: LabelledReadings
 ) -> MetricColumn:
-    told = list(map(read, jobs.readings))
-    if not any(told):
+    groups = list(map(read, jobs.readings))
+    if not any(groups):
         return MetricColumn((), NO_LABELS, ())
-    found = [
-        (own, name, value)
-        for own, values in zip(jobs.labels, told, strict=True)
+    entries = [
+        (job_labels, name, value)
+        for job_labels, values in zip(jobs.labels, groups, strict=True)
         if values
         for name, value in values.items()
     ]
-    of = [Labels(f"{own},{_label(label, name)}") for own, name, _ in found]
-    return MetricColumn(of, NO_LABELS, [of_each(value) for _, _, value in found])
+    sample_labels = [
+        Labels(f"{job_labels},{_label(label, name)}") for job_labels, name, _ in entries
+    ]
+    return MetricColumn(sample_labels, NO_LABELS, [of_each(value) for _, _, value in entries])
 
 
 @lru_cache(1000)  # shared by jobs; bounded, because jobs can create interfaces
@@ -133,6 +143,6 @@ def _label(label: str, value: str) -> Labels:
     return labels(**{label: value})
 
 
-def _count(jobs: Counter[str]) -> MetricFamily:
+def _running_jobs(jobs: Counter[str]) -> MetricFamily:
     by_manager = sorted(jobs.items(), key=itemgetter(0))
     return MetricFamily(JOBS, [(labels(manager=manager), n) for manager, n in by_manager])

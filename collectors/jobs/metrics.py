@@ -6,7 +6,7 @@ from itertools import groupby
 from batchjob.quantities.job import JOB_QUANTITIES
 from batchjob.quantities.quantity import JOB_LABELS, ExportedMetric, Quantity
 from collectors.jobs.state.job_identity import INFO_LABELS
-from collectors.metric import Metric, exported
+from collectors.metric import Metric, to_metric
 
 INFO = Metric(
     "batchjob_job_info",
@@ -45,11 +45,11 @@ METRICS = (
     IGNORED,
     ERRORS,
     INFO,
-    *(exported(metric) for metric, _ in by_metric(JOB_QUANTITIES)),
+    *(to_metric(metric) for metric, _ in by_metric(JOB_QUANTITIES)),
 )
 
 
-def wanted(groups: Collection[str]) -> tuple[Quantity, ...]:
+def enabled_quantities(groups: Collection[str]) -> tuple[Quantity, ...]:
     """The quantities of the enabled groups of metrics."""
     return tuple(
         quantity

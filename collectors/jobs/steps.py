@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from batchjob.quantities.reading import CgroupReading, total
+from batchjob.quantities.reading import CgroupReading, sum_readings
 from batchjob.schedulers.layout import step_of
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.state.job import Job
@@ -59,16 +59,19 @@ class Steps:
 
     def __init__(self, files: CgroupFiles) -> None:
         self._files = files
-        self._parts: dict[tuple[Job, str, str], JobCgroup] = {}  # job, step, path → its directories
+        self._cgroups: dict[tuple[Job, str, str], JobCgroup] = {}  # by job, step and path
 
     def families(self, jobs: Mapping[Job, JobIdentity], now: float) -> list[MetricFamily]:
         """Read every step of these jobs."""
-        self._find(jobs, now)
+        self._find_steps(jobs, now)
         steps: dict[Labels, list[CgroupReading]] = {}
-        for (job, step, _), part in self._parts.items():
-            of = join(jobs[job].name.labels, labels(step=step))
-            steps.setdefault(of, []).append(part.read(now))
-        readings = [(of, total(parts)) for of, parts in steps.items()]
+        for (job, step, _), cgroup in self._cgroups.items():
+            step_labels = join(jobs[job].name.labels, labels(step=step))
+            steps.setdefault(step_labels, []).append(cgroup.read(now))
+        readings = [
+            (step_labels, sum_readings(step_readings))
+            for step_labels, step_readings in steps.items()
+        ]
         return [
             MetricFamily(metric, [sample for row in rows for sample in _samples(row, readings)])
             for metric, rows in STEP_METRICS
@@ -76,37 +79,37 @@ class Steps:
 
     def close(self) -> None:
         """Close all descriptors."""
-        for part in self._parts.values():
-            part.close()
-        self._parts.clear()
+        for cgroup in self._cgroups.values():
+            cgroup.close()
+        self._cgroups.clear()
 
-    def _find(self, jobs: Iterable[Job], now: float) -> None:
-        before, self._parts = self._parts, {}
+    def _find_steps(self, jobs: Iterable[Job], now: float) -> None:
+        previous, self._cgroups = self._cgroups, {}
         for job in jobs:
             for hierarchy, directory in job.directories():
-                top = directory[len(hierarchy.root) + 1 :]
+                job_path = directory[len(hierarchy.root) + 1 :]
                 for name in _subdirectories(directory):
-                    step = step_of(job.found, name)
+                    step = step_of(job.layout_match, name)
                     if step is None or step.name is None or step.role != "step":
                         continue
-                    key = (job, step.name, f"{top}/{name}")
-                    part = self._parts.get(key) or before.pop(key, None)
-                    if part is None:
-                        part = JobCgroup(key[2], job.found, None, self._files)
-                    part.drop_removed(now)
-                    part.add(hierarchy)
-                    self._parts[key] = part
-        for part in before.values():
-            part.close()
+                    key = (job, step.name, f"{job_path}/{name}")
+                    cgroup = self._cgroups.get(key) or previous.pop(key, None)
+                    if cgroup is None:
+                        cgroup = JobCgroup(key[2], job.layout_match, None, self._files)
+                    cgroup.drop_removed(now)
+                    cgroup.add(hierarchy)
+                    self._cgroups[key] = cgroup
+        for cgroup in previous.values():
+            cgroup.close()
 
 
 def _samples(
     row: _Row, readings: list[tuple[Labels, CgroupReading]]
 ) -> Iterable[tuple[Labels, float]]:
-    for of, reading in readings:
+    for step_labels, reading in readings:
         value = row.value(reading)
         if value is not None:
-            yield (Labels(f"{of},{row.labels}") if row.labels else of), value
+            yield (Labels(f"{step_labels},{row.labels}") if row.labels else step_labels), value
 
 
 def _subdirectories(path: str) -> list[str]:

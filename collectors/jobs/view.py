@@ -10,13 +10,17 @@ from collectors.metric import Labels
 GPU_VARIABLES = re.compile(
     "|".join(
         (
-            *(side.gpu_variables for side in registry.nodes().values() if side.gpu_variables),
+            *(
+                side.gpu_variables
+                for side in registry.job_managers().values()
+                if side.gpu_variables
+            ),
             r"CUDA_VISIBLE_DEVICES\d*|CUDA_DEVICE_ORDER|CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
             "ROCR_VISIBLE_DEVICES",
         )
     )
 )
-"""Names (whole, by `fullmatch`) of the environment variables that tell a job's GPUs."""
+"""Pattern of the names (`fullmatch`) of environment variables that name a job's GPUs."""
 
 
 class JobName(NamedTuple):
@@ -29,7 +33,7 @@ class JobName(NamedTuple):
 
 
 class JobCpu(NamedTuple):
-    """A job's CPU at one moment. `None`: not readable, which is not zero."""
+    """A job's CPU usage at one moment. `None`: not readable, which is not zero."""
 
     name: JobName
     cpu_seconds: float | None  # increases; final once `ended_at` is set
@@ -64,7 +68,7 @@ class JobsView(Protocol):
 
 @runtime_checkable
 class JobStarts(Protocol):
-    """When the counters of jobs were 0, for the counters of every collector."""
+    """The start times of jobs, at which the counters of every collector were 0."""
 
     def created(self) -> Mapping[Labels, float]:
-        """Epoch seconds by the job's labels; empty if the option is off."""
+        """Epoch seconds by the job's labels; empty if the option is disabled."""

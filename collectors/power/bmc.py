@@ -1,6 +1,6 @@
-"""What the ways to a BMC share: a thread that reads the node's power and counts failures.
+"""Base class of the BMC collectors: a thread reads the node's power and counts failures.
 
-A BMC is slow, and one with errors is queried less and less often.
+BMCs are slow: after consecutive errors, one is queried less and less often.
 """
 
 from abc import ABC, abstractmethod
@@ -8,40 +8,41 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from batchjob.runtime.background import Observed, Refresher, lifetime
+from batchjob.runtime.background import Observed, Refresher, validity_seconds
 from collectors.host import Host
 from collectors.metric import Metric, MetricFamily, labels
 from collectors.power.meter import Meter, MeterReading
 
 T = TypeVar("T")
 
-_LONGEST_PAUSE = 600.0
+_LONGEST_PAUSE_SECONDS = 600.0
 
 
 class BmcCollector(ABC, Generic[T]):
     """The node's power according to its BMC."""
 
-    meter: ClassVar[str]
-    """Its name among the meters."""
-    errors: ClassVar[Metric]
-    """Failed reads, by `reasons`."""
-    reasons: ClassVar[Sequence[str]]
+    meter_name: ClassVar[str]
+    """The name of its meter."""
+    error_metric: ClassVar[Metric]
+    """Counter of failed reads, by reason."""
+    error_reasons: ClassVar[Sequence[str]]
+    """The values of its label `reason`."""
 
     def __init__(
         self, host: Host, close: Callable[[], None], interval: float, timeout: float
     ) -> None:
-        """Seconds between readings and for one reading; `close` ends the connection."""
+        """`interval` and `timeout` are in seconds; `close` ends the connection."""
         self._host = host
         self._close = close
         self._interval = interval
-        self._failures: Counter[str] = Counter()
+        self._failure_counts: Counter[str] = Counter()
         self.refresher: Refresher[T] = Refresher(
-            self.meter,
+            self.meter_name,
             self._read,
             interval,
-            lifetime(interval, timeout),
+            validity_seconds(interval, timeout),
             host.monotonic,
-            longest_pause=_LONGEST_PAUSE,
+            longest_pause=_LONGEST_PAUSE_SECONDS,
         )
 
     def start(self) -> None:
@@ -57,27 +58,30 @@ class BmcCollector(ABC, Generic[T]):
         """The node's power, once the BMC has answered."""
         if self.refresher.latest() is None:
             return ()
-        return (Meter(self.meter, "node", True, self._interval, self._meter),)
+        return (Meter(self.meter_name, "node", True, self._interval, self._read_meter),)
 
     def collect(self) -> list[MetricFamily]:
         """The last reading, unless it is too old, and the count of failures."""
-        counts = [(labels(reason=each), float(self._failures[each])) for each in self.reasons]
-        seen = self.refresher.latest()
-        shown = () if seen is None else self._families(seen)
-        return [MetricFamily(self.errors, counts), *shown]
+        samples = [
+            (labels(reason=reason), float(self._failure_counts[reason]))
+            for reason in self.error_reasons
+        ]
+        observed = self.refresher.latest()
+        families = () if observed is None else self._families(observed)
+        return [MetricFamily(self.error_metric, samples), *families]
 
-    def _meter(self) -> MeterReading | None:
-        seen = self.refresher.latest()
-        return None if seen is None else self._reading(seen)
+    def _read_meter(self) -> MeterReading | None:
+        observed = self.refresher.latest()
+        return None if observed is None else self._meter_reading(observed)
 
     @abstractmethod
     def _read(self) -> T:
-        """Read the BMC now; counts a failure in `_failures`, and raises it."""
+        """Read the BMC now; a failure is counted in `_failure_counts` and raised."""
 
     @abstractmethod
-    def _families(self, seen: Observed[T]) -> Iterable[MetricFamily]:
+    def _families(self, observed: Observed[T]) -> Iterable[MetricFamily]:
         """The metrics of a reading."""
 
     @abstractmethod
-    def _reading(self, seen: Observed[T]) -> MeterReading:
+    def _meter_reading(self, observed: Observed[T]) -> MeterReading:
         """The node's power in a reading."""

@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 _FILE = re.compile(r"(?:(cpu|memory|accel\d+)_)?(power|energy|power_cap)")
 _VALUE = re.compile(r"(\d+) (W|J)\b.*")
-_TRIES = 3
-# Counters that do not change for this long are dead: they are updated every 0.1 s.
-_DEAD_SECONDS = 1.0
+_ATTEMPTS = 3
+# Counters that have not changed for this long are stale: they are updated every 0.1 s.
+_STALE_SECONDS = 1.0
 
 ENERGY = Metric(
     "batchjob_cray_energy_joules_total",
@@ -52,7 +52,7 @@ METRICS = (ENERGY, POWER, CAP, STALE)
 
 @dataclass(frozen=True)
 class CrayOptions:
-    """None."""
+    """The collector has no options."""
 
 
 class CrayCounters(NamedTuple):
@@ -70,7 +70,7 @@ def read(directory: str) -> CrayCounters | None:
 
     Raises OSError if there are no such counters, and ValueError for an unknown format.
     """
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS):
         before = read_integer(directory, "freshness")
         values: dict[str, dict[str, float]] = {"power": {}, "energy": {}, "power_cap": {}}
         for entry in os.listdir(directory):
@@ -89,7 +89,7 @@ class Cray:
         self._host = host
         self._directory = f"{host.sysfs}/cray/pm_counters"
         self._fresh_since: tuple[int, float] | None = None  # freshness, and when first seen
-        self._stale = 0
+        self._stale_reads = 0
         self._once = LogOnce(log)
         self._plausible: dict[str, PlausiblePower] = defaultdict(PlausiblePower)  # by domain
         self._lock = threading.Lock()
@@ -100,7 +100,7 @@ class Cray:
     def stop(self) -> None:
         """Nothing is open."""
 
-    def look(self) -> CrayCounters | None:
+    def current_counters(self) -> CrayCounters | None:
         """The current counters; None if there are none, or they are not updated."""
         with self._lock:
             try:
@@ -110,33 +110,35 @@ class Cray:
             except (OSError, ValueError) as error:
                 self._once.warning("read", "%s: %s", self._directory, error)
                 return None
-            self._once.over("read")
-            if counters is None or self._stands_still(counters.freshness):
-                self._stale += 1
+            self._once.forget("read")
+            if counters is None or self._is_stale(counters.freshness):
+                self._stale_reads += 1
                 self._once.warning("stale", "%s is not updated", self._directory)
                 return None
-            self._once.over("stale")
+            self._once.forget("stale")
             return counters
 
     def collect(self) -> list[MetricFamily]:
         """Energy, power and caps by domain."""
-        counters = self.look()
+        counters = self.current_counters()
         families = (
-            [] if self._fresh_since is None else [MetricFamily(STALE, [(NO_LABELS, self._stale)])]
+            []
+            if self._fresh_since is None
+            else [MetricFamily(STALE, [(NO_LABELS, self._stale_reads)])]
         )
         if counters is not None:
             power = {
                 domain: watts
                 for domain, watts in counters.power.items()
-                if self._plausible[domain].accepts(watts)
+                if self._plausible[domain].accept(watts)
             }
             caps = {domain: watts for domain, watts in counters.power_cap.items() if watts}
             families += [
                 MetricFamily(
-                    metric, [(labels(domain=domain), value) for domain, value in by.items()]
+                    metric, [(labels(domain=domain), value) for domain, value in values.items()]
                 )
-                for metric, by in ((ENERGY, counters.energy), (POWER, power), (CAP, caps))
-                if by
+                for metric, values in ((ENERGY, counters.energy), (POWER, power), (CAP, caps))
+                if values
             ]
         return families
 
@@ -144,10 +146,10 @@ class Cray:
         """The node, accelerators included."""
         if not os.path.exists(f"{self._directory}/energy"):
             return ()
-        return (Meter("cray", "node", True, 0.0, self._reading),)
+        return (Meter("cray", "node", True, 0.0, self._read_meter),)
 
-    def _reading(self) -> MeterReading | None:
-        counters = self.look()
+    def _read_meter(self) -> MeterReading | None:
+        counters = self.current_counters()
         if counters is None or "node" not in counters.energy:
             return None
         return MeterReading(
@@ -157,11 +159,11 @@ class Cray:
             counters.startup,
         )
 
-    def _stands_still(self, freshness: int) -> bool:
+    def _is_stale(self, freshness: int) -> bool:
         now = self._host.monotonic()
         if self._fresh_since is None or self._fresh_since[0] != freshness:
             self._fresh_since = freshness, now
-        return now - self._fresh_since[1] > _DEAD_SECONDS
+        return now - self._fresh_since[1] > _STALE_SECONDS
 
 
 def build(host: Host, _options: CrayOptions, _built: Mapping[str, Collector]) -> Cray:
@@ -170,18 +172,18 @@ def build(host: Host, _options: CrayOptions, _built: Mapping[str, Collector]) ->
 
 
 def read_integer(directory: str, entry: str) -> int:
-    return int(_text(directory, entry))
+    return int(_read_text(directory, entry))
 
 
 def read_value(directory: str, entry: str) -> float:
-    text = _text(directory, entry)
+    text = _read_text(directory, entry)
     match = _VALUE.fullmatch(text)
     if match is None:
         raise ValueError(f"{entry}: expected a number of W or J, got {text[:40]!r}")
     return float(match[1])
 
 
-def _text(directory: str, entry: str) -> str:
+def _read_text(directory: str, entry: str) -> str:
     with open(os.path.join(directory, entry), encoding="ascii", errors="replace") as file:
         return file.read().strip()
 

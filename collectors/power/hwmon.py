@@ -1,7 +1,7 @@
 """Power and energy sensors of the kernel's hwmon class.
 
-Most of them measure a part of the node: a rail, a GPU, a network card. Which ones measure the node
-is known for a few chips and configured by the site for others (Linux: Documentation/hwmon/
+Most sensors measure a part of the node: a rail, a GPU, a network card. Those that measure the whole
+node are known for a few chips and configured by the site for others (Linux: Documentation/hwmon/
 sysfs-interface.rst, acpi_power_meter.rst; NVIDIA: Grace Performance Tuning Guide, power telemetry).
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from batchjob.runtime.background import Refresher, lifetime
+from batchjob.runtime.background import Refresher, validity_seconds
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
@@ -80,7 +80,7 @@ class KnownSensors(NamedTuple):
 
 
 # The first row with sensors is used: each level of Grace includes the next.
-KNOWN = (
+_KNOWN_SENSORS = (
     KnownSensors("power_meter", re.compile(r"Module Power Socket \d+"), "cpu+memory", True),
     KnownSensors("power_meter", re.compile(r"Grace Power Socket \d+"), "cpu+memory", False),
     KnownSensors("power_meter", re.compile(r"(?!.* Power Socket \d).*"), "node", True),
@@ -88,7 +88,7 @@ KNOWN = (
 )
 
 
-class Values(NamedTuple):
+class HwmonReadings(NamedTuple):
     """Readings of the sensors, in watts and joules, without those that failed."""
 
     sensors: tuple[HwmonSensor, ...]
@@ -97,40 +97,42 @@ class Values(NamedTuple):
 
 def scan(root: str) -> tuple[HwmonSensor, ...]:
     """The power and energy sensors below /sys/class/hwmon, without batteries."""
-    found: list[HwmonSensor] = []
-    for entry in _listed(root):
+    sensors: list[HwmonSensor] = []
+    for entry in _list_directory(root):
         hwmon = f"{root}/{entry}"
         # Old drivers such as acpi_power_meter have their files in the device's directory.
-        directory = next((d for d in (hwmon, f"{hwmon}/device") if _inputs(d)), None)
-        driver = _text(f"{hwmon}/name") or _text(f"{hwmon}/device/name")
+        directory = next((d for d in (hwmon, f"{hwmon}/device") if _find_channels(d)), None)
+        driver = _read_text(f"{hwmon}/name") or _read_text(f"{hwmon}/device/name")
         if directory is None or not driver:
             continue
         address = os.path.basename(os.path.realpath(f"{hwmon}/device"))
         chip = f"{driver}-{address}" if os.path.exists(f"{hwmon}/device") else driver
-        if any(chip == each.chip for each in found):
+        if any(chip == each.chip for each in sensors):
             chip = f"{chip}-{entry}"
-        found += _sensors(directory, driver, chip)
-    return tuple(found)
+        sensors += _chip_sensors(directory, driver, chip)
+    return tuple(sensors)
 
 
-def _sensors(directory: str, driver: str, chip: str) -> list[HwmonSensor]:
+def _chip_sensors(directory: str, driver: str, chip: str) -> list[HwmonSensor]:
     sensors: list[HwmonSensor] = []
-    taken: set[tuple[str, str]] = set()
-    for kind, number, file in _inputs(directory):
+    used_names: set[tuple[str, str]] = set()
+    for kind, number, file in _find_channels(directory):
         channel = f"{kind}{number}"
-        if _text(f"{directory}/{channel}_is_battery") == "1":
+        if _read_text(f"{directory}/{channel}_is_battery") == "1":
             continue
-        label = _text(f"{directory}/{channel}_label") or _text(f"{directory}/{channel}_oem_info")
-        name = channel if not label or (kind, label) in taken else label
-        taken.add((kind, name))
+        label = _read_text(f"{directory}/{channel}_label") or _read_text(
+            f"{directory}/{channel}_oem_info"
+        )
+        name = channel if not label or (kind, label) in used_names else label
+        used_names.add((kind, name))
         sensors.append(HwmonSensor(f"{directory}/{file}", kind, driver, chip, name))
     return sensors
 
 
-def _inputs(directory: str) -> list[tuple[str, int, str]]:
+def _find_channels(directory: str) -> list[tuple[str, int, str]]:
     """Kind, number and file of each channel; the average if there is one."""
     channels: dict[tuple[str, int], str] = {}
-    for entry in _listed(directory):
+    for entry in _list_directory(directory):
         if match := _INPUT.fullmatch(entry):
             key = match[1], int(match[2])
             if key not in channels or match[3] == "average":
@@ -146,19 +148,21 @@ class ChosenSensors(NamedTuple):
     includes_gpus: bool
 
 
-def node_sensors(sensors: Sequence[HwmonSensor], said: Sequence[str] = ()) -> ChosenSensors | None:
+def node_sensors(
+    sensors: Sequence[HwmonSensor], patterns: Sequence[str] = ()
+) -> ChosenSensors | None:
     """The sensors of the node: by the site's patterns, else by the known chips."""
-    if said:
+    if patterns:
         names = {sensor: f"{sensor.chip}/{sensor.sensor}" for sensor in sensors}
-        wanted = [x for x in sensors if any(fnmatch.fnmatchcase(names[x], p) for p in said)]
-        return ChosenSensors(_of_one_kind(wanted), "node", True) if wanted else None
-    for known in KNOWN:
-        fitting = [
+        matching = [x for x in sensors if any(fnmatch.fnmatchcase(names[x], p) for p in patterns)]
+        return ChosenSensors(_prefer_energy(matching), "node", True) if matching else None
+    for known in _KNOWN_SENSORS:
+        matching = [
             x for x in sensors if x.driver == known.driver and known.sensor.fullmatch(x.sensor)
         ]
         # Two unnamed power meters are ambiguous: two inputs, or a part and the whole.
-        if fitting and not (known.scope == "node" and len(fitting) > 1):
-            return ChosenSensors(_of_one_kind(fitting), known.scope, known.includes_gpus)
+        if matching and not (known.scope == "node" and len(matching) > 1):
+            return ChosenSensors(_prefer_energy(matching), known.scope, known.includes_gpus)
     return None
 
 
@@ -174,11 +178,11 @@ class Hwmon:
         self._errors = 0
         self._plausible: dict[HwmonSensor, PlausiblePower] = defaultdict(PlausiblePower)
         self._once = LogOnce(log)
-        self.refresher: Refresher[Values] = Refresher(
+        self.refresher: Refresher[HwmonReadings] = Refresher(
             "hwmon",
             self._read,
             options.interval,
-            lifetime(options.interval),
+            validity_seconds(options.interval),
             host.monotonic,
         )
 
@@ -192,14 +196,14 @@ class Hwmon:
 
     def collect(self) -> list[MetricFamily]:
         """The last reading, unless it is too old."""
-        seen = self.refresher.latest()
-        if seen is None or not seen.value.sensors:
+        observed = self.refresher.latest()
+        if observed is None or not observed.value.sensors:
             return []
         families = [MetricFamily(ERRORS, [(NO_LABELS, self._errors)])]
         for metric, kind in ((POWER, "power"), (ENERGY, "energy")):
             samples = [
                 (labels(chip=sensor.chip, sensor=sensor.sensor), value)
-                for sensor, value in seen.value.values.items()
+                for sensor, value in observed.value.values.items()
                 if sensor.kind == kind
             ]
             families += [MetricFamily(metric, samples)] if samples else []
@@ -207,20 +211,20 @@ class Hwmon:
 
     def meters(self) -> Sequence[Meter]:
         """The node, if its sensors are known or configured."""
-        seen = self.refresher.latest()
-        if seen is None:
+        observed = self.refresher.latest()
+        if observed is None:
             return ()
-        chosen = node_sensors(seen.value.sensors, self._options.node_sensor)
+        chosen = node_sensors(observed.value.sensors, self._options.node_sensor)
         if chosen is None:
             return ()
 
         def read() -> MeterReading | None:
-            return self._sum(chosen.sensors)
+            return self._sum_sensors(chosen.sensors)
 
         interval = self._options.interval
         return (Meter("hwmon", chosen.scope, chosen.includes_gpus, interval, read),)
 
-    def _read(self) -> Values:
+    def _read(self) -> HwmonReadings:
         if self._host.monotonic() - self._scanned_at >= _RESCAN_SECONDS:
             self._scanned_at = self._host.monotonic()
             self._sensors = scan(self._root)
@@ -229,25 +233,25 @@ class Hwmon:
             try:
                 with open(sensor.path, encoding="ascii") as file:
                     value = int(file.read()) / 1e6
-                if sensor.kind == "power" and not self._plausible[sensor].accepts(value):
+                if sensor.kind == "power" and not self._plausible[sensor].accept(value):
                     raise ValueError(f"{value:g} W is not plausible")
                 values[sensor] = value
             except (OSError, ValueError) as error:
                 self._errors += 1
                 self._once.warning(sensor.path, "%s cannot be read: %s", sensor.path, error)
-        return Values(self._sensors, values)
+        return HwmonReadings(self._sensors, values)
 
-    def _sum(self, sensors: tuple[HwmonSensor, ...]) -> MeterReading | None:
+    def _sum_sensors(self, sensors: tuple[HwmonSensor, ...]) -> MeterReading | None:
         """The sum; None if one is missing, since the sum would be too low."""
-        seen = self.refresher.latest()
-        if seen is None or not all(sensor in seen.value.values for sensor in sensors):
+        observed = self.refresher.latest()
+        if observed is None or not all(sensor in observed.value.values for sensor in sensors):
             return None
-        total = sum(seen.value.values[sensor] for sensor in sensors)
+        total = sum(observed.value.values[sensor] for sensor in sensors)
         if sensors[0].kind == "energy":
-            return MeterReading(seen.at, joules=total)
+            return MeterReading(observed.at, joules=total)
         series = sum(self._plausible[sensor].series for sensor in sensors)
         # A running node always draws power.
-        return MeterReading(seen.at, watts=total, series=series) if total > 0 else None
+        return MeterReading(observed.at, watts=total, series=series) if total > 0 else None
 
 
 def build(host: Host, options: HwmonOptions, _built: Mapping[str, Collector]) -> Hwmon:
@@ -255,19 +259,19 @@ def build(host: Host, options: HwmonOptions, _built: Mapping[str, Collector]) ->
     return Hwmon(host, options)
 
 
-def _of_one_kind(sensors: Sequence[HwmonSensor]) -> tuple[HwmonSensor, ...]:
+def _prefer_energy(sensors: Sequence[HwmonSensor]) -> tuple[HwmonSensor, ...]:
     energy = tuple(sensor for sensor in sensors if sensor.kind == "energy")
     return energy or tuple(sensors)
 
 
-def _listed(path: str) -> list[str]:
+def _list_directory(path: str) -> list[str]:
     try:
         return sorted(os.listdir(path))
     except OSError:
         return []
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()

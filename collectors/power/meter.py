@@ -14,14 +14,14 @@ from collectors.jobs.view import JobName
 # Best first: a counter for the whole node that is integrated by hardware, then meters of the node's
 # power input, then counters of the processors. The wiring of `psys` depends on the board's
 # manufacturer: it can be configured by name, but is never chosen automatically.
-BEST_FIRST = ("cray", "redfish", "ipmi", "hwmon", "rapl", "psys")
-ONLY_BY_NAME = frozenset({"psys"})
+METER_RANKING = ("cray", "redfish", "ipmi", "hwmon", "rapl", "psys")
+NEVER_AUTOMATIC = frozenset({"psys"})
 
 Scope = Literal["node", "cpu+memory", "cpu"]
 
 
 class MeterReading(NamedTuple):
-    """A meter at one moment: a counter if it has one, else momentary power.
+    """A reading of a meter: its energy counter if it has one, else the current power.
 
     Readings of different `series` are unrelated: the counter restarted, or the energy in between is
     not known.
@@ -36,7 +36,7 @@ class MeterReading(NamedTuple):
 class Meter(NamedTuple):
     """A meter of the node's energy. `read` returns None while there is no trusted value."""
 
-    name: str  # one of BEST_FIRST; the label `meter`
+    name: str  # one of METER_RANKING; the label `meter`
     scope: Scope
     includes_gpus: bool  # the usual wiring of the source; a setting overrides it
     period: float  # seconds between readings; 0: read on request
@@ -44,31 +44,31 @@ class Meter(NamedTuple):
 
 
 @runtime_checkable
-class Metered(Protocol):
+class MeterSource(Protocol):
     """A collector with meters of the node, which are looked up at every tick."""
 
     def meters(self) -> Sequence[Meter]:
         """The meters found so far; none if this node lacks the source. Thread-safe."""
 
 
-def choose(
-    source: str, answering: Collection[str], enabled: Collection[str], last: str, settled: bool
+def choose_meter(
+    source: str, available: Collection[str], enabled: Collection[str], last: str, startup_over: bool
 ) -> str | None:
     """Name the meter to use, or None while it is better to wait.
 
     `source` is a name, or `auto` for the best one that answers; `enabled` are the collectors with
-    meters, `last` the meter used before a restart, `settled`: all of them had time to answer. A BMC
-    needs some, and a lesser meter is kept once it has been chosen.
+    meters, `last` the meter used before a restart, `startup_over`: all had time to answer. A BMC
+    needs some time, and a lower-ranked meter is kept once it has been chosen.
     """
     if source != "auto":
-        return source if source in answering else None
-    if last in answering:
+        return source if source in available else None
+    if last in available:
         return last
-    ranked = [name for name in BEST_FIRST if name not in ONLY_BY_NAME]
+    ranked = [name for name in METER_RANKING if name not in NEVER_AUTOMATIC]
     best = next((name for name in ranked if name in enabled), "")
-    if not settled and best not in answering:
+    if not startup_over and best not in available:
         return None
-    return next((name for name in ranked if name in answering), None)
+    return next((name for name in ranked if name in available), None)
 
 
 class GpuEnergyShare(NamedTuple):
@@ -85,17 +85,17 @@ class GpuEnergyShare(NamedTuple):
 
 
 class GpuEnergyReading(NamedTuple):
-    """The energy counter of one physical GPU and who held it at that moment."""
+    """The energy counter of one physical GPU, and the jobs that used it at that moment."""
 
     uuid: str
     at: float  # Host.monotonic()
     joules: float  # increases within its series; integrated from power if there is no counter
     series: int  # changes when the counter restarts (driver reloaded, GPU reset)
-    holdings: tuple[GpuEnergyShare, ...]
+    shares: tuple[GpuEnergyShare, ...]
 
 
 @runtime_checkable
-class GpuMetered(Protocol):
+class GpuEnergySource(Protocol):
     """The part of the GPU collector that the energy collector needs."""
 
     def gpu_energy(self) -> Sequence[GpuEnergyReading]:
@@ -103,19 +103,21 @@ class GpuMetered(Protocol):
 
 
 def new_series() -> int:
-    """A series that no reading has had before, not even in an earlier process."""
+    """A series number that is not used by any other reading, even of an earlier process."""
     # Floats, and therefore JSON, represent 52 bits exactly. `secrets` would load 4 MB of OpenSSL.
     return int.from_bytes(os.urandom(7)) >> 4
 
 
-def energy_between(earlier: MeterReading, later: MeterReading, longest: float) -> float | None:
+def energy_between(
+    earlier: MeterReading, later: MeterReading, max_gap_seconds: float
+) -> float | None:
     """Joules between two readings: counted, or the trapezoid under two power readings.
 
-    None if they belong to different series, are more than `longest` seconds apart, or the counter
+    None if they belong to different series, are more than `max_gap_seconds` apart, or the counter
     went down.
     """
     seconds = later.at - earlier.at
-    if later.series != earlier.series or not 0 < seconds <= longest:
+    if later.series != earlier.series or not 0 < seconds <= max_gap_seconds:
         return None
     if earlier.joules is not None and later.joules is not None:
         joules = later.joules - earlier.joules

@@ -1,4 +1,4 @@
-"""The powercap tree in sysfs: its zones, and what each of them counts.
+"""The RAPL zones of the powercap tree in sysfs, and what each of them counts.
 
 Source: Linux Documentation/power/powercap/powercap.rst, drivers/powercap/intel_rapl_common.c. The
 driver also serves AMD and Hygon, under the name intel-rapl.
@@ -17,7 +17,7 @@ _PSYS = re.compile(r"psys(?:-(\d+))?")
 _LIMIT = re.compile(r"constraint_\d+_power_limit_uw")
 _AMD = frozenset({"AuthenticAMD", "HygonGenuine"})
 # Two reads of the same register, microseconds apart, differ by less than this.
-_MIRROR_JOULES = 1.0
+_DUPLICATE_JOULES = 1.0
 
 
 class ZoneDomain(NamedTuple):
@@ -31,7 +31,7 @@ class Zone(NamedTuple):
     """A powercap directory."""
 
     path: str
-    place: ZoneDomain
+    domain: ZoneDomain
     mmio: bool  # accessed by memory-mapped I/O: the same register as the package's
     range_joules: float | None  # the counter wraps at this value; None: unknown
     max_watts: float | None  # highest limit allowed by the manufacturer; None: unknown
@@ -40,63 +40,63 @@ class Zone(NamedTuple):
 class Limit(NamedTuple):
     """A constraint of a zone."""
 
-    place: ZoneDomain
+    domain: ZoneDomain
     constraint: str
     watts: float
 
 
-def root_of(sysfs: str) -> str:
+def root_directory(sysfs: str) -> str:
     """The flat directory in which all zones and subzones appear."""
     return f"{sysfs}/class/powercap"
 
 
 def zones(root: str) -> Iterator[Zone]:
     """All RAPL zones with a known domain, in the order of their directories."""
-    for entry in _listed(root):
+    for entry in _list_directory(root):
         match = _ZONE.fullmatch(entry)
-        place = _place(root, entry) if match else None
-        if match and place:
+        domain = _read_domain(root, entry) if match else None
+        if match and domain:
             path = f"{root}/{entry}"
             yield Zone(
                 path,
-                place,
+                domain,
                 bool(match[1]),
-                _scaled(f"{path}/max_energy_range_uj"),
-                max(_all(path, r"constraint_\d+_max_power_uw"), default=None),
+                _read_micro_units(f"{path}/max_energy_range_uj"),
+                max(_read_all(path, r"constraint_\d+_max_power_uw"), default=None),
             )
 
 
-def masked(root: str) -> bool:
-    """Whether zones are listed but none is accessible, as container engines arrange it."""
-    listed = [entry for entry in _listed(root) if _ZONE.fullmatch(entry)]
-    return bool(listed) and not any(_text(f"{root}/{entry}/name") for entry in listed)
+def is_masked(root: str) -> bool:
+    """Whether zones are listed but none is accessible: container engines mask them."""
+    listed = [entry for entry in _list_directory(root) if _ZONE.fullmatch(entry)]
+    return bool(listed) and not any(_read_text(f"{root}/{entry}/name") for entry in listed)
 
 
-def to_count(root: str, cpuinfo: str) -> tuple[Zone, ...]:
-    """The zones whose energy is not included in another one.
+def zones_to_count(root: str, cpuinfo: str) -> tuple[Zone, ...]:
+    """The zones whose energy is exposed, without duplicates.
 
-    Left out: mmio if the package exists without it; on AMD `core`, which is one core of dozens, and
+    Left out: mmio if the package exists without it; on AMD `core`, which is a single core, and
     dies that repeat their socket's counter (Linux before 6.12 makes a zone per die).
     """
-    found = list(zones(root))
-    native = {zone.place for zone in found if not zone.mmio}
-    found = [zone for zone in found if not (zone.mmio and zone.place in native)]
-    if _vendor(cpuinfo) in _AMD:
-        found = [zone for zone in found if zone.place.zone != "core"]
-        mirrors = _mirrors(found)
-        found = [zone for zone in found if zone.path not in mirrors]
-    return tuple(found)
+    selected = list(zones(root))
+    native = {zone.domain for zone in selected if not zone.mmio}
+    selected = [zone for zone in selected if not (zone.mmio and zone.domain in native)]
+    if _read_cpu_vendor(cpuinfo) in _AMD:
+        selected = [zone for zone in selected if zone.domain.zone != "core"]
+        duplicates = _duplicate_paths(selected)
+        selected = [zone for zone in selected if zone.path not in duplicates]
+    return tuple(selected)
 
 
 def limits(root: str) -> Iterator[Limit]:
     """The power limits in force; 0 stands for none and is left out."""
     for zone in zones(root):
-        place = zone.place._replace(zone="mmio") if zone.mmio else zone.place
-        for entry in filter(_LIMIT.fullmatch, _listed(zone.path)):
-            name = _text(f"{zone.path}/{entry.replace('power_limit_uw', 'name')}")
-            watts = _scaled(f"{zone.path}/{entry}")
+        domain = zone.domain._replace(zone="mmio") if zone.mmio else zone.domain
+        for entry in filter(_LIMIT.fullmatch, _list_directory(zone.path)):
+            name = _read_text(f"{zone.path}/{entry.replace('power_limit_uw', 'name')}")
+            watts = _read_micro_units(f"{zone.path}/{entry}")
             if name and watts:
-                yield Limit(place, name, watts)
+                yield Limit(domain, name, watts)
 
 
 def energy_joules(zone: Zone) -> float:
@@ -105,37 +105,37 @@ def energy_joules(zone: Zone) -> float:
         return int(file.read()) / 1e6
 
 
-def _place(root: str, entry: str) -> ZoneDomain | None:
-    name = _text(f"{root}/{entry}/name") or ""
+def _read_domain(root: str, entry: str) -> ZoneDomain | None:
+    name = _read_text(f"{root}/{entry}/name") or ""
     if package := _PACKAGE.fullmatch(name):
         return ZoneDomain("package", package[1])
     if psys := _PSYS.fullmatch(name):
         return ZoneDomain("psys", psys[1] or "")
     if name in ("dram", "core", "uncore") and entry.count(":") == 2:
-        parent = _PACKAGE.fullmatch(_text(f"{root}/{entry.rpartition(':')[0]}/name") or "")
+        parent = _PACKAGE.fullmatch(_read_text(f"{root}/{entry.rpartition(':')[0]}/name") or "")
         return ZoneDomain(name, parent[1]) if parent else None
     return None
 
 
-def _mirrors(found: list[Zone]) -> set[str]:
+def _duplicate_paths(rapl_zones: list[Zone]) -> set[str]:
     """Paths of zones that show the same register as an earlier one of their socket."""
     dies = defaultdict(list)
-    for zone in found:
-        if zone.place.zone == "package":
-            dies[zone.place].append(zone)
-    repeated: set[str] = set()
+    for zone in rapl_zones:
+        if zone.domain.zone == "package":
+            dies[zone.domain].append(zone)
+    duplicates: set[str] = set()
     for first, *others in dies.values():
         for other in others:
             try:
-                apart = abs(energy_joules(other) - energy_joules(first))
+                difference = abs(energy_joules(other) - energy_joules(first))
             except (OSError, ValueError):
                 continue  # an unreadable zone is not counted
-            if apart <= _MIRROR_JOULES:
-                repeated.add(other.path)
-    return repeated
+            if difference <= _DUPLICATE_JOULES:
+                duplicates.add(other.path)
+    return duplicates
 
 
-def _vendor(cpuinfo: str) -> str:
+def _read_cpu_vendor(cpuinfo: str) -> str:
     try:
         with open(cpuinfo, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -146,27 +146,27 @@ def _vendor(cpuinfo: str) -> str:
     return ""
 
 
-def _listed(path: str) -> list[str]:
+def _list_directory(path: str) -> list[str]:
     try:
         return sorted(os.listdir(path))
     except OSError:
         return []
 
 
-def _all(path: str, pattern: str) -> Iterator[float]:
-    for entry in _listed(path):
-        value = _scaled(f"{path}/{entry}") if re.fullmatch(pattern, entry) else None
+def _read_all(path: str, pattern: str) -> Iterator[float]:
+    for entry in _list_directory(path):
+        value = _read_micro_units(f"{path}/{entry}") if re.fullmatch(pattern, entry) else None
         if value is not None:
             yield value
 
 
-def _scaled(path: str) -> float | None:
+def _read_micro_units(path: str) -> float | None:
     """Micro-units as units; None if there is no such number (the kernel returns ENODATA)."""
-    text = _text(path)
+    text = _read_text(path)
     return int(text) / 1e6 if text and text.isdecimal() else None
 
 
-def _text(path: str) -> str | None:
+def _read_text(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()

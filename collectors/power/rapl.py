@@ -27,9 +27,9 @@ from collectors.power.powercap import Limit, Zone, ZoneDomain
 log = logging.getLogger(__name__)
 
 _RESCAN_SECONDS = 300.0  # processors may be hot-plugged, and drivers loaded
-_SHORTEST_INTERVAL = 0.5
+_MIN_INTERVAL_SECONDS = 0.5
 # Maximum power of a board with all its components, relative to one socket.
-_PSYS_TIMES = 10.0
+_PSYS_FACTOR = 10.0
 # Tolerance for the time between reading the clock and the register, and for a unit of 1 J.
 _SLACK_SECONDS, _SLACK_JOULES = 0.1, 2.0
 
@@ -79,21 +79,23 @@ class RaplOptions:
     )
 
 
-class Raw(NamedTuple):
-    """A counter's raw value and its time."""
+class CounterReading(NamedTuple):
+    """The value of a counter and its time."""
 
     at: float  # Host.monotonic()
     joules: float
 
 
 class CounterDelta(NamedTuple):
-    """The difference between two readings of a counter: joules, or why they are not known."""
+    """The joules between two readings of a counter, or why they are unknown."""
 
     joules: float
     gap: str = ""
 
 
-def step(earlier: Raw, later: Raw, range_joules: float | None, max_watts: float) -> CounterDelta:
+def counter_delta(
+    earlier: CounterReading, later: CounterReading, range_joules: float | None, max_watts: float
+) -> CounterDelta:
     """Energy between two readings of a counter that wraps at `range_joules`.
 
     If a whole range at `max_watts` fits into the time between them, the number of wraps is unknown.
@@ -111,37 +113,37 @@ def step(earlier: Raw, later: Raw, range_joules: float | None, max_watts: float)
     return CounterDelta(joules)
 
 
-class CounterTrack:
-    """One zone's total since its first read."""
+class ZoneCounter:
+    """The total of one zone since its first reading."""
 
     def __init__(self, zone: Zone, max_watts: float) -> None:
         self.zone = zone
-        self.counts = False  # the counter was not 0 at least once; without RAPL it stays 0
-        self.readable = False
-        self.total = 0.0
+        self.is_counting = False  # the counter was not 0 at least once; without RAPL it stays 0
+        self.is_readable = False
+        self.total_joules = 0.0
         self.max_watts = max_watts
-        self._last: Raw | None = None
+        self._last: CounterReading | None = None
 
-    def add(self, raw: Raw) -> str:
-        """Count up to `raw`; returns why the time since the last reading was left out, if so."""
-        self.readable = True
-        self.counts = self.counts or raw.joules > 0
-        last, self._last = self._last, raw
+    def add(self, reading: CounterReading) -> str:
+        """Add a reading; returns why the time since the last one is left out, or ""."""
+        self.is_readable = True
+        self.is_counting = self.is_counting or reading.joules > 0
+        last, self._last = self._last, reading
         if last is None:
             return ""
-        between = step(last, raw, self.zone.range_joules, self.max_watts)
-        self.total += between.joules
-        return between.gap
+        delta = counter_delta(last, reading, self.zone.range_joules, self.max_watts)
+        self.total_joules += delta.joules
+        return delta.gap
 
 
 class Rapl:
-    """All zones. `look()` may be called from any thread, the more often the better."""
+    """All zones. `read_totals()` may be called from any thread, at any rate."""
 
     def __init__(self, host: Host, options: RaplOptions) -> None:
         self._host = host
         self._options = options
-        self._root = powercap.root_of(host.sysfs)
-        self._tracks: dict[str, CounterTrack] = {}  # by path
+        self._root = powercap.root_directory(host.sysfs)
+        self._counters: dict[str, ZoneCounter] = {}  # by path
         self._limits: tuple[Limit, ...] = ()
         self._errors: Counter[str] = Counter()
         self._gaps: Counter[tuple[ZoneDomain, str]] = Counter()
@@ -152,7 +154,7 @@ class Rapl:
         self._loop = Loop("rapl", self._step)
 
     def start(self) -> None:
-        """Start following the counters."""
+        """Start reading the counters."""
         self._loop.start()
 
     def stop(self) -> None:
@@ -164,13 +166,13 @@ class Rapl:
 
         It costs a register read per zone, which takes microseconds.
         """
-        totals = self.look()
+        totals = self.read_totals()
         with self._lock:
             gaps, errors = dict(self._gaps), dict(self._errors)
         families = (
-            MetricFamily(ENERGY, [(_labels(place), joules) for place, joules in totals.items()]),
+            MetricFamily(ENERGY, [(_labels(domain), joules) for domain, joules in totals.items()]),
             MetricFamily(
-                LIMIT, [(_labels(x.place, constraint=x.constraint), x.watts) for x in self._limits]
+                LIMIT, [(_labels(x.domain, constraint=x.constraint), x.watts) for x in self._limits]
             ),
             MetricFamily(ERRORS, [(labels(reason=why), count) for why, count in errors.items()]),
             MetricFamily(
@@ -181,106 +183,115 @@ class Rapl:
 
     def meters(self) -> Sequence[Meter]:
         """Processors with their memory as one meter; the board (psys) as another."""
-        counting = self._counting()
-        scope: Scope = "cpu+memory" if "dram" in counting else "cpu"
+        counting_zones = self._counting_zones()
+        scope: Scope = "cpu+memory" if "dram" in counting_zones else "cpu"
         offered = (
-            ("package", Meter("rapl", scope, False, 0.0, lambda: self._sum("package", "dram"))),
-            ("psys", Meter("psys", "node", True, 0.0, lambda: self._sum("psys"))),
+            (
+                "package",
+                Meter("rapl", scope, False, 0.0, lambda: self._sum_zones("package", "dram")),
+            ),
+            ("psys", Meter("psys", "node", True, 0.0, lambda: self._sum_zones("psys"))),
         )
-        return [meter for zone, meter in offered if zone in counting]
+        return [meter for zone, meter in offered if zone in counting_zones]
 
-    def look(self) -> dict[ZoneDomain, float]:
-        """Read every counter now; joules of each place of which all parts are known."""
+    def read_totals(self) -> dict[ZoneDomain, float]:
+        """Read every counter now; joules of each domain of which all zones are known."""
         with self._lock:
             if self._host.monotonic() - self._scanned_at >= _RESCAN_SECONDS:
                 self._scan()
-            for track in self._tracks.values():
-                self._read(track)
+            for counter in self._counters.values():
+                self._read_zone(counter)
             return {
-                place: sum(track.total for track in tracks)
-                for place, tracks in _by_place(self._tracks).items()
-                if all(track.readable and track.counts for track in tracks)
+                domain: sum(counter.total_joules for counter in counters)
+                for domain, counters in _group_by_domain(self._counters).items()
+                if all(counter.is_readable and counter.is_counting for counter in counters)
             }
 
     def interval(self) -> float:
-        """Seconds between readings, in which no zone can count more than half of its range."""
+        """Seconds between readings; no zone can count more than half of its range in them."""
         with self._lock:
-            turns = [
-                track.zone.range_joules / track.max_watts / 2
-                for track in self._tracks.values()
-                if track.zone.range_joules
+            half_range_seconds = [
+                counter.zone.range_joules / counter.max_watts / 2
+                for counter in self._counters.values()
+                if counter.zone.range_joules
             ]
-        return max(_SHORTEST_INTERVAL, min([self._options.interval, *turns]))
+        return max(_MIN_INTERVAL_SECONDS, min([self._options.interval, *half_range_seconds]))
 
     def _step(self) -> float:
         try:
-            self.look()
+            self.read_totals()
             self._limits = tuple(powercap.limits(self._root))
         except Exception as error:  # an unexpected tree must not end the thread
             self._once.warning("step", "rapl: %s: %s", type(error).__name__, error)
         return self.interval()
 
     def _scan(self) -> None:
-        """Look for zones; a place that gained or lost one restarts, since its sum would jump."""
+        """Find the zones; a domain that gained or lost one restarts, since its sum would jump."""
         self._scanned_at = self._host.monotonic()
-        found = {zone.path: zone for zone in powercap.to_count(self._root, self._cpuinfo)}
-        if not found and powercap.masked(self._root):
+        zones = {zone.path: zone for zone in powercap.zones_to_count(self._root, self._cpuinfo)}
+        if not zones and powercap.is_masked(self._root):
             self._errors["masked"] += 1
             self._once.warning("masked", "%s: zones are listed but masked", self._root)
-        kept = {path: self._tracks[path] for path in found.keys() & self._tracks.keys()}
-        before, after = _by_place(self._tracks), Counter(zone.place for zone in found.values())
-        moved = {place for place in before if len(before[place]) != after[place]}
-        if moved:
+        old_counts = Counter(counter.zone.domain for counter in self._counters.values())
+        new_counts = Counter(zone.domain for zone in zones.values())
+        changed = {domain for domain, count in old_counts.items() if new_counts[domain] != count}
+        if changed:
             self._series = new_series()
-        self._tracks = {
-            path: kept[path]
-            if path in kept and zone.place not in moved
-            else CounterTrack(zone, self._most_watts(zone))
-            for path, zone in found.items()
+        self._counters = {
+            path: self._counters[path]
+            if path in self._counters and zone.domain not in changed
+            else ZoneCounter(zone, self._max_watts(zone))
+            for path, zone in zones.items()
         }
 
-    def _read(self, track: CounterTrack) -> None:
-        """Must be called with the lock held."""
-        zone = track.zone
+    def _read_zone(self, counter: ZoneCounter) -> None:
+        """Read one zone. Must be called with the lock held."""
+        zone = counter.zone
         try:
-            gap = track.add(Raw(self._host.monotonic(), powercap.energy_joules(zone)))
+            gap = counter.add(CounterReading(self._host.monotonic(), powercap.energy_joules(zone)))
         except (OSError, ValueError) as error:
-            track.readable = False
-            reason = _reason(error)
+            counter.is_readable = False
+            reason = _error_reason(error)
             self._errors[reason] += 1
             self._once.warning(reason, "%s/energy_uj cannot be read: %s", zone.path, error)
             return
         if gap:
-            self._gaps[zone.place, gap] += 1
+            self._gaps[zone.domain, gap] += 1
             self._series = new_series()
             self._once.warning(f"{gap} {zone.path}", "%s: interval skipped: %s", zone.path, gap)
 
-    def _sum(self, *zones: str) -> MeterReading | None:
-        """The sum of the zones' places; None if one is missing, since it would be too low."""
-        totals = self.look()
+    def _sum_zones(self, *zones: str) -> MeterReading | None:
+        """The sum of these zones; None if one is missing, since the sum would be too low."""
+        totals = self.read_totals()
         at = self._host.monotonic()
-        counting = self._counting()
+        counting_zones = self._counting_zones()
         with self._lock:
-            wanted = {
-                track.zone.place
-                for track in self._tracks.values()
-                if track.zone.place.zone in zones and track.zone.place.zone in counting
+            domains_to_add = {
+                counter.zone.domain
+                for counter in self._counters.values()
+                if counter.zone.domain.zone in zones and counter.zone.domain.zone in counting_zones
             }
-            if not wanted or not wanted <= totals.keys():
+            if not domains_to_add or not domains_to_add <= totals.keys():
                 return None
-            return MeterReading(at, joules=sum(totals[x] for x in wanted), series=self._series)
+            return MeterReading(
+                at, joules=sum(totals[x] for x in domains_to_add), series=self._series
+            )
 
-    def _counting(self) -> set[str]:
+    def _counting_zones(self) -> set[str]:
         with self._lock:
-            return {track.zone.place.zone for track in self._tracks.values() if track.counts}
+            return {
+                counter.zone.domain.zone
+                for counter in self._counters.values()
+                if counter.is_counting
+            }
 
     @property
     def _cpuinfo(self) -> str:
         return f"{self._host.procfs}/cpuinfo"
 
-    def _most_watts(self, zone: Zone) -> float:
+    def _max_watts(self, zone: Zone) -> float:
         watts = max(self._options.max_power_watts, 2 * (zone.max_watts or 0.0))
-        return watts * _PSYS_TIMES if zone.place.zone == "psys" else watts
+        return watts * _PSYS_FACTOR if zone.domain.zone == "psys" else watts
 
 
 def build(host: Host, options: RaplOptions, _built: Mapping[str, Collector]) -> Rapl:
@@ -288,18 +299,18 @@ def build(host: Host, options: RaplOptions, _built: Mapping[str, Collector]) -> 
     return Rapl(host, options)
 
 
-def _labels(place: ZoneDomain, **more: str) -> Labels:
-    return labels(zone=place.zone, package=place.package, **more)
+def _labels(domain: ZoneDomain, **more: str) -> Labels:
+    return labels(zone=domain.zone, package=domain.package, **more)
 
 
-def _by_place(tracks: Mapping[str, CounterTrack]) -> dict[ZoneDomain, list[CounterTrack]]:
-    places: dict[ZoneDomain, list[CounterTrack]] = defaultdict(list)
-    for track in tracks.values():
-        places[track.zone.place].append(track)
-    return places
+def _group_by_domain(counters: Mapping[str, ZoneCounter]) -> dict[ZoneDomain, list[ZoneCounter]]:
+    domains: dict[ZoneDomain, list[ZoneCounter]] = defaultdict(list)
+    for counter in counters.values():
+        domains[counter.zone.domain].append(counter)
+    return domains
 
 
-def _reason(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     if not isinstance(error, OSError):
         return "invalid"
     if error.errno in (errno.EACCES, errno.EPERM):

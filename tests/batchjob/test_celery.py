@@ -94,7 +94,7 @@ def history(tmp_path_factory):
 
 
 def _ended(folder):
-    return [run for run in batchjob.history(data=str(folder / "data")) if not run.state.live
+    return [run for run in batchjob.history(data=str(folder / "data")) if not run.state.is_live
             and run.state != JobState.VANISHED]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from batchjob.secret_files import (
 from batchjob_cli.main import main as batchjob
 from batchjob_exporter.main import main as exporter
 from batchjob_stats_db.admin.migrate import migrate
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.main import main as poller
 from batchjob_stats_server.main import main as server
 
@@ -148,8 +148,8 @@ def inline(pair):
 
 
 def database(pair):
-    url = parse(f"sqlite:///{pair}/jobs.db")
-    engine = writer(url, create=True)
+    url = parse_url(f"sqlite:///{pair}/jobs.db")
+    engine = writer_engine(url, create=True)
     migrate(engine)
     engine.dispose()
     return f"--db.url=sqlite:///{pair}/jobs.db"

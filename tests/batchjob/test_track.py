@@ -15,7 +15,7 @@ import pytest
 import batchjob
 from batchjob import track
 from batchjob.schedulers.states import JobState
-from batchjob.tracking.work import as_text
+from batchjob.tracking.work import parameters_json
 
 
 @pytest.fixture(autouse=True)
@@ -334,15 +334,15 @@ class Odd:
     ],
 )
 def test_parameters_are_json(parameters, text):
-    assert as_text(parameters) == text
+    assert parameters_json(parameters) == text
 
 
 def test_endless_parameters():
     endless = {}
     endless["self"] = endless
-    assert json.loads(as_text(endless)) == {"self": "{'self': {...}}"}
+    assert json.loads(parameters_json(endless)) == {"self": "{'self': {...}}"}
     many = {str(n): "x" * 300 for n in range(1000)}
-    assert len(as_text(many)) < 10_000
+    assert len(parameters_json(many)) < 10_000
 
 
 def test_it_is_light():

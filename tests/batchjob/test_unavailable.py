@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from batchjob_stats_db.database.engine import only_writer, parse
+from batchjob_stats_db.database.engine import parse_url, writer_lock
 from batchjob_stats_db.main import main as poller
 from batchjob_stats_server.main import main as server
 from tests.e2e.processes import free_ports
@@ -49,7 +49,7 @@ def test_a_database_that_is_locked(run, program, database, monkeypatch):
     with sqlite3.connect(database.removeprefix("sqlite:///")) as other:
         other.execute("PRAGMA locking_mode=EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
-        monkeypatch.setattr("batchjob_stats_db.database.revision.found", _locked)
+        monkeypatch.setattr("batchjob_stats_db.database.revision.read_revision", _locked)
         status, said = run(program, f"--db.url={database}")
     assert status == 1
     assert "database is locked" in said
@@ -71,7 +71,7 @@ def test_a_database_that_cannot_be_opened(run, program, database, tmp_path):
 
 
 def test_another_process_that_writes(run, database):
-    with only_writer(parse(database)):
+    with writer_lock(parse_url(database)):
         status, said = run(poller, f"--db.url={database}")
     assert status == 1
     assert "is already writing to it" in said

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from batchjob.quantities.sample import END, JobSample, SampleHeader, SampleKey
-from batchjob_cli.client.sample_table import ABSENT, TYPES
+from batchjob_cli.client.sample_table import ABSENCE_REASONS, TYPES
 from batchjob_cli.main import main
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
@@ -78,7 +78,7 @@ def test_every_type_is_a_table(tmp_path, capsys, type):
     code, lines, _ = metrics(capsys, tmp_path, "7b1e", f"--type={type}")
     assert code == 0
     assert len(lines) == 5
-    reason = f"  {ABSENT.get(type, '')}"
+    reason = f"  {ABSENCE_REASONS.get(type, '')}"
     assert len({len(line.removesuffix(reason)) for line in lines}) == 1
 
 

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import batchjob
 from batchjob_exporter.main import main
-from batchjob_exporter.options import settings
+from batchjob_exporter.options import parse_settings
 from batchjob_exporter.service import ExporterService
 from tests.collectors.jobs.nodes import Node
 
@@ -190,7 +190,7 @@ def test_socket_activation():
 
 def test_two_exporters_in_one_process():
     services = [
-        ExporterService(settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))
+        ExporterService(parse_settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))
         for _ in range(2)
     ]
     for service in services:
@@ -198,7 +198,7 @@ def test_two_exporters_in_one_process():
     for service in services:
         with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as got:
             assert b"batchjob_node_cpus" in got.read()
-        assert service.answers(5)
+        assert service.is_answering(5)
     for service in services:
         service.stop()
 
@@ -212,7 +212,7 @@ def test_two_exporters_in_one_process():
     ],
 )
 def test_a_warning_when_everybody_can_read_what_jobs_do(arguments, warned, caplog):
-    service = ExporterService(settings([*ONLY_NODE, *arguments]))
+    service = ExporterService(parse_settings([*ONLY_NODE, *arguments]))
     service.start()
     service.stop()
     assert any("anybody who can reach this node" in text for text in caplog.messages) is warned
@@ -226,7 +226,7 @@ def test_a_broken_collector_does_not_stop_the_others(monkeypatch, caplog):
 
     broken = collectors.node.COLLECTOR._replace(build=build)
     monkeypatch.setattr(collectors.node, "COLLECTOR", broken)
-    service = ExporterService(settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))
+    service = ExporterService(parse_settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))
     service.start()
     with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as got:
         assert b'batchjob_scrape_collector_success{collector="node"} 0.0' in got.read()
@@ -241,8 +241,8 @@ def test_import_is_light():
     """
     script = (
         "import sys; from batchjob_exporter.service import ExporterService; "
-        "from batchjob_exporter.options import settings; "
-        "ExporterService(settings(['--web.listen-address=127.0.0.1:0', "
+        "from batchjob_exporter.options import parse_settings; "
+        "ExporterService(parse_settings(['--web.listen-address=127.0.0.1:0', "
         "'--web.disable-exporter-metrics', '--collector.disable-defaults'])); "
         "print(*sorted({'ssl', 'http.client', 'bcrypt', 'prometheus_client', 'requests', "
         "'pynvml', 'pyghmi', 'sqlalchemy', 'asyncio', 'email', '_hashlib', 'statistics', 'html'} "

@@ -5,7 +5,7 @@ import ipaddress
 import pytest
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_exporter.options import cpus_of, settings
+from batchjob_exporter.options import parse_cpu_list, parse_settings
 from collectors.collector import COLLECTORS
 
 DEFAULTS = [entry.name for entry in COLLECTORS if entry.enabled]
@@ -25,7 +25,7 @@ def config_file(tmp_path):
 
 
 def test_defaults():
-    chosen = settings([])
+    chosen = parse_settings([])
     assert chosen.action == "serve"
     assert chosen.web.listen_address == (":10910",)
     assert chosen.web.max_requests == 40
@@ -35,7 +35,7 @@ def test_defaults():
 
 
 def test_flags():
-    chosen = settings(
+    chosen = parse_settings(
         [
             "--once",
             "--once.wait=2s",
@@ -65,7 +65,7 @@ def test_flags():
     ],
 )
 def test_collectors(flags, names):
-    assert enabled(settings(flags)) == names
+    assert enabled(parse_settings(flags)) == names
 
 
 def test_a_flag_beats_the_file_and_the_file_the_default(config_file):
@@ -82,14 +82,14 @@ collector:
 log.level: error
 """
     )
-    chosen = settings([flag, "--web.max-requests=8"])
+    chosen = parse_settings([flag, "--web.max-requests=8"])
     assert chosen.web.listen_address == (":1", ":2")
     assert chosen.web.max_requests == 8
     assert chosen.web.telemetry_path == "/m"
     assert chosen.web.config_file == "/etc/web.yml"
     assert chosen.log.level == "error"
     assert enabled(chosen) == ["node"]
-    assert enabled(settings([flag, "--no-collector.node"])) == []
+    assert enabled(parse_settings([flag, "--no-collector.node"])) == []
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ log.level: error
 )
 def test_wrong_flags(flag, complaint):
     with pytest.raises(SettingsError) as raised:
-        settings([flag])
+        parse_settings([flag])
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -134,10 +134,10 @@ def test_wrong_flags(flag, complaint):
 )
 def test_wrong_files(config_file, text, complaint):
     with pytest.raises(SettingsError) as raised:
-        settings([config_file(text)])
+        parse_settings([config_file(text)])
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_cpu_lists():
-    assert cpus_of("0,2-4,9") == {0, 2, 3, 4, 9}
+    assert parse_cpu_list("0,2-4,9") == {0, 2, 3, 4, 9}

@@ -6,8 +6,8 @@ import urllib.request
 
 import pytest
 
-from batchjob_exporter.options import settings
-from batchjob_exporter.service import ExporterService, watch
+from batchjob_exporter.options import parse_settings
+from batchjob_exporter.service import ExporterService, watch_listeners
 from tests.e2e.processes import free_ports, until
 
 
@@ -15,7 +15,7 @@ from tests.e2e.processes import free_ports, until
 def service():
     address = f"127.0.0.1:{free_ports(1)[0]}"
     made = ExporterService(
-        settings(
+        parse_settings(
             ["--collector.disable-defaults", "--collector.node", f"--web.listen-address={address}"]
         )
     )
@@ -30,17 +30,17 @@ def healthy(service):
 
 
 def test_a_deaf_listener_is_noticed_and_opened_again(service, monkeypatch, caplog):
-    assert service.answers(10)
+    assert service.is_answering(10)
     go, wrap = threading.Event(), service.web.wrap
     # The thread that owns the sockets gets stuck with the next client.
     monkeypatch.setattr(service.web, "wrap", lambda client: go.wait(60) and wrap(client))
-    assert not service.answers(0.2)
+    assert not service.is_answering(0.2)
     monkeypatch.setattr(service.web, "wrap", wrap)
-    watching = watch(service, seconds=0.05, patience=0.2)
+    watching = watch_listeners(service, seconds=0.05, timeout=0.2)
     watching.start()
     try:
         until(lambda: any("listening again" in message for message in caplog.messages), "noticed")
-        until(lambda: service.answers(5), "heard again")
+        until(lambda: service.is_answering(5), "heard again")
         assert healthy(service)
     finally:
         watching.stop()
@@ -48,20 +48,20 @@ def test_a_deaf_listener_is_noticed_and_opened_again(service, monkeypatch, caplo
 
 
 def test_a_listener_that_was_never_heard_is_not_given_up(service, monkeypatch):
-    monkeypatch.setattr("batchjob_exporter.service.answers", lambda *_: False)
+    monkeypatch.setattr("batchjob_exporter.service.is_answering", lambda *_: False)
     for _ in range(3):
-        assert service.answers(5)
+        assert service.is_answering(5)
 
 
 def test_the_stuck_thread_of_before_does_no_harm(service, monkeypatch):
     go, wrap = threading.Event(), service.web.wrap
-    assert service.answers(10)
+    assert service.is_answering(10)
     monkeypatch.setattr(service.web, "wrap", lambda client: go.wait(60) and wrap(client))
-    assert not service.answers(0.1)
+    assert not service.is_answering(0.1)
     monkeypatch.setattr(service.web, "wrap", wrap)
-    service.listen_again()
+    service.reopen_listeners()
     go.set()
     time.sleep(0.2)
     for _ in range(3):
-        assert service.answers(10)
+        assert service.is_answering(10)
         assert healthy(service)

@@ -13,7 +13,7 @@ from batchjob.schedulers.records import JobRecord, NodeShare
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from tests.batchjob_stats_db import postgresql_server
@@ -29,7 +29,7 @@ def postgresql():
         pytest.skip("no PostgreSQL server is installed")
     with postgresql_server.running(Path("/tmp"), "fsync=off") as server:
         url = server.database("batchjob")
-        engine = writer(url)
+        engine = writer_engine(url)
         migrate(engine)
         engine.dispose()
         yield url
@@ -38,7 +38,7 @@ def postgresql():
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory):
     path = tmp_path_factory.mktemp("template") / "jobs.db"
-    engine = writer(parse(f"sqlite:///{path}"), create=True)
+    engine = writer_engine(parse_url(f"sqlite:///{path}"), create=True)
     migrate(engine)
     engine.dispose()
     return path
@@ -50,7 +50,7 @@ def url(request, tmp_path) -> URL:
     if request.param == "sqlite":
         path = tmp_path / "jobs.db"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
-        yield parse(f"sqlite:///{path}")
+        yield parse_url(f"sqlite:///{path}")
         return
     made = request.getfixturevalue("postgresql")
     yield made
@@ -64,7 +64,7 @@ def url(request, tmp_path) -> URL:
 def empty_url(tmp_path, url):
     """The URL of a database without tables."""
     if url.get_backend_name() == "sqlite":
-        yield parse(f"sqlite:///{tmp_path}/empty.db")
+        yield parse_url(f"sqlite:///{tmp_path}/empty.db")
         return
     made = url.set(database=f"empty_{next(_NUMBERS)}")
     base = url.set(database="postgres")
@@ -75,7 +75,7 @@ def empty_url(tmp_path, url):
 
 @pytest.fixture
 def engine(url):
-    made = writer(url)
+    made = writer_engine(url)
     yield made
     made.dispose()
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from batchjob_stats_db.database.engine import parse
+from batchjob_stats_db.database.engine import parse_url
 
 
 class RunningPostgresql(NamedTuple):
@@ -61,7 +61,7 @@ def running(folder: Path, *settings: str) -> Iterator[RunningPostgresql]:
             argv, stdout=log, stderr=log, env=environment, cwd=home, **identity
         )
     try:
-        base = parse(f"postgresql://test@/postgres?host={home}")
+        base = parse_url(f"postgresql://test@/postgres?host={home}")
         _wait_for(base, server, home / "log")
         yield RunningPostgresql(base, server.pid)
     finally:

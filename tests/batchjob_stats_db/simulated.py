@@ -7,10 +7,10 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 
-from batchjob.schedulers.accounting import Batch, Unfinished
+from batchjob.schedulers.accounting import Batch, UnfinishedJob
 from batchjob.schedulers.records import JobRecord, NodeShare
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database.engine import only_writer, parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine, writer_lock
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.poller.options import (
     ClusterSettings,
@@ -58,7 +58,7 @@ class Simulated:
     def watermark_at(self, since: int) -> str:
         return "0"
 
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+    def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         self.calls += 1
         begin = max(0, int(watermark) - OVERLAP)
         last = min(int(watermark) + self.step, self.number)
@@ -91,13 +91,13 @@ def poller(engine, source, *, history=None, clock=None, **tsdb) -> Poller:
 
 
 def main() -> None:
-    url = parse(sys.argv[1])
+    url = parse_url(sys.argv[1])
     source = Simulated(int(sys.argv[2]))
-    with only_writer(url):
-        made = poller(writer(url), source)
+    with writer_lock(url):
+        made = poller(writer_engine(url), source)
         store = made.store
         while not done(store, source):
-            made.cycle(threading.Event())
+            made.run_cycle(threading.Event())
     print("done", flush=True)
 
 

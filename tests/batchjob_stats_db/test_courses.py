@@ -25,8 +25,8 @@ def span(end=T + 120, until=None, **more):
 def rates(samples, count=2, of=None, gap=GAP):
     of = of or span()
     cut = Bins(T, of.end or of.until, count)
-    own = resample.pieces([(T + at, value) for at, value in samples], of, gap)
-    return [(point.time - T, *point[1:]) for point in resample.rates(own, cut)]
+    own = resample.growth_segments([(T + at, value) for at, value in samples], of, gap)
+    return [(point.time - T, *point[1:]) for point in resample.mean_rates(own, cut)]
 
 
 def test_one_sample_of_a_counter_is_its_mean_since_the_job_began():
@@ -58,26 +58,30 @@ def test_a_piece_over_several_stretches_is_in_each():
 
 def test_rates_are_added_where_they_are_known():
     one, two = [Segment(0, 10, 1.0), Segment(10, 20, 3.0)], [Segment(5, 10, 2.0)]
-    assert resample.added([one, two]) == [Segment(0, 5, 1), Segment(5, 10, 3), Segment(10, 20, 3)]
+    assert resample.sum_segments([one, two]) == [
+        Segment(0, 5, 1),
+        Segment(5, 10, 3),
+        Segment(10, 20, 3),
+    ]
 
 
 def test_values():
     points = [(T, 4.0), (T + 60, 2.0), (T + 61, 9.0), (T + 62, math.nan), (T + 500, 1.0)]
     cut = Bins(T, T + 120, 2)
-    assert resample.values(points, cut) == [Point(T + 60, 2, 3, 4), Point(T + 120, 9, 9, 9)]
+    assert resample.gauge_points(points, cut) == [Point(T + 60, 2, 3, 4), Point(T + 120, 9, 9, 9)]
 
 
 def test_replicas_fill_each_other_s_gaps():
     one = [(0.0, 0.0), (30.0, 3.0), (300.0, 30.0), (330.0, 33.0)]
     two = [(1.0, 0.1), (150.0, 15.0)]
-    assert resample.merged([one, two], 60) == sorted([*one, two[1]])
+    assert resample.merge_replicas([one, two], 60) == sorted([*one, two[1]])
 
 
 def test_no_stretch_is_shorter_than_the_time_between_samples():
-    assert resample.bins(span(), 300, 30).many == 4
-    assert resample.bins(span(T + 5), 300, 30).many == 1
-    assert resample.bins(span(T), 300, 30).seconds == 1  # a job of no length
-    assert resample.bins(span(T + 86400), 300, 30).many == 300
+    assert resample.equal_bins(span(), 300, 30).bin_count == 4
+    assert resample.equal_bins(span(T + 5), 300, 30).bin_count == 1
+    assert resample.equal_bins(span(T), 300, 30).seconds == 1  # a job of no length
+    assert resample.equal_bins(span(T + 86400), 300, 30).bin_count == 300
 
 
 @given(
@@ -90,8 +94,8 @@ def test_nothing_a_counter_counted_is_lost(steps, count):
         at, value = at + seconds, value + grown
         samples.append((float(at), float(value)))
     cut = Bins(T, at, count)
-    own = resample.pieces(samples, span(at), gap=2000)
-    course = resample.rates(own, cut)
+    own = resample.growth_segments(samples, span(at), gap=2000)
+    course = resample.mean_rates(own, cut)
     assert math.fsum(p.mean for p in course) * cut.seconds == pytest.approx(value, rel=1e-6)
     assert all(p.low <= p.mean <= p.high for p in course)
 
@@ -143,7 +147,7 @@ MEMORY = "batchjob_job_memory_current_bytes"
 
 def test_the_growth_of_counters_in_a_store(store):
     asked = SeriesQuery(CPU, SeriesKind.RATE, {"jobid": ["1"]})
-    assert seen(store.courses(asked, span(), 2)) == {
+    assert seen(store.job_series(asked, span(), 2)) == {
         ("n001", "user"): [(60, 1, 1, 1), (120, 1, 1.5, 2)],
         ("n001", "system"): [(60, 0.1, 0.1, 0.1), (120, 0.1, 0.1, 0.1)],
         ("n002", "user"): [(60, 6, 6, 6)],
@@ -155,12 +159,12 @@ def test_modes_added_up(store):
         CPU, SeriesKind.RATE, {"jobid": ["1"], "instance": ["n001:10910"]}, ("mode",)
     )
     expected = [(60, 1.1, 1.1, 1.1), (120, 1.1, 1.6, 2.1)]
-    assert seen(store.courses(asked, span(), 2)) == {("n001", None): expected}
+    assert seen(store.job_series(asked, span(), 2)) == {("n001", None): expected}
 
 
 def test_the_values_of_gauges_in_a_store(store):
     asked = SeriesQuery(MEMORY, SeriesKind.GAUGE, {"jobid": ["1"]})
-    assert seen(store.courses(asked, span(), 2)) == {
+    assert seen(store.job_series(asked, span(), 2)) == {
         ("n001", None): [(60, K * 100, K * 200, K * 300), (120, K * 200, K * 225, K * 250)],
         ("n002", None): [(60, K * 77, K * 77, K * 77)],
     }
@@ -168,7 +172,7 @@ def test_the_values_of_gauges_in_a_store(store):
 
 def test_a_long_job_is_thinned_out_with_its_gap(store):
     asked = SeriesQuery(CPU, SeriesKind.RATE, {"jobid": ["2"]})
-    (course,) = store.courses(asked, span(T + 3 * 86400), 72)
+    (course,) = store.job_series(asked, span(T + 3 * 86400), 72)
     hours = {round((p.time - T) / 3600): p for p in course.points}
     assert set(range(1, 24)) | set(range(50, 73)) <= set(hours)
     assert not set(range(26, 48)) & set(hours)
@@ -177,6 +181,6 @@ def test_a_long_job_is_thinned_out_with_its_gap(store):
 
 
 def test_nobody_else_s_series(store):
-    assert store.courses(SeriesQuery(CPU, SeriesKind.RATE, {"jobid": ["1|2"]}), span(), 2) == []
+    assert store.job_series(SeriesQuery(CPU, SeriesKind.RATE, {"jobid": ["1|2"]}), span(), 2) == []
     elsewhere = span()._replace(cluster="c2")
-    assert store.courses(SeriesQuery(CPU, SeriesKind.RATE, {"jobid": ["1"]}), elsewhere, 2) == []
+    assert store.job_series(SeriesQuery(CPU, SeriesKind.RATE, {"jobid": ["1"]}), elsewhere, 2) == []

@@ -4,7 +4,7 @@ import pytest
 
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
+from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
 from batchjob_stats_db.queries import index_walk, paging
 from batchjob_stats_db.queries.arrays import JobGroupKind, groups
 from batchjob_stats_db.queries.filters import Filter
@@ -59,7 +59,7 @@ def test_het_jobs(db):
 
 
 def test_only_what_is_one_s_own(db):
-    own = Access((UserOn("", "user0"),))
+    own = Access((ClusterLogin("", "user0"),))
     assert names(groups(db, own, JobGroupKind.ARRAY, 10, Filter())) == ["4"]
 
 
@@ -80,7 +80,7 @@ def test_pages_follow_each_other(db):
 
 
 def test_a_page_ends_where_its_groups_are_large(db, monkeypatch):
-    monkeypatch.setattr(paging, "bounded", lambda *_: None)
+    monkeypatch.setattr(paging, "check_row_limit", lambda *_: None)
     monkeypatch.setattr(index_walk, "MOST_READ", 5)
     page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
     assert names(page) == ["3"]

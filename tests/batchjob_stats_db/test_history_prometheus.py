@@ -11,7 +11,7 @@ from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesError
 from batchjob_stats_db.timeseries.counters import total_of
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
-from batchjob_stats_db.timeseries.promql import Term, batches, selector, united
+from batchjob_stats_db.timeseries.promql import Term, batches, job_selector, union_queries
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import SERVERS, line, relayed
 
@@ -54,8 +54,8 @@ def history(request):
         yield opened
 
 
-def span(jobid, start=T - 10, until=T + 400, alone=False):
-    return JobWindow("c1", jobid, start, until, alone)
+def span(jobid, start=T - 10, until=T + 400, near_other_run=False):
+    return JobWindow("c1", jobid, start, until, near_other_run)
 
 
 def totals(history, *spans):
@@ -71,7 +71,7 @@ def test_totals_of_replicas_never_double(history):
 def test_another_clusters_job_of_the_same_id_is_another(history):
     many = [span("1"), *(span(str(n)) for n in range(100, 120))]  # asked for without the cluster
     assert totals(history, *many) == totals(history, span("1"))
-    found = history.last_sampled([CPU], many)
+    found = history.last_sample_times([CPU], many)
     assert {(each.labels["cluster"], each.labels["instance"]) for each in found} == {
         ("c1", "n001:10910"), ("c1", "n002:10910")
     }  # fmt: skip
@@ -91,8 +91,8 @@ def test_several_jobs_in_one_question(history):
 
 
 def test_the_runs_of_one_id_are_told_apart(history):
-    first = span("4", T - 10, T + 70, alone=True)
-    second = span("4", T + 75, T + 400, alone=True)
+    first = span("4", T - 10, T + 70, near_other_run=True)
+    second = span("4", T + 75, T + 400, near_other_run=True)
     assert totals(history, first) == {("4", "n001:10910"): 8}
     assert totals(history, second) == {("4", "n001:10910"): 5}
 
@@ -162,27 +162,30 @@ def test_a_batch_holds_no_two_runs_and_not_too_many_samples():
     spans = [span(str(n)) for n in range(4)] + [span("1", T + 1000, T + 2000)]
     sizes = [len(batch) for batch in batches(spans, endpoint)]
     assert sizes == [3, 2]
-    assert [len(b) for b in batches([span("1", alone=True), span("2")], endpoint)] == [1, 1]
+    assert [len(b) for b in batches([span("1", near_other_run=True), span("2")], endpoint)] == [
+        1,
+        1,
+    ]
     long = [span(str(n), T - 90 * 86400) for n in range(2)]
     assert [len(batch) for batch in batches(long, endpoint)] == [1, 1]
 
 
 def test_jobid_is_always_in_the_selector_and_of_few_jobs_the_cluster():
-    text = selector(["a", "b"], [span('1"2'), span("3")])
+    text = job_selector(["a", "b"], [span('1"2'), span("3")])
     assert text == '{__name__=~"a|b", cluster="c1", jobid=~"1\\"2|3"}'
-    assert "cluster" not in selector(["a"], [span(str(n)) for n in range(11)])
+    assert "cluster" not in job_selector(["a"], [span(str(n)) for n in range(11)])
 
 
 def test_a_page_of_jobs_is_one_query_and_none_is_too_long_or_asks_for_too_much():
     terms = [Term("last_over_time", ["a", "b"]), *(Term("resets", [f"m{n}"]) for n in range(24))]
-    (page,) = united(terms, [span(str(n)) for n in range(25)])
+    (page,) = union_queries(terms, [span(str(n)) for n in range(25)])
     assert page.count("resets(") == 24
-    many = list(united(terms, [span(str(n)) for n in range(10**6, 10**6 + 1000)]))
+    many = list(union_queries(terms, [span(str(n)) for n in range(10**6, 10**6 + 1000)]))
     assert len(many) == 25
     assert all(len(query) < 16_384 for query in many)
-    (large, *_) = united([Term("resets", ["a"]), Term("resets", ["b"])], [big_job(20_000)])
+    (large, *_) = union_queries([Term("resets", ["a"]), Term("resets", ["b"])], [big_job(20_000)])
     assert large.count("resets(") == 1
-    halves = list(united([Term("last_over_time", ["a", "b", "c"])], [big_job(10_000)]))
+    halves = list(union_queries([Term("last_over_time", ["a", "b", "c"])], [big_job(10_000)]))
     assert [query.count("last_over_time(") for query in halves] == [1, 1]
 
 

@@ -85,7 +85,7 @@ def test_no_samples_no_answer(tmp_path):
     history = SampleHistory(tmp_path / "nowhere")
     wanted = {Statistic.TOTAL: ["batchjob_job_cpu_seconds_total"]}
     assert history.measure(wanted, [SPAN]) == {Statistic.TOTAL: []}
-    assert history.courses(SeriesQuery("x", SeriesKind.GAUGE, {"jobid": ["1"]}), SPAN, 10) == []
+    assert history.job_series(SeriesQuery("x", SeriesKind.GAUGE, {"jobid": ["1"]}), SPAN, 10) == []
 
 
 def test_another_cluster_has_other_jobs(tmp_path):
@@ -103,10 +103,10 @@ def test_a_gpu_s_curves_and_power(tmp_path):
     )
     history = SampleHistory(tmp_path)
     asked = SeriesQuery("batchjob_job_gpu_info", SeriesKind.GAUGE, {"jobid": ["1"]})
-    (held,) = history.courses(asked, SPAN, 1)
+    (held,) = history.job_series(asked, SPAN, 1)
     assert (held.labels["gpu"], held.labels["uuid"], held.points[0].high) == ("3", "GPU-abc", 1.0)
     asked = SeriesQuery("batchjob_gpu_power_watts", SeriesKind.GAUGE, {"uuid": ["GPU-abc"]})
-    (power,) = history.courses(asked, SPAN, 1)
+    (power,) = history.job_series(asked, SPAN, 1)
     assert power.points[0].mean == 300
 
 

@@ -4,9 +4,9 @@ import pytest
 import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
-from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
-from batchjob_stats_db.database.engine import parse, reader
-from batchjob_stats_db.queries.ids import AmbiguousIdError, parts_of, written_as
+from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
+from batchjob_stats_db.database.engine import parse_url, reader_engine
+from batchjob_stats_db.queries.ids import AmbiguousIdError, find_jobs, parts_of
 from tests.batchjob_stats_server import example_site
 
 UUIDS = ("0f3a2b1c-aaaa-4bbb-8ccc-123456789abc", "0f3a2b1c-aaab-4bbb-8ccc-123456789abc")
@@ -52,30 +52,30 @@ def db(engine, store, job):
     ],
 )
 def test_written_as(db, text, found):
-    assert [row["jobid"] for row in written_as(db, EVERYTHING, text)] == found
-    assert [row["jobid"] for row in written_as(db, EVERYTHING, text, "c1")] == found
-    assert written_as(db, EVERYTHING, text, "c2") == []
+    assert [row["jobid"] for row in find_jobs(db, EVERYTHING, text)] == found
+    assert [row["jobid"] for row in find_jobs(db, EVERYTHING, text, "c1")] == found
+    assert find_jobs(db, EVERYTHING, text, "c2") == []
 
 
 def test_the_beginning_of_several_is_refused(db):
     with pytest.raises(AmbiguousIdError):
-        written_as(db, EVERYTHING, "0f3a2b1c")
+        find_jobs(db, EVERYTHING, "0f3a2b1c")
 
 
 def test_others_jobs_have_no_ids(db):
-    carol = Access((UserOn("c1", "carol"),))
-    assert written_as(db, carol, "4_7") == []
-    assert written_as(db, carol, "0f3a2b1c") == []
+    carol = Access((ClusterLogin("c1", "carol"),))
+    assert find_jobs(db, carol, "4_7") == []
+    assert find_jobs(db, carol, "0f3a2b1c") == []
 
 
 def test_ids_of_a_user_s_jobs_are_found_by_the_id_in_a_database_without_statistics(tmp_path):
     example_site.make(tmp_path / "jobs.db", 40)
-    engine = reader(parse(f"sqlite:///{tmp_path}/jobs.db"))
+    engine = reader_engine(parse_url(f"sqlite:///{tmp_path}/jobs.db"))
     asked = []
     sa.event.listen(engine, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
     with engine.connect() as db:
-        carol = Access((UserOn("", "carol"),))
-        written_as(db, carol, "40003")
+        carol = Access((ClusterLogin("", "carol"),))
+        find_jobs(db, carol, "40003")
         parts_of(db, carol, "39000")
         plans = [
             [step[3] for step in db.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", given)]

@@ -70,7 +70,7 @@ def empty(engine):
 def check(engine):
     """Every job is there once, with its nodes; the days add up to the jobs."""
     made = poller(engine, Simulated(JOBS))
-    made.roll_up_all()
+    made.roll_up_due_days()
     with engine.connect() as db:
         job, node, daily = schema.job.c, schema.job_node.c, schema.daily_usage.c
         assert db.execute(sa.select(sa.func.count(job.id))).scalar() == JOBS

@@ -7,7 +7,7 @@ from alembic.migration import MigrationContext
 
 from batchjob_stats_db.admin.migrate import bring_up_to_date, migrate, revisions
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 
 
 def test_the_last_revision_is_the_one_the_programs_compare():
@@ -21,7 +21,7 @@ def test_revisions_are_in_order():
 @pytest.mark.parametrize("released", revisions())
 def test_upgrade_with_data(empty_url, released):
     """One row in every table of a released schema is there after the upgrade."""
-    engine = writer(empty_url, create=True)
+    engine = writer_engine(empty_url, create=True)
     migrate(engine, released)
     old = sa.MetaData()
     old.reflect(engine)
@@ -70,7 +70,7 @@ def _indexes(db):
 
 def test_migrations_that_were_killed_leave_one_copy(tmp_path, monkeypatch):
     path = tmp_path / "jobs.db"
-    url = parse(f"sqlite:///{path}")
+    url = parse_url(f"sqlite:///{path}")
     bring_up_to_date(url)
     monkeypatch.setattr(schema, "REVISION", "9999")  # of a version to come
     old = path.with_name(f"{path.name}.before-{revisions()[-1]}-20260101T000000Z")
@@ -80,9 +80,9 @@ def test_migrations_that_were_killed_leave_one_copy(tmp_path, monkeypatch):
 
 
 def test_the_journal_shrinks_after_a_long_reader(tmp_path):
-    url = parse(f"sqlite:///{tmp_path}/jobs.db")
+    url = parse_url(f"sqlite:///{tmp_path}/jobs.db")
     bring_up_to_date(url)
-    engine = writer(url)
+    engine = writer_engine(url)
     with engine.connect() as db:
         assert db.exec_driver_sql("PRAGMA journal_size_limit").scalar() == 64 << 20
     engine.dispose()

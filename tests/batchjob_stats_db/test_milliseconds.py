@@ -11,10 +11,10 @@ from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.batches import measure
-from batchjob_stats_db.measure.pending import due_jobs, write
+from batchjob_stats_db.measure.pending import due_jobs, write_usages
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.measure.waits import waits
-from batchjob_stats_db.queries.paging import SortOrder, numbers, read
+from batchjob_stats_db.queries.paging import SortOrder, find_ids, read_page
 from batchjob_stats_db.timeseries.base import SeriesValue
 
 D0 = 20540 * DAY  # a midnight
@@ -33,8 +33,8 @@ def test_runs_of_one_second_are_in_order(store, job, engine, key):
     runs = [run(job, name, D0 + start, start) for name, start in starts.items()]
     store.write(Batch(tuple(runs), (), "", 0), "s")
     with engine.connect() as db:
-        first = read(db, numbers(db, EVERYTHING, 2, order=SortOrder(key)))
-        rest = read(db, numbers(db, EVERYTHING, 9, after=first.more, order=SortOrder(key)))
+        first = read_page(db, find_ids(db, EVERYTHING, 2, order=SortOrder(key)))
+        rest = read_page(db, find_ids(db, EVERYTHING, 9, after=first.more, order=SortOrder(key)))
     assert [row["jobid"] for row in (*first.rows, *rest.rows)] == ["d", "c", "b", "a"]
 
 
@@ -48,7 +48,7 @@ def test_what_was_written_comes_back(store, job, rows, engine):
     (again,) = {each["start_time"] for each in rows(schema.job_node)} - {whole["start_time"]}
     assert again == D0 + 0.345
     with engine.connect() as db:
-        (row,) = read(db, numbers(db, EVERYTHING, 1, order=SortOrder("jobid", False))).rows
+        (row,) = read_page(db, find_ids(db, EVERYTHING, 1, order=SortOrder("jobid", False))).rows
     assert (row["elapsed_seconds"], row["wait_seconds"]) == (1.234, 0)
 
 
@@ -102,7 +102,7 @@ def test_a_run_is_measured_to_its_end(store, job, engine):
         db.execute(sa.update(schema.job).values(usage_due_time=now))
         due = due_jobs(db, "c1", policy, now, 9)
         usages = dict(zip(due, measure(Seen(), due, 5.0), strict=True))
-        write(db, "c1", "samples", usages, policy, now)
-        (row,) = read(db, numbers(db, EVERYTHING, 1)).rows
+        write_usages(db, "c1", "samples", usages, policy, now)
+        (row,) = read_page(db, find_ids(db, EVERYTHING, 1)).rows
     assert (row["cpu_basis"], row["usage_final"], row["usage_coverage"]) == ("measured", 1, 1.0)
     assert row["cpu_efficiency"] == pytest.approx(0.5 / (4 * 0.25))

@@ -48,7 +48,7 @@ def test_what_is_gone_has_no_last_value(store):
 
 
 def test_how_often_each_node_was_seen(store):
-    found = store.seen("c1", "batchjob_node_cpus", T, 7200)
+    found = store.scrape_ratios("c1", "batchjob_node_cpus", T, 7200)
     seen = {each.labels["instance"]: each.value for each in found}
     assert seen == pytest.approx({"n1:10910": 1.0, "n2:10910": 0.25}, abs=0.01)
 
@@ -58,10 +58,10 @@ def test_the_course_of_a_node_counts_replicas_once(store):
         "batchjob_node_cpu_seconds_total", SeriesKind.RATE, {"mode": ("user", "system")}, (),
         ("mode",),
     )  # fmt: skip
-    (cpu,) = store.of_node(busy, "c1", "n1:10910", T - 3600, T, 12)
+    (cpu,) = store.node_series(busy, "c1", "n1:10910", T - 3600, T, 12)
     assert {round(point.mean, 3) for point in cpu.points} == {1.5}
     assert len(cpu.points) == 12
     gpu = NodeQuery("batchjob_gpu_utilization_ratio", SeriesKind.GAUGE, by=("gpu", "uuid"))
-    (use,) = store.of_node(gpu, "c1", "n1:10910", T - 3600, T, 12)
+    (use,) = store.node_series(gpu, "c1", "n1:10910", T - 3600, T, 12)
     assert use.labels == {"gpu": "0", "uuid": "G"}
     assert {point.mean for point in use.points} == {0.5}

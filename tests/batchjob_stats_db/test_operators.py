@@ -6,15 +6,20 @@ import sqlalchemy as sa
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
+from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.queries import index_walk, usage
-from batchjob_stats_db.queries.operators import failing, idle_gpus, waited, wasted
+from batchjob_stats_db.queries.operators import (
+    idle_gpus,
+    most_failures,
+    most_waste,
+    waits_by_partition,
+)
 from batchjob_stats_db.queries.paging import TooManyError
 
 D0 = 20540 * DAY
-ALICE = Access((UserOn("c1", "alice"),))
+ALICE = Access((ClusterLogin("c1", "alice"),))
 
 
 @pytest.fixture
@@ -61,15 +66,15 @@ def test_who_wastes_most(fill):
                                "memory_average_bytes": 0.0}),
     )  # fmt: skip
     with db:
-        sums = usage.summed(db, EVERYTHING, ["username"], D0, D0 + DAY)
-    rows = wasted(sums, "cpu", 10)
+        sums = usage.sum_usage(db, EVERYTHING, ["username"], D0, D0 + DAY)
+    rows = most_waste(sums, "cpu", 10)
     assert [(row["username"], row["cpu_unused_seconds"]) for row in rows] == [
         ("dave", 7000),
         ("alice", 3900),
     ]
     assert rows[1]["cpu_efficiency"] == pytest.approx(100 / 4000)
     assert rows[0]["gpu_efficiency"] is None
-    assert [row["username"] for row in wasted(sums, "memory", 1)] == ["dave"]
+    assert [row["username"] for row in most_waste(sums, "memory", 1)] == ["dave"]
 
 
 def test_whose_jobs_fail(fill):
@@ -82,11 +87,11 @@ def test_whose_jobs_fail(fill):
         (ended("bob", 10, **failed), None),
     )
     with db:
-        sums = usage.summed(db, EVERYTHING, ["username"], D0, D0 + DAY)
-    rows = failing(sums, 10)
+        sums = usage.sum_usage(db, EVERYTHING, ["username"], D0, D0 + DAY)
+    rows = most_failures(sums, 10)
     assert [(row["username"], row["jobs_failed"]) for row in rows] == [("bob", 2), ("alice", 1)]
     assert rows[0]["failed_ratio"] == pytest.approx(2 / 3)
-    assert len(failing(sums, 1)) == 1
+    assert len(most_failures(sums, 1)) == 1
 
 
 def test_waits_of_all_and_of_one_s_own(fill, monkeypatch):
@@ -97,16 +102,16 @@ def test_waits_of_all_and_of_one_s_own(fill, monkeypatch):
         (ended("alice", 10), None),
     )
     with db:
-        rows = waited(db, EVERYTHING, D0, D0 + DAY)
+        rows = waits_by_partition(db, EVERYTHING, D0, D0 + DAY)
         assert [(row["partition"], row["jobs_started"]) for row in rows] == [("cpu", 3), ("gpu", 1)]
         assert rows[0]["wait_max_seconds"] == 180
-        assert len(waited(db, EVERYTHING, D0, D0 + DAY, partition="gpu")) == 1
-        (own,) = waited(db, ALICE, D0, D0 + DAY)
+        assert len(waits_by_partition(db, EVERYTHING, D0, D0 + DAY, partition="gpu")) == 1
+        (own,) = waits_by_partition(db, ALICE, D0, D0 + DAY)
         assert (own["jobs_started"], own["wait_p50_seconds"]) == (2, 0)
-        assert waited(db, ALICE, D0, D0 + DAY, partition="gpu") == []
+        assert waits_by_partition(db, ALICE, D0, D0 + DAY, partition="gpu") == []
         monkeypatch.setattr(index_walk, "MOST_READ", 1)
         with pytest.raises(TooManyError):
-            waited(db, ALICE, D0, D0 + DAY)
+            waits_by_partition(db, ALICE, D0, D0 + DAY)
 
 
 def test_gpus_that_are_held_and_idle(fill):

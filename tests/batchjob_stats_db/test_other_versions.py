@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from batchjob.quantities.usage import USAGE_COLUMNS
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.unusable import named
+from batchjob_stats_db.database.unusable import database_name
 from batchjob_stats_db.main import main as poller
 from batchjob_stats_db.measure.batches import measure
 from batchjob_stats_db.measure.job_usage import JobToMeasure
@@ -137,7 +137,7 @@ def test_a_database_of_another_version_is_refused_in_one_line(
         assert command([*given, at, *arguments]) == 2, arguments
         (line,) = capsys.readouterr().err.splitlines()
         assert OTHER_SCHEMAS[revision] in line
-        assert named(url) in line
+        assert database_name(url) in line
 
 
 @pytest.mark.usefixtures("logging_as_it_was")

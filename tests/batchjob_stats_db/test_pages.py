@@ -6,14 +6,14 @@ import sqlalchemy as sa
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import EVERYTHING, Access, AccountOn, UserOn
-from batchjob_stats_db.database.engine import reader
+from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterAccount, ClusterLogin
+from batchjob_stats_db.database.engine import reader_engine
 from batchjob_stats_db.queries import index_walk, paging
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.job_rows import numbered
-from batchjob_stats_db.queries.paging import SORTS, SortOrder, TooManyError, numbers, read
+from batchjob_stats_db.queries.job_rows import rows_by_ids
+from batchjob_stats_db.queries.paging import SORTS, SortOrder, TooManyError, find_ids, read_page
 
-COORDINATOR = Access((UserOn("", "user0"),), (AccountOn("c1", "account1"),))
+COORDINATOR = Access((ClusterLogin("", "user0"),), (ClusterAccount("c1", "account1"),))
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def db(engine, store, job, now):
             state=_state(n),
             submit_time=now - 9000,
             start_time=None if n % 11 == 10 else now - 8000 + n // 4,
-            end_time=None if _state(n).live else now - n // 3,
+            end_time=None if _state(n).is_live else now - n // 3,
             elapsed_seconds=None if n % 10 == 9 else n // 5,
             allocated_gpus=2 if n % 7 == 0 else None,
         )
@@ -64,7 +64,7 @@ def whole(db, access, order, which=None, size=7):
     """All pages, one after the other."""
     found, after = [], None
     while True:
-        rows, after = read(db, numbers(db, access, size, which, after, order=order))
+        rows, after = read_page(db, find_ids(db, access, size, which, after, order=order))
         found += rows
         if after is None:
             return found
@@ -133,16 +133,18 @@ def test_efficiencies_say_nothing_where_little_is_known(db, engine):
 def test_accounting_s_cpu_time_stands_in_for_what_was_not_measured(store, job, engine):
     store.write(Batch((job("1", user_cpu_seconds=7200.0, system_cpu_seconds=0.0),), (), "", 0), "s")
     with engine.connect() as db:
-        assert read(db, numbers(db, EVERYTHING)).rows[0]["cpu_efficiency"] == 0.5
+        assert read_page(db, find_ids(db, EVERYTHING)).rows[0]["cpu_efficiency"] == 0.5
 
 
 def test_what_would_read_too_much_is_refused(db, monkeypatch):
     monkeypatch.setattr(index_walk, "MOST_READ", 20)
     with pytest.raises(TooManyError, match="jobs by usage_energy_joules more than 20"):
-        read(db, numbers(db, EVERYTHING, order=SortOrder("usage_energy_joules")))
-    assert read(
+        read_page(db, find_ids(db, EVERYTHING, order=SortOrder("usage_energy_joules")))
+    assert read_page(
         db,
-        numbers(db, EVERYTHING, which=Filter(user="user1"), order=SortOrder("usage_energy_joules")),
+        find_ids(
+            db, EVERYTHING, which=Filter(user="user1"), order=SortOrder("usage_energy_joules")
+        ),
     ).rows
 
 
@@ -156,15 +158,15 @@ def test_a_rare_job_is_found_page_by_page(db, key, descending, access, monkeypat
     order, which = SortOrder(key, descending), Filter(partition="gpu")
     expected = [row["id"] for row in whole(db, access, order, which, size=100)]
     monkeypatch.setattr(index_walk, "MOST_READ", 4)
-    first = read(db, numbers(db, access, 7, which, order=order))
+    first = read_page(db, find_ids(db, access, 7, which, order=order))
     assert first.more is not None
     assert len(first.rows) < 7
     assert [row["id"] for row in whole(db, access, order, which)] == expected
 
 
 def test_only_the_wanted_columns_are_read(db):
-    ids, _ = numbers(db, EVERYTHING, 5)
-    rows = numbered(db, ids, ("state", "usage_energy_joules"))
+    ids, _ = find_ids(db, EVERYTHING, 5)
+    rows = rows_by_ids(db, ids, ("state", "usage_energy_joules"))
     assert [row["id"] for row in rows] == ids
     assert {tuple(row) for row in rows} == {("id", "state", "usage_energy_joules")}
 
@@ -183,7 +185,7 @@ def test_only_the_wanted_columns_are_read(db):
     ],
 )
 def test_which_pages_read_their_own_rows_alone(which, cheap):
-    newest, own = SortOrder("start_time"), Access((UserOn("", "user1"),))
+    newest, own = SortOrder("start_time"), Access((ClusterLogin("", "user1"),))
     assert paging.reads_only_its_rows(EVERYTHING, which, newest) is cheap
     assert not paging.reads_only_its_rows(EVERYTHING, which, SortOrder("cpu_efficiency"))
     of_others = which.account or which.node
@@ -191,9 +193,9 @@ def test_which_pages_read_their_own_rows_alone(which, cheap):
 
 
 def test_which_pages_of_ones_own_read_other_rows():
-    newest, own = SortOrder("start_time"), Access((UserOn("", "user1"),))
-    dated = Access((UserOn("", "user1", until=5),))
-    coordinator = Access((UserOn("", "user1"),), (AccountOn("c1", "a"),))
+    newest, own = SortOrder("start_time"), Access((ClusterLogin("", "user1"),))
+    dated = Access((ClusterLogin("", "user1", until=5),))
+    coordinator = Access((ClusterLogin("", "user1"),), (ClusterAccount("c1", "a"),))
     assert paging.reads_only_its_rows(coordinator, Filter(), newest)
     assert not paging.reads_only_its_rows(own, Filter(user="user2"), newest)
     assert not paging.reads_only_its_rows(dated, Filter(), newest)
@@ -201,14 +203,14 @@ def test_which_pages_of_ones_own_read_other_rows():
 
 
 def test_a_page_of_many_accounts_is_not_one_range():
-    many = Access((), tuple(AccountOn("c1", f"a{number}") for number in range(9)))
+    many = Access((), tuple(ClusterAccount("c1", f"a{number}") for number in range(9)))
     assert not paging.reads_only_its_rows(many, Filter(), SortOrder("start_time"))
 
 
 def test_a_job_that_is_gone_by_then_is_left_out(db):
-    ids, _ = numbers(db, EVERYTHING, 3)
-    assert [row["id"] for row in numbered(db, [ids[0], -1, ids[1]])] == ids[:2]
-    assert numbered(db, []) == []
+    ids, _ = find_ids(db, EVERYTHING, 3)
+    assert [row["id"] for row in rows_by_ids(db, [ids[0], -1, ids[1]])] == ids[:2]
+    assert rows_by_ids(db, []) == []
 
 
 @pytest.mark.parametrize("descending", [True, False])
@@ -241,10 +243,10 @@ def test_a_job_that_stops_waiting_while_a_page_is_read_is_there_once(url, store,
             write(becomes)
 
     write(JobState.PENDING)
-    engine = reader(url)
+    engine = reader_engine(url)
     sa.event.listen(engine, "after_cursor_execute", after_the_waiting_ones)
     with engine.connect() as db:
-        (row,) = read(db, numbers(db, EVERYTHING)).rows
+        (row,) = read_page(db, find_ids(db, EVERYTHING)).rows
     assert row["state"] == becomes
     engine.dispose()
 

@@ -14,8 +14,8 @@ from batchjob_stats_db.database.access import (
     EVERYTHING,
     NOTHING,
     Access,
-    AccountOn,
-    UserOn,
+    ClusterAccount,
+    ClusterLogin,
     of_user,
 )
 from batchjob_stats_db.database.store import Store
@@ -23,7 +23,7 @@ from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.queries import jobs, nodes, paging, stats, usage
 from batchjob_stats_db.queries.filters import Filter
 
-ALICE = Access((UserOn("c1", "alice"),))
+ALICE = Access((ClusterLogin("c1", "alice"),))
 
 
 @pytest.fixture
@@ -56,11 +56,11 @@ def ids(rows):
 
 
 def test_waiting_jobs_first_then_the_newest(db):
-    assert ids(paging.read(db, paging.numbers(db, EVERYTHING)).rows) == [
+    assert ids(paging.read_page(db, paging.find_ids(db, EVERYTHING)).rows) == [
         ("c1", "5"), ("c2", "1"), ("c1", "4"), ("c1", "3"), ("c1", "2"), ("c1", "1"),
     ]  # fmt: skip
-    assert ids(paging.read(db, paging.numbers(db, NOTHING)).rows) == []
-    assert ids(paging.read(db, paging.numbers(db, ALICE)).rows) == [
+    assert ids(paging.read_page(db, paging.find_ids(db, NOTHING)).rows) == []
+    assert ids(paging.read_page(db, paging.find_ids(db, ALICE)).rows) == [
         ("c1", "5"), ("c1", "4"), ("c1", "1"),
     ]  # fmt: skip
 
@@ -68,14 +68,14 @@ def test_waiting_jobs_first_then_the_newest(db):
 def test_pages_follow_each_other(db):
     found, after = [], None
     while found == [] or after:
-        page, after = paging.read(db, paging.numbers(db, EVERYTHING, 2, after=after))
+        page, after = paging.read_page(db, paging.find_ids(db, EVERYTHING, 2, after=after))
         found += ids(page)
-    assert found == ids(paging.read(db, paging.numbers(db, EVERYTHING)).rows)
+    assert found == ids(paging.read_page(db, paging.find_ids(db, EVERYTHING)).rows)
 
 
 def test_a_coordinator_sees_the_account_and_own_jobs_once(db):
-    both = Access((UserOn("c1", "alice"),), (AccountOn("c1", "physics"),))
-    assert ids(paging.read(db, paging.numbers(db, both)).rows) == [
+    both = Access((ClusterLogin("c1", "alice"),), (ClusterAccount("c1", "physics"),))
+    assert ids(paging.read_page(db, paging.find_ids(db, both)).rows) == [
         ("c1", "5"),
         ("c1", "4"),
         ("c1", "3"),
@@ -84,15 +84,17 @@ def test_a_coordinator_sees_the_account_and_own_jobs_once(db):
 
 
 def test_a_login_is_somebody_s_for_a_time_only(db, now):
-    new_alice = Access((UserOn("c1", "alice", since=now - 10),))
-    assert ids(paging.read(db, paging.numbers(db, new_alice)).rows) == []
-    old_alice = Access((UserOn("c1", "alice", until=now),))
-    assert len(paging.read(db, paging.numbers(db, old_alice)).rows) == 3
+    new_alice = Access((ClusterLogin("c1", "alice", since=now - 10),))
+    assert ids(paging.read_page(db, paging.find_ids(db, new_alice)).rows) == []
+    old_alice = Access((ClusterLogin("c1", "alice", until=now),))
+    assert len(paging.read_page(db, paging.find_ids(db, old_alice)).rows) == 3
 
 
 def test_filters(db, now):
     def of(**which):
-        return ids(paging.read(db, paging.numbers(db, EVERYTHING, which=Filter(**which))).rows)
+        return ids(
+            paging.read_page(db, paging.find_ids(db, EVERYTHING, which=Filter(**which))).rows
+        )
 
     assert of(user="bob") == [("c1", "2")]
     assert of(account="chem") == [("c1", "2")]
@@ -109,7 +111,7 @@ def test_running_and_pending(db):
     assert ids(jobs.running(db, EVERYTHING)) == [("c1", "4"), ("c1", "3")]
     assert ids(jobs.running(db, ALICE)) == [("c1", "4")]
     assert ids(jobs.pending(db, ALICE)) == [("c1", "5")]
-    assert [row["node"] for row in nodes.busy(db, EVERYTHING, "c1")] == ["n001", "n002"]
+    assert [row["node"] for row in nodes.busy_nodes(db, EVERYTHING, "c1")] == ["n001", "n002"]
     assert [(r["state"], r["jobs"]) for r in stats.unfinished_by_state(db, EVERYTHING)] == [
         ("PENDING", 1),
         ("RUNNING", 2),
@@ -131,12 +133,12 @@ def test_sums(db, engine, now):
         for day in due_days(write, "c1", 10):
             roll_up(write, "c1", day, now)
     span = (now - 86400 * 3, now + 86400)
-    everyone = usage.summed(db, EVERYTHING, ["username"], *span)
+    everyone = usage.sum_usage(db, EVERYTHING, ["username"], *span)
     assert [row["username"] for row in everyone] == ["alice", "bob", "carol"]
-    assert [row["username"] for row in usage.summed(db, ALICE, ["username"], *span)] == ["alice"]
-    (total,) = usage.summed(db, EVERYTHING, ["cluster"], *span, account="physics")
+    assert [row["username"] for row in usage.sum_usage(db, ALICE, ["username"], *span)] == ["alice"]
+    (total,) = usage.sum_usage(db, EVERYTHING, ["cluster"], *span, account="physics")
     assert total["jobs_started"] == 3
-    assert usage.emissions(db, EVERYTHING, ["day"], *span) == []
+    assert usage.sum_emissions(db, EVERYTHING, ["day"], *span) == []
     assert len(stats.users(db, ALICE, *span)) == 1
 
 
@@ -154,11 +156,11 @@ def test_coordinators_see_the_accounts_below(engine, store):
             Account("", "chem"),
         ),
     )
-    store.write_people(people, "sacctmgr")
+    store.write_associations(people, "sacctmgr")
     with engine.connect() as db:
         access = of_user(db, "alice", "c1")
     assert [each.account for each in access.accounts] == ["lasers", "optics", "physics"]
-    assert access.users == (UserOn("c1", "alice"),)
+    assert access.users == (ClusterLogin("c1", "alice"),)
 
 
 def test_tokens(engine):
@@ -168,13 +170,13 @@ def test_tokens(engine):
         assert (found.username, found.role, found.label) == ("alice", "user", "laptop")
         assert tokens.find(db, text, 2000) is None
         assert tokens.find(db, text + "x", 1500) is None
-        tokens.used(db, found, 1500)
-        assert tokens.listed(db, "alice")[0].last_used_time == 1500
+        tokens.record_use(db, found, 1500)
+        assert tokens.list_tokens(db, "alice")[0].last_used_time == 1500
         assert not tokens.revoke(db, found.id, "bob")
         assert tokens.revoke(db, found.id, "alice")
         assert tokens.find(db, text, 1500) is None
     with engine.connect() as db:
-        assert tokens.listed(db) == []
+        assert tokens.list_tokens(db) == []
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_whoever_adds_up_users_accounts_or_months_gets_the_same(
         assert [line for line in findings(write, 0) if "by user" in line] == []
     span = (_at(*since), _at(*until))
     with engine.connect() as db:
-        for question in (usage.summed, usage.emissions):
+        for question in (usage.sum_usage, usage.sum_emissions):
             by_user = question(db, EVERYTHING, ["account", "username"], *span)
             by_account = question(db, EVERYTHING, ["account"], *span)
             assert len(by_account) == 3
@@ -233,14 +235,14 @@ def test_whoever_adds_up_users_accounts_or_months_gets_the_same(
             (whole,) = question(db, EVERYTHING, ["cluster"], *span)
             for rows_ in (by_day, by_account):
                 assert whole[name] == pytest.approx(sum(each[name] for each in rows_))
-            someone = Access((UserOn("", "user3"),))
-            logins = [someone, Access((UserOn("c1", "user3", since=0, until=span[1]),))]
+            someone = Access((ClusterLogin("", "user3"),))
+            logins = [someone, Access((ClusterLogin("c1", "user3", since=0, until=span[1]),))]
             mine = [question(db, login, ["cluster"], *span)[0] for login in logins]
             (theirs,) = question(db, EVERYTHING, ["cluster"], *span, user="user3")
             assert [each[name] for each in mine] == pytest.approx([theirs[name]] * 2)
             (one,) = question(db, EVERYTHING, [], *span, account="account1")
             assert one[name] == pytest.approx(by_account[1][name])
-            coordinator = Access(accounts=(AccountOn("c1", "account1"),))
+            coordinator = Access(accounts=(ClusterAccount("c1", "account1"),))
             (theirs,) = question(db, coordinator, ["account"], *span)
             assert theirs["account"] == "account1"
             assert theirs[name] == pytest.approx(by_account[1][name])

@@ -4,8 +4,8 @@ import pytest
 import sqlalchemy as sa
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
-from batchjob_stats_db.database.engine import parse, reader
+from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
+from batchjob_stats_db.database.engine import parse_url, reader_engine
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.queries.spans import span_of, spans_of
 from tests.batchjob_stats_server import example_site
@@ -15,7 +15,7 @@ from tests.batchjob_stats_server import example_site
 def engine(tmp_path_factory):
     path = tmp_path_factory.mktemp("spans") / "jobs.db"
     example_site.make(path, 40)
-    opened = reader(parse(f"sqlite:///{path}"))
+    opened = reader_engine(parse_url(f"sqlite:///{path}"))
     yield opened
     opened.dispose()
 
@@ -32,7 +32,7 @@ def test_those_of_a_page_are_those_of_each_job(engine):
 
 
 def test_jobs_that_may_not_be_seen_have_none(engine):
-    bob = Access((UserOn("alpha", "bob"),))
+    bob = Access((ClusterLogin("alpha", "bob"),))
     with engine.connect() as db:
         jobs = db.execute(sa.select(schema.job.c.id, schema.job.c.username)).all()
         users = {row.id: row.username for row in jobs}

@@ -12,7 +12,7 @@ import pytest
 
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import only_writer
+from batchjob_stats_db.database.engine import writer_lock
 from batchjob_stats_db.main import main
 from batchjob_stats_server.main import main as stats_server
 from tests.e2e.processes import daemon, free_ports, until
@@ -108,7 +108,7 @@ def test_once_says_that_the_scheduler_failed(run, rows):
 def test_a_second_writer_is_refused(run, url):
     if url.get_backend_name() != "sqlite":
         pytest.skip("PostgreSQL has as many writers as one likes")
-    with only_writer(url):
+    with writer_lock(url):
         status, _, error = run("--once")
     assert status == 1
     assert "is already writing to it" in error

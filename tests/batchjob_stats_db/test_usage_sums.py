@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import EVERYTHING, Access, AccountOn, UserOn
+from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterAccount, ClusterLogin
 from batchjob_stats_db.days import DAY, month_of
 from batchjob_stats_db.measure.rollup import drop_days, due_days, roll_up
 from batchjob_stats_db.queries import stats, usage
@@ -58,7 +58,7 @@ def added_up(db, by, since, until, which=lambda _row: True):
 
 
 def asked(db, access, by, since, until, **which):
-    rows = usage.summed(db, access, by, since, until, columns=["wall_seconds"], **which)
+    rows = usage.sum_usage(db, access, by, since, until, columns=["wall_seconds"], **which)
     return {tuple(row[name] for name in by): row["wall_seconds"] for row in rows}
 
 
@@ -80,8 +80,8 @@ def test_any_window(filled):
 
 def test_every_reader_gets_the_sums_of_what_may_be_seen(filled):
     window = (D0 + 3 * DAY, D0 + 500 * DAY)
-    bob = Access((UserOn("c1", "bob"),))
-    chemist = Access((UserOn("c1", "alice"),), (AccountOn("c1", "chem"),))
+    bob = Access((ClusterLogin("c1", "bob"),))
+    chemist = Access((ClusterLogin("c1", "alice"),), (ClusterAccount("c1", "chem"),))
     with filled.connect() as db:
         for by in KEYS[1:]:
             assert asked(db, bob, by, *window) == added_up(
@@ -102,8 +102,8 @@ def test_every_reader_gets_the_sums_of_what_may_be_seen(filled):
 
 def test_who_sees_a_whole_cluster_gets_its_sums_and_no_other(filled, store):
     window = (D0, D0 + DAYS * DAY)
-    operator = Access((UserOn("c1", "dave"),), clusters=("c1",))
-    elsewhere = Access((UserOn("c1", "dave"),), clusters=("c2",))
+    operator = Access((ClusterLogin("c1", "dave"),), clusters=("c1",))
+    elsewhere = Access((ClusterLogin("c1", "dave"),), clusters=("c2",))
     with filled.connect() as db:
         for by in (["username"], ["account"], ["day"]):
             assert asked(db, operator, by, *window) == asked(db, EVERYTHING, by, *window) != {}

@@ -19,7 +19,7 @@ from batchjob.schedulers.records import (
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import tokens
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store, UsagePolicy
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.measure.rollup import due_days, roll_up
@@ -91,7 +91,7 @@ def fill(engine):
     migrate(engine)
     store = Store(engine, "c1", UsagePolicy(), clock=lambda: NOW)
     store.write(Batch(JOBS, (), "", 0), "s")
-    store.write_people(PEOPLE, "people")
+    store.write_associations(PEOPLE, "people")
     Store(engine, "c2", UsagePolicy(), clock=lambda: NOW).write(Batch((ELSEWHERE,), (), "", 0), "s")
     with engine.begin() as db:
         for cluster in ("c1", "c2"):
@@ -104,7 +104,7 @@ def fill(engine):
 def filled(tmp_path_factory):
     """The file of the database."""
     path = tmp_path_factory.mktemp("server") / "jobs.db"
-    fill(writer(parse(f"sqlite:///{path}"), create=True))
+    fill(writer_engine(parse_url(f"sqlite:///{path}"), create=True))
     return path
 
 

@@ -19,12 +19,12 @@ from batchjob.schedulers.records import (
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import tokens
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.schema import job
 from batchjob_stats_db.database.store import Store, UsagePolicy
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.measure.job_usage import GpuUsage, JobToMeasure, MeasuredUsage
-from batchjob_stats_db.measure.pending import write
+from batchjob_stats_db.measure.pending import write_usages
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.timeseries.base import JobWindow
 
@@ -55,17 +55,17 @@ def make(path, jobs=200):
     More jobs have more nodes; about 200 at most run at once, and half as many wait.
     """
     rng = random.Random(20260404)
-    engine = writer(parse(f"sqlite:///{path}"), create=True)
+    engine = writer_engine(parse_url(f"sqlite:///{path}"), create=True)
     migrate(engine)
     for cluster, share in (("alpha", 0.85), ("beta-gpu", 0.15)):
         store = Store(engine, cluster, UsagePolicy(), clock=lambda: NOW)
         records = [_record(rng, cluster, number, jobs) for number in range(int(jobs * share))]
         store.write(Batch(tuple(records), (), "", 0), "sacct")
-        store.write_people(_people(cluster), "sacctmgr")
+        store.write_associations(_people(cluster), "sacctmgr")
         with engine.begin() as db:
             rows = db.execute(job.select().where(job.c.cluster == cluster)).mappings().all()
             usages = dict(_usage(rng, row) for row in rows if row["start_time"] is not None)
-            write(db, cluster, "prometheus", usages, UsagePolicy(), NOW)
+            write_usages(db, cluster, "prometheus", usages, UsagePolicy(), NOW)
         with engine.begin() as db:
             for day in due_days(db, cluster, 1000):
                 roll_up(db, cluster, day, NOW)
@@ -80,7 +80,7 @@ def make(path, jobs=200):
 
 def add_large_job(path):
     """A job of 64 nodes with 8 GPUs each, 49999 of cluster beta-gpu, with four steps."""
-    engine = writer(parse(f"sqlite:///{path}"))
+    engine = writer_engine(parse_url(f"sqlite:///{path}"))
     names = [f"b{number:03d}" for number in range(1, 65)]
     start, end = NOW - 8 * 3600, NOW - 600
     steps = tuple(
@@ -105,7 +105,7 @@ def add_large_job(path):
     with engine.begin() as db:
         row = db.execute(job.select().where(job.c.jobid == "49999")).mappings().one()
         usage = dict([_usage(random.Random(1), row)])
-        write(db, "beta-gpu", "prometheus", usage, UsagePolicy(), NOW)
+        write_usages(db, "beta-gpu", "prometheus", usage, UsagePolicy(), NOW)
     engine.dispose()
 
 

@@ -5,14 +5,14 @@ import socket
 import threading
 import time
 
-from batchjob_stats_server.main import listening, server
+from batchjob_stats_server.main import create_server, open_listener
 
 
 @contextlib.contextmanager
 def serving(services, port=0):
     """The port on loopback at which `services` answer by their own settings."""
-    made = server(services.settings, services)
-    with listening(("127.0.0.1", port)) as listener:
+    made = create_server(services.settings, services)
+    with open_listener(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
         thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
         thread.start()

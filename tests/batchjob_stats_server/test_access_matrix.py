@@ -109,7 +109,7 @@ def services(services, tmp_path):
     with services.writer.begin() as db:
         for row in db.execute(sa.select(schema.job).where(schema.job.c.cluster == "c1")).all():
             if row.jobid in ("1", "2", "3") and row.submit_time == NOW - 7200:
-                scripts.keep(db, [row.id], "#!/bin/sh\nexport TOKEN=...\n", 100)
+                scripts.store(db, [row.id], "#!/bin/sh\nexport TOKEN=...\n", 100)
     recorded(tmp_path, "2", "bob", [NOW - 5000])
     return with_samples(services, tmp_path)._replace(histories=None)
 

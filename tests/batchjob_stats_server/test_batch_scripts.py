@@ -14,7 +14,7 @@ def services(services):
     """Each job has a script, of which all is kept but the last line's end."""
     with services.writer.begin() as db:
         ids = db.scalars(sa.select(schema.job.c.id)).all()
-        scripts.keep(db, ids, SCRIPT, len(SCRIPT) - 1)
+        scripts.store(db, ids, SCRIPT, len(SCRIPT) - 1)
     return services
 
 

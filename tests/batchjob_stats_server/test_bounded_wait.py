@@ -14,7 +14,7 @@ def soon():
 
 
 def test_all_wait_for_a_quick_database():
-    bounded, answer = BoundedWait(places=1, seconds=60, quick=60), Future()
+    bounded, answer = BoundedWait(max_waiting=1, seconds=60, slow_after=60), Future()
     with ThreadPoolExecutor(4) as pool:
         requests = [pool.submit(bounded.wait, [soon(), answer]) for _ in range(4)]
         bounded.wait([soon()])
@@ -29,7 +29,7 @@ def test_nobody_waits_longer():
 
 
 def test_one_waits_for_a_slow_database_and_others_go_on():
-    bounded, answer = BoundedWait(places=1, seconds=60, quick=0), Future()
+    bounded, answer = BoundedWait(max_waiting=1, seconds=60, slow_after=0), Future()
     bounded.wait([soon()])
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(bounded.wait, [answer]) for _ in range(2)]
@@ -41,7 +41,7 @@ def test_one_waits_for_a_slow_database_and_others_go_on():
 
 
 def test_its_place_is_free_again():
-    bounded = BoundedWait(places=1, seconds=60, quick=0)
+    bounded = BoundedWait(max_waiting=1, seconds=60, slow_after=0)
     for _ in range(3):
         answer = soon()
         bounded.wait([answer])
@@ -49,19 +49,19 @@ def test_its_place_is_free_again():
 
 
 def test_short_work_that_waits_does_not_hold_up_others(services):
-    answer, begun, one_by_one = Future(), threading.Event(), services.threads.one_by_one
-    bounded = BoundedWait(seconds=60, aside=services.threads.aside)
+    answer, begun, serial = Future(), threading.Event(), services.threads.serial
+    bounded = BoundedWait(seconds=60, while_waiting=services.threads.while_waiting)
 
     def work():
         begun.set()
         bounded.wait([answer])
-        return one_by_one.busy()
+        return serial.is_busy()
 
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(services.threads.short, work)
+        waits = pool.submit(services.threads.run_short, work)
         begun.wait(60)
-        until(lambda: not one_by_one.busy(), "the turn of others")
+        until(lambda: not serial.is_busy(), "the turn of others")
         assert not waits.done()
         answer.set_result(None)
         assert waits.result(60), "goes on without its turn"
-    assert not one_by_one.busy()
+    assert not serial.is_busy()

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchjob_stats_server.api.jobs import JobRow
-from batchjob_stats_server.api.params import seconds
+from batchjob_stats_server.api.params import parse_time
 
 JOBS = "/api/v1/jobs"
 
@@ -212,4 +212,4 @@ def test_no_text_makes_an_error_of_ours(ask, name, value):
 
 @pytest.mark.parametrize("text", ["1775300000", "1775300000000", "2026-04-04T10:53:20Z"])
 def test_times_in_three_ways(text):
-    assert seconds(text) == 1_775_300_000
+    assert parse_time(text) == 1_775_300_000

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.queries.efficiency import with_usage, with_usages
+from batchjob_stats_db.queries.efficiency import replace_usage, replace_usages
 from batchjob_stats_db.queries.jobs import running
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
@@ -292,8 +292,8 @@ def test_figures_of_many_rows_are_those_of_one(services):
         rows = running(db, EVERYTHING)
     usage = {"samples": 9, "coverage": 1.0, "until_time": NOW, "user_cpu_seconds": 77.0}
     usage |= {"system_cpu_seconds": 1.0, "nodes": 1, "doubt": ""}
-    many = with_usages(rows, {row["id"]: usage for row in rows})
+    many = replace_usages(rows, {row["id"]: usage for row in rows})
     for row, made in zip(rows, many, strict=True):
-        one = with_usage(row, usage)
+        one = replace_usage(row, usage)
         assert made["cpu_efficiency"] == one["cpu_efficiency"]
         assert {**one, "time_efficiency": None} == {**made, "time_efficiency": None}

@@ -20,12 +20,12 @@ from batchjob.runtime.values import ListenAddress
 from batchjob_cli.client import curves
 from batchjob_cli.client.answer import ApiReply
 from batchjob_cli.client.sample_table import TYPES
-from batchjob_cli.client.table import written
+from batchjob_cli.client.table import format_table
 from batchjob_cli.main import main as batchjob
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
-from batchjob_stats_server.main import listening
+from batchjob_stats_server.main import open_listener
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import SERVERS, line
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
@@ -226,8 +226,8 @@ def test_a_store_that_is_gone(services, proxied):
 
 
 def test_too_many_at_once(measured, ask, monkeypatch):
-    monkeypatch.setattr("batchjob_stats_server.promql.histories.PATIENCE_SECONDS", 0.01)
-    with measured.histories.lent():
+    monkeypatch.setattr("batchjob_stats_server.promql.histories.ACQUIRE_TIMEOUT_SECONDS", 0.01)
+    with measured.histories.acquire():
         assert "too many" in ask("1", status=503)["detail"]
 
 
@@ -242,7 +242,7 @@ def test_a_slow_store_does_not_keep_other_questions_waiting(services):
     asked, let_go = threading.Event(), threading.Event()
 
     class Slow:
-        def courses(self, asked_for, span, stretches):
+        def job_series(self, asked_for, span, stretches):
             asked.set()
             let_go.wait(20)
             return []
@@ -278,7 +278,7 @@ def test_the_command_line_shows_them_as_a_table(measured):
     assert {(row["jobid"], row["node"]) for row in found} == {("2", "n001")}
     assert all(START < row["time"] <= END for row in found)
     assert max(row["cpu"] for row in found) == pytest.approx(1)
-    table = written(curves.columns("cpu", UTC), found).splitlines()
+    table = format_table(curves.columns("cpu", UTC), found).splitlines()
     assert table[0].split() == [
         "TIME",
         "NODE",
@@ -301,7 +301,7 @@ def command(measured, token, tmp_path, capsys):
     web = replace(measured.settings.web, allowed_host=("127.0.0.1",))
     made = app.make(measured._replace(settings=measured.settings._replace(web=web)))
     answering = uvicorn.Server(uvicorn.Config(made, log_level="warning"))
-    with listening(ListenAddress("127.0.0.1", 0)) as listener:
+    with open_listener(ListenAddress("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         thread = threading.Thread(target=answering.run, args=([listener],))
         thread.start()

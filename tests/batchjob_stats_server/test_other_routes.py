@@ -28,7 +28,7 @@ def test_usage_of_chosen_keys(proxied):
 
 
 def test_usage_refuses_more_rows_than_memory_should_hold(proxied, monkeypatch):
-    monkeypatch.setattr(usage, "MOST", 1)
+    monkeypatch.setattr(usage, "MAX_ROWS", 1)
     for path in ("usage", "usage/emissions"):
         assert proxied("bob").get(f"{API}/{path}?since=0&by=user").status_code == 200
     answer = proxied("vera").get(f"{API}/usage?since=0&by=user&by=day")

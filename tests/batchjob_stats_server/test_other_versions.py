@@ -17,7 +17,7 @@ import pytest
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli import jobs as jobs_command
 from batchjob_cli import stats as stats_command
-from batchjob_cli.client.answer import good
+from batchjob_cli.client.answer import require_success
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.remote import Server
 from batchjob_stats_db.database.tokens import TokenRole
@@ -133,4 +133,4 @@ def test_a_newer_client_hears_what_this_server_does_not_have(
     """Nothing that it asked for is left out silently: a filter passed over would give all jobs."""
     url, text = served
     with pytest.raises(error, match=words):
-        good(Server(url, text)(asked, parameters))
+        require_success(Server(url, text)(asked, parameters))

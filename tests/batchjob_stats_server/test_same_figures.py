@@ -13,18 +13,18 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 from markupsafe import escape
 
-from batchjob.runtime.formatting import lasting, run_time, share
+from batchjob.runtime.formatting import format_duration, format_run_time, share
 from batchjob.schedulers.accounting import Batch
 from batchjob_cli.job_columns import default_columns
 from batchjob_cli.main import main
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store, UsagePolicy
 from batchjob_stats_db.days import day_of
 from batchjob_stats_db.measure.rollup import roll_up
 from batchjob_stats_db.poller.options import DatabaseOptions
-from batchjob_stats_db.queries.efficiency import columns, with_usages
+from batchjob_stats_db.queries.efficiency import columns, replace_usages
 from batchjob_stats_server import app
 from batchjob_stats_server.api.stats import WasteRow
 from batchjob_stats_server.options import (
@@ -128,7 +128,7 @@ def site(tmp_path_factory):
         viewer=("vera",), admin=("root",),
     )  # fmt: skip
     database = DatabaseOptions(f"sqlite:///{folder}/jobs.db")
-    engine = writer(parse(database.url), create=True)
+    engine = writer_engine(parse_url(database.url), create=True)
     migrate(engine)
     for name, (usage, changed, _) in CASES.items():
         write(engine, name, usage, changed)
@@ -238,7 +238,9 @@ def test_pages(figures, get):
         assert ratio is None or share(ratio) in listed
         assert ratio is None or share(ratio) in percents(job)
     waited = re.search(r"<dt>Started</dt>.*?, after ([^<]+)<", job.text)
-    assert (waited and waited[1]) == (lasting(figures.wait, "\u202f") if figures.wait else None)
+    assert (waited and waited[1]) == (
+        format_duration(figures.wait, "\u202f") if figures.wait else None
+    )
 
 
 def test_exports(figures, get):
@@ -275,7 +277,7 @@ def test_commands(figures, site, cluster, capsys):
     _, cells = capsys.readouterr().out.splitlines()
     assert re.split(r"\s{2,}", cells.strip()) == [
         *("-" if each is None else share(each) for each in figures[:4]),
-        "-" if figures.wait is None else run_time(figures.wait),
+        "-" if figures.wait is None else format_run_time(figures.wait),
     ]
 
 
@@ -427,4 +429,7 @@ def test_many_rows_again_and_again():
     rows = [{column.name: None for column in columns()} | {"id": number} for number in (1, 2)]
     usages = {1: WHOLE, 2: STALE}
     for _ in range(3):
-        assert [row["usage_until_time"] for row in with_usages(rows, usages)] == [END, START + 1800]
+        assert [row["usage_until_time"] for row in replace_usages(rows, usages)] == [
+            END,
+            START + 1800,
+        ]

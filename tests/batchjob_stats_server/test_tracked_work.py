@@ -6,7 +6,7 @@ import pytest
 
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store, UsagePolicy
 from tests.batchjob_stats_server.conftest import NOW, record
 
@@ -31,7 +31,7 @@ def work(jobid, start, **fields):
 
 @pytest.fixture
 def alice(proxied, database_url):
-    engine = writer(parse(database_url))
+    engine = writer_engine(parse_url(database_url))
     works = (work(FIRST, NOW - 60 + 0.25), work(SECOND, NOW - 60 + 0.75, array_jobid="order-17"))
     Store(engine, "c1", UsagePolicy(), lambda: NOW).write(Batch(works, (), "", 0), "s")
     engine.dispose()

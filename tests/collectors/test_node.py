@@ -47,7 +47,7 @@ def procfs(tmp_path):
 
 
 def test_stat():
-    times = parse_stat(STAT, ticks=100)
+    times = parse_stat(STAT, ticks_per_second=100)
     assert times.modes == (10.0, 0.2, 3.0, 400.0, 0.5, 0.0, 0.07, 0.08)
     assert times.cpus == 2
     assert times.boot_time == 1795181442
@@ -70,7 +70,7 @@ def test_a_kernel_without_mem_available_has_the_rest(procfs):
 @pytest.mark.parametrize("text", [b"", b"cpu 1 2 3\ncpu0 1\nbtime 5\n", b"\xff\xfe", STAT[:60]])
 def test_half_a_stat_is_an_error(text):
     with pytest.raises(ValueError, match="stat"):
-        parse_stat(text, ticks=100)
+        parse_stat(text, ticks_per_second=100)
 
 
 @pytest.mark.parametrize("text", [b"", MEMINFO[32:], b"MemTotal: 5 pages\n"])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batchjob_exporter.options import settings as exporter_settings
+from batchjob_exporter.options import parse_settings as exporter_settings
 from batchjob_stats_db.main import main as poller
 from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_server.options import settings as server_settings

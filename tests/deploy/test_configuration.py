@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from batchjob_exporter.options import settings as exporter_settings
+from batchjob_exporter.options import parse_settings as exporter_settings
 from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_server.options import settings as server_settings
 from deploy.packages.contents import PACKAGES, ROOT, SERVER

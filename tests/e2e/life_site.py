@@ -16,7 +16,7 @@ import yaml
 from sqlalchemy.engine import Engine
 
 from batchjob_stats_db.admin.migrate import migrate
-from batchjob_stats_db.database.engine import parse, reader, writer
+from batchjob_stats_db.database.engine import parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole, create
 from tests.e2e import exporter, prometheus, slurm
 from tests.e2e.life_measurements import (
@@ -170,7 +170,7 @@ def running(folder: Path, source: Source) -> Iterator[LifeSite]:
         ports = free_ports(3)
         poller, server, store = (f"127.0.0.1:{port}" for port in ports)
         config = _configuration(folder, cluster, store, poller, server, samples)
-        url = parse(f"sqlite:///{folder}/jobs.db")
+        url = parse_url(f"sqlite:///{folder}/jobs.db")
         tokens = _tokens(url)
         measurements: Measurements = InPrometheus(prometheus.Server(f"http://{store}"))
         gate = tsdb = None
@@ -193,7 +193,7 @@ def running(folder: Path, source: Source) -> Iterator[LifeSite]:
         grafana = asking.Grafana(f"http://{server}", stack.headers)
         until(lambda: stack.rows(grafana, "/jobs") is not None, "the server", 300, 1)
         watch = made.enter_context(Watch())
-        engine = reader(url)
+        engine = reader_engine(url)
         made.callback(engine.dispose)
         headers = {"X-Grafana-User": stack.OPERATOR, "X-Batchjob-Secret": stack.SECRET}
         yield LifeSite(
@@ -240,7 +240,7 @@ def _configuration(
 
 
 def _tokens(url: Any) -> dict[str, str]:
-    engine = writer(url, create=True)
+    engine = writer_engine(url, create=True)
     migrate(engine)
     with engine.begin() as db:
         made = {user: create(db, user, TokenRole.USER, "test", 0) for user in USERS}

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from batchjob.runtime import log as logs
-from batchjob_exporter.options import settings
+from batchjob_exporter.options import parse_settings
 from batchjob_exporter.service import ExporterService
 from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
-from collectors.job_samples import sources_of, take
+from collectors.job_samples import find_sources, take_samples
 
 _FIRST_VALUES_SECONDS = 2.0
 
@@ -22,12 +22,12 @@ def main() -> None:
     directory, *flags = sys.argv[1:]
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # in all threads, for sigwait
-    chosen = settings(flags)
+    chosen = parse_settings(flags)
     logs.set_up(chosen.log)
     service = ExporterService(chosen)
-    sources = sources_of(service.collectors)
+    sources = find_sources(service.collectors)
     assert sources
-    recorder = Recorder(partial(take, sources), Path(directory), RecorderOptions())
+    recorder = Recorder(partial(take_samples, sources), Path(directory), RecorderOptions())
     service.start()
     service.wait(_FIRST_VALUES_SECONDS)
     recorder.start()

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 import uvicorn
 
 from batchjob_stats_db.database import schema, scripts
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
 from batchjob_stats_server.options import ServerSettings, ServerWebOptions
@@ -107,9 +107,9 @@ def site(tmp_path_factory, portal):
 
 
 def _keep_scripts(path):
-    engine = writer(parse(f"sqlite:///{path}"))
+    engine = writer_engine(parse_url(f"sqlite:///{path}"))
     with engine.begin() as db:
-        scripts.keep(db, db.scalars(sa.select(schema.job.c.id)).all(), SCRIPT, 1000)
+        scripts.store(db, db.scalars(sa.select(schema.job.c.id)).all(), SCRIPT, 1000)
     engine.dispose()
 
 

@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import parse, reader
+from batchjob_stats_db.database.engine import parse_url, reader_engine
 from tests.e2e.processes import daemon, free_ports, until
 
 pytestmark = pytest.mark.e2e
@@ -133,7 +133,7 @@ def test_poller_and_server_go_on_with_the_standby(servers: Servers, tmp_path: Pa
         time.sleep(1)
         last = f"jobs/{JOBS - 1}"
         until(lambda: status(web, token, last) == 200, "the server's answer", timeout=60)
-        engine = reader(parse(servers.url))
+        engine = reader_engine(parse_url(servers.url))
         with engine.connect() as db:
             job = schema.job.c
             query = sa.select(sa.func.count(), sa.func.count(sa.distinct(job.jobid)))
@@ -154,7 +154,7 @@ def write(path: Path, begin: int, end: int) -> None:
 
 
 def count(servers: Servers) -> int:
-    engine = reader(parse(servers.url))
+    engine = reader_engine(parse_url(servers.url))
     try:
         with engine.connect() as db:
             return int(db.execute(sa.select(sa.func.count()).select_from(schema.job)).scalar_one())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchjob_stats_db.database.access import Access, UserOn
+from batchjob_stats_db.database.access import Access, ClusterLogin
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_server.promql.backend import PromqlBackend, Rejected
 from batchjob_stats_server.promql.confinement import Confinement
@@ -24,7 +24,7 @@ from tests.batchjob_stats_server.promql.expressions import EXPRESSIONS, METRICS
 pytestmark = pytest.mark.e2e
 
 T = 1_700_000_400
-MINE = Access((UserOn("c1", "alice"),))
+MINE = Access((ClusterLogin("c1", "alice"),))
 # Labels of the others' series: another user, a namesake on another cluster, nobody.
 OTHERS = (
     {"cluster": "c1", "user": "bob"},

@@ -4,7 +4,7 @@ import bcrypt
 import pytest
 import trustme
 
-from batchjob_exporter.options import settings
+from batchjob_exporter.options import parse_settings
 from batchjob_exporter.service import ExporterService
 from tests.e2e import prometheus
 from tests.e2e.processes import until
@@ -42,7 +42,7 @@ basic_auth_users:
 """
     )
     service = ExporterService(
-        settings(
+        parse_settings(
             [
                 "--web.listen-address=127.0.0.1:0",
                 f"--web.config.file={certificates}/web.yml",

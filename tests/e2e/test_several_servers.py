@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from batchjob_stats_db.admin.migrate import migrate
-from batchjob_stats_db.database.engine import writer
+from batchjob_stats_db.database.engine import writer_engine
 from tests.batchjob_stats_db import postgresql_server
 from tests.e2e import nginx
 from tests.e2e.exporter import parse
@@ -76,7 +76,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(postgresql_server.running(Path("/tmp"), "fsync=off"))
         url = database.database("batchjob")
-        engine = writer(url)
+        engine = writer_engine(url)
         migrate(engine)
         engine.dispose()
         started = []

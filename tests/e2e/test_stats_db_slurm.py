@@ -14,7 +14,7 @@ import sqlalchemy as sa
 import yaml
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import parse, reader
+from batchjob_stats_db.database.engine import parse_url, reader_engine
 from tests.e2e import exporter, prometheus, slurm
 from tests.e2e.workload import command
 
@@ -114,7 +114,7 @@ class Poll:
 
 
 def _tables(url: str) -> dict[str, list[Row]]:
-    engine = reader(parse(url))
+    engine = reader_engine(parse_url(url))
     with engine.connect() as db:
         tables: dict[str, list[Row]] = {
             table.name: [dict(row) for row in db.execute(sa.select(table)).mappings()]

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import yaml
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import parse, reader
+from batchjob_stats_db.database.engine import parse_url, reader_engine
 from tests.e2e import exporter, recorded_job, targets, victoriametrics
 from tests.e2e.processes import free_ports, until
 from tests.e2e.recorded_job import CPU_SECONDS, JOB, OWNER, TREE
@@ -116,7 +116,7 @@ def test_a_jobs_use_reaches_the_database_through_both_stores(unpacked, as_record
         assert labels["instance"] == "localhost"
         assert labels["user"] == OWNER
         database = poll(tmp_path, gate, [record])
-    engine = reader(parse(database))
+    engine = reader_engine(parse_url(database))
     with engine.connect() as db:
         (job,) = db.execute(sa.select(schema.job)).mappings()
         (usage,) = db.execute(sa.select(schema.job_usage)).mappings()

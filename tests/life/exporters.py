@@ -65,7 +65,7 @@ class SimulatedExporter:
         environ = f"SLURM_JOB_ID={run.jobid}\0SLURM_JOB_USER={run.user}\0".encode()
         started = 100 * (run.start - self._boot)
         self._node.process(_PID, _UID, environ=environ, started=started)
-        self._jobs.look()
+        self._jobs.update()
 
     def _tell(self, run: Run, at: int) -> None:
         seconds = run.active(at)
@@ -82,7 +82,7 @@ class SimulatedExporter:
 
     def _shows(self, jobid: str, written: int) -> bool:
         """Whether its processes were looked at since."""
-        self._jobs.look()
+        self._jobs.update()
         return samples(self._jobs).get(("process_io_written_bytes_total", jobid)) == written
 
     def _end(self, run: Run) -> None:

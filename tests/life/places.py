@@ -18,7 +18,7 @@ import pytest
 
 from batchjob_cli import job as job_command
 from batchjob_cli import jobs as jobs_command
-from batchjob_stats_db.queries.job_rows import NAMES, numbered
+from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, rows_by_ids
 from tests.life import dashboards
 from tests.life.exporters import exporter
 from tests.life.looked import Looked
@@ -76,7 +76,7 @@ def database(site: Looked, run: Subject) -> Shown:
     with site.reader.connect() as db:
         found = db.exec_driver_sql("SELECT id, jobid, submit_time FROM job").all()
         (number,) = (row.id for row in found if row[1:] == (run.jobid, run.submit))
-        (row,) = numbered(db, [number], NAMES)
+        (row,) = rows_by_ids(db, [number], COLUMN_NAMES)
         return _of_row(row, unit=1)
 
 

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from batchjob.schedulers.accounting import Batch, Unfinished
+from batchjob.schedulers.accounting import Batch, UnfinishedJob
 from batchjob.schedulers.records import JobRecord, NodeShare
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.admin.migrate import migrate
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.tokens import TokenRole, create
-from batchjob_stats_db.measure.pending import recompute
+from batchjob_stats_db.measure.pending import mark_for_measurement
 from batchjob_stats_db.poller.options import (
     ClusterSettings,
     DatabaseOptions,
@@ -94,7 +94,7 @@ class Scheduler:
     def watermark_at(self, since: int) -> str:
         return "0"
 
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+    def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         now = self._clock.now
         jobs = tuple(record(run, now) for run in self._runs if run.submit <= now)
         yield Batch(jobs, (), str(now), now)
@@ -135,20 +135,20 @@ class Measurements:
     def measure(self, *asked: Any) -> Any:
         return self._there().measure(*asked)
 
-    def last_sampled(self, *asked: Any) -> Any:
-        return self._there().last_sampled(*asked)
+    def last_sample_times(self, *asked: Any) -> Any:
+        return self._there().last_sample_times(*asked)
 
-    def courses(self, *asked: Any) -> Any:
-        return self._there().courses(*asked)
+    def job_series(self, *asked: Any) -> Any:
+        return self._there().job_series(*asked)
 
     def latest(self, *asked: Any) -> Any:
         return self._there().latest(*asked)
 
-    def seen(self, *asked: Any) -> Any:
-        return self._there().seen(*asked)
+    def scrape_ratios(self, *asked: Any) -> Any:
+        return self._there().scrape_ratios(*asked)
 
-    def of_node(self, *asked: Any) -> Any:
-        return self._there().of_node(*asked)
+    def node_series(self, *asked: Any) -> Any:
+        return self._there().node_series(*asked)
 
     def _there(self) -> TimeSeriesStore:
         if self.away:
@@ -191,12 +191,12 @@ class Site(NamedTuple):
 
     def poll(self) -> None:
         """What the poller does in one turn."""
-        self.poller.cycle()
+        self.poller.run_cycle()
 
     def recompute(self) -> None:
         """Have every ended job measured again."""
         with self.store.transaction() as db:
-            recompute(db, stack.CLUSTER, 0, now=self.clock.now)
+            mark_for_measurement(db, stack.CLUSTER, 0, now=self.clock.now)
 
 
 @contextlib.contextmanager
@@ -209,9 +209,9 @@ def running(
         url=tsdb_url or "http://127.0.0.1:1", scrape_interval=INTERVAL, linger=LINGER,
         refresh=REFRESH, retention=20 * 365 * 86400.0,
     )  # fmt: skip
-    url = parse(f"sqlite:///{folder}/jobs.db")
+    url = parse_url(f"sqlite:///{folder}/jobs.db")
     with sqlite_tells(clock), contextlib.ExitStack() as ending:
-        engine = writer(url, create=True)
+        engine = writer_engine(url, create=True)
         ending.callback(engine.dispose)
         migrate(engine)
         made = Store(engine, stack.CLUSTER, tsdb.policy(), clock)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import tokens
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from tests.e2e.processes import daemon, free_ports, until
 
@@ -45,7 +45,7 @@ def served_api(folder: Path) -> Iterator[ServedApi]:
     """Run it on loopback, with an empty database; any name is good for it."""
     (port,) = free_ports(1)
     url = f"sqlite:///{folder}/jobs.db"
-    engine = writer(parse(url), create=True)
+    engine = writer_engine(parse_url(url), create=True)
     migrate(engine)
     with engine.begin() as db:
         now = int(time.time())

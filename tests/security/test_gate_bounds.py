@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchjob_stats_db.database.access import Access, UserOn
+from batchjob_stats_db.database.access import Access, ClusterLogin
 from batchjob_stats_server.promql.confinement import Confinement
 from batchjob_stats_server.promql.query_limits import (
     LONGEST_QUERY,
@@ -22,7 +22,7 @@ from tests.security.hostile_promql import GROWING, STOPPING, nested
 
 T = 1_700_000_000.0
 MONTHS = QueryWindow(T - 10_999 * 60, T, 60.0)
-ALICE = Confinement.of(Access((UserOn("c1", "alice"),)), ())
+ALICE = Confinement.of(Access((ClusterLogin("c1", "alice"),)), ())
 MOST_SECONDS = 1.0  # of the processor, which others may use as well: 20 times what is needed
 
 

@@ -21,19 +21,19 @@ import sqlalchemy as sa
 from batchjob.local_runs import accounting as source
 from batchjob.local_runs import history
 from batchjob.local_runs import record as run_files
-from batchjob.local_runs.directory import plain_file
+from batchjob.local_runs.directory import open_regular_file
 from batchjob.local_runs.output import Reader, StreamLog
 from batchjob.local_runs.record import Run, SupervisorProcess
 from batchjob.local_runs.retention import RunRetention, sweep
 from batchjob.runtime.settings import SettingsError
-from batchjob.schedulers.accounting import Unfinished
+from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.states import JobState
 from batchjob_cli import delete, stop
 from batchjob_cli.run import command as run_command
 from batchjob_cli.run import stop_request
 from batchjob_cli.run.abandoned import end_abandoned
 from batchjob_stats_db.admin.migrate import migrate
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as several users")
@@ -162,7 +162,7 @@ def test_what_is_no_plain_file_holds_nobody_up(shared):
         (runs / f"{OTHER_ID}.deleted").symlink_to(secret)
 
     as_user(ATTACKER, plant)
-    known = {ID: Unfinished(1, 1, 1), OTHER_ID: Unfinished(1, 1, 1)}
+    known = {ID: UnfinishedJob(1, 1, 1), OTHER_ID: UnfinishedJob(1, 1, 1)}
     found = source.build("c1", source.LocalRunsOptions(path=str(shared / "runs"))).read("0", known)
     *_, last = list(found)
     assert sorted(bad.reason.partition(": ")[2] for bad in last.quarantined) == [
@@ -171,7 +171,7 @@ def test_what_is_no_plain_file_holds_nobody_up(shared):
     ]
     assert all("of root" not in bad.raw for bad in last.quarantined)
     assert (last.deleted, last.vanished) == ((), ())
-    assert stop_request.take(shared / "runs", ID) is None
+    assert stop_request.pop(shared / "runs", ID) is None
     assert history.history(data=str(shared)) == []
     sweep(shared, RunRetention())
 
@@ -188,7 +188,7 @@ def test_a_huge_file_is_not_read_as_a_whole(shared):
 def test_a_file_that_changes_is_judged_by_what_was_opened(shared):
     """Owner and text are of one file, though another stands at the path a moment later."""
     path = run_files.write(shared / "runs", run_of("root"))
-    with plain_file(path) as (file, status):
+    with open_regular_file(path) as (file, status):
         as_user_file = shared / "runs" / "new"
         as_user_file.write_text("{}")
         os.chown(as_user_file, 5, -1)
@@ -234,14 +234,14 @@ def test_a_pid_that_is_used_again_is_not_ended(shared):
 
 
 def test_only_the_user_and_root_ask_for_an_end(shared):
-    as_user(ATTACKER, lambda: stop_request.leave(shared / "runs", ID, 0.0))
+    as_user(ATTACKER, lambda: stop_request.write(shared / "runs", ID, 0.0))
     assert stop_request.read(shared / "runs", ID) is None  # we are root, and run ID
 
     def victims_view() -> None:
-        assert stop_request.take(shared / "runs", ID) is None  # and it cannot be removed
+        assert stop_request.pop(shared / "runs", ID) is None  # and it cannot be removed
 
     as_user(VICTIM, victims_view)
-    stop_request.leave(shared / "runs", ID, 3.0)
+    stop_request.write(shared / "runs", ID, 3.0)
 
     def heard() -> None:
         assert stop_request.read(shared / "runs", ID) == ("root", 3.0)
@@ -274,8 +274,8 @@ def test_output_of_others_is_not_shown_as_one_s_own(shared):
 
 def test_the_id_of_a_run_whose_file_has_gone_is_not_taken_over(shared):
     """Its record ends with its retention; the attacker writes one of his own under its name."""
-    url = parse(f"sqlite:///{shared}/jobs.db")
-    engine = writer(url, create=True)
+    url = parse_url(f"sqlite:///{shared}/jobs.db")
+    engine = writer_engine(url, create=True)
     migrate(engine)
     store = Store(engine, "c1")
     run = run_of(VICTIM)._replace(state=JobState.COMPLETED, end_time=1775300100)

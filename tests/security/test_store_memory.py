@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from batchjob_stats_db.database.access import Access, UserOn
+from batchjob_stats_db.database.access import Access, ClusterLogin
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_server.promql.backend import PromqlBackend, Rejected
 from batchjob_stats_server.promql.confinement import Confinement
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 T = 1_700_000_400
 JOBS = 1000
-ALICE = Confinement.of(Access((UserOn("c1", "alice"),)), ())
+ALICE = Confinement.of(Access((ClusterLogin("c1", "alice"),)), ())
 MOST_GROWTH = 400 << 20  # without bounds: several GB within seconds
 SECONDS = 10.0
 

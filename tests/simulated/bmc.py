@@ -101,7 +101,7 @@ class InProcess:
         self.closed = False
         self._payload = payload
 
-    def ask(self, request, timeout):
+    def query(self, request, timeout):
         return self._payload(request, self.bmc.answer(*request))
 
     def close(self):

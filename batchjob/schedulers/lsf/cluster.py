@@ -27,11 +27,11 @@ from batchjob.schedulers.cluster import (
     ClusterReaders,
     DetectedCluster,
     Partition,
-    count,
-    printed_lines,
+    parse_count,
+    read_command_lines,
     reason_word,
 )
-from batchjob.schedulers.lsf.formats import JsonRecord, ask_jobs, lsf_time, records
+from batchjob.schedulers.lsf.formats import JsonRecord, lsf_time, parse_records, query_bjobs
 from batchjob.schedulers.lsf.states import LSF
 from batchjob.schedulers.states import JobState
 
@@ -47,56 +47,56 @@ _JOB_FIELDS = (
 _QUEUE_FIELDS = "queue_name status max"
 
 
-def by_commands(options: CommandOptions) -> ClusterReaders:
+def command_readers(options: CommandOptions) -> ClusterReaders:
     """The queries by commands; bjobs lists ended jobs for CLEAN_PERIOD."""
-    once = LogOnce(log)
+    log_once = LogOnce(log)
 
     def read_nodes() -> list[ClusterNode]:
-        return nodes(_hosts(options), _memory(options, once))
+        return nodes(_query_hosts(options), _query_memory(options, log_once))
 
     def read_jobs() -> list[ClusterJob]:
-        return jobs(ask_jobs(options, "bjobs", _JOB_FIELDS), int(time.time()))
+        return jobs(query_bjobs(options, "bjobs", _JOB_FIELDS), int(time.time()))
 
     def read_partitions() -> list[Partition]:
         output = run(options, ("bqueues", "-json", "-o", _QUEUE_FIELDS)).stdout
-        return partitions(records(output))
+        return partitions(parse_records(output))
 
     return ClusterReaders(nodes=read_nodes, jobs=read_jobs, partitions=read_partitions)
 
 
-def _hosts(options: CommandOptions) -> list[JsonRecord]:
+def _query_hosts(options: CommandOptions) -> list[JsonRecord]:
     """bhosts' records; fix packs added fields, and an older bhosts fails on a field it lacks."""
     for fields in (_ALL_HOST_FIELDS, _GPU_FIELDS):
         with contextlib.suppress(CommandFailedError, NotJsonError):
-            return records(_bhosts(options, fields))
-    return records(_bhosts(options, _HOST_FIELDS))
+            return parse_records(_run_bhosts(options, fields))
+    return parse_records(_run_bhosts(options, _HOST_FIELDS))
 
 
-def _bhosts(options: CommandOptions, fields: str) -> bytes:
+def _run_bhosts(options: CommandOptions, fields: str) -> bytes:
     return run(options, ("bhosts", "-X", "-json", "-o", fields)).stdout
 
 
-def _memory(options: CommandOptions, once: LogOnce) -> dict[str, int]:
-    """Memory of each host in bytes; none if lshosts fails, since the rest is known."""
+def _query_memory(options: CommandOptions, log_once: LogOnce) -> dict[str, int]:
+    """Memory of each host in bytes; empty if lshosts fails, since it is not essential."""
     try:
-        found = memory(run(options, ("lshosts", "-w")).stdout)
+        found = parse_host_memory(run(options, ("lshosts", "-w")).stdout)
     except SchedulerError as error:
-        once.warning("lshosts", "memory of LSF's hosts: %s", error)
+        log_once.warning("lshosts", "memory of LSF's hosts: %s", error)
         return {}
-    once.over("lshosts")
+    log_once.forget("lshosts")
     return found
 
 
-def memory(output: bytes) -> dict[str, int]:
+def parse_host_memory(output: bytes) -> dict[str, int]:
     """Bytes of each host in `lshosts -w`; a host whose daemon has not reported has a dash."""
     found: dict[str, int] = {}
-    place = None
+    column = None
     for line in output.decode("utf-8", "replace").splitlines():
         words = line.split()
         if words[:1] == ["HOST_NAME"]:
-            place = words.index("maxmem") if "maxmem" in words else None
-        elif place is not None and len(words) > place:
-            size = _bytes(words[place])
+            column = words.index("maxmem") if "maxmem" in words else None
+        elif column is not None and len(words) > column:
+            size = _parse_bytes(words[column])
             if size is not None:
                 found[words[0]] = size
     return found
@@ -110,67 +110,67 @@ def nodes(hosts: Sequence[JsonRecord], memory_bytes: Mapping[str, int]) -> list[
     return found
 
 
-_DOWN = {"unavail": "not_responding", "unreach": "not_responding"}
+_DOWN_FLAGS = {"unavail": "not_responding", "unreach": "not_responding"}
 
 
 def _node(record: JsonRecord, memory_bytes: Mapping[str, int]) -> ClusterNode:
     name = record["HOST_NAME"]
     status = record.get("STATUS", "").lower()
-    slots, held = count(record.get("MAX")), count(record.get("NJOBS"))
+    slots, allocated = parse_count(record.get("MAX")), parse_count(record.get("NJOBS"))
     flags = set()
-    if status in _DOWN:
-        flags.add(_DOWN[status])
+    if status in _DOWN_FLAGS:
+        flags.add(_DOWN_FLAGS[status])
     if status.startswith("closed"):
         flags.add("closed")
     if status == "closed_adm":
         flags.add("drain")
     return ClusterNode(
         name,
-        _base(status, slots, held),
+        _base_state(status, slots, allocated),
         frozenset(flags),
         (),
         slots,
-        held,
+        allocated,
         memory_bytes.get(name),
-        _bytes(record.get("RESERVED_MEM")),
-        count(record.get("NGPUS")),
-        count(record.get("NGPUS_ALLOC")),
+        _parse_bytes(record.get("RESERVED_MEM")),
+        parse_count(record.get("NGPUS")),
+        parse_count(record.get("NGPUS_ALLOC")),
     )
 
 
-def _base(status: str, slots: int | None, held: int | None) -> str:
-    if status in _DOWN:
+def _base_state(status: str, slots: int | None, allocated: int | None) -> str:
+    if status in _DOWN_FLAGS:
         return "down"
-    if held is None or not status.startswith(("ok", "closed")):
+    if allocated is None or not status.startswith(("ok", "closed")):
         return "unknown"
-    if not held:
+    if not allocated:
         return "idle"
-    return "allocated" if slots is not None and held >= slots else "mixed"
+    return "allocated" if slots is not None and allocated >= slots else "mixed"
 
 
-def jobs(found: Sequence[JsonRecord], now: int) -> list[ClusterJob]:
+def jobs(records: Sequence[JsonRecord], now: int) -> list[ClusterJob]:
     """Jobs from bjobs' records; a time without a year is the last one that is not in the future."""
-    return [_job(record, now) for record in found if record.get("JOBID")]
+    return [_job(record, now) for record in records if record.get("JOBID")]
 
 
-_STATES = {"PSUSP": "Held", "WAIT": "Waiting"}
+_STATE_REASONS = {"PSUSP": "Held", "WAIT": "Waiting"}
 
 
 def _job(record: JsonRecord, now: int) -> ClusterJob:
     word = record.get("STAT", "")
     state = LSF.get(word, JobState.UNKNOWN)
     pending = state is JobState.PENDING
-    index = count(record.get("JOBINDEX"))
+    index = parse_count(record.get("JOBINDEX"))
     return ClusterJob(
         f"{record['JOBID']}[{index}]" if index else record["JOBID"],
         record.get("QUEUE", ""),
         state,
-        _STATES.get(word) or reason_word(_NUMBERS.sub("", record.get("PEND_REASON", ""))),
+        _STATE_REASONS.get(word) or reason_word(_NUMBERS.sub("", record.get("PEND_REASON", ""))),
         1,
-        count(record.get("NREQ_SLOT" if pending else "SLOTS")),
+        parse_count(record.get("NREQ_SLOT" if pending else "SLOTS")),
         _gpus(record),
-        _moment(record.get("SUBMIT_TIME", ""), now),
-        None if pending else _moment(record.get("START_TIME", ""), now),
+        _parse_time(record.get("SUBMIT_TIME", ""), now),
+        None if pending else _parse_time(record.get("START_TIME", ""), now),
         record.get("PROJ_NAME", ""),
         record.get("USER", ""),
     )
@@ -187,7 +187,7 @@ def partitions(queues: Sequence[JsonRecord]) -> list[Partition]:
     found = []
     for record in queues:
         accepts, _, starts = record.get("STATUS", "").lower().partition(":")
-        limit = count(record.get("MAX"))
+        limit = parse_count(record.get("MAX"))
         name = record.get("QUEUE_NAME", "")
         found.append(Partition(name, _ACCEPTS.get(accepts), _STARTS.get(starts), limit))
     return [queue for queue in found if queue.name]
@@ -199,10 +199,10 @@ _NUMBERS = re.compile(r"\d+")
 def _gpus(record: JsonRecord) -> int | None:
     """0 for an empty field (a job without GPUs), None if the answer has no such field."""
     text = record.get("GPU_NUM")
-    return 0 if text in ("", "-") else count(text)
+    return 0 if text in ("", "-") else parse_count(text)
 
 
-def _bytes(text: str | None) -> int | None:
+def _parse_bytes(text: str | None) -> int | None:
     """Bytes of `143M` or `7.5G`; None for a number without a unit, except 0."""
     if text in ("0", "0.0"):
         return 0
@@ -214,7 +214,7 @@ def _bytes(text: str | None) -> int | None:
         return None
 
 
-def _moment(text: str, now: int) -> int | None:
+def _parse_time(text: str, now: int) -> int | None:
     try:
         return lsf_time(text, now)
     except ValueError:
@@ -223,9 +223,9 @@ def _moment(text: str, now: int) -> int | None:
 
 def detect() -> DetectedCluster | None:
     """The cluster that lsid names."""
-    lines = printed_lines(("lsid",))
+    lines = read_command_lines(("lsid",))
     names = [line.split()[-1] for line in lines if line.startswith("My cluster name is")]
     return DetectedCluster("LSF", names[0], {"bjobs": {}}) if names else None
 
 
-CLUSTER = ClusterModule(by_commands, detect)
+CLUSTER = ClusterModule(command_readers, detect)

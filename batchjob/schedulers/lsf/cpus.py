@@ -15,35 +15,36 @@ from collections.abc import Mapping
 AFFINITY_FILE, SLOTS = "LSB_AFFINITY_HOSTFILE", "LSB_MCPU_HOSTS"
 VARIABLES = (AFFINITY_FILE, SLOTS)
 
-_LONGEST_FILE = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 
 
-def of_this_node(environ: Mapping[str, str]) -> int | None:
-    """CPUs of a job on this machine."""
-    return allocated(environ, os.uname().nodename, os.cpu_count() or 1)
+def count_on_this_node(environ: Mapping[str, str]) -> int | None:
+    """CPUs of a job on this machine; None if unknown."""
+    return count_on_node(environ, os.uname().nodename, os.cpu_count() or 1)
 
 
-def allocated(environ: Mapping[str, str], hostname: str, online: int) -> int | None:
+def count_on_node(environ: Mapping[str, str], hostname: str, online: int) -> int | None:
     """CPUs on this node; None if neither variable states them, or the node has fewer."""
-    own = hostname.partition(".")[0]
-    cpus = _of_file(environ.get(AFFINITY_FILE, ""), own) or _of_slots(environ.get(SLOTS, ""), own)
+    host = hostname.partition(".")[0]
+    cpus = _count_in_affinity_file(environ.get(AFFINITY_FILE, ""), host)
+    cpus = cpus or _count_in_slot_list(environ.get(SLOTS, ""), host)
     return cpus if 0 < cpus <= online else None
 
 
-def _of_file(path: str, own: str) -> int:
+def _count_in_affinity_file(path: str, host: str) -> int:
     try:
-        lines = _root_wrote(path).decode(errors="replace").splitlines() if path else []
+        lines = _read_root_file(path).decode(errors="replace").splitlines() if path else []
         cpus: set[int] = set()
         for line in lines:
             words = line.split()
-            if len(words) > 1 and words[0].partition(".")[0] == own:
-                cpus.update(_listed(words[1]))
+            if len(words) > 1 and words[0].partition(".")[0] == host:
+                cpus.update(_parse_cpu_list(words[1]))
     except (OSError, ValueError):
         return 0
     return len(cpus)
 
 
-def _root_wrote(path: str) -> bytes:
+def _read_root_file(path: str) -> bytes:
     """The text of a file that belongs to root, else ""; raises OSError."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(path, flags)
@@ -51,32 +52,32 @@ def _root_wrote(path: str) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
             return b""
-        return os.read(descriptor, _LONGEST_FILE)
+        return os.read(descriptor, _MAX_FILE_BYTES)
     finally:
         os.close(descriptor)
 
 
-def _listed(text: str) -> set[int]:
+def _parse_cpu_list(text: str) -> set[int]:
     cpus: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        begin, end = _number(first), _number(last or first)
+        begin, end = _parse_number(first), _parse_number(last or first)
         if end - begin >= 65536:
             raise ValueError(f"not a list of CPUs: {text!r}")
         cpus.update(range(begin, end + 1))
     return cpus
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     if len(text) > 9 or not (text.isascii() and text.isdigit()):
         raise ValueError(f"not a number: {text!r}")
     return int(text)
 
 
-def _of_slots(text: str, own: str) -> int:
+def _count_in_slot_list(text: str, host: str) -> int:
     words = text.split()
     slots = 0
-    for host, number in zip(words[::2], words[1::2], strict=False):
-        if host.partition(".")[0] == own and number.isascii() and number.isdigit():
+    for name, number in zip(words[::2], words[1::2], strict=False):
+        if name.partition(".")[0] == host and number.isascii() and number.isdigit():
             slots += int(number[:9])
     return slots

@@ -12,10 +12,15 @@ from batchjob.runtime.subprocesses import (
     CommandFailedError,
     CommandOptions,
     NotJsonError,
-    json_object,
+    parse_json_object,
     run,
 )
-from batchjob.schedulers.fields import HostShare, clock_duration, host_count, summed
+from batchjob.schedulers.fields import (
+    HostShare,
+    clock_duration,
+    parse_host_list_number,
+    sum_by_host,
+)
 
 _SUFFIX = re.compile(r" [LEX]$")
 _DAY = 86_400
@@ -63,31 +68,31 @@ _LSF_UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 def lsf_hosts(words: Iterable[str]) -> dict[str, HostShare]:
     """Hosts of `h1 h1 h2` or `2*h1 h2`: each mention of a host is a slot."""
-    return summed(_lsf_host(word) for word in words if word)
+    return sum_by_host(_lsf_host(word) for word in words if word)
 
 
 def _lsf_host(word: str) -> tuple[str, HostShare]:
     count, star, host = word.partition("*")
-    return (host, HostShare(host_count(count, word))) if star else (word, HostShare(1))
+    return (host, HostShare(parse_host_list_number(count, word))) if star else (word, HostShare(1))
 
 
 JsonRecord = dict[str, str]
 
 
-def ask_jobs(options: CommandOptions, bjobs: str, fields: Sequence[str]) -> list[JsonRecord]:
+def query_bjobs(options: CommandOptions, bjobs: str, fields: Sequence[str]) -> list[JsonRecord]:
     """These fields of all jobs that bjobs lists. Raises SchedulerError."""
     argv = [bjobs, "-u", "all", "-a", "-json", "-o", " ".join(fields)]
     try:
-        return records(run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout)
+        return parse_records(run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout)
     except CommandFailedError as error:
         if b"job found" in error.answer.stdout + error.answer.stderr:
             return []  # "No unfinished job found" comes with a non-zero exit status
         raise
 
 
-def records(output: bytes) -> list[JsonRecord]:
+def parse_records(output: bytes) -> list[JsonRecord]:
     """The list RECORDS of an answer. Raises NotJsonError."""
-    found = json_object(output).get("RECORDS")
+    found = parse_json_object(output).get("RECORDS")
     if not isinstance(found, list):
         raise NotJsonError("expected a JSON object with RECORDS")
     return [

@@ -1,11 +1,11 @@
-"""What LSF leaves on a compute node: cgroups, environment, GPUs under MPS."""
+"""LSF on a compute node: cgroups, environment, GPUs under MPS."""
 
 import re
 from collections.abc import Iterator, Sequence
 
 from batchjob.schedulers.layout import layout
 from batchjob.schedulers.lsf import cpus
-from batchjob.schedulers.node import Environment, GpuNames, NodeSide, listed
+from batchjob.schedulers.node import Environment, GpuNames, JobManager, split_gpu_list
 
 _LAYOUTS = (
     # LSF: IBM support pages on cgroups. The third number is similar to a pid, the last one is the
@@ -22,14 +22,16 @@ _LAYOUTS = (
 _REAL_DEVICES = "CUDA_VISIBLE_DEVICES_ORIG"
 
 
-def _gpus_of_variables(environs: Sequence[Environment]) -> Iterator[GpuNames]:
+def _gpus_from_variables(environs: Sequence[Environment]) -> Iterator[GpuNames]:
     """Under MPS, LSF keeps the real devices (minors) in CUDA_VISIBLE_DEVICES_ORIG."""
-    names = tuple(name for environ in environs for name in listed(environ.get(_REAL_DEVICES)))
+    names = tuple(
+        name for environ in environs for name in split_gpu_list(environ.get(_REAL_DEVICES))
+    )
     yield GpuNames(_REAL_DEVICES, names, "minor")
 
 
-NODES = (
-    NodeSide(
+JOB_MANAGERS = (
+    JobManager(
         "lsf",
         _LAYOUTS,
         re.compile("lsf"),
@@ -39,11 +41,11 @@ NODES = (
             "array_task_id": "LSB_JOBINDEX",
             "name": "LSB_JOBNAME",
         },
-        further_variables=frozenset(cpus.VARIABLES),
-        cpus=cpus.of_this_node,
-        starters=frozenset({"sbatchd", "res"}),
+        additional_variables=frozenset(cpus.VARIABLES),
+        cpus=cpus.count_on_this_node,
+        launchers=frozenset({"sbatchd", "res"}),
         gpu_variables=_REAL_DEVICES,
-        gpus_of_variables=_gpus_of_variables,
+        gpus_from_variables=_gpus_from_variables,
         daemons=frozenset({"sbatchd"}),
         advice="set LSF_PROCESS_TRACKING=Y and LSF_LINUX_CGROUP_ACCT=Y in lsf.conf; see "
         "docs/schedulers/lsf.md",

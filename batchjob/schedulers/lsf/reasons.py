@@ -70,7 +70,7 @@ ENDS: dict[str, str] = {
 }
 
 
-def explained(reason: str) -> str:
+def explain(reason: str) -> str:
     """The reason in words, without a full stop; LSF's own words for a reason not listed here."""
     first = reason.split(";")[0].strip().rstrip(".")
     head = first.split(": ")[0]  # `Job slot limit reached: 4 hosts`

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchjob.runtime.subprocesses import SchedulerError, json_object, run
+from batchjob.runtime.subprocesses import SchedulerError, parse_json_object, run
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.cluster import (
     ClusterJob,
@@ -23,36 +23,38 @@ from batchjob.schedulers.cluster import (
     License,
     Partition,
     Reservation,
-    bounded,
-    count,
-    printed_value,
+    parse_count,
+    read_command_value,
     reason_word,
+    shorten_reason,
 )
 from batchjob.schedulers.pbs.accounting.records import account_of
 from batchjob.schedulers.pbs.cluster_shares import fairshare, licenses
-from batchjob.schedulers.pbs.qstat_jobs import Attributes, ask_jobs, epoch
+from batchjob.schedulers.pbs.qstat_jobs import Attributes, parse_time, query_qstat
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.states import JobState
 
 
-def by_commands(options: ClusterOptions) -> ClusterReaders:
-    """The queries by commands; PBS' server reports nothing about its own work."""
+def command_readers(options: ClusterOptions) -> ClusterReaders:
+    """The queries by commands; PBS' server has no statistics of its own."""
     pbsfs = shlex.split(options.pbsfs)
 
     def read_nodes() -> list[ClusterNode]:
-        return nodes(json_object(run(options, ("pbsnodes", "-a", "-v", "-F", "json")).stdout))
+        return nodes(parse_json_object(run(options, ("pbsnodes", "-a", "-v", "-F", "json")).stdout))
 
     def read_jobs() -> list[ClusterJob]:
-        return jobs(ask_jobs(options, "qstat"))
+        return jobs(query_qstat(options, "qstat"))
 
     def read_partitions() -> list[Partition]:
-        return partitions(json_object(run(options, ("qstat", "-Q", "-f", "-F", "json")).stdout))
+        return partitions(
+            parse_json_object(run(options, ("qstat", "-Q", "-f", "-F", "json")).stdout)
+        )
 
     def read_reservations() -> list[Reservation]:
         return reservations(run(options, ("pbs_rstat", "-f")).stdout)
 
     def read_licenses() -> list[License]:
-        server = json_object(run(options, ("qstat", "-B", "-f", "-F", "json")).stdout)
+        server = parse_json_object(run(options, ("qstat", "-B", "-f", "-F", "json")).stdout)
         return licenses(server, run(options, ("qmgr", "-c", "print server")).stdout)
 
     def read_fairshare() -> list[FairShare]:
@@ -70,14 +72,14 @@ def by_commands(options: ClusterOptions) -> ClusterReaders:
 
 def nodes(answer: Mapping[str, Any]) -> list[ClusterNode]:
     """Nodes from `pbsnodes -av -F json`: one per vnode."""
-    found = _dict(answer, "nodes")
+    found = _mapping(answer, "nodes")
     if not found:
         raise SchedulerError("pbsnodes lists no nodes")
     return [_node(name, vnode) for name, vnode in found.items() if isinstance(vnode, dict)]
 
 
 # The states of a vnode (pbs_node_attributes(7B)).
-_BASES = {"down": "down", "unresponsive": "down", "state-unknown": "unknown", "stale": "down",
+_BASE_STATES = {"down": "down", "unresponsive": "down", "state-unknown": "unknown", "stale": "down",
           "Stale": "down"}  # fmt: skip
 _ALLOCATED = frozenset(("job-busy", "job-exclusive", "resv-exclusive", "busy"))
 _FLAGS = {"offline": "drain", "state-unknown": "not_responding", "unresponsive": "not_responding"}
@@ -86,12 +88,13 @@ _NO_FLAG = frozenset(("free", "down", "job-busy"))
 
 def _node(name: str, vnode: Mapping[str, Any]) -> ClusterNode:
     words = [word.strip() for word in str(vnode.get("state", "")).split(",") if word.strip()]
-    there, held = _dict(vnode, "resources_available"), _dict(vnode, "resources_assigned")
-    cpus = count(there.get("ncpus"))
-    cpus_held = count(held.get("ncpus", 0))
+    available = _mapping(vnode, "resources_available")
+    assigned = _mapping(vnode, "resources_assigned")
+    cpus = parse_count(available.get("ncpus"))
+    cpus_assigned = parse_count(assigned.get("ncpus", 0))
     return ClusterNode(
         name,
-        _base(words, cpus_held),
+        _base_state(words, cpus_assigned),
         frozenset(
             _FLAGS.get(word, word.lower().replace("-", "_"))
             for word in words
@@ -99,42 +102,42 @@ def _node(name: str, vnode: Mapping[str, Any]) -> ClusterNode:
         ),
         tuple(filter(None, str(vnode.get("queue") or vnode.get("partition") or "").split(","))),
         cpus,
-        cpus_held,
-        _bytes(there.get("mem")),
-        _bytes(held.get("mem", 0)),
-        count(there.get("ngpus", 0)),
-        count(held.get("ngpus", 0)),
-        bounded(str(vnode.get("comment") or "")),
-        count(vnode.get("last_state_change_time")) or None,
+        cpus_assigned,
+        _parse_bytes(available.get("mem")),
+        _parse_bytes(assigned.get("mem", 0)),
+        parse_count(available.get("ngpus", 0)),
+        parse_count(assigned.get("ngpus", 0)),
+        shorten_reason(str(vnode.get("comment") or "")),
+        parse_count(vnode.get("last_state_change_time")) or None,
     )
 
 
-def _base(words: list[str], cpus_held: int | None) -> str:
+def _base_state(words: list[str], cpus_assigned: int | None) -> str:
     for word in words:
-        if word in _BASES:
-            return _BASES[word]
+        if word in _BASE_STATES:
+            return _BASE_STATES[word]
     if not words:
         return "unknown"
     if _ALLOCATED & set(words):
         return "allocated"
-    return "mixed" if cpus_held else "idle"
+    return "mixed" if cpus_assigned else "idle"
 
 
-def jobs(found: Mapping[str, Attributes]) -> list[ClusterJob]:
+def jobs(attributes: Mapping[str, Attributes]) -> list[ClusterJob]:
     """Jobs from qstat: sub-jobs count, the array that contains them does not."""
-    return [_job(jobid, job) for jobid, job in found.items() if "[]" not in jobid]
+    return [_job(jobid, job) for jobid, job in attributes.items() if "[]" not in jobid]
 
 
-_TRUTH = {"True": True, "False": False}
+_BOOLEANS = {"True": True, "False": False}
 
 
 def partitions(answer: Mapping[str, Any]) -> list[Partition]:
     """Partitions from `qstat -Q -f -F json`."""
     return [
         Partition(
-            name, _TRUTH.get(str(queue.get("enabled"))), _TRUTH.get(str(queue.get("started")))
+            name, _BOOLEANS.get(str(queue.get("enabled"))), _BOOLEANS.get(str(queue.get("started")))
         )
-        for name, queue in _dict(answer, "Queue").items()
+        for name, queue in _mapping(answer, "Queue").items()
         if isinstance(queue, dict)
     ]
 
@@ -151,17 +154,17 @@ def reservations(output: bytes) -> list[Reservation]:
     return [
         Reservation(
             row["id"],
-            count(row.get("Resource_List.nodect")),
-            count(row.get("Resource_List.ncpus")),
-            epoch(row.get("reserve_start", "")),
-            epoch(row.get("reserve_end", "")),
+            parse_count(row.get("Resource_List.nodect")),
+            parse_count(row.get("Resource_List.ncpus")),
+            parse_time(row.get("reserve_start", "")),
+            parse_time(row.get("reserve_end", "")),
         )
         for row in found
     ]
 
 
-_REASONS = {"H": "Held", "W": "Waiting", "T": "Transit"}
-_WHY = ("Not Running: ", "Can Never Run: ")
+_STATE_REASONS = {"H": "Held", "W": "Waiting", "T": "Transit"}
+_SKIPPED_PREFIXES = ("Not Running: ", "Can Never Run: ")
 
 
 def _job(jobid: str, job: Attributes) -> ClusterJob:
@@ -171,12 +174,12 @@ def _job(jobid: str, job: Attributes) -> ClusterJob:
         jobid,
         job.get("queue", ""),
         state,
-        _REASONS.get(letter) or _reason(job.get("comment", "")),
+        _STATE_REASONS.get(letter) or _reason(job.get("comment", "")),
         1,
-        count(job.get("Resource_List.ncpus")),
-        count(job.get("Resource_List.ngpus", 0)),
-        count(job.get("etime")) or count(job.get("qtime")),
-        None if state is JobState.PENDING else count(job.get("start")),
+        parse_count(job.get("Resource_List.ncpus")),
+        parse_count(job.get("Resource_List.ngpus", 0)),
+        parse_count(job.get("etime")) or parse_count(job.get("qtime")),
+        None if state is JobState.PENDING else parse_count(job.get("start")),
         account_of(job, "account"),
         job.get("user", ""),
     )
@@ -184,43 +187,45 @@ def _job(jobid: str, job: Attributes) -> ClusterJob:
 
 def _reason(comment: str) -> str:
     """The scheduler's comment on a job that it skipped; other comments contain times."""
-    return next((reason_word(comment[len(head) :]) for head in _WHY if comment.startswith(head)),
-                "")  # fmt: skip
+    for prefix in _SKIPPED_PREFIXES:
+        if comment.startswith(prefix):
+            return reason_word(comment.removeprefix(prefix))
+    return ""
 
 
-def _dict(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _mapping(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = answer.get(name)
     return found if isinstance(found, dict) else {}
 
 
-def _bytes(value: Any) -> int | None:
+def _parse_bytes(value: Any) -> int | None:
     try:
         return None if value is None else size_bytes(str(value))
     except ValueError:
         return None
 
 
-CONFIGURATION = Path("/etc/pbs.conf")
+PBS_CONF = Path("/etc/pbs.conf")
 
 
 def detect() -> DetectedCluster | None:
     """The server that qstat queries; its accounting logs if readable, since they contain more."""
-    name = printed_value(("qstat", "-B", "-f"), "server_host")
+    name = read_command_value(("qstat", "-B", "-f"), "server_host")
     if not name:
         return None
-    logs = _home() / "server_priv/accounting"
+    logs = _read_pbs_home() / "server_priv/accounting"
     if os.access(logs, os.R_OK | os.X_OK):
         return DetectedCluster("PBS", name, {"pbs_log": {"path": str(logs)}})
     return DetectedCluster("PBS", name, {"qstat": {}})
 
 
-def _home() -> Path:
+def _read_pbs_home() -> Path:
     try:
-        lines = CONFIGURATION.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = PBS_CONF.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     homes = [line.partition("=")[2].strip() for line in lines if line.startswith("PBS_HOME=")]
     return Path(homes[-1] if homes else "/var/spool/pbs")
 
 
-CLUSTER = ClusterModule(by_commands, detect)
+CLUSTER = ClusterModule(command_readers, detect)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.cluster import FairShare, License, count
+from batchjob.schedulers.cluster import FairShare, License, parse_count
 
 _PBS_LICENSE = "PBS"
 _COUNTS = re.compile(r"(\w+):(\d{1,18})")
@@ -21,36 +21,37 @@ def licenses(answer: Mapping[str, Any], resources: bytes) -> list[License]:
     A licence that jobs request is a consumable of the whole server: a resource with the flag q (and
     not h, of hosts) and a number in the server's resources_available.
     """
-    shared = _consumables(resources.decode("utf-8", "replace"))
+    server_resources = _server_resources(resources.decode("utf-8", "replace"))
     servers = answer.get("Server")
     found = []
     for server in servers.values() if isinstance(servers, dict) else ():
         if isinstance(server, dict):
-            found += _own(server)
-            found += _floating(server, shared)
+            found += _pbs_licenses(server)
+            found += _server_licenses(server, server_resources)
     return found
 
 
-def _own(server: Mapping[str, Any]) -> list[License]:
-    """PBS' own licences. OpenPBS needs none, and reports a million free ones as a formality."""
+def _pbs_licenses(server: Mapping[str, Any]) -> list[License]:
+    """PBS' own licences. OpenPBS needs none, but reports a million free ones."""
     if not server.get("pbs_license_info"):
         return []
     counts = dict(_COUNTS.findall(str(server.get("license_count", ""))))
     names = ("Avail_Global", "Avail_Local", "Used")  # at the licence server, at PBS, in use
     if not all(name in counts for name in names):
         return []
-    elsewhere, here, used = (int(counts[name]) for name in names)
-    return [License(_PBS_LICENSE, elsewhere + here + used, used, elsewhere + here, None)]
+    global_free, local_free, used = (int(counts[name]) for name in names)
+    free = global_free + local_free
+    return [License(_PBS_LICENSE, free + used, used, free, None)]
 
 
-def _floating(server: Mapping[str, Any], names: frozenset[str]) -> list[License]:
-    there, held = server.get("resources_available"), server.get("resources_assigned")
+def _server_licenses(server: Mapping[str, Any], names: frozenset[str]) -> list[License]:
+    available, assigned = server.get("resources_available"), server.get("resources_assigned")
     found = []
-    for name, value in there.items() if isinstance(there, dict) else ():
-        total = count(value)
+    for name, value in available.items() if isinstance(available, dict) else ():
+        total = parse_count(value)
         if name in names and total is not None:
             # The server lists an amount only after a job has used some.
-            used = count(held.get(name, 0) if isinstance(held, dict) else 0)
+            used = parse_count(assigned.get(name, 0) if isinstance(assigned, dict) else 0)
             free = None if used is None else max(0, total - used)
             found.append(License(name, total, used, free, None))
     return found
@@ -59,7 +60,7 @@ def _floating(server: Mapping[str, Any], names: frozenset[str]) -> list[License]
 _FLAG = re.compile(r"^set resource (\S+) flag = (\w+)\s*$", re.MULTILINE)
 
 
-def _consumables(text: str) -> frozenset[str]:
+def _server_resources(text: str) -> frozenset[str]:
     return frozenset(name for name, flag in _FLAG.findall(text) if "q" in flag and "h" not in flag)
 
 
@@ -97,16 +98,16 @@ def fairshare(output: bytes, entities: bool = False) -> list[FairShare]:
     if _ROOT not in siblings:
         raise SchedulerError("pbsfs: expected a line of TREEROOT")
     return [
-        _share(vertex, siblings[vertex.parent], parents[vertex.parent])
+        _fair_share(vertex, siblings[vertex.parent], parents[vertex.parent])
         for vertex in tree
         if vertex.parent in parents and (entities or vertex.group in siblings)
     ]
 
 
-def _share(vertex: _Vertex, siblings: int, parent: _Vertex) -> FairShare:
+def _fair_share(vertex: _Vertex, siblings: int, parent: _Vertex) -> FairShare:
     shares = max(0, vertex.shares) / siblings if siblings else 0.0
-    used, of = (max(0, each.usage - _NO_USAGE) for each in (vertex, parent))
-    usage = used / of if of else None
+    vertex_usage, parent_usage = (max(0, each.usage - _NO_USAGE) for each in (vertex, parent))
+    usage = vertex_usage / parent_usage if parent_usage else None
     level = None if usage is None or not (shares or usage) else _ratio(shares, usage)
     return FairShare(vertex.name, shares, usage, level, None)
 

@@ -1,11 +1,11 @@
-"""Traces of PBS and Torque on a compute node: cgroups, environment, the MoM's files on GPUs."""
+"""PBS and Torque on a compute node: cgroups, environment, the MoM's files on GPUs."""
 
 import os
 import re
 from collections.abc import Sequence
 
-from batchjob.schedulers.layout import V1, V2, layout, unescaped
-from batchjob.schedulers.node import GpuNames, NodeSide, lines_of, listed
+from batchjob.schedulers.layout import V1, V2, layout, unescape_unit_name
+from batchjob.schedulers.node import GpuNames, JobManager, read_lines, split_gpu_list
 
 # OpenPBS: src/hooks/cgroups/pbs_cgroups.PY at v18.1, v19.1, v20 to v23.06. A cgroup that the hook
 # could not remove is renamed to end in `.orphan`.
@@ -28,7 +28,7 @@ _LAYOUTS = (
         "pbs",
         rf"pbspro\.slice/pbspro-(?P<jobid>{_PBS_ESCAPED_ID})\.slice",
         versions=V1,
-        decode=unescaped,
+        decode_jobid=unescape_unit_name,
     ),
     layout("pbs-18", "pbs", rf"pbspro/(?P<jobid>{_PBS_ID})", versions=V1),
 )
@@ -46,24 +46,26 @@ _TORQUE_LAYOUTS = (
 _TORQUE_GPU = re.compile(r"(\S+)-gpu(\d+)")
 
 
-def _gpus_of_files(homes: Sequence[str], jobid: str, hostname: str) -> GpuNames | None:
+def _gpus_from_files(homes: Sequence[str], jobid: str, hostname: str) -> GpuNames | None:
     """GPUs from OpenPBS' aux/<jobid>.env and Torque's aux/<jobid>gpu, which root's MoM writes."""
     for home in homes:
         path = os.path.join(home, "aux", jobid)
-        environ = dict(line.partition("=")[::2] for line in lines_of(path + ".env"))
-        names = listed(environ.get("CUDA_VISIBLE_DEVICES"))
+        environ = dict(line.partition("=")[::2] for line in read_lines(path + ".env"))
+        names = split_gpu_list(environ.get("CUDA_VISIBLE_DEVICES"))
         if names:
             pci_order = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
             return GpuNames("pbs", tuple(names), "visible", pci_order)
-        gpus = [match for line in lines_of(path + "gpu") if (match := _TORQUE_GPU.fullmatch(line))]
+        gpus = [
+            match for line in read_lines(path + "gpu") if (match := _TORQUE_GPU.fullmatch(line))
+        ]
         numbers = [gpu[2] for gpu in gpus if gpu[1].partition(".")[0] == hostname]
         if numbers:
             return GpuNames("pbs", tuple(numbers), "index")
     return None
 
 
-NODES = (
-    NodeSide(
+JOB_MANAGERS = (
+    JobManager(
         "pbs",
         _LAYOUTS,
         re.compile(r"pbs_jobs\.service|pbspro(\.slice)?|jobid|jobs"),
@@ -74,8 +76,8 @@ NODES = (
             "array_task_id": "PBS_ARRAY_INDEX",
             "name": "PBS_JOBNAME",
         },
-        starters=frozenset({"pbs_mom"}),
-        gpus_of_files=_gpus_of_files,
+        launchers=frozenset({"pbs_mom"}),
+        gpus_from_files=_gpus_from_files,
         daemons=frozenset({"pbs_mom"}),
         advice="enable the cgroup hook: qmgr -c 'set hook pbs_cgroups enabled=true'; see "
         "docs/schedulers/pbs.md",
@@ -87,7 +89,7 @@ NODES = (
             (1, "pids"): "none: the hook does not support pids",
         },
     ),
-    NodeSide(
+    JobManager(
         "torque",
         _TORQUE_LAYOUTS,
         re.compile("torque"),
@@ -96,7 +98,7 @@ NODES = (
             "array_task_id": "PBS_ARRAYID",
             "name": "PBS_JOBNAME",
         },
-        gpus_of_files=_gpus_of_files,
+        gpus_from_files=_gpus_from_files,
         # No daemons: Torque's daemon is also called pbs_mom.
         advice="build Torque with --enable-cgroups; see docs/schedulers/pbs.md",
     ),

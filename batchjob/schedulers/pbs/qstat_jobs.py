@@ -12,57 +12,57 @@ import time
 from typing import Any
 
 from batchjob.runtime.subprocesses import (
-    TEXT_NUMBERS,
+    NUMBERS_AS_TEXT,
     CommandOptions,
     NotJsonError,
-    json_object,
+    parse_json_object,
     run,
 )
 
 Attributes = dict[str, str]
 
 # qstat's names for attributes that have another name in the accounting log.
-_NAMES = {
+_LOG_NAMES = {
     "Job_Name": "jobname", "euser": "user", "egroup": "group", "Account_Name": "account",
     "stime": "start", "depend": "depend",
 }  # fmt: skip
 _TIMES = ("ctime", "estimated.start_time", "etime", "qtime", "start", "end", "obittime", "mtime")
 
 
-def ask_jobs(options: CommandOptions, qstat: str, *flags: str) -> dict[str, Attributes]:
+def query_qstat(options: CommandOptions, qstat: str, *flags: str) -> dict[str, Attributes]:
     """Attributes of each job by id. Raises SchedulerError."""
     argv = [qstat, *flags, "-t", "-f"]
     try:
-        return json_jobs(run(options, [*argv, "-F", "json"]).stdout)
+        return parse_json_jobs(run(options, [*argv, "-F", "json"]).stdout)
     except NotJsonError:
-        return text_jobs(run(options, argv).stdout)
+        return parse_text_jobs(run(options, argv).stdout)
 
 
-def json_jobs(output: bytes) -> dict[str, Attributes]:
+def parse_json_jobs(output: bytes) -> dict[str, Attributes]:
     """Parse the output of `-F json`. Raises NotJsonError."""
-    jobs = json_object(output, TEXT_NUMBERS).get("Jobs", {})
+    jobs = parse_json_object(output, NUMBERS_AS_TEXT).get("Jobs", {})
     if not isinstance(jobs, dict):
         raise NotJsonError("qstat: expected an object with Jobs")
-    return {jobid: _flat(job) for jobid, job in jobs.items() if isinstance(job, dict)}
+    return {jobid: _flatten(job) for jobid, job in jobs.items() if isinstance(job, dict)}
 
 
-def _flat(job: dict[str, Any]) -> Attributes:
+def _flatten(job: dict[str, Any]) -> Attributes:
     flat: Attributes = {}
     for name, value in job.items():
         if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": _scalar(each) for inner, each in value.items()}
+            flat |= {f"{name}.{inner}": _format_scalar(each) for inner, each in value.items()}
         else:
-            flat[_NAMES.get(name, name)] = _scalar(value)
-    return _with_epochs(flat)
+            flat[_LOG_NAMES.get(name, name)] = _format_scalar(value)
+    return _convert_times(flat)
 
 
-def _scalar(value: Any) -> str:
+def _format_scalar(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value)  # true, null, and names that were parsed as a list
 
 
-def text_jobs(output: bytes) -> dict[str, Attributes]:
+def parse_text_jobs(output: bytes) -> dict[str, Attributes]:
     """Parse the output without -F: `Job Id: X`, `    name = value`, continued after a tab.
 
     The first value of a name counts: what a user wrote (Variable_List, Submit_arguments) comes last
@@ -78,14 +78,14 @@ def text_jobs(output: bytes) -> dict[str, Attributes]:
         elif line.startswith("\t") and name:
             job[name] += line[1:]
         elif line.startswith("    ") and " = " in line:
-            raw, _, value = line.strip().partition(" = ")
-            known = _NAMES.get(raw, raw)
-            name = "" if known in job else known
-            job.setdefault(known, value)
-    return {jobid: _with_epochs(_with_variables(job)) for jobid, job in jobs.items()}
+            qstat_name, _, value = line.strip().partition(" = ")
+            log_name = _LOG_NAMES.get(qstat_name, qstat_name)
+            name = "" if log_name in job else log_name
+            job.setdefault(log_name, value)
+    return {jobid: _convert_times(_keep_work_dir(job)) for jobid, job in jobs.items()}
 
 
-def _with_variables(job: Attributes) -> Attributes:
+def _keep_work_dir(job: Attributes) -> Attributes:
     """Add PBS_O_WORKDIR from Variable_List; the rest of it is private to the user."""
     for pair in job.pop("Variable_List", "").split(","):
         if pair.startswith("PBS_O_WORKDIR="):
@@ -93,13 +93,13 @@ def _with_variables(job: Attributes) -> Attributes:
     return job
 
 
-def _with_epochs(job: Attributes) -> Attributes:
+def _convert_times(job: Attributes) -> Attributes:
     owner = {"user": job.get("Job_Owner", "").partition("@")[0]}  # used until there is an euser
-    times = {name: str(at) for name in _TIMES if (at := epoch(job.get(name, ""))) is not None}
+    times = {name: str(at) for name in _TIMES if (at := parse_time(job.get(name, ""))) is not None}
     return owner | job | times
 
 
-def epoch(text: str) -> int | None:
+def parse_time(text: str) -> int | None:
     """Epoch seconds of `Fri Nov 20 11:45:47 2026`, UTC; None for anything else."""
     try:
         return calendar.timegm(time.strptime(text, "%a %b %d %H:%M:%S %Y"))

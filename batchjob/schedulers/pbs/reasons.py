@@ -30,7 +30,7 @@ _COMMENTS: tuple[tuple[str, str], ...] = (
     ("Higher priority jobs", "jobs with a higher priority are ahead of it"),
 )  # fmt: skip
 
-ENDS: dict[int, str] = {
+EXIT_STATUSES: dict[int, str] = {
     -1: "failed before its files were staged", -2: "failed after its files were staged",
     -3: "to be retried", -4: "its node restarted while it ran",
     -5: "its node restarted while it ran", -6: "its node restarted while it ran",
@@ -47,15 +47,15 @@ ENDS: dict[int, str] = {
 _HEAD = re.compile(r"^(Not Running|Can Never Run)\s*:\s*", re.IGNORECASE)
 
 
-def explained(reason: str) -> str:
+def explain(reason: str) -> str:
     """A comment in words, without a full stop; PBS' own words for a comment not listed here."""
     text = reason.strip().rstrip(".")
     head = _HEAD.match(text)
-    said = text[head.end() :] if head else text
+    comment = text[head.end() :] if head else text
     if head and head.group(1).lower() == "can never run":
-        return f"no node can ever satisfy its request: {said}"
-    for beginning, words in _COMMENTS:
-        if said.lower().startswith(beginning.lower()):
-            rest = said[len(beginning) :].strip(" :")
+        return f"no node can ever satisfy its request: {comment}"
+    for prefix, words in _COMMENTS:
+        if comment.lower().startswith(prefix.lower()):
+            rest = comment[len(prefix) :].strip(" :")
             return words.format(rest=rest or "resources")
     return f"PBS says “{text}”" if text else ""

@@ -1,4 +1,4 @@
-"""Slurm's JSON about the cluster, from `--json` or slurmrestd, whichever release wrote it.
+"""The state of a cluster from Slurm's JSON, by `--json` or slurmrestd, of any release.
 
 Facts: answers of 22.05 (v0.0.38) and 24.11 (v0.0.42), and the OpenAPI documents that slurmrestd
 serves. Times of sdiag are in microseconds, memory is in megabytes.
@@ -19,19 +19,19 @@ from batchjob.schedulers.cluster import (
     Partition,
     Reservation,
     Rpc,
-    bounded,
     reason_word,
+    shorten_reason,
 )
-from batchjob.schedulers.slurm.formats import gpus as tres_gpus
-from batchjob.schedulers.slurm.formats import tres
+from batchjob.schedulers.slurm.formats import count_gpus as tres_gpus
+from batchjob.schedulers.slurm.formats import parse_tres
 from batchjob.schedulers.slurm.json_format import (
     SlurmJsonError,
-    count,
     epoch,
-    plain,
-    refuse_errors,
+    parse_count,
+    raise_for_errors,
     rows,
     state_words,
+    unwrap_numbers,
 )
 from batchjob.schedulers.slurm.states import SLURM
 from batchjob.schedulers.states import JobState
@@ -40,8 +40,8 @@ MEGABYTE = 1024**2
 
 
 def nodes(answer: Any) -> list[ClusterNode]:
-    """Of `scontrol show nodes --json` or /slurm/.../nodes; a controller has at least one node."""
-    found = [_node(row) for row in _plain_rows(answer, "nodes") if row.get("name")]
+    """Nodes from `scontrol show nodes --json` or /slurm/.../nodes; there is at least one."""
+    found = [_node(row) for row in _checked_rows(answer, "nodes") if row.get("name")]
     if not found:
         raise SlurmJsonError("Slurm lists no nodes")
     return found
@@ -50,7 +50,7 @@ def nodes(answer: Any) -> list[ClusterNode]:
 def _node(row: Mapping[str, Any]) -> ClusterNode:
     words = (*state_words(row.get("state")), *state_words(row.get("state_flags")))
     base, flags = node_state(words)
-    memory, allocated = count(row.get("real_memory")), count(row.get("alloc_memory"))
+    memory, allocated = parse_count(row.get("real_memory")), parse_count(row.get("alloc_memory"))
     used = str(row["gres_used"] or "") if "gres_used" in row else None
     gpus = node_gpus(str(row.get("gres") or ""), used)
     return ClusterNode(
@@ -58,13 +58,13 @@ def _node(row: Mapping[str, Any]) -> ClusterNode:
         base,
         flags,
         tuple(map(str, row.get("partitions") or ())),
-        count(row.get("cpus")),
-        count(row.get("alloc_cpus")),
+        parse_count(row.get("cpus")),
+        parse_count(row.get("alloc_cpus")),
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
         gpus.total,
         gpus.allocated,
-        bounded(str(row.get("reason") or "")),
+        shorten_reason(str(row.get("reason") or "")),
         epoch(row.get("reason_changed_at")),
         gpu_models=gpus.models,
     )
@@ -80,7 +80,7 @@ _GRES = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?:\([^)]*\))?")
 
 
 def gres_gpus(text: str) -> Counter[str]:
-    """GPUs by model of `gpu:a100:2(IDX:0-1),gpu:v100:0(IDX:N/A),shard:a100:1`; "": not told."""
+    """GPUs by model of `gpu:a100:2(IDX:0-1),gpu:v100:0(IDX:N/A),shard:a100:1`; none for ""."""
     found: Counter[str] = Counter()
     for model, number in _GRES.findall(text):
         found[model] += int(number)
@@ -96,35 +96,35 @@ class NodeGpus(NamedTuple):
 
 
 def node_gpus(gres: str, used: str | None) -> NodeGpus:
-    """By a node's GRES and, unless it is None as Slurm does not say it, what is used of it."""
-    there, held = gres_gpus(gres), None if used is None else gres_gpus(used)
-    total = sum(there.values())
+    """A node's GPUs from its GRES, and those in use (None if Slurm does not report them)."""
+    total_by_model, allocated_by_model = gres_gpus(gres), None if used is None else gres_gpus(used)
+    total = sum(total_by_model.values())
     models = tuple(
-        GpuModel(model, number, None if held is None else held[model])
-        for model, number in sorted(there.items())
+        GpuModel(model, number, None if allocated_by_model is None else allocated_by_model[model])
+        for model, number in sorted(total_by_model.items())
         if model
     )
-    if held is None:
+    if allocated_by_model is None:
         return NodeGpus(total, None if total else 0, models)
-    return NodeGpus(total, sum(held.values()), models)
+    return NodeGpus(total, sum(allocated_by_model.values()), models)
 
 
 def jobs(answer: Any) -> list[ClusterJob]:
-    """Of `squeue --json` or /slurm/.../jobs, with those that ended within MinJobAge."""
-    return [_job(row) for row in _plain_rows(answer, "jobs")]
+    """Jobs from `squeue --json` or /slurm/.../jobs, with those that ended within MinJobAge."""
+    return [_job(row) for row in _checked_rows(answer, "jobs")]
 
 
 def _job(row: Mapping[str, Any]) -> ClusterJob:
     state = job_state(state_words(row.get("job_state")))
-    wanted = str(row.get("tres_req_str") or "")
-    values = _tres(wanted)
+    requested_tres = str(row.get("tres_req_str") or "")
+    values = _parse_tres(requested_tres)
     return ClusterJob(
         str(row.get("job_id")),
         first_partition(str(row.get("partition") or "")),
         state,
         reason_word(str(row.get("state_reason") or "")),
         array_tasks(str(row.get("array_task_string") or "")) if state is JobState.PENDING else 1,
-        count(row.get("cpus")),
+        parse_count(row.get("cpus")),
         (tres_gpus(values) or 0) if values else None,
         epoch(row.get("eligible_time")) or epoch(row.get("submit_time")),
         None if state is JobState.PENDING else epoch(row.get("start_time")),
@@ -133,33 +133,33 @@ def _job(row: Mapping[str, Any]) -> ClusterJob:
     )
 
 
-def _tres(text: str) -> dict[str, str]:
+def _parse_tres(text: str) -> dict[str, str]:
     try:
-        return tres(text)
+        return parse_tres(text)
     except ValueError as error:
         raise SlurmJsonError(str(error)) from error
 
 
 def job_state(words: tuple[str, ...]) -> JobState:
-    """One state of a base state and its flags: a completing job still holds its nodes."""
+    """The state from a base state and its flags: a completing job still occupies its nodes."""
     if "COMPLETING" in words:
         return JobState.RUNNING
     return SLURM.get(words[0], JobState.UNKNOWN) if words else JobState.UNKNOWN
 
 
 def first_partition(text: str) -> str:
-    """A job may wait for several partitions; it counts once, in the first."""
+    """The first partition of a list: a job that waits for several is counted once."""
     return text.partition(",")[0]
 
 
-_TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?")
+_TASK_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?")
 
 
 def array_tasks(text: str) -> int:
-    """Tasks of `1-5,7,10-20:2%4`; 1 for a job that is no array."""
+    """Number of tasks in `1-5,7,10-20:2%4`; 1 for a job that is not an array."""
     total = 0
     for part in text.partition("%")[0].split(","):
-        if match := _TASKS.fullmatch(part):
+        if match := _TASK_RANGE.fullmatch(part):
             first, last = int(match[1]), int(match[2] or match[1])
             total += max(0, (last - first) // (int(match[3] or 1) or 1) + 1)
     return max(1, total)
@@ -184,32 +184,32 @@ _MICROSECONDS = {
 
 
 def controller(answer: Any) -> Controller:
-    """Of `sdiag --json` or /slurm/.../diag."""
-    refuse_errors(answer)
-    found = plain(answer.get("statistics"))
-    if not isinstance(found, dict) or "server_thread_count" not in found:
+    """Statistics from `sdiag --json` or /slurm/.../diag."""
+    raise_for_errors(answer)
+    statistics = unwrap_numbers(answer.get("statistics"))
+    if not isinstance(statistics, dict) or "server_thread_count" not in statistics:
         raise SlurmJsonError("not an answer of Slurm: expected an object 'statistics'")
     return Controller(
-        dict(_numbers(found, _COUNTS, 1)) | dict(_numbers(found, _MICROSECONDS, 1e6)),
-        _rpcs(found, "rpcs_by_message_type", "message_type"),
-        _rpcs(found, "rpcs_by_user", "user"),
+        dict(_numbers(statistics, _COUNTS, 1)) | dict(_numbers(statistics, _MICROSECONDS, 1e6)),
+        _rpcs(statistics, "rpcs_by_message_type", "message_type"),
+        _rpcs(statistics, "rpcs_by_user", "user"),
     )
 
 
 def _numbers(
-    found: Mapping[str, Any], names: Mapping[str, str], unit: float
+    statistics: Mapping[str, Any], names: Mapping[str, str], unit: float
 ) -> Iterator[tuple[str, float]]:
-    for theirs, ours in names.items():
-        number = count(found.get(theirs))
+    for slurm_name, name in names.items():
+        number = parse_count(statistics.get(slurm_name))
         if number is not None:
-            yield ours, number / unit
+            yield name, number / unit
 
 
-def _rpcs(found: Mapping[str, Any], name: str, key: str) -> dict[str, Rpc]:
+def _rpcs(statistics: Mapping[str, Any], name: str, key: str) -> dict[str, Rpc]:
     rpcs = {}
-    for row in found.get(name) or ():
-        if isinstance(row, dict) and (calls := count(row.get("count"))) is not None:
-            micro = count(row.get("total_time"))
+    for row in statistics.get(name) or ():
+        if isinstance(row, dict) and (calls := parse_count(row.get("count"))) is not None:
+            micro = parse_count(row.get("total_time"))
             rpcs[str(row.get(key))] = Rpc(calls, None if micro is None else micro / 1e6)
     return rpcs
 
@@ -224,28 +224,28 @@ PARTITION_STATES = {
 
 
 def partitions(answer: Any) -> list[Partition]:
-    """Of `scontrol show partitions --json` or /slurm/.../partitions.
+    """Partitions from `scontrol show partitions --json` or /slurm/.../partitions.
 
-    The state stood beside the name until 23.02, then under "partition".
+    The state is beside the name up to 23.02, under "partition" since then.
     """
     found = []
-    for row in _plain_rows(answer, "partitions"):
+    for row in _checked_rows(answer, "partitions"):
         inner = row.get("partition")
         state = inner.get("state") if isinstance(inner, dict) else row.get("state")
         words = state_words(state)
-        found.append(partition(str(row.get("name")), words[0] if words else ""))
+        found.append(make_partition(str(row.get("name")), words[0] if words else ""))
     return found
 
 
-def partition(name: str, state: str) -> Partition:
-    """A partition by its state's word; of an unknown one nothing is said."""
+def make_partition(name: str, state: str) -> Partition:
+    """A partition from Slurm's name of its state; an unknown state leaves both values None."""
     return Partition(name, *PARTITION_STATES.get(state.upper(), (None, None)))
 
 
 def fairshare(answer: Any) -> list[FairShare]:
-    """Accounts of /slurm/.../shares (v0.0.40 and later)."""
-    refuse_errors(answer)
-    outer = plain(answer.get("shares"))
+    """Accounts from /slurm/.../shares (v0.0.40 and later)."""
+    raise_for_errors(answer)
+    outer = unwrap_numbers(answer.get("shares"))
     return [
         FairShare(
             str(row.get("name")),
@@ -264,33 +264,33 @@ def _number(value: Any) -> float | None:
 
 
 def licenses(answer: Any) -> list[License]:
-    """Of `scontrol show licenses --json` or /slurm/.../licenses."""
+    """Licences from `scontrol show licenses --json` or /slurm/.../licenses."""
     return [
         License(
             str(row.get("LicenseName")),
-            count(row.get("Total")),
-            count(row.get("Used")),
-            count(row.get("Free")),
-            count(row.get("Reserved")),
+            parse_count(row.get("Total")),
+            parse_count(row.get("Used")),
+            parse_count(row.get("Free")),
+            parse_count(row.get("Reserved")),
         )
-        for row in _plain_rows(answer, "licenses")
+        for row in _checked_rows(answer, "licenses")
     ]
 
 
 def reservations(answer: Any) -> list[Reservation]:
-    """Of `scontrol show reservations --json` or /slurm/.../reservations."""
+    """Reservations from `scontrol show reservations --json` or /slurm/.../reservations."""
     return [
         Reservation(
             str(row.get("name")),
-            count(row.get("node_count")),
-            count(row.get("core_count")),
+            parse_count(row.get("node_count")),
+            parse_count(row.get("core_count")),
             epoch(row.get("start_time")),
             epoch(row.get("end_time")),
         )
-        for row in _plain_rows(answer, "reservations")
+        for row in _checked_rows(answer, "reservations")
     ]
 
 
-def _plain_rows(answer: Any, root: str) -> list[dict[str, Any]]:
-    refuse_errors(answer)
-    return [plain(row) for row in rows(answer, root)]
+def _checked_rows(answer: Any, root: str) -> list[dict[str, Any]]:
+    raise_for_errors(answer)
+    return [unwrap_numbers(row) for row in rows(answer, root)]

@@ -1,4 +1,4 @@
-"""What Slurm's commands print for people, where they have no `--json`.
+"""The state of a cluster from the text output of Slurm's commands, if they have no `--json`.
 
 Facts: output of 22.05.8 and 24.11.5. All commands run in UTC. Records of `scontrol -o` end with
 what a person wrote (Reason, Comment), so the first value of a name is the one that counts.
@@ -19,24 +19,24 @@ from batchjob.schedulers.cluster import (
     Partition,
     Reservation,
     Rpc,
-    bounded,
-    count,
+    parse_count,
     reason_word,
+    shorten_reason,
 )
 from batchjob.schedulers.slurm.cluster_json import (
     MEGABYTE,
     first_partition,
     job_state,
+    make_partition,
     node_gpus,
     node_state,
-    partition,
 )
-from batchjob.schedulers.slurm.formats import gpus as tres_gpus
-from batchjob.schedulers.slurm.formats import tres
+from batchjob.schedulers.slurm.formats import count_gpus as tres_gpus
+from batchjob.schedulers.slurm.formats import parse_tres
 from batchjob.schedulers.states import JobState
 
 # Suffixes of a node's state (sinfo(1), "NODE STATE CODES").
-_SIGNS = {
+_STATE_SUFFIXES = {
     "*": "not_responding", "~": "powered_down", "#": "powering_up", "!": "power_down",
     "%": "powering_down", "$": "maintenance", "@": "reboot_requested", "^": "reboot_issued",
     "-": "planned",
@@ -47,7 +47,7 @@ _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]@]*@([^\]]*)\])?(?: +Comment=.*)?$
 
 
 def nodes(output: bytes) -> list[ClusterNode]:
-    """Of `scontrol -o -d show nodes`; a controller has at least one node."""
+    """Nodes from `scontrol -o -d show nodes`; there is at least one."""
     found = [_node(line) for line in _lines(output) if line.startswith("NodeName=")]
     if not found:
         raise SchedulerError("scontrol lists no nodes")
@@ -58,7 +58,7 @@ def _lines(output: bytes) -> list[str]:
     return [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
 
 
-def _values(line: str) -> dict[str, str]:
+def _parse_pairs(line: str) -> dict[str, str]:
     values: dict[str, str] = {}
     for name, value in _PAIR.findall(line):
         values.setdefault(name, value)
@@ -66,35 +66,35 @@ def _values(line: str) -> dict[str, str]:
 
 
 def _node(line: str) -> ClusterNode:
-    values = _values(line)
+    values = _parse_pairs(line)
     words = _STATE_WORD.findall(values.get("State", ""))
-    base, flags = node_state(tuple(_SIGNS.get(word, word) for word in words))
+    base, flags = node_state(tuple(_STATE_SUFFIXES.get(word, word) for word in words))
     reason = _REASON.search(line)
-    memory, allocated = count(values.get("RealMemory")), count(values.get("AllocMem"))
+    memory, allocated = parse_count(values.get("RealMemory")), parse_count(values.get("AllocMem"))
     gpus = node_gpus(values.get("Gres", ""), values.get("GresUsed"))
     return ClusterNode(
         values["NodeName"],
         base,
         flags,
         tuple(filter(None, values.get("Partitions", "").split(","))),
-        count(values.get("CPUTot")),
-        count(values.get("CPUAlloc")),
+        parse_count(values.get("CPUTot")),
+        parse_count(values.get("CPUAlloc")),
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
         gpus.total,
         gpus.allocated,
-        bounded(reason[1]) if reason else "",
-        _epoch(reason[2] or "") if reason else None,
+        shorten_reason(reason[1]) if reason else "",
+        _parse_time(reason[2] or "") if reason else None,
         gpu_models=gpus.models,
     )
 
 
 def jobs(output: bytes) -> list[ClusterJob]:
-    """Of `squeue -O` with names and columns apart by `|`; a header even where there is no job."""
-    return [_job(row) for row in _table(output, "JOBID", "squeue")]
+    """Jobs from `squeue -O` with columns separated by `|`, and a header even without jobs."""
+    return [_job(row) for row in _parse_table(output, "JOBID", "squeue")]
 
 
-def _table(output: bytes, column: str, command: str) -> Iterator[dict[str, str]]:
+def _parse_table(output: bytes, column: str, command: str) -> Iterator[dict[str, str]]:
     lines = _lines(output)
     names: list[str] = []
     for line in lines:
@@ -110,7 +110,7 @@ def _table(output: bytes, column: str, command: str) -> Iterator[dict[str, str]]
 def _job(row: Mapping[str, str]) -> ClusterJob:
     state = job_state((row.get("STATE", ""),))
     try:
-        values = tres(row.get("TRES_ALLOC", ""))
+        values = parse_tres(row.get("TRES_ALLOC", ""))
     except ValueError:  # "N/A" for a pending job
         values = {}
     return ClusterJob(
@@ -119,10 +119,10 @@ def _job(row: Mapping[str, str]) -> ClusterJob:
         state,
         reason_word(row.get("REASON", "")),
         1,
-        count(row.get("CPUS")),
+        parse_count(row.get("CPUS")),
         (tres_gpus(values) or 0) if values else None,
-        _epoch(row.get("ELIGIBLE_TIME", "")) or _epoch(row.get("SUBMIT_TIME", "")),
-        None if state is JobState.PENDING else _epoch(row.get("START_TIME", "")),
+        _parse_time(row.get("ELIGIBLE_TIME", "")) or _parse_time(row.get("SUBMIT_TIME", "")),
+        None if state is JobState.PENDING else _parse_time(row.get("START_TIME", "")),
         row.get("ACCOUNT", ""),
         row.get("USER", ""),
     )
@@ -166,7 +166,7 @@ _RPC = re.compile(r"(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time
 
 
 def controller(output: bytes) -> Controller:
-    """Of `sdiag`."""
+    """Statistics from `sdiag`."""
     numbers: dict[str, float] = {}
     rpcs: dict[str, dict[str, Rpc]] = {"types": {}, "users": {}}
     section = ""
@@ -184,61 +184,61 @@ def controller(output: bytes) -> Controller:
 
 
 def partitions(output: bytes) -> list[Partition]:
-    """Of `scontrol -o show partitions`."""
-    rows = [_values(line) for line in _lines(output) if line.startswith("PartitionName=")]
-    return [partition(row["PartitionName"], row.get("State", "")) for row in rows]
+    """Partitions from `scontrol -o show partitions`."""
+    rows = [_parse_pairs(line) for line in _lines(output) if line.startswith("PartitionName=")]
+    return [make_partition(row["PartitionName"], row.get("State", "")) for row in rows]
 
 
 def fairshare(output: bytes) -> list[FairShare]:
-    """Accounts of `sshare -P -l`; users have a name in the column User, root has no share."""
+    """Accounts from `sshare -P -l`; rows of users have a User, root has no share."""
     return [
         FairShare(
             row["Account"],
-            _number(row.get("NormShares")),
-            _number(row.get("EffectvUsage")),
-            _number(row.get("LevelFS")),
-            _number(row.get("FairShare")),
+            _parse_float(row.get("NormShares")),
+            _parse_float(row.get("EffectvUsage")),
+            _parse_float(row.get("LevelFS")),
+            _parse_float(row.get("FairShare")),
         )
-        for row in _table(output, "Account", "sshare")
+        for row in _parse_table(output, "Account", "sshare")
         if not row.get("User") and row["Account"] != "root"
     ]
 
 
 def licenses(output: bytes) -> list[License]:
-    """Of `scontrol -o show licenses`."""
-    rows = [_values(line) for line in _lines(output) if line.startswith("LicenseName=")]
+    """Licences from `scontrol -o show licenses`."""
+    rows = [_parse_pairs(line) for line in _lines(output) if line.startswith("LicenseName=")]
     return [
         License(
             row["LicenseName"],
-            *(count(row.get(name)) for name in ("Total", "Used", "Free", "Reserved")),
+            *(parse_count(row.get(name)) for name in ("Total", "Used", "Free", "Reserved")),
         )
         for row in rows
     ]
 
 
 def reservations(output: bytes) -> list[Reservation]:
-    """Of `scontrol -o show reservations`."""
-    rows = [_values(line) for line in _lines(output) if line.startswith("ReservationName=")]
+    """Reservations from `scontrol -o show reservations`."""
+    rows = [_parse_pairs(line) for line in _lines(output) if line.startswith("ReservationName=")]
     return [
         Reservation(
             row["ReservationName"],
-            count(row.get("NodeCnt")),
-            count(row.get("CoreCnt")),
-            _epoch(row.get("StartTime", "")),
-            _epoch(row.get("EndTime", "")),
+            parse_count(row.get("NodeCnt")),
+            parse_count(row.get("CoreCnt")),
+            _parse_time(row.get("StartTime", "")),
+            _parse_time(row.get("EndTime", "")),
         )
         for row in rows
     ]
 
 
-def _number(text: str | None) -> float | None:
+def _parse_float(text: str | None) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
         return None
 
 
-def _epoch(text: str) -> int | None:
+def _parse_time(text: str) -> int | None:
     try:
         return calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:

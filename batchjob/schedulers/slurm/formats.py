@@ -1,7 +1,7 @@
-"""Durations and resource strings (TRES) in the forms that Slurm prints.
+"""Parsers of durations and resource strings (TRES) as Slurm prints them.
 
-Everything comes out in base units: seconds, bytes. What Slurm writes for "none" is None;
-what cannot be read raises ValueError saying what was expected.
+Results are in base units: seconds, bytes. What Slurm writes for "none" becomes None; other text
+raises ValueError, which says what was expected.
 """
 
 import re
@@ -34,7 +34,7 @@ def slurm_duration(text: str) -> float | None:
     return whole + float(fraction) if fraction else float(whole)
 
 
-def tres(text: str) -> dict[str, str]:
+def parse_tres(text: str) -> dict[str, str]:
     """Names and values of `billing=6,cpu=6,gres/gpu:a100=2,mem=10000M`."""
     if not text:
         return {}
@@ -46,7 +46,7 @@ def tres(text: str) -> dict[str, str]:
 
 
 class Resources(NamedTuple):
-    """What of a TRES string everybody counts; None where it is not in it."""
+    """The common resources of a TRES string; None for those that it does not contain."""
 
     cpus: int | None = None
     memory_bytes: int | None = None
@@ -56,26 +56,26 @@ class Resources(NamedTuple):
 
 
 @lru_cache(maxsize=1000)  # many jobs of a site have the same request
-def resources(text: str) -> Resources:
-    """Read a TRES string; memory without a letter is in megabytes, as slurmctld keeps it."""
-    values = tres(text)
+def parse_resources(text: str) -> Resources:
+    """Parse a TRES string; memory without a unit is in megabytes, as in slurmctld."""
+    values = parse_tres(text)
     memory = values.get("mem")
     return Resources(
-        tres_count(values.get("cpu")),
+        parse_tres_count(values.get("cpu")),
         None if memory is None else size_bytes(memory, "M"),
-        tres_count(values.get("node")),
-        gpus(values),
-        tres_count(values.get("energy")),
+        parse_tres_count(values.get("node")),
+        count_gpus(values),
+        parse_tres_count(values.get("energy")),
     )
 
 
 _NOT_SET = 2**63
 
 
-def tres_count(text: str | None) -> int | None:
-    """A count, `3` or `10K`; None for what is not there and for Slurm's "not set".
+def parse_tres_count(text: str | None) -> int | None:
+    """A count, `3` or `10K`; None for a missing value and for Slurm's "not set".
 
-    "Not set" is near 2^64, or below 0 where it was printed as a signed number.
+    "Not set" is near 2^64, or negative if it was printed as a signed number.
     """
     if text is None or text.startswith("-"):
         return None
@@ -85,9 +85,11 @@ def tres_count(text: str | None) -> int | None:
     return size_bytes(text)
 
 
-def gpus(values: dict[str, str]) -> int | None:
-    """GPUs of a TRES mapping: the untyped entry, which includes the typed ones, if it is there."""
+def count_gpus(values: dict[str, str]) -> int | None:
+    """GPUs of a TRES mapping: the untyped entry, which includes the typed ones, else their sum."""
     if "gres/gpu" in values:
-        return tres_count(values["gres/gpu"])
-    typed = [tres_count(value) for name, value in values.items() if name.startswith("gres/gpu:")]
+        return parse_tres_count(values["gres/gpu"])
+    typed = [
+        parse_tres_count(value) for name, value in values.items() if name.startswith("gres/gpu:")
+    ]
     return sum(count or 0 for count in typed) if typed else None

@@ -1,4 +1,4 @@
-"""Slurm's host list expressions, host by host.
+"""Expands Slurm's host list expressions.
 
 Source: scontrol(1) "show hostnames", slurm.conf(5) NodeName.
 """
@@ -12,32 +12,32 @@ from batchjob.schedulers.slurm.formats import Resources
 
 LIMIT = 250_000  # hosts; no cluster has more, but a mistyped range can expand to 10^12
 
-_NONE = ("", "(null)", "None", "None assigned", "n/a")
+_NO_HOSTS = ("", "(null)", "None", "None assigned", "n/a")
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _ONE_HOST = re.compile(r"[\w.-]+", re.ASCII)
-_DEEPEST = 8  # maximum depth of nested brackets
+_MAX_DEPTH = 8  # maximum depth of nested brackets
 
 
 def slurm_hosts(text: str, limit: int = LIMIT) -> list[str]:
-    """The hosts of `gpu[01-02,7]x[0-1],login1`, in its order.
+    """The hosts of `gpu[01-02,7]x[0-1],login1`, in this order.
 
-    The lower bound's width pads its range. Brackets may follow one another, be followed by a
-    suffix and stand inside each other. What stands for "no nodes" gives an empty list.
+    Numbers of a range are padded to the width of its lower bound. Brackets may follow one another,
+    be followed by a suffix, and be nested. What Slurm writes for "no nodes" gives an empty list.
     """
-    if text in _NONE:
+    if text in _NO_HOSTS:
         return []
     if _ONE_HOST.fullmatch(text):  # the most common case
         return [text]
     hosts: list[str] = []
-    for word in _words(text):
-        hosts += _product(word, limit - len(hosts))
+    for word in _split_words(text):
+        hosts += _expand_word(word, limit - len(hosts))
     return hosts
 
 
-def _words(text: str) -> Iterator[str]:
-    """Split at the commas that stand in no brackets."""
+def _split_words(text: str) -> Iterator[str]:
+    """Split at the commas outside brackets."""
     if "[" not in text and "]" not in text:
-        yield from (_word(word, text) for word in text.split(","))
+        yield from (_check_word(word, text) for word in text.split(","))
         return
     depth = begin = 0
     for at, character in enumerate(text):
@@ -48,38 +48,38 @@ def _words(text: str) -> Iterator[str]:
             if depth < 0:
                 break
         elif character == "," and depth == 0:
-            yield _word(text[begin:at], text)
+            yield _check_word(text[begin:at], text)
             begin = at + 1
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             break
     if depth:
         raise HostListError(f"brackets do not match in host list {text[:80]!r}")
-    yield _word(text[begin:], text)
+    yield _check_word(text[begin:], text)
 
 
-def _word(word: str, text: str) -> str:
+def _check_word(word: str, text: str) -> str:
     if not word or any(map(str.isspace, word)):
         raise HostListError(f"empty name or blank in host list {text[:80]!r}")
     return word
 
 
-def _product(word: str, room: int) -> list[str]:
-    """All names of one word: literals and bracketed choices in turn."""
+def _expand_word(word: str, limit: int) -> list[str]:
+    """All host names of one word, which consists of literals and bracketed choices."""
     names, begin = [""], 0
     while (opening := word.find("[", begin)) >= 0:
-        closing = _closing(word, opening)
-        choices = _choices(word[opening + 1 : closing], room)
-        if len(names) * len(choices) > room:
+        closing = _find_closing_bracket(word, opening)
+        choices = _expand_choices(word[opening + 1 : closing], limit)
+        if len(names) * len(choices) > limit:
             raise _too_many()
         literal = word[begin:opening]
         names = [name + literal + choice for name in names for choice in choices]
         begin = closing + 1
-    if len(names) > room:
+    if len(names) > limit:
         raise _too_many()
     return [name + word[begin:] for name in names]
 
 
-def _closing(word: str, opening: int) -> int:
+def _find_closing_bracket(word: str, opening: int) -> int:
     depth = 0
     for at in range(opening, len(word)):
         depth += (word[at] == "[") - (word[at] == "]")
@@ -88,20 +88,20 @@ def _closing(word: str, opening: int) -> int:
     raise HostListError(f"brackets do not match in host list {word[:80]!r}")
 
 
-def _choices(body: str, room: int) -> list[str]:
+def _expand_choices(body: str, limit: int) -> list[str]:
     choices: list[str] = []
-    for item in _words(body):
+    for item in _split_words(body):
         bounds = _RANGE.fullmatch(item)
         if bounds:
             low, high = bounds.groups()
             if int(high) < int(low):
                 raise HostListError(f"not a range: {item[:80]!r}")
-            if int(high) - int(low) + 1 > room - len(choices):
+            if int(high) - int(low) + 1 > limit - len(choices):
                 raise _too_many()
             width = len(low)
             choices += [f"{number:0{width}d}" for number in range(int(low), int(high) + 1)]
         else:
-            choices += _product(item, room - len(choices))
+            choices += _expand_word(item, limit - len(choices))
     return choices
 
 
@@ -110,16 +110,16 @@ def _too_many() -> HostListError:
 
 
 def node_shares(
-    text: str, allocated: Resources, name: str, complaints: list[str]
+    text: str, allocated: Resources, field: str, parse_errors: list[str]
 ) -> tuple[NodeShare, ...]:
-    """A job's nodes; what it has on each is known where there is but one.
+    """A job's nodes; its share of a node is known only if it has a single node.
 
-    A list that cannot be read is no nodes and a complaint about the field `name`.
+    For a list that cannot be parsed, there are no nodes, and an error is added for `field`.
     """
     try:
         hosts = slurm_hosts(text)
     except HostListError as error:
-        complaints.append(f"{name}: {error}")
+        parse_errors.append(f"{field}: {error}")
         return ()
     if len(hosts) == 1:
         return (NodeShare(hosts[0], allocated.cpus, allocated.memory_bytes, allocated.gpus),)

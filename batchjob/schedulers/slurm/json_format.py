@@ -1,9 +1,9 @@
-"""What Slurm's JSON says, whichever release wrote it, as plain values.
+"""Plain values from Slurm's JSON of any release.
 
 Slurm's JSON has a version of its own ("data parser" v0.0.37 of 21.08 to v0.0.45 of 26.05), and
 shapes change from one to the next: numbers become {"set", "infinite", "number"} objects field by
 field from v0.0.39, states become lists and exit codes are nested deeper from v0.0.40. So shapes
-are told by what is there, not by the version's number. Facts: the OpenAPI documents that
+are recognized by their keys, not by the version's number. Facts: the OpenAPI documents that
 slurmrestd serves, and answers of real releases.
 """
 
@@ -17,28 +17,28 @@ _NOTHING_FOUND = 9003  # reported as an error up to 22.05, together with an empt
 
 
 class SlurmJsonError(SchedulerError):
-    """Not an answer of Slurm, or one that says it failed."""
+    """Not an answer of Slurm, or one that reports an error."""
 
 
-def plain(value: Any) -> Any:
+def unwrap_numbers(value: Any) -> Any:
     """The same document with number objects replaced: by the number, None, or INFINITE."""
     if isinstance(value, dict):
         if value.keys() == {"set", "infinite", "number"}:
             if value["infinite"]:
                 return INFINITE
             return value["number"] if value["set"] else None
-        return {key: plain(inner) for key, inner in value.items()}
+        return {key: unwrap_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [plain(inner) for inner in value]
+        return [unwrap_numbers(inner) for inner in value]
     return value
 
 
-def refuse_errors(document: Any) -> None:
-    """Raise SlurmJsonError for an answer that says what went wrong, or is no answer of Slurm."""
+def raise_for_errors(document: Any) -> None:
+    """Raise SlurmJsonError for an answer with errors, or one that is not from Slurm."""
     if not isinstance(document, dict):
         raise SlurmJsonError("not an answer of Slurm: expected a JSON object")
     errors = [
-        _complaint(each)
+        _format_error(each)
         for each in document.get("errors") or ()
         if not (isinstance(each, dict) and each.get("error_number") == _NOTHING_FOUND)
     ]
@@ -46,7 +46,7 @@ def refuse_errors(document: Any) -> None:
         raise SlurmJsonError(f"Slurm returned an error: {errors[0]}")
 
 
-def _complaint(item: Any) -> str:
+def _format_error(item: Any) -> str:
     if not isinstance(item, dict):
         return str(item)
     parts = (item.get("error"), item.get("description"), item.get("source"))
@@ -62,40 +62,40 @@ def rows(document: Any, root: str) -> list[dict[str, Any]]:
 
 
 def state_words(value: Any) -> tuple[str, ...]:
-    """Base state first, then flags: of "COMPLETED" or ["RUNNING", "COMPLETING"]."""
+    """The base state, then flags, from "COMPLETED" or ["RUNNING", "COMPLETING"]."""
     if isinstance(value, str):
         return tuple(value.split("+")) if value else ()
     return tuple(str(word) for word in value) if isinstance(value, list) else ()
 
 
 class Exit(NamedTuple):
-    """How a job or step ended; None where the answer does not say."""
+    """How a job or step ended; None for what the answer does not contain."""
 
     code: int | None
     signal: int | None
 
 
-def exit_of(value: Any) -> Exit:
-    """Read exit_code or derived_exit_code, already plain.
+def parse_exit(value: Any) -> Exit:
+    """Parse exit_code or derived_exit_code, after unwrap_numbers().
 
-    Up to v0.0.39 every normal end reads SUCCESS with return code 0, whatever the code was: that 0
-    is no information.
+    Up to v0.0.39 every normal end is reported as SUCCESS with return code 0, whatever the code was:
+    this 0 is ignored.
     """
     if not isinstance(value, dict):
         return Exit(None, None)
     signal = value.get("signal")
-    number = None
+    signal_number = None
     if isinstance(signal, dict):
-        number = count(signal.get("id", signal.get("signal_id")))
-    code = count(value.get("return_code"))
+        signal_number = parse_count(signal.get("id", signal.get("signal_id")))
+    code = parse_count(value.get("return_code"))
     if isinstance(value.get("status"), str) and not code:
         code = None
-    if number and code is None:
+    if signal_number and code is None:
         code = 0
-    return Exit(code, number if number is not None or code is None else 0)
+    return Exit(code, signal_number if signal_number is not None or code is None else 0)
 
 
-def count(value: Any) -> int | None:
+def parse_count(value: Any) -> int | None:
     """A whole number; None for null, infinity, "not set" (negative or near 2^64) and text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -104,14 +104,14 @@ def count(value: Any) -> int | None:
 
 def epoch(value: Any) -> int | None:
     """Epoch seconds; 0 stands for none."""
-    return count(value) or None
+    return parse_count(value) or None
 
 
 def cpu_seconds(value: Any) -> float | None:
     """Seconds of {"seconds", "microseconds"}; the latter may exceed a million."""
     if not isinstance(value, dict):
         return None
-    seconds, micro = count(value.get("seconds")), count(value.get("microseconds"))
+    seconds, micro = parse_count(value.get("seconds")), parse_count(value.get("microseconds"))
     return None if seconds is None else seconds + (micro or 0) / 1e6
 
 
@@ -120,15 +120,15 @@ def tres_counts(value: Any) -> dict[str, int]:
     counts = {}
     for item in value if isinstance(value, list) else ():
         if isinstance(item, dict):
-            number = count(item.get("count"))
+            number = parse_count(item.get("count"))
             if number is not None:
                 name = item.get("name")
                 counts[f"{item.get('type')}/{name}" if name else str(item.get("type"))] = number
     return counts
 
 
-def resources(value: Any) -> Resources:
-    """What a TRES list of a job or its allocation says; memory is in megabytes there."""
+def parse_resources(value: Any) -> Resources:
+    """The resources of a TRES list, in which memory is in megabytes."""
     counts = tres_counts(value)
     memory = counts.get("mem")
     gpus = counts.get("gres/gpu")

@@ -1,6 +1,6 @@
 """The metrics that slurmctld itself serves from Slurm 25.11 on (its metrics.html).
 
-Slurm 26.05 may ask who wants them (slurm.conf: PrivateData, MetricsAuthUsers).
+Slurm 26.05 may require authentication (slurm.conf: PrivateData, MetricsAuthUsers).
 """
 
 from collections.abc import Callable, Iterator
@@ -10,12 +10,12 @@ from batchjob.schedulers.cluster import ClusterOptions, NativeMetric
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 
 PATHS = ("jobs", "nodes", "partitions", "scheduler")
-OF_USERS = "jobs-users-accts"  # one series per user and account
+USERS_PATH = "jobs-users-accts"  # one series per user and account
 
 
 def reader(options: ClusterOptions) -> Callable[[], list[NativeMetric]]:
-    """Reads all of them; raises RestError."""
-    paths = (*PATHS, OF_USERS) if options.users else PATHS
+    """The query for all of them, which may raise RestError."""
+    paths = (*PATHS, USERS_PATH) if options.users else PATHS
     server = Slurmrestd(
         RestOptions(
             url=options.slurm_metrics_url,
@@ -34,9 +34,9 @@ def reader(options: ClusterOptions) -> Callable[[], list[NativeMetric]]:
 
 
 def parse(text: str) -> Iterator[NativeMetric]:
-    """Slurm's metrics in a text of OpenMetrics or Prometheus' format; RestError for another.
+    """Parse text in the OpenMetrics or Prometheus format; raises RestError for other text.
 
-    Names that are not Slurm's are left out: they might be ours.
+    Only names that begin with slurm_ are kept, so that none can collide with ours.
     """
     # Imported here because few sites need it, and the parser takes half a megabyte.
     from prometheus_client.parser import text_string_to_metric_families

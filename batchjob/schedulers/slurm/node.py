@@ -1,10 +1,10 @@
-"""What Slurm leaves on a compute node: cgroups, environment, GPUs."""
+"""Slurm on a compute node: cgroups, environment, GPUs."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from batchjob.schedulers.layout import V1, V2, layout
-from batchjob.schedulers.node import Environment, GpuNames, NodeSide, listed
+from batchjob.schedulers.node import Environment, GpuNames, JobManager, split_gpu_list
 from batchjob.schedulers.slurm import sluid
 
 # Slurm: src/plugins/cgroup/v1 and v2, doc/html/cgroups.shtml. The id is always the raw one: each
@@ -68,37 +68,39 @@ _VARIABLES = {
 }
 
 
-def _own_variables(jobid: str, environ: Environment) -> Mapping[str, str]:
+def _select_variables(jobid: str, environ: Environment) -> Mapping[str, str]:
     """In a step over several parts of a het job, Slurm's variables are those of the first part
-    (real Slurm 22.05 and 24.11): what another id signs is another job's.
+    (real Slurm 22.05 and 24.11): with another SLURM_JOB_ID they belong to another job.
     """
     if environ.get("SLURM_JOB_ID", jobid) == jobid:
         return _VARIABLES
     return {"het_job_id": _VARIABLES["het_job_id"]}
 
 
-def jobid_of_title(title: bytes) -> str | None:
+def jobid_from_title(title: bytes) -> str | None:
     """The job id in slurmstepd's title, `slurmstepd: [4749.batch]` (Slurm: slurmstepd's main)."""
     match = re.match(rb"slurmstepd: \[(\d+)[.\]]", title)
     return match[1].decode() if match else None
 
 
-def _gpus_of_variables(environs: Sequence[Environment]) -> Iterator[GpuNames]:
+def _gpus_from_variables(environs: Sequence[Environment]) -> Iterator[GpuNames]:
     """Places in the node's list of GPUs.
 
     Tasks inherit SLURM_JOB_GPUS from the batch script, hence from the first node: on the others
     only SLURM_STEP_GPUS is of this node. Measured with 22.05 and 24.11; the latter gives both
     tasks of `--gpus-per-task=1` the same SLURM_STEP_GPUS, so the job's list goes first.
     """
-    of_job = [
+    job_gpus = [
         environ["SLURM_JOB_GPUS"]
         for environ in environs
         if "SLURM_JOB_GPUS" in environ
         and ("SLURM_STEPID" not in environ or environ.get("SLURM_JOB_NUM_NODES") == "1")
     ]
-    of_steps = [environ["SLURM_STEP_GPUS"] for environ in environs if "SLURM_STEP_GPUS" in environ]
-    for source, texts in (("SLURM_JOB_GPUS", of_job), ("SLURM_STEP_GPUS", of_steps)):
-        yield GpuNames(source, tuple(word for text in texts for word in listed(text)), "listed")
+    step_gpus = [environ["SLURM_STEP_GPUS"] for environ in environs if "SLURM_STEP_GPUS" in environ]
+    for source, texts in (("SLURM_JOB_GPUS", job_gpus), ("SLURM_STEP_GPUS", step_gpus)):
+        yield GpuNames(
+            source, tuple(word for text in texts for word in split_gpu_list(text)), "listed"
+        )
 
 
 _EXTRA_CONTROLLERS = (
@@ -106,18 +108,18 @@ _EXTRA_CONTROLLERS = (
     "each start of slurmd: echo '+io +pids' > {tree}/cgroup.subtree_control"
 )
 
-NODES = (
-    NodeSide(
+JOB_MANAGERS = (
+    JobManager(
         "slurm",
         _LAYOUTS,
         re.compile(r"slurm(_.+)?|(.+_)?slurmstepd\.scope"),
         variables=_VARIABLES,
-        further_variables=frozenset({"SLURM_JOB_ID"}),
-        own_variables=_own_variables,
-        starters=frozenset({"slurmstepd"}),
-        jobid_of_title=jobid_of_title,
+        additional_variables=frozenset({"SLURM_JOB_ID"}),
+        select_variables=_select_variables,
+        launchers=frozenset({"slurmstepd"}),
+        jobid_from_title=jobid_from_title,
         gpu_variables="SLURM_(JOB_GPUS|STEP_GPUS|STEPID|JOB_NUM_NODES|SHARDS_ON_NODE)",
-        gpus_of_variables=_gpus_of_variables,
+        gpus_from_variables=_gpus_from_variables,
         gpu_shards="SLURM_SHARDS_ON_NODE",
         lists_devices=False,  # it only denies devices: `a *:* rwm` stays
         daemons=frozenset({"slurmd"}),

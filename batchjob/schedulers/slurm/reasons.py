@@ -1,7 +1,7 @@
-"""What the reasons of Slurm mean: why a job waits, as squeue and sacct name it.
+"""Explanations of Slurm's reasons: why a job waits, as squeue and sacct name it.
 
-Names: squeue(1) "JOB REASON CODES" and Slurm's src/common/job_state_reason.c (25.11). The limits of
-associations and QOS are more than a hundred names made of the same parts; so the parts are read.
+Names: squeue(1) "JOB REASON CODES" and Slurm's src/common/job_state_reason.c (25.11). Limits of
+associations and QOS have more than a hundred names made of the same parts, so these are parsed.
 """
 
 import re
@@ -69,7 +69,7 @@ REASONS: dict[str, str] = {
     "job requeued in held state": "it was requeued and is held; release it with `scontrol release`",
 }  # fmt: skip
 
-_SILENT = ("", "None")
+_NO_REASON = ("", "None")
 
 
 class _Limit(NamedTuple):
@@ -89,55 +89,57 @@ _LIMIT = re.compile(
     r"(?P<minutes>RunMinutes|Minutes|)(?:Per(?P<each>Job|User|Account|Node))?"
     r"(?:Limit|NotSatisfied)?"
 )
-_WHAT = {
+_RESOURCES = {
     "CPU": "CPUs", "Cpu": "CPUs", "Mem": "memory", "Memory": "memory", "Node": "nodes",
     "GRES": "GPUs or other generic resources", "License": "licenses", "Energy": "energy",
     "Billing": "billing units", "BB": "burst buffer", "Unknown": "some resource",
     "Job": "jobs", "Jobs": "jobs",
 }  # fmt: skip
-_OF = {"Assoc": "its account or user", "QOS": "its QOS", "": "its account in this QOS"}
+_LIMIT_OWNERS = {"Assoc": "its account or user", "QOS": "its QOS", "": "its account in this QOS"}
 
 
-def explained(reason: str) -> str:
-    """The reason in words, without a full stop; "" for a reason that says nothing or is not known.
+def explain(reason: str) -> str:
+    """The reason in words, without a full stop; "" for no reason or an unknown one.
 
     `ReqNodeNotAvail, UnavailableNodes:n[1-4]` keeps its nodes. Case and underscores do not matter,
     for sacct, squeue and the REST interface differ in them.
     """
-    if reason in _SILENT:
+    if reason in _NO_REASON:
         return ""
     name, _, rest = reason.partition(",") if "," in reason else reason.partition("(")
-    words = _BY_KEY.get(_key(name)) or _limit(name.strip())
+    words = _BY_KEY.get(_normalize(name)) or _explain_limit(name.strip())
     detail = rest.strip(" ()")
     return f"{words} ({detail})" if words and detail and "Nodes:" in detail else words
 
 
-def _key(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.strip().replace("_", "").replace(" ", "").lower()
 
 
-_BY_KEY = {_key(name): words for name, words in REASONS.items()}
+_BY_KEY = {_normalize(name): words for name, words in REASONS.items()}
 
 
-def _limit(name: str) -> str:
+def _explain_limit(name: str) -> str:
     found = _LIMIT.fullmatch(name)
     if not found:
         return ""
     limit = _Limit(*(part or "" for part in found.groups()))
-    owner = _OF[limit.of]
+    owner = _LIMIT_OWNERS[limit.of]
     if limit.kind == "Min":
-        return f"it asks for less than the minimum of {_WHAT[limit.what]} that {owner} requires"
+        return (
+            f"it asks for less than the minimum of {_RESOURCES[limit.what]} that {owner} requires"
+        )
     if limit.what in ("Wall", "WallDuration"):
         if limit.each:
             return f"its time limit is longer than {owner} allows"
         return f"{owner} has used up its run time"
     if limit.what.startswith("SubmitJob"):
         return f"{owner} has reached its limit of submitted jobs"
-    return _amount(limit, owner)
+    return _explain_amount(limit, owner)
 
 
-def _amount(limit: _Limit, owner: str) -> str:
-    what = _WHAT[limit.what]
+def _explain_amount(limit: _Limit, owner: str) -> str:
+    what = _RESOURCES[limit.what]
     if limit.minutes:
         what = f"{what} times run time"
     if limit.each in ("Job", "Node"):

@@ -14,7 +14,7 @@ _SHAPE = re.compile(PATTERN)
 
 
 class Sluid(NamedTuple):
-    """What a SLUID says by itself."""
+    """The parts of a SLUID."""
 
     cluster_id: int
     submitted_at: float  # epoch seconds
@@ -22,7 +22,7 @@ class Sluid(NamedTuple):
 
 
 def decode(text: str) -> Sluid:
-    """Take a SLUID apart. Raises ValueError for anything else."""
+    """Decode a SLUID; raises ValueError for any other text."""
     value = 0
     if not _SHAPE.fullmatch(text):
         raise ValueError(f"expected s and 13 base-32 digits, got {text!r}")

@@ -1,4 +1,4 @@
-"""Asking slurmrestd: HTTP over TCP or a UNIX socket, with a JSON Web Token where it wants one.
+"""A client of slurmrestd: HTTP over TCP or a UNIX socket, with a JSON Web Token if required.
 
 Facts: slurmrestd(8), rest_auth/jwt and rest_auth/local; paths are /slurm/v0.0.NN/... (slurmctld)
 and /slurmdb/v0.0.NN/... (slurmdbd).
@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
-from batchjob.runtime.http_client import FetchError, HttpReply, fetch, trust
+from batchjob.runtime.http_client import FetchError, HttpReply, fetch, tls_context
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError
@@ -19,11 +19,11 @@ from batchjob.secret_files import SecretFileError, read_secret, secret_file
 
 VERSIONS = tuple(f"v0.0.{number}" for number in range(46, 36, -1))  # newest first
 ANSWER_LIMIT = 512 * 1024 * 1024
-_SHOWN = 300
+_MESSAGE_LENGTH = 300
 
 
 class RestError(SchedulerError):
-    """slurmrestd did not answer, or with an HTTP status other than 200 (else `status` is 0)."""
+    """No answer of slurmrestd (`status` is 0), or one with an HTTP status other than 200."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class RestOptions:
 
 
 class Slurmrestd:
-    """A server; finds out once which version of the API it has."""
+    """A server, whose API version is determined once."""
 
     def __init__(self, options: RestOptions) -> None:
         self._options = options
@@ -68,18 +68,18 @@ class Slurmrestd:
 
     def get(self, daemon: str, path: str, query: Mapping[str, str] | None = None) -> Any:
         """The JSON document at /<daemon>/<version>/<path>; daemon is "slurm" or "slurmdb"."""
-        return self._json(f"/{daemon}/{self.version()}/{path}", query)
+        return self._get_json(f"/{daemon}/{self.version()}/{path}", query)
 
     def version(self) -> str:
-        """The API version in use: the one of the options, or the newest that answers."""
+        """The API version in use: that of the options, or the newest one available."""
         if not self._version:
-            self._version = self._newest()
+            self._version = self._find_newest_version()
         return self._version
 
-    def _newest(self) -> str:
+    def _find_newest_version(self) -> str:
         for candidate in VERSIONS:
             try:
-                self._json(f"/slurm/{candidate}/ping", None)
+                self._get_json(f"/slurm/{candidate}/ping", None)
             except RestError as error:
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise
@@ -91,21 +91,23 @@ class Slurmrestd:
         )
 
     def text(self, path: str) -> str:
-        """What a daemon of Slurm that is no slurmrestd answers, below the URL's own path."""
-        return self._answer(path).body.decode("utf-8", "replace")
+        """The text at a path below the URL's own path, for daemons other than slurmrestd."""
+        return self._get_reply(path).body.decode("utf-8", "replace")
 
-    def _json(self, path: str, query: Mapping[str, str] | None) -> Any:
+    def _get_json(self, path: str, query: Mapping[str, str] | None) -> Any:
         try:
-            return self._answer(f"{path}?{urlencode(query)}" if query else path).json()
+            return self._get_reply(f"{path}?{urlencode(query)}" if query else path).json()
         except FetchError as error:
             raise RestError(f"{self._options.url}{path}: {error}") from error
 
-    def _answer(self, target: str) -> HttpReply:
+    def _get_reply(self, target: str) -> HttpReply:
         reply = self._fetch(target)
         if reply.status != HTTPStatus.OK:
-            said = " ".join(reply.body[:4096].decode("utf-8", "replace").split())[:_SHOWN]
+            message = " ".join(reply.body[:4096].decode("utf-8", "replace").split())[
+                :_MESSAGE_LENGTH
+            ]
             where = f"{self._options.url}{target.partition('?')[0]}"
-            raise RestError(f"{where}: HTTP {reply.status}: {said}", reply.status)
+            raise RestError(f"{where}: HTTP {reply.status}: {message}", reply.status)
         return reply
 
     def _fetch(self, target: str) -> HttpReply:
@@ -115,7 +117,7 @@ class Slurmrestd:
             return fetch(
                 f"http://localhost{target}" if scheme == "unix" else f"{options.url}{target}",
                 headers=self._headers(), seconds=options.timeout, limit=ANSWER_LIMIT,
-                tls=trust(options.ca_file) if scheme == "https" else None,
+                tls=tls_context(options.ca_file) if scheme == "https" else None,
                 unix_socket=rest if scheme == "unix" else "",
             )  # fmt: skip
         except FetchError as error:
@@ -128,11 +130,11 @@ class Slurmrestd:
         if self._options.user:
             headers["X-SLURM-USER-NAME"] = self._options.user
         if self._options.token_file:
-            headers["X-SLURM-USER-TOKEN"] = _token(self._options.token_file)
+            headers["X-SLURM-USER-TOKEN"] = _read_token(self._options.token_file)
         return headers
 
 
-def _token(path: str) -> str:
+def _read_token(path: str) -> str:
     """The token: the file's text, or what follows SLURM_JWT= as `scontrol token` prints it."""
     try:
         token = read_secret(path).strip().removeprefix("SLURM_JWT=")

@@ -1,4 +1,4 @@
-"""Slurm's words for the states of jobs: sacct(1) "JOB STATE CODES" and squeue(1)."""
+"""Slurm's names of job states: sacct(1) "JOB STATE CODES" and squeue(1)."""
 
 from batchjob.schedulers.states import JobState
 
@@ -40,9 +40,9 @@ SLURM: dict[str, JobState] = {
 
 
 def slurm_state(word: str) -> JobState:
-    """The state of sacct's `CANCELLED by 1001`, `OUT_OF_ME+` or `COMPLETED`.
+    """The state from sacct's `CANCELLED by 1001`, `OUT_OF_ME+` or `COMPLETED`.
 
-    A word cut by a narrow column ends in `+` and is known by its beginning.
+    A word that ends in `+` was truncated by a narrow column, and is matched by its beginning.
     """
     if (known := SLURM.get(word)) is not None:
         return known

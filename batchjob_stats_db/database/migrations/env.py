@@ -1,4 +1,4 @@
-"""What Alembic runs: the connection comes from migrate.py, never from a file."""
+"""Alembic's environment: the connection comes from migrate.py, never from a file."""
 
 from typing import Any, cast
 
@@ -12,8 +12,8 @@ _done = 0
 def _applied(*, ctx: Any, step: Any, heads: Any, run_args: Any) -> None:  # noqa: ARG001
     global _done
     _done += 1
-    if told := context.config.attributes.get("told"):
-        told(_done, step.up_revision_id)
+    if on_progress := context.config.attributes.get("on_progress"):
+        on_progress(_done, step.up_revision_id)
 
 
 connection = context.config.attributes["connection"]

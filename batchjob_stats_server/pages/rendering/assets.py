@@ -1,4 +1,4 @@
-"""Style, scripts and icon of the pages; Plotly is read from its own package."""
+"""Style sheets, scripts and icon of the pages; Plotly comes from its Python package."""
 
 import gzip
 import hashlib
@@ -13,14 +13,14 @@ from fastapi.responses import Response
 
 from batchjob_stats_server.http.problems import Problem
 
-_FOLDER = Path(__file__).parents[1] / "static"
-_TYPES = {
+_STATIC_FOLDER = Path(__file__).parents[1] / "static"
+_MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
-_PLOTLY = "plotly.js"
+_CACHE_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
+_PLOTLY_NAME = "plotly.js"
 
 
 class Asset(NamedTuple):
@@ -28,23 +28,23 @@ class Asset(NamedTuple):
 
     media_type: str
     body: bytes
-    packed: bytes  # compressed with gzip
+    gzip_body: bytes
     digest: str
 
 
 class Assets:
-    """All files, read once; Plotly's five megabytes only when a plot is shown."""
+    """All files, read once. Plotly (5 MB) is read when a plot is first shown."""
 
     def __init__(self) -> None:
-        self._own = {
-            path.name: _asset(path.suffix, path.read_bytes())
-            for path in sorted(_FOLDER.iterdir())
-            if path.suffix in _TYPES
+        self._files = {
+            path.name: _make_asset(path.suffix, path.read_bytes())
+            for path in sorted(_STATIC_FOLDER.iterdir())
+            if path.suffix in _MEDIA_TYPES
         }
 
     def get(self, name: str) -> Asset | None:
         """A file by its name."""
-        return self.plotly if name == _PLOTLY else self._own.get(name)
+        return self.plotly if name == _PLOTLY_NAME else self._files.get(name)
 
     def address(self, name: str) -> str:
         """The address of a file."""
@@ -58,23 +58,23 @@ class Assets:
         for folder in (spec and spec.submodule_search_locations) or ():
             path = Path(folder) / "package_data" / "plotly.min.js"
             if path.is_file():
-                return _asset(".js", path.read_bytes())
+                return _make_asset(".js", path.read_bytes())
         return None
 
     @cached_property
-    def plotly_marks(self) -> tuple[str, ...]:
-        """Ids that keep Plotly from adding inline styles for its maps.
+    def plotly_style_ids(self) -> tuple[str, ...]:
+        """Ids of elements that keep Plotly from adding inline styles for its maps.
 
         The style policy of our pages would refuse them with an error; no page draws maps.
         """
         body = self.plotly.body if self.plotly else b""
-        found = re.findall(rb'if\(!document\.getElementById\("([0-9a-f]{64})"\)\)', body)
-        return tuple(dict.fromkeys(mark.decode() for mark in found))
+        style_ids = re.findall(rb'if\(!document\.getElementById\("([0-9a-f]{64})"\)\)', body)
+        return tuple(dict.fromkeys(style_id.decode() for style_id in style_ids))
 
 
-def _asset(suffix: str, body: bytes) -> Asset:
+def _make_asset(suffix: str, body: bytes) -> Asset:
     digest = hashlib.sha256(body).hexdigest()[:12]
-    return Asset(_TYPES[suffix], body, gzip.compress(body, 6, mtime=0), digest)
+    return Asset(_MEDIA_TYPES[suffix], body, gzip.compress(body, 6, mtime=0), digest)
 
 
 router = APIRouter(include_in_schema=False)
@@ -82,14 +82,14 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/static/{name}")
 def static(request: Request, name: str) -> Response:
-    """A file, open to everybody, since the sign-in page needs its style."""
+    """A file. It needs no sign-in, since the sign-in page uses the style sheet."""
     asset = request.app.state.pages.assets.get(name)
     if asset is None:
         raise Problem(404, f"there is no {name}")
-    headers = {"Vary": "Accept-Encoding", **_FOREVER}
+    headers = {"Vary": "Accept-Encoding", **_CACHE_FOREVER}
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(
-            asset.packed, media_type=asset.media_type,
+            asset.gzip_body, media_type=asset.media_type,
             headers={"Content-Encoding": "gzip", **headers},
         )  # fmt: skip
     return Response(asset.body, media_type=asset.media_type, headers=headers)

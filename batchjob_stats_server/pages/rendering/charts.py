@@ -1,4 +1,4 @@
-"""Geometry of drawings in their own units; templates draw them as SVG."""
+"""Geometry of charts, in SVG user units."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,9 @@ class Box(NamedTuple):
     height: float
 
 
-def line(points: Sequence[tuple[float, float]], width: float, height: float, top: float) -> str:
+def line_path(
+    points: Sequence[tuple[float, float]], width: float, height: float, top: float
+) -> str:
     """An SVG path through points (time, value), `top` at the upper edge; gaps are left open.
 
     A gap is where more than three times the usual time lies between two points.
@@ -25,17 +27,17 @@ def line(points: Sequence[tuple[float, float]], width: float, height: float, top
         return ""
     begin, end = points[0][0], points[-1][0]
     steps = sorted(after[0] - before[0] for before, after in pairwise(points))
-    usual = steps[len(steps) // 2] if steps else 0
+    usual_step = steps[len(steps) // 2] if steps else 0
     scale = width / (end - begin) if end > begin else 0
-    pieces = []
-    last = None
-    for at, value in points:
-        x = (at - begin) * scale
+    commands = []
+    previous_time = None
+    for time, value in points:
+        x = (time - begin) * scale
         y = height * (1 - min(max(value / top, 0), 1))
-        pen = "L" if last is not None and at - last <= 3 * usual else "M"
-        pieces.append(f"{pen}{x:.1f} {y:.1f}")
-        last = at
-    return "".join(pieces)
+        pen = "L" if previous_time is not None and time - previous_time <= 3 * usual_step else "M"
+        commands.append(f"{pen}{x:.1f} {y:.1f}")
+        previous_time = time
+    return "".join(commands)
 
 
 def round_up(value: float) -> float:
@@ -47,34 +49,34 @@ def round_up(value: float) -> float:
 
 
 class DayBar(NamedTuple):
-    """One day of a chart."""
+    """The column of one day."""
 
     day: int
-    box: Box  # full height, as a target for the pointer
-    parts: tuple[Box, ...]  # from bottom to top
+    hit_area: Box  # full height, as a target for the pointer
+    boxes: tuple[Box, ...]  # from bottom to top
     values: tuple[float, ...]
 
 
-def columns(
+def stack_columns(
     rows: Sequence[tuple[int, tuple[float, ...]]], width: float, height: float, top: float
 ) -> list[DayBar]:
-    """Stacked columns, one for each (day, values of its parts)."""
+    """Stacked columns, one for each (day, values of its segments)."""
     step = width / len(rows) if rows else width
     gap = min(2.0, step * 0.2)
-    made = []
-    for place, (day, values) in enumerate(rows):
-        x, y = place * step + gap / 2, height
-        parts = []
+    bars = []
+    for index, (day, values) in enumerate(rows):
+        x, y = index * step + gap / 2, height
+        boxes = []
         for value in values:
-            tall = height * min(value / top, 1) if top > 0 else 0
-            y -= tall
-            parts.append(Box(round(x, 2), round(y, 2), round(step - gap, 2), round(tall, 2)))
-        made.append(DayBar(day, Box(place * step, 0, step, height), tuple(parts), values))
-    return made
+            bar_height = height * min(value / top, 1) if top > 0 else 0
+            y -= bar_height
+            boxes.append(Box(round(x, 2), round(y, 2), round(step - gap, 2), round(bar_height, 2)))
+        bars.append(DayBar(day, Box(index * step, 0, step, height), tuple(boxes), values))
+    return bars
 
 
 class BarSegment(NamedTuple):
-    """A part of a column."""
+    """One of the values that a column stacks."""
 
     name: str
     colour: str  # a CSS class
@@ -87,17 +89,17 @@ class DayChart(NamedTuple):
     """Stacked columns, one per day."""
 
     title: str
-    parts: Sequence[BarSegment]
+    segments: Sequence[BarSegment]
     columns: Sequence[DayBar]
     top: float
-    write: Callable[[float], str]
+    format_value: Callable[[float], str]
 
 
 def day_chart(
-    title: str, parts: Sequence[BarSegment], rows: Sequence[tuple[int, tuple[float, ...]]],
-    write: Callable[[float], str], unit: float = 1.0,
+    title: str, segments: Sequence[BarSegment], rows: Sequence[tuple[int, tuple[float, ...]]],
+    format_value: Callable[[float], str], unit: float = 1.0,
 ) -> DayChart | None:  # fmt: skip
-    """A chart of (day, values of the parts); None if all are zero.
+    """A chart of (day, values of the segments); None if all are zero.
 
     `unit`: the unit in which the scale has round numbers.
     """
@@ -105,11 +107,11 @@ def day_chart(
     if highest <= 0:
         return None
     top = round_up(highest / unit) * unit
-    drawn = columns(rows, DAY_CHART_WIDTH, DAY_CHART_HEIGHT, top)
-    return DayChart(title, parts, drawn, top, write)
+    bars = stack_columns(rows, DAY_CHART_WIDTH, DAY_CHART_HEIGHT, top)
+    return DayChart(title, segments, bars, top, format_value)
 
 
-class Stay(NamedTuple):
+class LaneSpan(NamedTuple):
     """A span from `start` to `end`, in a lane of its own during that time."""
 
     item: int  # index of the item
@@ -118,34 +120,48 @@ class Stay(NamedTuple):
     width: float
 
 
-def stays(
+def assign_lanes(
     spans: Sequence[tuple[float, float]], since: float, until: float, width: float
-) -> list[Stay]:
+) -> list[LaneSpan]:
     """Place spans in as few lanes as possible, the earliest first; each is cut to the window."""
-    free: list[float] = []
-    made = []
+    lane_ends: list[float] = []
+    lane_spans = []
     scale = width / (until - since) if until > since else 0
-    for item in sorted(range(len(spans)), key=lambda place: spans[place]):
+    for item in sorted(range(len(spans)), key=lambda index: spans[index]):
         start, end = max(spans[item][0], since), min(spans[item][1], until)
-        lane = next((lane for lane, at in enumerate(free) if at <= start), len(free))
-        if lane == len(free):
-            free.append(end)
-        free[lane] = end
+        lane = next(
+            (lane for lane, end_time in enumerate(lane_ends) if end_time <= start), len(lane_ends)
+        )
+        if lane == len(lane_ends):
+            lane_ends.append(end)
+        lane_ends[lane] = end
         x = (start - since) * scale
-        made.append(Stay(item, lane, round(x, 2), round(max((end - start) * scale, 1.5), 2)))
-    return made
+        lane_spans.append(
+            LaneSpan(item, lane, round(x, 2), round(max((end - start) * scale, 1.5), 2))
+        )
+    return lane_spans
 
 
-_STEPS = (300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 2 * 86400, 7 * 86400, 30 * 86400)
+_TICK_STEPS = (  # seconds
+    *(300, 900, 1800, 3600, 7200, 10800, 21600, 43200),
+    *(86400, 2 * 86400, 7 * 86400, 30 * 86400),
+)
 
 
-def ticks(since: int, until: int, most: int = 8) -> list[int]:
+def tick_times(since: int, until: int, max_ticks: int = 8) -> list[int]:
     """Round times (UTC) in a window, at most this many."""
-    step = next((step for step in _STEPS if (until - since) / step <= most), _STEPS[-1])
+    step = next(
+        (step for step in _TICK_STEPS if (until - since) / step <= max_ticks),
+        _TICK_STEPS[-1],
+    )
     return list(range(-(-since // step) * step, until + 1, step))
 
 
-def tick(at: int, since: int, until: int) -> str:
+def tick_label(time: int, since: int, until: int) -> str:
     """The label of a tick: the time of day, or the day if that is more informative (UTC)."""
-    moment = datetime.fromtimestamp(at, UTC)
-    return f"{moment:%m-%d}" if until - since > 3 * 86400 or not at % 86400 else f"{moment:%H:%M}"
+    day_and_time = datetime.fromtimestamp(time, UTC)
+    return (
+        f"{day_and_time:%m-%d}"
+        if until - since > 3 * 86400 or not time % 86400
+        else f"{day_and_time:%H:%M}"
+    )

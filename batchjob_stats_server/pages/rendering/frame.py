@@ -1,4 +1,4 @@
-"""What all pages share: templates, headers, the signed-in user, and errors as pages."""
+"""Rendering of all pages: templates, headers, the signed-in user, and error pages."""
 
 import functools
 import json
@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from batchjob import __version__
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.answers import in_turn
+from batchjob_stats_server.api.answers import run_in_thread
 from batchjob_stats_server.auth import cookie
-from batchjob_stats_server.auth.identity import Known, cookie_name, known_if_any
+from batchjob_stats_server.auth.identity import CurrentPrincipal, cookie_name, principal_or_none
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.options import GrafanaOptions
 from batchjob_stats_server.pages.rendering import (
@@ -31,42 +31,42 @@ from batchjob_stats_server.pages.rendering import (
 from batchjob_stats_server.pages.rendering.assets import Assets
 from batchjob_stats_server.pages.rendering.day_columns import day_columns
 from batchjob_stats_server.pages.rendering.sparklines import Sparklines
-from batchjob_stats_server.report.explain import elapsed, no_elapsed, waiting
-from batchjob_stats_server.services import Given, Services
+from batchjob_stats_server.report.explain import elapsed_missing, elapsed_seconds, waiting_seconds
+from batchjob_stats_server.services import CurrentServices, Services
 
-_STRICT = (
+_POLICY_TEMPLATE = (
     "default-src 'none'; script-src 'self'; style-src 'self'; {styles}"
     "img-src 'self' data:{images}; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors "
 )
-POLICY = _STRICT.format(styles="", images="")
+POLICY = _POLICY_TEMPLATE.format(styles="", images="")
 # Plotly writes `style` attributes. Its style rules are in our own style sheet (job.html), so that
 # neither <style> elements nor inline scripts need to be allowed.
-PLOT_POLICY = _STRICT.format(styles="style-src-attr 'unsafe-inline'; ", images=" blob:")
+PLOT_POLICY = _POLICY_TEMPLATE.format(styles="style-src-attr 'unsafe-inline'; ", images=" blob:")
 
-Handler = Callable[[Request, Any], Awaitable[Response]]
+ExceptionHandler = Callable[[Request, Any], Awaitable[Response]]
 
 
-class Frame(NamedTuple):
-    """Made once for an application."""
+class PageEnvironment(NamedTuple):
+    """What is loaded once per application."""
 
     templates: jinja2.Environment
     assets: Assets
-    sparks: Sparklines
-    ancestors: str  # sites that may embed our pages in a frame, for Content-Security-Policy
+    sparklines: Sparklines
+    frame_ancestors: str  # sites that may embed our pages in a frame, for Content-Security-Policy
 
     def headers(self, policy: str) -> dict[str, str]:
         """Headers of every page."""
         return {
-            "Content-Security-Policy": policy + self.ancestors,
+            "Content-Security-Policy": policy + self.frame_ancestors,
             "Cache-Control": "private, no-store",
             # With `no-referrer`, forms on our own pages would send the origin `null`.
             "Referrer-Policy": "same-origin",
         }
 
 
-def make(ancestors: Sequence[str]) -> Frame:
-    """Read the templates and the assets. `ancestors`: origins whose pages may frame ours."""
+def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
+    """Read the templates and assets; `ancestors` are origins whose pages may embed ours."""
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("batchjob_stats_server.pages"),
         autoescape=True,
@@ -79,13 +79,14 @@ def make(ancestors: Sequence[str]) -> Frame:
     templates.filters.update(template_filters.FILTERS)
     templates.globals.update(
         absent=template_filters.absent, static=assets.address, version=__version__, api=PREFIX,
-        path=links.path, job_path=links.job, reference=links.reference,
-        references=links.references, shares_of=usage_bars.of, used_of=usage_bars.used,
-        elapsed_of=elapsed, no_elapsed=no_elapsed, waiting_of=waiting, drawing=charts,
-        cell_of=usage_bars.cell, fragments=fragments, zones_json=plot_zones.as_json,
-        day_columns=day_columns, node_cells=node_cells,
+        path=links.path, job_path=links.job_path, reference=links.reference,
+        references=links.references, job_bars=usage_bars.job_bars, sums_bar=usage_bars.sums_bar,
+        elapsed_seconds=elapsed_seconds, elapsed_missing=elapsed_missing,
+        waiting_seconds=waiting_seconds, gpu_cell_class=usage_bars.gpu_cell_class, charts=charts,
+        fragments=fragments, zones_json=plot_zones.as_json, day_columns=day_columns,
+        node_cells=node_cells,
     )  # fmt: skip
-    return Frame(
+    return PageEnvironment(
         templates,
         assets,
         Sparklines(),
@@ -93,11 +94,11 @@ def make(ancestors: Sequence[str]) -> Frame:
     )
 
 
-def rendered(template: jinja2.Template, **values: Any) -> str:
-    """The template with these values, which are released afterwards.
+def render_template(template: jinja2.Template, **values: Any) -> str:
+    """Render a template, and release its values afterwards.
 
-    A context and the macros of its template refer to each other: with all rows of a page they would
-    stay until the garbage collector runs, which then delays one request in a hundred.
+    A context and the macros of its template refer to each other. With all rows of a page, they
+    would stay until the garbage collector runs, which then delays one request in a hundred.
     """
     context = template.new_context(values)
     try:
@@ -108,114 +109,118 @@ def rendered(template: jinja2.Template, **values: Any) -> str:
 
 
 class PageRenderer(NamedTuple):
-    """Renders the answer to one request."""
+    """Renders the page for one request."""
 
-    frame: Frame
+    environment: PageEnvironment
     request: Request
-    known: Principal
+    principal: Principal
     now: int
     grafana: GrafanaOptions
-    made_up: str = ""  # name of a demo's cluster
+    demo_cluster: str = ""  # name of the demo's generated cluster; "" without a demo
 
-    def show(self, template: str, *, plots: bool = False, **values: Any) -> HTMLResponse:
+    def render(self, template: str, *, uses_plotly: bool = False, **values: Any) -> HTMLResponse:
         """Render the page, which no cache but the browser's may keep."""
-        text = rendered(
-            self.frame.templates.get_template(template),
+        text = render_template(
+            self.environment.templates.get_template(template),
             request=self.request,
-            known=self.known,
+            principal=self.principal,
             now=self.now,
             page=self,
-            plotly_marks=self.frame.assets.plotly_marks if plots else (),
+            plotly_style_ids=self.environment.assets.plotly_style_ids if uses_plotly else (),
             **values,
         )
-        return HTMLResponse(text, headers=self.frame.headers(PLOT_POLICY if plots else POLICY))
+        return HTMLResponse(
+            text, headers=self.environment.headers(PLOT_POLICY if uses_plotly else POLICY)
+        )
 
-    def in_grafana(self, dashboard: str, since: object, until: object, **variables: str) -> str:
+    def grafana_url(self, dashboard: str, since: object, until: object, **variables: str) -> str:
         """The address of a dashboard at a time (epoch milliseconds, or `now`), or ""."""
         if not (self.grafana.url and dashboard):
             return ""
-        given = {f"var-{name}": value for name, value in variables.items()}
-        where = links.path("d", dashboard, **given, **{"from": since, "to": until})
-        return self.grafana.url + where
+        variables_by_name = {f"var-{name}": value for name, value in variables.items()}
+        path = links.path("d", dashboard, **variables_by_name, **{"from": since, "to": until})
+        return self.grafana.url + path
 
     def address(self, **changes: str | None) -> str:
-        """The address of this page with other parameters; None removes one."""
-        given = self.request.query_params.multi_items()
-        asked = [(name, value) for name, value in given if name not in changes]
-        asked += [(name, value) for name, value in changes.items() if value is not None]
+        """The address of this page with changed parameters; None removes one."""
+        parameters = self.request.query_params.multi_items()
+        kept = [(name, value) for name, value in parameters if name not in changes]
+        kept += [(name, value) for name, value in changes.items() if value is not None]
         path = self.request.url.path
-        return f"{path}?{urlencode(asked)}" if asked else path
+        return f"{path}?{urlencode(kept)}" if kept else path
 
 
-async def _page(request: Request, services: Given, known: Known) -> PageRenderer:
+async def _page_renderer(
+    request: Request, services: CurrentServices, principal: CurrentPrincipal
+) -> PageRenderer:
     return PageRenderer(
-        request.app.state.pages, request, known, int(services.clock()), services.settings.grafana,
-        services.made_up_cluster,
+        request.app.state.pages, request, principal, int(services.clock()),
+        services.settings.grafana, services.demo_cluster,
     )  # fmt: skip
 
 
-Shown = Annotated[PageRenderer, Depends(_page)]
+RequestPage = Annotated[PageRenderer, Depends(_page_renderer)]
 
 
-def costly(page: Callable[..., Response]) -> Callable[..., Awaitable[Response]]:
-    """A route with expensive queries, which waits in the queue that is fair to users."""
+def costly(route: Callable[..., Response]) -> Callable[..., Awaitable[Response]]:
+    """Decorate a route with expensive queries: it waits in the queue that is fair to users."""
 
-    @functools.wraps(page)
-    async def queued(**given: Any) -> Response:
-        known: Principal = given["page"].known
-        return await in_turn(given["services"], known, lambda: page(**given))
+    @functools.wraps(route)
+    async def queued(**arguments: Any) -> Response:
+        principal: Principal = arguments["page"].principal
+        return await run_in_thread(arguments["services"], principal, lambda: route(**arguments))
 
     return queued
 
 
-def plain(
-    request: Request, template: str, status: int = 200, known: Principal | None = None,
+def public_page(
+    request: Request, template: str, status: int = 200, principal: Principal | None = None,
     **values: Any,
 ) -> HTMLResponse:  # fmt: skip
-    """A page that needs no sign-in; with the navigation for those who are signed in."""
-    frame: Frame = request.app.state.pages
-    text = rendered(
-        frame.templates.get_template(template), request=request, known=known, status=status,
-        **values,
+    """Render a page that needs no sign-in; signed-in users get the navigation as well."""
+    environment: PageEnvironment = request.app.state.pages
+    text = render_template(
+        environment.templates.get_template(template), request=request, principal=principal,
+        status=status, **values,
     )  # fmt: skip
-    return HTMLResponse(text, status, frame.headers(POLICY))
+    return HTMLResponse(text, status, environment.headers(POLICY))
 
 
 def install(app: FastAPI) -> None:
-    """Show errors as pages to browsers; requests of the API get documents."""
+    """Load the templates, and show errors as pages to browsers; API clients get JSON."""
     services: Services = app.state.services
-    app.state.pages = make(services.settings.web.frame_ancestors)
+    app.state.pages = make_environment(services.settings.web.frame_ancestors)
     for error, handler in list(app.exception_handlers.items()):
-        app.add_exception_handler(error, _shown(handler))
+        app.add_exception_handler(error, _with_error_page(handler))
 
 
-def _shown(handler: Any) -> Handler:
+def _with_error_page(handler: Any) -> ExceptionHandler:
     async def handle(request: Request, error: Any) -> Response:
-        answer: Response = await handler(request, error)
-        wanted = "text/html" in request.headers.get("accept", "")
-        if not wanted or request.url.path.startswith(f"{PREFIX}/"):
-            return answer
-        known = None if answer.status_code == 401 else await known_if_any(request)
-        return _problem(request, answer, known)
+        response: Response = await handler(request, error)
+        accepts_html = "text/html" in request.headers.get("accept", "")
+        if not accepts_html or request.url.path.startswith(f"{PREFIX}/"):
+            return response
+        principal = None if response.status_code == 401 else await principal_or_none(request)
+        return _error_page(request, response, principal)
 
     return handle
 
 
-def _problem(request: Request, answer: Response, known: Principal | None) -> Response:
-    status = answer.status_code
-    detail = json.loads(bytes(answer.body)).get("detail", "")
+def _error_page(request: Request, response: Response, principal: Principal | None) -> Response:
+    status = response.status_code
+    detail = json.loads(bytes(response.body)).get("detail", "")
     # Browsers do not send a SameSite=Strict cookie when they follow a link on another site; when
     # this page reloads itself, they do.
-    again = status == 401 and request.headers.get("sec-fetch-site") == "cross-site"
+    reloads = status == 401 and request.headers.get("sec-fetch-site") == "cross-site"
     had_token = cookie_name(request) in request.cookies
     services: Services = request.app.state.services
-    page = plain(
-        request, "problem.html", status, known, title=HTTPStatus(status).phrase, detail=detail,
-        again=again, had_token=had_token, provider=services.provider,
+    page = public_page(
+        request, "problem.html", status, principal, title=HTTPStatus(status).phrase, detail=detail,
+        reloads=reloads, had_token=had_token, provider=services.provider,
     )  # fmt: skip
     for name in ("retry-after", "www-authenticate"):
-        if name in answer.headers:
-            page.headers[name] = answer.headers[name]
+        if name in response.headers:
+            page.headers[name] = response.headers[name]
     if status == 401 and had_token:
-        cookie.forget(request, page)
+        cookie.delete_token(request, page)
     return page

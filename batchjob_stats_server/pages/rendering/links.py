@@ -11,20 +11,20 @@ Row = Mapping[Any, Any]
 
 
 def path(*parts: object, **query: object) -> str:
-    """`/a/b?c=d` from plain texts; None and empty values are left out, tuples are repeated."""
-    there = "/" + "/".join([_quoted(part) for part in parts])
-    given = [
-        f"{name}={_quoted(each, plus=True)}"
+    """`/a/b?c=d` from unquoted texts; None and "" are left out, tuples give several values."""
+    address = "/" + "/".join([_quote(part) for part in parts])
+    parameters = [
+        f"{name}={_quote(each, plus=True)}"
         for name, value in query.items()
         if value is not None
         for each in (value if isinstance(value, tuple) else (value,))
         if each != ""
     ]
-    return f"{there}?{'&'.join(given)}" if given else there
+    return f"{address}?{'&'.join(parameters)}" if parameters else address
 
 
-def _quoted(value: object, plus: bool = False) -> str:
-    """Most words need no quoting; urllib is slow for these as well."""
+def _quote(value: object, plus: bool = False) -> str:
+    """Percent-encode a value; skips urllib for letters and digits, since it is slow."""
     text = str(value)
     return text if text.isascii() and text.isalnum() else _percent_encoded(text, plus)
 
@@ -35,19 +35,19 @@ def _percent_encoded(text: str, plus: bool) -> str:
 
 
 def local_path(text: str) -> str:
-    """The path and query of a given address, never of another host; `/` if there is none."""
+    """The path and query of an address, without its host; `/` if it is invalid."""
     try:
-        there = urlsplit(text)
+        url = urlsplit(text)
     except ValueError:  # "Invalid IPv6 URL"
         return "/"
-    return "/" + there.path.lstrip("/\\") + (f"?{there.query}" if there.query else "")
+    return "/" + url.path.lstrip("/\\") + (f"?{url.query}" if url.query else "")
 
 
-def job(row: Row) -> str:
+def job_path(row: Row) -> str:
     """The page of a run; its address stays valid when the database is rebuilt."""
     run = f"&run={row['run']}" if row["run"] > 1 else ""
-    cluster, submitted = _quoted(row["cluster"], plus=True), row["submit_time"]
-    return f"/jobs/{_quoted(row['jobid'])}?cluster={cluster}&submitted={submitted}{run}"
+    cluster, submitted = _quote(row["cluster"], plus=True), row["submit_time"]
+    return f"/jobs/{_quote(row['jobid'])}?cluster={cluster}&submitted={submitted}{run}"
 
 
 class Reference(NamedTuple):
@@ -58,7 +58,7 @@ class Reference(NamedTuple):
     submit_time: int | None = None
     run: int | None = None
 
-    def means(self, row: Row) -> bool:
+    def matches(self, row: Row) -> bool:
         """Whether it refers to this run, among the runs of its id."""
         return (
             self.cluster in (None, row["cluster"])
@@ -68,7 +68,7 @@ class Reference(NamedTuple):
 
 
 def reference(row: Row) -> str:
-    """A run in one word."""
+    """A run as one word; see `parse_reference`."""
     return f"{row['cluster']}:{row['submit_time']}:{row['run']}:{row['jobid']}"
 
 
@@ -77,13 +77,13 @@ def references(rows: Sequence[Row], without: Row) -> tuple[str, ...]:
     return tuple(reference(row) for row in rows if row["id"] != without["id"])
 
 
-def referred(word: str) -> Reference:
-    """The run of a reference: of `reference`, `cluster:jobid`, or a job id alone."""
-    match word.split(":", 3):
+def parse_reference(text: str) -> Reference:
+    """Parse the result of `reference`, `cluster:jobid`, or a job id."""
+    match text.split(":", 3):
         case [cluster, time, run, jobid] if time.isdigit() and run.isdigit() and len(time) < 13:
             return Reference(jobid, cluster, int(time), int(run[:9]))
         case [jobid]:
             return Reference(jobid)
         case [cluster, jobid]:
             return Reference(jobid, cluster)
-    raise Problem(422, f"job: expected a job id, or CLUSTER:ID, got {word[:80]}")
+    raise Problem(422, f"job: expected a job id, or CLUSTER:ID, got {text[:80]}")

@@ -1,6 +1,6 @@
-"""The nodes of a cluster as cells with the number of their jobs.
+"""Renders the nodes of a cluster as cells with the number of their jobs.
 
-Functions write them, since a cluster may have thousands.
+These are functions, not templates, since a cluster may have thousands of nodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,14 @@ from batchjob_stats_server.pages.rendering import fragments, links
 
 def busy_nodes(cluster: str, jobs: Mapping[str, int]) -> Markup:
     """Nodes with jobs."""
-    return fragments.html("".join(_cell(cluster, node, count) for node, count in jobs.items()))
+    return fragments.trusted_html(
+        "".join(_cell(cluster, node, count) for node, count in jobs.items())
+    )
 
 
 def all_nodes(cluster: str, nodes: Iterable[NodeState], jobs: Mapping[str, int]) -> Markup:
     """All nodes, in the colours of their states."""
-    return fragments.html(
+    return fragments.trusted_html(
         "".join(
             _cell(cluster, each.node, jobs.get(each.node, 0), each.colour, _title(each))
             for each in nodes
@@ -32,12 +34,13 @@ def _title(node: NodeState) -> str:
 
 
 def _cell(cluster: str, node: str, jobs: int, colour: str = "", title: str = "") -> str:
-    style, told, count = "", "", ""
+    class_attribute, spoken_title, job_count = "", "", ""
     if colour:
-        style = f' class="{colour}"'
-        told = f'<span class="visually-hidden">, {escape(title)}</span>'
+        class_attribute = f' class="{colour}"'
+        spoken_title = f'<span class="visually-hidden">, {escape(title)}</span>'
     if jobs:
-        count = f' <small>{jobs}<span class="visually-hidden"> jobs</span></small>'
-    pointed = f' title="{escape(title)}"' if title else ""
+        job_count = f' <small>{jobs}<span class="visually-hidden"> jobs</span></small>'
+    title_attribute = f' title="{escape(title)}"' if title else ""
     path = escape(links.path("clusters", cluster, "nodes", node))
-    return f'<li{style}><a href="{path}"{pointed}>{escape(node)}{told}{count}</a></li>'
+    content = f"{escape(node)}{spoken_title}{job_count}"
+    return f'<li{class_attribute}><a href="{path}"{title_attribute}>{content}</a></li>'

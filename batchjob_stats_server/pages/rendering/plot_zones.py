@@ -27,7 +27,7 @@ class PlotZone(NamedTuple):
     ratio: float
 
 
-class _ShownRule(NamedTuple):
+class _RuleZone(NamedTuple):
     """The rule whose threshold a plot shows."""
 
     curve: Curve
@@ -37,36 +37,36 @@ class _ShownRule(NamedTuple):
 
 
 # For each curve and side, the first rule that applies to the job counts.
-_RULES = (
-    _ShownRule(CPU, "low-cpu", "cpu_ratio", "little used"),
-    _ShownRule(CPU, "cpu-idle", "cpu_ratio", "little used"),
-    _ShownRule(MEMORY, "memory-oversized", "memory_ratio", "little used"),
-    _ShownRule(MEMORY, "memory-near-limit", "working_set", "nearly full"),
-    _ShownRule(GPU_UTILIZATION, "gpu-low", "gpu_ratio", "little used"),
-    _ShownRule(GPU_MEMORY, "gpu-memory-near-limit", "gpu_memory_ratio", "nearly full"),
-    _ShownRule(PRESSURE_MEMORY, "memory-pressure", "memory_waiting_ratio", "waits for memory"),
-    _ShownRule(PRESSURE_IO, "io-bound", "io_waiting_ratio", "waits for storage"),
+_RULE_ZONES = (
+    _RuleZone(CPU, "low-cpu", "cpu_ratio", "little used"),
+    _RuleZone(CPU, "cpu-idle", "cpu_ratio", "little used"),
+    _RuleZone(MEMORY, "memory-oversized", "memory_ratio", "little used"),
+    _RuleZone(MEMORY, "memory-near-limit", "working_set", "nearly full"),
+    _RuleZone(GPU_UTILIZATION, "gpu-low", "gpu_ratio", "little used"),
+    _RuleZone(GPU_MEMORY, "gpu-memory-near-limit", "gpu_memory_ratio", "nearly full"),
+    _RuleZone(PRESSURE_MEMORY, "memory-pressure", "memory_waiting_ratio", "waits for memory"),
+    _RuleZone(PRESSURE_IO, "io-bound", "io_waiting_ratio", "waits for storage"),
 )
 _BELOW, _ABOVE = (operator.lt, operator.le), (operator.gt, operator.ge)
 
 
-def of_job(rules: Sequence[AdviceRule], values: Values) -> dict[str, list[PlotZone]]:
-    """Name of a curve -> its zones, from the rules that apply to the job."""
+def job_zones(rules: Sequence[AdviceRule], values: Values) -> dict[str, list[PlotZone]]:
+    """The zones of each curve, by its name, from the rules that apply to the job."""
     by_id = {rule.id: rule for rule in rules if rule.applies.holds(values)}
-    made: dict[str, list[PlotZone]] = {}
-    for shown in _RULES:
-        zone = _zone(shown, by_id[shown.rule]) if shown.rule in by_id else None
-        there = made.setdefault(shown.curve.name, [])
-        if zone and zone.side not in {each.side for each in there}:
-            there.append(zone)
-    return made
+    zones_by_curve: dict[str, list[PlotZone]] = {}
+    for rule_zone in _RULE_ZONES:
+        zone = _zone(rule_zone, by_id[rule_zone.rule]) if rule_zone.rule in by_id else None
+        zones = zones_by_curve.setdefault(rule_zone.curve.name, [])
+        if zone and zone.side not in {each.side for each in zones}:
+            zones.append(zone)
+    return zones_by_curve
 
 
-def _zone(shown: _ShownRule, rule: AdviceRule) -> PlotZone | None:
+def _zone(rule_zone: _RuleZone, rule: AdviceRule) -> PlotZone | None:
     for each in rule.when.comparisons():
-        if each.name == shown.quantity and isinstance(each.constant, float):
+        if each.name == rule_zone.quantity and isinstance(each.constant, float):
             side = _side(each)
-            return PlotZone(shown.words, side, each.constant) if side else None
+            return PlotZone(rule_zone.words, side, each.constant) if side else None
     return None
 
 
@@ -80,7 +80,7 @@ NODE_ZONES: Mapping[str, Sequence[PlotZone]] = {
     "memory": [PlotZone("nearly full", "above", LEVELS["memory"].high)],
     "gpu_utilization": [PlotZone("little used", "below", LEVELS["gpu"].low)],
 }
-"""Of a node, whose GPU cells have the same colours."""
+"""Zones of the plots of a node, with the thresholds of the colours of its GPU cells."""
 
 
 def as_json(zones: Mapping[str, Sequence[PlotZone]], curves: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The last runs of a name side by side: duration, memory and energy."""
+"""The last runs with the same name, side by side: duration, memory and energy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -8,12 +8,12 @@ from markupsafe import Markup, escape
 
 from batchjob_stats_server.pages.rendering import fragments, links, template_filters
 from batchjob_stats_server.pages.rendering.charts import Box
-from batchjob_stats_server.report.explain import elapsed
+from batchjob_stats_server.report.explain import elapsed_seconds
 
-WIDTH, HEIGHT = 14, 30.0  # width of a run; height of its bars
-_ROW, _TITLE = 48, 14  # height of a row; of the title above the bars
-_SLOW = 1.5  # multiple of the median
-_FEWEST = 3  # minimum completed runs for a median
+RUN_WIDTH, BAR_HEIGHT = 14, 30.0  # width of a run; height of its bars
+_ROW_HEIGHT, _TITLE_HEIGHT = 48, 14  # height of a row; of the title above the bars
+_SLOW_FACTOR = 1.5  # multiple of the median
+_MIN_COMPLETED_RUNS = 3  # minimum completed runs for a median
 
 Row = Mapping[Any, Any]
 
@@ -26,12 +26,12 @@ class StripRow(NamedTuple):
     highest: str  # highest value as text
 
 
-READ = (
+RUN_COLUMNS = (
     "cluster", "jobid", "submit_time", "run", "state", "start_time", "end_time",
     "elapsed_seconds", "suspended_seconds", "usage_samples", "usage_until_time",
     "memory_used_bytes", "energy_used_joules",
 )  # fmt: skip
-"""What is shown of a run."""
+"""Columns to query for each run."""
 
 
 class RunStrip(NamedTuple):
@@ -39,81 +39,87 @@ class RunStrip(NamedTuple):
 
     runs: Sequence[Row]
     rows: list[StripRow]
-    slow: list[bool]  # whether a run took clearly longer than usual
-    words: list[str]  # text for a run, for the pointer and screen readers
+    slow: list[bool]  # whether a run took much longer than the median
+    descriptions: list[str]  # text for a run, for the pointer and screen readers
 
     @property
     def height(self) -> int:
         """The height of the drawing."""
-        return len(self.rows) * _ROW
+        return len(self.rows) * _ROW_HEIGHT
 
-    def marks(self, here: int) -> Markup:
-        """A link with the bars of each run; `here` is the number of the displayed job."""
-        return fragments.html("".join(_marks(self, n, here) for n in range(len(self.runs))))
+    def render_runs(self, here: int) -> Markup:
+        """Render a link with bars for each run; `here` is the row id of the displayed job."""
+        return fragments.trusted_html(
+            "".join(_run_link(self, n, here) for n in range(len(self.runs)))
+        )
 
 
-_Of = Callable[[Row, int], float | None]
-_ROWS: tuple[tuple[str, _Of, Callable[..., str]], ...] = (
-    ("Elapsed", elapsed, template_filters.lasting),
+_RunValue = Callable[[Row, int], float | None]
+_QUANTITIES: tuple[tuple[str, _RunValue, Callable[..., str]], ...] = (
+    ("Elapsed", elapsed_seconds, template_filters.duration),
     ("Peak memory", lambda row, _: row["memory_used_bytes"], template_filters.size),
     ("Energy", lambda row, _: row["energy_used_joules"], template_filters.energy),
 )
 
 
-def strip(runs: Sequence[Row], now: int) -> RunStrip | None:
-    """None if there are too few to compare."""
+def build_strip(runs: Sequence[Row], now: int) -> RunStrip | None:
+    """The strip of these runs; None if there are fewer than two."""
     if len(runs) < 2:
         return None
-    rows = [row for each in _ROWS if (row := _row(runs, now, *each))]
-    times = [elapsed(run, now) or 0.0 for run in runs]
-    ended_well = [
+    rows = [row for each in _QUANTITIES if (row := _strip_row(runs, now, *each))]
+    times = [elapsed_seconds(run, now) or 0.0 for run in runs]
+    completed_times = [
         time for run, time in zip(runs, times, strict=True) if run["state"] == "COMPLETED"
     ]
-    usual = median(ended_well) if len(ended_well) >= _FEWEST else None
-    slow = [usual is not None and time > _SLOW * usual for time in times]
-    words = [_words(run, now, late) for run, late in zip(runs, slow, strict=True)]
-    return RunStrip(runs, rows, slow, words)
+    usual_time = median(completed_times) if len(completed_times) >= _MIN_COMPLETED_RUNS else None
+    slow = [usual_time is not None and time > _SLOW_FACTOR * usual_time for time in times]
+    descriptions = [
+        _describe_run(run, now, is_slow) for run, is_slow in zip(runs, slow, strict=True)
+    ]
+    return RunStrip(runs, rows, slow, descriptions)
 
 
-def _row(
-    runs: Sequence[Row], now: int, title: str, of: _Of, write: Callable[..., str]
+def _strip_row(
+    runs: Sequence[Row], now: int, title: str, value_of: _RunValue, format_value: Callable[..., str]
 ) -> StripRow | None:
-    values = [of(run, now) for run in runs]
+    values = [value_of(run, now) for run in runs]
     top = max((value for value in values if value is not None), default=0.0)
     if top <= 0:
         return None
     bars = [
-        None if value is None else _bar(place, value / top) for place, value in enumerate(values)
+        None if value is None else _run_bar(index, value / top)
+        for index, value in enumerate(values)
     ]
-    return StripRow(title, bars, write(top))
+    return StripRow(title, bars, format_value(top))
 
 
-def _marks(strip: RunStrip, place: int, here: int) -> str:
-    run = strip.runs[place]
-    state, looked_at = escape(run["state"].lower()), " here" if run["id"] == here else ""
+def _run_link(strip: RunStrip, index: int, here: int) -> str:
+    run = strip.runs[index]
+    state, here_class = escape(run["state"].lower()), " here" if run["id"] == here else ""
     bars = "".join(
-        f'<rect class="run {state}{" slow" if strip.slow[place] and not number else ""}" '
-        f'x="{bar.x}" y="{bar.y + number * _ROW + _TITLE}" width="{bar.width}" '
+        f'<rect class="run {state}{" slow" if strip.slow[index] and not number else ""}" '
+        f'x="{bar.x}" y="{bar.y + number * _ROW_HEIGHT + _TITLE_HEIGHT}" width="{bar.width}" '
         f'height="{bar.height}"/>'
         for number, row in enumerate(strip.rows)
-        if (bar := row.bars[place])
+        if (bar := row.bars[index])
     )
     return (
-        f'<a href="{escape(links.job(run))}"><title>{escape(strip.words[place])}</title>\n'
-        f'<rect class="hit{looked_at}" x="{place * WIDTH}" y="0" width="{WIDTH}" '
+        f'<a href="{escape(links.job_path(run))}">'
+        f"<title>{escape(strip.descriptions[index])}</title>\n"
+        f'<rect class="hit{here_class}" x="{index * RUN_WIDTH}" y="0" width="{RUN_WIDTH}" '
         f'height="{strip.height}"/>{bars}</a>\n'
     )
 
 
-def _bar(place: int, part: float) -> Box:
-    tall = round(max(HEIGHT * part, 0.5), 2)
-    return Box(place * WIDTH + 1, round(HEIGHT - tall, 2), WIDTH - 2, tall)
+def _run_bar(index: int, ratio: float) -> Box:
+    height = round(max(BAR_HEIGHT * ratio, 0.5), 2)
+    return Box(index * RUN_WIDTH + 1, round(BAR_HEIGHT - height, 2), RUN_WIDTH - 2, height)
 
 
-def _words(run: Row, now: int, slow: bool) -> str:
+def _describe_run(run: Row, now: int, is_slow: bool) -> str:
     parts = [f"Job {run['jobid']}", str(run["state"]).replace("_", " ").lower()]
-    for title, of, write in _ROWS:
-        value = of(run, now)
+    for title, value_of, format_value in _QUANTITIES:
+        value = value_of(run, now)
         if value is not None:
-            parts.append(f"{title.lower()} {write(value)}")
-    return ", ".join([*parts, *(["slower than usual"] if slow else [])])
+            parts.append(f"{title.lower()} {format_value(value)}")
+    return ", ".join([*parts, *(["slower than usual"] if is_slow else [])])

@@ -1,6 +1,7 @@
 """A job's usage over time, small enough for a row of a list.
 
-No page waits for measurements: what is not ready in time is left out, and is ready the next time.
+Pages do not wait long for measurements: a sparkline that is not ready in time is left out, and
+cached for the next request.
 """
 
 import logging
@@ -19,17 +20,17 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.queries.spans import spans_of
 from batchjob_stats_db.timeseries.base import TimeSeries, TimeSeriesError
-from batchjob_stats_server.course import lines
+from batchjob_stats_server.course import job_series
 from batchjob_stats_server.pages.rendering import charts, template_filters
 from batchjob_stats_server.services import Services
 
 log = logging.getLogger(__name__)
 
 WIDTH, HEIGHT = 100.0, 20.0
-_STRETCHES = 40
-_MOST = 60  # maximum rows of a page
-_FRESH_SECONDS = 60  # how long a running job's line is cached
-_KEPT = 5000
+_INTERVALS = 40
+_MAX_JOBS = 60  # maximum rows of a page
+_RUNNING_CACHE_SECONDS = 60  # how long a running job's line is cached
+_CACHE_SIZE = 5000
 _THREADS = 2
 
 
@@ -37,155 +38,166 @@ class Sparkline(NamedTuple):
     """A line and its description; without a path, the description says why."""
 
     path: str
-    words: str
+    description: str
 
 
-class Line(StrEnum):
-    """What may be drawn: names of curves."""
+class SparklineKind(StrEnum):
+    """The curves that can be drawn; values are names of curves."""
 
     CPU = "cpu"
     MEMORY = "memory"
     GPU = "gpu_utilization"
 
 
-LineKey = tuple[int, Line]  # id of the job's row, and what is drawn
+SparklineKey = tuple[int, SparklineKind]  # id of the job's row, and what is drawn
 
 
 class _CachedSparkline(NamedTuple):
-    spark: Sparkline
-    until: float  # epoch seconds
+    sparkline: Sparkline
+    expiry_time: float  # epoch seconds
 
 
 class Sparklines:
-    """Queries in threads of its own, and caches the last answers."""
+    """Queries measurements in its own threads, and caches the last sparklines."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[LineKey, _CachedSparkline] = OrderedDict()
+        self._cache: OrderedDict[SparklineKey, _CachedSparkline] = OrderedDict()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sparks")
 
     def stop(self) -> None:
         """Stop querying."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def of(
+    def get(
         self, services: Services, db: Connection, access: Access, rows: Sequence[RowMapping],
-        wanted: Sequence[Line] = (Line.CPU,),
-    ) -> Mapping[LineKey, Sparkline] | None:  # fmt: skip
-        """The wanted lines of these jobs; None: there is no time series database."""
+        kinds: Sequence[SparklineKind] = (SparklineKind.CPU,),
+    ) -> Mapping[SparklineKey, Sparkline] | None:  # fmt: skip
+        """The sparklines of these jobs; None: there is no time series database."""
         if services.histories is None:
             return None
         now = services.clock()
-        drawn = [row for row in rows if row["start_time"] is not None][:_MOST]
+        started = [row for row in rows if row["start_time"] is not None][:_MAX_JOBS]
         keys = {
-            (row["id"], line): row
-            for row in drawn
-            for line in wanted
-            if line is not Line.GPU or _gpus(row)
+            (row["id"], kind): row
+            for row in started
+            for kind in kinds
+            if kind is not SparklineKind.GPU or _gpu_count(row)
         }
-        found = {key: kept for key in keys if (kept := self._known(key, now))}
-        missing = {key: row for key, row in keys.items() if key not in found}
+        sparklines = {key: sparkline for key in keys if (sparkline := self._cached(key, now))}
+        missing = {key: row for key, row in keys.items() if key not in sparklines}
         ids = sorted({number for number, _ in missing})
         jobs = spans_of(db, access, ids, services.settings.tsdb.policy(), int(now)) if ids else {}
-        asked = {
-            key: self._threads.submit(self._ask, services, jobs[key[0]], key[1], row, now)
+        futures = {
+            key: self._threads.submit(self._query, services, jobs[key[0]], key[1], row, now)
             for key, row in missing.items()
             if key[0] in jobs
         }
-        services.bounded.wait(asked.values())
-        for key, future in asked.items():
+        services.bounded_wait.wait(futures.values())
+        for key, future in futures.items():
             if not future.cancel() and future.done() and not future.exception():
-                found[key] = future.result()
-        return found
+                sparklines[key] = future.result()
+        return sparklines
 
-    def _known(self, key: LineKey, now: float) -> Sparkline | None:
+    def _cached(self, key: SparklineKey, now: float) -> Sparkline | None:
         with self._lock:
-            kept = self._kept.get(key)
-        return kept.spark if kept and now < kept.until else None
+            entry = self._cache.get(key)
+        return entry.sparkline if entry and now < entry.expiry_time else None
 
-    def _ask(
-        self, services: Services, job: JobToMeasure, line: Line, row: RowMapping, now: float
+    def _query(
+        self,
+        services: Services,
+        job: JobToMeasure,
+        kind: SparklineKind,
+        row: RowMapping,
+        now: float,
     ) -> Sparkline:
         assert services.histories is not None
         try:
-            with services.histories.lent() as history:
-                courses = list(lines(history, job, [CURVES[line]], _STRETCHES))
+            with services.histories.acquire() as history:
+                series = list(job_series(history, job, [CURVES[kind]], _INTERVALS))
         except TimeSeriesError as error:
-            log.info("no line for job %s: %s", job.jobid, error)
+            log.info("no sparkline of job %s: %s", job.jobid, error)
             raise
-        spark = _DRAWN[line]([each.course for each in courses], row)
-        settled = job.end is not None and now > job.end + 6 * 3600
+        sparkline = _BUILDERS[kind]([each.series for each in series], row)
+        is_final = job.end is not None and now > job.end + 6 * 3600
         with self._lock:
-            self._kept[job.id, line] = _CachedSparkline(
-                spark, float("inf") if settled else now + _FRESH_SECONDS
+            self._cache[job.id, kind] = _CachedSparkline(
+                sparkline, float("inf") if is_final else now + _RUNNING_CACHE_SECONDS
             )
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return spark
+            while len(self._cache) > _CACHE_SIZE:
+                self._cache.popitem(last=False)
+        return sparkline
 
 
-def _gpus(row: RowMapping) -> int:
+def _gpu_count(row: RowMapping) -> int:
     return row["allocated_gpus"] or row["usage_gpus"] or 0
 
 
-def _by_time(courses: Iterable[TimeSeries]) -> list[tuple[float, list[float]]]:
+def _values_by_time(series: Iterable[TimeSeries]) -> list[tuple[float, list[float]]]:
     """The values of all nodes and GPUs at each time."""
-    seen: dict[float, list[float]] = {}
-    for course in courses:
-        for point in course.points:
-            seen.setdefault(point.time, []).append(point.mean)
-    return sorted(seen.items())
+    values: dict[float, list[float]] = {}
+    for one in series:
+        for point in one.points:
+            values.setdefault(point.time, []).append(point.mean)
+    return sorted(values.items())
 
 
 def _path(points: list[tuple[float, float]], top: float) -> str:
     if len(points) == 1:  # a line needs two points
         points = [points[0], (points[0][0] + 1, points[0][1])]
-    return charts.line(points, WIDTH, HEIGHT, top)
+    return charts.line_path(points, WIDTH, HEIGHT, top)
 
 
-def drawn(courses: Iterable[TimeSeries], cpus: float | None) -> Sparkline:
-    """The sum over nodes, relative to the job's CPUs, or else to whole CPUs."""
-    points = [(time, sum(seen)) for time, seen in _by_time(courses)]
+def cpu_sparkline(series: Iterable[TimeSeries], cpus: float | None) -> Sparkline:
+    """CPUs in use on all nodes, relative to the job's CPUs, or else to their maximum."""
+    points = [(time, sum(node_values)) for time, node_values in _values_by_time(series)]
     if not points:
         return Sparkline("", "not measured")
     values = [value for _, value in points]
     # The scale is the maximum number of CPUs used, rounded up: an idle job's line is at the bottom.
     top = cpus or max(1, math.ceil(max(values)))
     mean = sum(values) / len(values)
-    least, mean_words, most = (
-        template_filters.share(value / top) if cpus else f"{template_filters.number(value)} CPUs"
+    lowest, mean_text, highest = (
+        template_filters.percent(value / top) if cpus else f"{template_filters.number(value)} CPUs"
         for value in (min(values), mean, max(values))
     )
-    words = f"CPU use between {least} and {most}, mean {mean_words}"
+    description = f"CPU use between {lowest} and {highest}, mean {mean_text}"
     if not any(values):
-        words = "no CPU was used"
-    return Sparkline(_path(points, top), words)
+        description = "no CPU was used"
+    return Sparkline(_path(points, top), description)
 
 
-def drawn_memory(courses: Iterable[TimeSeries], allocated: float | None) -> Sparkline:
-    """The sum over nodes, relative to the job's memory (bytes), or else to its own maximum."""
-    points = [(time, sum(seen)) for time, seen in _by_time(courses)]
+def memory_sparkline(series: Iterable[TimeSeries], allocated: float | None) -> Sparkline:
+    """Memory in use on all nodes, relative to the allocation (bytes), or else to its maximum."""
+    points = [(time, sum(node_values)) for time, node_values in _values_by_time(series)]
     if not points:
         return Sparkline("", "not measured")
     values = [value for _, value in points]
-    least, most = template_filters.size(min(values)), template_filters.size(max(values))
+    lowest, highest = template_filters.size(min(values)), template_filters.size(max(values))
     return Sparkline(
-        _path(points, allocated or max(values)), f"Memory in use between {least} and {most}"
+        _path(points, allocated or max(values)), f"Memory in use between {lowest} and {highest}"
     )
 
 
-def drawn_gpu(courses: Iterable[TimeSeries]) -> Sparkline:
-    """The mean over GPUs."""
-    points = [(time, sum(seen) / len(seen)) for time, seen in _by_time(courses)]
+def gpu_sparkline(series: Iterable[TimeSeries]) -> Sparkline:
+    """Mean utilisation of the job's GPUs."""
+    points = [
+        (time, sum(gpu_values) / len(gpu_values)) for time, gpu_values in _values_by_time(series)
+    ]
     if not points:
         return Sparkline("", "not measured")
     values = [value for _, value in points]
-    least, most = template_filters.share(min(values)), template_filters.share(max(values))
-    return Sparkline(_path(points, 1.0), f"GPU use between {least} and {most}, mean of its GPUs")
+    lowest, highest = template_filters.percent(min(values)), template_filters.percent(max(values))
+    return Sparkline(
+        _path(points, 1.0), f"GPU use between {lowest} and {highest}, mean of its GPUs"
+    )
 
 
-_DRAWN: Mapping[Line, Callable[[Sequence[TimeSeries], RowMapping], Sparkline]] = {
-    Line.CPU: lambda courses, row: drawn(courses, row["allocated_cpus"]),
-    Line.MEMORY: lambda courses, row: drawn_memory(courses, row["allocated_memory_bytes"]),
-    Line.GPU: lambda courses, _: drawn_gpu(courses),
+_BUILDERS: Mapping[SparklineKind, Callable[[Sequence[TimeSeries], RowMapping], Sparkline]] = {
+    SparklineKind.CPU: lambda series, row: cpu_sparkline(series, row["allocated_cpus"]),
+    SparklineKind.MEMORY: lambda series, row: memory_sparkline(
+        series, row["allocated_memory_bytes"]
+    ),
+    SparklineKind.GPU: lambda series, _: gpu_sparkline(series),
 }

@@ -1,4 +1,4 @@
-"""Numbers and times for people; unknown values are a dash with a reason."""
+"""Template filters that format numbers and times; unknown values are a dash with a reason."""
 
 import math
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from batchjob.runtime import formatting
 from batchjob.runtime.formatting import digits
 from batchjob.runtime.times import rfc3339
 
-_THIN = "\u202f"  # narrow no-break space: between thousands, and before a unit
-_ABSENT = "not known"
+_NARROW_SPACE = "\u202f"  # narrow no-break space: between thousands, and before a unit
+_UNKNOWN = "not known"
 
 
 @lru_cache(256)
-def absent(reason: str = _ABSENT) -> Markup:
+def absent(reason: str = _UNKNOWN) -> Markup:
     """A dash; the reason is its tooltip, and is read out by screen readers."""
     return Markup(
         '<span class="absent" title="{0}"><span aria-hidden="true">\u2013</span>'
@@ -28,33 +28,35 @@ def number(value: float | None) -> str:
     """`12 345`; small numbers with three digits."""
     if value is None:
         return ""
-    return f"{value:,.0f}".replace(",", _THIN) if abs(value) >= 100 else digits(value)
+    return f"{value:,.0f}".replace(",", _NARROW_SPACE) if abs(value) >= 100 else digits(value)
 
 
-def _thin(write: Callable[..., str]) -> Callable[..., str]:
-    return partial(write, space=_THIN)
+def _with_narrow_space(format_value: Callable[..., str]) -> Callable[..., str]:
+    return partial(format_value, space=_NARROW_SPACE)
 
 
-size, energy, mass = _thin(formatting.size), _thin(formatting.energy), _thin(formatting.mass)
-lasting = _thin(formatting.lasting)
-lasting_exactly = _thin(formatting.lasting_exactly)
+size = _with_narrow_space(formatting.size)
+energy = _with_narrow_space(formatting.energy)
+mass = _with_narrow_space(formatting.mass)
+duration = _with_narrow_space(formatting.format_duration)
+exact_duration = _with_narrow_space(formatting.format_exact_duration)
 
 
-_share = lru_cache(2048)(_thin(formatting.share))
+_percent = lru_cache(2048)(_with_narrow_space(formatting.share))
 
 
-def share(ratio: float) -> str:
-    """A ratio as `42 %`; pages have thousands of them, and few that are written differently."""
-    percent = ratio * 100
-    return _share(round(percent, 1 if percent < 9.95 else 0) / 100)
+def percent(ratio: float) -> str:
+    """A ratio as `42 %`. Cached, since pages have thousands of them, and few different texts."""
+    percentage = ratio * 100
+    return _percent(round(percentage, 1 if percentage < 9.95 else 0) / 100)
 
 
 def hours(seconds: float) -> str:
-    """Totals of time that are compared with each other: `1 234 h`."""
+    """A duration in hours, `1 234 h`, for totals that are compared with each other."""
     shown = round(seconds / 3600, 2)
     if seconds > 0 and not shown:
-        return f"< 0.01{_THIN}h"
-    return f"{number(shown)}{_THIN}h"
+        return f"< 0.01{_NARROW_SPACE}h"
+    return f"{number(shown)}{_NARROW_SPACE}h"
 
 
 def moment(seconds: float, zone: bool = True, now: float | None = None) -> Markup:
@@ -67,11 +69,11 @@ def moment(seconds: float, zone: bool = True, now: float | None = None) -> Marku
 
 @lru_cache(4096)
 def _moment(seconds: float, zone: bool, year: int | None) -> Markup:
-    at = _utc(seconds)
-    if at is None:
+    time = _utc(seconds)
+    if time is None:
         return absent("a time beyond the calendar")
-    exact = at.isoformat()  # 2026-01-31T12:00:00+00:00
-    day = exact[5:10] if year == at.year else exact[:10]
+    exact = time.isoformat()  # 2026-01-31T12:00:00+00:00
+    day = exact[5:10] if year == time.year else exact[:10]
     text = f"{day} {exact[11:16]}{' UTC' if zone else ''}"
     return Markup(f'<time datetime="{exact[:19]}Z">{text}</time>')  # noqa: S704 (all digits)
 
@@ -110,18 +112,18 @@ def _utc(seconds: float) -> datetime | None:
         return None
 
 
-def or_absent(write: Callable[..., str]) -> Callable[..., str]:
-    """The same for a value that may be None; `reason` says why it is."""
+def or_absent(format_value: Callable[..., str]) -> Callable[..., str]:
+    """Wrap a formatter so that it accepts None; `reason` says why the value is missing."""
 
-    def written(value: float | None, *arguments: object, reason: str = _ABSENT) -> str:
-        return absent(reason) if value is None else write(value, *arguments)
+    def format_or_absent(value: float | None, *arguments: object, reason: str = _UNKNOWN) -> str:
+        return absent(reason) if value is None else format_value(value, *arguments)
 
-    return written
+    return format_or_absent
 
 
-_WRITERS: dict[str, Callable[..., str]] = {
-    "number": number, "size": size, "energy": energy, "mass": mass, "share": share,
-    "lasting": lasting, "lasting_exactly": lasting_exactly, "hours": hours, "date": date,
+_FORMATTERS: dict[str, Callable[..., str]] = {
+    "number": number, "size": size, "energy": energy, "mass": mass, "percent": percent,
+    "duration": duration, "exact_duration": exact_duration, "hours": hours, "date": date,
     "moment": moment, "exact_moment": exact_moment, "iso": iso,
 }  # fmt: skip
-FILTERS = {name: or_absent(write) for name, write in _WRITERS.items()}
+FILTERS = {name: or_absent(format_value) for name, format_value in _FORMATTERS.items()}

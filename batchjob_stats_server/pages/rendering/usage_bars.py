@@ -1,4 +1,4 @@
-"""How much of its allocation a job used, and the colour of that."""
+"""How much of its allocation a job used, as a bar with a colour."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from batchjob_stats_server.report.model import Efficiency
 
 Row = Mapping[Any, Any]
 
-NAMES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU", "time": "Time"}
+TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU", "time": "Time"}
 
 
 class Levels(NamedTuple):
@@ -27,7 +27,7 @@ LEVELS = {
     "gpu": Levels(0.25, 0.6, 99.0),
     "time": Levels(0.0, 0.0, 0.95),
 }
-_IDLE = 0.01  # a GPU below this is idle
+_IDLE_RATIO = 0.01  # a GPU below this is idle
 
 
 class UsageBar(NamedTuple):
@@ -49,67 +49,71 @@ class UsageBars(NamedTuple):
     time: UsageBar
 
 
-def of(row: Row, now: int) -> UsageBars:
+def job_bars(row: Row, now: int) -> UsageBars:
     """The bars for a row of `job` with its usage."""
     gpu = explain.gpu_ratio(row)
     return UsageBars(
-        shown(explain.cpu_ratio(row)),
-        shown(explain.memory_ratio(row)),
-        shown(gpu) if gpu else None,
-        shown(explain.time_ratio(row, now)),
+        efficiency_bar(explain.cpu_ratio(row)),
+        efficiency_bar(explain.memory_ratio(row)),
+        efficiency_bar(gpu) if gpu else None,
+        efficiency_bar(explain.time_ratio(row, now)),
     )
 
 
-def shown(found: Efficiency | EfficiencyRatio) -> UsageBar:
+def efficiency_bar(measured: Efficiency | EfficiencyRatio) -> UsageBar:
     """An efficiency with its colour."""
-    name = NAMES[found.what]
-    if found.ratio is None:
-        return UsageBar(name, None, reason=found.missing)
-    until = "" if found.until_time is None else "; measured only until some time before its end"
-    return UsageBar(name, found.ratio, level(found.what, found.ratio), found.formula + until)
+    name = TITLES[measured.what]
+    if measured.ratio is None:
+        return UsageBar(name, None, reason=measured.missing)
+    until = "" if measured.until_time is None else "; measured only until some time before its end"
+    return UsageBar(
+        name, measured.ratio, level(measured.what, measured.ratio), measured.formula + until
+    )
 
 
 def level(what: str, ratio: float) -> str:
-    """How full it is: a key of the colours."""
+    """The level of a ratio: low, fair, good or high."""
     low, fair, high = LEVELS[what]
     if ratio > high:
         return "high"
     return "low" if ratio < low else "fair" if ratio < fair else "good"
 
 
-def cell(ratio: float | None) -> str:
+def gpu_cell_class(ratio: float | None) -> str:
     """The CSS class of a GPU's cell."""
     if ratio is None:
         return "unknown"
-    return "idle" if ratio < _IDLE else level("gpu", ratio)
+    return "idle" if ratio < _IDLE_RATIO else level("gpu", ratio)
 
 
-def used(sums: Row, what: str) -> UsageBar:
-    """The same for sums over days."""
+def sums_bar(sums: Row, what: str) -> UsageBar:
+    """The bar of `cpu`, `memory` or `gpu` for sums over days."""
     ratio = efficiency(sums, what)
     if ratio is None:
-        return UsageBar(NAMES[what], None, reason="not measured")
-    return UsageBar(NAMES[what], ratio, level(what, ratio), "of the allocation that was measured")
+        return UsageBar(TITLES[what], None, reason="not measured")
+    return UsageBar(TITLES[what], ratio, level(what, ratio), "of the allocation that was measured")
 
 
 class ComparedBar(NamedTuple):
-    """One of several that should be equal, such as nodes or GPUs."""
+    """The bar of one of several parts with similar values, such as nodes or GPUs."""
 
     name: str
     value: float | None
-    share: UsageBar
+    bar: UsageBar
 
 
-def compared(parts: Mapping[str, float | None], whole: float | None = None) -> list[ComparedBar]:
-    """Each relative to `whole`, or to the largest: low ones do less than the others."""
-    known = [value for value in parts.values() if value is not None]
-    top = whole or max(known, default=0.0)
-    mean = sum(known) / len(known) if known else 0.0
-    made = []
+def compare_parts(
+    parts: Mapping[str, float | None], total: float | None = None
+) -> list[ComparedBar]:
+    """Bars relative to `total`, or to the largest; below half of the mean, they are low."""
+    known_values = [value for value in parts.values() if value is not None]
+    largest = total or max(known_values, default=0.0)
+    mean = sum(known_values) / len(known_values) if known_values else 0.0
+    bars = []
     for name, value in parts.items():
-        if value is None or top <= 0:
-            made.append(ComparedBar(name, value, UsageBar(name, None, reason="not measured")))
+        if value is None or largest <= 0:
+            bars.append(ComparedBar(name, value, UsageBar(name, None, reason="not measured")))
             continue
         compared_level = "low" if value < 0.5 * mean else "good"
-        made.append(ComparedBar(name, value, UsageBar(name, value / top, compared_level)))
-    return made
+        bars.append(ComparedBar(name, value, UsageBar(name, value / largest, compared_level)))
+    return bars

@@ -1,4 +1,4 @@
-"""How long jobs of a partition waited on the last days."""
+"""How long jobs of a partition waited on each of the last days."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from batchjob_stats_server.pages.rendering import template_filters
 from batchjob_stats_server.pages.rendering.charts import BarSegment, DayChart, day_chart
 
 _DAYS = 30
-_PARTS = (BarSegment("median", "main"), BarSegment("median to 90th percentile", "rest"))
+_SEGMENTS = (BarSegment("median", "main"), BarSegment("median to 90th percentile", "rest"))
 
 
 class WaitHistory(NamedTuple):
@@ -28,21 +28,23 @@ def wait_history(
 ) -> WaitHistory | None:
     """The last 30 days; None if no job started.
 
-    Days with few jobs are only for those who may see these.
+    Days with few jobs are included only for callers who may see all jobs of the cluster.
     """
     since = day_of(now) - (_DAYS - 1) * DAY
-    known = stats.partitions(db, cluster, since)
-    if not known:
+    partitions = stats.busiest_partitions(db, cluster, since)
+    if not partitions:
         return None
-    shown = partition if partition in known else known[0]
-    least = {"least_jobs": 1} if access.sees_all(cluster) else {}
-    found = stats.waits_by_day(db, cluster, shown, since, **least)
-    waited = {
+    shown_partition = partition if partition in partitions else partitions[0]
+    minimum = {"least_jobs": 1} if access.sees_all(cluster) else {}
+    wait_rows = stats.waits_by_day(db, cluster, shown_partition, since, **minimum)
+    waits_by_day = {
         row["day"]: (row["wait_p50_seconds"], row["wait_p90_seconds"] - row["wait_p50_seconds"])
-        for row in found
+        for row in wait_rows
     }
-    rows = [(day, waited.get(day, (0.0, 0.0))) for day in range(since, since + _DAYS * DAY, DAY)]
-    longest = max((sum(values) for _, values in rows), default=0.0)
-    unit = next((unit for unit in (DAY, 3600, 60) if longest > 2 * unit), 1)
-    chart = day_chart("Wait", _PARTS, rows, template_filters.lasting, unit)
-    return WaitHistory(shown, known, chart)
+    rows = [
+        (day, waits_by_day.get(day, (0.0, 0.0))) for day in range(since, since + _DAYS * DAY, DAY)
+    ]
+    longest_seconds = max((sum(values) for _, values in rows), default=0.0)
+    unit = next((unit for unit in (DAY, 3600, 60) if longest_seconds > 2 * unit), 1)
+    chart = day_chart("Wait", _SEGMENTS, rows, template_filters.duration, unit)
+    return WaitHistory(shown_partition, partitions, chart)

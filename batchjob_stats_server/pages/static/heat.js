@@ -6,7 +6,7 @@ window.batchjobHeat = (() => {
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const byName = (a, b) => a.line.localeCompare(b.line, "en", { numeric: true });
 
-  function cells(context, rows, box, times, top) {
+  function drawCells(context, rows, box, times, top) {
     const width = box.width / times.length;
     const place = new Map(times.map((time, i) => [time, i]));
     rows.forEach((row, y) => {
@@ -18,7 +18,7 @@ window.batchjobHeat = (() => {
     context.globalAlpha = 1;
   }
 
-  function names(context, rows, box) {
+  function drawNames(context, rows, box) {
     let last = -20;
     rows.forEach((row, y) => {
       const at = y * box.row;
@@ -45,12 +45,12 @@ window.batchjobHeat = (() => {
     context.scale(ratio, ratio);
     const box = { width: width - LEFT, row };
     context.fillStyle = css("--main");
-    cells(context, rows, box, times, top);
+    drawCells(context, rows, box, times, top);
     context.fillStyle = css("--soft");
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "right";
     context.textBaseline = "middle";
-    names(context, rows, box);
+    drawNames(context, rows, box);
     context.textAlign = "left";
     context.fillText(clock(times[0]), LEFT, height - 8);
     context.textAlign = "right";

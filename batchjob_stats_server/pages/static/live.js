@@ -11,10 +11,10 @@
   let answered = new Date();
 
   /* Do not update while the user is selecting or editing something. */
-  const held = () => document.hidden || String(getSelection())
+  const isInUse = () => document.hidden || String(getSelection())
     || parts().some((part) => part.contains(document.activeElement) || part.querySelector("input:checked"));
 
-  function tell(trouble) {
+  function showTrouble(trouble) {
     gone.hidden = !trouble;
     const words = trouble ? `${trouble} since ${answered.toLocaleTimeString()}. This page shows the state of that time.` : "";
     if (gone.textContent !== words) gone.textContent = words; // otherwise screen readers would repeat it
@@ -37,18 +37,18 @@
   }
 
   async function renew() {
-    if (held()) return;
+    if (isInUse()) return;
     let answer;
     try {
       answer = await fetch(location.href, { credentials: "same-origin", headers: { Accept: "text/html" } });
     } catch {
-      return void tell("The server has not answered");
+      return void showTrouble("The server has not answered");
     }
-    tell(troubleOf(answer.status));
+    showTrouble(troubleOf(answer.status));
     if (!answer.ok) return;
     answered = new Date();
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (held()) return;
+    if (isInUse()) return;
     for (const part of parts()) replace(part, page.querySelector(`[data-live="${part.dataset.live}"]`));
     document.dispatchEvent(new Event("batchjob:renewed"));
   }

@@ -29,7 +29,7 @@
   /* Two requests at a time; the server lets users take turns, and says when to retry. */
   let free = 2;
   const waiting = [];
-  async function ask(url) {
+  async function fetchWithRetry(url) {
     if (free === 0) await new Promise((go) => waiting.push(go)); else free -= 1;
     try {
       for (let tries = 1; ; tries += 1) {
@@ -44,7 +44,7 @@
   }
 
   /* Convert rows of the API to lines: {metric, line, unit, points: [{time, min, mean, max}]}. */
-  async function lines(api, curves, { aggregate = false, points = 600, node = "" } = {}) {
+  async function fetchSeries(api, curves, { aggregate = false, points = 600, node = "" } = {}) {
     const url = new URL(api, location.href);
     for (const curve of curves) url.searchParams.append("metric", curve);
     url.searchParams.set("points", points);
@@ -52,7 +52,7 @@
     if (node) url.searchParams.set("node", node);
     const spread = url.pathname.includes("/nodes/") ? "" : ",min,max"; // for nodes, there are only means
     url.searchParams.set("fields", `metric,node,line,unit,time,mean${spread}`);
-    const answer = await ask(url);
+    const answer = await fetchWithRetry(url);
     if (!answer.ok) throw new Error((await answer.json()).detail || answer.statusText);
     const found = new Map();
     for (const row of await answer.json()) {
@@ -81,7 +81,7 @@
     network_receive: "received", network_transmit: "sent",
   };
   const WHOLE = document.querySelector(".plots[data-whole]") ? "node" : "job"; // name of a line without a name of its own
-  const named = (each, several) => [several ? (WORDS[each.metric] ?? each.metric.replaceAll("_", " ")) : "", each.line].filter(Boolean).join(", ") || WHOLE;
+  const lineName = (each, several) => [several ? (WORDS[each.metric] ?? each.metric.replaceAll("_", " ")) : "", each.line].filter(Boolean).join(", ") || WHOLE;
   const { wall, epoch } = window.batchjobTime;
 
   /* A colour for each line: from the palette if it is large enough, otherwise from the colour wheel. */
@@ -104,7 +104,7 @@
       const colour = colourOf(place, many ? places.length : metrics.length);
       const points = withGaps(each.points);
       const x = points.map((point) => wall(point.time));
-      const name = escaped(named(each, several));
+      const name = escaped(lineName(each, several));
       if (found.length <= 4 && points.some((point) => point.max !== point.min)) {
         const edge = { x, mode: "lines", line: { width: 0, color: colour }, hoverinfo: "skip", showlegend: false, legendgroup: name };
         made.push({ ...edge, y: points.map((point) => point.min) });
@@ -148,15 +148,15 @@
 
   const CONFIG = { responsive: true, displayModeBar: false, displaylogo: false, doubleClick: "reset" };
   const until = (plots) => (plots.dataset.until * 1000 + (plots.dataset.running ? performance.now() : 0));
-  const whole = (plots) => [wall(plots.dataset.since * 1000), wall(until(plots))];
+  const fullRange = (plots) => [wall(plots.dataset.since * 1000), wall(until(plots))];
 
   /* The zoom is in the URL, in epoch seconds, so that a link shows the same. */
-  function zoomed() {
+  function zoomFromUrl() {
     const found = /^#from=(\d+)&to=(\d+)$/.exec(location.hash);
     return found ? [wall(found[1] * 1000), wall(found[2] * 1000)] : null;
   }
 
-  function remember(range) {
+  function storeZoomInUrl(range) {
     const hash = range ? `#from=${Math.floor(epoch(range[0]) / 1000)}&to=${Math.ceil(epoch(range[1]) / 1000)}` : "";
     history.replaceState(null, "", location.pathname + location.search + hash);
   }
@@ -180,7 +180,7 @@
     return Math.max(0, ...found.flatMap((each) => each.points.map((point) => point.max)));
   }
 
-  function tell(figure, found, bounds, shades, aggregate) {
+  function describePlot(figure, found, bounds, shades, aggregate) {
     const unit = found[0].unit;
     let words = `Highest ${write(unit, highest(found))}`;
     if (bounds.length) words += `, limit ${bounds.map((value) => write(unit, value)).join(", ")}`;
@@ -191,14 +191,14 @@
 
   /* If there are many nodes or GPUs, show an aggregate first, and each of them on demand. */
   const FEW = 4;
-  function several(figure, plots) {
+  function manyLabel(figure, plots) {
     const { nodes, gpus } = plots.dataset;
     const gpu = figure.dataset.curves.startsWith("gpu_");
     const count = Number(gpu ? gpus : nodes);
     return count > FEW ? `${count} ${gpu ? "GPUs" : "nodes"}` : "";
   }
 
-  function tools(figure, plots, target) {
+  function addTools(figure, plots, target) {
     if (figure.querySelector(".tools")) return;
     const bar = document.createElement("p");
     bar.className = "tools";
@@ -210,7 +210,7 @@
       made.addEventListener("click", () => act(made));
       bar.append(made);
     };
-    const many = plots.dataset.whole ? "" : several(figure, plots);
+    const many = plots.dataset.whole ? "" : manyLabel(figure, plots);
     if (many) {
       button(`Each of ${many}`, (made) => {
         figure.dataset.each = figure.dataset.each ? "" : "yes";
@@ -235,8 +235,8 @@
   const COLOURED = 16;
   async function drawRows(figure, plots, many) {
     const { api } = plots.dataset;
-    const found = await lines(api, [figure.dataset.curves.split(" ")[0]], { points: 120 });
-    if (!found.length) return void unmeasured(figure);
+    const found = await fetchSeries(api, [figure.dataset.curves.split(" ")[0]], { points: 120 });
+    if (!found.length) return void markUnmeasured(figure);
     const target = figure.querySelector(".drawing");
     Plotly.purge(target);
     delete target.dataset.linked;
@@ -245,11 +245,11 @@
     const clock = (time) => wall(time).replace("T", " ").slice(0, 16);
     const top = window.batchjobHeat.draw(target, found, { write, label, clock, pick });
     figure.querySelector(".told").textContent = `Each row is one of ${many}; the darkest is ${write(found[0].unit, top)}. Choose a node to see its lines.`;
-    tools(figure, plots, target);
-    chooser(figure, [...new Set(found.map((each) => each.node))].sort(), pick);
+    addTools(figure, plots, target);
+    addNodeChooser(figure, [...new Set(found.map((each) => each.node))].sort(), pick);
   }
 
-  function chooser(figure, nodes, pick) {
+  function addNodeChooser(figure, nodes, pick) {
     const bar = figure.querySelector(".tools");
     if (bar.querySelector("select")) return;
     const label = document.createElement("label");
@@ -261,7 +261,7 @@
   }
 
   /* Shade consecutive steps alternately. */
-  function shaded(plots) {
+  function stepShapes(plots) {
     const steps = JSON.parse(plots.dataset.steps || "[]");
     return steps.map(([name, since, till], i) => ({
       type: "rect", layer: "below", xref: "x", yref: "paper", x0: wall(since * 1000), x1: wall(till ? till * 1000 : until(plots)), y0: 0, y1: 1,
@@ -281,17 +281,17 @@
   }
 
   const NARROW = 420; // pixels: on narrower plots, a legend of the zones, which the text below names too, would take half of the plot
-  function styled(found, bounds, plots, figure) {
+  function plotLayout(found, bounds, plots, figure) {
     const unit = found[0].unit;
     const seen = highest(found);
     const near = bounds.filter((value) => value <= Math.max(seen, 1e-12) * 12);
     const top = Math.max(seen, ...near, unit === "ratio" && !bounds.length ? 0.1 : 1e-9);
     const narrow = figure.clientWidth < NARROW;
-    const times = { type: "date", range: zoomed() || whole(plots), title: undefined, nticks: narrow ? 4 : 8, tickangle: 0 };
+    const times = { type: "date", range: zoomFromUrl() || fullRange(plots), title: undefined, nticks: narrow ? 4 : 8, tickangle: 0 };
     const style = layout(unit, top, times);
-    const held = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
+    const limitLines = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
     const shades = zones(figure, bounds).filter((zone) => zone.side === "below" || zone.value < top);
-    style.shapes = [...shaded(plots), ...zoneShapes(shades, unit, top, !narrow), ...held];
+    style.shapes = [...stepShapes(plots), ...zoneShapes(shades, unit, top, !narrow), ...limitLines];
     style.annotations = near.slice(0, 1).map((value) => ({ xref: "paper", x: 1, y: value, xanchor: "right", yanchor: "bottom", text: `limit ${write(unit, value)}`, showarrow: false, font: { color: css("--bad-text"), size: 11 } }));
     style.showlegend = found.length > 1 || (shades.length > 0 && !narrow);
     if (found.length > 6) {
@@ -305,39 +305,39 @@
     const { api } = plots.dataset;
     const curves = figure.dataset.curves.split(" ");
     const asked = figure.dataset.limit ? [...curves, figure.dataset.limit] : curves;
-    const aggregate = figure.dataset.each || plots.dataset.whole ? "" : several(figure, plots);
-    const many = several(figure, plots), { node } = figure.dataset;
+    const aggregate = figure.dataset.each || plots.dataset.whole ? "" : manyLabel(figure, plots);
+    const many = manyLabel(figure, plots), { node } = figure.dataset;
     if (figure.dataset.each && parseInt(many, 10) > COLOURED && !node) return void await drawRows(figure, plots, many);
-    const all = await lines(api, asked, { aggregate: Boolean(aggregate), node });
+    const all = await fetchSeries(api, asked, { aggregate: Boolean(aggregate), node });
     const found = all.filter((each) => curves.includes(each.metric));
-    if (!found.length) return void unmeasured(figure);
-    measured(figure);
+    if (!found.length) return void markUnmeasured(figure);
+    markMeasured(figure);
     const bounds = limits(figure, all.filter((each) => each.metric === figure.dataset.limit));
     const target = figure.querySelector(".drawing");
     target.querySelector("canvas.heat")?.remove();
-    const style = styled(found, bounds, plots, figure);
+    const style = plotLayout(found, bounds, plots, figure);
     await Plotly.react(target, traces(found, curves.length > 1), style, CONFIG);
-    tell(figure, found, bounds, style.shapes.filter((shape) => shape.name).map((shape) => shape.name), aggregate);
-    tools(figure, plots, target);
+    describePlot(figure, found, bounds, style.shapes.filter((shape) => shape.name).map((shape) => shape.name), aggregate);
+    addTools(figure, plots, target);
     if (!target.dataset.linked) {
       target.dataset.linked = "yes";
-      target.on("plotly_relayout", (change) => together(plots, target, change));
+      target.on("plotly_relayout", (change) => zoomTogether(plots, target, change));
     }
   }
 
   /* Zoom all plots of a job together. */
   let moving = false;
-  function together(plots, from, change) {
+  function zoomTogether(plots, from, change) {
     const range = change["xaxis.range[0]"] !== undefined ? [change["xaxis.range[0]"], change["xaxis.range[1]"]] : null;
     if (moving || (range === null && !change["xaxis.autorange"])) return;
     moving = true;
-    remember(range);
+    storeZoomInUrl(range);
     const others = [...plots.querySelectorAll(".drawing")].filter((each) => each.dataset.linked && (each !== from || range === null));
-    Promise.all(others.map((each) => Plotly.relayout(each, { "xaxis.range": range || whole(plots) }))).finally(() => { moving = false; });
+    Promise.all(others.map((each) => Plotly.relayout(each, { "xaxis.range": range || fullRange(plots) }))).finally(() => { moving = false; });
   }
 
   /* Title of the plot, with the name of the curve if it has several. */
-  function measurement(figure, metric) {
+  function measurementTitle(figure, metric) {
     const title = figure.querySelector("figcaption").textContent;
     const several = figure.dataset.curves.includes(" ");
     return several ? `${title}: ${WORDS[metric] || metric.replaceAll("_", " ")}` : title;
@@ -353,10 +353,10 @@
       if (raw !== undefined) { made.dataset.value = raw; made.className = "n"; }
     };
     for (const figure of plots.querySelectorAll("figure.plot")) {
-      for (const each of await lines(plots.dataset.api, figure.dataset.curves.split(" "), { points: 1 })) {
+      for (const each of await fetchSeries(plots.dataset.api, figure.dataset.curves.split(" "), { points: 1 })) {
         const [point] = each.points;
         const row = body.insertRow();
-        cell(row, measurement(figure, each.metric));
+        cell(row, measurementTitle(figure, each.metric));
         cell(row, each.line || "job");
         for (const what of ["min", "mean", "max"]) cell(row, write(each.unit, point[what]), point[what]);
       }
@@ -370,7 +370,7 @@
     const colours = COLOURS[dark.matches ? "dark" : "light"];
     let unit = "", top = 0;
     const made = await Promise.all(jobs.map(async (job, i) => {
-      const found = await lines(job.dataset.api, [figure.dataset.curves]);
+      const found = await fetchSeries(job.dataset.api, [figure.dataset.curves]);
       const sums = new Map();
       for (const each of found) {
         unit = each.unit;
@@ -386,8 +386,8 @@
         mode: "lines", line: { color: colours[i % colours.length], width: 1.6 }, text: points.map((point) => write(unit, point[1])), hovertemplate: "%{text}<extra>%{fullData.name}</extra>",
       };
     }));
-    if (!made.some((each) => each.x.length)) return void unmeasured(figure);
-    measured(figure);
+    if (!made.some((each) => each.x.length)) return void markUnmeasured(figure);
+    markMeasured(figure);
     const style = layout(unit, top || 1, { title: { text: "hours since the start" }, rangemode: "tozero" });
     style.showlegend = true;
     style.margin.b = 52;
@@ -395,19 +395,19 @@
     figure.querySelector(".told").textContent = `Highest ${write(unit, top)}.`;
   }
 
-  function nothing(figure, words) {
+  function showMessage(figure, words) {
     figure.classList.add("nothing");
     figure.querySelector(".told").textContent = words;
   }
 
   /* Plots without measurements take no space: one line below the others lists them. */
-  function unmeasured(figure) {
-    nothing(figure, "Not measured.");
+  function markUnmeasured(figure) {
+    showMessage(figure, "Not measured.");
     figure.classList.add("unmeasured");
-    tellUnmeasured(figure.closest(".plots"));
+    listUnmeasured(figure.closest(".plots"));
   }
 
-  function tellUnmeasured(plots) {
+  function listUnmeasured(plots) {
     const titles = [...plots.querySelectorAll(".unmeasured figcaption")].map((each) => each.textContent);
     const whose = plots.classList.contains("compared") ? "these jobs" : plots.dataset.whole ? "this node" : "this job";
     let told = plots.nextElementSibling;
@@ -423,30 +423,30 @@
       : `Not measured for ${whose}: ${titles.join(", ")}.`;
   }
 
-  function measured(figure) {
+  function markMeasured(figure) {
     figure.classList.remove("nothing", "unmeasured");
-    tellUnmeasured(figure.closest(".plots"));
+    listUnmeasured(figure.closest(".plots"));
   }
 
   function show(figure) {
     const plots = figure.closest(".plots");
     const how = plots.classList.contains("compared") ? drawCompared : draw;
-    return how(figure, plots).catch((error) => nothing(figure, `Cannot be drawn: ${error.message}`));
+    return how(figure, plots).catch((error) => showMessage(figure, `Cannot be drawn: ${error.message}`));
   }
 
   const figures = [...document.querySelectorAll("figure.plot")];
   if (typeof Plotly === "undefined") {
-    figures.forEach((figure) => nothing(figure, "Plots need the Python package plotly on the server."));
+    figures.forEach((figure) => showMessage(figure, "Plots need the Python package plotly on the server."));
     return;
   }
   const seen = new Map();
-  const once = (figure) => {
+  const showOnce = (figure) => {
     if (!seen.has(figure)) seen.set(figure, show(figure));
     return seen.get(figure);
   };
-  const again = () => seen.forEach((_, figure) => show(figure));
+  const redrawAll = () => seen.forEach((_, figure) => show(figure));
   const watch = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) once(entry.target);
+    for (const entry of entries) if (entry.isIntersecting) showOnce(entry.target);
   }, { rootMargin: "300px" });
   figures.forEach((figure) => watch.observe(figure));
   const table = document.getElementById("statistics");
@@ -460,25 +460,25 @@
   }).observe(document.querySelector(".plots-end"));
 
   /* Browsers print without waiting, so draw the plots before printing. */
-  async function printed() {
-    await Promise.all(figures.map(once));
+  async function printAll() {
+    await Promise.all(figures.map(showOnce));
     print();
   }
   addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key === "p") {
       event.preventDefault();
-      printed();
+      printAll();
     }
   });
-  document.getElementById("print")?.addEventListener("click", printed);
-  addEventListener("beforeprint", () => figures.forEach(once));
+  document.getElementById("print")?.addEventListener("click", printAll);
+  addEventListener("beforeprint", () => figures.forEach(showOnce));
 
-  let renewed = Date.now();
+  let redrawTime = Date.now();
   document.addEventListener("batchjob:renewed", () => {
-    if (!document.querySelector(".plots[data-running]") || Date.now() - renewed < 25_000) return;
-    renewed = Date.now();
-    again();
+    if (!document.querySelector(".plots[data-running]") || Date.now() - redrawTime < 25_000) return;
+    redrawTime = Date.now();
+    redrawAll();
   });
-  document.addEventListener("batchjob:zone", again);
-  dark.addEventListener("change", again);
+  document.addEventListener("batchjob:zone", redrawAll);
+  dark.addEventListener("change", redrawAll);
 })();

@@ -24,7 +24,7 @@
   const seconds = (text) => (text.match(/\d\d:\d\d(:\d\d(\.\d+)?)/) || ["", ""])[1];
 
   /* Keep the server's format: with or without year, with or without zone. */
-  function written(text, date) {
+  function reformat(text, date) {
     if (/^\d\d:\d\d$/.test(text)) return clock(date);
     const [year, month, dayOfMonth] = day(date);
     const parts = [`${/^\d{4}-/.test(text) ? `${year}-` : ""}${month}-${dayOfMonth}`];
@@ -36,7 +36,7 @@
   function apply(root) {
     for (const each of root.querySelectorAll("time[datetime], text[data-time]")) {
       if (!originals.has(each)) originals.set(each, each.textContent);
-      each.textContent = written(originals.get(each), new Date(each.dataset.time ?? each.dateTime));
+      each.textContent = reformat(originals.get(each), new Date(each.dataset.time ?? each.dateTime));
     }
     for (const each of root.querySelectorAll(".zone")) each.textContent = zone(new Date());
     const button = document.getElementById("zone");

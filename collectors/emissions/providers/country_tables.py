@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import NamedTuple
 
-from collectors.emissions.providers.provider import Observation, grams
+from collectors.emissions.providers.provider import Observation, parse_factor
 
 CREDIT = {
     "owid": "Ember; Energy Institute - Statistical Review of World Energy; processed by Our World"
@@ -28,26 +28,26 @@ class CountryFactor(NamedTuple):
 
 
 @functools.cache
-def table(provider: str) -> Mapping[str, CountryFactor]:
+def load_table(provider: str) -> Mapping[str, CountryFactor]:
     """The values by alpha-2 and by alpha-3 code."""
-    found: dict[str, CountryFactor] = {}
+    factors: dict[str, CountryFactor] = {}
     source = resources.files("collectors.emissions.providers") / "data" / f"{provider}.csv"
     with source.open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
             zone = WORLD if line["alpha2"] == "ZZ" else line["alpha2"]
-            figure = grams(float(line["gco2e_per_kwh"]))
-            row = CountryFactor(zone, line["country"], figure, int(line["year"]))
-            found[line["alpha2"]] = found[line["alpha3"]] = row
-    return found
+            factor = parse_factor(float(line["gco2e_per_kwh"]))
+            row = CountryFactor(zone, line["country"], factor, int(line["year"]))
+            factors[line["alpha2"]] = factors[line["alpha3"]] = row
+    return factors
 
 
-def observe(provider: str, country: str) -> Observation:
-    """The value of a country, by either code; ValueError says what to write instead.
+def country_observation(provider: str, country: str) -> Observation:
+    """The value of a country, by either code; ValueError says what was expected.
 
     It applies to a whole year, so its age is counted from the year's end.
     """
     code = country.upper()
-    row = table(provider).get(_ALIASES.get(code, code))
+    row = load_table(provider).get(_ALIASES.get(code, code))
     if row is None or row.grams_per_kilowatt_hour is None:
         raise ValueError(
             f"{provider} has no figure for {country!r}: expected an ISO 3166 code, or "

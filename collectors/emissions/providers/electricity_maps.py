@@ -8,12 +8,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from collectors.emissions.providers.provider import (
-    Ask,
     FactorError,
+    FetchJson,
     Observation,
     ProviderAccess,
-    grams,
-    moment,
+    parse_factor,
+    parse_time,
 )
 
 URL = "https://api.electricitymaps.com"
@@ -21,11 +21,11 @@ CREDIT = "Electricity Maps, under its own terms"
 _SCOPES = {"lifecycle": "lifecycle", "direct": "combustion"}
 
 
-def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
     """The current hour of the zone."""
     query = urlencode({"zone": access.zone, "emissionFactorType": "lifecycle"})
     url = f"{access.url}/v3/carbon-intensity/latest?{query}"
-    return (parse(ask(url, [("auth-token", access.secret())]), access.zone, now),)
+    return (parse(fetch_json(url, [("auth-token", access.secret())]), access.zone, now),)
 
 
 def parse(document: Any, zone: str, now: float) -> Observation:
@@ -35,8 +35,11 @@ def parse(document: Any, zone: str, now: float) -> Observation:
     scope = _SCOPES.get(str(document.get("emissionFactorType", "lifecycle")))
     if scope is None:
         raise FactorError("malformed", "electricity_maps: unknown emissionFactorType")
-    figure, at = grams(document.get("carbonIntensity")), moment(document.get("datetime"), now)
-    if figure is None or at is None:
+    factor, at = (
+        parse_factor(document.get("carbonIntensity")),
+        parse_time(document.get("datetime"), now),
+    )
+    if factor is None or at is None:
         raise FactorError("no_value", "electricity_maps: no usable value in the answer")
     estimated = document.get("isEstimated") is True
-    return Observation("electricity_maps", zone, scope, figure, at, estimated)
+    return Observation("electricity_maps", zone, scope, factor, at, estimated)

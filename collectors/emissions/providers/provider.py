@@ -1,11 +1,11 @@
-"""The answers of providers, and what makes them unusable."""
+"""Parses the answers of providers and checks their values."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-_HIGHEST = 2000.0  # g/kWh; a grid with only old lignite plants emits about 1300
-_CLOCKS_DIFFER = 900.0  # seconds by which a time may be in the future
+_MAX_GRAMS_PER_KWH = 2000.0  # g/kWh; a grid with only old lignite plants emits about 1300
+_MAX_CLOCK_SKEW_SECONDS = 900.0  # a time may be this far in the future
 
 # Why a provider gave no factor: the values of the label `reason`. The first five are those of
 # `batchjob.runtime.http_client`.
@@ -24,7 +24,7 @@ REASONS = (
 
 
 class FactorError(Exception):
-    """No factor, and why. `seconds`: do not query the provider for this long."""
+    """No factor, for one of REASONS. `seconds`: do not query the provider for this long."""
 
     def __init__(self, reason: str, message: str, seconds: float = 0.0) -> None:
         assert reason in REASONS
@@ -44,7 +44,7 @@ class Observation(NamedTuple):
     estimated: bool = False  # a forecast, or filled in by the provider
 
 
-class Ask(Protocol):
+class FetchJson(Protocol):
     """Fetches a JSON document; raises FactorError."""
 
     def __call__(self, url: str, headers: Sequence[tuple[str, str]] = ()) -> Any:
@@ -60,14 +60,14 @@ class ProviderAccess(NamedTuple):
     secret: Callable[[], str] = str  # reads the token or password; raises FactorError
 
 
-def grams(value: Any, scale: float = 1.0) -> float | None:
+def parse_factor(value: Any, scale: float = 1.0) -> float | None:
     """A factor from a number in other units; None if it is null, zero, text or implausible."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value * scale if 0 < value <= _HIGHEST / scale else None
+    return value * scale if 0 < value <= _MAX_GRAMS_PER_KWH / scale else None
 
 
-def moment(text: Any, now: float) -> float | None:
+def parse_time(text: Any, now: float) -> float | None:
     """Epoch seconds of an ISO 8601 time with its offset; None if it is in the future.
 
     A time without an offset is refused: local time is ambiguous one night a year.
@@ -81,7 +81,7 @@ def moment(text: Any, now: float) -> float | None:
     if at.tzinfo is None:
         return None
     seconds = at.astimezone(UTC).timestamp()
-    return seconds if seconds <= now + _CLOCKS_DIFFER else None
+    return seconds if seconds <= now + _MAX_CLOCK_SKEW_SECONDS else None
 
 
 def newest(observations: Sequence[Observation], provider: str) -> Observation:
@@ -93,12 +93,12 @@ def newest(observations: Sequence[Observation], provider: str) -> Observation:
 
 def rows(document: Any, *path: str | int) -> list[dict[str, Any]]:
     """The list of objects at a path in a document; raises FactorError if there is none."""
-    found = document
+    value = document
     for step in path:
         try:
-            found = found[step]
+            value = value[step]
         except (KeyError, IndexError, TypeError) as error:
             raise FactorError("malformed", f"no {step!r} in the answer") from error
-    if not isinstance(found, list):
+    if not isinstance(value, list):
         raise FactorError("malformed", f"expected a list at {path[-1]!r}")
-    return [row for row in found if isinstance(row, dict)]
+    return [row for row in value if isinstance(row, dict)]

@@ -12,7 +12,7 @@ from collectors.emissions.providers import (
     uk_grid,
     watttime,
 )
-from collectors.emissions.providers.provider import Ask, Observation, ProviderAccess
+from collectors.emissions.providers.provider import FetchJson, Observation, ProviderAccess
 
 _MINUTE, _HOUR = 60.0, 3600.0
 
@@ -20,7 +20,7 @@ _MINUTE, _HOUR = 60.0, 3600.0
 class ProviderEntry(NamedTuple):
     """A provider that is queried over the network."""
 
-    read: Callable[[Ask, ProviderAccess, float], tuple[Observation, ...]]
+    read: Callable[[FetchJson, ProviderAccess, float], tuple[Observation, ...]]
     url: str
     interval: float  # seconds between two requests
     longest_age: float  # older values are not used
@@ -50,25 +50,27 @@ SERVER = ProviderEntry(stats_server.read, "", 5 * _MINUTE, 6 * _HOUR, "", stats_
 
 
 def longest_age(provider: str) -> float:
-    """Seconds for which a provider's value is valid; a table's is, until there is a newer table."""
+    """Seconds for which a provider's value is valid; those of tables do not expire."""
     if provider in TABLES:
         return float("inf")
     return PROVIDERS.get(provider, SERVER).longest_age
 
 
 def credit(provider: str) -> str:
-    """Whom to name as the source of a provider's values."""
+    """The attribution that a provider requires beside its values."""
     return country_tables.CREDIT.get(provider) or PROVIDERS.get(provider, SERVER).credit
 
 
-def split(text: str) -> tuple[str, str]:
-    """`rte:FR` as provider and zone; ValueError says what was expected."""
+def split_provider_zone(text: str) -> tuple[str, str]:
+    """Split `rte:FR` into provider and zone; ValueError says what was expected."""
     provider, _, zone = text.partition(":")
     if provider in TABLES:
-        country_tables.observe(provider, zone)  # raises ValueError if the table lacks the country
+        country_tables.country_observation(
+            provider, zone
+        )  # raises ValueError if the table lacks the country
     elif provider not in PROVIDERS:
-        known = ", ".join((*TABLES, *PROVIDERS))
-        raise ValueError(f"expected PROVIDER:ZONE with one of {known}, got {text!r}")
+        names = ", ".join((*TABLES, *PROVIDERS))
+        raise ValueError(f"expected PROVIDER:ZONE with one of {names}, got {text!r}")
     elif not re.fullmatch(PROVIDERS[provider].zone, zone):
         raise ValueError(
             f"expected a zone of {provider} ({PROVIDERS[provider].zone}), got {zone!r}"

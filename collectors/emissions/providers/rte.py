@@ -9,12 +9,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from collectors.emissions.providers.provider import (
-    Ask,
+    FetchJson,
     Observation,
     ProviderAccess,
-    grams,
-    moment,
     newest,
+    parse_factor,
+    parse_time,
     rows,
 )
 
@@ -29,16 +29,16 @@ _QUERY = {
 }
 
 
-def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
     """The newest quarter of an hour that has a value."""
-    return (parse(ask(access.url + _PATH + urlencode(_QUERY)), now),)
+    return (parse(fetch_json(access.url + _PATH + urlencode(_QUERY)), now),)
 
 
 def parse(document: Any, now: float) -> Observation:
     """`{"results": [{"taux_co2": 23, "date_heure": "2024-05-02T14:15:00+02:00"}, ...]}`."""
-    found = []
+    observations = []
     for row in rows(document, "results"):
-        figure, at = grams(row.get("taux_co2")), moment(row.get("date_heure"), now)
-        if figure is not None and at is not None:
-            found.append(Observation("rte", "FR", "combustion", figure, at))
-    return newest(found, "rte")
+        factor, at = parse_factor(row.get("taux_co2")), parse_time(row.get("date_heure"), now)
+        if factor is not None and at is not None:
+            observations.append(Observation("rte", "FR", "combustion", factor, at))
+    return newest(observations, "rte")

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from collectors.emissions.providers.provider import (
-    Ask,
     FactorError,
+    FetchJson,
     Observation,
     ProviderAccess,
-    grams,
-    moment,
+    parse_factor,
+    parse_time,
     rows,
 )
 
@@ -19,32 +19,32 @@ CREDIT = "relayed by batchjob_stats_server"
 SCOPES = ("lifecycle", "combustion", "marginal")
 
 
-def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
     """All factors the server has now."""
     token = access.secret()
     headers = [("Authorization", f"Bearer {token}")] if token else []
-    return parse(ask(access.url + PATH, headers), now)
+    return parse(fetch_json(access.url + PATH, headers), now)
 
 
 def parse(document: Any, now: float) -> tuple[Observation, ...]:
-    """Parse what `document()` returns; unusable rows are skipped."""
-    found = []
+    """Parse what `factors_document()` returns; unusable rows are skipped."""
+    observations = []
     for row in rows(document, "factors"):
-        figure = grams(row.get("grams_per_kilowatt_hour"))
-        at = moment(row.get("observed_at"), now)
+        factor = parse_factor(row.get("grams_per_kilowatt_hour"))
+        at = parse_time(row.get("observed_at"), now)
         names = [row.get(name) for name in ("provider", "zone", "scope")]
-        if figure is None or at is None or not all(isinstance(n, str) and n for n in names):
+        if factor is None or at is None or not all(isinstance(n, str) and n for n in names):
             continue
         if names[2] in SCOPES:
             provider, zone, scope = map(str, names)
             estimated = row.get("estimated") is True
-            found.append(Observation(provider, zone, scope, figure, at, estimated))
-    if not found:
+            observations.append(Observation(provider, zone, scope, factor, at, estimated))
+    if not observations:
         raise FactorError("no_value", "server: no current factor")
-    return tuple(found)
+    return tuple(observations)
 
 
-def document(observations: Iterable[Observation]) -> dict[str, Any]:
+def factors_document(observations: Iterable[Observation]) -> dict[str, Any]:
     """The document that the server publishes at PATH."""
     return {"factors": [_row(each) for each in observations]}
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from collectors.emissions.providers.provider import (
-    Ask,
+    FetchJson,
     Observation,
     ProviderAccess,
-    grams,
-    moment,
     newest,
+    parse_factor,
+    parse_time,
     rows,
 )
 
@@ -21,11 +21,11 @@ URL = "https://api.carbonintensity.org.uk"
 CREDIT = "National Energy System Operator, Carbon Intensity API, CC BY 4.0"
 
 
-def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
     """The current half hour: measured if available, else forecast."""
     region = access.zone.partition("-")[2]
     path = f"/regional/regionid/{region}" if region else "/intensity"
-    return (parse(ask(access.url + path), access.zone, now),)
+    return (parse(fetch_json(access.url + path), access.zone, now),)
 
 
 def parse(document: Any, zone: str, now: float) -> Observation:
@@ -33,19 +33,22 @@ def parse(document: Any, zone: str, now: float) -> Observation:
 
     A region's answer has another such list inside the region.
     """
-    return newest(list(_usable(document, zone, now)), "uk_grid")
+    return newest(list(_usable_observations(document, zone, now)), "uk_grid")
 
 
-def _usable(document: Any, zone: str, now: float) -> Iterator[Observation]:
-    halves = rows(document, "data")
+def _usable_observations(document: Any, zone: str, now: float) -> Iterator[Observation]:
+    half_hours = rows(document, "data")
     if "-" in zone:
-        halves = rows(document, "data", 0, "data")
-    for half in halves:
-        intensity = half.get("intensity")
-        at = moment(half.get("from"), now)
+        half_hours = rows(document, "data", 0, "data")
+    for half_hour in half_hours:
+        intensity = half_hour.get("intensity")
+        at = parse_time(half_hour.get("from"), now)
         if at is None or not isinstance(intensity, dict):
             continue
-        measured, forecast = grams(intensity.get("actual")), grams(intensity.get("forecast"))
-        figure = forecast if measured is None else measured
-        if figure is not None:
-            yield Observation("uk_grid", zone, "combustion", figure, at, measured is None)
+        measured, forecast = (
+            parse_factor(intensity.get("actual")),
+            parse_factor(intensity.get("forecast")),
+        )
+        factor = forecast if measured is None else measured
+        if factor is not None:
+            yield Observation("uk_grid", zone, "combustion", factor, at, measured is None)

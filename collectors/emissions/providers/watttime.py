@@ -1,4 +1,4 @@
-"""WattTime, API v3: marginal emissions, those of one kilowatt-hour more or less.
+"""WattTime, API v3: marginal emissions, those of one additional kilowatt-hour.
 
 They cannot be compared with averages and are never added to them. An account is needed; free
 accounts have values for CAISO_NORTH alone. The data are subject to the provider's own terms.
@@ -10,13 +10,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from collectors.emissions.providers.provider import (
-    Ask,
     FactorError,
+    FetchJson,
     Observation,
     ProviderAccess,
-    grams,
-    moment,
     newest,
+    parse_factor,
+    parse_time,
     rows,
 )
 
@@ -27,10 +27,10 @@ _UNITS = "lbs_co2_per_mwh"
 _LOOK_BACK = timedelta(hours=2)
 
 
-def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
     """The newest five minutes of the region. Each reading logs in, since tokens expire soon."""
     pair = base64.b64encode(f"{access.user}:{access.secret()}".encode()).decode()
-    login = ask(f"{access.url}/login", [("Authorization", f"Basic {pair}")])
+    login = fetch_json(f"{access.url}/login", [("Authorization", f"Basic {pair}")])
     token = login.get("token") if isinstance(login, dict) else None
     if not isinstance(token, str):
         raise FactorError("malformed", "watttime: no token in the answer to the login")
@@ -42,18 +42,20 @@ def read(ask: Ask, access: ProviderAccess, now: float) -> tuple[Observation, ...
         "signal_type": "co2_moer",
     }
     url = f"{access.url}/v3/historical?{urlencode(query)}"
-    return (parse(ask(url, [("Authorization", f"Bearer {token}")]), access.zone, now),)
+    return (parse(fetch_json(url, [("Authorization", f"Bearer {token}")]), access.zone, now),)
 
 
 def parse(document: Any, zone: str, now: float) -> Observation:
     """`{"data": [{"point_time", "value"}], "meta": {"region", "units", ...}}`."""
-    found = []
+    observations = []
     for row in rows(document, "data"):
-        figure = grams(row.get("value"), _GRAMS_PER_POUND / 1000)  # pounds per MWh to grams per kWh
-        at = moment(row.get("point_time"), now)
-        if figure is not None and at is not None:
-            found.append(Observation("watttime", zone, "marginal", figure, at))
+        factor = parse_factor(
+            row.get("value"), _GRAMS_PER_POUND / 1000
+        )  # pounds per MWh to grams per kWh
+        at = parse_time(row.get("point_time"), now)
+        if factor is not None and at is not None:
+            observations.append(Observation("watttime", zone, "marginal", factor, at))
     meta = document.get("meta")
     if not isinstance(meta, dict) or (meta.get("units"), meta.get("region")) != (_UNITS, zone):
         raise FactorError("malformed", f"watttime: expected {_UNITS} of {zone}")
-    return newest(found, "watttime")
+    return newest(observations, "watttime")

@@ -19,15 +19,15 @@ from batchjob.runtime.background import Refresher
 from collectors.gpu.nvidia import nvml
 from collectors.gpu.nvidia.errors import DRIVER_GONE, MISMATCH, error_name
 from collectors.gpu.nvidia.gpm import Gpm
-from collectors.gpu.reading import EnergyCounter, GpuReading, KnownGpu, longest_age
+from collectors.gpu.reading import EnergyCounter, GpuReading, KnownGpu, max_reading_age
 from collectors.host import Host
 
 log = logging.getLogger(__name__)
 
 # Minimum time before NVML is restarted while the driver itself works: a lost GPU returns only after
 # a reset, and a restart interrupts the other GPUs.
-SECONDS_BETWEEN_TRIES = 300.0
-_SECONDS_TO_LEAVE = 2.0
+RESTART_INTERVAL_SECONDS = 300.0
+_CLOSE_WAIT_SECONDS = 2.0
 
 
 class ClosedError(Exception):
@@ -40,56 +40,58 @@ class NvmlSession:
     def __init__(self, pynvml: Any, number: int) -> None:
         self.pynvml = pynvml
         self.number = number
-        self._inside = 0
+        self._active_uses = 0
         self._closed = False
-        self._changed = threading.Condition()
+        self._uses_changed = threading.Condition()
 
     @contextmanager
     def use(self) -> Iterator[Any]:
-        """pynvml, for calls that must return before NVML may be shut down."""
-        with self._changed:
+        """Lend pynvml to a thread; NVML is not shut down before the thread returns it."""
+        with self._uses_changed:
             if self._closed:
                 raise ClosedError
-            self._inside += 1
+            self._active_uses += 1
         try:
             yield self.pynvml
         finally:
-            with self._changed:
-                self._inside -= 1
-                self._changed.notify_all()
+            with self._uses_changed:
+                self._active_uses -= 1
+                self._uses_changed.notify_all()
 
     def close(self) -> bool:
-        """Admit nobody; returns whether all threads have left, after waiting briefly for them."""
-        with self._changed:
+        """Refuse further uses; returns whether all current ones ended, after a short wait."""
+        with self._uses_changed:
             self._closed = True
-            return self._changed.wait_for(lambda: not self._inside, _SECONDS_TO_LEAVE)
+            return self._uses_changed.wait_for(lambda: not self._active_uses, _CLOSE_WAIT_SECONDS)
 
 
 class _Board:
     """One GPU: its thread, and its last known identity."""
 
     def __init__(self, driver: "NvidiaGpus", index: int) -> None:
-        self.seen: KnownGpu | None = None  # as of the last successful reading
-        self.samples: tuple[int, Gpm] | None = None  # number of an NVML session, and its samples
-        self._read_at: float | None = None  # monotonic seconds, of the last successful reading
+        self.known_gpu: KnownGpu | None = None  # as of the last successful reading
+        self.gpm_samples: tuple[int, Gpm] | None = None  # by the number of an NVML session
+        # Of the last successful reading, in monotonic seconds.
+        self._read_started_at: float | None = None
         self._driver = driver
         self._index = index
-        age = longest_age(driver.interval)
+        age = max_reading_age(driver.interval)
         self.refresher = Refresher(
             f"gpu{index}", self._read, driver.interval, age, driver.host.monotonic
         )
 
     def _read(self) -> GpuReading:
         driver = self._driver
-        begun = driver.host.monotonic()
-        elapsed = driver.interval if self._read_at is None else begun - self._read_at
+        started = driver.host.monotonic()
+        previous = self._read_started_at
+        elapsed = driver.interval if previous is None else started - previous
         reading, session = driver.read(self._index, driver.host.clock() - elapsed, self)
         at = driver.host.monotonic()
-        self._read_at = begun
+        self._read_started_at = started
         counter = driver.energy_counter(reading.gpu.uuid)
-        values = counter.believed(reading.values)
-        self.seen = KnownGpu(reading.gpu, at, None)
-        return reading._replace(values=values, energy=counter.follow(values, at, session))
+        values = counter.drop_implausible_power(reading.values)
+        self.known_gpu = KnownGpu(reading.gpu, at, None)
+        return reading._replace(values=values, energy=counter.update(values, at, session))
 
 
 class NvidiaGpus:
@@ -101,15 +103,15 @@ class NvidiaGpus:
         self.version = ""  # of the driver; empty while it does not respond
         self._errors: Counter[tuple[str, str]] = Counter()
         self.session: NvmlSession | None = None
-        self._sessions = 0
+        self._session_number = 0
         self._boards: dict[int, _Board] = {}
-        self._count = 0
-        self._energy: dict[str, EnergyCounter] = {}
+        self._gpu_count = 0
+        self._energy_counters: dict[str, EnergyCounter] = {}
         self._error_codes: frozenset[int] = frozenset()
-        self._began_at = float("-inf")
-        self._hangs = False
+        self._opened_at = float("-inf")
+        self._has_hung_call = False
         self._scanner = Refresher(
-            "gpus", self.scan, interval, longest_age(interval), host.monotonic
+            "gpus", self.scan, interval, max_reading_age(interval), host.monotonic
         )
 
     def start(self) -> None:
@@ -123,13 +125,13 @@ class NvidiaGpus:
             board.refresher.stop()
         self._close()
 
-    def known(self) -> list[KnownGpu]:
-        """Every GPU once; if two indexes refer to one GPU, the newer reading counts."""
+    def known_gpus(self) -> list[KnownGpu]:
+        """Every GPU once; of two indexes that refer to the same GPU, the newer reading is used."""
         newest: dict[str, KnownGpu] = {}
         for board in list(self._boards.values()):
-            if board.seen is None:
+            if board.known_gpu is None:
                 continue
-            each = board.seen._replace(observed=board.refresher.latest())
+            each = board.known_gpu._replace(observed=board.refresher.latest())
             other = newest.get(each.gpu.uuid)
             if other is None or (other.last_seen or 0.0) < (each.last_seen or 0.0):
                 newest[each.gpu.uuid] = each
@@ -138,15 +140,15 @@ class NvidiaGpus:
     @property
     def complete(self) -> bool:
         """Whether the names of all GPUs that the driver counts are known."""
-        return len(self.known()) == self._count
+        return len(self.known_gpus()) == self._gpu_count
 
     def errors(self) -> MappingProxyType[tuple[str, str], int]:
         """Failed calls by GPU index (empty: the driver itself) and NVML's name for the error."""
         return MappingProxyType(dict(self._errors))
 
     def energy_counter(self, uuid: str) -> EnergyCounter:
-        """The counter of this GPU, whatever index it has after a reload."""
-        return self._energy.setdefault(uuid, EnergyCounter(longest_age(self.interval)))
+        """The energy counter of a GPU, whose index may change when the driver is reloaded."""
+        return self._energy_counters.setdefault(uuid, EnergyCounter(max_reading_age(self.interval)))
 
     def read(self, index: int, since: float, board: "_Board") -> tuple[GpuReading, int]:
         """A reading and the number of its session; raises what NVML raises."""
@@ -154,47 +156,47 @@ class NvidiaGpus:
         if session is None:
             raise ClosedError
         with session.use() as pynvml:
-            if board.samples is None or board.samples[0] != session.number:
-                board.samples = (session.number, Gpm(pynvml))
-            gpm = board.samples[1]
+            if board.gpm_samples is None or board.gpm_samples[0] != session.number:
+                board.gpm_samples = (session.number, Gpm(pynvml))
+            gpm = board.gpm_samples[1]
             try:
                 return nvml.read(pynvml, index, since, self._errors, gpm), session.number
             except pynvml.NVMLError as error:
-                self._failed(pynvml, str(index), error.value)
+                self._count_error(pynvml, str(index), error.value)
                 raise
 
     def scan(self) -> None:
         """Open NVML, or reopen it after errors, and start a thread for each GPU that has none."""
-        if self.session is not None and self._must_begin_anew():
+        if self.session is not None and self._needs_restart():
             self._close()
         if self.session is None and not self._open():
             return
         assert self.session is not None
         with self.session.use() as pynvml:
             try:
-                self._count = pynvml.nvmlDeviceGetCount()
+                self._gpu_count = pynvml.nvmlDeviceGetCount()
             except pynvml.NVMLError as error:
-                self._failed(pynvml, "", error.value)
+                self._count_error(pynvml, "", error.value)
                 raise
-        for index in range(self._count):
+        for index in range(self._gpu_count):
             if index not in self._boards:
                 self._boards[index] = _Board(self, index)
                 self._boards[index].refresher.start()
-        for index in [index for index in self._boards if index >= self._count]:
+        for index in [index for index in self._boards if index >= self._gpu_count]:
             self._boards.pop(index).refresher.stop()
 
-    def _failed(self, pynvml: Any, gpu: str, code: int) -> None:
+    def _count_error(self, pynvml: Any, gpu: str, code: int) -> None:
         self._errors[gpu, error_name(pynvml, code)] += 1
         self._error_codes |= {code}
 
-    def _must_begin_anew(self) -> bool:
+    def _needs_restart(self) -> bool:
         if not self._error_codes:
             return False
-        since = self.host.monotonic() - self._began_at
-        return bool(self._error_codes & DRIVER_GONE) or since >= SECONDS_BETWEEN_TRIES
+        open_seconds = self.host.monotonic() - self._opened_at
+        return bool(self._error_codes & DRIVER_GONE) or open_seconds >= RESTART_INTERVAL_SECONDS
 
     def _open(self) -> bool:
-        """Whether NVML is open; it is not tried while the driver's module is not loaded."""
+        """Initialise NVML; returns False while the driver's kernel module is not loaded."""
         if not os.path.exists(os.path.join(self.host.procfs, "driver/nvidia/version")):
             return False
         try:
@@ -205,14 +207,14 @@ class NvidiaGpus:
             pynvml.nvmlInit()
             self.version = nvml.text(pynvml.nvmlSystemGetDriverVersion())
         except pynvml.NVMLError as error:
-            self._failed(pynvml, "", error.value)
-            if error.value == MISMATCH and not self._hangs:
-                forget_library(pynvml)
+            self._count_error(pynvml, "", error.value)
+            if error.value == MISMATCH and not self._has_hung_call:
+                unload_library(pynvml)
             raise
-        self._sessions += 1
+        self._session_number += 1
         self._error_codes = frozenset()
-        self._began_at = self.host.monotonic()
-        self.session = NvmlSession(pynvml, self._sessions)
+        self._opened_at = self.host.monotonic()
+        self.session = NvmlSession(pynvml, self._session_number)
         return True
 
     def _close(self) -> None:
@@ -221,7 +223,8 @@ class NvidiaGpus:
         if session is None:
             return
         if not session.close():
-            self._hangs = True  # permanent: a library with a hung thread in it cannot be unloaded
+            # Permanent: a library with a hung thread in it cannot be unloaded.
+            self._has_hung_call = True
             log.warning(
                 "a call to the NVIDIA driver hangs; NVML is initialized again in another thread"
             )
@@ -230,11 +233,11 @@ class NvidiaGpus:
             session.pynvml.nvmlShutdown()
         except session.pynvml.NVMLError as error:
             log.debug("nvmlShutdown: %s", error)
-        if MISMATCH in self._error_codes and not self._hangs:
-            forget_library(session.pynvml)
+        if MISMATCH in self._error_codes and not self._has_hung_call:
+            unload_library(session.pynvml)
 
 
-def forget_library(pynvml: Any) -> None:
+def unload_library(pynvml: Any) -> None:
     """Unload libnvidia-ml, so that the next nvmlInit loads the one that is installed now.
 
     The loader returns a library that is in memory even after an update has replaced its file;

@@ -15,28 +15,31 @@ GONE = DRIVER_GONE | {15, 16}
 # Not available on this board, with this driver or at this time: INVALID_ARGUMENT, NOT_SUPPORTED,
 # NOT_FOUND, FUNCTION_NOT_FOUND (a symbol that an old driver lacks), NO_DATA,
 # ARGUMENT_VERSION_MISMATCH, DEPRECATED.
-_NOT_OFFERED = frozenset({2, 3, 6, 13, 21, 25, 26})
+_UNSUPPORTED = frozenset({2, 3, 6, 13, 21, 25, 26})
 
 
 class OptionalCalls:
-    """Makes optional calls: unsupported ones return `otherwise`; other errors are counted too."""
+    """Makes optional calls: after an error they return `default`.
+
+    Unsupported calls are not counted as errors. Raises NVMLError if the GPU or the driver is gone.
+    """
 
     def __init__(self, nvml: Any, errors: Counter[tuple[str, str]], gpu: str) -> None:
         self.nvml = nvml
         self._errors = errors
         self._gpu = gpu
 
-    def __call__(self, call: Callable[..., T], *arguments: Any, otherwise: T | None = None) -> Any:
+    def __call__(self, call: Callable[..., T], *arguments: Any, default: T | None = None) -> Any:
         try:
             return call(*arguments)
         except self.nvml.NVMLLibraryMismatchError:  # pynvml's error for a missing symbol
-            return otherwise
+            return default
         except self.nvml.NVMLError as error:
             if error.value in GONE:
                 raise
-            if error.value not in _NOT_OFFERED:
+            if error.value not in _UNSUPPORTED:
                 self._errors[self._gpu, error_name(self.nvml, error.value)] += 1
-            return otherwise
+            return default
 
 
 def error_name(nvml: Any, code: int) -> str:

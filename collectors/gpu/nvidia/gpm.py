@@ -52,76 +52,78 @@ class Gpm:
 
         Raises NVMLError, NOT_SUPPORTED among others.
         """
-        means = self._since_last(handle, gpu_instance, _GRAPHICS_UTIL)
+        means = self._means_since_last(handle, gpu_instance, _GRAPHICS_UTIL)
         if means is None or not 0 <= means.values[0] <= 100:
             return None
         return means.values[0] / 100
 
     def pcie(self, handle: Any) -> PcieBytes | None:
-        """What the GPU has transferred since the first call; None where that is not known.
+        """Bytes that the GPU has transferred since the first call; None if unknown.
 
         Raises NVMLError, NOT_SUPPORTED among others.
         """
         if _WHOLE_GPU not in self._samples:
-            self._begin(handle, _WHOLE_GPU)
+            self._take_first_sample(handle, _WHOLE_GPU)
             return self._pcie if _WHOLE_GPU in self._samples else None
-        means = self._since_last(handle, _WHOLE_GPU, _PCIE_SENT, _PCIE_RECEIVED)
+        means = self._means_since_last(handle, _WHOLE_GPU, _PCIE_SENT, _PCIE_RECEIVED)
         if means is None:
             return None
         sent, received = (rate * _MEBIBYTE * means.seconds for rate in means.values)
         self._pcie = PcieBytes(self._pcie.sent + sent, self._pcie.received + received)
         return self._pcie
 
-    def keep(self, gpu_instances: set[int]) -> None:
+    def free_removed(self, gpu_instances: set[int]) -> None:
         """Free the samples of instances that no longer exist."""
         for gone in self._samples.keys() - gpu_instances - {_WHOLE_GPU}:
             samples = self._samples.pop(gone)
             self._nvml.nvmlGpmSampleFree(samples.last.counters)
             self._nvml.nvmlGpmSampleFree(samples.spare)
 
-    def _since_last(self, handle: Any, gpu_instance: int | None, *metrics: int) -> _Means | None:
-        """Means since the last sample, which stays the last one if any of them is not known."""
-        known = self._samples.get(gpu_instance)
-        if known is None:
-            self._begin(handle, gpu_instance)
+    def _means_since_last(
+        self, handle: Any, gpu_instance: int | None, *metrics: int
+    ) -> _Means | None:
+        """Means since the last sample, which is replaced only if all of them are valid."""
+        samples = self._samples.get(gpu_instance)
+        if samples is None:
+            self._take_first_sample(handle, gpu_instance)
             return None
-        now = self._sample(handle, gpu_instance, known.spare)
-        values = self._between(known.last.counters, now.counters, metrics)
+        now = self._take_sample(handle, gpu_instance, samples.spare)
+        values = self._means_between(samples.last.counters, now.counters, metrics)
         if values is None:
             return None
-        self._samples[gpu_instance] = _Samples(now, known.last.counters)
-        return _Means(values, now.at - known.last.at)
+        self._samples[gpu_instance] = _Samples(now, samples.last.counters)
+        return _Means(values, now.at - samples.last.at)
 
-    def _begin(self, handle: Any, gpu_instance: int | None) -> None:
+    def _take_first_sample(self, handle: Any, gpu_instance: int | None) -> None:
         nvml = self._nvml
         if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             return
         counters = nvml.nvmlGpmSampleAlloc()
         try:
-            first = self._sample(handle, gpu_instance, counters)
+            first = self._take_sample(handle, gpu_instance, counters)
         except nvml.NVMLError:
             nvml.nvmlGpmSampleFree(counters)
             raise
         self._samples[gpu_instance] = _Samples(first, nvml.nvmlGpmSampleAlloc())
 
-    def _sample(self, handle: Any, gpu_instance: int | None, counters: Any) -> _Sample:
+    def _take_sample(self, handle: Any, gpu_instance: int | None, counters: Any) -> _Sample:
         if gpu_instance is _WHOLE_GPU:
             self._nvml.nvmlGpmSampleGet(handle, counters)
         else:
             self._nvml.nvmlGpmMigSampleGet(handle, gpu_instance, counters)
         return _Sample(counters, self._clock())
 
-    def _between(
+    def _means_between(
         self, earlier: Any, later: Any, metrics: tuple[int, ...]
     ) -> tuple[float, ...] | None:
         nvml = self._nvml
-        wanted = nvml.c_nvmlGpmMetricsGet_t()
-        wanted.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        wanted.numMetrics = len(metrics)
-        wanted.sample1, wanted.sample2 = earlier, later
-        for place, metric in enumerate(metrics):
-            wanted.metrics[place].metricId = metric
-        answers = nvml.nvmlGpmMetricsGet(wanted).metrics[: len(metrics)]
-        if any(answer.nvmlReturn != 0 for answer in answers):
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(metrics)
+        request.sample1, request.sample2 = earlier, later
+        for index, metric in enumerate(metrics):
+            request.metrics[index].metricId = metric
+        results = nvml.nvmlGpmMetricsGet(request).metrics[: len(metrics)]
+        if any(result.nvmlReturn != 0 for result in results):
             return None
-        return tuple(float(answer.value) for answer in answers)
+        return tuple(float(result.value) for result in results)

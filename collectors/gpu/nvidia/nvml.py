@@ -34,7 +34,7 @@ from collectors.gpu.reading import GpuProcess, GpuReading
 # with no samples, which pynvml raises as an error.
 _NO_SAMPLES = frozenset({0, 6})
 
-_NOT_IN_AN_INSTANCE = 0xFFFFFFFF
+_NO_INSTANCE = 0xFFFFFFFF
 
 
 class Field(NamedTuple):
@@ -98,30 +98,31 @@ def read(
     """Read GPU `index` with an initialised pynvml, counting failed calls in `errors`.
 
     Utilisation, the GPU's and the processes', is that since `since` (epoch seconds); `gpm` keeps
-    samples from one reading to the next. Raises NVMLError if the GPU or the driver is gone, or the
-    GPU has no UUID.
+    samples between readings. Raises NVMLError if the GPU or the driver is gone, or the GPU has no
+    UUID.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    ask = OptionalCalls(nvml, errors, str(index))
-    partitioned = ask(nvml.nvmlDeviceGetMigMode, handle, otherwise=[0])[0] == 1
-    parts = _instances(ask, handle) if partitioned else ()
+    optional = OptionalCalls(nvml, errors, str(index))
+    partitioned = optional(nvml.nvmlDeviceGetMigMode, handle, default=[0])[0] == 1
+    mig_instances = _read_mig_instances(optional, handle) if partitioned else ()
     values = {
-        **_utilization(ask, handle, since),
-        **_memory(ask, handle),
-        **_fields(ask, handle),
-        **_field_values(ask, handle),
-        **_pcie(ask, None if partitioned else gpm, handle),
+        **_utilization(optional, handle, since),
+        **_memory(optional, handle),
+        **_fields(optional, handle),
+        **_field_values(optional, handle),
+        **_pcie(optional, None if partitioned else gpm, handle),
     }
-    instances = tuple(part.instance for part in parts)
-    busy = _busy_instances(ask, gpm, handle, instances) if gpm else {}
+    instances = tuple(mig.instance for mig in mig_instances)
+    utilizations = _instance_utilizations(optional, gpm, handle, instances) if gpm else {}
     return GpuReading(
-        _describe(ask, handle, index, partitioned, instances),
+        _describe(optional, handle, index, partitioned, instances),
         values,
         {
-            part.instance.uuid: _memory(ask, part.handle) | busy.get(part.instance.uuid, {})
-            for part in parts
+            mig.instance.uuid: _memory(optional, mig.handle)
+            | utilizations.get(mig.instance.uuid, {})
+            for mig in mig_instances
         },
-        _processes(ask, handle, since),
+        _processes(optional, handle, since),
     )
 
 
@@ -131,33 +132,37 @@ def text(value: Any) -> str:
 
 
 def _describe(
-    ask: OptionalCalls, handle: Any, index: int, partitioned: bool, instances: tuple[Instance, ...]
+    optional: OptionalCalls,
+    handle: Any,
+    index: int,
+    partitioned: bool,
+    instances: tuple[Instance, ...],
 ) -> Gpu:
-    nvml = ask.nvml
-    pci = ask(nvml.nvmlDeviceGetPciInfo, handle)
+    nvml = optional.nvml
+    pci = optional(nvml.nvmlDeviceGetPciInfo, handle)
     return Gpu(
         vendor="nvidia",
         index=index,
         uuid=text(nvml.nvmlDeviceGetUUID(handle)),
-        minor=ask(nvml.nvmlDeviceGetMinorNumber, handle),
+        minor=optional(nvml.nvmlDeviceGetMinorNumber, handle),
         pci_bus_id=text(pci.busId).upper() if pci else "",
-        name=text(ask(nvml.nvmlDeviceGetName, handle, otherwise="")),
+        name=text(optional(nvml.nvmlDeviceGetName, handle, default="")),
         partitioned=partitioned,
-        slices=_slices(ask, handle) if partitioned else None,
+        slices=_slices(optional, handle) if partitioned else None,
         instances=instances,
     )
 
 
-def _slices(ask: OptionalCalls, handle: Any) -> float | None:
+def _slices(optional: OptionalCalls, handle: Any) -> float | None:
     """Compute slices of the whole GPU: those of its largest instance profile (8, 7, 6 or 4)."""
-    nvml = ask.nvml
+    nvml = optional.nvml
     for profile in (
         nvml.NVML_GPU_INSTANCE_PROFILE_8_SLICE,
         nvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE,
         nvml.NVML_GPU_INSTANCE_PROFILE_6_SLICE,
         nvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE,
     ):
-        info = ask(nvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, profile, 1)
+        info = optional(nvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, profile, 1)
         if info is not None and info.sliceCount:
             return float(info.sliceCount)
     return None
@@ -169,77 +174,82 @@ class _MigInstance(NamedTuple):
     compute_slices: int
 
 
-def _instances(ask: OptionalCalls, handle: Any) -> tuple[_MigInstance, ...]:
+def _read_mig_instances(optional: OptionalCalls, handle: Any) -> tuple[_MigInstance, ...]:
     """The MIG devices; one that is created or destroyed at this moment is left out."""
-    nvml = ask.nvml
-    count = ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle, otherwise=0)
-    handles = [ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, i) for i in range(count)]
-    parts = [part for each in handles if each is not None and (part := _part(ask, each))]
-    whole: Counter[int] = Counter()
-    for part in parts:
-        whole[part.instance.gpu_instance] += part.compute_slices
-    return tuple(_divided(part, whole[part.instance.gpu_instance]) for part in parts)
+    nvml = optional.nvml
+    count = optional(nvml.nvmlDeviceGetMaxMigDeviceCount, handle, default=0)
+    handles = [optional(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, i) for i in range(count)]
+    found = [
+        mig for each in handles if each is not None and (mig := _read_mig_instance(optional, each))
+    ]
+    compute_slices: Counter[int] = Counter()
+    for mig in found:
+        compute_slices[mig.instance.gpu_instance] += mig.compute_slices
+    return tuple(_with_slices(mig, compute_slices[mig.instance.gpu_instance]) for mig in found)
 
 
-def _divided(part: _MigInstance, compute_slices: int) -> _MigInstance:
+def _with_slices(mig: _MigInstance, compute_slices: int) -> _MigInstance:
     """Assign a compute instance its share of the slices of its GPU instance."""
-    slices = part.instance.slices * part.compute_slices / compute_slices
-    return part._replace(instance=part.instance._replace(slices=slices))
+    slices = mig.instance.slices * mig.compute_slices / compute_slices
+    return mig._replace(instance=mig.instance._replace(slices=slices))
 
 
-def _part(ask: OptionalCalls, handle: Any) -> _MigInstance | None:
-    nvml = ask.nvml
-    uuid = ask(nvml.nvmlDeviceGetUUID, handle)
-    gpu_instance = ask(nvml.nvmlDeviceGetGpuInstanceId, handle)
-    compute_instance = ask(nvml.nvmlDeviceGetComputeInstanceId, handle)
-    attributes = ask(nvml.nvmlDeviceGetAttributes, handle)
+def _read_mig_instance(optional: OptionalCalls, handle: Any) -> _MigInstance | None:
+    nvml = optional.nvml
+    uuid = optional(nvml.nvmlDeviceGetUUID, handle)
+    gpu_instance = optional(nvml.nvmlDeviceGetGpuInstanceId, handle)
+    compute_instance = optional(nvml.nvmlDeviceGetComputeInstanceId, handle)
+    attributes = optional(nvml.nvmlDeviceGetAttributes, handle)
     if None in (uuid, gpu_instance, compute_instance) or not attributes:
         return None
-    name = text(ask(nvml.nvmlDeviceGetName, handle, otherwise=""))
+    name = text(optional(nvml.nvmlDeviceGetName, handle, default=""))
     profile = name.rpartition(" MIG ")[2] if " MIG " in name else ""
     slices = float(attributes.gpuInstanceSliceCount)
     instance = Instance(text(uuid), gpu_instance, compute_instance, profile, slices)
     return _MigInstance(instance, handle, max(1, attributes.computeInstanceSliceCount))
 
 
-def _busy_instances(
-    ask: OptionalCalls, gpm: Gpm, handle: Any, instances: tuple[Instance, ...]
+def _instance_utilizations(
+    optional: OptionalCalls, gpm: Gpm, handle: Any, instances: tuple[Instance, ...]
 ) -> dict[str, dict[GpuMetric, float]]:
-    """Utilisation by UUID; one value cannot be divided among several compute instances."""
+    """Utilisation by UUID, for GPU instances with one compute instance.
+
+    The value of a GPU instance cannot be divided among several compute instances.
+    """
     count = Counter(instance.gpu_instance for instance in instances)
-    gpm.keep(set(count))
-    busy = {}
+    gpm.free_removed(set(count))
+    utilizations = {}
     for instance in instances:
         if count[instance.gpu_instance] == 1:
-            part = ask(gpm.utilization, handle, instance.gpu_instance)
-            if part is not None:
-                busy[instance.uuid] = {UTILIZATION: part}
-    return busy
+            utilization = optional(gpm.utilization, handle, instance.gpu_instance)
+            if utilization is not None:
+                utilizations[instance.uuid] = {UTILIZATION: utilization}
+    return utilizations
 
 
-def _memory(ask: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
-    nvml = ask.nvml
+def _memory(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+    nvml = optional.nvml
     # Version 2 does not count memory reserved by the driver as used; old drivers lack it.
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2) or ask(
+    memory = optional(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2) or optional(
         nvml.nvmlDeviceGetMemoryInfo, handle
     )
     return {MEMORY_USED: memory.used, MEMORY_TOTAL: memory.total} if memory else {}
 
 
-def _utilization(ask: OptionalCalls, handle: Any, since: float) -> dict[GpuMetric, float]:
-    """The mean of the driver's samples, taken several times a second, else its newest one.
+def _utilization(optional: OptionalCalls, handle: Any, since: float) -> dict[GpuMetric, float]:
+    """The mean of the driver's samples, taken several times a second, or else its newest value.
 
     The driver keeps them for some time: 14 s on an H100.
     """
-    nvml = ask.nvml
+    nvml = optional.nvml
     kind = nvml.NVML_GPU_UTILIZATION_SAMPLES
-    answer = ask(nvml.nvmlDeviceGetSamples, handle, kind, _microseconds(since))
+    answer = optional(nvml.nvmlDeviceGetSamples, handle, kind, _microseconds(since))
     if answer and answer[0] < len(VALUE_TYPES):
         percent = [getattr(each.sampleValue, VALUE_TYPES[answer[0]]) for each in answer[1]]
         valid = [each for each in percent if 0 <= each <= 100]
         if valid:
             return {UTILIZATION: sum(valid) / len(valid) / 100}
-    rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+    rates = optional(nvml.nvmlDeviceGetUtilizationRates, handle)
     return {UTILIZATION: rates.gpu / 100} if rates else {}
 
 
@@ -247,14 +257,14 @@ def _microseconds(since: float) -> int:
     return max(0, int(since * 1e6))
 
 
-def _fields(ask: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
-    read = {field.quantity: ask(field.read, ask.nvml, handle) for field in _BOARD}
-    return {quantity: value for quantity, value in read.items() if value is not None}
+def _fields(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+    values = {field.quantity: optional(field.read, optional.nvml, handle) for field in _BOARD}
+    return {quantity: value for quantity, value in values.items() if value is not None}
 
 
-def _field_values(ask: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+def _field_values(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     wanted = [(field, scope) for _, field, scope, _ in FIELD_VALUES]
-    answers = ask(ask.nvml.nvmlDeviceGetFieldValues, handle, wanted) or ()
+    answers = optional(optional.nvml.nvmlDeviceGetFieldValues, handle, wanted) or ()
     return {
         quantity: getattr(answer.value, VALUE_TYPES[answer.valueType]) * factor
         for (quantity, _, _, factor), answer in zip(FIELD_VALUES, answers, strict=False)
@@ -262,24 +272,24 @@ def _field_values(ask: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     }
 
 
-def _pcie(ask: OptionalCalls, gpm: Gpm | None, handle: Any) -> dict[GpuMetric, float]:
-    """Bytes where they can be counted, else the throughput of this moment."""
-    counted = ask(gpm.pcie, handle) if gpm else None
-    if counted is not None:
-        return {PCIE["transmit"]: counted.sent, PCIE["receive"]: counted.received}
+def _pcie(optional: OptionalCalls, gpm: Gpm | None, handle: Any) -> dict[GpuMetric, float]:
+    """Transferred bytes if they can be counted, or else the current throughput."""
+    transferred = optional(gpm.pcie, handle) if gpm else None
+    if transferred is not None:
+        return {PCIE["transmit"]: transferred.sent, PCIE["receive"]: transferred.received}
     rates = {}
     for direction, counter in (("transmit", 0), ("receive", 1)):
-        kilobytes = ask(ask.nvml.nvmlDeviceGetPcieThroughput, handle, counter)
+        kilobytes = optional(optional.nvml.nvmlDeviceGetPcieThroughput, handle, counter)
         if kilobytes is not None:
             rates[PCIE_RATE[direction]] = kilobytes * 1e3
     return rates
 
 
-def _processes(ask: OptionalCalls, handle: Any, since: float) -> tuple[GpuProcess, ...] | None:
+def _processes(optional: OptionalCalls, handle: Any, since: float) -> tuple[GpuProcess, ...] | None:
     """Compute, graphics and MPS client processes; None if none of the lists is available."""
-    nvml = ask.nvml
+    nvml = optional.nvml
     lists = [
-        ask(call, handle)
+        optional(call, handle)
         for call in (
             nvml.nvmlDeviceGetComputeRunningProcesses_v3,
             nvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
@@ -289,26 +299,28 @@ def _processes(ask: OptionalCalls, handle: Any, since: float) -> tuple[GpuProces
     if all(each is None for each in lists):
         return None
     found = {info.pid: info for infos in lists for info in infos or ()}
-    busy = _process_utilization(ask, handle, since) if found else None
+    utilizations = _process_utilization(optional, handle, since) if found else None
     return tuple(
         GpuProcess(
             pid,
             info.usedGpuMemory,
             _instance_number(info.gpuInstanceId),
             _instance_number(info.computeInstanceId),
-            None if busy is None else busy.get(pid, 0.0),
+            None if utilizations is None else utilizations.get(pid, 0.0),
         )
         for pid, info in sorted(found.items())
     )
 
 
 def _instance_number(number: int) -> int | None:
-    return None if number == _NOT_IN_AN_INSTANCE else number
+    return None if number == _NO_INSTANCE else number
 
 
-def _process_utilization(ask: OptionalCalls, handle: Any, since: float) -> dict[int, float] | None:
+def _process_utilization(
+    optional: OptionalCalls, handle: Any, since: float
+) -> dict[int, float] | None:
     """The mean of each active process since `since`, 0 to 1; None if not supported."""
-    nvml = ask.nvml
+    nvml = optional.nvml
     try:
         samples = nvml.nvmlDeviceGetProcessUtilization(handle, _microseconds(since))
     except nvml.NVMLError as error:

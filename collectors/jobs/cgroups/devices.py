@@ -3,7 +3,7 @@
 import os
 
 # Linux Documentation/admin-guide/devices.txt: RAM disks and loop devices store nothing themselves.
-_NOT_STORAGE = frozenset({"1", "7"})
+_NO_STORAGE_MAJORS = frozenset({"1", "7"})
 
 
 class DeviceNames:
@@ -27,7 +27,7 @@ class DeviceNames:
         if not (colon and major.isdigit() and minor.isdigit()):
             raise ValueError(f"not a device number: {number!r}")
         link = f"{self._sysfs}/dev/block/{number}"
-        if major in _NOT_STORAGE:
+        if major in _NO_STORAGE_MAJORS:
             return None
         try:
             if os.listdir(f"{link}/slaves"):

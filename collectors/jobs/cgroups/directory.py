@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from collectors.jobs.cgroups.reader import CgroupFile, OpenCgroupFile, completed, read_path
+from collectors.jobs.cgroups.reader import CgroupFile, OpenCgroupFile, read_path, read_rest
 
 # Limits and CPU sets are changed by administrators and schedulers, not by the job's work. Missing
 # files may appear later, when a controller is enabled by hand.
-RARE_SECONDS = 60.0
+MAX_REFRESH_SECONDS = 60.0
 # Shorter for a new job, while the scheduler sets limits and enables controllers.
-_AT_FIRST_SECONDS = 0.5
+_INITIAL_REFRESH_SECONDS = 0.5
 
 
 class CgroupGone(Exception):
@@ -41,7 +41,7 @@ class ReadErrors:
         self._lock = threading.Lock()
 
     def count(self, reason: str | OSError | ValueError) -> None:
-        """Count an error, by a reason of ours, by the kernel's error, or as a malformed text."""
+        """Count an error, by a given reason, by the kernel's error, or as malformed text."""
         if isinstance(reason, OSError):
             word = self.REASONS.get(reason.errno or 0, "other")
         else:
@@ -59,21 +59,21 @@ class DescriptorBudget:
     """The maximum number of open descriptors; beyond it, files are opened for each read."""
 
     def __init__(self, limit: int) -> None:
-        self._left = limit
+        self._available = limit
         self._lock = threading.Lock()
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Reserve a descriptor; False if none is left."""
         with self._lock:
-            if self._left <= 0:
+            if self._available <= 0:
                 return False
-            self._left -= 1
+            self._available -= 1
             return True
 
-    def give_back(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Return reserved descriptors."""
         with self._lock:
-            self._left += number
+            self._available += number
 
 
 class CgroupDirectory:
@@ -85,8 +85,9 @@ class CgroupDirectory:
     """
 
     __slots__ = (
-        "_descriptors", "_errors", "_failed", "_gone", "_inode", "_limits", "_missing", "_present",
-        "_rarely", "_settle_pause", "often", "path", "settle_at", "values",
+        "_descriptors", "_errors", "_failed", "_inode", "_limits", "_missing", "_present",
+        "_read_limits", "_refresh_seconds", "_was_removed", "frequent_files", "next_refresh_at",
+        "path", "values",
     )  # fmt: skip
 
     def __init__(
@@ -95,66 +96,65 @@ class CgroupDirectory:
         sources: Iterable[CgroupFile],
         descriptors: DescriptorBudget,
         errors: ReadErrors,
-        rarely: Callable[[], Mapping[str, Any]] = dict,
+        read_limits: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.path = path
         self.values: dict[str, Any] = {}
         """Field → value, as last read."""
-        self.often: list[OpenCgroupFile] = []
-        """The files that are there and change with the job's work."""
-        self.settle_at = float("-inf")
-        """When to look for limits and new files next (monotonic seconds)."""
-        self._rarely = rarely
+        self.frequent_files: list[OpenCgroupFile] = []
+        """The existing files that change with the job's work."""
+        self.next_refresh_at = float("-inf")
+        """When to read limits and look for new files again (monotonic seconds)."""
+        self._read_limits = read_limits
         self._descriptors = descriptors
         self._errors = errors
         self._missing: list[CgroupFile] = list(sources)
         self._present: list[OpenCgroupFile] = []
         self._failed: list[OpenCgroupFile] = []  # files in `_present` that could not be read
-        self._limits: Mapping[str, Any] = {}  # the last result of `rarely`
-        self._settle_pause = _AT_FIRST_SECONDS
+        self._limits: Mapping[str, Any] = {}  # the last result of `read_limits`
+        self._refresh_seconds = _INITIAL_REFRESH_SECONDS
         self._inode = 0  # not known yet
-        self._gone = False
-        self._gone = self.removed()
+        self._was_removed = False
+        self._was_removed = self.is_removed()
 
     def read(self, now: float, group: str | None = None) -> bool:
         """Read all existing files, or one group's, into the values. Raises CgroupGone.
 
-        `now` is monotonic seconds. A file that is missing, unreadable or malformed leaves its
-        fields out. False if nothing changed: most files of most jobs are as they were, and then
-        nobody needs to look at them again.
+        `now` is monotonic seconds. The fields of a file that is missing, unreadable or malformed
+        are absent. Returns False if nothing changed, which is so for most jobs most of the time.
         """
-        settled = now >= self.settle_at
-        if settled:
-            self._settle(now)
-        files = self.often
+        refreshed = now >= self.next_refresh_at
+        if refreshed:
+            self._refresh(now)
+        files = self.frequent_files
         if group is not None:
-            files = [file for file in files if file.source.belongs(group)]
-        return self._read_files(files) or settled
+            files = [file for file in files if file.source.belongs_to(group)]
+        return self._read_files(files) or refreshed
 
-    def _settle(self, now: float) -> None:
-        if self.removed():
+    def _refresh(self, now: float) -> None:
+        if self.is_removed():
             raise CgroupGone(self.path)
         self._find_files()
         self._read_files([file for file in self._present if file.source.rare])
         for field in self._limits:
             self.values.pop(field, None)
-        self._limits = self._rarely()
+        self._limits = self._read_limits()
         self.values.update(self._limits)
-        self._sort()
-        self.settle_at = now + self._settle_pause
-        self._settle_pause = min(2 * self._settle_pause, RARE_SECONDS)
+        self._select_frequent_files()
+        self.next_refresh_at = now + self._refresh_seconds
+        self._refresh_seconds = min(2 * self._refresh_seconds, MAX_REFRESH_SECONDS)
 
-    def _sort(self) -> None:
-        self.often = [file for file in self._present if not file.source.rare]
+    def _select_frequent_files(self) -> None:
+        self.frequent_files = [file for file in self._present if not file.source.rare]
 
     @property
-    def kept_open(self) -> bool:
-        """Whether there were enough descriptors for its files."""
-        return all(file.descriptor >= 0 for file in self.often)
+    def is_kept_open(self) -> bool:
+        """Whether all its files are open; descriptors may have run out."""
+        return all(file.descriptor >= 0 for file in self.frequent_files)
 
-    def removed(self) -> bool:
-        """Whether the directory no longer exists, or its name belongs to another one by now."""
-        if self._gone:
+    def is_removed(self) -> bool:
+        """Whether the directory no longer exists, or has been replaced by another of its name."""
+        if self._was_removed:
             return True
         try:
             inode = os.stat(self.path).st_ino
@@ -168,49 +168,49 @@ class CgroupDirectory:
         kept = [file.descriptor for file in self._present if file.descriptor >= 0]
         for descriptor in kept:
             os.close(descriptor)
-        self._descriptors.give_back(len(kept))
-        self._present, self.often, self._missing = [], [], []
+        self._descriptors.release(len(kept))
+        self._present, self.frequent_files, self._missing = [], [], []
 
     def _read_files(self, files: Iterable[OpenCgroupFile]) -> bool:
-        """Whether any of the files has changed. Raises CgroupGone."""
+        """Read files; returns whether any of them has changed. Raises CgroupGone."""
         changed = False
         for file in files:
             try:
                 if file.descriptor >= 0:
-                    data = os.pread(file.descriptor, file.room, 0)
+                    data = os.pread(file.descriptor, file.buffer_bytes, 0)
                 else:
                     data = read_path(self._path_of(file.source))
                 if hash(data) != file.digest:
                     changed = True
-                    self._take(file, data)
+                    self._parse(file, data)
             except OSError as error:
-                if error.errno == errno.ENODEV or self.removed():
+                if error.errno == errno.ENODEV or self.is_removed():
                     raise CgroupGone(self.path) from error
                 changed = True
                 self._errors.count(error)
                 self._failed.append(file)
         if self._failed:
-            self._set_aside()
+            self._drop_failed_files()
         return changed
 
-    def _take(self, file: OpenCgroupFile, data: bytes) -> None:
-        if file.descriptor >= 0 and file.overflows(data):
-            data = completed(file.descriptor, data, file.room)
-            file.room = 2 * len(data)
-        if not file.take(data):
+    def _parse(self, file: OpenCgroupFile, data: bytes) -> None:
+        if file.descriptor >= 0 and file.may_be_truncated(data):
+            data = read_rest(file.descriptor, data, file.buffer_bytes)
+            file.buffer_bytes = 2 * len(data)
+        if not file.update(data):
             self._errors.count("malformed")
 
-    def _set_aside(self) -> None:
+    def _drop_failed_files(self) -> None:
         """Treat files that cannot be read, such as pressure with PSI off, as missing."""
         for file in self._failed:
             self._present.remove(file)
             self._missing.append(file.source)
-            file.show({})
+            file.replace_values({})
             if file.descriptor >= 0:
                 os.close(file.descriptor)
-                self._descriptors.give_back(1)
+                self._descriptors.release(1)
         self._failed.clear()
-        self._sort()
+        self._select_frequent_files()
 
     def _find_files(self) -> None:
         """Open the files that exist; missing ones are tried again later."""
@@ -225,11 +225,11 @@ class CgroupDirectory:
                 self._errors.count(error)
                 missing.append(source)
                 continue
-            if not self._descriptors.take():
+            if not self._descriptors.acquire():
                 os.close(descriptor)
                 descriptor = -1
             self._present.append(OpenCgroupFile(source, descriptor, self.values))
-        if missing and self.removed():
+        if missing and self.is_removed():
             raise CgroupGone(self.path)
         self._missing = missing
 
@@ -238,7 +238,7 @@ class CgroupDirectory:
 
 
 def descendants(path: str, unreadable: Callable[[OSError], object] = lambda _: None) -> list[str]:
-    """The directory and all below it, without those that vanish meanwhile.
+    """The directory and all directories below it, without those that are removed meanwhile.
 
     `unreadable` is called for each existing directory that cannot be listed.
     """
@@ -255,10 +255,10 @@ def descendants(path: str, unreadable: Callable[[OSError], object] = lambda _: N
 
 # The directory was removed, or the cgroup is threaded and its parent lists the processes
 # (cgroup-v2.rst).
-_NO_LIST = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
+_NO_LIST_ERRNOS = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
 
 
-def pids_of(
+def read_pids(
     directories: Iterable[str],
     unreadable: Callable[[OSError | ValueError], object] = lambda _: None,
 ) -> set[int]:
@@ -272,7 +272,7 @@ def pids_of(
         try:
             pids.update(map(int, read_path(f"{directory}/cgroup.procs").split()))
         except OSError as error:
-            if error.errno not in _NO_LIST:
+            if error.errno not in _NO_LIST_ERRNOS:
                 unreadable(error)
         except ValueError as error:
             unreadable(error)

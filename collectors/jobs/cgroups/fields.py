@@ -1,4 +1,4 @@
-"""Which number of which cgroup file fills which field of a reading, as the fields declare."""
+"""The cgroup files and keys of each field of a reading, from the annotations of the fields."""
 
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple, get_args, get_type_hints
@@ -42,30 +42,30 @@ class CgroupParts(NamedTuple):
     )
 
 
-PASSING = gauges(CgroupReading) | gauges(CgroupParts)
-"""What a directory that is gone says no more."""
+GAUGE_FIELDS = gauges(CgroupReading) | gauges(CgroupParts)
+"""The fields that no longer apply once their directory is removed."""
 
-Targets = Mapping[str, tuple[str, int]]  # key in the file → field, and its `per_unit`
+FieldTargets = Mapping[str, tuple[str, int]]  # key in the file → field, and its `per_unit`
 
 
-def targets(version: type[V1] | type[V2]) -> Mapping[str, Targets]:
-    """The fields that each file fills."""
+def fields_by_file(version: type[V1] | type[V2]) -> Mapping[str, FieldTargets]:
+    """The fields to set from each file, by its keys."""
     found: dict[str, dict[str, tuple[str, int]]] = {}
     for reading in (CgroupReading, CgroupParts):
         for field, hint in get_type_hints(reading, include_extras=True).items():
-            for place in get_args(hint)[1:]:
-                if isinstance(place, version):
-                    found.setdefault(place.file, {})[place.key] = (field, place.per_unit)
+            for source in get_args(hint)[1:]:
+                if isinstance(source, version):
+                    found.setdefault(source.file, {})[source.key] = (field, source.per_unit)
     return found
 
 
-def number_parser(fields: Targets) -> Parse:
+def number_parser(fields: FieldTargets) -> Parse:
     """A parser of a file with one number, or with one per line."""
     return single(*fields[""]) if "" in fields else flat_keyed(fields)
 
 
-def field_of(fields: Targets) -> str:
-    """The field that a file with one value fills."""
+def single_field(fields: FieldTargets) -> str:
+    """The field of a file with one value."""
     ((field, _),) = fields.values()
     return field
 

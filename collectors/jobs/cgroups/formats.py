@@ -15,13 +15,13 @@ def flat_keyed(fields: Mapping[str, tuple[str, int]]) -> Parse:
     fixed order, so their lines are remembered: reading 8 of 50 keys costs a quarter of reading all.
     """
     wanted = {key.encode(): target for key, target in fields.items()}
-    lines = _lines(b"", wanted)
+    lines = _compile_lines(b"", wanted)
 
     def parse(data: bytes) -> Mapping[str, Any]:
         nonlocal lines
         match = lines.pattern.fullmatch(data)
         if match is None:
-            lines = _lines(data, wanted)
+            lines = _compile_lines(data, wanted)
             match = lines.pattern.fullmatch(data)
             if match is None:
                 raise ValueError("not lines of a key and a number")
@@ -41,7 +41,7 @@ class _Lines(NamedTuple):
     divided: tuple[tuple[str, int], ...]
 
 
-def _lines(data: bytes, wanted: Mapping[bytes, tuple[str, int]]) -> _Lines:
+def _compile_lines(data: bytes, wanted: Mapping[bytes, tuple[str, int]]) -> _Lines:
     pattern, skipped, targets = b"", 0, []
     for line in data.splitlines():
         key = line.partition(b" ")[0]
@@ -58,8 +58,8 @@ def _lines(data: bytes, wanted: Mapping[bytes, tuple[str, int]]) -> _Lines:
     )
 
 
-def whole(text: bytes | str) -> int:
-    """A number as the kernel writes it: 64 bits, so at most 20 digits and a line feed.
+def parse_uint64(text: bytes | str) -> int:
+    """Parse a number as the kernel writes it: 64 bits, so at most 20 digits and a line feed.
 
     Raises ValueError for anything else: a sign, digits of other scripts or with `_` between them,
     or more than fit a sample.
@@ -76,7 +76,7 @@ def single(field: str, divisor: int = 1) -> Parse:
     def parse(data: bytes) -> Mapping[str, Any]:
         if data == b"max\n":
             return {}
-        return {field: whole(data) if divisor == 1 else whole(data) / divisor}
+        return {field: parse_uint64(data) if divisor == 1 else parse_uint64(data) / divisor}
 
     return parse
 
@@ -87,7 +87,7 @@ def count_list(data: bytes) -> int:
     for part in data.strip().split(b","):
         if part:
             first, _, last = part.partition(b"-")
-            span = whole(last or first) - whole(first) + 1
+            span = parse_uint64(last or first) - parse_uint64(first) + 1
             if span < 1:
                 raise ValueError(f"range runs backwards: {part!r}")
             count += span

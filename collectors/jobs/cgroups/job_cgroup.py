@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from batchjob.quantities.reading import NOTHING, CgroupReading
+from batchjob.quantities.reading import EMPTY_CGROUP_READING, CgroupReading
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups import v1 as cgroup1
 from collectors.jobs.cgroups import v2 as cgroup2
@@ -17,7 +17,7 @@ from collectors.jobs.cgroups.directory import (
     descendants,
     is_gone,
 )
-from collectors.jobs.cgroups.fields import PASSING, CgroupParts, allocated_cpus
+from collectors.jobs.cgroups.fields import GAUGE_FIELDS, CgroupParts, allocated_cpus
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import BatchReader, CgroupFile, read_path
@@ -26,10 +26,10 @@ from collectors.jobs.cgroups.reader import BatchReader, CgroupFile, read_path
 # while others exist, another user has removed it.
 _REMOVAL_SECONDS = 5.0
 
-# Where to look for a job's processes, best first: Slurm's freezer tree contains all of them,
-# cpuacct lacks slurmstepd, and the others usually lack the tree (seen with Slurm 22.05 and OpenPBS
-# 23.06).
-_PIDS_FROM = ("freezer", "memory", "cpuacct", "cpuset", "devices", "pids")
+# The controllers whose hierarchies list a job's processes, best first: Slurm's freezer tree lists
+# all of them, cpuacct lacks slurmstepd, and the others usually lack the tree (observed with
+# Slurm 22.05 and OpenPBS 23.06).
+_CONTROLLERS_LISTING_PIDS = ("freezer", "memory", "cpuacct", "cpuset", "devices", "pids")
 
 
 class CgroupFiles(NamedTuple):
@@ -49,7 +49,7 @@ def cgroup_files(
     kernel_log: KernelLog,
     errors: ReadErrors,
 ) -> CgroupFiles:
-    """The files of the wanted metric groups."""
+    """The files of these groups of metrics."""
     return CgroupFiles(
         cgroup1.sources(groups, devices),
         cgroup2.sources(groups, devices),
@@ -67,25 +67,26 @@ class JobCgroup:
     """
 
     __slots__ = (
-        "_born_at", "_cpu_user_seconds", "_directories", "_files", "_glances", "_has_v1", "_kept",
-        "_kept_gauges_until", "_oom_kills", "_reading", "_settle_at", "delegate", "found", "path",
+        "_batch_readers", "_cpu_user_seconds", "_directories", "_files", "_gauges_expire_at",
+        "_has_v1", "_kernel_log_position", "_next_refresh_at", "_oom_kills", "_reading",
+        "_removed_values", "delegate", "layout_match", "path",
     )  # fmt: skip
 
     def __init__(
-        self, path: str, found: LayoutMatch, delegate: int | None, files: CgroupFiles
+        self, path: str, layout_match: LayoutMatch, delegate: int | None, files: CgroupFiles
     ) -> None:
         self.path = path
-        self.found = found
+        self.layout_match = layout_match
         self.delegate = delegate
         self._files = files
         self._directories: dict[Hierarchy, CgroupDirectory] = {}
-        self._kept: dict[str, Any] = {}  # last values of removed directories
-        self._kept_gauges_until = math.inf  # monotonic seconds
-        self._glances: dict[str | None, BatchReader] = {}  # by metric group; None: all
-        self._settle_at = float("-inf")
-        self._reading = NOTHING
+        self._removed_values: dict[str, Any] = {}  # last values of removed directories
+        self._gauges_expire_at = math.inf  # monotonic seconds
+        self._batch_readers: dict[str | None, BatchReader] = {}  # by metric group; None: all
+        self._next_refresh_at = float("-inf")
+        self._reading = EMPTY_CGROUP_READING
         self._oom_kills: dict[str, int] = {}  # by subdirectory; v1 only
-        self._born_at = files.kernel_log.position()
+        self._kernel_log_position = files.kernel_log.position()
         self._cpu_user_seconds = 0.0
         self._has_v1 = False
 
@@ -98,50 +99,52 @@ class JobCgroup:
         shared = (self._files.descriptors, self._files.errors)
         if hierarchy.version == 2:
             directory = CgroupDirectory(
-                path, self._files.v2, *shared, lambda: _limit(path, hierarchy.root)
+                path, self._files.v2, *shared, lambda: _read_memory_limit(path, hierarchy.root)
             )
         else:
             files = [f for c in hierarchy.controllers for f in self._files.v1.get(c, ())]
             directory = CgroupDirectory(path, files, *shared)
         self._directories[hierarchy] = directory
-        self._forget_glances()
+        self._discard_batch_readers()
         return True
 
     @property
-    def gone(self) -> bool:
+    def is_removed(self) -> bool:
         """Whether no directory is left."""
         return not self._directories
 
     def read(self, now: float, group: str | None = None) -> CgroupReading:
-        """Read what is left of it; returns the same reading again if nothing changed."""
-        if now >= self._kept_gauges_until:
-            self._kept = {name: x for name, x in self._kept.items() if name not in PASSING}
-            self._kept_gauges_until = math.inf
-            self._reading = self._finished()
-        quick = now < self._settle_at
-        changed = self._glance(group).read() if quick else None
+        """Read the existing directories; returns the same reading again if nothing changed."""
+        if now >= self._gauges_expire_at:
+            self._removed_values = {
+                name: x for name, x in self._removed_values.items() if name not in GAUGE_FIELDS
+            }
+            self._gauges_expire_at = math.inf
+            self._reading = self._build_reading()
+        is_fresh = now < self._next_refresh_at
+        changed = self._batch_reader(group).read() if is_fresh else None
         if changed is None:
-            changed = self._read_each(now, group) or quick
+            changed = self._read_each(now, group) or is_fresh
         if changed:
-            self._reading = self._finished()
+            self._reading = self._build_reading()
         return self._reading
 
-    def _glance(self, group: str | None) -> BatchReader:
-        glance = self._glances.get(group)
-        if glance is None:
-            glance = self._glances[group] = BatchReader(
+    def _batch_reader(self, group: str | None) -> BatchReader:
+        reader = self._batch_readers.get(group)
+        if reader is None:
+            reader = self._batch_readers[group] = BatchReader(
                 [
                     file
                     for directory in self._directories.values()
-                    for file in directory.often
-                    if file.source.belongs(group)
+                    for file in directory.frequent_files
+                    if file.source.belongs_to(group)
                 ]
             )
-        return glance
+        return reader
 
     def _read_each(self, now: float, group: str | None) -> bool:
-        """The slow path of `read`: look for limits and new files, forget removed directories."""
-        self._forget_glances()
+        """The slow path of `read`: read limits and new files, too, and drop removed directories."""
+        self._discard_batch_readers()
         changed, gone = False, []
         for hierarchy, directory in self._directories.items():
             try:
@@ -150,26 +153,26 @@ class JobCgroup:
                 gone.append(hierarchy)
         for hierarchy in gone:
             self._drop(hierarchy)
-            self._kept_gauges_until = now + _REMOVAL_SECONDS
+            self._gauges_expire_at = now + _REMOVAL_SECONDS
         # The others are removed as well, but those without files to read do not report it.
         if gone:
             self.drop_removed(now)
-        if all(directory.kept_open for directory in self._directories.values()):
-            settle = (directory.settle_at for directory in self._directories.values())
-            self._settle_at = min(settle, default=float("-inf"))
+        if all(directory.is_kept_open for directory in self._directories.values()):
+            refresh_times = (directory.next_refresh_at for directory in self._directories.values())
+            self._next_refresh_at = min(refresh_times, default=float("-inf"))
         return changed or bool(gone)  # its files may have been read before the removal
 
-    def _forget_glances(self) -> None:
-        """Forget the batch: a descriptor may be closed, and its number may be reused."""
-        self._glances.clear()
-        self._settle_at = float("-inf")
+    def _discard_batch_readers(self) -> None:
+        """Discard the batch readers: a descriptor may be closed, and its number may be reused."""
+        self._batch_readers.clear()
+        self._next_refresh_at = float("-inf")
 
-    def reading(self) -> CgroupReading:
+    def last_reading(self) -> CgroupReading:
         """The last reading."""
         return self._reading
 
-    def _finished(self) -> CgroupReading:
-        values = self._kept.copy()
+    def _build_reading(self) -> CgroupReading:
+        values = self._removed_values.copy()
         # In a hybrid hierarchy, v1's cpuacct and v2's cpu.stat both report the CPU time, with
         # different granularity: always use the same one.
         for directory in self._directories.values():
@@ -177,9 +180,8 @@ class JobCgroup:
         parts = CgroupParts._make(map(values.get, CgroupParts._fields))
         values["cpus"] = allocated_cpus(parts)
         if self._has_v1:
-            several = cgroup1.combined(parts, self._cpu_user_seconds)
-            told = zip(several._fields, several, strict=True)
-            values.update(field for field in told if field[1] is not None)
+            combined = cgroup1.combine(parts, self._cpu_user_seconds)
+            values.update({k: v for k, v in combined._asdict().items() if v is not None})
         if self._oom_kills:
             values["oom_kills"] = sum(self._oom_kills.values())
         reading = CgroupReading._make(map(values.get, CgroupReading._fields))
@@ -187,11 +189,11 @@ class JobCgroup:
         return reading
 
     def drop_removed(self, now: float) -> None:
-        """Forget directories that no longer exist or have been replaced."""
+        """Drop directories that no longer exist or have been replaced."""
         for hierarchy, directory in list(self._directories.items()):
-            if directory.removed():
+            if directory.is_removed():
                 self._drop(hierarchy)
-                self._kept_gauges_until = now + _REMOVAL_SECONDS
+                self._gauges_expire_at = now + _REMOVAL_SECONDS
 
     def populated(self) -> bool | None:
         """Whether it holds processes, according to cgroup v2; None on v1, which does not report it.
@@ -213,15 +215,15 @@ class JobCgroup:
         """Hierarchy and absolute path."""
         return [(hierarchy, each.path) for hierarchy, each in self._directories.items()]
 
-    def process_tree(self) -> str:
+    def process_root(self) -> str:
         """The directory below which all processes of the part are listed; "" if there is none."""
-        best = min(self._directories, key=_completeness, default=None)
-        return "" if best is None else self._directories[best].path
+        hierarchy = min(self._directories, key=_process_list_rank, default=None)
+        return "" if hierarchy is None else self._directories[hierarchy].path
 
     def count_oom_kills(self) -> None:
-        """Count the OOM kills of v1's directories below before they are removed.
+        """Count the OOM kills in v1's subdirectories, which must be read before their removal.
 
-        Kills in directories removed before that are in the kernel's log.
+        Kills in directories that were removed before are in the kernel's log.
         """
         for hierarchy, directory in self._directories.items():
             if "memory" not in hierarchy.controllers:
@@ -238,8 +240,8 @@ class JobCgroup:
                     continue
                 if kills is not None:
                     self._oom_kills[each] = kills
-            self._hear_of_oom_kills(hierarchy)
-        self._reading = self._finished()
+            self._add_logged_oom_kills(hierarchy)
+        self._reading = self._build_reading()
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -248,29 +250,33 @@ class JobCgroup:
 
     def _drop(self, hierarchy: Hierarchy) -> None:
         directory = self._directories.pop(hierarchy)
-        self._kept.update(directory.values)
-        self._forget_glances()
+        self._removed_values.update(directory.values)
+        self._discard_batch_readers()
         directory.close()
-        if "memory" in hierarchy.controllers and self._hear_of_oom_kills(hierarchy):
-            self._reading = self._finished()
+        if "memory" in hierarchy.controllers and self._add_logged_oom_kills(hierarchy):
+            self._reading = self._build_reading()
 
-    def _hear_of_oom_kills(self, hierarchy: Hierarchy) -> bool:
-        """Whether the kernel's log has more kills than the directories."""
-        before = dict(self._oom_kills)
-        told = self._files.kernel_log.kills(f"/{self.path}", self._born_at)
-        for victim, kills in told.items():
-            each = f"{hierarchy.root}{victim}"
-            self._oom_kills[each] = max(kills, self._oom_kills.get(each, 0))
-        return self._oom_kills != before
+    def _add_logged_oom_kills(self, hierarchy: Hierarchy) -> bool:
+        """Add kills that only the kernel's log has; returns whether there are any."""
+        previous = dict(self._oom_kills)
+        logged = self._files.kernel_log.kills(f"/{self.path}", self._kernel_log_position)
+        for victim, kills in logged.items():
+            directory = f"{hierarchy.root}{victim}"
+            self._oom_kills[directory] = max(kills, self._oom_kills.get(directory, 0))
+        return self._oom_kills != previous
 
 
-def _completeness(hierarchy: Hierarchy) -> int:
+def _process_list_rank(hierarchy: Hierarchy) -> int:
     if hierarchy.version == 2:
         return -1
-    ranks = [_PIDS_FROM.index(each) for each in hierarchy.controllers if each in _PIDS_FROM]
-    return min(ranks, default=len(_PIDS_FROM))
+    ranks = [
+        _CONTROLLERS_LISTING_PIDS.index(each)
+        for each in hierarchy.controllers
+        if each in _CONTROLLERS_LISTING_PIDS
+    ]
+    return min(ranks, default=len(_CONTROLLERS_LISTING_PIDS))
 
 
-def _limit(path: str, root: str) -> dict[str, Any]:
+def _read_memory_limit(path: str, root: str) -> dict[str, Any]:
     limit = cgroup2.memory_limit(path, root)
     return {} if limit is None else {cgroup2.LIMIT_FIELD: limit}

@@ -16,8 +16,8 @@ from collections import Counter, deque
 
 log = logging.getLogger(__name__)
 
-_RECORD = 8192  # bytes; the longest record that the kernel returns
-_KEPT = 1000  # maximum number of kills to remember
+_RECORD_BYTES = 8192  # the longest record that the kernel returns
+_MAX_KILLS = 1000  # maximum number of kills to remember
 # Priorities from 8 on are not the kernel's: root can write them to /dev/kmsg.
 _VICTIM = re.compile(rb"[0-7],\d+,\d+,[^;]*;oom-kill:constraint=.*?,task_memcg=(.+?),task=")
 _FIELD = b",task_memcg="
@@ -33,20 +33,21 @@ class KernelLog:
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._victims: deque[tuple[int, str]] = deque(maxlen=_KEPT)  # (number of the kill, cgroup)
-        self._kills = 0
+        # Number of the kill, and the cgroup of its victim.
+        self._victims: deque[tuple[int, str]] = deque(maxlen=_MAX_KILLS)
+        self._kill_count = 0
         self._descriptor: int | None = None
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self._descriptor, 0, os.SEEK_END)
         except OSError as error:
-            self._give_up(error)
+            self._disable(error)
 
     def position(self) -> int:
         """The number of kills so far, from which `kills` counts later ones."""
         with self._lock:
             self._read()
-            return self._kills
+            return self._kill_count
 
     def kills(self, path: str, since: int) -> Counter[str]:
         """Kills in the cgroup `path` and below it after the position `since`, by cgroup."""
@@ -68,7 +69,7 @@ class KernelLog:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _give_up(self, error: OSError) -> None:
+    def _disable(self, error: OSError) -> None:
         log.info(
             "%s: %s; on cgroup v1, OOM kills are read from cgroups only", self._path, error.strerror
         )
@@ -77,25 +78,25 @@ class KernelLog:
     def _read(self) -> None:
         while self._descriptor is not None:
             try:
-                text = os.read(self._descriptor, _RECORD)
+                text = os.read(self._descriptor, _RECORD_BYTES)
             except BrokenPipeError:
                 continue  # unread records were overwritten; continue with the next
             except BlockingIOError:
                 return  # nothing new
             except OSError as error:
-                self._give_up(error)
+                self._disable(error)
                 return
             if not text:
                 return
             for line in text.splitlines():
-                self._note(line)
+                self._record_kill(line)
 
-    def _note(self, line: bytes) -> None:
-        """Record a kill.
+    def _record_kill(self, line: bytes) -> None:
+        """Record a kill, if this is the record of one.
 
         A record that contains the field twice may be forged: users can name their own cgroups.
         """
         victim = _VICTIM.match(line)
         if victim and line.count(_FIELD) == 1:
-            self._kills += 1
-            self._victims.append((self._kills, os.fsdecode(victim[1])))
+            self._kill_count += 1
+            self._victims.append((self._kill_count, os.fsdecode(victim[1])))

@@ -29,12 +29,12 @@ def hierarchies(host: Host) -> tuple[Hierarchy, ...]:
     error: the result is empty, and a later call may find it.
     """
     found: dict[str, Hierarchy] = {}
-    for hierarchy in (*_below(host.cgroupfs), *_mounted(host)):
+    for hierarchy in (*_hierarchies_below(host.cgroupfs), *_mounted_hierarchies(host)):
         found.setdefault(os.path.realpath(hierarchy.root), hierarchy)
     return tuple(found.values())
 
 
-def _below(cgroupfs: str) -> Iterator[Hierarchy]:
+def _hierarchies_below(cgroupfs: str) -> Iterator[Hierarchy]:
     if os.path.exists(f"{cgroupfs}/cgroup.controllers"):
         yield Hierarchy(2, frozenset(), cgroupfs)
         return
@@ -51,7 +51,7 @@ def _below(cgroupfs: str) -> Iterator[Hierarchy]:
             yield Hierarchy(1, controllers, root)
 
 
-def _mounted(host: Host) -> Iterator[Hierarchy]:
+def _mounted_hierarchies(host: Host) -> Iterator[Hierarchy]:
     """Mounts in unusual places, such as /cgroup/memory of old systems (proc(5), mountinfo).
 
     Only if the root of the file system was not moved: in a container with the host's tree in
@@ -65,11 +65,13 @@ def _mounted(host: Host) -> Iterator[Hierarchy]:
     except OSError:
         return
     for line in lines:
-        left, _, right = line.partition(" - ")
-        where, what = left.split(" "), right.split(" ")
-        if len(where) < 5 or len(what) < 3 or where[3] != "/":
+        mount_part, _, filesystem_part = line.partition(" - ")
+        mount_fields, filesystem_fields = mount_part.split(" "), filesystem_part.split(" ")
+        if len(mount_fields) < 5 or len(filesystem_fields) < 3 or mount_fields[3] != "/":
             continue  # a bind mount of a subtree would list jobs twice
-        if what[0] == "cgroup2":
-            yield Hierarchy(2, frozenset(), where[4])
-        elif what[0] == "cgroup":
-            yield Hierarchy(1, frozenset(what[2].split(",")) & V1_CONTROLLERS, where[4])
+        if filesystem_fields[0] == "cgroup2":
+            yield Hierarchy(2, frozenset(), mount_fields[4])
+        elif filesystem_fields[0] == "cgroup":
+            yield Hierarchy(
+                1, frozenset(filesystem_fields[2].split(",")) & V1_CONTROLLERS, mount_fields[4]
+            )

@@ -1,4 +1,4 @@
-"""Files of cgroup directories: the fields that they fill, and how they are read repeatedly."""
+"""Files of cgroup directories: the fields that are read from them, and repeated reading."""
 
 import errno
 import os
@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 
 from collectors.jobs.cgroups.formats import Parse
 
-_PAGE = 4096
-_RECORD = 24  # bytes; longer than a line of cgroup.procs
+_PAGE_BYTES = 4096
+_MAX_RECORD_BYTES = 24  # bytes; longer than a line of cgroup.procs
 # Most files are smaller. Together with the header of a `bytes` object this makes 512 bytes, up to
 # which Python uses its own allocator instead of malloc().
-_SMALL = 512 - sys.getsizeof(b"")
+_INITIAL_BUFFER_BYTES = 512 - sys.getsizeof(b"")
 _FROM_START = repeat(0)
 # Bytes; cgroup.procs, the longest file, can list 500,000 processes in this size.
-_LARGEST = 4 << 20
+_MAX_FILE_BYTES = 4 << 20
 
 
-BRIEF = "brief"
-"""The group of files, of whatever group of metrics, that are read between scrapes as well."""
+SAMPLED = "sampled"
+"""The files of all groups of metrics that are read between scrapes as well, as a group."""
 
 
 class CgroupFile(NamedTuple):
-    """A file of a directory and the fields of a reading that it fills.
+    """A file of a directory, and how it is read.
 
     `parse` returns field → value and raises ValueError for text that is not in the file's format.
     """
@@ -35,13 +35,13 @@ class CgroupFile(NamedTuple):
     file: str
     group: str
     parse: Parse
-    rare: bool = False
+    rare: bool = False  # read at intervals only: a limit or a CPU set
     may_be_empty: bool = False  # other files end with a line feed even if they have no value
-    brief: bool = False  # also read between scrapes, so that short jobs have it
+    sampled: bool = False  # also read between scrapes, so that short jobs have it
 
-    def belongs(self, group: str | None) -> bool:
-        """Whether it is read with a group; None means all groups."""
-        return group is None or group == self.group or (group == BRIEF and self.brief)
+    def belongs_to(self, group: str | None) -> bool:
+        """Whether it is read with this group; None means all groups."""
+        return group is None or group == self.group or (group == SAMPLED and self.sampled)
 
 
 class OpenCgroupFile:
@@ -50,39 +50,39 @@ class OpenCgroupFile:
     A hash of its text is kept, not the text: the texts of a thousand jobs are megabytes.
     """
 
-    __slots__ = ("_fields", "descriptor", "digest", "room", "source", "values")
+    __slots__ = ("_fields", "buffer_bytes", "descriptor", "digest", "source", "values")
 
     def __init__(self, source: CgroupFile, descriptor: int, values: dict[str, Any]) -> None:
         self.source = source
         self.descriptor = descriptor  # -1: open the file for each read
-        self.room = _SMALL  # bytes to read; larger than the file was so far
+        self.buffer_bytes = _INITIAL_BUFFER_BYTES  # bytes to read; larger than the file was so far
         self.digest: int | None = None  # hash of the content; None if the content was invalid
         self.values = values  # shared by all files of the directory
         self._fields: tuple[str, ...] = ()  # the fields set by this file
 
-    def take(self, data: bytes) -> bool:
-        """Parse the file's present text; False if it is malformed."""
+    def update(self, data: bytes) -> bool:
+        """Parse the file's current text; False if it is malformed."""
         try:
             if data[-1:] != b"\n" and (data or not self.source.may_be_empty):
                 raise ValueError("half a line")
-            said, self.digest = self.source.parse(data), hash(data)
+            values, self.digest = self.source.parse(data), hash(data)
         except (ValueError, LookupError):
-            said, self.digest = {}, None
-        self.show(said)
+            values, self.digest = {}, None
+        self.replace_values(values)
         return self.digest is not None
 
-    def show(self, said: Mapping[str, Any]) -> None:
-        """Replace the file's previous values by these."""
-        fields = tuple(said)
+    def replace_values(self, values: Mapping[str, Any]) -> None:
+        """Replace the values of the file's previous text."""
+        fields = tuple(values)
         if fields != self._fields:
             for field in self._fields:
                 self.values.pop(field, None)
             self._fields = _field_names(fields)
-        self.values.update(said)
+        self.values.update(values)
 
-    def overflows(self, data: bytes) -> bool:
+    def may_be_truncated(self, data: bytes) -> bool:
         """Whether a read of this size may have left a remainder."""
-        return len(data) > self.room - _RECORD
+        return len(data) > self.buffer_bytes - _MAX_RECORD_BYTES
 
 
 @lru_cache(1000)
@@ -92,60 +92,60 @@ def _field_names(fields: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class BatchReader:
-    """Reads the files of some directories in one go, as long as none of them has a problem.
+    """Reads the files of several directories at once, as long as none of them has a problem.
 
     A scrape reads thousands of files with cold caches: whatever Python touches between two reads
     costs as much as a read.
     """
 
-    __slots__ = ("_descriptors", "_digests", "_files", "_rooms")
+    __slots__ = ("_buffer_sizes", "_descriptors", "_digests", "_files")
 
     def __init__(self, files: Sequence[OpenCgroupFile]) -> None:
         self._files = files
         self._descriptors = array("i", [file.descriptor for file in files])
-        self._rooms = [file.room for file in files]
+        self._buffer_sizes = [file.buffer_bytes for file in files]
         self._digests = [file.digest for file in files]  # of the content that was last parsed here
 
     def read(self) -> bool | None:
-        """Whether any file has changed; None if each must be read by itself."""
-        read: list[bytes] = []
-        amiss = False
+        """Read all; returns whether any file has changed, None if each must be read by itself."""
+        contents: list[bytes] = []
+        needs_single_reads = False
         try:
-            read.extend(map(os.pread, self._descriptors, self._rooms, _FROM_START))
+            contents.extend(map(os.pread, self._descriptors, self._buffer_sizes, _FROM_START))
         except OSError:
-            amiss = True
+            needs_single_reads = True
         # The directories of a job are removed one by one: what could be read now is final.
-        changed = list(compress(count(), map(ne, map(hash, read), self._digests)))
-        for number in changed:
-            file, data = self._files[number], read[number]
-            amiss |= file.overflows(data) or not file.take(data)
-            self._digests[number] = file.digest
-        return None if amiss else bool(changed)
+        changed = list(compress(count(), map(ne, map(hash, contents), self._digests)))
+        for index in changed:
+            file, data = self._files[index], contents[index]
+            needs_single_reads |= file.may_be_truncated(data) or not file.update(data)
+            self._digests[index] = file.digest
+        return None if needs_single_reads else bool(changed)
 
 
-def read_all(descriptor: int, room: int = _PAGE) -> bytes:
+def read_all(descriptor: int, buffer_bytes: int = _PAGE_BYTES) -> bytes:
     """The whole file behind a descriptor, from its start; `room` bytes are more than its size.
 
     The result is kept, so it must not hold a buffer of a page for each of thousands of files.
     """
-    return completed(descriptor, os.pread(descriptor, room, 0), room)
+    return read_rest(descriptor, os.pread(descriptor, buffer_bytes, 0), buffer_bytes)
 
 
-def completed(descriptor: int, data: bytes, room: int) -> bytes:
+def read_rest(descriptor: int, data: bytes, buffer_bytes: int) -> bytes:
     """The whole file that begins with `data`, the result of a read of `room` bytes.
 
     A read that falls a few bytes short may not be the last one: of a list such as cgroup.procs, the
     kernel returns whole records (filesystems/seq_file.rst). Raises OSError if the file is too
     large.
     """
-    if len(data) < room - _RECORD:
+    if len(data) < buffer_bytes - _MAX_RECORD_BYTES:
         return data
     parts, offset = [data], len(data)
-    while part := os.pread(descriptor, 16 * _PAGE, offset):
+    while part := os.pread(descriptor, 16 * _PAGE_BYTES, offset):
         parts.append(part)
         offset += len(part)
-        if offset > _LARGEST:
-            raise OSError(errno.EFBIG, f"larger than {_LARGEST} bytes")
+        if offset > _MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {_MAX_FILE_BYTES} bytes")
     return b"".join(parts)
 
 

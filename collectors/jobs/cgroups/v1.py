@@ -6,44 +6,44 @@ from typing import Any, NamedTuple
 
 from batchjob.quantities.reading import V1, DeviceIO
 from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.fields import CgroupParts, field_of, number_parser, targets
-from collectors.jobs.cgroups.formats import count_list, whole
+from collectors.jobs.cgroups.fields import CgroupParts, fields_by_file, number_parser, single_field
+from collectors.jobs.cgroups.formats import count_list, parse_uint64
 from collectors.jobs.cgroups.reader import CgroupFile, read_path
 
 _NO_LIMIT = 2**62  # memory.txt: "no limit" is LONG_MAX rounded down to the page size, which varies
-_TICKS = os.sysconf("SC_CLK_TCK")
-_FIELDS = targets(V1)
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_FIELDS = fields_by_file(V1)
 
 
 def sources(groups: Collection[str], devices: DeviceNames) -> Mapping[str, tuple[CgroupFile, ...]]:
     """The files to read per controller for the wanted metric groups."""
     table: Mapping[str, tuple[CgroupFile, ...]] = {
         "cpuacct": (
-            _numbers("cpuacct.usage", "cpu", brief=True),
-            _numbers("cpuacct.stat", "cpu", brief=True),
+            _number_file("cpuacct.usage", "cpu", sampled=True),
+            _number_file("cpuacct.stat", "cpu", sampled=True),
         ),
         "cpu": (
-            _numbers("cpu.stat", "cpu"),
-            CgroupFile("cpu.cfs_quota_us", "cpu", _quota, rare=True),
-            _numbers("cpu.cfs_period_us", "cpu", rare=True),
+            _number_file("cpu.stat", "cpu"),
+            CgroupFile("cpu.cfs_quota_us", "cpu", _parse_quota, rare=True),
+            _number_file("cpu.cfs_period_us", "cpu", rare=True),
         ),
-        "cpuset": (_cpus("cpuset.cpus"), _cpus("cpuset.effective_cpus")),
+        "cpuset": (_cpu_list_file("cpuset.cpus"), _cpu_list_file("cpuset.effective_cpus")),
         "memory": (
-            _numbers("memory.usage_in_bytes", "memory"),
-            _numbers("memory.max_usage_in_bytes", "memory", brief=True),
-            _numbers("memory.kmem.usage_in_bytes", "memory"),
-            _numbers("memory.failcnt", "memory"),
-            _numbers("memory.memsw.failcnt", "memory"),
-            _numbers("memory.stat", "memory"),
+            _number_file("memory.usage_in_bytes", "memory"),
+            _number_file("memory.max_usage_in_bytes", "memory", sampled=True),
+            _number_file("memory.kmem.usage_in_bytes", "memory"),
+            _number_file("memory.failcnt", "memory"),
+            _number_file("memory.memsw.failcnt", "memory"),
+            _number_file("memory.stat", "memory"),
         ),
         "blkio": (
-            _blkio("blkio.throttle.io_service_bytes_recursive", devices),
-            _blkio("blkio.throttle.io_serviced_recursive", devices),
+            _blkio_file("blkio.throttle.io_service_bytes_recursive", devices),
+            _blkio_file("blkio.throttle.io_serviced_recursive", devices),
         ),
         "pids": (
-            _numbers("pids.current", "processes"),
-            _numbers("pids.max", "processes", rare=True),
-            _numbers("pids.events", "processes"),
+            _number_file("pids.current", "processes"),
+            _number_file("pids.max", "processes", rare=True),
+            _number_file("pids.events", "processes"),
         ),
     }
     return {
@@ -52,12 +52,12 @@ def sources(groups: Collection[str], devices: DeviceNames) -> Mapping[str, tuple
     }
 
 
-def _numbers(file: str, group: str, *, rare: bool = False, brief: bool = False) -> CgroupFile:
-    return CgroupFile(file, group, number_parser(_FIELDS[file]), rare=rare, brief=brief)
+def _number_file(file: str, group: str, *, rare: bool = False, sampled: bool = False) -> CgroupFile:
+    return CgroupFile(file, group, number_parser(_FIELDS[file]), rare=rare, sampled=sampled)
 
 
-def _cpus(file: str) -> CgroupFile:
-    field = field_of(_FIELDS[file])
+def _cpu_list_file(file: str) -> CgroupFile:
+    field = single_field(_FIELDS[file])
     return CgroupFile(file, "cpu", lambda data: {field: count_list(data)}, rare=True)
 
 
@@ -70,12 +70,12 @@ def oom_kills(path: str) -> int | None:
     for line in read_path(f"{path}/memory.oom_control").splitlines():
         key, _, value = line.partition(b" ")
         if key == b"oom_kill":
-            return whole(value)
+            return parse_uint64(value)
     return None
 
 
 class Combined(NamedTuple):
-    """Fields of a reading computed from several numbers; None leaves the value of a file."""
+    """Fields of a reading computed from several numbers; None: keep the value of the file."""
 
     cpu_user_seconds: float | None
     cpu_system_seconds: float | None
@@ -84,33 +84,33 @@ class Combined(NamedTuple):
     io: Mapping[str, DeviceIO] | None
 
 
-def combined(parts: CgroupParts, user_before: float) -> Combined:
-    """Combine the parts.
+def combine(parts: CgroupParts, previous_user: float) -> Combined:
+    """Compute the fields that depend on several files.
 
     cpuacct.stat counts in ticks of 10 ms, which is a tenth of a short job; cpuacct.usage is exact.
-    So system time is the former's and user time the rest, but never less than `user_before`: a tick
-    added to the one must not be taken from the other.
+    So system time is the former's and user time the rest, but never less than `previous_user`: a
+    tick added to the one must not be taken from the other.
     """
     user = system = hits = None
     seconds, ticks = parts.cpu_seconds, parts.cpu_system_ticks
     if seconds is not None and ticks is not None:
-        system = ticks / _TICKS
-        user = max(seconds - system, user_before)
+        system = ticks / _TICKS_PER_SECOND
+        user = max(seconds - system, previous_user)
     limit = parts.memory_hierarchical_limit
     if parts.memory_failures is not None:
         hits = parts.memory_failures + (parts.memsw_failures or 0)
     transferred, operations = parts.io_bytes, parts.io_operations
-    counted = transferred is not None and operations is not None
+    is_known = transferred is not None and operations is not None
     return Combined(
         user,
         system,
         None if limit is None or limit >= _NO_LIMIT else limit,
         hits,
-        _devices(transferred or {}, operations or {}) if counted else None,
+        _device_io(transferred or {}, operations or {}) if is_known else None,
     )
 
 
-def _devices(
+def _device_io(
     transferred: Mapping[str, tuple[int, int]], operations: Mapping[str, tuple[int, int]]
 ) -> dict[str, DeviceIO]:
     return {
@@ -120,12 +120,14 @@ def _devices(
     }
 
 
-def _quota(data: bytes) -> Mapping[str, Any]:
-    return {} if data == b"-1\n" else {field_of(_FIELDS["cpu.cfs_quota_us"]): whole(data)}
+def _parse_quota(data: bytes) -> Mapping[str, Any]:
+    if data == b"-1\n":
+        return {}
+    return {single_field(_FIELDS["cpu.cfs_quota_us"]): parse_uint64(data)}
 
 
-def _blkio(file: str, devices: DeviceNames) -> CgroupFile:
-    field = field_of(_FIELDS[file])
+def _blkio_file(file: str, devices: DeviceNames) -> CgroupFile:
+    field = single_field(_FIELDS[file])
 
     def parse(data: bytes) -> Mapping[str, Any]:
         """Lines `8:0 Read 1`, `8:0 Write 2`, ..., and a last `Total 3` (blkio-controller.rst).
@@ -133,7 +135,7 @@ def _blkio(file: str, devices: DeviceNames) -> CgroupFile:
         Since Linux 6.10 nothing is counted until a throttle is set (block/blk-throttle.c): without
         a line of any device, the job's IO is not known.
         """
-        read: dict[str, dict[str, int]] = {}
+        operations: dict[str, dict[str, int]] = {}
         counted = False
         for line in data.decode("ascii").splitlines():
             words = line.split()
@@ -141,13 +143,13 @@ def _blkio(file: str, devices: DeviceNames) -> CgroupFile:
                 counted = True
                 name = devices.name(words[0])
                 if name is not None:
-                    read.setdefault(name, {})[words[1]] = whole(words[2])
+                    operations.setdefault(name, {})[words[1]] = parse_uint64(words[2])
         if not counted:
             return {}
         return {
             field: {
                 name: (ops["Read"], ops["Write"])
-                for name, ops in read.items()
+                for name, ops in operations.items()
                 if "Read" in ops and "Write" in ops
             }
         }

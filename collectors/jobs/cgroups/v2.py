@@ -6,12 +6,12 @@ from typing import Any
 
 from batchjob.quantities.reading import V2, DeviceIO
 from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.fields import field_of, number_parser, targets
-from collectors.jobs.cgroups.formats import count_list, whole
+from collectors.jobs.cgroups.fields import fields_by_file, number_parser, single_field
+from collectors.jobs.cgroups.formats import count_list, parse_uint64
 from collectors.jobs.cgroups.reader import CgroupFile, read_path
 
-_FIELDS = targets(V2)
-LIMIT_FIELD = field_of(_FIELDS["memory.max"])
+_FIELDS = fields_by_file(V2)
+LIMIT_FIELD = single_field(_FIELDS["memory.max"])
 
 
 def sources(groups: Collection[str], devices: DeviceNames) -> tuple[CgroupFile, ...]:
@@ -21,37 +21,37 @@ def sources(groups: Collection[str], devices: DeviceNames) -> tuple[CgroupFile, 
     memory.events, not memory.events.local.
     """
     table = (
-        _numbers("cpu.stat", "cpu", brief=True),
-        CgroupFile("cpu.max", "cpu", _quota, rare=True),
-        _cpus("cpuset.cpus"),
-        _cpus("cpuset.cpus.effective"),
-        _numbers("memory.current", "memory"),
-        _numbers("memory.peak", "memory", brief=True),
-        _numbers("memory.swap.current", "memory"),
-        _numbers("memory.events", "memory"),
-        _numbers("memory.stat", "memory"),
-        _pressure("cpu.pressure"),
-        _pressure("memory.pressure"),
-        _pressure("io.pressure"),
+        _number_file("cpu.stat", "cpu", sampled=True),
+        CgroupFile("cpu.max", "cpu", _parse_quota, rare=True),
+        _cpu_list_file("cpuset.cpus"),
+        _cpu_list_file("cpuset.cpus.effective"),
+        _number_file("memory.current", "memory"),
+        _number_file("memory.peak", "memory", sampled=True),
+        _number_file("memory.swap.current", "memory"),
+        _number_file("memory.events", "memory"),
+        _number_file("memory.stat", "memory"),
+        _pressure_file("cpu.pressure"),
+        _pressure_file("memory.pressure"),
+        _pressure_file("io.pressure"),
         CgroupFile(
             "io.stat",
             "io",
-            lambda data: {field_of(_FIELDS["io.stat"]): parse_io_stat(data, devices)},
+            lambda data: {single_field(_FIELDS["io.stat"]): parse_io_stat(data, devices)},
             may_be_empty=True,  # until the first IO
         ),
-        _numbers("pids.current", "processes"),
-        _numbers("pids.max", "processes", rare=True),
-        _numbers("pids.events", "processes"),
+        _number_file("pids.current", "processes"),
+        _number_file("pids.max", "processes", rare=True),
+        _number_file("pids.events", "processes"),
     )
     return tuple(source for source in table if source.group in groups)
 
 
-def _numbers(file: str, group: str, *, rare: bool = False, brief: bool = False) -> CgroupFile:
-    return CgroupFile(file, group, number_parser(_FIELDS[file]), rare=rare, brief=brief)
+def _number_file(file: str, group: str, *, rare: bool = False, sampled: bool = False) -> CgroupFile:
+    return CgroupFile(file, group, number_parser(_FIELDS[file]), rare=rare, sampled=sampled)
 
 
-def _cpus(file: str) -> CgroupFile:
-    field = field_of(_FIELDS[file])
+def _cpu_list_file(file: str) -> CgroupFile:
+    field = single_field(_FIELDS[file])
     return CgroupFile(file, "cpu", lambda data: {field: count_list(data)}, rare=True)
 
 
@@ -66,7 +66,7 @@ def memory_limit(path: str, root: str) -> int | None:
         try:
             text = read_path(f"{path}/memory.max")
             if text != b"max\n":
-                limits.append(whole(text))
+                limits.append(parse_uint64(text))
         except FileNotFoundError:
             pass  # the controller is not enabled this far down
         except (OSError, ValueError):
@@ -75,39 +75,41 @@ def memory_limit(path: str, root: str) -> int | None:
     return min(limits, default=None)
 
 
-def _quota(data: bytes) -> Mapping[str, Any]:
+def _parse_quota(data: bytes) -> Mapping[str, Any]:
     quota, period = data.split()
-    return {} if quota == b"max" else {field_of(_FIELDS["cpu.max"]): whole(quota) / whole(period)}
+    if quota == b"max":
+        return {}
+    return {single_field(_FIELDS["cpu.max"]): parse_uint64(quota) / parse_uint64(period)}
 
 
-def _pressure(file: str) -> CgroupFile:
+def _pressure_file(file: str) -> CgroupFile:
     (waiting, microseconds), (stalled, _) = _FIELDS[file]["some"], _FIELDS[file]["full"]
 
     def parse(data: bytes) -> Mapping[str, Any]:
         """The lines `some` and `full`; kernels before 5.13 have no `full` for cpu."""
         some, _, full = data.partition(b"\n")
-        values = {waiting: _total(some, b"some ") / microseconds}
+        values = {waiting: _parse_total(some, b"some ") / microseconds}
         if full:
-            values[stalled] = _total(full, b"full ") / microseconds
+            values[stalled] = _parse_total(full, b"full ") / microseconds
         return values
 
     return CgroupFile(file, "pressure", parse)
 
 
-def _total(line: bytes, begin: bytes) -> int:
+def _parse_total(line: bytes, begin: bytes) -> int:
     if not line.startswith(begin):
         raise ValueError(f"expected a line {begin!r}")
-    return whole(line[line.rindex(b"total=") + 6 :])
+    return parse_uint64(line[line.rindex(b"total=") + 6 :])
 
 
 def parse_io_stat(data: bytes, devices: DeviceNames) -> dict[str, DeviceIO]:
     """Lines `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`; a device without counters is left out."""
-    read: dict[str, DeviceIO] = {}
+    devices_io: dict[str, DeviceIO] = {}
     for line in data.splitlines():
         number, *pairs = line.decode("ascii").split()
         counters = dict(pair.split("=", 1) for pair in pairs)
         name = devices.name(number)
         if name is not None and "rbytes" in counters:
             keys = ("rbytes", "wbytes", "rios", "wios")
-            read[name] = DeviceIO(*(whole(counters[key]) for key in keys))
-    return read
+            devices_io[name] = DeviceIO(*(parse_uint64(counters[key]) for key in keys))
+    return devices_io

@@ -15,7 +15,7 @@ ONLYDIR = 0x1000000
 ISDIR = 0x40000000
 
 _EVENT = struct.Struct("iIII")  # wd, mask, cookie, len; then the name, padded with zero bytes
-_ROOM = 64 * 1024
+_BUFFER_BYTES = 64 * 1024
 
 
 class Event(NamedTuple):
@@ -27,19 +27,19 @@ class Event(NamedTuple):
 
 
 class Inotify:
-    """An inotify instance. Raises OSError if the kernel refuses (limits, seccomp)."""
+    """An inotify instance. Raises OSError if the kernel refuses it (limits, seccomp)."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._descriptor = self._checked(self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
-        self._interrupt, self._interrupted = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._descriptor = self._raise_errno(self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        self._interrupt_reader, self._interrupt_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN)
-        self._poll.register(self._interrupt, select.POLLIN)
+        self._poll.register(self._interrupt_reader, select.POLLIN)
 
     def add(self, path: str, mask: int) -> int:
         """Watch a file or directory; returns the number that its events carry."""
-        return self._checked(
+        return self._raise_errno(
             self._libc.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(mask))
         )
 
@@ -52,28 +52,28 @@ class Inotify:
         ready = {descriptor for descriptor, _ in self._poll.poll()}
         if self._descriptor not in ready:
             return []
-        data = os.read(self._descriptor, _ROOM)
-        events, at = [], 0
-        while at < len(data):
-            watch, mask, _, length = _EVENT.unpack_from(data, at)
-            at += _EVENT.size
-            name = os.fsdecode(data[at : at + length].rstrip(b"\0"))
-            at += length
+        data = os.read(self._descriptor, _BUFFER_BYTES)
+        events, offset = [], 0
+        while offset < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, offset)
+            offset += _EVENT.size
+            name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
+            offset += length
             events.append(Event(watch, mask, name))
         return events
 
     def interrupt(self) -> None:
         """Make `wait` return, from another thread."""
-        os.write(self._interrupted, b"x")
+        os.write(self._interrupt_writer, b"x")
 
     def close(self) -> None:
         """Remove all watches."""
-        for descriptor in (self._descriptor, self._interrupt, self._interrupted):
+        for descriptor in (self._descriptor, self._interrupt_reader, self._interrupt_writer):
             os.close(descriptor)
 
     @staticmethod
-    def _checked(answer: int) -> int:
-        if answer < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        return answer
+    def _raise_errno(result: int) -> int:
+        if result < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return result

@@ -1,12 +1,12 @@
-"""Matches a cgroup tree against the layouts name by name: what is a job, what may lead to one.
+"""Matches cgroup directories against the layouts: which are jobs, and which may contain jobs.
 
-    place = start(registry.layouts(), version=2)
-    place = enter(place, "system.slice")              # leads_on, watch
-    place = enter(place, "node01_slurmstepd.scope")   # leads_on, watch: its children are jobs
-    place = enter(place, "job_42")                    # found; what is below belongs to the job
+    cursor = mount_cursor(registry.layouts(), version=2)
+    cursor = child_cursor(cursor, "system.slice")             # may_contain_jobs, should_watch
+    cursor = child_cursor(cursor, "node01_slurmstepd.scope")  # the same; its children are jobs
+    cursor = child_cursor(cursor, "job_42")                   # layout_match: it is a job
 
-A walk enters only directories that may lead to jobs, and so leaves most of a machine's services and
-every user's own tree alone. A directory inside a job is never a job: a user can create
+A walk enters only directories that may contain jobs, so it skips most services of a machine and the
+users' own trees. A directory inside a job is never a job: a user can create
 `slurmstepd.scope/job_1` in a delegated cgroup.
 """
 
@@ -14,80 +14,86 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from batchjob.schedulers.layout import Layout, LayoutMatch, found
+from batchjob.schedulers.layout import Layout, LayoutMatch, layout_match
 
 MAX_DEPTH = 8
-"""A tree that may stand anywhere begins at most so many directories below the mount."""
+"""A layout that may start at any directory starts at most this many levels below the mount."""
 
 # Users can create directories here freely, and init.scope contains only init.
-_NOT_THROUGH = re.compile(r"user\.slice|init\.scope")
+_EXCLUDED = re.compile(r"user\.slice|init\.scope")
 
 
-class _Begun(NamedTuple):
+class _PartialMatch(NamedTuple):
     layout: Layout
     matched: int  # number of matched path components
     groups: tuple[tuple[str, str], ...]
 
 
 class LayoutCursor(NamedTuple):
-    """A directory, as the layouts see it."""
+    """The state of matching one directory against the layouts."""
 
     anywhere: tuple[Layout, ...]  # layouts that may start at a child of this directory
-    begun: tuple[_Begun, ...]
+    partial_matches: tuple[_PartialMatch, ...]
     depth: int = 0
-    found: LayoutMatch | None = None
+    layout_match: LayoutMatch | None = None
 
     @property
-    def leads_on(self) -> bool:
+    def may_contain_jobs(self) -> bool:
         """Whether there may be jobs below."""
-        return bool(self.begun or self.anywhere)
+        return bool(self.partial_matches or self.anywhere)
 
     @property
-    def watch(self) -> bool:
-        """Whether a layout's tree has begun here: new children may be jobs, or lead to them."""
-        return bool(self.begun)
+    def should_watch(self) -> bool:
+        """Whether a layout matches so far: new children may be jobs, or contain them."""
+        return bool(self.partial_matches)
 
 
-def start(layouts: Iterable[Layout], version: int) -> LayoutCursor:
-    """The mount point of a hierarchy of cgroup version 1 or 2."""
+def mount_cursor(layouts: Iterable[Layout], version: int) -> LayoutCursor:
+    """The cursor of the mount point of a hierarchy of cgroup version 1 or 2."""
     rows = [row for row in layouts if row.enabled and version in row.versions]
     return LayoutCursor(
         tuple(row for row in rows if row.anywhere),
-        tuple(_Begun(row, 0, ()) for row in rows if not row.anywhere),
+        tuple(_PartialMatch(row, 0, ()) for row in rows if not row.anywhere),
     )
 
 
-def enter(place: LayoutCursor, name: str) -> LayoutCursor:
-    """The child `name` of a directory. If two rows match it as a job, the first counts."""
-    depth = place.depth + 1
-    begun = []
-    for state in (*place.begun, *(_Begun(row, 0, ()) for row in place.anywhere)):
-        row = state.layout
-        is_job = state.matched == len(row.parents)
-        met = (row.job if is_job else row.parents[state.matched]).fullmatch(name)
-        if met is None:
+def child_cursor(cursor: LayoutCursor, name: str) -> LayoutCursor:
+    """The cursor of the child `name`. If two layouts match it as a job, the first is used."""
+    depth = cursor.depth + 1
+    partial_matches = []
+    for partial in (
+        *cursor.partial_matches,
+        *(_PartialMatch(row, 0, ()) for row in cursor.anywhere),
+    ):
+        row = partial.layout
+        is_job = partial.matched == len(row.parents)
+        matched = (row.job if is_job else row.parents[partial.matched]).fullmatch(name)
+        if matched is None:
             continue
-        groups = (*state.groups, *((k, v) for k, v in met.groupdict().items() if v is not None))
+        groups = (
+            *partial.groups,
+            *((k, v) for k, v in matched.groupdict().items() if v is not None),
+        )
         if is_job:
-            below = _through(place, name, depth) if row.nests else ()
-            return LayoutCursor(below, (), depth, found(row, dict(groups)))
-        begun.append(_Begun(row, state.matched + 1, groups))
-    return LayoutCursor(_through(place, name, depth), tuple(begun), depth)
+            below = _anywhere_below(cursor, name, depth) if row.can_contain_jobs else ()
+            return LayoutCursor(below, (), depth, layout_match(row, dict(groups)))
+        partial_matches.append(_PartialMatch(row, partial.matched + 1, groups))
+    return LayoutCursor(_anywhere_below(cursor, name, depth), tuple(partial_matches), depth)
 
 
-def _through(place: LayoutCursor, name: str, depth: int) -> tuple[Layout, ...]:
-    closed = depth >= MAX_DEPTH or _NOT_THROUGH.fullmatch(name)
-    return () if closed else place.anywhere
+def _anywhere_below(cursor: LayoutCursor, name: str, depth: int) -> tuple[Layout, ...]:
+    is_closed = depth >= MAX_DEPTH or _EXCLUDED.fullmatch(name)
+    return () if is_closed else cursor.anywhere
 
 
-def place_of(path: str, layouts: Iterable[Layout], version: int) -> LayoutCursor:
+def cursor_of(path: str, layouts: Iterable[Layout], version: int) -> LayoutCursor:
     """The cursor of a path, relative to the mount; no layout continues inside a job."""
-    place = start(layouts, version)
+    cursor = mount_cursor(layouts, version)
     for name in path.split("/") if path else ():
-        place = enter(place, name)
-    return place
+        cursor = child_cursor(cursor, name)
+    return cursor
 
 
 def match(path: str, layouts: Iterable[Layout], version: int) -> LayoutMatch | None:
-    """The job whose directory this is."""
-    return place_of(path, layouts, version).found
+    """The job whose directory this path is, if it is one."""
+    return cursor_of(path, layouts, version).layout_match

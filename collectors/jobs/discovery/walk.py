@@ -6,27 +6,27 @@ from typing import Protocol
 from batchjob.schedulers.layout import Layout
 from collectors.jobs.cgroups.directory import ReadErrors, is_gone
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
-from collectors.jobs.discovery.places import LayoutCursor, enter, start
+from collectors.jobs.discovery.places import LayoutCursor, child_cursor, mount_cursor
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import JobTable
 
 
 class WalkState:
-    """A directory that may lead to jobs: its place, the layouts that match it, and its owner."""
+    """A directory that may contain jobs: its path, the layouts that match it, and its owner."""
 
-    __slots__ = ("delegate", "hierarchy", "path", "place", "root_uid")
+    __slots__ = ("cursor", "delegate", "hierarchy", "path", "root_uid")
 
     def __init__(
         self,
         hierarchy: Hierarchy,
         path: str,
-        place: LayoutCursor,
+        cursor: LayoutCursor,
         root_uid: int,
         delegate: int | None,
     ) -> None:
         self.hierarchy = hierarchy
         self.path = path  # relative to the root of the hierarchy
-        self.place = place
+        self.cursor = cursor
         self.root_uid = root_uid
         self.delegate = delegate
 
@@ -37,12 +37,12 @@ class WalkState:
 
 
 class WatchList(Protocol):
-    """What is notified of directories that lead to jobs, and of jobs."""
+    """Watches the directories that a walk finds."""
 
-    def branch(self, branch: WalkState) -> None:
+    def watch_branch(self, branch: WalkState) -> None:
         """Watch a directory whose new children may be jobs, or lead to them."""
 
-    def job(self, job: Job, hierarchy: Hierarchy, path: str) -> None:
+    def watch_job(self, job: Job, hierarchy: Hierarchy, path: str) -> None:
         """Watch a directory (absolute path) of a job."""
 
 
@@ -50,36 +50,41 @@ class CgroupWalker:
     """Walks the trees; every job directory it finds is added to the table of jobs."""
 
     def __init__(
-        self, registry: JobTable, layouts: tuple[Layout, ...], watch: WatchList, errors: ReadErrors
+        self,
+        table: JobTable,
+        layouts: tuple[Layout, ...],
+        watch_list: WatchList,
+        errors: ReadErrors,
     ) -> None:
-        self._registry = registry
+        self._table = table
         self._layouts = layouts
-        self._watch = watch
+        self._watch_list = watch_list
         self._errors = errors
 
-    def look(self, born: bool = False) -> None:
-        """Walk all hierarchies. `born`: what is new has begun since the last walk."""
-        self._registry.begin_look()
-        for hierarchy in hierarchies(self._registry.host):
-            owner = self._owner(hierarchy.root)
+    def walk_all(self, is_new: bool = False) -> None:
+        """Walk all hierarchies. `is_new`: jobs that it finds have begun since the last walk."""
+        self._table.begin_walk()
+        for hierarchy in hierarchies(self._table.host):
+            owner = self._read_owner(hierarchy.root)
             if owner is not None:
-                place = start(self._layouts, hierarchy.version)
-                self.walk(WalkState(hierarchy, "", place, owner, None), born)
+                cursor = mount_cursor(self._layouts, hierarchy.version)
+                self.walk(WalkState(hierarchy, "", cursor, owner, None), is_new)
 
-    def walk(self, branch: WalkState, born: bool) -> None:
-        """Visit a directory and all below it that may lead to jobs."""
+    def walk(self, branch: WalkState, is_new: bool) -> None:
+        """Visit a directory and all directories below it that may contain jobs."""
         pending = [branch]
         for each in pending:
-            self._watch.branch(each)  # before listing the children, so that none is missed
-            pending.extend(self._children(each, born))
+            # Before the children are listed, so that none is missed.
+            self._watch_list.watch_branch(each)
+            pending.extend(self._visit_children(each, is_new))
 
-    def visit(self, branch: WalkState, name: str, born: bool) -> WalkState | None:
-        """One child of a directory; returned if there may be jobs below it."""
-        place = enter(branch.place, name)
-        if place.found is None and not place.leads_on:
+    def visit(self, branch: WalkState, name: str, is_new: bool) -> WalkState | None:
+        """Visit one child of a directory; returns it if there may be jobs below it."""
+        cursor = child_cursor(branch.cursor, name)
+        if cursor.layout_match is None and not cursor.may_contain_jobs:
             return None
         path = f"{branch.path}/{name}" if branch.path else name
-        owner = self._owner(f"{branch.hierarchy.root}/{path}")
+        owner = self._read_owner(f"{branch.hierarchy.root}/{path}")
         if owner is None:
             return None
         delegate = branch.delegate
@@ -88,18 +93,18 @@ class CgroupWalker:
                 self._errors.count("untrusted")  # nested trees of two users belong to neither
                 return None
             delegate = owner
-        if place.found is not None:
-            found = place.found
-            if found.layout.by_user:
-                found = found._replace(uid=owner)
-            job = self._registry.appear(branch.hierarchy, path, found, delegate, born)
+        if cursor.layout_match is not None:
+            layout_match = cursor.layout_match
+            if layout_match.layout.created_by_user:
+                layout_match = layout_match._replace(uid=owner)
+            job = self._table.add_directory(branch.hierarchy, path, layout_match, delegate, is_new)
             if job is not None:
-                self._watch.job(job, branch.hierarchy, f"{branch.hierarchy.root}/{path}")
-        if not place.leads_on:
+                self._watch_list.watch_job(job, branch.hierarchy, f"{branch.hierarchy.root}/{path}")
+        if not cursor.may_contain_jobs:
             return None
-        return WalkState(branch.hierarchy, path, place, branch.root_uid, delegate)
+        return WalkState(branch.hierarchy, path, cursor, branch.root_uid, delegate)
 
-    def _children(self, branch: WalkState, born: bool) -> list[WalkState]:
+    def _visit_children(self, branch: WalkState, is_new: bool) -> list[WalkState]:
         try:
             with os.scandir(branch.absolute) as entries:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -107,10 +112,10 @@ class CgroupWalker:
             if not is_gone(error):
                 self._errors.count(error)
             return []
-        found = (self.visit(branch, name, born) for name in names)
-        return [each for each in found if each is not None]
+        branches = (self.visit(branch, name, is_new) for name in names)
+        return [each for each in branches if each is not None]
 
-    def _owner(self, path: str) -> int | None:
+    def _read_owner(self, path: str) -> int | None:
         try:
             return os.stat(path).st_uid
         except OSError as error:

@@ -1,4 +1,4 @@
-"""A thread that is notified when jobs begin and end, so that short ones are seen.
+"""A thread that is notified when jobs begin and end, so that short jobs are found.
 
 On cgroup v2, `populated` in a job's cgroup.events turns 0 when its last process has ended, and the
 kernel notifies of that (cgroup-v2.rst, "[Un]populated Notification"). v1 has no such notification;
@@ -24,7 +24,7 @@ from collectors.jobs.state.job_table import JobTable
 log = logging.getLogger(__name__)
 
 _DIRECTORIES = inotify.CREATE | inotify.DELETE | inotify.ONLYDIR
-_DEEPEST = 3  # levels below a job's directory: step, user, task
+_MAX_DEPTH_IN_JOB = 3  # levels below a job's directory: step, user, task
 
 
 class CgroupWatcher:
@@ -33,17 +33,18 @@ class CgroupWatcher:
     `complete` is False if the kernel refused a watch: jobs are then found by scrapes alone.
     """
 
-    def __init__(self, registry: JobTable, born: Callable[[], None], errors: ReadErrors) -> None:
+    def __init__(self, table: JobTable, on_new_job: Callable[[], None], errors: ReadErrors) -> None:
         self.complete = True
         self.walker: CgroupWalker | None = None
-        self._registry = registry
-        self._born = born
+        self._table = table
+        self._on_new_job = on_new_job
         self._errors = errors
         self._branches: dict[int, WalkState] = {}
-        self._jobs: dict[int, tuple[Job, str, int]] = {}  # watch → (job, directory, depth in it)
-        self._places: dict[str, Job] = {}  # path of a job's own directory → job
-        self._numbers: dict[str, int] = {}  # path → number of its watch
-        self._inotify = self._open()
+        # Number of the watch → job, directory, and depth of the directory in the job.
+        self._watched_jobs: dict[int, tuple[Job, str, int]] = {}
+        self._jobs_by_path: dict[str, Job] = {}  # path of a job's own directory → job
+        self._watch_numbers: dict[str, int] = {}  # path → number of its watch
+        self._inotify = self._open_inotify()
         self._once = LogOnce(log)
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -64,36 +65,36 @@ class CgroupWatcher:
             self._inotify.close()
             self._inotify = None
 
-    def branch(self, branch: WalkState) -> None:
-        """Watch a directory that may lead to jobs."""
-        number = self._add(branch.absolute, _DIRECTORIES)
+    def watch_branch(self, branch: WalkState) -> None:
+        """Watch a directory that may contain jobs."""
+        number = self._add_watch(branch.absolute, _DIRECTORIES)
         if number is not None:
             self._branches[number] = branch
 
-    def job(self, job: Job, hierarchy: Hierarchy, path: str) -> None:
-        """Watch a directory of a job for its end."""
-        self._places[path] = job
+    def watch_job(self, job: Job, hierarchy: Hierarchy, path: str) -> None:
+        """Watch a directory of a job, to be notified of the job's end."""
+        self._jobs_by_path[path] = job
         if hierarchy.version == 2:
-            number = self._add(f"{path}/cgroup.events", inotify.MODIFY)
+            number = self._add_watch(f"{path}/cgroup.events", inotify.MODIFY)
             if number is not None:
-                self._jobs[number] = (job, path, 0)
+                self._watched_jobs[number] = (job, path, 0)
         else:
             self._watch_inside(job, path, 0)
-        self._born()
+        self._on_new_job()
 
     def _watch_inside(self, job: Job, path: str, depth: int) -> None:
-        top = path.count("/") - depth
+        job_depth = path.count("/") - depth
         for each in descendants(path):
-            below = each.count("/") - top
-            number = self._add(each, _DIRECTORIES) if below <= _DEEPEST else None
+            below = each.count("/") - job_depth
+            number = self._add_watch(each, _DIRECTORIES) if below <= _MAX_DEPTH_IN_JOB else None
             if number is not None:
-                self._jobs[number] = (job, each, below)
+                self._watched_jobs[number] = (job, each, below)
 
-    def _add(self, path: str, mask: int) -> int | None:
+    def _add_watch(self, path: str, mask: int) -> int | None:
         if self._inotify is None:
             return None
         try:
-            number = self._numbers[path] = self._inotify.add(path, mask)
+            number = self._watch_numbers[path] = self._inotify.add(path, mask)
             return number
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
@@ -101,7 +102,7 @@ class CgroupWatcher:
                 self._once.warning("refused", "inotify: %s; jobs are found only at scrapes", error)
             return None
 
-    def _open(self) -> Inotify | None:
+    def _open_inotify(self) -> Inotify | None:
         try:
             return Inotify()
         except OSError as error:
@@ -114,84 +115,84 @@ class CgroupWatcher:
         while not self._stopped:
             events = self._inotify.wait()
             try:
-                self._handle(events)
+                self._apply(events)
             except Exception as error:  # one odd directory must not end the thread
                 self._once.warning("handle", "watcher: %s: %s", type(error).__name__, error)
                 self._errors.count("watch")
 
-    def _handle(self, events: Iterable[Event]) -> None:
-        """Handle ends first: a job's numbers can be read for milliseconds only."""
-        births: list[tuple[WalkState, str]] = []
-        touched: dict[Job, bool] = {}  # job → whether a directory was removed
+    def _apply(self, events: Iterable[Event]) -> None:
+        """Process ended jobs first: their cgroups can be read for some milliseconds only."""
+        new_directories: list[tuple[WalkState, str]] = []
+        affected_jobs: dict[Job, bool] = {}  # job → whether a directory was removed
         for event in events:
             if event.mask & inotify.OVERFLOW:
-                self._look_again(touched)
+                self._recover_from_overflow(affected_jobs)
             elif event.mask & inotify.IGNORED:
-                self._drop(event.watch)
-            elif event.watch in self._jobs:
-                self._inside(event, touched)
+                self._forget_watch(event.watch)
+            elif event.watch in self._watched_jobs:
+                self._update_inside(event, affected_jobs)
             elif event.watch in self._branches and event.mask & inotify.ISDIR:
                 branch = self._branches[event.watch]
                 if event.mask & inotify.CREATE:
-                    births.append((branch, event.name))
+                    new_directories.append((branch, event.name))
                 else:
-                    self._removed(f"{branch.absolute}/{event.name}", touched)
-        for job, removed in touched.items():
-            self._registry.removed(job) if removed else self._populated(job)
-        for branch, name in births:
-            self._appeared(branch, name)
+                    self._mark_removed(f"{branch.absolute}/{event.name}", affected_jobs)
+        for job, removed in affected_jobs.items():
+            self._table.read_after_removal(job) if removed else self._update_populated(job)
+        for branch, name in new_directories:
+            self._visit_new(branch, name)
 
-    def _inside(self, event: Event, touched: dict[Job, bool]) -> None:
-        job, directory, depth = self._jobs[event.watch]
+    def _update_inside(self, event: Event, affected_jobs: dict[Job, bool]) -> None:
+        job, directory, depth = self._watched_jobs[event.watch]
         if event.mask & inotify.CREATE:
             self._watch_inside(job, f"{directory}/{event.name}", depth + 1)
         removed = bool(event.mask & inotify.DELETE)
         if removed:
-            self._give_back(f"{directory}/{event.name}")
-        touched[job] = touched.get(job, False) or removed
+            self._remove_watches(f"{directory}/{event.name}")
+        affected_jobs[job] = affected_jobs.get(job, False) or removed
 
-    def _removed(self, path: str, touched: dict[Job, bool]) -> None:
-        self._give_back(path)
-        job = self._places.pop(path, None)
+    def _mark_removed(self, path: str, affected_jobs: dict[Job, bool]) -> None:
+        self._remove_watches(path)
+        job = self._jobs_by_path.pop(path, None)
         if job is not None:
-            touched[job] = True
+            affected_jobs[job] = True
 
-    def _give_back(self, path: str) -> None:
+    def _remove_watches(self, path: str) -> None:
         """Remove the watches on a removed directory.
 
         cgroupfs does not notify of the removal of what was watched (its inodes keep their link
         count), and the number of watches is limited.
         """
         for each in (path, f"{path}/cgroup.events"):
-            if each in self._numbers and not os.path.lexists(each):
-                number = self._numbers.pop(each)
-                self._drop(number)
+            if each in self._watch_numbers and not os.path.lexists(each):
+                number = self._watch_numbers.pop(each)
+                self._forget_watch(number)
                 if self._inotify is not None:
                     self._inotify.remove(number)
 
-    def _drop(self, number: int) -> None:
+    def _forget_watch(self, number: int) -> None:
         self._branches.pop(number, None)
-        self._jobs.pop(number, None)
+        self._watched_jobs.pop(number, None)
 
-    def _populated(self, job: Job) -> None:
+    def _update_populated(self, job: Job) -> None:
         populated = job.populated()
         if populated:
             job.revive()
-            job.read(self._registry.host.monotonic())  # a part may be empty and soon removed
-            self._born()
+            job.read(self._table.host.monotonic())  # a part may be empty and soon removed
+            self._on_new_job()
         elif populated is False:
-            job.end(self._registry.host.now())
+            job.end(self._table.host.now())
 
-    def _appeared(self, branch: WalkState, name: str) -> None:
+    def _visit_new(self, branch: WalkState, name: str) -> None:
         assert self.walker is not None
-        below = self.walker.visit(branch, name, born=True)
+        below = self.walker.visit(branch, name, is_new=True)
         if below is not None:
-            self.walker.walk(below, born=True)
+            self.walker.walk(below, is_new=True)
 
-    def _look_again(self, touched: dict[Job, bool]) -> None:
-        """Walk the trees again after the kernel's queue overflowed."""
+    def _recover_from_overflow(self, affected_jobs: dict[Job, bool]) -> None:
+        """Walk all trees, since the kernel's queue overflowed and events were lost."""
         assert self.walker is not None
-        for path in list(self._numbers):
-            self._give_back(path)
-        self.walker.look(born=True)
-        touched.update(dict.fromkeys(self._registry.running(), True))
+        for path in list(self._watch_numbers):
+            self._remove_watches(path)
+        self.walker.walk_all(is_new=True)
+        affected_jobs.update(dict.fromkeys(self._table.running(), True))

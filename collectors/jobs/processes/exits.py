@@ -20,8 +20,8 @@ from collectors.jobs.state.job import Job
 
 log = logging.getLogger(__name__)
 
-_FOLLOWED = 4  # maximum processes per job: the earliest ones, among them the batch script
-_AGAIN_SECONDS = 0.01  # seconds between readings after the last followed process has exited
+_MAX_FOLLOWED = 4  # processes per job: the earliest ones, among them the batch script
+_ENDING_POLL_SECONDS = 0.01  # seconds between readings after the last followed process has exited
 _ENDING_SECONDS = 0.25  # duration of these readings; slurmstepd takes some milliseconds
 
 
@@ -30,50 +30,53 @@ class ExitWatcher:
 
     def __init__(
         self,
-        exited: Callable[[Job], object],
-        ending: Callable[[Job], bool],
+        on_exit: Callable[[Job], object],
+        read_ending: Callable[[Job], bool],
         descriptors: DescriptorBudget,
     ) -> None:
-        """`ending` reads a job without processes to follow; False when the job has ended."""
-        self._exited = exited
-        self._ending = ending
+        """`on_exit` is called when a followed process of a job has exited.
+
+        `read_ending` reads a job without processes to follow; False when the job has ended.
+        """
+        self._on_exit = on_exit
+        self._read_ending = read_ending
         self._descriptors = descriptors
         self._poll: select.epoll | None = None
-        self._stop = -1  # an eventfd, once the thread runs
+        self._stop_event = -1  # an eventfd, once the thread runs
         self._stopped = False
         self._followed: dict[int, tuple[Job, int]] = {}  # pidfd → job, pid
-        self._pids: dict[Job, list[int]] = {}  # a few per job
+        self._followed_pids: dict[Job, list[int]] = {}  # a few per job
         self._lock = threading.Lock()
         self._once = LogOnce(log)
 
     def follow(self, job: Job, pids: Iterable[int]) -> None:
-        """Call `exited` when one of these processes ends; the earliest come first."""
+        """Call `on_exit` when one of these processes ends; the earliest come first."""
         with self._lock:
             if self._stopped:
                 return
-            known = self._pids.setdefault(job, [])
+            followed = self._followed_pids.setdefault(job, [])
             for pid in pids:
-                if len(known) < _FOLLOWED and pid not in known and self._open(job, pid):
-                    known.append(pid)
-            if not known:
-                del self._pids[job]
+                if len(followed) < _MAX_FOLLOWED and pid not in followed and self._open(job, pid):
+                    followed.append(pid)
+            if not followed:
+                del self._followed_pids[job]
 
     def stop(self) -> None:
         """Stop the thread and close the pidfds."""
         with self._lock:
             self._stopped = True
             if self._poll is not None:
-                os.eventfd_write(self._stop, 1)
+                os.eventfd_write(self._stop_event, 1)
             for descriptor in list(self._followed):
                 self._close(descriptor)
 
     def _open(self, job: Job, pid: int) -> bool:
-        if not self._descriptors.take():
+        if not self._descriptors.acquire():
             return False
         try:
             descriptor = os.pidfd_open(pid)
         except OSError:
-            self._descriptors.give_back(1)
+            self._descriptors.release(1)
             return False  # the process has ended, or the kernel is too old
         self._followed[descriptor] = job, pid
         poll = self._poll or self._start()
@@ -82,44 +85,44 @@ class ExitWatcher:
 
     def _start(self) -> select.epoll:
         self._poll = select.epoll()
-        self._stop = os.eventfd(0)
-        self._poll.register(self._stop, select.EPOLLIN)
+        self._stop_event = os.eventfd(0)
+        self._poll.register(self._stop_event, select.EPOLLIN)
         threading.Thread(target=self._run, args=(self._poll,), name="exits", daemon=True).start()
         return self._poll
 
     def _close(self, descriptor: int) -> Job:
         job, pid = self._followed.pop(descriptor)
-        self._pids[job].remove(pid)
-        if not self._pids[job]:
-            del self._pids[job]
+        self._followed_pids[job].remove(pid)
+        if not self._followed_pids[job]:
+            del self._followed_pids[job]
         os.close(descriptor)
-        self._descriptors.give_back(1)
+        self._descriptors.release(1)
         return job
 
     def _run(self, poll: select.epoll) -> None:
         ready: set[int] = set()
         ending: dict[Job, float] = {}  # job → until when it is read repeatedly
-        while self._stop not in ready:
-            timeout = _AGAIN_SECONDS if ending else None
+        while self._stop_event not in ready:
+            timeout = _ENDING_POLL_SECONDS if ending else None
             ready = {descriptor for descriptor, _ in poll.poll(timeout)}
             with self._lock:
                 jobs = {self._close(each) for each in ready if each in self._followed}
-                alone = jobs - self._pids.keys()
+                unfollowed = jobs - self._followed_pids.keys()
             now = time.monotonic()
             ending = {
                 job: until
                 for job, until in ending.items()
-                if until > now and self._call(self._ending, job)
+                if until > now and self._call(self._read_ending, job)
             }
             for job in jobs:
-                self._call(self._exited, job)
-            ending |= dict.fromkeys(alone, now + _ENDING_SECONDS)
+                self._call(self._on_exit, job)
+            ending |= dict.fromkeys(unfollowed, now + _ENDING_SECONDS)
         poll.close()
-        os.close(self._stop)
+        os.close(self._stop_event)
 
-    def _call(self, told: Callable[[Job], object], job: Job) -> object:
+    def _call(self, callback: Callable[[Job], object], job: Job) -> object:
         try:
-            return told(job)
+            return callback(job)
         except Exception as error:  # one odd job must not end the thread
             self._once.warning("exit", "exits: %s: %s", type(error).__name__, error)
             return None

@@ -15,15 +15,16 @@ from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import CONFLICT, UNTRUSTED
 from collectors.jobs.view import GPU_VARIABLES
 
-PATIENCE_SECONDS = 2.0  # maximum wait for an owner, before the job is exposed without one
-ROOT_SECONDS = 60.0  # for this long, root's job may still turn out to be a user's
-_ENVIRONMENTS = 16  # maximum environments read per job and scan
-_GPU_SETTINGS = 64 << 10  # maximum characters of a job's distinct sets of GPU variables
-_TIMES = 3  # attempts, because a process does not have its own environment right after fork()
+OWNER_WAIT_SECONDS = 2.0  # maximum wait for an owner, before the job is exposed without one
+ROOT_OWNER_SECONDS = 60.0  # for this long, root's job may still turn out to be a user's
+_MAX_ENVIRONMENTS = 16  # maximum environments read per job and scan
+_MAX_GPU_CHARACTERS = 64 << 10  # maximum characters of a job's distinct sets of GPU variables
+# Reads per process: right after fork() it does not have its own environment yet.
+_ENVIRON_ATTEMPTS = 3
 
 
 class JobIdentifier:
-    """Sets `Job.identity` and `Job.disbelieved` from scans of processes."""
+    """Sets `Job.identity` and `Job.ignored_reason` from scans of processes."""
 
     def __init__(
         self, reader: SnapshotReader, names: UserNames, errors: ReadErrors, job_name: bool
@@ -34,143 +35,157 @@ class JobIdentifier:
         self._job_name = job_name
 
     def identify(self, job: Job, state: JobScanState, snapshot: ProcessSnapshot) -> None:
-        """Name the job if its owner is known, or has been waited for long enough."""
-        age = self._reader.host.monotonic() - state.first_at
-        patience = age > PATIENCE_SECONDS
-        owners = _owners(snapshot)
-        doubtful = state.owner is None or (state.owner == 0 and age < ROOT_SECONDS)
-        if doubtful and owners:
+        """Set the job's identity if its owner is known or the wait for the owner is over."""
+        age = self._reader.host.monotonic() - state.first_seen_at
+        waited = age > OWNER_WAIT_SECONDS
+        owners = _part_owners(snapshot)
+        is_uncertain = state.owner is None or (state.owner == 0 and age < ROOT_OWNER_SECONDS)
+        if is_uncertain and owners:
             state.owner = min(owners)
-        elif state.owner is None and patience and snapshot.users():
-            state.owner = min(process.uid for process in snapshot.users())
-        job.disbelieved = _disbelief(snapshot, owners, state.owner)
+        elif state.owner is None and waited and snapshot.without_schedulers():
+            state.owner = min(process.uid for process in snapshot.without_schedulers())
+        job.ignored_reason = _ignored_reason(snapshot, owners, state.owner)
         if state.owner is not None:
             self._read_environments(job, state, snapshot)
         if state.jobid is None:
-            state.jobid = self._jobid(job, state, snapshot)
-        if patience or (state.owner is not None and state.jobid is not None):
-            self.name(job, state)
+            state.jobid = self._read_jobid(job, state, snapshot)
+        if waited or (state.owner is not None and state.jobid is not None):
+            self.update_identity(job, state)
 
-    def name(self, job: Job, state: JobScanState) -> None:
-        """Name the job; later findings change only the info labels."""
-        known = job.identity
-        jobid = state.jobid or job.found.jobid
-        if known is not None and known.uid == state.owner and known.name.jobid == jobid:
-            user = known.name.user
+    def update_identity(self, job: Job, state: JobScanState) -> None:
+        """Set the job's identity from what is known; later findings change only info labels."""
+        previous = job.identity
+        jobid = state.jobid or job.layout_match.jobid
+        if previous is not None and previous.uid == state.owner and previous.name.jobid == jobid:
+            user = previous.name.user
         elif state.owner is None:
             user = ""
         else:
             user = self._names.user(state.owner) or str(state.owner)
-        trees = job.trees()
-        made = job_identity.make(
-            job.found,
+        roots = job.process_roots()
+        identity = job_identity.make(
+            job.layout_match,
             jobid,
             state.owner,
             user,
             state.details,
-            trees[0].path if trees else "",
+            roots[0].path if roots else "",
             self._job_name,
         )
-        if made != known:
-            job.identity = made
+        if identity != previous:
+            job.identity = identity
 
-    def denied(self, state: JobScanState) -> None:
-        """Count, once per job, that its processes must not be read (no CAP_SYS_PTRACE)."""
+    def count_denied(self, state: JobScanState) -> None:
+        """Count, once per job, that permission to read its processes is denied (CAP_SYS_PTRACE)."""
         if not state.denied:
             state.denied = True
             self._errors.count("denied")
 
-    def _jobid(self, job: Job, state: JobScanState, snapshot: ProcessSnapshot) -> str | None:
-        """The accounting's id; None while it is unknown because the path does not contain it."""
-        variable = job.found.jobid_variable
+    def _read_jobid(self, job: Job, state: JobScanState, snapshot: ProcessSnapshot) -> str | None:
+        """The job id of accounting; None while it is unknown because the path lacks it."""
+        variable = job.layout_match.jobid_variable
         if variable is None:
-            return job.found.jobid
-        jobid_of_title = registry.node_side(job.found.manager).jobid_of_title
-        if jobid_of_title:
+            return job.layout_match.jobid
+        jobid_from_title = registry.job_manager(job.layout_match.manager).jobid_from_title
+        if jobid_from_title:
             for process in snapshot.all():
-                if process.uid == 0 and (found := jobid_of_title(self._title(process.pid))):
-                    return found
+                if process.uid == 0:
+                    jobid = jobid_from_title(self._read_title(process.pid))
+                    if jobid:
+                        return jobid
         return state.environ.get(variable)
 
-    def _title(self, pid: int) -> bytes:
+    def _read_title(self, pid: int) -> bytes:
         try:
             return proc.read_command_line(self._reader.host.procfs, pid)
         except OSError:
             return b""
 
     def _read_environments(self, job: Job, state: JobScanState, snapshot: ProcessSnapshot) -> None:
-        """Read environments of the owner's processes, earliest first: the batch script's is
-        best.
+        """Read environments of the owner's processes, earliest first.
+
+        The batch script is usually the earliest, and has the most reliable environment.
         """
-        side = registry.node_side(job.found.manager)
-        names = side.asked_variables() | {job.found.jobid_variable or ""}
-        living = {(process.pid, process.started) for process in snapshot.all()}
-        state.asked = {key: times for key, times in state.asked.items() if key in living}
-        for process in _unasked(state, snapshot):
-            environ = self._environ(process.pid, state, names)
-            found = side.details(job.found.jobid, environ)
+        manager = registry.job_manager(job.layout_match.manager)
+        names = manager.required_variables() | {job.layout_match.jobid_variable or ""}
+        existing = {(process.pid, process.started) for process in snapshot.all()}
+        state.environ_reads = {
+            key: reads for key, reads in state.environ_reads.items() if key in existing
+        }
+        for process in _processes_to_read(state, snapshot):
+            environ = self._read_environ(process.pid, state, names)
+            details = manager.info_labels(job.layout_match.jobid, environ)
             key = (process.pid, process.started)
-            state.asked[key] = _TIMES if found else state.asked.get(key, 0) + 1
-            state.details = found | state.details
+            state.environ_reads[key] = (
+                _ENVIRON_ATTEMPTS if details else state.environ_reads.get(key, 0) + 1
+            )
+            state.details = details | state.details
             state.environ = {name: environ[name] for name in names & environ.keys()} | state.environ
             gpus = _gpu_variables(environ)
-            if gpus and sum(map(_characters, (gpus, *state.gpus.values()))) <= _GPU_SETTINGS:
-                state.gpus.setdefault(frozenset(gpus.items()), gpus)
-            if side.cpus and state.cpus is None and environ.keys() & side.further_variables:
-                state.cpus = self._cpus(side.cpus, process.pid, state)
+            characters = sum(map(_count_characters, (gpus, *state.gpu_environs.values())))
+            if gpus and characters <= _MAX_GPU_CHARACTERS:
+                state.gpu_environs.setdefault(frozenset(gpus.items()), gpus)
+            if (
+                manager.cpus
+                and state.cpus is None
+                and environ.keys() & manager.additional_variables
+            ):
+                state.cpus = self._read_cpus(manager.cpus, process.pid, state)
 
-    def _cpus(
-        self, said: Callable[[Environment], int | None], pid: int, state: JobScanState
+    def _read_cpus(
+        self, cpus_of: Callable[[Environment], int | None], pid: int, state: JobScanState
     ) -> int | None:
         # The file may be on any file system, so reading it may hang.
-        self._reader.at = (pid, self._reader.host.monotonic())
+        self._reader.current_read = (pid, self._reader.host.monotonic())
         try:
-            return said(state.environ)
+            return cpus_of(state.environ)
         finally:
-            self._reader.at = None
+            self._reader.current_read = None
 
-    def _environ(self, pid: int, state: JobScanState, names: frozenset[str]) -> Mapping[str, str]:
+    def _read_environ(
+        self, pid: int, state: JobScanState, names: frozenset[str]
+    ) -> Mapping[str, str]:
         def wanted(name: str) -> object:
             return name in names or GPU_VARIABLES.fullmatch(name)
 
-        self._reader.at = (pid, self._reader.host.monotonic())
+        self._reader.current_read = (pid, self._reader.host.monotonic())
         try:
             return proc.read_environ(self._reader.host.procfs, pid, wanted)
         except PermissionError:
-            self.denied(state)
+            self.count_denied(state)
             return {}
         except OSError:
             return {}  # the process has ended
         finally:
-            self._reader.at = None
+            self._reader.current_read = None
 
 
-def owner(found: LayoutMatch, processes: Iterable[Process]) -> int | None:
+def _find_owner(layout_match: LayoutMatch, processes: Iterable[Process]) -> int | None:
     """The uid in the path, or that of the job's earliest process that is not root's.
 
     A new job has only processes of root; containers in it may have mapped uids later.
     """
-    if found.uid is not None:
-        return found.uid
+    if layout_match.uid is not None:
+        return layout_match.uid
     others = [process for process in processes if process.uid != 0]
     return min(others, key=lambda process: process.started).uid if others else None
 
 
-def _owners(snapshot: ProcessSnapshot) -> set[int]:
-    found = (
-        owner(tree.found, [p for place in places.values() for p in place])
-        for tree, places in snapshot.trees.items()
+def _part_owners(snapshot: ProcessSnapshot) -> set[int]:
+    owners = (
+        _find_owner(root.layout_match, [p for found in by_directory.values() for p in found])
+        for root, by_directory in snapshot.by_root.items()
     )
-    return {uid for uid in found if uid is not None}
+    return {uid for uid in owners if uid is not None}
 
 
-def _disbelief(snapshot: ProcessSnapshot, owners: set[int], owner: int | None) -> str | None:
-    """Why a job is not shown: users can create directories with any name in their own trees."""
+def _ignored_reason(snapshot: ProcessSnapshot, owners: set[int], owner: int | None) -> str | None:
+    """Why the job must be ignored, if it must: users can imitate jobs in their own cgroups."""
     if len(owners) > 1:
         return CONFLICT
-    for tree in snapshot.trees:
-        own = tree.delegate is not None and tree.found.uid != tree.delegate
-        if own and tree.delegate == owner:
+    for root in snapshot.by_root:
+        is_delegated = root.delegate is not None and root.layout_match.uid != root.delegate
+        if is_delegated and root.delegate == owner:
             return UNTRUSTED
     return None
 
@@ -180,19 +195,19 @@ def _gpu_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if GPU_VARIABLES.fullmatch(name) and len(value) < proc.LONGEST_VALUE
+        if GPU_VARIABLES.fullmatch(name) and len(value) < proc.MAX_VALUE_CHARACTERS
     }
 
 
-def _characters(variables: Mapping[str, str]) -> int:
+def _count_characters(variables: Mapping[str, str]) -> int:
     return sum(len(name) + len(value) for name, value in variables.items())
 
 
-def _unasked(state: JobScanState, snapshot: ProcessSnapshot) -> list[Process]:
-    found = [
+def _processes_to_read(state: JobScanState, snapshot: ProcessSnapshot) -> list[Process]:
+    processes = [
         process
         for process in snapshot.owned(state.owner)
         if process.uid == state.owner
-        and state.asked.get((process.pid, process.started), 0) < _TIMES
+        and state.environ_reads.get((process.pid, process.started), 0) < _ENVIRON_ATTEMPTS
     ]
-    return sorted(found, key=lambda process: process.started)[:_ENVIRONMENTS]
+    return sorted(processes, key=lambda process: process.started)[:_MAX_ENVIRONMENTS]

@@ -1,4 +1,4 @@
-"""Processes of a job, from /proc (proc(5)). A read may block for ever: never on the scrape path.
+"""Processes of a job, from /proc (proc(5)). A read may block forever: never call it in a scrape.
 
 A process controls the length of its environ and cmdline, whatever memory it has: with
 prctl(PR_SET_MM_MAP) they can be any range of its addresses. So every read is bounded.
@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from batchjob.quantities.reading import Interface
-from collectors.jobs.cgroups.formats import whole
+from collectors.jobs.cgroups.formats import parse_uint64
 from collectors.jobs.cgroups.reader import read_head, read_path
 
-_PAGE = 4096  # stat, io and the beginning of status are far shorter
-_ENVIRON = 128 << 10
-LONGEST_VALUE = 4096  # maximum characters of a variable; the UUIDs of 50 MIG instances take 2 kB
-_INTERFACES = 32  # maximum per job: each has its own series, and a namespace may contain any number
+_PAGE_BYTES = 4096  # stat, io and the beginning of status are far shorter
+_MAX_ENVIRON_BYTES = 128 << 10
+MAX_VALUE_CHARACTERS = 4096  # of an environment variable; UUIDs of 50 MIG instances take 2 kB
+# Per job: each interface has its own series, and a namespace may contain any number of them.
+_MAX_INTERFACES = 32
 
 
 class ProcessCounters(NamedTuple):
@@ -54,12 +55,12 @@ class Clock(NamedTuple):
     boot_time: float  # epoch seconds
 
 
-def booted_at() -> float:
+def read_boot_time() -> float:
     """Epoch seconds of this machine's boot; btime of /proc/stat is truncated to seconds."""
     return time.clock_gettime(time.CLOCK_REALTIME) - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def clock(procfs: str) -> Clock:
+def read_clock(procfs: str) -> Clock:
     """Ticks per second, and the time of boot from /proc/stat. Raises OSError, ValueError."""
     for line in read_path(f"{procfs}/stat").splitlines():
         if line.startswith(b"btime "):
@@ -67,53 +68,57 @@ def clock(procfs: str) -> Clock:
     raise ValueError(f"{procfs}/stat has no btime line")
 
 
-def read_process(procfs: str, pid: int, time: Clock, before: Process | None, io: bool) -> Process:
-    """Read one process; with `before`, an earlier reading, the uid is not read again.
+def read_process(
+    procfs: str, pid: int, clock: Clock, previous: Process | None, io: bool
+) -> Process:
+    """Read one process; with `previous`, an earlier reading, the uid is not read again.
 
     Raises OSError if it has ended, ValueError or IndexError if stat is malformed.
     """
-    text = read_head(f"{procfs}/{pid}/stat", _PAGE)
-    end = text.rindex(b")")  # the name may contain anything, including parentheses and line feeds
-    words = text[end + 2 :].split()
-    ticks = time.ticks
-    used = (
-        (whole(words[11]) + whole(words[13])) / ticks,
-        (whole(words[12]) + whole(words[14])) / ticks,
+    stat = read_head(f"{procfs}/{pid}/stat", _PAGE_BYTES)
+    end = stat.rindex(b")")  # the name may contain anything, including parentheses and line feeds
+    fields = stat[end + 2 :].split()
+    ticks = clock.ticks
+    cpu_seconds = (
+        (parse_uint64(fields[11]) + parse_uint64(fields[13])) / ticks,
+        (parse_uint64(fields[12]) + parse_uint64(fields[14])) / ticks,
     )
-    started = whole(words[19]) / ticks
+    started = parse_uint64(fields[19]) / ticks
     # A process of root may become the user's: slurmstepd forks, and the child changes its uid.
-    settled = before is not None and before.started == started and before.uid != 0
+    is_uid_final = previous is not None and previous.started == started and previous.uid != 0
     return Process(
         pid,
         started,
-        whole(words[1]),
-        before.uid if settled and before is not None else read_uid(procfs, pid),
-        whole(words[17]),
-        text[text.index(b"(") + 1 : end].decode(errors="replace"),
-        (whole(words[11]) + whole(words[12])) / ticks,
-        ProcessCounters(*used, *_io(procfs, pid)) if io else ProcessCounters(*used),
+        parse_uint64(fields[1]),
+        previous.uid if is_uid_final and previous is not None else read_uid(procfs, pid),
+        parse_uint64(fields[17]),
+        stat[stat.index(b"(") + 1 : end].decode(errors="replace"),
+        (parse_uint64(fields[11]) + parse_uint64(fields[12])) / ticks,
+        ProcessCounters(*cpu_seconds, *(_read_io(procfs, pid) if io else ())),
     )
 
 
 def read_uid(procfs: str, pid: int) -> int:
     """The real uid: a set-uid program runs for the user who started it."""
-    for line in read_head(f"{procfs}/{pid}/status", _PAGE).splitlines():
+    for line in read_head(f"{procfs}/{pid}/status", _PAGE_BYTES).splitlines():
         if line.startswith(b"Uid:"):
-            return whole(line.split()[1])
+            return parse_uint64(line.split()[1])
     raise ValueError(f"{procfs}/{pid}/status has no Uid line")
 
 
-def _io(procfs: str, pid: int) -> tuple[float, ...]:
+def _read_io(procfs: str, pid: int) -> tuple[float, ...]:
     """Bytes read from and written to storage, then all bytes of read and write calls.
 
     /proc/<pid>/io of another user needs CAP_SYS_PTRACE (proc(5)); without it: nothing.
     """
     try:
-        text = read_head(f"{procfs}/{pid}/io", _PAGE)
+        text = read_head(f"{procfs}/{pid}/io", _PAGE_BYTES)
     except PermissionError:
         return ()
     pairs = dict(line.split(b": ") for line in text.splitlines())
-    return tuple(whole(pairs[key]) for key in (b"read_bytes", b"write_bytes", b"rchar", b"wchar"))
+    return tuple(
+        parse_uint64(pairs[key]) for key in (b"read_bytes", b"write_bytes", b"rchar", b"wchar")
+    )
 
 
 def read_environ(procfs: str, pid: int, wanted: Callable[[str], object]) -> Mapping[str, str]:
@@ -122,16 +127,17 @@ def read_environ(procfs: str, pid: int, wanted: Callable[[str], object]) -> Mapp
     Bytes that are not UTF-8 are replaced, so that values can be labels. At most the first 128 KiB,
     and 4096 characters of a value, are read.
     """
-    found = {}
-    data = read_head(f"{procfs}/{pid}/environ", _ENVIRON)
-    if len(data) == _ENVIRON:
+    variables = {}
+    data = read_head(f"{procfs}/{pid}/environ", _MAX_ENVIRON_BYTES)
+    if len(data) == _MAX_ENVIRON_BYTES:
         data = data[: data.rfind(b"\0") + 1]  # the last entry is truncated
     for entry in data.split(b"\0"):
         name, _, value = entry.partition(b"=")
         text = name.decode(errors="replace")
         if wanted(text):
-            found[text] = value[: 4 * LONGEST_VALUE].decode(errors="replace")[:LONGEST_VALUE]
-    return found
+            decoded = value[: 4 * MAX_VALUE_CHARACTERS].decode(errors="replace")
+            variables[text] = decoded[:MAX_VALUE_CHARACTERS]
+    return variables
 
 
 def count_open_files(procfs: str, pid: int) -> int:
@@ -145,16 +151,16 @@ def read_open_files_limit(procfs: str, pid: int) -> int | None:
 
     Raises OSError, and ValueError if the file has no such line (proc_pid_limits(5)).
     """
-    for line in read_head(f"{procfs}/{pid}/limits", _PAGE).splitlines():
+    for line in read_head(f"{procfs}/{pid}/limits", _PAGE_BYTES).splitlines():
         if line.startswith(b"Max open files"):
             soft = line.split()[3]
-            return None if soft == b"unlimited" else whole(soft)
+            return None if soft == b"unlimited" else parse_uint64(soft)
     raise ValueError("no limit of open files")
 
 
 def read_command_line(procfs: str, pid: int) -> bytes:
     """The beginning of the command line, or of the title that the process set. OSError."""
-    return read_head(f"{procfs}/{pid}/cmdline", _PAGE)
+    return read_head(f"{procfs}/{pid}/cmdline", _PAGE_BYTES)
 
 
 def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
@@ -169,12 +175,12 @@ def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
         return None
     interfaces = {}
     text = read_path(f"{procfs}/{pid}/net/dev").decode(errors="replace")
-    lines = text.split("\n", _INTERFACES + 4)[2:]
-    if len(lines) > _INTERFACES + 1:  # plus the empty string at the end
-        raise ValueError(f"{procfs}/{pid}/net/dev: more than {_INTERFACES} interfaces")
+    lines = text.split("\n", _MAX_INTERFACES + 4)[2:]
+    if len(lines) > _MAX_INTERFACES + 1:  # plus the empty string at the end
+        raise ValueError(f"{procfs}/{pid}/net/dev: more than {_MAX_INTERFACES} interfaces")
     for line in filter(None, lines):
         name, _, numbers = line.partition(":")
-        words = [whole(word) for word in numbers.split()]
+        words = [parse_uint64(word) for word in numbers.split()]
         if name.strip() != "lo":
             interfaces[name.strip()] = Interface(*words[0:4], *words[8:12])
     return interfaces
@@ -192,30 +198,32 @@ class ProcessTotals:
         self._ended = [0.0] * len(ProcessCounters._fields)
 
     def update(self, processes: Iterable[Process]) -> ProcessCounters | None:
-        """Process a new scan of all processes of the job; returns the sums, None if there were
-        none.
+        """Add a scan of all processes of the job; returns the sums, None without any process.
 
         A counter that cannot be read for some process has no sum.
         """
         now = {(process.pid, process.started): process for process in processes}
         gone = self._living.keys() - now.keys()
         by_pid = {process.pid: process for process in self._living.values()}
-        absorbed: dict[tuple[int, float], list[float]] = {}
+        inherited: dict[tuple[int, float], list[float]] = {}
         for key in gone:
             process = self._living[key]
-            heir = self._heir(process, by_pid, now)
-            lost = absorbed.setdefault(heir, [0.0] * len(self._ended)) if heir else self._ended
-            for at, value in enumerate(process.counters):
-                lost[at] += value or 0.0
-        for heir, lost in absorbed.items():
-            before, after = self._living[heir].counters, now[heir].counters
-            for at, value in enumerate(lost):
-                gain = (after[at] or 0.0) - (before[at] or 0.0)
-                self._ended[at] += max(0.0, value - gain)
+            ancestor = self._living_ancestor(process, by_pid, now)
+            if ancestor is None:
+                lost = self._ended
+            else:
+                lost = inherited.setdefault(ancestor, [0.0] * len(self._ended))
+            for index, value in enumerate(process.counters):
+                lost[index] += value or 0.0
+        for ancestor, lost in inherited.items():
+            before, after = self._living[ancestor].counters, now[ancestor].counters
+            for index, value in enumerate(lost):
+                gain = (after[index] or 0.0) - (before[index] or 0.0)
+                self._ended[index] += max(0.0, value - gain)
         self._living = now
-        return self._sums()
+        return self._sum()
 
-    def _heir(
+    def _living_ancestor(
         self,
         process: Process,
         by_pid: Mapping[int, Process],
@@ -231,12 +239,12 @@ class ProcessTotals:
             process = parent
         return None
 
-    def _sums(self) -> ProcessCounters | None:
+    def _sum(self) -> ProcessCounters | None:
         if not self._living and not any(self._ended):
             return None
         sums: list[float | None] = []
-        for at, ended in enumerate(self._ended):
-            values = [process.counters[at] for process in self._living.values()]
-            known = [value for value in values if value is not None]
-            sums.append(ended + sum(known) if len(known) == len(values) else None)
+        for index, ended in enumerate(self._ended):
+            values = [process.counters[index] for process in self._living.values()]
+            readable = [value for value in values if value is not None]
+            sums.append(ended + sum(readable) if len(readable) == len(values) else None)
         return ProcessCounters(*sums)  # type: ignore[arg-type]  # the first two are always known

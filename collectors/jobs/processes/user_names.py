@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from batchjob.runtime.formatting import displayable
+from batchjob.runtime.formatting import replace_non_utf8
 
 DEADLINE_SECONDS = 1.0
 KNOWN_SECONDS = 3600.0
@@ -15,7 +15,7 @@ UNKNOWN_SECONDS = 60.0
 
 def _look_up(uid: int) -> str | None:
     try:
-        return displayable(pwd.getpwuid(uid).pw_name)
+        return replace_non_utf8(pwd.getpwuid(uid).pw_name)
     except KeyError:
         return None
 
@@ -36,21 +36,21 @@ class UserNames:
         self._deadline = deadline
         self._clock = clock
         self._cache: dict[int, tuple[str | None, float]] = {}
-        self._questions: queue.SimpleQueue[tuple[int, threading.Event]] = queue.SimpleQueue()
+        self._queries: queue.SimpleQueue[tuple[int, threading.Event]] = queue.SimpleQueue()
         self._hung = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def user(self, uid: int) -> str | None:
         """The login name; None if there is none or the service does not answer in time."""
-        known = self._cache.get(uid)
-        if known is not None and self._clock() < known[1]:
-            return known[0]
+        cached = self._cache.get(uid)
+        if cached is not None and self._clock() < cached[1]:
+            return cached[0]
         if self._hung.is_set():
             return None
         self._start()
         answered = threading.Event()
-        self._questions.put((uid, answered))
+        self._queries.put((uid, answered))
         if not answered.wait(self._deadline):
             self._hung.set()
             return None
@@ -64,7 +64,7 @@ class UserNames:
 
     def _run(self) -> None:
         while True:
-            uid, answered = self._questions.get()
+            uid, answered = self._queries.get()
             try:
                 name = self._look_up(uid)
             except OSError:

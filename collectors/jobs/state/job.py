@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from batchjob.quantities.reading import (
-    NOTHING,
-    UNSEEN,
+    EMPTY_CGROUP_READING,
+    NO_PROCESS_READING,
     CgroupReading,
     ProcessReading,
-    ended,
-    total,
+    keep_counters,
+    sum_readings,
 )
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.host import Moment
-from collectors.jobs.cgroups.directory import descendants, pids_of
+from collectors.jobs.cgroups.directory import descendants, read_pids
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.state.job_identity import JobIdentity
@@ -24,7 +24,7 @@ SETTLING_SECONDS = 2.0  # for this long, directories of a new job may appear one
 
 
 class JobScan(NamedTuple):
-    """What the scanner saw of a job's processes, and when (monotonic seconds)."""
+    """The result of the last scan of a job's processes; `at` is its time in monotonic seconds."""
 
     at: float
     processes: ProcessReading
@@ -35,10 +35,10 @@ class JobScan(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ProcessRoot:
-    """A part of a job, and the directory below which its processes are."""
+    """A part of a job, and the directory below which its processes are listed."""
 
     path: str
-    found: LayoutMatch
+    layout_match: LayoutMatch
     delegate: int | None
     directory: str
 
@@ -51,39 +51,42 @@ class Job:
     """
 
     __slots__ = (
-        "_counted", "_files", "_gone", "_lock", "_parts", "delegated", "disbelieved", "ended",
-        "found", "identity", "noticed", "reading", "seen", "started",
+        "_files", "_has_cgroup_cpu", "_lock", "_parts", "_removed_readings", "appeared",
+        "delegated", "ended", "identity", "ignored_reason", "last_scan", "layout_match", "reading",
+        "started",
     )  # fmt: skip
 
-    def __init__(self, found: LayoutMatch, now: Moment, born: bool, files: CgroupFiles) -> None:
-        self.found = found
-        self.noticed = now if born else None  # None: it existed before the exporter
-        self.started = None if found.started_at is None else now.at(found.started_at)
+    def __init__(
+        self, layout_match: LayoutMatch, now: Moment, is_new: bool, files: CgroupFiles
+    ) -> None:
+        self.layout_match = layout_match
+        self.appeared = now if is_new else None  # None: it existed before the exporter
+        self.started = None if layout_match.started_at is None else now.at(layout_match.started_at)
         self.ended: Moment | None = None
         self.identity: JobIdentity | None = None
-        self.seen: JobScan | None = None
-        self.disbelieved: str | None = None  # why it is not exposed: conflict, untrusted
+        self.last_scan: JobScan | None = None
+        self.ignored_reason: str | None = None  # why it is not exposed: conflict, untrusted
         # A part is in a tree delegated to a user, who can imitate any job there.
         self.delegated = False
         self._files = files
         self._lock = threading.Lock()
         self._parts: dict[str, JobCgroup] = {}
-        self._gone: list[CgroupReading] = []  # of parts removed while others exist
-        self.reading = NOTHING
-        self._counted = False  # whether a cgroup has reported its CPU time
+        self._removed_readings: list[CgroupReading] = []  # of parts removed while others exist
+        self.reading = EMPTY_CGROUP_READING
+        self._has_cgroup_cpu = False  # whether a cgroup has reported its CPU time
 
     def add(
-        self, hierarchy: Hierarchy, path: str, found: LayoutMatch, delegate: int | None
+        self, hierarchy: Hierarchy, path: str, layout_match: LayoutMatch, delegate: int | None
     ) -> bool:
-        """Add a directory of this job; False if it was known already.
+        """Add a directory of this job; False if it was added before.
 
         `delegate` is the user to whom the scheduler delegated it, if it is not root's.
         """
-        self.delegated |= delegate is not None and found.uid != delegate
+        self.delegated |= delegate is not None and layout_match.uid != delegate
         with self._lock:
             part = self._parts.get(path)
             if part is None:
-                part = self._parts[path] = JobCgroup(path, found, delegate, self._files)
+                part = self._parts[path] = JobCgroup(path, layout_match, delegate, self._files)
             return part.add(hierarchy)
 
     def read(self, now: float, group: str | None = None) -> CgroupReading:
@@ -94,7 +97,7 @@ class Job:
         """
         with self._lock:
             if self.ended is None:
-                self._read(now, group)
+                self._read_parts(now, group)
             return self.reading
 
     def end(self, now: Moment) -> None:
@@ -102,30 +105,30 @@ class Job:
         with self._lock:
             if self.ended is None:
                 self._count_oom_kills()
-                self._read(now.monotonic, None)
+                self._read_parts(now.monotonic, None)
                 self.ended = now
 
     def count_oom_kills(self) -> None:
-        """Count OOM kills on v1, in the directories of tasks, which must be read in time."""
+        """Count OOM kills on v1, in the directories of tasks, before they are removed."""
         with self._lock:
             self._count_oom_kills()
 
     def revive(self) -> None:
-        """The job has processes again, for example between two steps of an interactive job."""
+        """Mark an ended job as running: it has processes again, as between interactive steps."""
         with self._lock:
             if self._parts:
                 self.ended = None
 
-    def check(self, now: float) -> bool:
-        """Read what is left after a removal; False if no directory is."""
+    def read_remaining(self, now: float) -> bool:
+        """Read the remaining directories after a removal; False if there is none."""
         with self._lock:
             if self.ended is None:
                 self._count_oom_kills()
-                self._read(now, None)
+                self._read_parts(now, None)
             self._drop_removed(now)
             return bool(self._parts)
 
-    def vanished(self, now: float) -> bool:
+    def has_vanished(self, now: float) -> bool:
         """Whether it had directories and none of them is left."""
         with self._lock:
             self._drop_removed(now)
@@ -137,25 +140,25 @@ class Job:
             answers = [part.populated() for part in self._parts.values()]
         return True if True in answers else (None if None in answers else False)
 
-    def empty(self) -> bool:
-        """Whether no process is in it; False if that is not known."""
+    def is_empty(self) -> bool:
+        """Whether it has no processes; False if that is not known."""
         populated = self.populated()
         if populated is not None:
             return not populated
         errors: list[Exception] = []
-        for tree in self.trees():
-            if pids_of(descendants(tree.directory, errors.append), errors.append):
+        for root in self.process_roots():
+            if read_pids(descendants(root.directory, errors.append), errors.append):
                 return False
         return not errors
 
-    def trees(self) -> list[ProcessRoot]:
-        """The directories in which the processes of each part are listed."""
+    def process_roots(self) -> list[ProcessRoot]:
+        """The directories below which the processes of each part are listed."""
         with self._lock:
-            trees = [
-                ProcessRoot(part.path, part.found, part.delegate, part.process_tree())
+            roots = [
+                ProcessRoot(part.path, part.layout_match, part.delegate, part.process_root())
                 for part in self._parts.values()
             ]
-        return [tree for tree in trees if tree.directory]
+        return [root for root in roots if root.directory]
 
     def directories(self) -> list[tuple[Hierarchy, str]]:
         """The job's directories: hierarchy and absolute path."""
@@ -170,37 +173,37 @@ class Job:
             self._parts.clear()
 
     def processes(self, now: float, fresh_seconds: float) -> ProcessReading:
-        """What the scanner saw; for a running job, only if it is recent."""
-        seen = self.seen
-        if seen is None or (self.ended is None and now - seen.at > fresh_seconds):
-            return UNSEEN
-        return seen.processes
+        """The processes of the last scan; of a running job, only if the scan is recent."""
+        scan = self.last_scan
+        if scan is None or (self.ended is None and now - scan.at > fresh_seconds):
+            return NO_PROCESS_READING
+        return scan.processes
 
-    def counted_by_processes(self, now: float) -> bool:
+    def is_counted_by_processes(self, now: float) -> bool:
         """Whether the job's CPU time is that of its processes because no cgroup of it counts any.
 
         `now` is monotonic seconds. The directory that counts may appear after the others, and its
         number may be less than the sum over processes, which is in ticks.
         """
-        born = None if self.ended is not None else self.noticed
-        settled = born is None or now - born.monotonic >= SETTLING_SECONDS
-        return settled and not self._counted
+        appeared = None if self.ended is not None else self.appeared
+        is_settled = appeared is None or now - appeared.monotonic >= SETTLING_SECONDS
+        return is_settled and not self._has_cgroup_cpu
 
-    def _read(self, now: float, group: str | None) -> None:
+    def _read_parts(self, now: float, group: str | None) -> None:
         readings = [part.read(now, group) for part in self._parts.values()]
         if readings:
-            self.reading = total([*self._gone, *readings])
-            self._counted = self._counted or self.reading.cpu_user_seconds is not None
-        self._forget_gone()
+            self.reading = sum_readings([*self._removed_readings, *readings])
+            self._has_cgroup_cpu = self._has_cgroup_cpu or self.reading.cpu_user_seconds is not None
+        self._forget_removed_parts()
 
     def _drop_removed(self, now: float) -> None:
         for part in self._parts.values():
             part.drop_removed(now)
-        self._forget_gone()
+        self._forget_removed_parts()
 
-    def _forget_gone(self) -> None:
-        for path in [path for path, part in self._parts.items() if part.gone]:
-            self._gone.append(ended(self._parts.pop(path).reading()))
+    def _forget_removed_parts(self) -> None:
+        for path in [path for path, part in self._parts.items() if part.is_removed]:
+            self._removed_readings.append(keep_counters(self._parts.pop(path).last_reading()))
 
     def _count_oom_kills(self) -> None:
         for part in self._parts.values():

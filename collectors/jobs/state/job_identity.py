@@ -8,7 +8,7 @@ from collectors.jobs.view import JobName
 from collectors.metric import Labels, labels
 
 # A single value over a site's label_value_length_limit makes the whole scrape fail.
-LONGEST_VALUE = 128
+MAX_LABEL_LENGTH = 128
 
 INFO_LABELS = (
     "uid", "account", "partition", "qos", "array_job_id", "array_task_id", "het_job_id", "sluid",
@@ -25,7 +25,7 @@ class JobIdentity(NamedTuple):
 
 
 def make(
-    found: LayoutMatch,
+    layout_match: LayoutMatch,
     jobid: str,
     uid: int | None,
     user: str,
@@ -35,19 +35,21 @@ def make(
 ) -> JobIdentity:
     """Build the identity and render its labels, once."""
     name = JobName(
-        found.manager,
+        layout_match.manager,
         jobid,
         user,
-        labels(manager=found.manager, jobid=_cut(jobid), user=_cut(user)),
+        labels(manager=layout_match.manager, jobid=_truncate(jobid), user=_truncate(user)),
     )
-    known = {"uid": "" if uid is None else str(uid), "cgroup": cgroup}
-    known.update(details)
-    known.update((key.replace("cluster", "cluster_name"), value) for key, value in found.info)
+    values = {"uid": "" if uid is None else str(uid), "cgroup": cgroup}
+    values.update(details)
+    values.update(
+        (key.replace("cluster", "cluster_name"), value) for key, value in layout_match.info
+    )
     if not job_name:
-        known.pop("name", None)
-    pairs = {key: _cut(known[key]) for key in INFO_LABELS if known.get(key)}
+        values.pop("name", None)
+    pairs = {key: _truncate(values[key]) for key in INFO_LABELS if values.get(key)}
     return JobIdentity(name, uid, labels(**pairs))
 
 
-def _cut(value: str) -> str:
-    return value[:LONGEST_VALUE]
+def _truncate(value: str) -> str:
+    return value[:MAX_LABEL_LENGTH]

@@ -1,4 +1,4 @@
-"""All jobs of this node: running ones, ended ones that linger, and disbelieved ones."""
+"""All jobs of this node: running ones, ended ones that linger, and ignored ones."""
 
 import logging
 import threading
@@ -19,42 +19,47 @@ IGNORED_REASONS = (OVERFLOW, CONFLICT, UNTRUSTED)
 
 
 class JobTable:
-    """The dict of jobs. Its lock is for look-ups only; each job has its own lock for reading."""
+    """The table of jobs. Its lock is for look-ups only; each job has its own lock for reading."""
 
     def __init__(
-        self, host: Host, files: CgroupFiles, linger: float, most: int, most_ended: int
+        self, host: Host, files: CgroupFiles, linger: float, max_running: int, max_ended: int
     ) -> None:
         self.host = host
         self._files = files
         self._linger = linger
-        self._most = most
-        self._most_ended = most_ended
+        self._max_running = max_running
+        self._max_ended = max_ended
         self._jobs: dict[tuple[str, str], Job] = {}
         self._overflow: set[tuple[str, str]] = set()
-        self._unproven: deque[tuple[str, str]] = deque()  # found by a walk, perhaps stale
-        self._nests = False  # whether any job may contain others
+        self._maybe_stale: deque[tuple[str, str]] = deque()  # found by a walk, perhaps stale
+        self._has_nesting = False  # whether any job may contain others
         self._lock = threading.Lock()
         self._once = LogOnce(log)
 
-    def appear(
-        self, hierarchy: Hierarchy, path: str, found: LayoutMatch, delegate: int | None, born: bool
+    def add_directory(
+        self,
+        hierarchy: Hierarchy,
+        path: str,
+        layout_match: LayoutMatch,
+        delegate: int | None,
+        is_new: bool,
     ) -> Job | None:
-        """Add a job's directory. Returns the job if that is new; None beyond the maximum.
+        """Add a job's directory. Returns the job if the directory is new; None beyond the maximum.
 
         A directory that appears when the job's last one is gone begins a new run of it (a requeue):
         its counters start at 0, in the series of the previous run.
         """
-        key = (found.manager, found.jobid)
+        key = (layout_match.manager, layout_match.jobid)
         with self._lock:
             job = self._jobs.get(key)
-        if job is not None and job.vanished(self.host.monotonic()):
+        if job is not None and job.has_vanished(self.host.monotonic()):
             self._forget(key, job)
             job = None
         if job is not None:
-            return job if job.add(hierarchy, path, found, delegate) else None
-        job = Job(found, self.host.now(), born, self._files)
-        job.add(hierarchy, path, found, delegate)
-        if self._begin(key, job):
+            return job if job.add(hierarchy, path, layout_match, delegate) else None
+        job = Job(layout_match, self.host.now(), is_new, self._files)
+        job.add(hierarchy, path, layout_match, delegate)
+        if self._admit(key, job):
             return job
         job.close()
         return None
@@ -68,38 +73,40 @@ class JobTable:
         with self._lock:
             return list(self._jobs.values())
 
-    def believed(self) -> list[Job]:
-        """The jobs to show, running and lingering.
+    def visible(self) -> list[Job]:
+        """The jobs to expose, running and lingering.
 
-        A pod in which a scheduler's node runs is that node, not a job: its usage is that of its
-        jobs.
+        A pod that runs a scheduler's node is left out: its usage is that of the node's jobs.
         """
-        jobs = [job for job in self.all() if job.disbelieved is None]
-        if not self._nests:
+        jobs = [job for job in self.all() if job.ignored_reason is None]
+        if not self._has_nesting:
             return jobs
-        hosts = {
-            str(above)
+        node_paths = {
+            str(parent)
             for job in jobs
-            for tree in job.trees()
-            for above in PurePosixPath(tree.path).parents
+            for root in job.process_roots()
+            for parent in PurePosixPath(root.path).parents
         }
         return [
             job
             for job in jobs
-            if not (job.found.layout.nests and any(tree.path in hosts for tree in job.trees()))
+            if not (
+                job.layout_match.layout.can_contain_jobs
+                and any(root.path in node_paths for root in job.process_roots())
+            )
         ]
 
-    def overflow(self) -> int:
+    def overflow_count(self) -> int:
         """The number of jobs beyond the maximum since the last walk of all trees."""
         return len(self._overflow)
 
-    def begin_look(self) -> None:
-        """A walk of all trees begins: jobs beyond the maximum will be counted again."""
+    def begin_walk(self) -> None:
+        """Reset the number of jobs beyond the maximum, before a walk of all trees."""
         self._overflow = set()
 
-    def removed(self, job: Job) -> None:
-        """A directory of the job was removed: read its final values; with none left, it ended."""
-        if not job.check(self.host.monotonic()):
+    def read_after_removal(self, job: Job) -> None:
+        """Read a job of which a directory was removed, and end it if that was the last one."""
+        if not job.read_remaining(self.host.monotonic()):
             job.end(self.host.now())
 
     def prune(self) -> None:
@@ -109,11 +116,11 @@ class JobTable:
             (job.ended.monotonic, key, job) for key, job in self._items() if job.ended is not None
         ]
         ended.sort(key=lambda entry: entry[0])
-        surplus = len(ended) - self._most_ended
-        for at, (ended_at, key, job) in enumerate(ended):
-            if at < surplus or now - ended_at > self._linger:
-                if job.check(now):
-                    continue  # its directory still exists, and may get new processes
+        surplus = len(ended) - self._max_ended
+        for index, (ended_at, key, job) in enumerate(ended):
+            if index < surplus or now - ended_at > self._linger:
+                if job.read_remaining(now):
+                    continue  # a directory still exists, and may get new processes
                 self._forget(key, job)
 
     def close(self) -> None:
@@ -121,35 +128,37 @@ class JobTable:
         for key, job in self._items():
             self._forget(key, job)
 
-    def _begin(self, key: tuple[str, str], job: Job) -> bool:
-        """Add the job if there is room; abandoned directories must not take a job's place."""
-        if len(self._jobs) >= self._most + self._most_ended:
+    def _admit(self, key: tuple[str, str], job: Job) -> bool:
+        """Add the job unless the maximum is reached; empty directories do not count as jobs."""
+        if len(self._jobs) >= self._max_running + self._max_ended:
             self.prune()  # otherwise done at scrapes, which may not happen
-        if len(self._jobs) >= self._most and job.noticed is None and job.empty():
+        if len(self._jobs) >= self._max_running and job.appeared is None and job.is_empty():
             return False
-        while sum(each.ended is None for each in self.all()) >= self._most:
-            if job.empty():
+        while sum(each.ended is None for each in self.all()) >= self._max_running:
+            if job.is_empty():
                 return False
-            if not self._forget_empty():
+            if not self._forget_empty_job():
                 self._overflow.add(key)
                 self._once.warning(
-                    "max", "more than %d jobs: further jobs are counted, not exposed", self._most
+                    "max",
+                    "more than %d jobs: further jobs are counted, not exposed",
+                    self._max_running,
                 )
                 return False
-        self._nests |= job.found.layout.nests
+        self._has_nesting |= job.layout_match.layout.can_contain_jobs
         with self._lock:
             self._jobs[key] = job
-        if job.noticed is None:
-            self._unproven.append(key)
+        if job.appeared is None:
+            self._maybe_stale.append(key)
         return True
 
-    def _forget_empty(self) -> bool:
-        """Forget one job that existed at the start without a process; each is checked once."""
-        while self._unproven:
-            key = self._unproven.popleft()
+    def _forget_empty_job(self) -> bool:
+        """Forget one job without processes that existed at the start; each is checked once."""
+        while self._maybe_stale:
+            key = self._maybe_stale.popleft()
             with self._lock:
                 job = self._jobs.get(key)
-            if job is not None and job.ended is None and job.seen is None and job.empty():
+            if job is not None and job.ended is None and job.last_scan is None and job.is_empty():
                 self._forget(key, job)
                 return True
         return False

@@ -9,24 +9,24 @@ import threading
 
 from batchjob.runtime.log import LogOnce
 from collectors.host import Host
-from collectors.jobs.cgroups.reader import BRIEF
+from collectors.jobs.cgroups.reader import SAMPLED
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import JobTable
 
 log = logging.getLogger(__name__)
 
-_LEAST_SECONDS = 1.0  # minimum time between two samples of a job, and between wake-ups
-_PART_OF_AGE = 0.02
+_MIN_INTERVAL_SECONDS = 1.0  # between two samples of a job, and between wake-ups
+_INTERVAL_PER_AGE = 0.02
 _YOUNG_SECONDS = 60.0
 
 
 class Sampler:
-    """Owns the thread. At most the usage since the last sample of a job is lost."""
+    """Owns the thread. If a job's end is missed, only its usage since the last sample is lost."""
 
-    def __init__(self, host: Host, registry: JobTable) -> None:
+    def __init__(self, host: Host, table: JobTable) -> None:
         self._host = host
-        self._registry = registry
-        self._due: dict[Job, float] = {}  # monotonic seconds
+        self._table = table
+        self._due_at: dict[Job, float] = {}  # monotonic seconds
         self._wake = threading.Event()
         self._stopped = False
         self._once = LogOnce(log)
@@ -45,20 +45,22 @@ class Sampler:
             self._thread.join(timeout=5)
 
     def wake(self) -> None:
-        """Sample soon, since there is a new job."""
+        """Sample soon: there is a new job."""
         self._wake.set()
 
     def sample(self) -> float | None:
         """Read every job that is due; returns seconds until the next one, None without jobs."""
         now = self._host.monotonic()
-        before, self._due = self._due, {}
-        for job in self._registry.running():
-            due = before.get(job, now)
-            if due <= now:
-                job.read(now, BRIEF)
-                due = now + _pause(job, now)
-            self._due[job] = due
-        return max(min(self._due.values()) - now, _LEAST_SECONDS) if self._due else None
+        previous, self._due_at = self._due_at, {}
+        for job in self._table.running():
+            due_at = previous.get(job, now)
+            if due_at <= now:
+                job.read(now, SAMPLED)
+                due_at = now + _sample_interval(job, now)
+            self._due_at[job] = due_at
+        return (
+            max(min(self._due_at.values()) - now, _MIN_INTERVAL_SECONDS) if self._due_at else None
+        )
 
     def _run(self) -> None:
         while not self._stopped:
@@ -67,11 +69,11 @@ class Sampler:
                 pause = self.sample()
             except Exception as error:  # one odd job must not end the thread
                 self._once.warning("sample", "sampler: %s: %s", type(error).__name__, error)
-                pause = _LEAST_SECONDS
+                pause = _MIN_INTERVAL_SECONDS
             self._wake.wait(pause)
 
 
-def _pause(job: Job, now: float) -> float:
-    began = job.started or job.noticed
-    age = now - began.monotonic if began else 0.0
-    return _LEAST_SECONDS if age < _YOUNG_SECONDS else _PART_OF_AGE * age
+def _sample_interval(job: Job, now: float) -> float:
+    started = job.started or job.appeared
+    age = now - started.monotonic if started else 0.0
+    return _MIN_INTERVAL_SECONDS if age < _YOUNG_SECONDS else _INTERVAL_PER_AGE * age

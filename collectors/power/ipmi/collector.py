@@ -54,7 +54,7 @@ DURATION = Metric(
 ERRORS = Metric("batchjob_ipmi_errors_total", "counter", "Failed reads of the BMC.", ("reason",))
 METRICS = (POWER, PERIOD, ACTIVE, SENSOR, AGE, DURATION, ERRORS)
 
-_PAUSES = {
+_PAUSE_SECONDS = {
     "authentication": 600.0,  # refused logins may lock the account
     "no_device": 60.0,
     "permission": 600.0,
@@ -63,8 +63,8 @@ _PAUSES = {
 _CURRENT = labels(statistic="current")
 
 
-def argv(value: object) -> str:
-    """A command line, split as a shell would, and run without one."""
+def command_line(value: object) -> str:
+    """Check a command line, which is split like in a shell but run without one."""
     if not isinstance(value, str):
         raise ValueError(f"expected a command line, got {value!r}")
     try:
@@ -103,43 +103,43 @@ class IpmiOptions:
     password_file: str = option("", "File with the password (lan).", parse=secret_file)
     privilege: str = option("user", "Privilege level to request (lan).", parse=one_of(*PRIVILEGES))
     command: str = option(
-        "", "Command to run: ipmitool, ipmi-dcmi or ipmiutil (command).", parse=argv
+        "", "Command to run: ipmitool, ipmi-dcmi or ipmiutil (command).", parse=command_line
     )
 
 
 class IpmiCollector(BmcCollector[Power]):
     """Power of one BMC, read over IPMI."""
 
-    meter, errors, reasons = "ipmi", ERRORS, REASONS
+    meter_name, error_metric, error_reasons = "ipmi", ERRORS, REASONS
 
-    def __init__(self, host: Host, source: BmcPowerReader, options: IpmiOptions) -> None:
-        super().__init__(host, source.close, options.interval, options.timeout)
-        self._source = source
-        self._seconds = 0.0
+    def __init__(self, host: Host, reader: BmcPowerReader, options: IpmiOptions) -> None:
+        super().__init__(host, reader.close, options.interval, options.timeout)
+        self._reader = reader
+        self._read_seconds = 0.0
         self._plausible = PlausiblePower()
 
     def _read(self) -> Power:
-        began = self._host.monotonic()
+        started_at = self._host.monotonic()
         try:
-            power = self._source.read()
+            power = self._reader.read()
         except IpmiError as error:
-            self._failures[error.reason] += 1
-            if error.reason not in _PAUSES:
+            self._failure_counts[error.reason] += 1
+            if error.reason not in _PAUSE_SECONDS:
                 raise
-            kind = AbsentError if error.reason == "no_device" else PostponedError
-            raise kind(str(error), _PAUSES[error.reason]) from error
-        self._seconds = self._host.monotonic() - began
-        if not self._plausible.accepts(power.watts):
-            self._failures["implausible"] += 1
+            exception = AbsentError if error.reason == "no_device" else PostponedError
+            raise exception(str(error), _PAUSE_SECONDS[error.reason]) from error
+        self._read_seconds = self._host.monotonic() - started_at
+        if not self._plausible.accept(power.watts):
+            self._failure_counts["implausible"] += 1
             raise IpmiError("implausible", f"the BMC reports {power.watts:g} W")
-        bound = self._plausible.bound()
+        limit_watts = self._plausible.limit_watts()
         return power._replace(
-            statistics=tuple(each for each in power.statistics if each[1] <= bound),
-            sensors=tuple(each for each in power.sensors if each[1] <= bound),
+            statistics=tuple(each for each in power.statistics if each[1] <= limit_watts),
+            sensors=tuple(each for each in power.sensors if each[1] <= limit_watts),
         )
 
-    def _families(self, seen: Observed[Power]) -> Iterator[MetricFamily]:
-        power = seen.value
+    def _families(self, observed: Observed[Power]) -> Iterator[MetricFamily]:
+        power = observed.value
         statistics = ((labels(statistic=name), watts) for name, watts in power.statistics)
         yield MetricFamily(POWER, [(_CURRENT, power.watts), *statistics])
         if power.period_seconds is not None:
@@ -147,35 +147,35 @@ class IpmiCollector(BmcCollector[Power]):
         if power.active is not None:
             yield MetricFamily(ACTIVE, [(NO_LABELS, float(power.active))])
         if power.sensors:
-            yield MetricFamily(SENSOR, _by_sensor(power))
-        yield MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - seen.at)])
-        yield MetricFamily(DURATION, [(NO_LABELS, self._seconds)])
+            yield MetricFamily(SENSOR, _sensor_samples(power))
+        yield MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - observed.at)])
+        yield MetricFamily(DURATION, [(NO_LABELS, self._read_seconds)])
 
-    def _reading(self, seen: Observed[Power]) -> MeterReading:
-        return MeterReading(seen.at, watts=seen.value.watts, series=self._plausible.series)
+    def _meter_reading(self, observed: Observed[Power]) -> MeterReading:
+        return MeterReading(observed.at, watts=observed.value.watts, series=self._plausible.series)
 
 
-def _by_sensor(power: Power) -> list[tuple[Labels, float]]:
-    """Readings by name; of sensors with the same name, later ones get their position appended."""
-    seen: Counter[str] = Counter()
+def _sensor_samples(power: Power) -> list[tuple[Labels, float]]:
+    """Samples by sensor; a number is appended to names that occur more than once."""
+    occurrences: Counter[str] = Counter()
     samples = []
     for name, watts in power.sensors:
-        seen[name] += 1
-        shown = name if seen[name] == 1 else f"{name} #{seen[name]}"
-        samples.append((labels(sensor=shown), watts))
+        occurrences[name] += 1
+        unique_name = name if occurrences[name] == 1 else f"{name} #{occurrences[name]}"
+        samples.append((labels(sensor=unique_name), watts))
     return samples
 
 
-def source(host: Host, options: IpmiOptions) -> BmcPowerReader:
-    """The way to the BMC that the options select."""
-    return _WAYS[options.access](host, options)
+def power_reader(host: Host, options: IpmiOptions) -> BmcPowerReader:
+    """Build the reader for the access that the options select."""
+    return _READER_FACTORIES[options.access](host, options)
 
 
-def _by_device(host: Host, options: IpmiOptions) -> BmcPowerReader:
+def _device_reader(host: Host, options: IpmiOptions) -> BmcPowerReader:
     return BmcPower(lambda: open_device(host.dev), options.timeout, options.source, options.sensor)
 
 
-def _by_lan(_host: Host, options: IpmiOptions) -> BmcPowerReader:
+def _lan_reader(_host: Host, options: IpmiOptions) -> BmcPowerReader:
     for name in ("host", "user", "password_file"):
         if not getattr(options, name):
             flag = name.replace("_", "-")
@@ -185,23 +185,23 @@ def _by_lan(_host: Host, options: IpmiOptions) -> BmcPowerReader:
     return BmcPower(lambda: LanSession(login), options.timeout, options.source, options.sensor)
 
 
-def _by_command(_host: Host, options: IpmiOptions) -> BmcPowerReader:
+def _command_reader(_host: Host, options: IpmiOptions) -> BmcPowerReader:
     words = tuple(shlex.split(options.command))
     if not words:
         raise SettingsError("collector.ipmi.command: expected for collector.ipmi.access=command")
     return ToolPower(words, options.timeout)
 
 
-_WAYS: Mapping[str, Callable[[Host, IpmiOptions], BmcPowerReader]] = {
-    "device": _by_device,
-    "lan": _by_lan,
-    "command": _by_command,
+_READER_FACTORIES: Mapping[str, Callable[[Host, IpmiOptions], BmcPowerReader]] = {
+    "device": _device_reader,
+    "lan": _lan_reader,
+    "command": _command_reader,
 }
 
 
 def build(host: Host, options: IpmiOptions, _built: Mapping[str, Collector]) -> Collector:
-    """A collector of the BMC's power."""
-    return IpmiCollector(host, source(host, options), options)
+    """Build the collector."""
+    return IpmiCollector(host, power_reader(host, options), options)
 
 
 COLLECTOR = CollectorModule(IpmiOptions, METRICS, build)

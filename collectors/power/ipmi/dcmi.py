@@ -15,8 +15,8 @@ _POWER_READING = Request(_GROUP_EXTENSION, 0x02, bytes((_DCMI, 0x01, 0x00, 0x00)
 _LAYOUT = struct.Struct("<BHHHHIIB")
 _ACTIVE = 0x40
 _NOT_MEASURED = (0, 0xFFFF)  # a running node draws more than 0 W; all ones means not implemented
-_TRIES = 3  # some boards answer "busy" or "unspecified" at first
-PAUSE_SECONDS = 0.2
+_ATTEMPTS = 3  # some boards answer "busy" or "unspecified" at first
+RETRY_SECONDS = 0.2
 
 
 class PowerReading(NamedTuple):
@@ -51,21 +51,21 @@ def _watts(raw: int) -> int | None:
     return None if raw in _NOT_MEASURED else raw
 
 
-def power_reading(bmc: Bmc, timeout: float) -> PowerReading:
+def read_power(bmc: Bmc, timeout: float) -> PowerReading:
     """Query the node's power; IpmiError `no_reading` if the BMC measures none."""
-    reading = parse_power_reading(_ask_patiently(bmc, _POWER_READING, timeout))
+    reading = parse_power_reading(_query_with_retries(bmc, _POWER_READING, timeout))
     if reading.current_watts is None:
         state = "active" if reading.active else "deactivated"
         raise IpmiError("no_reading", f"DCMI reports no power (measurement is {state})")
     return reading
 
 
-def _ask_patiently(bmc: Bmc, request: Request, timeout: float) -> bytes:
-    for _ in range(_TRIES - 1):
+def _query_with_retries(bmc: Bmc, request: Request, timeout: float) -> bytes:
+    for _ in range(_ATTEMPTS - 1):
         try:
-            return bmc.ask(request, timeout)
+            return bmc.query(request, timeout)
         except CompletionError as error:
             if error.reason not in ("busy", "completion_code"):
                 raise
-        time.sleep(PAUSE_SECONDS)
-    return bmc.ask(request, timeout)
+        time.sleep(RETRY_SECONDS)
+    return bmc.query(request, timeout)

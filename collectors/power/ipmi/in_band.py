@@ -45,7 +45,7 @@ class AnyAddress(ctypes.Structure):
     )
 
 
-class Message(ctypes.Structure):
+class IpmiMessage(ctypes.Structure):
     """struct ipmi_msg."""
 
     _fields_ = (
@@ -56,18 +56,18 @@ class Message(ctypes.Structure):
     )
 
 
-class Sent(ctypes.Structure):
+class IpmiRequest(ctypes.Structure):
     """struct ipmi_req."""
 
     _fields_ = (
         ("addr", ctypes.c_void_p),
         ("addr_len", ctypes.c_uint),
         ("msgid", ctypes.c_long),
-        ("msg", Message),
+        ("msg", IpmiMessage),
     )
 
 
-class Received(ctypes.Structure):
+class IpmiReceived(ctypes.Structure):
     """struct ipmi_recv."""
 
     _fields_ = (
@@ -75,7 +75,7 @@ class Received(ctypes.Structure):
         ("addr", ctypes.c_void_p),
         ("addr_len", ctypes.c_uint),
         ("msgid", ctypes.c_long),
-        ("msg", Message),
+        ("msg", IpmiMessage),
     )
 
 
@@ -90,8 +90,8 @@ def ioctl_number(number: int, size: int, directions: str, machine: str = "") -> 
     return direction << (16 + size_bits) | size << 16 | ord("i") << 8 | number
 
 
-SEND_COMMAND = ioctl_number(13, ctypes.sizeof(Sent), "r")
-RECEIVE_TRUNCATED = ioctl_number(11, ctypes.sizeof(Received), "rw")
+SEND_COMMAND = ioctl_number(13, ctypes.sizeof(IpmiRequest), "r")
+RECEIVE_TRUNCATED = ioctl_number(11, ctypes.sizeof(IpmiReceived), "rw")
 
 
 class _Answer(NamedTuple):
@@ -119,15 +119,15 @@ class IpmiDevice:
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
 
-    def ask(self, request: Request, timeout: float) -> bytes:
+    def query(self, request: Request, timeout: float) -> bytes:
         """Send one request and wait for its answer."""
-        give_up = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         self._msgid += 1
         with _driver_errors():
             self._send(request)
-            while (left := give_up - time.monotonic()) > 0 and self._poll.poll(left * 1000):
+            while (left := deadline - time.monotonic()) > 0 and self._poll.poll(left * 1000):
                 answer = self._receive()
-                if answer is not None and self._answers(answer, request):
+                if answer is not None and self._is_answer(answer, request):
                     return payload(request, answer.data)
         raise IpmiError("timeout", f"no response from the BMC within {timeout:g} s")
 
@@ -140,23 +140,27 @@ class IpmiDevice:
     def _send(self, request: Request) -> None:
         address = IpmiAddress(SYSTEM_INTERFACE, BMC_CHANNEL, request.lun)
         data = ctypes.create_string_buffer(request.data, max(1, len(request.data)))
-        message = Message(request.netfn, request.command, len(request.data), ctypes.addressof(data))
-        sent = Sent(ctypes.addressof(address), ctypes.sizeof(address), self._msgid, message)
-        self._ioctl(self._descriptor, SEND_COMMAND, sent)
+        message = IpmiMessage(
+            request.netfn, request.command, len(request.data), ctypes.addressof(data)
+        )
+        ipmi_request = IpmiRequest(
+            ctypes.addressof(address), ctypes.sizeof(address), self._msgid, message
+        )
+        self._ioctl(self._descriptor, SEND_COMMAND, ipmi_request)
 
     def _receive(self) -> _Answer | None:
         address = AnyAddress()
         data = ctypes.create_string_buffer(LONGEST_MESSAGE)
-        message = Message(0, 0, len(data), ctypes.addressof(data))
-        received = Received(0, ctypes.addressof(address), ctypes.sizeof(address), 0, message)
+        message = IpmiMessage(0, 0, len(data), ctypes.addressof(data))
+        received = IpmiReceived(0, ctypes.addressof(address), ctypes.sizeof(address), 0, message)
         try:
             self._ioctl(self._descriptor, RECEIVE_TRUNCATED, received)
         except BlockingIOError:  # another reader of this handle was faster
             return None
-        kind, msgid, got = received.recv_type, received.msgid, received.msg
-        return _Answer(kind, msgid, got.netfn, got.cmd, data.raw[: got.data_len])
+        kind, msgid, msg = received.recv_type, received.msgid, received.msg
+        return _Answer(kind, msgid, msg.netfn, msg.cmd, data.raw[: msg.data_len])
 
-    def _answers(self, answer: _Answer, request: Request) -> bool:
+    def _is_answer(self, answer: _Answer, request: Request) -> bool:
         """Whether this is the expected answer; the network function of an answer is odd."""
         expected = (RESPONSE, self._msgid, request.netfn | 1, request.command)
         return answer[:4] == expected

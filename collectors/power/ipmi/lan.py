@@ -15,7 +15,7 @@ from collectors.power.ipmi.message import IpmiError, Request, payload
 
 _PROGRAM = os.path.join(os.path.dirname(__file__), "lan_session.py")
 LOGIN_SECONDS = 15.0  # starting Python takes time, and a silent BMC times out after up to 6 s
-_END_SECONDS = 1.5
+_EXIT_SECONDS = 1.5
 PRIVILEGES = {"callback": 1, "user": 2, "operator": 3, "administrator": 4}
 
 
@@ -32,7 +32,7 @@ class LanLogin(NamedTuple):
         return f"{self.user}@{self.host}:{self.port}"
 
 
-def _password(path: str) -> str:
+def _read_password(path: str) -> str:
     try:
         return read_secret(path)
     except SecretFileError as error:
@@ -44,11 +44,11 @@ class LanSession:
 
     def __init__(self, login: LanLogin) -> None:
         self._login = login
-        where = {
+        login_request = {
             "host": login.host,
             "port": login.port,
             "user": login.user,
-            "password": _password(login.password_file),
+            "password": _read_password(login.password_file),
             "privilege": PRIVILEGES[login.privilege],
         }
         self.process = subprocess.Popen(  # noqa: S603 (our own program; secrets go to its stdin)
@@ -61,25 +61,25 @@ class LanSession:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin, self.process.stdout
-        self._exchange(where, LOGIN_SECONDS)
+        self._exchange(login_request, LOGIN_SECONDS)
 
-    def ask(self, request: Request, timeout: float) -> bytes:
+    def query(self, request: Request, timeout: float) -> bytes:
         """Send one request through the session."""
         netfn, command, data, lun = request
-        question = {"netfn": netfn, "command": command, "data": data.hex(), "lun": lun}
-        return payload(request, self._exchange(question, timeout))
+        message = {"netfn": netfn, "command": command, "data": data.hex(), "lun": lun}
+        return payload(request, self._exchange(message, timeout))
 
     def close(self) -> None:
         """Let the child log out, or kill it."""
         with contextlib.suppress(OSError):  # already exited
             self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_END_SECONDS)
+            self.process.wait(_EXIT_SECONDS)
         self._kill()
 
-    def _exchange(self, question: dict[str, Any], timeout: float) -> bytes:
+    def _exchange(self, request: dict[str, Any], timeout: float) -> bytes:
         try:
-            answer = json.loads(self._line(question, timeout))
+            answer = json.loads(self._exchange_line(request, timeout))
             if "error" in answer:
                 raise IpmiError(answer["error"], f"{self._login}: {answer['text']}")
             return bytes.fromhex(answer["answer"])
@@ -90,21 +90,21 @@ class LanSession:
             self._kill()
             raise
 
-    def _line(self, question: dict[str, Any], timeout: float) -> bytes:
+    def _exchange_line(self, request: dict[str, Any], timeout: float) -> bytes:
         """Write a request, and read a line within `timeout` seconds."""
-        self._stdin.write(json.dumps(question).encode() + b"\n")
+        self._stdin.write(json.dumps(request).encode() + b"\n")
         self._stdin.flush()
-        give_up, line = time.monotonic() + timeout, b""
+        deadline, line = time.monotonic() + timeout, b""
         poll = select.poll()
         poll.register(self._stdout, select.POLLIN)
         while not line.endswith(b"\n"):
-            left = give_up - time.monotonic()
-            if left <= 0 or not poll.poll(left * 1000):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not poll.poll(remaining * 1000):
                 raise IpmiError("timeout", f"{self._login}: no answer within {timeout:g} s")
-            part = os.read(self._stdout.fileno(), 4096)
-            if not part:
+            chunk = os.read(self._stdout.fileno(), 4096)
+            if not chunk:
                 raise OSError("end of output")
-            line += part
+            line += chunk
         return line
 
     def _kill(self) -> None:

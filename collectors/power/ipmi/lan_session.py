@@ -5,8 +5,8 @@ The first line of standard input says where to log in: `{"host", "port", "user",
 answered by one line: `{"answer": hex}`, completion code first, or `{"error": reason, "text": ...}`.
 
 pyghmi can hang for minutes where a BMC is silent and cannot recover in the same process afterwards,
-so it lives here, where it can be killed. When standard input ends, it logs out (BMCs have few
-session slots) and this program ends, whatever it waits for.
+so it runs here, where it can be killed. When standard input ends, it logs out (BMCs have few
+session slots) and the program exits, even if the library hangs.
 """
 
 import json
@@ -31,7 +31,7 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
         if session is None or not (line := lines.get()):
             break
-        answer = _ask(session, json.loads(line))
+        answer = _query(session, json.loads(line))
     if session is not None:
         session.ipmi_session.logout()
 
@@ -44,7 +44,7 @@ def _read_lines(lines: "queue.Queue[str]") -> None:
     os._exit(1)  # the main thread hangs in the library
 
 
-def _log_in(where: dict[str, Any]) -> tuple[Any, dict[str, str]]:
+def _log_in(login: dict[str, Any]) -> tuple[Any, dict[str, str]]:
     try:
         from pyghmi.exceptions import PyghmiException
         from pyghmi.ipmi.command import Command
@@ -52,18 +52,18 @@ def _log_in(where: dict[str, Any]) -> tuple[Any, dict[str, str]]:
         return None, {"error": "session", "text": f"{error}: install batchjob-monitoring[ipmi]"}
     try:
         session = Command(
-            bmc=where["host"],
-            port=where["port"],
-            userid=where["user"],
-            password=where["password"],
-            privlevel=where["privilege"],
+            bmc=login["host"],
+            port=login["port"],
+            userid=login["user"],
+            password=login["password"],
+            privlevel=login["privilege"],
         )
     except (PyghmiException, OSError) as error:
-        return None, {"error": _reason(str(error).lower()), "text": f"login: {error}"}
+        return None, {"error": _login_error_reason(str(error).lower()), "text": f"login: {error}"}
     return session, {"answer": "00"}
 
 
-def _ask(session: Any, request: dict[str, Any]) -> dict[str, str]:
+def _query(session: Any, request: dict[str, Any]) -> dict[str, str]:
     from pyghmi.exceptions import IpmiException
 
     try:
@@ -78,10 +78,10 @@ def _ask(session: Any, request: dict[str, Any]) -> dict[str, str]:
     return {"answer": bytes((answer["code"], *answer["data"])).hex()}
 
 
-def _reason(text: str) -> str:
-    """pyghmi gives only words: those of the RMCP+ status codes, or its own."""
-    refused = ("password", "unauthorized", "integrity check", "privilege", "role", "name")
-    return "authentication" if any(word in text for word in refused) else "session"
+def _login_error_reason(text: str) -> str:
+    """pyghmi reports errors only as text: that of the RMCP+ status code, or its own."""
+    refusal_words = ("password", "unauthorized", "integrity check", "privilege", "role", "name")
+    return "authentication" if any(word in text for word in refusal_words) else "session"
 
 
 if __name__ == "__main__":

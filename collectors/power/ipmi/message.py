@@ -16,9 +16,9 @@ class Request(NamedTuple):
 
 
 class Bmc(Protocol):
-    """One way to a BMC. Used by one thread; `close()` may come from another."""
+    """A connection to a BMC. For one thread; only `close()` may be called from another."""
 
-    def ask(self, request: Request, timeout: float) -> bytes:
+    def query(self, request: Request, timeout: float) -> bytes:
         """The data after completion code 0, or IpmiError within `timeout` seconds."""
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ REASONS = (
 
 
 class IpmiError(Exception):
-    """No value, and why."""
+    """No value could be read; `reason` is one of REASONS."""
 
     def __init__(self, reason: str, message: str) -> None:
         assert reason in REASONS
@@ -57,15 +57,15 @@ class CompletionError(IpmiError):
     """The BMC answered with a completion code other than 0."""
 
     def __init__(self, request: Request, code: int) -> None:
-        reason, text = _MEANINGS.get(code, ("completion_code", "refused"))
-        what = f"netfn 0x{request.netfn:02x} command 0x{request.command:02x}"
-        super().__init__(reason, f"{what}: {text} (completion code 0x{code:02x})")
+        reason, text = _COMPLETION_CODES.get(code, ("completion_code", "refused"))
+        command = f"netfn 0x{request.netfn:02x} command 0x{request.command:02x}"
+        super().__init__(reason, f"{command}: {text} (completion code 0x{code:02x})")
         self.code = code
 
 
-# C7, C9 and CC are complaints about the request. It is correct: BMCs without power monitoring
-# answer like this.
-_MEANINGS = {
+# C7, C9 and CC say that the request is invalid. It is not: BMCs without power monitoring answer
+# like this.
+_COMPLETION_CODES = {
     0xC0: ("busy", "node busy"),
     0xC1: ("unsupported", "command not supported"),
     0xC2: ("unsupported", "command not supported for this LUN"),

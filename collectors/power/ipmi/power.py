@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from collectors.power.ipmi.choice import is_supply_input, node_sensors
-from collectors.power.ipmi.dcmi import PowerReading, power_reading
+from collectors.power.ipmi.dcmi import PowerReading, read_power
 from collectors.power.ipmi.message import Bmc, CompletionError, IpmiError
-from collectors.power.ipmi.sdr import IpmiSensor, power_sensors, read_sensor
+from collectors.power.ipmi.sdr import IpmiSensor, find_power_sensors, read_sensor
 
 log = logging.getLogger(__name__)
 
 _REPOSITORY_SECONDS = 180.0  # reads hundreds of records, at some 50 ms per part
-_FAILURES_BEFORE_CHOOSING_ANEW = 3
+_FAILURES_BEFORE_NEW_CHOICE = 3
 
 
 class SensorReading(NamedTuple):
@@ -23,7 +23,7 @@ class SensorReading(NamedTuple):
 
 
 class Power(NamedTuple):
-    """The node's power, and its source's further values."""
+    """The node's power, and the other values of its source."""
 
     source: str  # dcmi or sdr
     watts: float
@@ -34,7 +34,7 @@ class Power(NamedTuple):
 
 
 class BmcPowerReader(Protocol):
-    """Something that reads the node's power, or raises IpmiError."""
+    """Reads the node's power, or raises IpmiError."""
 
     def read(self) -> Power:
         """Read now; may wait until its deadline."""
@@ -43,7 +43,7 @@ class BmcPowerReader(Protocol):
         """Release what is open; safe to call twice, from any thread."""
 
 
-def from_dcmi(reading: PowerReading) -> Power:
+def power_from_dcmi(reading: PowerReading) -> Power:
     """DCMI's reading; statistics only if the BMC has any."""
     assert reading.current_watts is not None
     statistics = (
@@ -51,11 +51,11 @@ def from_dcmi(reading: PowerReading) -> Power:
         ("max", reading.maximum_watts),
         ("average", reading.average_watts),
     )
-    kept = ((name, float(watts)) for name, watts in statistics if watts is not None)
+    known_statistics = ((name, float(watts)) for name, watts in statistics if watts is not None)
     return Power(
         source="dcmi",
         watts=float(reading.current_watts),
-        statistics=tuple(kept) if reading.period_seconds else (),
+        statistics=tuple(known_statistics) if reading.period_seconds else (),
         period_seconds=reading.period_seconds or None,
         active=reading.active,
     )
@@ -74,9 +74,9 @@ class BmcPower:
         self._connect = connect
         self._timeout = timeout
         self._source = "sdr" if sensors else source
-        self._wanted = sensors
+        self._sensor_names = sensors
         self._bmc: Bmc | None = None
-        self._ask: Callable[[Bmc], Power] | None = None
+        self._read_power: Callable[[Bmc], Power] | None = None
         self._failures = 0
 
     def read(self) -> Power:
@@ -84,11 +84,11 @@ class BmcPower:
         try:
             if self._bmc is None:
                 self._bmc = self._connect()
-            if self._ask is None:
-                self._ask = self._choose(self._bmc)
-            power = self._ask(self._bmc)
+            if self._read_power is None:
+                self._read_power = self._choose_source(self._bmc)
+            power = self._read_power(self._bmc)
         except IpmiError as error:
-            self._failed(error)
+            self._record_failure(error)
             raise
         self._failures = 0
         return power
@@ -99,35 +99,35 @@ class BmcPower:
         if bmc is not None:
             bmc.close()
 
-    def _failed(self, error: IpmiError) -> None:
+    def _record_failure(self, error: IpmiError) -> None:
         self._failures += 1
-        if self._failures >= _FAILURES_BEFORE_CHOOSING_ANEW:
-            self._ask = None
+        if self._failures >= _FAILURES_BEFORE_NEW_CHOICE:
+            self._read_power = None
         if not isinstance(error, CompletionError) and error.reason != "no_reading":
-            self.close()  # drops answers that are still outstanding
+            self.close()  # discards outstanding answers
 
-    def _choose(self, bmc: Bmc) -> Callable[[Bmc], Power]:
+    def _choose_source(self, bmc: Bmc) -> Callable[[Bmc], Power]:
         if self._source == "sdr":
-            return self._by_sensors(bmc)
+            return self._find_sensors(bmc)
         try:
-            power_reading(bmc, self._timeout)
+            read_power(bmc, self._timeout)
         except IpmiError as error:
             if self._source == "dcmi" or error.reason not in ("unsupported", "no_reading"):
                 raise
             log.info("no power by DCMI (%s): looking for power sensors", error)
-            return self._by_sensors(bmc)
-        return self._by_dcmi
+            return self._find_sensors(bmc)
+        return self._read_dcmi
 
-    def _by_dcmi(self, bmc: Bmc) -> Power:
-        return from_dcmi(power_reading(bmc, self._timeout))
+    def _read_dcmi(self, bmc: Bmc) -> Power:
+        return power_from_dcmi(read_power(bmc, self._timeout))
 
-    def _by_sensors(self, bmc: Bmc) -> Callable[[Bmc], Power]:
-        found = power_sensors(bmc, self._timeout, _REPOSITORY_SECONDS)
-        chosen = node_sensors(found, self._wanted)
+    def _find_sensors(self, bmc: Bmc) -> Callable[[Bmc], Power]:
+        sensors = find_power_sensors(bmc, self._timeout, _REPOSITORY_SECONDS)
+        chosen = node_sensors(sensors, self._sensor_names)
         if not chosen:
-            have = ", ".join(sensor.name for sensor in found) or "none"
+            names = ", ".join(sensor.name for sensor in sensors) or "none"
             raise IpmiError(
-                "unsupported", f"no sensor measures the power of the node (sensors in W: {have})"
+                "unsupported", f"no sensor measures the power of the node (sensors in W: {names})"
             )
         log.info("node power is the sum of: %s", ", ".join(sensor.name for sensor in chosen))
         return lambda bmc: read_sensors(bmc, chosen, self._timeout)
@@ -140,9 +140,9 @@ def read_sensors(bmc: Bmc, chosen: tuple[IpmiSensor, ...], timeout: float) -> Po
     """
     readings = [(sensor, read_sensor(bmc, sensor, timeout)) for sensor in chosen]
     missing = [s.name for s, watts in readings if watts is None and not is_supply_input(s.name)]
-    known = tuple(SensorReading(s.name, watts) for s, watts in readings if watts is not None)
-    total = sum(each.watts for each in known)
+    read_values = tuple(SensorReading(s.name, watts) for s, watts in readings if watts is not None)
+    total = sum(each.watts for each in read_values)
     if missing or total <= 0:
-        silent = ", ".join(missing) or "any of the sensors"
-        raise IpmiError("no_reading", f"no reading from {silent}")
-    return Power("sdr", total, sensors=known)
+        names = ", ".join(missing) or "any of the sensors"
+        raise IpmiError("no_reading", f"no reading from {names}")
+    return Power("sdr", total, sensors=read_values)

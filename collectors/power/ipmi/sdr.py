@@ -19,15 +19,15 @@ _HEADER_BYTES = 5
 _FIRST, _LAST = 0x0000, 0xFFFF
 _FULL_RECORD = 0x01
 _SHORTEST_FULL_RECORD = 48
-_CHUNKS = (32, 16, 8)  # bytes per request; slow transports accept only the smaller ones
+_CHUNK_SIZES = (32, 16, 8)  # bytes per request; slow transports accept only the smaller ones
 _TOO_LONG = (0xC8, 0xCA, 0xFF)
 _RESERVATION_LOST = 0xC5
-_MOST_RECORDS = 4096  # a repository without an end is broken
+_MAX_RECORDS = 4096  # a broken repository may have no end
 
 _THRESHOLD = 0x01  # event/reading type of an analog sensor
 _WATTS = 6  # unit type code
 _BMC_ADDRESS = 0x20
-_NO_SENSOR = 0xCB  # "requested sensor, data, or record not present"
+_NOT_PRESENT = 0xCB  # "requested sensor, data, or record not present"
 
 _FUNCTIONS: dict[int, Callable[[float], float]] = {
     0x00: lambda x: x,
@@ -65,12 +65,12 @@ class IpmiSensor(NamedTuple):
     format: int  # 0 unsigned, 1 ones' complement, 2 two's complement, 3 not analog
     linearization: int
     factors: ConversionFactors
-    rated: bool  # a rate or a percentage
+    is_rate: bool  # a rate or a percentage
 
     def value(self, raw: int) -> float | None:
         """The value of a raw reading; None if the formula has none, or is vendor-specific."""
         function = _FUNCTIONS.get(self.linearization)
-        signed = _signed(raw, self.format)
+        signed = _to_signed(raw, self.format)
         if function is None or signed is None:
             return None
         slope, offset, offset_exponent, result_exponent = self.factors
@@ -82,10 +82,10 @@ class IpmiSensor(NamedTuple):
         return value if math.isfinite(value) else None
 
 
-def _signed(raw: int, form: int) -> int | None:
-    if form == 0 or (form in (1, 2) and raw < 0x80):
+def _to_signed(raw: int, number_format: int) -> int | None:
+    if number_format == 0 or (number_format in (1, 2) and raw < 0x80):
         return raw
-    return {1: raw - 0xFF, 2: raw - 0x100}.get(form)
+    return {1: raw - 0xFF, 2: raw - 0x100}.get(number_format)
 
 
 def _twos_complement(value: int, bits: int) -> int:
@@ -107,23 +107,23 @@ def parse_record(record: bytes) -> IpmiSensor | None:
     """The sensor of an SDR record; None unless it is a full record of an analog sensor."""
     if len(record) < _SHORTEST_FULL_RECORD or record[3] != _FULL_RECORD:
         return None
-    form, event_type = record[20] >> 6, record[13]
-    if form == 3 or event_type != _THRESHOLD:
+    number_format, event_type = record[20] >> 6, record[13]
+    if number_format == 3 or event_type != _THRESHOLD:
         return None
     return IpmiSensor(
-        name=_name(record[47], record[48:]),
+        name=_decode_name(record[47], record[48:]),
         owner=record[5],
         lun=record[6] & 0x03,
         number=record[7],
         unit=record[21],
-        format=form,
+        format=number_format,
         linearization=record[23] & 0x7F,
         factors=parse_factors(record[24:30]),
-        rated=bool(record[20] & 0x3F),
+        is_rate=bool(record[20] & 0x3F),
     )
 
 
-def _name(type_and_length: int, data: bytes) -> str:
+def _decode_name(type_and_length: int, data: bytes) -> str:
     """The id string (IPMI v2.0, 43.15): 8-bit text, 6-bit packed ASCII, BCD plus or UTF-16."""
     kind, length = type_and_length >> 6, type_and_length & 0x1F
     raw = data[:length]
@@ -139,25 +139,25 @@ def _name(type_and_length: int, data: bytes) -> str:
     return "".join(character for character in text if character.isprintable()).strip()
 
 
-def power_sensors(bmc: Bmc, timeout: float, deadline: float) -> tuple[IpmiSensor, ...]:
-    """All sensors in watts that the BMC itself owns; `deadline` bounds the whole repository.
+def find_power_sensors(bmc: Bmc, timeout: float, total_seconds: float) -> tuple[IpmiSensor, ...]:
+    """All sensors in watts that the BMC itself owns; `total_seconds` bounds the whole repository.
 
     They are recognised by their unit: some vendors give power sensors the type Current.
     """
-    found = []
-    for record in _records(bmc, timeout, time.monotonic() + deadline):
+    sensors = []
+    for record in _read_records(bmc, timeout, time.monotonic() + total_seconds):
         sensor = parse_record(record)
-        if sensor and sensor.unit == _WATTS and not sensor.rated and sensor.owner == _BMC_ADDRESS:
-            found.append(sensor)
-    return tuple(found)
+        if sensor and sensor.unit == _WATTS and not sensor.is_rate and sensor.owner == _BMC_ADDRESS:
+            sensors.append(sensor)
+    return tuple(sensors)
 
 
 def read_sensor(bmc: Bmc, sensor: IpmiSensor, timeout: float) -> float | None:
     """Watts now; None while the sensor has no reading (unplugged, host off, scanning disabled)."""
     try:
-        data = bmc.ask(_to_sensor(sensor, 0x2D, sensor.number), timeout)
+        data = bmc.query(_sensor_request(sensor, 0x2D, sensor.number), timeout)
     except CompletionError as error:
-        if error.code == _NO_SENSOR:
+        if error.code == _NOT_PRESENT:
             return None
         raise
     if len(data) < 2:
@@ -167,81 +167,81 @@ def read_sensor(bmc: Bmc, sensor: IpmiSensor, timeout: float) -> float | None:
     if unavailable or not scanning:
         return None
     if sensor.linearization == 0x70:  # non-linear: the factors depend on the reading
-        sensor = _with_factors_for(bmc, sensor, raw, timeout)
+        sensor = _with_current_factors(bmc, sensor, raw, timeout)
     return sensor.value(raw)
 
 
-def _with_factors_for(bmc: Bmc, sensor: IpmiSensor, raw: int, timeout: float) -> IpmiSensor:
-    data = bmc.ask(_to_sensor(sensor, 0x23, sensor.number, raw), timeout)
+def _with_current_factors(bmc: Bmc, sensor: IpmiSensor, raw: int, timeout: float) -> IpmiSensor:
+    data = bmc.query(_sensor_request(sensor, 0x23, sensor.number, raw), timeout)
     if len(data) < 7:
         raise IpmiError("malformed", f"factors of sensor {sensor.name!r}: {data.hex(' ')}")
     return sensor._replace(linearization=0, factors=parse_factors(data[1:7]))
 
 
-def _to_sensor(sensor: IpmiSensor, command: int, *data: int) -> Request:
+def _sensor_request(sensor: IpmiSensor, command: int, *data: int) -> Request:
     return Request(_SENSOR, command, bytes(data), sensor.lun)
 
 
-def _records(bmc: Bmc, timeout: float, give_up: float) -> Iterator[bytes]:
-    """Every full record of the repository; for others, only the header is fetched."""
-    reader = _Repository(bmc, timeout)
-    record_id, seen = _FIRST, 0
-    while record_id != _LAST and seen < _MOST_RECORDS:
-        if time.monotonic() > give_up:
+def _read_records(bmc: Bmc, timeout: float, deadline: float) -> Iterator[bytes]:
+    """Read every full record; of other records, only the header is read."""
+    reader = _RepositoryReader(bmc, timeout)
+    record_id, count_read = _FIRST, 0
+    while record_id != _LAST and count_read < _MAX_RECORDS:
+        if time.monotonic() > deadline:
             raise IpmiError("timeout", "the sensor data repository took too long to read")
-        following, header = reader.part(record_id, 0, _HEADER_BYTES)
+        next_id, header = reader.read_part(record_id, 0, _HEADER_BYTES)
         if len(header) < _HEADER_BYTES:
             raise IpmiError("malformed", f"SDR header: {header.hex(' ')}")
         if header[3] == _FULL_RECORD:
-            yield header + reader.body(record_id, header[4])
-        record_id, seen = following, seen + 1
+            yield header + reader.read_body(record_id, header[4])
+        record_id, count_read = next_id, count_read + 1
 
 
-class _Repository:
-    """Partial reads, under a reservation that any change of the repository ends."""
+class _RepositoryReader:
+    """Reads parts of records under a reservation, which any change of the repository cancels."""
 
     def __init__(self, bmc: Bmc, timeout: float) -> None:
         self._bmc = bmc
         self._timeout = timeout
-        self._chunks = list(_CHUNKS)
+        self._chunk_sizes = list(_CHUNK_SIZES)
         self._reserve()
 
-    def body(self, record_id: int, length: int) -> bytes:
+    def read_body(self, record_id: int, length: int) -> bytes:
         """The `length` bytes after the header."""
         body = b""
         while len(body) < length:
-            want = min(self._chunks[0], length - len(body))
+            count = min(self._chunk_sizes[0], length - len(body))
             try:
-                part = self.part(record_id, _HEADER_BYTES + len(body), want)[1]
+                chunk = self.read_part(record_id, _HEADER_BYTES + len(body), count)[1]
             except CompletionError as error:
-                if error.code not in _TOO_LONG or len(self._chunks) == 1:
+                if error.code not in _TOO_LONG or len(self._chunk_sizes) == 1:
                     raise
-                self._chunks.pop(0)
+                self._chunk_sizes.pop(0)
                 continue
-            if not part:
+            if not chunk:
                 raise IpmiError("malformed", f"SDR record {record_id} ends early")
-            body += part
+            body += chunk
         return body[:length]
 
-    def part(self, record_id: int, offset: int, count: int) -> tuple[int, bytes]:
+    def read_part(self, record_id: int, offset: int, count: int) -> tuple[int, bytes]:
         """The id of the next record, and `count` bytes of this one from `offset`."""
         try:
-            return self._part(record_id, offset, count)
+            return self._read_part(record_id, offset, count)
         except CompletionError as error:
             if error.code != _RESERVATION_LOST:
                 raise
         self._reserve()
-        return self._part(record_id, offset, count)
+        return self._read_part(record_id, offset, count)
 
-    def _part(self, record_id: int, offset: int, count: int) -> tuple[int, bytes]:
-        asked = struct.pack("<HHBB", self._reservation, record_id, offset, count)
-        data = self._bmc.ask(Request(_STORAGE, 0x23, asked), self._timeout)
+    def _read_part(self, record_id: int, offset: int, count: int) -> tuple[int, bytes]:
+        arguments = struct.pack("<HHBB", self._reservation, record_id, offset, count)
+        data = self._bmc.query(Request(_STORAGE, 0x23, arguments), self._timeout)
         if len(data) < 2:
             raise IpmiError("malformed", f"SDR record {record_id}: {data.hex(' ')}")
         return int.from_bytes(data[:2], "little"), data[2:]
 
     def _reserve(self) -> None:
-        data = self._bmc.ask(_RESERVE, self._timeout)
+        data = self._bmc.query(_RESERVE, self._timeout)
         if len(data) < 2:
             raise IpmiError("malformed", f"SDR reservation: {data.hex(' ')}")
         self._reservation = int.from_bytes(data[:2], "little")

@@ -23,7 +23,7 @@ _STATISTICS = (
 _PERIOD = re.compile(r"(?:Sampling period|Statistics reporting time period)\s*:\s*(\d+)\s*(\w+)")
 _STATE = re.compile(r"(?:Power reading state is|Power Measurement)\s*:\s*(\w[\w ]*)", re.I)
 _UNITS = {"seconds": 1.0, "milliseconds": 0.001, "ms": 0.001}
-_FORBIDDEN = {"ipmitool": ("-P",), "ipmi-dcmi": ("-p", "--password"), "ipmiutil": ("-P",)}
+_PASSWORD_FLAGS = {"ipmitool": ("-P",), "ipmi-dcmi": ("-p", "--password"), "ipmiutil": ("-P",)}
 
 
 class ToolOutput(NamedTuple):
@@ -36,11 +36,11 @@ class ToolOutput(NamedTuple):
 
 
 def password_on_command_line(argv: tuple[str, ...]) -> str | None:
-    """The flag by which this command line shows its password to every user, if any."""
+    """The flag of this command line that exposes a password to every user, if any."""
     for position, word in enumerate(argv):
-        for flag in _FORBIDDEN.get(word.rsplit("/", 1)[-1], ()):
-            for later in argv[position + 1 :]:
-                if later == flag or (len(flag) > 2 and later.startswith(f"{flag}=")):
+        for flag in _PASSWORD_FLAGS.get(word.rsplit("/", 1)[-1], ()):
+            for argument in argv[position + 1 :]:
+                if argument == flag or (len(flag) > 2 and argument.startswith(f"{flag}=")):
                     return flag
     return None
 
@@ -49,13 +49,13 @@ def parse(text: str) -> ToolOutput:
     """Find the watts in the tool's output; IpmiError if there are none."""
     current = _CURRENT.search(text)
     if current is None:
-        first = " ".join(text.split())[:100]
-        raise IpmiError("tool", f"no power reading in the output: {first!r}")
-    found = ((name, pattern.search(text)) for name, pattern in _STATISTICS)
+        beginning = " ".join(text.split())[:100]
+        raise IpmiError("tool", f"no power reading in the output: {beginning!r}")
+    matches = ((name, pattern.search(text)) for name, pattern in _STATISTICS)
     state = _STATE.search(text)
     return ToolOutput(
         current_watts=int(current[1]),
-        statistics=tuple((name, float(match[1])) for name, match in found if match),
+        statistics=tuple((name, float(match[1])) for name, match in matches if match),
         period_seconds=_period(text),
         active=None if state is None else state[1].strip().lower() in ("activated", "active"),
     )
@@ -77,21 +77,21 @@ class ToolPower:
     def read(self) -> Power:
         """Run the command once."""
         try:
-            answer = call(self._argv, timeout=self._timeout, output_limit=_OUTPUT_LIMIT)
+            result = call(self._argv, timeout=self._timeout, output_limit=_OUTPUT_LIMIT)
         except CommandTimeoutError as error:
             raise IpmiError("timeout", str(error)) from error
         except SchedulerError as error:
             raise IpmiError("tool", str(error)) from error
-        seen = parse(answer.stdout.decode("utf-8", "replace"))
-        if seen.current_watts == 0:
+        output = parse(result.stdout.decode("utf-8", "replace"))
+        if output.current_watts == 0:
             raise IpmiError("no_reading", f"{self._argv[0]} reports 0 W")
-        kept = tuple(each for each in seen.statistics if each[1] > 0)
+        statistics = tuple(each for each in output.statistics if each[1] > 0)
         return Power(
             source="dcmi",
-            watts=float(seen.current_watts),
-            statistics=kept if seen.period_seconds else (),
-            period_seconds=seen.period_seconds or None,
-            active=seen.active,
+            watts=float(output.current_watts),
+            statistics=statistics if output.period_seconds else (),
+            period_seconds=output.period_seconds or None,
+            active=output.active,
         )
 
     def close(self) -> None:

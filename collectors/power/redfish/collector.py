@@ -34,7 +34,7 @@ ERRORS = Metric(
 )
 METRICS = (POWER, AGE, ERRORS)
 
-_LOGIN_PAUSE = 600.0  # refused logins may lock the account
+_LOGIN_PAUSE_SECONDS = 600.0  # refused logins may lock the account
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class RedfishOptions:
                             parse=duration)  # fmt: skip
 
 
-class Watts(Protocol):
-    """A source of each chassis' power."""
+class ChassisPowerReader(Protocol):
+    """Reads the power of each chassis."""
 
     def read(self) -> Mapping[str, float]:
         """Watts by chassis, the node's first; RedfishError if there are none."""
@@ -75,45 +75,47 @@ class Watts(Protocol):
 class RedfishCollector(BmcCollector[Mapping[str, float]]):
     """Watts by chassis, from a Redfish service."""
 
-    meter, errors, reasons = "redfish", ERRORS, REASONS
+    meter_name, error_metric, error_reasons = "redfish", ERRORS, REASONS
 
-    def __init__(self, host: Host, service: Watts, options: RedfishOptions) -> None:
-        super().__init__(host, service.close, options.interval, options.timeout)
-        self._service = service
-        self._added = bool(options.chassis)
+    def __init__(self, host: Host, reader: ChassisPowerReader, options: RedfishOptions) -> None:
+        super().__init__(host, reader.close, options.interval, options.timeout)
+        self._reader = reader
+        self._sums_chassis = bool(options.chassis)
         self._plausible: dict[str, PlausiblePower] = defaultdict(PlausiblePower)  # by chassis
 
     def _read(self) -> Mapping[str, float]:
         try:
-            shown = self._service.read()
-            for chassis, watts in shown.items():
-                if not self._plausible[chassis].accepts(watts):
+            watts_by_chassis = self._reader.read()
+            for chassis, watts in watts_by_chassis.items():
+                if not self._plausible[chassis].accept(watts):
                     raise RedfishError("implausible", f"chassis {chassis} reports {watts:g} W")
-            return shown
+            return watts_by_chassis
         except RedfishError as error:
-            self._failures[error.reason] += 1
+            self._failure_counts[error.reason] += 1
             if error.reason == "authentication":
-                raise PostponedError(str(error), _LOGIN_PAUSE) from error
+                raise PostponedError(str(error), _LOGIN_PAUSE_SECONDS) from error
             raise
 
-    def _families(self, seen: Observed[Mapping[str, float]]) -> Iterator[MetricFamily]:
-        yield MetricFamily(POWER, [(labels(chassis=name), w) for name, w in seen.value.items()])
-        yield MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - seen.at)])
+    def _families(self, observed: Observed[Mapping[str, float]]) -> Iterator[MetricFamily]:
+        yield MetricFamily(POWER, [(labels(chassis=name), w) for name, w in observed.value.items()])
+        yield MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - observed.at)])
 
-    def _reading(self, seen: Observed[Mapping[str, float]]) -> MeterReading:
+    def _meter_reading(self, observed: Observed[Mapping[str, float]]) -> MeterReading:
         """Chassis are added up only if the site names them: one may contain another."""
-        watts = list(seen.value.values())
+        watts = list(observed.value.values())
         series = sum(gauge.series for gauge in self._plausible.values())
-        return MeterReading(seen.at, watts=sum(watts) if self._added else watts[0], series=series)
+        return MeterReading(
+            observed.at, watts=sum(watts) if self._sums_chassis else watts[0], series=series
+        )
 
 
 def build(host: Host, options: RedfishOptions, _built: Mapping[str, Collector]) -> Collector:
-    """A collector of the service's power."""
+    """Build the collector."""
     from collectors.power.redfish.reader import (
-        service,  # imported here because HTTP and TLS take a megabyte
+        redfish_reader,  # imported here because HTTP and TLS take a megabyte
     )
 
-    return RedfishCollector(host, service(options), options)
+    return RedfishCollector(host, redfish_reader(options), options)
 
 
 COLLECTOR = CollectorModule(RedfishOptions, METRICS, build)

@@ -16,7 +16,7 @@ REASONS = (
 
 
 class RedfishError(Exception):
-    """No value, and why: one of REASONS."""
+    """No value could be read; `reason` is one of REASONS."""
 
     def __init__(self, reason: str, message: str) -> None:
         assert reason in REASONS

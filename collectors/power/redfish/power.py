@@ -15,8 +15,8 @@ from collectors.power.redfish.error import RedfishError
 Get = Callable[[str], dict[str, Any]]  # returns the resource at a path; raises RedfishError
 
 ROOT = "/redfish/v1/"
-_MOST_PAGES = 32
-_PARTS = {
+_MAX_PAGES = 32
+_PART_TYPES = {
     "Component",
     "Module",
     "Card",
@@ -33,48 +33,50 @@ class PowerLocation(NamedTuple):
     """The resource with the power of one chassis."""
 
     chassis: str  # its Id
-    kind: str  # a key of _READ
+    kind: str  # a key of _READERS
     paths: tuple[str, ...]
     system: str  # path of the computer system
 
 
-def find(get: Get, wanted: Sequence[str] = (), system: str = "") -> tuple[PowerLocation, ...]:
-    """The locations of the node's power, best first; `wanted`: chassis, if configured.
+def find_locations(
+    get: Get, chassis_ids: Sequence[str] = (), system: str = ""
+) -> tuple[PowerLocation, ...]:
+    """The locations of the node's power, best first; `chassis_ids`: those configured, if any.
 
     A chassis counts if it contains the node's computer system; if no chassis states its contents,
-    all that are not mere parts count.
+    all chassis that are not a part of another one count.
     """
     root = get(ROOT)
-    system_path = _system(get, root, system, bool(wanted))
-    chassis = [get(path) for path in _members(get, _link(root, "Chassis"))]
-    if wanted:
-        chosen = [each for each in chassis if each.get("Id") in wanted]
+    system_path = _find_system(get, root, system, bool(chassis_ids))
+    chassis = [get(path) for path in _member_paths(get, _link(root, "Chassis"))]
+    if chassis_ids:
+        selected = [each for each in chassis if each.get("Id") in chassis_ids]
     else:
-        whole = [each for each in chassis if each.get("ChassisType") not in _PARTS]
-        holding = [each for each in whole if system_path in _held(each)]
-        chosen = holding or [each for each in whole if not _held(each)]
-    places = [_place(get, each, system_path) for each in chosen]
-    return tuple(place for place in places if place is not None)
+        whole_chassis = [each for each in chassis if each.get("ChassisType") not in _PART_TYPES]
+        with_system = [each for each in whole_chassis if system_path in _computer_systems(each)]
+        selected = with_system or [each for each in whole_chassis if not _computer_systems(each)]
+    locations = [_first_location(get, each, system_path) for each in selected]
+    return tuple(location for location in locations if location is not None)
 
 
-def read(get: Get, place: PowerLocation) -> float | None:
+def read_watts(get: Get, location: PowerLocation) -> float | None:
     """Watts of one chassis now; None if the value is null, zero or missing."""
-    return _READ[place.kind](get, place)
+    return _READERS[location.kind](get, location)
 
 
-def _system(get: Get, root: dict[str, Any], wanted: str, chassis_named: bool) -> str:
+def _find_system(get: Get, root: dict[str, Any], system_id: str, chassis_named: bool) -> str:
     """The node's computer system; "" if there is none and the chassis are named."""
     link = _link(root, "Systems")
     try:
-        paths = list(_members(get, link)) if link else []
+        paths = list(_member_paths(get, link)) if link else []
     except RedfishError as error:
-        if error.reason != "status" or wanted or not chassis_named:
+        if error.reason != "status" or system_id or not chassis_named:
             raise
         return ""
-    if wanted:
-        paths = [path for path in paths if path.rstrip("/").rsplit("/", 1)[-1] == wanted]
+    if system_id:
+        paths = [path for path in paths if path.rstrip("/").rsplit("/", 1)[-1] == system_id]
         if not paths:
-            raise RedfishError("ambiguous", f"no computer system {wanted!r}")
+            raise RedfishError("ambiguous", f"no computer system {system_id!r}")
     if len(paths) > 1:
         names = ", ".join(path.rstrip("/").rsplit("/", 1)[-1] for path in paths)
         raise RedfishError(
@@ -84,21 +86,21 @@ def _system(get: Get, root: dict[str, Any], wanted: str, chassis_named: bool) ->
     return paths[0] if paths else ""
 
 
-def _place(get: Get, chassis: dict[str, Any], system: str) -> PowerLocation | None:
-    """The first location with a value; some services link to resources they do not have."""
+def _first_location(get: Get, chassis: dict[str, Any], system: str) -> PowerLocation | None:
+    """The first location with a value; some services link to resources that do not exist."""
     name = str(chassis.get("Id", ""))
-    for kind, paths in _ways(get, chassis):
-        place = PowerLocation(name, kind, paths, system)
+    for kind, paths in _candidates(get, chassis):
+        location = PowerLocation(name, kind, paths, system)
         try:
-            if read(get, place) is not None:
-                return place
+            if read_watts(get, location) is not None:
+                return location
         except RedfishError as error:
             if error.reason != "status":
                 raise
     return None
 
 
-def _ways(get: Get, chassis: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _candidates(get: Get, chassis: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
     environment, power = _link(chassis, "EnvironmentMetrics"), _link(chassis, "Power")
     if environment:
         yield "environment", (environment,)
@@ -106,106 +108,106 @@ def _ways(get: Get, chassis: dict[str, Any]) -> Iterator[tuple[str, tuple[str, .
         yield "control", (power,)
     subsystem = _link(chassis, "PowerSubsystem")
     if subsystem:
-        supplies = tuple(_members(get, _link(get(subsystem), "PowerSupplies")))
+        supplies = tuple(_member_paths(get, _link(get(subsystem), "PowerSupplies")))
         if supplies:
             yield "supplies", supplies
     if power:
         yield "inputs", (power,)
 
 
-def _environment(get: Get, place: PowerLocation) -> float | None:
-    return _watts(_of(get(place.paths[0]).get("PowerWatts"), "Reading"))
+def _read_environment(get: Get, location: PowerLocation) -> float | None:
+    return _parse_watts(_field(get(location.paths[0]).get("PowerWatts"), "Reading"))
 
 
-def _control(get: Get, place: PowerLocation) -> float | None:
-    members = _list(get(place.paths[0]).get("PowerControl"))
-    chosen = _for_system(members, place.system)
-    return None if chosen is None else _watts(chosen.get("PowerConsumedWatts"))
+def _read_control(get: Get, location: PowerLocation) -> float | None:
+    members = _objects(get(location.paths[0]).get("PowerControl"))
+    selected = _select_control(members, location.system)
+    return None if selected is None else _parse_watts(selected.get("PowerConsumedWatts"))
 
 
-def _for_system(members: list[dict[str, Any]], system: str) -> dict[str, Any] | None:
-    """The right one of several entries: chassis, node and processors may be listed, and overlap."""
-    related = [m for m in members if system and system in _ids(m.get("RelatedItem"))]
-    known = [m for m in members if str(m.get("Name", "")).lower() in _NODE_NAMES]
-    return next(iter(related or known or members), None)
+def _select_control(members: list[dict[str, Any]], system: str) -> dict[str, Any] | None:
+    """Select the entry of the node: chassis, node and processors may be listed, and overlap."""
+    related = [m for m in members if system and system in _linked_paths(m.get("RelatedItem"))]
+    named = [m for m in members if str(m.get("Name", "")).lower() in _NODE_NAMES]
+    return next(iter(related or named or members), None)
 
 
-def _inputs(get: Get, place: PowerLocation) -> float | None:
-    supplies = _list(get(place.paths[0]).get("PowerSupplies"))
-    return _sum([(each, each.get("PowerInputWatts")) for each in supplies])
+def _read_inputs(get: Get, location: PowerLocation) -> float | None:
+    supplies = _objects(get(location.paths[0]).get("PowerSupplies"))
+    return _sum_inputs([(each, each.get("PowerInputWatts")) for each in supplies])
 
 
-def _supplies(get: Get, place: PowerLocation) -> float | None:
+def _read_supplies(get: Get, location: PowerLocation) -> float | None:
     readings = []
-    for path in place.paths:
+    for path in location.paths:
         supply = get(path)
         metrics = _link(supply, "Metrics")
-        shown = get(metrics).get("InputPowerWatts") if metrics and not _unused(supply) else None
-        readings.append((supply, _of(shown, "Reading")))
-    return _sum(readings)
+        value = get(metrics).get("InputPowerWatts") if metrics and not _is_unused(supply) else None
+        readings.append((supply, _field(value, "Reading")))
+    return _sum_inputs(readings)
 
 
-def _sum(readings: list[tuple[dict[str, Any], Any]]) -> float | None:
+def _sum_inputs(readings: list[tuple[dict[str, Any], Any]]) -> float | None:
     """The inputs of all supplies in use; if one has no value, the sum is unknown."""
-    watts = [_watts(shown, 0.0) for supply, shown in readings if not _unused(supply)]
+    watts = [_parse_watts(value, 0.0) for supply, value in readings if not _is_unused(supply)]
     total = sum(each for each in watts if each is not None)
     return total if total > 0 and None not in watts else None
 
 
-_READ: dict[str, Callable[[Get, PowerLocation], float | None]] = {
-    "environment": _environment,
-    "control": _control,
-    "supplies": _supplies,
-    "inputs": _inputs,
+_READERS: dict[str, Callable[[Get, PowerLocation], float | None]] = {
+    "environment": _read_environment,
+    "control": _read_control,
+    "supplies": _read_supplies,
+    "inputs": _read_inputs,
 }
 
 
-def _unused(supply: dict[str, Any]) -> bool:
-    return _of(supply.get("Status"), "State") in _NOT_IN_USE
+def _is_unused(supply: dict[str, Any]) -> bool:
+    return _field(supply.get("Status"), "State") in _NOT_IN_USE
 
 
-def _watts(shown: Any, least: float = 0.001) -> float | None:
-    """A number, or a number as text, as some firmware writes it. A running node never draws 0 W."""
-    if isinstance(shown, bool) or not isinstance(shown, int | float | str):
+def _parse_watts(value: Any, minimum: float = 0.001) -> float | None:
+    """Watts as a number or as text (some firmware); None below the minimum or if malformed."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        watts = float(shown)
+        watts = float(value)
     except (ValueError, OverflowError):
         return None
-    return watts if math.isfinite(watts) and watts >= least else None
+    return watts if math.isfinite(watts) and watts >= minimum else None
 
 
-def _members(get: Get, path: str) -> Iterator[str]:
-    """Paths of a collection's members, over all its pages."""
-    for _ in range(_MOST_PAGES):
+def _member_paths(get: Get, path: str) -> Iterator[str]:
+    """Paths of the members of a collection, from all its pages."""
+    for _ in range(_MAX_PAGES):
         if not path:
             return
         page = get(path)
-        yield from _ids(page.get("Members"))
-        path = _checked(page.get("Members@odata.nextLink"))
+        yield from _linked_paths(page.get("Members"))
+        path = _service_path(page.get("Members@odata.nextLink"))
 
 
-def _held(chassis: dict[str, Any]) -> list[str]:
-    return _ids(_of(chassis.get("Links"), "ComputerSystems"))
+def _computer_systems(chassis: dict[str, Any]) -> list[str]:
+    return _linked_paths(_field(chassis.get("Links"), "ComputerSystems"))
 
 
-def _ids(items: Any) -> list[str]:
-    paths = (_checked(item.get("@odata.id")) for item in _list(items))
+def _linked_paths(items: Any) -> list[str]:
+    paths = (_service_path(item.get("@odata.id")) for item in _objects(items))
     return [path for path in paths if path]
 
 
 def _link(document: dict[str, Any], name: str) -> str:
-    return _checked(_of(document.get(name), "@odata.id"))
+    return _service_path(_field(document.get(name), "@odata.id"))
 
 
-def _checked(path: Any) -> str:
-    """A path of this service; a link to another host would send the token there."""
+def _service_path(path: Any) -> str:
+    """The path if it is on this service, else "": other hosts must not receive the token."""
     return path if isinstance(path, str) and path.startswith("/redfish/") else ""
 
 
-def _of(document: Any, name: str) -> Any:
+def _field(document: Any, name: str) -> Any:
     return document.get(name) if isinstance(document, dict) else None
 
 
-def _list(items: Any) -> list[dict[str, Any]]:
+def _objects(items: Any) -> list[dict[str, Any]]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

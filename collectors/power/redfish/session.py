@@ -13,7 +13,7 @@ from batchjob.secret_files import SecretFileError, read_secret
 from collectors.power.redfish.error import RedfishError
 
 _SESSIONS = "/redfish/v1/SessionService/Sessions"
-_LIMIT = 4 << 20
+_MAX_BYTES = 4 << 20
 
 
 class RedfishLogin(NamedTuple):
@@ -25,7 +25,7 @@ class RedfishLogin(NamedTuple):
 
 
 class RedfishSession:
-    """Reads resources by their path. Used by one thread; `close()` may come from another."""
+    """Reads resources by path. For one thread; only `close()` may be called from another."""
 
     def __init__(self, login: RedfishLogin, timeout: float, tls: ssl.SSLContext) -> None:
         self._login = login
@@ -44,7 +44,7 @@ class RedfishSession:
             raise RedfishError("authentication", f"{path}: refused after a new login")
         if answer.status != 200:
             raise RedfishError("status", f"{path}: status {answer.status}")
-        document = _json(answer)
+        document = _parse_json(answer)
         if not isinstance(document, dict):
             raise RedfishError("malformed", f"{path}: expected an object")
         return document
@@ -63,7 +63,10 @@ class RedfishSession:
 
     def _log_in(self) -> None:
         self.close()
-        login = {"UserName": self._login.user, "Password": _secret(self._login.password_file)}
+        login = {
+            "UserName": self._login.user,
+            "Password": _read_password(self._login.password_file),
+        }
         answer = self._request("POST", _SESSIONS, json.dumps(login).encode())
         if answer.status in (400, 401, 403):
             raise RedfishError("authentication", f"login refused with status {answer.status}")
@@ -71,7 +74,7 @@ class RedfishSession:
         if answer.status not in (200, 201, 204) or not token:
             raise RedfishError("status", f"login: status {answer.status} without a token")
         self._token = token
-        self._location = _path(answer.headers.get("Location", ""))
+        self._location = _session_path(answer.headers.get("Location", ""))
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> HttpReply:
         headers = {"Accept": "application/json", "OData-Version": "4.0"}
@@ -86,27 +89,27 @@ class RedfishSession:
                 headers=headers,
                 body=body,
                 seconds=self._timeout,
-                limit=_LIMIT,
+                limit=_MAX_BYTES,
                 tls=self._tls,
             )
         except FetchError as error:
             raise RedfishError(error.reason, str(error)) from error
 
 
-def _json(answer: HttpReply) -> Any:
+def _parse_json(answer: HttpReply) -> Any:
     try:
         return answer.json()
     except FetchError as error:
         raise RedfishError(error.reason, str(error)) from error
 
 
-def _path(location: str) -> str:
+def _session_path(location: str) -> str:
     """The path of a location, which some services give as a URL; only this service is queried."""
     start = location.find("/redfish/")
     return location[start:] if start >= 0 else ""
 
 
-def _secret(path: str) -> str:
+def _read_password(path: str) -> str:
     try:
         return read_secret(path)
     except SecretFileError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batchjob import track
-from batchjob.local_runs.directory import RUNS, NoDataDirectory, data_directory, prepare
+from batchjob.local_runs.directory import RUNS, NoDataDirectory, create_directory, data_directory
 from batchjob_cli.main import main
 
 
@@ -24,9 +24,9 @@ def test_the_first_that_was_said_is_taken(given, environment, expected):
 
 
 def test_it_is_its_owners_alone(tmp_path):
-    runs = prepare(tmp_path / "deep" / "data", RUNS)
+    runs = create_directory(tmp_path / "deep" / "data", RUNS)
     assert [oct(each.stat().st_mode & 0o777) for each in (runs, runs.parent)] == ["0o700"] * 2
-    assert prepare(tmp_path / "deep" / "data", RUNS) == runs
+    assert create_directory(tmp_path / "deep" / "data", RUNS) == runs
 
 
 @pytest.fixture

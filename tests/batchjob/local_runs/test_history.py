@@ -7,8 +7,8 @@ import pytest
 
 import batchjob
 from batchjob.local_runs import history, record
-from batchjob.local_runs.directory import prepare
-from batchjob.local_runs.record import Run, RunFileError, decoded, this_process
+from batchjob.local_runs.directory import create_directory
+from batchjob.local_runs.record import Run, RunFileError, current_process, decode_run
 from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
 
@@ -17,13 +17,13 @@ START = 1775300000
 
 @pytest.fixture
 def written(tmp_path):
-    directory = prepare(tmp_path, "runs")
+    directory = create_directory(tmp_path, "runs")
 
     def write(number: int, **changes) -> Run:
         run = Run(
             jobid=f"{number:08x}-d9cb-469f-a165-70867728950e", node=os.uname().nodename,
             user=login(), uid=os.geteuid(), submit_time=START, start_time=START + number,
-            state=JobState.COMPLETED, supervisor=this_process(), end_time=START + number + 10,
+            state=JobState.COMPLETED, supervisor=current_process(), end_time=START + number + 10,
             user_cpu_seconds=3.0, system_cpu_seconds=1.0,
         )._replace(**changes)  # fmt: skip
         record.write(directory, run)
@@ -90,7 +90,7 @@ def test_attempts_of_one_task_are_found_by_its_id(written, tmp_path):
 
 
 def test_a_run_that_nobody_watches_has_vanished(written, tmp_path):
-    here = this_process()
+    here = current_process()
     written(1, state=JobState.RUNNING, end_time=None)
     written(2, state=JobState.RUNNING, supervisor=here._replace(start_ticks=1))
     found = batchjob.history(data=str(tmp_path))
@@ -113,8 +113,8 @@ def test_totals(written, tmp_path):
 def test_a_run_comes_back(written, tmp_path):
     run = written(1, parameters='{"a": 1}', error="text", restarts=2)
     document = record.read(tmp_path / "runs" / f"{run.jobid}.json")
-    assert decoded(document) == run
-    assert decoded(document | {"of_a_later_version": 1}) == run
+    assert decode_run(document) == run
+    assert decode_run(document | {"of_a_later_version": 1}) == run
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_is_no_run(written, tmp_path, change):
     run = written(1)
     document = record.read(tmp_path / "runs" / f"{run.jobid}.json")
     with pytest.raises(RunFileError, match="not a run"):
-        decoded(document | change)
+        decode_run(document | change)
 
 
 def test_damaged_files_hide_nothing(written, tmp_path):

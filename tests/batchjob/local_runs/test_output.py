@@ -7,13 +7,15 @@ import subprocess
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.local_runs.output import OutputLine, Reader, StreamLog, files, parse
+from batchjob.local_runs.output import OutputLine, Reader, StreamLog, list_files, parse_record
 
 AT = 1775300000.25
 
 
 def text_of(directory) -> bytes:
-    return b"".join(line.text + b"\n" * line.whole for line in Reader(directory, "stdout").read())
+    return b"".join(
+        line.text + b"\n" * line.is_complete for line in Reader(directory, "stdout").read()
+    )
 
 
 def test_lines_and_their_times(tmp_path):
@@ -35,10 +37,10 @@ def test_what_was_flushed_can_be_read_while_more_comes(tmp_path):
     assert list(reader.read()) == []
     log.add(b"progress 10 %", AT)
     log.flush(AT)
-    assert [(line.text, line.whole) for line in reader.read()] == [(b"progress 10 %", False)]
+    assert [(line.text, line.is_complete) for line in reader.read()] == [(b"progress 10 %", False)]
     log.add(b", 20 %\n", AT)
     log.close(AT)
-    assert [(line.text, line.whole) for line in reader.read()] == [(b", 20 %", True)]
+    assert [(line.text, line.is_complete) for line in reader.read()] == [(b", 20 %", True)]
     assert list(reader.read()) == []
 
 
@@ -48,7 +50,7 @@ def test_a_file_cut_anywhere_is_read_as_far_as_it_goes(tmp_path):
         log.add(b"line %d\n" % number, AT)
         log.flush(AT)
     log.close(AT)
-    ((_, path),) = files(tmp_path, "stdout")
+    ((_, path),) = list_files(tmp_path, "stdout")
     whole, data = text_of(tmp_path), path.read_bytes()
     for end in range(0, len(data), 7):
         path.write_bytes(data[:end])
@@ -94,7 +96,7 @@ def test_long_lines(tmp_path):
 
 @given(st.binary())
 def test_anything_is_a_line_or_none(record):
-    assert parse(record) is None or isinstance(parse(record), OutputLine)
+    assert parse_record(record) is None or isinstance(parse_record(record), OutputLine)
 
 
 def test_other_files_are_not_looked_at(tmp_path):

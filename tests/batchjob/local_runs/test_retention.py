@@ -6,8 +6,8 @@ import time
 import pytest
 
 from batchjob.local_runs import record
-from batchjob.local_runs.directory import prepare
-from batchjob.local_runs.record import Run, this_process
+from batchjob.local_runs.directory import create_directory
+from batchjob.local_runs.record import Run, current_process
 from batchjob.local_runs.retention import RunRetention, sweep, sweep_daily
 from batchjob.schedulers.states import JobState
 
@@ -17,11 +17,11 @@ def run(tmp_path):
     def make(number: int, age: float, size: int = 10, **changes) -> str:
         jobid = f"{number:08x}-d9cb-469f-a165-70867728950e"
         record.write(
-            prepare(tmp_path, "runs"),
+            create_directory(tmp_path, "runs"),
             Run(jobid, os.uname().nodename, "alice", os.geteuid(), 1, 1, JobState.COMPLETED,
-                this_process())._replace(**changes),
+                current_process())._replace(**changes),
         )  # fmt: skip
-        log = prepare(tmp_path, "logs", jobid) / "stdout.000000.gz"
+        log = create_directory(tmp_path, "logs", jobid) / "stdout.000000.gz"
         log.write_bytes(b"x" * size)
         for path in (tmp_path / "runs" / f"{jobid}.json", log):
             os.utime(path, (time.time() - age,) * 2)

@@ -18,7 +18,7 @@ SHOWN = """
 from batchjob.quantities.job import JOB_QUANTITIES
 from batchjob.quantities.reading import CgroupReading, job_reading
 from batchjob.quantities.sample import SampleKey
-from batchjob_stats_db.samples.format import numbers
+from batchjob_stats_db.samples.format import group_values
 from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.devices import DeviceNames
 from collectors.jobs.families import JobFamilies
@@ -32,10 +32,10 @@ for files in (v2.sources({"memory"}, devices), v1.sources({"memory"}, devices)["
     fields = file.parse(b"anon 1\\nslab 4096\\ntotal_slab 4096\\n")
     reading = job_reading(0.0, None, CgroupReading(**fields))
     name = JobName("slurm", "1", "alice", Labels('jobid="1"'))
-    families = JobFamilies(JOB_QUANTITIES).of([(JobIdentity(name, 7, Labels("")), reading)])
+    families = JobFamilies(JOB_QUANTITIES).build([(JobIdentity(name, 7, Labels("")), reading)])
     shown = {family.metric.name: list(family.samples) for family in families}
     assert shown["batchjob_job_memory_slab_bytes"] == [('jobid="1"', 4096)]
-    assert numbers({SampleKey("memory_slab_bytes"): 4096.0}) == {"memory_slab_bytes": 4096}
+    assert group_values({SampleKey("memory_slab_bytes"): 4096.0}) == {"memory_slab_bytes": 4096}
 """
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from batchjob.runtime.formatting import (
-    clock,
     digits,
     energy,
-    harmless,
-    lasting,
-    lasting_exactly,
+    escape_formula,
+    format_clock,
+    format_duration,
+    format_exact_duration,
     mass,
     share,
     size,
@@ -28,12 +28,14 @@ from batchjob.runtime.formatting import (
         (mass(12), "12 g"), (mass(61_400), "61.4 kg"),
         (share(0), "0 %"), (share(0.004), "0.4 %"), (share(0.4213), "42 %"),
         (share(1.034), "103 %"),
-        (lasting(0), "0 s"), (lasting(0.25), "0.25 s"), (lasting(59.94), "59.9 s"),
-        (lasting(312), "5 min 12 s"), (lasting(3600), "1 h"), (lasting(183_600), "2 d 3 h"),
-        (lasting(-90), "\u22121 min 30 s"),
-        (lasting_exactly(60), "1 min"), (lasting_exactly(1.053608), "1.054 s"),
-        (lasting_exactly(83.4567), "1 min 23 s (83.457 s)"), (lasting_exactly(0.0004), "0.0004 s"),
-        (clock(3723), "1:02:03"), (clock(100 * 3600), "100:00:00"),
+        (format_duration(0), "0 s"), (format_duration(0.25), "0.25 s"),
+        (format_duration(59.94), "59.9 s"), (format_duration(312), "5 min 12 s"),
+        (format_duration(3600), "1 h"), (format_duration(183_600), "2 d 3 h"),
+        (format_duration(-90), "\u22121 min 30 s"), (format_exact_duration(60), "1 min"),
+        (format_exact_duration(1.053608), "1.054 s"),
+        (format_exact_duration(83.4567), "1 min 23 s (83.457 s)"),
+        (format_exact_duration(0.0004), "0.0004 s"), (format_clock(3723), "1:02:03"),
+        (format_clock(100 * 3600), "100:00:00"),
     ],
 )  # fmt: skip
 def test_as_people_read_them(written, text):
@@ -42,9 +44,9 @@ def test_as_people_read_them(written, text):
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"])
 def test_no_text_begins_like_a_formula(begin):
-    assert harmless(f"{begin}1+1") == f"'{begin}1+1"
+    assert escape_formula(f"{begin}1+1") == f"'{begin}1+1"
 
 
 @pytest.mark.parametrize("value", ["train", "", "a=b", -1, 1.5, None, "１"])
 def test_all_else_stays(value):
-    assert harmless(value) == value
+    assert escape_formula(value) == value

@@ -6,7 +6,7 @@ import time
 import pytest
 import trustme
 
-from batchjob.runtime.http_client import FetchError, HttpSession, fetch, trust
+from batchjob.runtime.http_client import FetchError, HttpSession, fetch, tls_context
 
 
 class Listening:
@@ -123,7 +123,7 @@ def test_a_proxy_of_the_environment_is_asked_for_a_way_through(serving, monkeypa
     )
     monkeypatch.setenv("https_proxy", f"http://us%40er:pw@127.0.0.1:{proxy.port}")
     monkeypatch.delenv("no_proxy", raising=False)
-    trusting = trust()
+    trusting = tls_context()
     authority.configure_trust(trusting)
     assert fetch("https://grid.example/x", tls=trusting, proxies=True).json() == []
     connect, get = proxy.received
@@ -182,7 +182,7 @@ def test_a_server_that_drips_is_left_at_the_deadline(beginning, begun):
     with pytest.raises(FetchError, match="timed out") as caught:
         fetch(f"http://127.0.0.1:{server.port}/", seconds=0.3)
     assert time.monotonic() - before < 5
-    assert (caught.value.reason, caught.value.begun) == ("deadline", begun)
+    assert (caught.value.reason, caught.value.response_begun) == ("deadline", begun)
     server.close()
 
 

@@ -8,11 +8,11 @@ import pytest
 
 PROGRAM = """
 import sys
-from batchjob.runtime.output import printing
+from batchjob.runtime.output import run_with_stdout
 def lines():
     print("x" * 100_000)
     return 3
-sys.exit(printing("program", lines))
+sys.exit(run_with_stdout("program", lines))
 """
 HELP = """
 import sys

@@ -12,14 +12,14 @@ from batchjob.runtime.settings import (
     Parser,
     SettingsError,
     add_flags,
+    build_section,
+    format_default,
     load_file,
-    make,
-    named,
-    nearest,
     option,
+    options_of,
     parse_flags,
-    shown,
-    suggested,
+    suggest_names,
+    suggest_nearest,
 )
 from batchjob.runtime.values import duration
 
@@ -41,7 +41,7 @@ SECTIONS = {"jobs": Options}
 
 
 def test_defaults_are_shown_as_people_write_them():
-    assert {each.name: shown(each) for each in named(SECTIONS)} == {
+    assert {each.name: format_default(each) for each in options_of(SECTIONS)} == {
         "jobs.linger": "5m",
         "jobs.ratio": "0.5",
         "jobs.most": "7",
@@ -59,13 +59,13 @@ def test_durations_are_shown_with_the_largest_unit_that_fits(seconds, written):
     options = dataclass(frozen=True)(
         type("O", (), {"__annotations__": {"t": float}, "t": option(seconds, "T.", parse=duration)})
     )
-    assert [shown(each) for each in named({"": options})] == [written]
+    assert [format_default(each) for each in options_of({"": options})] == [written]
 
 
 def parsed(*arguments):
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_flags(parser, SECTIONS)
-    return make(Options, "jobs", parse_flags(parser, list(arguments)))
+    return build_section(Options, "jobs", parse_flags(parser, list(arguments)))
 
 
 def test_flags():
@@ -84,7 +84,7 @@ def test_an_option_of_the_file_is_no_flag():
 def from_file(tmp_path, content):
     path = tmp_path / "options.yml"
     path.write_text(content)
-    return make(Options, "jobs", load_file(str(path), SECTIONS, also=("jobs",)))
+    return build_section(Options, "jobs", load_file(str(path), SECTIONS, extra_keys=("jobs",)))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_files(tmp_path, content):
 def test_a_key_may_be_a_switch_and_the_start_of_others(tmp_path):
     path = tmp_path / "options.yml"
     path.write_text("jobs: false\njobs.most: 3\n")
-    assert load_file(str(path), SECTIONS, also=("jobs",)) == {"jobs": False, "jobs.most": 3}
+    assert load_file(str(path), SECTIONS, extra_keys=("jobs",)) == {"jobs": False, "jobs.most": 3}
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_no_file_raises_anything_else(tmp_path_factory, content):
 
 def test_names_alike_or_a_few_of_many():
     keys = ["cpu_seconds", "cpu_efficiency", "energy", *map(str, range(20))]
-    assert suggested("cpu", keys) == "; did you mean cpu_seconds or cpu_efficiency?"
-    assert suggested("enrgy", keys) == "; did you mean energy?"
-    assert suggested("zz", ["a", "b"]) == "; expected one of a, b"
-    assert suggested("zz", keys).startswith("; expected a name such as cpu_seconds, cpu_effi")
-    assert suggested("", keys).count(",") == 4
+    assert suggest_names("cpu", keys) == "; did you mean cpu_seconds or cpu_efficiency?"
+    assert suggest_names("enrgy", keys) == "; did you mean energy?"
+    assert suggest_names("zz", ["a", "b"]) == "; expected one of a, b"
+    assert suggest_names("zz", keys).startswith("; expected a name such as cpu_seconds, cpu_effi")
+    assert suggest_names("", keys).count(",") == 4
 
 
 @pytest.mark.parametrize("value", ["-5d", "-1h30m", "-.5", "-2026"])
@@ -147,5 +147,5 @@ def test_a_value_may_begin_with_a_minus(value):
 
 
 def test_the_nearest_name():
-    assert nearest("lingr", ["linger", "most"]) == "; did you mean linger?"
-    assert nearest("completely else", ["linger", "most"]) == ""
+    assert suggest_nearest("lingr", ["linger", "most"]) == "; did you mean linger?"
+    assert suggest_nearest("completely else", ["linger", "most"]) == ""

@@ -7,12 +7,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from batchjob.runtime.times import (
-    exact_time_in_words,
-    in_milliseconds,
+    format_exact_time,
+    format_time,
     local_zone,
     past_time,
     rfc3339,
-    time_in_words,
+    to_milliseconds,
 )
 
 AT = 1775307200.0  # 2026-04-04 12:53:20 UTC
@@ -31,13 +31,13 @@ def zone(monkeypatch):
 
 def test_local_by_default(zone):
     zone("America/New_York")
-    assert time_in_words(AT) == "2026-04-04 08:53:20 EDT"
+    assert format_time(AT) == "2026-04-04 08:53:20 EDT"
     assert local_zone() == "America/New_York"
 
 
 def test_any_other_by_name():
-    assert time_in_words(AT, UTC) == "2026-04-04 12:53:20 UTC"
-    assert time_in_words(AT, ZoneInfo("Europe/Paris")) == "2026-04-04 14:53:20 CEST"
+    assert format_time(AT, UTC) == "2026-04-04 12:53:20 UTC"
+    assert format_time(AT, ZoneInfo("Europe/Paris")) == "2026-04-04 14:53:20 CEST"
 
 
 @pytest.mark.parametrize("name", ["Nowhere/Land", "../etc/passwd", "CET-1CEST"])
@@ -47,12 +47,12 @@ def test_a_zone_without_a_name_is_utc(zone, name):
 
 
 def test_milliseconds_where_they_are_known():
-    assert exact_time_in_words(AT, UTC) == "2026-04-04 12:53:20 UTC"
-    assert exact_time_in_words(AT + 0.25, UTC) == "2026-04-04 12:53:20.250 UTC"
+    assert format_exact_time(AT, UTC) == "2026-04-04 12:53:20 UTC"
+    assert format_exact_time(AT + 0.25, UTC) == "2026-04-04 12:53:20.250 UTC"
     assert rfc3339(AT) == "2026-04-04T12:53:20Z"
     assert rfc3339(AT + 0.345) == "2026-04-04T12:53:20.345Z"
-    assert in_milliseconds(AT + 0.345) == 1775307200345
-    assert (rfc3339(None), in_milliseconds(None)) == (None, None)
+    assert to_milliseconds(AT + 0.345) == 1775307200345
+    assert (rfc3339(None), to_milliseconds(None)) == (None, None)
 
 
 @pytest.mark.parametrize("text", ["5d", "-5d", "-120h"])

@@ -42,7 +42,7 @@ def test_pbs_by_its_logs_where_they_can_be_read(command, tmp_path, monkeypatch):
         "qstat", "printf 'Server: pbs01\\n    server_state = Active\\n    server_host = pbs01\\n'"
     )
     config = tmp_path / "pbs.conf"
-    monkeypatch.setattr(pbs, "CONFIGURATION", config)
+    monkeypatch.setattr(pbs, "PBS_CONF", config)
     config.write_text(f"PBS_EXEC=/opt/pbs\nPBS_HOME={tmp_path}\n")
     assert registry.detect("local") == ("PBS", "pbs01", {"qstat": {}})
     logs = tmp_path / "server_priv/accounting"

@@ -28,38 +28,38 @@ LIMITS = [
 
 @pytest.mark.parametrize("reason", LIMITS)
 def test_each_limit_of_slurm_has_words(reason):
-    words = slurm.explained(reason)
+    words = slurm.explain(reason)
     assert words.startswith(("it", "its", "the running jobs")), words
 
 
 def test_spellings_of_the_command_and_the_rest_interface_are_one():
-    assert slurm.explained("ReqNodeNotAvail") == slurm.explained("reqnodenotavail")
-    assert slurm.explained("launch_failed_requeued_held") == slurm.explained(
+    assert slurm.explain("ReqNodeNotAvail") == slurm.explain("reqnodenotavail")
+    assert slurm.explain("launch_failed_requeued_held") == slurm.explain(
         "launch failed requeued held"
     )
 
 
 def test_a_word_that_is_not_known_has_no_words():
-    assert slurm.explained("None") == slurm.explained("SomethingNew") == slurm.explained("") == ""
+    assert slurm.explain("None") == slurm.explain("SomethingNew") == slurm.explain("") == ""
 
 
 def test_who_has_reached_which_limit():
-    assert slurm.explained("AssocGrpCpuLimit") == (
+    assert slurm.explain("AssocGrpCpuLimit") == (
         "its account or user has reached its limit of CPUs"
     )
-    assert slurm.explained("QOSMaxCpuMinutesPerJobLimit") == (
+    assert slurm.explain("QOSMaxCpuMinutesPerJobLimit") == (
         "it asks for more CPUs times run time than its QOS allows"
     )
 
 
 def test_a_comment_of_pbs_names_what_is_lacking():
     said = "Not Running: Insufficient amount of resource: ngpus (R: 2 A: 0 T: 8)"
-    assert pbs.explained(said) == "not enough free ngpus (R: 2 A: 0 T: 8)"
-    assert "no node can ever" in pbs.explained("Can Never Run: Insufficient amount of mem")
-    assert pbs.explained("Odd.") == "PBS says “Odd”"
+    assert pbs.explain(said) == "not enough free ngpus (R: 2 A: 0 T: 8)"
+    assert "no node can ever" in pbs.explain("Can Never Run: Insufficient amount of mem")
+    assert pbs.explain("Odd.") == "PBS says “Odd”"
 
 
 def test_ends_of_lsf():
-    assert lsf.explained("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit") == (
+    assert lsf.explain("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit") == (
         "it reached its memory limit"
     )

@@ -63,7 +63,7 @@ def test_lsf(status, info, state):
 
 
 def test_what_is_live():
-    assert {state for state in JobState if state.live} == {
+    assert {state for state in JobState if state.is_live} == {
         JobState.PENDING,
         JobState.RUNNING,
         JobState.SUSPENDED,

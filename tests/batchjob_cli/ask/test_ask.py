@@ -25,14 +25,14 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import job, jobs, stats
 from batchjob_cli.client import connect
-from batchjob_cli.client.answer import next_page
+from batchjob_cli.client.answer import next_page_link
 from batchjob_cli.client.remote import Server
-from batchjob_cli.client.running_up import TOKEN_FILE, announced, kept
+from batchjob_cli.client.running_up import TOKEN_FILE, announce, keep_file
 from batchjob_cli.job_columns import DEFAULT_KEYS
 from batchjob_cli.main import main
 from batchjob_cli.up import options, records, stack, token
 from batchjob_stats_db.database import schema, scripts
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import services
 
@@ -85,7 +85,7 @@ def test_a_script_that_is_not_kept(data, capsys):
 
 def test_those_that_wait_come_first(data, capsys):
     waiting = finished("later", JobState.PENDING)._replace(
-        start_time=None, end_time=None, exit_code=None, supervisor=record.this_process()
+        start_time=None, end_time=None, exit_code=None, supervisor=record.current_process()
     )
     record.write(Path(data) / "runs", waiting)
     first, *rest = json.loads(asked(capsys, jobs, "--data", data, "--format=json"))
@@ -99,9 +99,9 @@ def test_those_that_wait_come_first(data, capsys):
 def test_a_script_that_is_kept_here(data, capsys):
     record.write(Path(data) / "runs", finished("only"))
     asked(capsys, jobs, "--data", data)  # makes the database
-    with writer(parse(f"sqlite:///{data}/jobs.db")).begin() as db:
+    with writer_engine(parse_url(f"sqlite:///{data}/jobs.db")).begin() as db:
         numbers = db.scalars(sa.select(schema.job.c.id)).all()
-        scripts.keep(db, numbers, "#!/bin/sh\necho 1\necho 2\n", 17)
+        scripts.store(db, numbers, "#!/bin/sh\necho 1\necho 2\n", 17)
     assert job.run(["only", "--script", "--data", data]) == 0
     out, error = capsys.readouterr()
     assert (out, error) == ("#!/bin/sh\necho 1\n", "batchjob: truncated; the script has 24 B\n")
@@ -286,10 +286,13 @@ def server(data, tmp_path):
     chosen = options.settings([f"--data={data}"])
     url = records.record_runs(Path(data))
     settings = stack.server_settings(chosen, Path(data), url)
-    own = token.fresh("alice", url)
+    own = token.create_token("alice", url)
     made = services.build(settings)._replace(process_token=own)
-    answering = server_main.server(settings, made)
-    with kept(tmp_path / TOKEN_FILE, own.text), server_main.listening(("127.0.0.1", 0)) as listener:
+    answering = server_main.create_server(settings, made)
+    with (
+        keep_file(tmp_path / TOKEN_FILE, own.text),
+        server_main.open_listener(("127.0.0.1", 0)) as listener,
+    ):
         thread = threading.Thread(target=uvicorn.Server.run, args=(answering, [listener]))
         thread.start()
         try:
@@ -318,9 +321,9 @@ def test_a_next_page_elsewhere_is_not_followed():
 
 
 def test_the_next_page_stands_in_a_header():
-    assert next_page('</api/v1/jobs?cursor=7>; rel="next"') == "/api/v1/jobs?cursor=7"
-    assert next_page('</a>; rel="prev", </b>; rel=next') == "/b"
-    assert next_page("") == ""
+    assert next_page_link('</api/v1/jobs?cursor=7>; rel="next"') == "/api/v1/jobs?cursor=7"
+    assert next_page_link('</a>; rel="prev", </b>; rel=next') == "/b"
+    assert next_page_link("") == ""
 
 
 @pytest.mark.parametrize(
@@ -419,7 +422,7 @@ def test_an_answer_from_the_local_database_loads_no_web_server(data, capsys, com
 def test_a_list_from_batchjob_up_loads_no_database(data, server):
     url, _ = server
     program = LIST.replace('"fastapi"', '"sqlalchemy", "fastapi"')
-    with announced(Path(data), url):
+    with announce(Path(data), url):
         argv = [sys.executable, "-c", program, "jobs", "--data", data]
         done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stderr.split() == []
@@ -441,7 +444,7 @@ def test_a_server_is_asked_for_the_keys_of_the_table_alone(data, server, capsys)
     table = asked(capsys, jobs, "--data", data)
     assert "align" in table
     assert asked(capsys, jobs, *ask) == table
-    given = connect.parser("jobs", "").parse_args(ask)
+    given = connect.command_parser("jobs", "").parse_args(ask)
     (rows,) = connect.job_pages(given, {}, 50, DEFAULT_KEYS)
     assert rows
     assert all(set(row) == set(DEFAULT_KEYS) for row in rows)

@@ -78,7 +78,7 @@ def test_half_a_cpu_is_half_a_cpu_everywhere(tmp_path, capsys):
         ended("half", 40.0, allocated_cpus=0.5, user_cpu_seconds=19.0, system_cpu_seconds=0.4),
     )
     sampled(tmp_path, run, cpu_seconds=19.4)
-    said = summary.report(summary.RunOutcome(run, run.wall_seconds))
+    said = summary.format_report(summary.RunOutcome(run, run.wall_seconds))
     assert "97 % of 0.5 CPUs" in said
     assert "97 %" in command(capsys, tmp_path, "jobs")
     assert "97 %" in command(capsys, tmp_path, "job", "half")

@@ -25,7 +25,7 @@ def run(name, state=JobState.COMPLETED, ago=1000, **more):
     }  # fmt: skip
     return record.Run(
         jobid=str(uuid.uuid4()), node=os.uname().nodename, user="alice", uid=os.getuid(),
-        state=state, name=name, supervisor=record.this_process(), **given,
+        state=state, name=name, supervisor=record.current_process(), **given,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def job(name, state, **more):
     return record.Run(
         jobid=str(uuid.uuid4()), node=os.uname().nodename, user="alice", uid=1000,
         submit_time=NOW - 90, start_time=None if state == JobState.PENDING else NOW - 90,
-        state=state, name=name, supervisor=record.this_process(), **more,
+        state=state, name=name, supervisor=record.current_process(), **more,
     )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def data(tmp_path):
 
 
 def given(data):
-    return top.command_line([f"--data={data}", "--interval=200ms"])
+    return top.parse_arguments([f"--data={data}", "--interval=200ms"])
 
 
 def names(app):

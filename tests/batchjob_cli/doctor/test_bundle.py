@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchjob_cli.doctor.bundle import without_audit
-from batchjob_cli.doctor.redaction import Redaction, hosts, people
+from batchjob_cli.doctor.redaction import Redaction, find_hosts, find_logins
 from batchjob_cli.main import main
 
 ROOT = Path(__file__).parents[3]
@@ -135,14 +135,16 @@ def test_hosts_that_settings_name(redacted, text, shown):
 
 def test_a_host_of_the_settings_is_replaced_in_the_log_as_well():
     settings, log = "tsdb.url: https://tsdb.example.org/prom", "tsdb.example.org: timed out"
-    redacted = Redaction([], hosts(settings, log))
+    redacted = Redaction([], find_hosts(settings, log))
     assert "tsdb.example.org" not in redacted(settings) + redacted(log)
 
 
 def test_people_that_no_list_has():
     """A directory service names people whom it does not list; the kernel's root is no person."""
     nobody, root = pwd.getpwuid(65534).pw_name, "root"
-    known = people({nobody, root, "carol"}, of_name=lambda name: 5001 if name == "carol" else 0)
+    known = find_logins(
+        {nobody, root, "carol"}, of_name=lambda name: 5001 if name == "carol" else 0
+    )
     assert "carol" in known
     assert not {nobody, root} & set(known)
 

@@ -4,7 +4,7 @@ import pytest
 
 from batchjob.schedulers.cluster import ClusterOptions
 from batchjob_cli.doctor.cluster import CHECKS
-from batchjob_cli.doctor.finding import ExaminedNode, answer
+from batchjob_cli.doctor.finding import ExaminedNode, run_checks
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def bin_directory(tmp_path, monkeypatch):
 
 
 def finding(**options):
-    found = answer(ExaminedNode(options=options), "schedulers", CHECKS)
+    found = run_checks(ExaminedNode(options=options), "schedulers", CHECKS)
     return found[0].finding if found else None
 
 

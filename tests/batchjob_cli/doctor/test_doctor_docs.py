@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_pages_that_are_named_exist():
-    sides = registry.nodes().values()
+    sides = registry.job_managers().values()
     advice = [text for side in sides for text in (side.advice, *side.controllers.values())]
     pages = {page for text in advice for page in re.findall(r"docs/\S+\.md", text)}
     assert pages

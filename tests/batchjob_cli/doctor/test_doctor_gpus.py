@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from batchjob_cli.doctor import gpus
-from batchjob_cli.doctor.finding import ExaminedNode, answer
+from batchjob_cli.doctor.finding import ExaminedNode, run_checks
 
 GPU_NODE = {
     "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15",
@@ -19,7 +19,7 @@ GPU_NODE = {
 
 
 def findings(host):
-    return {each.name: each.finding for each in answer(ExaminedNode(host), "gpus", gpus.CHECKS)}
+    return {each.name: each.finding for each in run_checks(ExaminedNode(host), "gpus", gpus.CHECKS)}
 
 
 def test_a_node_without_gpus_lacks_nothing(machine):
@@ -48,9 +48,9 @@ def test_orders_that_differ(machine):
 ASK = """
 import json
 from batchjob_cli.doctor import gpus
-gpus._SECONDS = 2.0
+gpus._TIMEOUT_SECONDS = 2.0
 host = gpus.ExaminedNode().host.__class__(procfs={procfs!r}, dev={dev!r})
-found = gpus._readings(gpus.ExaminedNode(host))
+found = gpus._check_readings(gpus.ExaminedNode(host))
 print(json.dumps(found and [found.result, found.seen]))
 import os, sys
 sys.stdout.flush()

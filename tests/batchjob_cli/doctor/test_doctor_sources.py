@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, answer
+from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, run_checks
 from batchjob_cli.doctor.subjects import examine
 from collectors.energy.collector import EnergyOptions
 from collectors.power.rapl import RaplOptions
@@ -178,7 +178,7 @@ def test_a_question_that_fails_hides_no_other():
         Check("b", lambda _: None),
         Check("c", lambda _: Finding("ok", "x")),
     )
-    assert [(a.name, a.finding.result) for a in answer(ExaminedNode(), "s", checks)] == [
+    assert [(a.name, a.finding.result) for a in run_checks(ExaminedNode(), "s", checks)] == [
         ("a", "warning"),
         ("c", "ok"),
     ]

@@ -52,7 +52,7 @@ class Bench:
         from batchjob.local_runs.output import Reader
 
         reader = Reader(self.data / "logs" / self.record()["jobid"], stream)
-        return b"".join(line.text + b"\n" * line.whole for line in reader.read())
+        return b"".join(line.text + b"\n" * line.is_complete for line in reader.read())
 
 
 @pytest.fixture

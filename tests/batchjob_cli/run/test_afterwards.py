@@ -8,7 +8,7 @@ import time
 import pytest
 
 from batchjob.local_runs.record import TOMBSTONE
-from batchjob_cli.client.running_up import announced
+from batchjob_cli.client.running_up import announce
 from tests.batchjob_cli.run.conftest import own_cgroups, until
 
 
@@ -143,7 +143,7 @@ def test_deleting_all_is_asked_first(batchjob):
 
 def test_the_live_page_is_told_where_one_is(batchjob):
     batchjob.data.mkdir(exist_ok=True)
-    with announced(batchjob.data, "http://127.0.0.1:10912"):
+    with announce(batchjob.data, "http://127.0.0.1:10912"):
         said = batchjob("run", "--", "true").stderr
         detached = batchjob("run", "--detach", "--", "true")
     ids = {each["jobid"] for each in batchjob.records()}

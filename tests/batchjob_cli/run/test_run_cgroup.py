@@ -26,7 +26,7 @@ def own():
     """Skips where no cgroup can be made, or none with the controllers that limits need."""
     jobid = "00000000-0000-4000-8000-000000000001"
     try:
-        made = cgroup.make(jobid, RunLimits(1, 1 << 20))
+        made = cgroup.create(jobid, RunLimits(1, 1 << 20))
     except (cgroup.NoCgroup, OSError) as error:
         pytest.skip(f"no cgroup: {error}")
     try:
@@ -157,7 +157,7 @@ def test_many_runs_at_once_make_and_remove_the_same_slice(own, batchjob):
     def work(jobid):
         for _ in range(20):
             try:
-                made = cgroup.make(jobid, RunLimits())
+                made = cgroup.create(jobid, RunLimits())
                 made.read()
                 failures.extend(made.remove())
             except Exception as error:
@@ -199,31 +199,33 @@ def test_root_makes_it_at_the_top_others_in_what_is_theirs(tmp_path, monkeypatch
     tree = Tree(tmp_path)
     jobid = "00000000-0000-4000-8000-000000000002"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    made = cgroup.make(jobid, RunLimits(), tree.host)
+    made = cgroup.create(jobid, RunLimits(), tree.host)
     assert made.directories == (f"{tree.top}/batchjob.slice/run-{jobid}",)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    made = cgroup.make(jobid, RunLimits(), tree.host)
+    made = cgroup.create(jobid, RunLimits(), tree.host)
     assert made.directories == (f"{tree.top}/user.slice/me/batchjob.slice/run-{jobid}",)
 
 
 def test_whether_one_can_be_made_is_found_out_without_a_trace(tmp_path, monkeypatch):
     tree = Tree(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert cgroup.impossible(tree.host) == ""
+    assert cgroup.creation_error(tree.host) == ""
     assert not (tree.top / "batchjob.slice").exists()
     none = Host(cgroupfs=str(tmp_path / "none"))
-    assert cgroup.impossible(none) == "no cgroup file system is mounted"
+    assert cgroup.creation_error(none) == "no cgroup file system is mounted"
 
 
 def test_a_run_of_cgroup2_is_bound_by_its_cpuset(tmp_path, monkeypatch):
     tree = Tree(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    made = cgroup.make("00000000-0000-4000-8000-000000000004", RunLimits(), tree.host)
+    made = cgroup.create("00000000-0000-4000-8000-000000000004", RunLimits(), tree.host)
     run = Path(*made.directories)
-    assert not made.bind("1-2")  # the kernel has no such controller: each process is bound alone
+    assert not made.bind_cpus(
+        "1-2"
+    )  # the kernel has no such controller: each process is bound alone
     (run / "cpuset.cpus").touch()
     (run.parent / "cgroup.subtree_control").touch()
-    assert made.bind("1-2,5")
+    assert made.bind_cpus("1-2,5")
     assert (run / "cpuset.cpus").read_text() == "1-2,5"
     for above in (tree.top, run.parent):  # it is handed down from the top
         assert "+cpuset" in (above / "cgroup.subtree_control").read_text()
@@ -233,9 +235,9 @@ def test_nothing_of_ours(tmp_path, monkeypatch):
     tree = Tree(tmp_path, own="/")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(cgroup.NoCgroup, match="may not use any cgroup there"):
-        cgroup.make("00000000-0000-4000-8000-000000000003", RunLimits(), tree.host)
+        cgroup.create("00000000-0000-4000-8000-000000000003", RunLimits(), tree.host)
     with pytest.raises(cgroup.NoCgroup, match="no cgroup file system"):
-        cgroup.make("x", RunLimits(), Host(cgroupfs=str(tmp_path / "none")))
+        cgroup.create("x", RunLimits(), Host(cgroupfs=str(tmp_path / "none")))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,9 @@ def test_nothing_of_ours(tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_files_and_values(asked, version, expected):
-    assert [(each.file, each.value) for each in limits.settings(asked, version, "/")] == expected
+    assert [
+        (each.file, each.value) for each in limits.cgroup_settings(asked, version, "/")
+    ] == expected
 
 
 def test_the_disk_of_a_partition(tmp_path):
@@ -264,4 +268,4 @@ def test_the_disk_of_a_partition(tmp_path):
     (disk / "sda1/partition").write_text("1\n")
     (tmp_path / "sys/dev/block").mkdir(parents=True)
     (tmp_path / "sys/dev/block" / number).symlink_to(disk / "sda1")
-    assert limits.disk_of(str(tmp_path), str(tmp_path / "sys")) == "8:0"
+    assert limits.find_disk(str(tmp_path), str(tmp_path / "sys")) == "8:0"

@@ -11,7 +11,7 @@ from batchjob_cli.up import demo_cluster, demo_month, demo_nodes
 from batchjob_cli.up.demo_cluster import CLUSTER
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema, tokens
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_db.samples.replay import Replay
@@ -26,7 +26,7 @@ NOW = 1_775_300_000
 def made(tmp_path_factory):
     """The data directory, the engine of its database, and the month."""
     data = tmp_path_factory.mktemp("demo")
-    engine = writer(parse(f"sqlite:///{data / 'jobs.db'}"), create=True)
+    engine = writer_engine(parse_url(f"sqlite:///{data / 'jobs.db'}"), create=True)
     migrate(engine)
     month = demo_month.DemoMonth(engine, data / "samples", NOW)
     yield data, engine, month
@@ -44,7 +44,7 @@ def ask(made):
         samples=SamplesOptions(str(data / "samples")),
     )
     services = demo_nodes.with_nodes(build(settings), data / "samples", month.plan)
-    services = services._replace(clock=lambda: NOW, made_up_cluster=CLUSTER)
+    services = services._replace(clock=lambda: NOW, demo_cluster=CLUSTER)
     with TestClient(app.make(services)) as client:
         yield lambda path: client.get(path, headers={"Authorization": f"Bearer {text}"})
 
@@ -68,14 +68,14 @@ def test_a_node_has_one_job_at_a_time():
 
 @pytest.mark.parametrize("hours", [1, 6, 30, 100])
 def test_as_time_passes_jobs_start_and_end_within_their_limits(hours):
-    plan, later = demo_cluster.planned(NOW), NOW + hours * demo_cluster.HOUR
-    first, then = ([job.record for job in demo_cluster.known_at(plan, at)] for at in (NOW, later))
+    plan, later = demo_cluster.plan_jobs(NOW), NOW + hours * demo_cluster.HOUR
+    first, then = ([job.record for job in demo_cluster.jobs_at(plan, at)] for at in (NOW, later))
     assert then != first
-    assert any(record.state.live for record in then)
+    assert any(record.state.is_live for record in then)
     still = {record.jobid: record for record in then}
     for record in first:
         now = still[record.jobid]
-        if not record.state.live:
+        if not record.state.is_live:
             assert now == record
         if record.start_time is not None:
             assert (now.start_time, now.node_list) == (record.start_time, record.node_list)
@@ -93,7 +93,7 @@ def test_one_job_of_a_partition_is_next_and_others_wait_behind_it():
 
 
 def test_the_cluster_lives_on_in_the_database(tmp_path):
-    engine = writer(parse(f"sqlite:///{tmp_path / 'jobs.db'}"), create=True)
+    engine = writer_engine(parse_url(f"sqlite:///{tmp_path / 'jobs.db'}"), create=True)
     migrate(engine)
     month = demo_month.DemoMonth(engine, tmp_path / "samples", NOW)
     later = NOW + 6 * demo_cluster.HOUR
@@ -255,7 +255,7 @@ def test_a_list_names_its_cluster_beside_the_machine_s_own(made, capsys):
 
 
 def test_nothing_of_it_stays(tmp_path):
-    engine = writer(parse(f"sqlite:///{tmp_path / 'jobs.db'}"), create=True)
+    engine = writer_engine(parse_url(f"sqlite:///{tmp_path / 'jobs.db'}"), create=True)
     migrate(engine)
     demo_month.DemoMonth(engine, tmp_path / "samples", NOW)
     demo_month.remove(engine, tmp_path / "samples")

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from batchjob.runtime.formatting import lasting, size
+from batchjob.runtime.formatting import format_duration, size
 from tests.batchjob_cli.run.conftest import own_cgroups
 from tests.e2e.exporter import parse
 from tests.e2e.processes import free_ports, until
@@ -348,7 +348,7 @@ def test_when_it_has_ended(life, name):
     page = " ".join(re.sub("<[^>]*>", " ", life.get(life.web, f"/jobs/{jobid}")).split())
     page = page.replace("\u202f", " ")
     assert used["cpu_seconds"] == pytest.approx(cpu, abs=0.15)
-    assert f"CPU time {lasting(used['cpu_seconds'])}" in page
+    assert f"CPU time {format_duration(used['cpu_seconds'])}" in page
     assert size(used["peak_memory_bytes"]) in page
     assert samples(life, name).cpu_seconds == pytest.approx(cpu, abs=0.15)
     if name == "io":

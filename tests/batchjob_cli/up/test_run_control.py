@@ -16,7 +16,7 @@ def test_modules_of_the_directory_of_a_run_are_not_ours(tmp_path):
     control = LocalRunControl(data, "here")
     run = control.start(RunRequest(("pwd",), directory=str(public)))
     until = time.monotonic() + 20
-    while history.job(run.jobid, str(data)).state.live and time.monotonic() < until:
+    while history.job(run.jobid, str(data)).state.is_live and time.monotonic() < until:
         time.sleep(0.05)
     ended = history.job(run.jobid, str(data))
     assert (ended.exit_code, ended.work_dir) == (0, str(public))

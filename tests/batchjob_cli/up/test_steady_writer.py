@@ -14,7 +14,7 @@ from batchjob.runtime.logins import login_of
 from batchjob.schedulers.states import JobState
 from batchjob_cli.main import main
 from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
-from collectors.job_samples import sources_of, take
+from collectors.job_samples import find_sources, take_samples
 from tests.batchjob_cli.served_data import served
 from tests.collectors.jobs.nodes import Node
 
@@ -43,11 +43,11 @@ def data(node: Node, tmp_path: Path) -> Path:
     os.chown(node.job(f"run-{RUN}", "batchjob.slice", pids=[10]), UID, -1)
     jobs = node.jobs()
     jobs.start()
-    jobs.look()  # its seconds are shorter than ours: none passes before it is seen
-    sources = sources_of([jobs])
+    jobs.update()  # its seconds are shorter than ours: none passes before it is seen
+    sources = find_sources([jobs])
     assert sources is not None
     recorder = Recorder(
-        partial(take, sources), folder / "samples", RecorderOptions(), node.host.clock,
+        partial(take_samples, sources), folder / "samples", RecorderOptions(), node.host.clock,
         node.host.monotonic, folder / "runs",
     )  # fmt: skip
     for second in range(SECONDS):
@@ -58,7 +58,7 @@ def data(node: Node, tmp_path: Path) -> Path:
     node.now = begin + SECONDS + 15  # when its processes are looked at in any case
     node.end_process(10)
     node.job(f"run-{RUN}", "batchjob.slice")  # it has no process any more
-    jobs.look()
+    jobs.update()
     record.write(folder / "runs", finished(begin))
     recorder.record()
     recorder.stop()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from batchjob.runtime.formatting import lasting, size
+from batchjob.runtime.formatting import format_duration, size
 from tests.e2e.processes import free_ports, until
 from tests.security.remote_up import ROOT, start
 
@@ -75,7 +75,8 @@ def test_all_of_a_failed_work_is_on_its_page(page: Any, tmp_path: Path) -> None:
     for told in (
         "openfoam", '{"cells": 1000}', "no mesh <b>here</b>", "task-17",
         f"{record['wall_seconds']:.3f} s",  # to the millisecond
-        f"user {lasting(user)}, system {lasting(system)}", lasting(user + system),
+        f"user {format_duration(user)}, system {format_duration(system)}",
+        format_duration(user + system),
         size(record["peak_memory_bytes"]),
     ):  # fmt: skip
         assert told in text, told

@@ -6,10 +6,10 @@ from http import HTTPStatus
 
 import pytest
 
-from batchjob_exporter.web.addresses import listeners
-from batchjob_exporter.web.auth import Web
-from batchjob_exporter.web.connection import Patience
-from batchjob_exporter.web.message import text
+from batchjob_exporter.web.addresses import open_listeners
+from batchjob_exporter.web.auth import WebAccess
+from batchjob_exporter.web.connection import ClientTimeouts
+from batchjob_exporter.web.message import text_response
 from batchjob_exporter.web.server import ConnectionLimits, HttpServer
 
 
@@ -18,10 +18,12 @@ def serve():
     """serve(answer, limits...) starts a server; gives (host, port)."""
     started = []
 
-    def start(answer=lambda request: text(HTTPStatus.OK, request.path), web=None, **limits):
-        sockets = listeners(("127.0.0.1:0",))
-        limits.setdefault("patience", Patience(head=5, idle=5, send=5, linger=2))
-        server = HttpServer(sockets, web or Web("", answer), ConnectionLimits(**limits))
+    def start(
+        answer=lambda request: text_response(HTTPStatus.OK, request.path), web=None, **limits
+    ):
+        sockets = open_listeners(("127.0.0.1:0",))
+        limits.setdefault("timeouts", ClientTimeouts(head=5, idle=5, send=5, linger=2))
+        server = HttpServer(sockets, web or WebAccess("", answer), ConnectionLimits(**limits))
         address = sockets[0].getsockname()
         server.start()
         started.append(server)

@@ -8,13 +8,13 @@ import pytest
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.web.addresses import (
-    allowed,
-    beyond_loopback,
-    client_of,
+    client_key,
+    format_address,
+    is_allowed,
+    is_reachable_remotely,
     listen_address,
-    listeners,
-    shown,
-    systemd_listeners,
+    open_listeners,
+    open_systemd_listeners,
 )
 
 
@@ -46,7 +46,7 @@ def test_wrong_addresses(text):
     ],
 )
 def test_allowed(peer, networks, may):
-    assert allowed(peer, tuple(map(ip_network, networks))) is may
+    assert is_allowed(peer, tuple(map(ip_network, networks))) is may
 
 
 @pytest.mark.parametrize(
@@ -61,44 +61,44 @@ def test_allowed(peer, networks, may):
     ],
 )
 def test_whom_a_connection_belongs_to(peer, client):
-    assert client_of(peer) == client
+    assert client_key(peer) == client
 
 
 def test_all_addresses_are_reachable_over_ipv4_too():
-    (listener,) = listeners((":0",))
+    (listener,) = open_listeners((":0",))
     with listener:
         port = listener.getsockname()[1]
-        assert beyond_loopback(listener)
+        assert is_reachable_remotely(listener)
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
 
 def test_loopback_and_unix_sockets_are_not_reachable_by_others(tmp_path):
-    for listener in listeners(("127.0.0.1:0", f"unix:{tmp_path}/s")):
+    for listener in open_listeners(("127.0.0.1:0", f"unix:{tmp_path}/s")):
         with listener:
-            assert not beyond_loopback(listener)
-            assert shown(listener).startswith(("127.0.0.1:", "unix:/"))
+            assert not is_reachable_remotely(listener)
+            assert format_address(listener).startswith(("127.0.0.1:", "unix:/"))
 
 
 def test_an_address_in_use_is_named_and_the_others_are_closed(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}: Address"):
-            listeners((f"unix:{tmp_path}/s", f"127.0.0.1:{port}"))
+            open_listeners((f"unix:{tmp_path}/s", f"127.0.0.1:{port}"))
 
 
 def test_a_socket_file_left_behind_is_replaced_and_one_in_use_is_not(tmp_path):
     path = f"{tmp_path}/s"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
-    (listener,) = listeners((f"unix:{path}",))
+    (listener,) = open_listeners((f"unix:{path}",))
     with listener, pytest.raises(SettingsError, match="in use"):
-        listeners((f"unix:{path}",))
+        open_listeners((f"unix:{path}",))
 
 
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
     (tmp_path / "s").write_text("precious")
     with pytest.raises(SettingsError, match="in use"):
-        listeners((f"unix:{tmp_path}/s",))
+        open_listeners((f"unix:{tmp_path}/s",))
     assert (tmp_path / "s").read_text() == "precious"
 
 
@@ -112,4 +112,4 @@ def test_without_systemd_there_are_no_sockets(monkeypatch, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, str(os.getpid()) if value == "self" else value)
     with pytest.raises(SettingsError, match="no socket"):
-        systemd_listeners()
+        open_systemd_listeners()

@@ -8,9 +8,9 @@ import bcrypt
 import pytest
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_exporter.web.auth import TokenBucket, Web
+from batchjob_exporter.web.auth import TokenBucket, WebAccess
 from batchjob_exporter.web.config import RateLimit
-from batchjob_exporter.web.message import parse, text
+from batchjob_exporter.web.message import parse_request, text_response
 from batchjob_exporter.web.passwords import Passwords
 
 
@@ -24,15 +24,15 @@ def basic(user, password):
 
 def request(authorization=""):
     line = f"\r\nAuthorization: {authorization}" if authorization else ""
-    return parse(f"GET /x HTTP/1.1\r\nHost: n{line}".encode())
+    return parse_request(f"GET /x HTTP/1.1\r\nHost: n{line}".encode())
 
 
 def come_in(guard, authorization=""):
     """As the server has it: a password is checked before the request is answered."""
     asked = request(authorization)
-    if guard.unverified(asked):
+    if guard.needs_verification(asked):
         guard.verify(asked)
-        assert not guard.unverified(asked)
+        assert not guard.needs_verification(asked)
     return guard.answer(asked)
 
 
@@ -40,7 +40,7 @@ def come_in(guard, authorization=""):
 def web(tmp_path):
     def start(content):
         (tmp_path / "web.yml").write_text(content)
-        return Web(str(tmp_path / "web.yml"), lambda _: text(HTTPStatus.OK, "in"))
+        return WebAccess(str(tmp_path / "web.yml"), lambda _: text_response(HTTPStatus.OK, "in"))
 
     return start
 
@@ -51,9 +51,9 @@ def write(tmp_path):
 
 
 def test_without_a_file_everybody_may_come():
-    web = Web("", lambda _: text(HTTPStatus.OK, "in"))
+    web = WebAccess("", lambda _: text_response(HTTPStatus.OK, "in"))
     assert come_in(web).status == 200
-    assert not web.guarded
+    assert not web.requires_authentication
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_passwords(web, authorization, status):
         f"basic_auth_users:\n  alice: {hashed('sesame')}\n"
         f"  zoë: {hashed('geheim: ü')}\n  long: {hashed('y' * 72)}\n"
     )
-    assert guard.guarded
+    assert guard.requires_authentication
     for _ in range(2):  # computed, then remembered
         response = come_in(guard, authorization)
         assert response.status == status
@@ -89,10 +89,10 @@ def test_passwords(web, authorization, status):
 
 def test_a_known_password_is_not_computed_again(monkeypatch):
     passwords = Passwords({"alice": hashed("sesame")})
-    assert passwords.known(basic("alice", "sesame")) is None
+    assert passwords.cached_result(basic("alice", "sesame")) is None
     assert passwords.check(basic("alice", "sesame"))
     monkeypatch.setattr(bcrypt, "checkpw", None)
-    assert passwords.known(basic("alice", "sesame"))
+    assert passwords.cached_result(basic("alice", "sesame"))
     assert passwords.check(basic("alice", "sesame"))
 
 
@@ -102,7 +102,7 @@ def test_wrong_guesses_do_not_push_out_who_is_known(monkeypatch):
     monkeypatch.setattr(bcrypt, "checkpw", lambda *_: False)
     for number in range(300):
         assert not passwords.check(basic("alice", f"guess {number}"))
-    assert passwords.known(basic("alice", "sesame"))
+    assert passwords.cached_result(basic("alice", "sesame"))
 
 
 def test_a_user_who_does_not_exist_takes_as_long_as_one_who_does(monkeypatch):
@@ -117,7 +117,7 @@ def test_a_user_who_does_not_exist_takes_as_long_as_one_who_does(monkeypatch):
 @pytest.mark.parametrize("authorization", ["", "Bearer abc", "Basic ???"])
 def test_what_is_no_log_in_needs_no_check(web, authorization):
     guard = web(f"basic_auth_users:\n  alice: {hashed('sesame')}\n")
-    assert not guard.unverified(request(authorization))
+    assert not guard.needs_verification(request(authorization))
     assert guard.answer(request(authorization)).status == 401
 
 
@@ -148,7 +148,7 @@ def test_token_bucket():
 
 def test_the_rate_of_requests_is_limited(web):
     guard = web("rate_limit:\n  interval: 1h\n  burst: 2\n")
-    assert [guard.within_rate() for _ in range(3)] == [True, True, False]
+    assert [guard.take_token() for _ in range(3)] == [True, True, False]
 
 
 def test_a_changed_file_counts_at_once(web, write, caplog):
@@ -161,9 +161,9 @@ def test_a_changed_file_counts_at_once(web, write, caplog):
 
 def test_a_rate_limit_survives_another_change(web, write):
     guard = web("rate_limit:\n  interval: 1h\n  burst: 1\n")
-    assert guard.within_rate()
+    assert guard.take_token()
     write("rate_limit:\n  interval: 1h\n  burst: 1\nhttp_server_config:\n  http2: true\n")
-    assert not guard.within_rate()
+    assert not guard.take_token()
 
 
 @pytest.mark.parametrize("content", ["a: [", "", "basic_auth_users:\n  alice: sesame\n"])

@@ -4,10 +4,10 @@ from http import HTTPStatus
 
 import pytest
 
-from batchjob_exporter.web.bearer import LOOPBACK, bearer_only
-from batchjob_exporter.web.message import HttpRequest, text
+from batchjob_exporter.web.bearer import LOOPBACK, require_bearer
+from batchjob_exporter.web.message import HttpRequest, text_response
 
-GUARDED = bearer_only(lambda _: text(HTTPStatus.OK, "numbers"), "bj_secret", LOOPBACK)
+GUARDED = require_bearer(lambda _: text_response(HTTPStatus.OK, "numbers"), "bj_secret", LOOPBACK)
 
 
 def asked(**headers: str) -> HTTPStatus:
@@ -37,6 +37,6 @@ def test_other_names_are_refused(host):
 
 
 def test_without_names_any_will_do():
-    guarded = bearer_only(lambda _: text(HTTPStatus.OK, "numbers"), "bj_secret")
+    guarded = require_bearer(lambda _: text_response(HTTPStatus.OK, "numbers"), "bj_secret")
     request = HttpRequest("GET", "/", (), {"host": "x", "authorization": "Bearer bj_secret"}, True)
     assert guarded(request).status == HTTPStatus.OK

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_exporter.web.config import Http, RateLimit, Tls, WebConfig, read, warn
+from batchjob_exporter.web.config import Http, RateLimit, Tls, WebConfig, read, warn_unsupported
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
 
@@ -118,7 +118,9 @@ def test_any_other_file_is_refused_clearly(tmp_path_factory, text):
 
 
 def test_wishes_that_cannot_be_followed_are_warned_about(caplog):
-    warn(WebConfig(Tls(cipher_suites=("A",), client_auth_type="RequireAnyClientCert"), Http()))
+    warn_unsupported(
+        WebConfig(Tls(cipher_suites=("A",), client_auth_type="RequireAnyClientCert"), Http())
+    )
     assert [message.split(":")[0] for message in caplog.messages] == [
         "tls_server_config.cipher_suites",
         "tls_server_config.client_auth_type",

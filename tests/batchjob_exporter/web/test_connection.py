@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from batchjob_exporter.web.connection import (
     Answer,
+    ClientTimeouts,
     HttpConnection,
-    Patience,
     TimedOut,
     Wait,
     WouldBlock,
 )
-from batchjob_exporter.web.message import HttpRequest, render, text
+from batchjob_exporter.web.message import HttpRequest, render_response, text_response
 
 
 class Script:
@@ -57,15 +57,17 @@ class Script:
 def live(chunks, **more):
     """Everything the connection sends, answering each request with its path."""
     stream = Script(chunks, **more)
-    connection = HttpConnection(stream, "", Patience(), clock=lambda: 0.0)
+    connection = HttpConnection(stream, "", ClientTimeouts(), clock=lambda: 0.0)
     answer = None
     try:
         while True:
-            wanted = connection.life.send(answer)
+            wanted = connection.steps.send(answer)
             answer = None
             if isinstance(wanted, HttpRequest):
                 answer = Answer(
-                    render(text(HTTPStatus.OK, wanted.path), keep_alive=True, now=0),
+                    render_response(
+                        text_response(HTTPStatus.OK, wanted.path), keep_alive=True, now=0
+                    ),
                     keep_alive=True,
                 )
     except StopIteration:
@@ -98,10 +100,10 @@ def test_whatever_arrives_the_end_is_orderly(chunks):
 )
 def test_at_the_deadline(received, status):
     stream = Script([*received, None, b""])
-    connection = HttpConnection(stream, "", Patience(head=3.0), clock=lambda: 7.0)
-    assert connection.go_on() == Wait(EVENT_READ, 10.0)
+    connection = HttpConnection(stream, "", ClientTimeouts(head=3.0), clock=lambda: 7.0)
+    assert connection.resume() == Wait(EVENT_READ, 10.0)
     with pytest.raises(StopIteration):
-        connection.life.throw(TimedOut())
+        connection.steps.throw(TimedOut())
     assert stream.sent.split(b"\r\n")[0] == status
     connection.close()
     stream.close()
@@ -110,10 +112,12 @@ def test_at_the_deadline(received, status):
 def test_the_pause_between_requests_may_be_longer_than_within_one():
     now = [0.0]
     stream = Script([b"GET / HTTP/1.1\r\nHost: n\r\n\r\n", None, b"GET", None])
-    connection = HttpConnection(stream, "", Patience(head=3.0, idle=100.0), clock=lambda: now[0])
-    assert isinstance(connection.go_on(), HttpRequest)
-    assert connection.life.send(Answer(b"answer", keep_alive=True)) == Wait(EVENT_READ, 100.0)
+    connection = HttpConnection(
+        stream, "", ClientTimeouts(head=3.0, idle=100.0), clock=lambda: now[0]
+    )
+    assert isinstance(connection.resume(), HttpRequest)
+    assert connection.steps.send(Answer(b"answer", keep_alive=True)) == Wait(EVENT_READ, 100.0)
     now[0] = 50.0
-    assert connection.go_on() == Wait(EVENT_READ, 53.0)
+    assert connection.resume() == Wait(EVENT_READ, 53.0)
     connection.close()
     stream.close()

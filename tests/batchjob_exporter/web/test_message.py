@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob_exporter.web.message import HttpResponse, Refused, compressed, parse, render, text
+from batchjob_exporter.web.message import (
+    HttpResponse,
+    RequestRefused,
+    compress,
+    parse_request,
+    render_response,
+    text_response,
+)
 
 
 def test_a_request():
-    request = parse(b"GET /metrics?collect%5B%5D=jobs&x=a+b HTTP/1.1\r\nHost: n1\r\nACCEPT: */*")
+    request = parse_request(
+        b"GET /metrics?collect%5B%5D=jobs&x=a+b HTTP/1.1\r\nHost: n1\r\nACCEPT: */*"
+    )
     assert request.method == "GET"
     assert request.path == "/metrics"
     assert request.query == (("collect[]", "jobs"), ("x", "a b"))
@@ -31,7 +40,7 @@ def test_a_request():
     ],
 )
 def test_what_keeps_the_connection_open(head, keep_alive):
-    assert parse(head).keep_alive is keep_alive
+    assert parse_request(head).keep_alive is keep_alive
 
 
 @pytest.mark.parametrize(
@@ -44,7 +53,7 @@ def test_what_keeps_the_connection_open(head, keep_alive):
     ],
 )
 def test_paths(target, path):
-    assert parse(b"GET " + target + b" HTTP/1.0").path == path
+    assert parse_request(b"GET " + target + b" HTTP/1.0").path == path
 
 
 @pytest.mark.parametrize(
@@ -72,19 +81,21 @@ def test_paths(target, path):
     ],
 )
 def test_what_is_refused(head, status):
-    with pytest.raises(Refused) as refused:
-        parse(head)
+    with pytest.raises(RequestRefused) as refused:
+        parse_request(head)
     assert refused.value.status == status
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=50).map(lambda b: b"GET /" + b + b" HTTP/1.0"))
 def test_no_bytes_raise_anything_else(head):
-    with contextlib.suppress(Refused):
-        parse(head)
+    with contextlib.suppress(RequestRefused):
+        parse_request(head)
 
 
 def test_an_answer_on_the_wire():
-    wire = render(text(HTTPStatus.NOT_FOUND, "nothing", ("X-A", "b")), keep_alive=True, now=0)
+    wire = render_response(
+        text_response(HTTPStatus.NOT_FOUND, "nothing", ("X-A", "b")), keep_alive=True, now=0
+    )
     assert wire == (
         b"HTTP/1.1 404 Not Found\r\n"
         b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
@@ -98,7 +109,9 @@ def test_an_answer_on_the_wire():
 
 
 def test_head_has_the_length_and_no_body():
-    wire = render(text(HTTPStatus.OK, "nothing"), keep_alive=False, with_body=False)
+    wire = render_response(
+        text_response(HTTPStatus.OK, "nothing"), keep_alive=False, with_body=False
+    )
     assert b"Content-Length: 8\r\nConnection: close\r\n" in wire
     assert wire.endswith(b"\r\n\r\n")
 
@@ -110,16 +123,16 @@ LONG = HttpResponse(HTTPStatus.OK, b"batchjob " * 1000)
     "accept", ["gzip", "deflate, gzip;q=0.5", "*", "GZIP", "gzip;q=1.0, *;q=0", "br;q=1, *;q=.1"]
 )
 def test_gzip(accept):
-    packed = compressed(LONG, accept)
+    packed = compress(LONG, accept)
     assert ("Content-Encoding", "gzip") in packed.headers
     assert gzip.decompress(packed.body) == LONG.body
 
 
 @pytest.mark.parametrize("accept", ["", "identity", "gzip;q=0", "*;q=0", "br", "gzip;q=x"])
 def test_no_gzip(accept):
-    assert compressed(LONG, accept) is LONG
+    assert compress(LONG, accept) is LONG
 
 
 def test_short_answers_are_not_worth_it():
-    short = text(HTTPStatus.OK, "healthy")
-    assert compressed(short, "gzip") is short
+    short = text_response(HTTPStatus.OK, "healthy")
+    assert compress(short, "gzip") is short

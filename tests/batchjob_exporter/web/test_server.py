@@ -14,10 +14,10 @@ import bcrypt
 import pytest
 
 from batchjob_exporter.web import server as server_module
-from batchjob_exporter.web.addresses import answers, listeners
-from batchjob_exporter.web.auth import Web
-from batchjob_exporter.web.connection import Patience
-from batchjob_exporter.web.message import HttpResponse, text
+from batchjob_exporter.web.addresses import is_answering, open_listeners
+from batchjob_exporter.web.auth import WebAccess
+from batchjob_exporter.web.connection import ClientTimeouts
+from batchjob_exporter.web.message import HttpResponse, text_response
 from batchjob_exporter.web.server import ConnectionLimits, HttpServer
 
 GET = b"GET /x HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
@@ -86,7 +86,7 @@ def test_a_hundred_idle_connections_cost_no_thread(serve, connect, ask):
 def test_a_client_that_does_not_read_delays_nobody(serve, connect, ask):
     large = HttpResponse(HTTPStatus.OK, b"x" * 20_000_000)
     address = serve(
-        lambda request: large if request.path == "/large" else text(HTTPStatus.OK, "/x")
+        lambda request: large if request.path == "/large" else text_response(HTTPStatus.OK, "/x")
     )
     for client in [connect(address) for _ in range(8)]:
         client.sendall(b"GET /large HTTP/1.1\r\nHost: n\r\n\r\n")
@@ -94,10 +94,10 @@ def test_a_client_that_does_not_read_delays_nobody(serve, connect, ask):
 
 
 def test_answers_that_nobody_reads_do_not_fill_the_memory(serve, connect, ask, monkeypatch):
-    monkeypatch.setattr(server_module, "UNSENT_BYTES", 45_000_000)
+    monkeypatch.setattr(server_module, "MAX_UNSENT_BYTES", 45_000_000)
     large = HttpResponse(HTTPStatus.OK, b"x" * 20_000_000)
     address = serve(
-        lambda request: large if request.path == "/large" else text(HTTPStatus.OK, "/x")
+        lambda request: large if request.path == "/large" else text_response(HTTPStatus.OK, "/x")
     )
     clients = [connect(address) for _ in range(6)]
     for client in clients:
@@ -127,20 +127,20 @@ def test_kept_alive_requests_are_fast(serve):
     assert min(taken) < 0.02
 
 
-IMPATIENT = Patience(head=0.1, idle=0.1, send=0.1, linger=0.05)
+SHORT_TIMEOUTS = ClientTimeouts(head=0.1, idle=0.1, send=0.1, linger=0.05)
 
 
 def test_who_never_asks_is_dropped_without_a_word(serve, ask):
-    assert ask(serve(patience=IMPATIENT), b"") == b""
+    assert ask(serve(timeouts=SHORT_TIMEOUTS), b"") == b""
 
 
 def test_half_a_request_gets_408(serve, ask):
-    answer = ask(serve(patience=IMPATIENT), b"GET / HTTP/1.1\r\n")
+    answer = ask(serve(timeouts=SHORT_TIMEOUTS), b"GET / HTTP/1.1\r\n")
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_trickle_of_header_lines_does_not_stretch_the_time(serve, connect):
-    client = connect(serve(patience=IMPATIENT))
+    client = connect(serve(timeouts=SHORT_TIMEOUTS))
     client.sendall(b"GET / HTTP/1.1\r\n")
     begin = time.perf_counter()
     client.settimeout(0.02)
@@ -155,13 +155,15 @@ def test_a_trickle_of_header_lines_does_not_stretch_the_time(serve, connect):
 
 
 def test_an_idle_connection_is_closed_in_the_end(serve, connect):
-    client = connect(serve(patience=IMPATIENT))
+    client = connect(serve(timeouts=SHORT_TIMEOUTS))
     client.sendall(GET_AND_STAY)
     assert http_all(client).startswith(b"HTTP/1.1 200 ")
 
 
 def test_who_does_not_read_is_dropped(serve, connect):
-    address = serve(lambda _: HttpResponse(HTTPStatus.OK, bytes(50_000_000)), patience=IMPATIENT)
+    address = serve(
+        lambda _: HttpResponse(HTTPStatus.OK, bytes(50_000_000)), timeouts=SHORT_TIMEOUTS
+    )
     client = connect(address)
     client.sendall(GET)
     time.sleep(0.5)
@@ -204,7 +206,7 @@ def test_more_requests_than_allowed_are_turned_away(serve, connect, ask):
 
     def answer(request):
         assert go.wait(10)
-        return text(HTTPStatus.OK, "late")
+        return text_response(HTTPStatus.OK, "late")
 
     address = serve(answer, requests=3)
     waiting = [connect(address) for _ in range(3)]
@@ -238,7 +240,7 @@ def test_only_the_allowed_networks_are_served(serve, ask, caplog):
 
 
 def test_with_too_many_connections_the_longest_waiting_one_goes(serve, connect, ask, monkeypatch):
-    monkeypatch.setattr(server_module, "CONNECTIONS", 5)
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 5)
     address = serve()
     clients = [connect(address) for _ in range(6)]
     assert seconds_for(ask, address) < 4
@@ -247,22 +249,22 @@ def test_with_too_many_connections_the_longest_waiting_one_goes(serve, connect, 
     assert clients[5].recv(9) == b"HTTP/1.1 "
 
 
-class HaltingWeb(Web):
+class HaltingWeb(WebAccess):
     """Halts the thread of the sockets at a request: what comes meanwhile is one batch."""
 
     armed, halted, go_on = threading.Event(), threading.Event(), threading.Event()
 
-    def within_rate(self):
+    def take_token(self):
         if self.armed.is_set() and not self.halted.is_set():
             self.halted.set()
             self.go_on.wait(10)
-        return super().within_rate()
+        return super().take_token()
 
 
 def test_who_was_dropped_to_make_room_may_have_an_event_in_the_same_batch(serve, connect, ask,
                                                                           monkeypatch):  # fmt: skip
-    monkeypatch.setattr(server_module, "CONNECTIONS", 8)
-    web = HaltingWeb("", lambda request: text(HTTPStatus.OK, request.path))
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 8)
+    web = HaltingWeb("", lambda request: text_response(HTTPStatus.OK, request.path))
     address = serve(web=web)
     clients = [connect(address) for _ in range(8)]
     for client in clients:  # whom the server has all let in, then
@@ -280,7 +282,7 @@ def test_who_was_dropped_to_make_room_may_have_an_event_in_the_same_batch(serve,
 
 
 def test_a_crowd_loses_its_own_connections_only(serve, connect, monkeypatch, caplog):
-    monkeypatch.setattr(server_module, "CONNECTIONS", 5)
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 5)
     address = serve()
     modest = connect(address)
     for _ in range(20):
@@ -299,7 +301,7 @@ def test_a_crowd_does_not_take_the_places_of_all_requests(serve, connect, ask):
     def answer(request):
         entered.release()
         assert request.path != "/wait" or go.wait(10)
-        return text(HTTPStatus.OK, request.path)
+        return text_response(HTTPStatus.OK, request.path)
 
     address = serve(answer, requests=2)
     crowd = [connect(address, "127.0.0.2") for _ in range(3)]
@@ -320,7 +322,7 @@ def test_who_has_broken_off_is_not_answered(serve, connect, ask):
         asked.append(request.path)
         entered.release()
         assert request.path != "/wait" or go.wait(10)
-        return text(HTTPStatus.OK, request.path)
+        return text_response(HTTPStatus.OK, request.path)
 
     address = serve(answer)
     for _ in range(4):
@@ -338,7 +340,7 @@ def test_who_has_broken_off_is_not_answered(serve, connect, ask):
 
 
 def test_who_takes_most_memory_for_unread_answers_loses_first(serve, connect, monkeypatch):
-    monkeypatch.setattr(server_module, "UNSENT_BYTES", 45_000_000)
+    monkeypatch.setattr(server_module, "MAX_UNSENT_BYTES", 45_000_000)
     address = serve(lambda _: HttpResponse(HTTPStatus.OK, b"x" * 20_000_000))
     slow = connect(address)
     slow.sendall(GET)
@@ -349,7 +351,7 @@ def test_who_takes_most_memory_for_unread_answers_loses_first(serve, connect, mo
     assert len(http_all(slow)) > 20_000_000
 
 
-class Broken(Web):
+class Broken(WebAccess):
     """A web configuration that fails for every second client."""
 
     clients = 0
@@ -362,7 +364,7 @@ class Broken(Web):
 
 
 def test_a_client_that_cannot_be_served_ends_nothing(serve, ask):
-    address = serve(web=Broken("", lambda request: text(HTTPStatus.OK, request.path)))
+    address = serve(web=Broken("", lambda request: text_response(HTTPStatus.OK, request.path)))
     for _ in range(3):
         with contextlib.suppress(ConnectionResetError):
             assert ask(address, GET) == b""
@@ -375,7 +377,9 @@ def test_the_rate_limit_and_its_headers(serve, ask, tmp_path):
         "rate_limit:\n  interval: 1h\n  burst: 2\n"
         "http_server_config:\n  headers:\n    X-Frame-Options: deny\n"
     )
-    address = serve(web=Web(str(path), lambda request: text(HTTPStatus.OK, request.path)))
+    address = serve(
+        web=WebAccess(str(path), lambda request: text_response(HTTPStatus.OK, request.path))
+    )
     answers = [ask(address, GET) for _ in range(3)]
     assert [answer[9:12] for answer in answers] == [b"200", b"200", b"429"]
     assert all(b"X-Frame-Options: deny\r\n" in answer for answer in answers)
@@ -393,7 +397,9 @@ def test_guesses_wait_in_a_line_of_their_address(serve, connect, ask, tmp_path, 
         assert go.wait(10)
         return password == b"sesame"
 
-    address = serve(web=Web(str(path), lambda request: text(HTTPStatus.OK, request.path)))
+    address = serve(
+        web=WebAccess(str(path), lambda request: text_response(HTTPStatus.OK, request.path))
+    )
     monkeypatch.setattr(bcrypt, "checkpw", check)
     guesses = []
     for number in range(10):
@@ -415,19 +421,23 @@ def test_guesses_wait_in_a_line_of_their_address(serve, connect, ask, tmp_path, 
 
 def test_a_listener_is_asked_as_clients_ask(serve, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        assert not answers(deaf, 0.1)
+        assert not is_answering(deaf, 0.1)
     for where in ("127.0.0.1:0", ":0", f"unix:{tmp_path}/socket"):
-        (listener,) = listeners((where,))
-        server = HttpServer([listener], Web("", lambda request: text(HTTPStatus.OK, "well")))
-        assert not answers(listener, 0.1)
+        (listener,) = open_listeners((where,))
+        server = HttpServer(
+            [listener], WebAccess("", lambda request: text_response(HTTPStatus.OK, "well"))
+        )
+        assert not is_answering(listener, 0.1)
         server.start()
-        assert answers(listener, 10)
+        assert is_answering(listener, 10)
         server.stop()
     strangers = ConnectionLimits(allow_from=(ip_network("192.0.2.0/24"),))
-    (listener,) = listeners(("127.0.0.1:0",))
-    server = HttpServer([listener], Web("", lambda request: text(HTTPStatus.OK, "well")), strangers)
+    (listener,) = open_listeners(("127.0.0.1:0",))
+    server = HttpServer(
+        [listener], WebAccess("", lambda request: text_response(HTTPStatus.OK, "well")), strangers
+    )
     server.start()
-    assert answers(listener, 10)
+    assert is_answering(listener, 10)
     server.stop()
 
 
@@ -443,11 +453,11 @@ def test_stop_finishes_what_is_under_way_and_lets_idle_ones_go():
     def answer(request):
         entered.set()
         assert go.wait(10)
-        return text(HTTPStatus.OK, "last")
+        return text_response(HTTPStatus.OK, "last")
 
-    sockets = listeners(("127.0.0.1:0",))
+    sockets = open_listeners(("127.0.0.1:0",))
     address = sockets[0].getsockname()
-    server = HttpServer(sockets, Web("", answer))
+    server = HttpServer(sockets, WebAccess("", answer))
     server.start()
     assert server.responds(5)
     with (

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.exposition import OPENMETRICS, TEXT
-from batchjob_exporter.web.message import HttpRequest, parse
+from batchjob_exporter.web.message import HttpRequest, parse_request
 from batchjob_exporter.web.site import MetricsSite, negotiate
 from collectors.metric import NO_LABELS, Metric, MetricFamily
 
@@ -43,7 +43,7 @@ def get(exporter):
     def asked(target, method="GET", **headers):
         lines = [f"{method} {target} HTTP/1.1", "Host: n"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        return site.answer(parse("\r\n".join(lines).encode()))
+        return site.answer(parse_request("\r\n".join(lines).encode()))
 
     return asked
 
@@ -130,7 +130,7 @@ def test_other_methods(get, method):
 
 def test_metrics_may_be_served_at_the_root():
     site = MetricsSite(Exporter({"node": One("node")}), "/", "1")
-    assert b"batchjob_node 1.0" in site.answer(parse(b"GET / HTTP/1.0")).body
+    assert b"batchjob_node 1.0" in site.answer(parse_request(b"GET / HTTP/1.0")).body
 
 
 PROMETHEUS_3 = (

@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_exporter.web.auth import Web
-from batchjob_exporter.web.message import HttpResponse, text
+from batchjob_exporter.web.auth import WebAccess
+from batchjob_exporter.web.message import HttpResponse, text_response
 from tests.private_keys import write_key
 
 GET = b"GET /x HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
@@ -57,7 +57,7 @@ def site(tmp_path):
 @pytest.fixture
 def serve_web(serve):
     def start(path, **more):
-        web = Web(path, lambda request: text(HTTPStatus.OK, request.path))
+        web = WebAccess(path, lambda request: text_response(HTTPStatus.OK, request.path))
         return serve(web=web, **more)
 
     return start
@@ -183,7 +183,7 @@ def test_plain_http_on_the_port_is_told_so(site, serve_web, connect):
 
 def test_a_large_answer_over_tls(site, serve):
     large = HttpResponse(HTTPStatus.OK, os.urandom(3_000_000))
-    web = Web(site.configure(), lambda _: large)
+    web = WebAccess(site.configure(), lambda _: large)
     assert fetch(serve(web=web), site.client_context()) == large.body
 
 
@@ -245,4 +245,4 @@ def test_tls_is_not_switched_off_by_an_emptied_file(site, serve_web, caplog):
 )  # fmt: skip
 def test_files_that_do_not_work_are_named(site, wrong, tls):
     with pytest.raises(SettingsError, match=wrong):
-        Web(site.configure(**tls))
+        WebAccess(site.configure(**tls))

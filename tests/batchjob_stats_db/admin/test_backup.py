@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import only_writer, reader
+from batchjob_stats_db.database.engine import reader_engine, writer_lock
 from batchjob_stats_db.main import main
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 
@@ -43,7 +43,7 @@ def run(url, tmp_path, capsys, monkeypatch):
 
 def users(url):
     """Logins on record, read by an engine of its own."""
-    engine = reader(url)
+    engine = reader_engine(url)
     with engine.connect() as db:
         found = sorted(row.username for row in db.execute(sa.select(schema.job.c.username)))
     engine.dispose()
@@ -153,8 +153,8 @@ def test_restore_where_there_is_no_database(alices, run, url, tmp_path):
 
 HOLDER = """
 import sys
-from batchjob_stats_db.database.engine import parse, reader
-engine = reader(parse(sys.argv[1]))
+from batchjob_stats_db.database.engine import parse_url, reader_engine
+engine = reader_engine(parse_url(sys.argv[1]))
 with engine.connect() as db:
     db.exec_driver_sql("SELECT count(*) FROM job")
     print("open", flush=True)
@@ -185,7 +185,7 @@ def test_restore_is_refused_while_a_poller_writes(alices, run, url, tmp_path):
     sqlite_only(url)
     assert run("backup")[0] == 0
     (copy,) = (tmp_path / "kept").iterdir()
-    with only_writer(url):
+    with writer_lock(url):
         status, _, error = run("restore", copy)
     assert status == 1
     assert "is already writing to it" in error
@@ -271,7 +271,7 @@ def test_what_is_no_backup_is_refused(alices, run, url, tmp_path):
 def test_a_replaced_file_is_opened_again(alices, run, url, tmp_path, capsys):
     sqlite_only(url)
     assert run("backup")[0] == 0
-    engine = reader(url)
+    engine = reader_engine(url)
 
     def now():
         with engine.connect() as db:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import only_writer, parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine, writer_lock
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.main import main
@@ -20,8 +20,8 @@ TABLES = schema.metadata.sorted_tables
 @pytest.fixture
 def source(tmp_path):
     """An SQLite database with a row in each table, and a token made with another one."""
-    url = parse(f"sqlite:///{tmp_path}/source.db")
-    engine = writer(url, create=True)
+    url = parse_url(f"sqlite:///{tmp_path}/source.db")
+    engine = writer_engine(url, create=True)
     migrate(engine)
     with engine.begin() as db:
         for table in TABLES:
@@ -58,7 +58,7 @@ def copy(source, tmp_path, capsys):
 
 
 def contents(url):
-    engine = writer(url)
+    engine = writer_engine(url)
     with engine.connect() as db:
         found = {
             table.name: db.execute(sa.select(table).order_by(*table.primary_key)).all()
@@ -75,14 +75,14 @@ def test_each_row_of_each_table_is_copied(copy, source, empty_url):
 
 
 def test_there_and_back(copy, source, empty_url, tmp_path):
-    back = parse(f"sqlite:///{tmp_path}/back.db")
+    back = parse_url(f"sqlite:///{tmp_path}/back.db")
     assert copy(empty_url)[0] == copy(back, of=empty_url)[0] == 0
     assert contents(back) == contents(source)
 
 
 def test_new_jobs_get_numbers_after_those_copied(copy, empty_url, job):
     copy(empty_url)
-    engine = writer(empty_url)
+    engine = writer_engine(empty_url)
     Store(engine, "c1", UsagePolicy(), clock=lambda: NOW).write(Batch((job("5"),), (), "", 0), "s")
     with engine.connect() as db:
         assert db.scalars(sa.select(schema.job.c.id).order_by(schema.job.c.id)).all() == [1, 2]
@@ -100,7 +100,7 @@ def test_a_database_with_rows_is_left_as_it_is(copy, source, empty_url):
 
 def test_a_database_of_another_version_is_left_as_it_is(copy, empty_url):
     copy(empty_url)
-    engine = writer(empty_url)
+    engine = writer_engine(empty_url)
     with engine.begin() as db:
         db.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
     status, _, complaint = copy(empty_url)
@@ -112,7 +112,7 @@ def test_a_database_of_another_version_is_left_as_it_is(copy, empty_url):
 
 
 def test_not_while_the_poller_writes(copy, source, empty_url):
-    with only_writer(source):
+    with writer_lock(source):
         status, _, complaint = copy(empty_url)
     assert status != 0
     assert "is already writing to it" in complaint

@@ -79,10 +79,10 @@ def test_work_in_one_piece_is_timed_on_a_terminal():
     import time
 
     shown = Terminal()
-    with Progress.waiting("check", shown):
+    with Progress.show_elapsed("check", shown):
         time.sleep(1.3)
     assert "\rcheck: 1 s" in shown.getvalue()
     assert shown.getvalue().endswith("\r\x1b[K")
-    with Progress.waiting("check", short := Terminal()):
+    with Progress.show_elapsed("check", short := Terminal()):
         pass
     assert short.getvalue() == ""

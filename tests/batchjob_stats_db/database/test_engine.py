@@ -9,7 +9,13 @@ import sqlalchemy as sa
 
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import filesystem, revision, schema
-from batchjob_stats_db.database.engine import DatabaseError, only_writer, parse, reader, writer
+from batchjob_stats_db.database.engine import (
+    DatabaseError,
+    parse_url,
+    reader_engine,
+    writer_engine,
+    writer_lock,
+)
 
 MOUNTS = """\
 22 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw
@@ -31,13 +37,13 @@ MOUNTS = """\
 )
 def test_type_of_the_file_system(tmp_path, path, kind):
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    assert filesystem.type_of(path, str(tmp_path / "mountinfo")) == kind
+    assert filesystem.filesystem_type(path, str(tmp_path / "mountinfo")) == kind
 
 
 def test_sqlite_on_a_network_file_system_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr("batchjob_stats_db.database.engine.type_of", lambda _: "lustre")
+    monkeypatch.setattr("batchjob_stats_db.database.engine.filesystem_type", lambda _: "lustre")
     with pytest.raises(DatabaseError, match="on lustre, where SQLite's locks"):
-        writer(parse(f"sqlite:///{tmp_path}/jobs.db"), create=True)
+        writer_engine(parse_url(f"sqlite:///{tmp_path}/jobs.db"), create=True)
 
 
 def test_so_is_a_link_to_a_file_on_one(monkeypatch, tmp_path):
@@ -45,11 +51,11 @@ def test_so_is_a_link_to_a_file_on_one(monkeypatch, tmp_path):
     (tmp_path / "lustre/jobs.db").touch()
     (tmp_path / "jobs.db").symlink_to(tmp_path / "lustre/jobs.db")
     monkeypatch.setattr(
-        "batchjob_stats_db.database.engine.type_of",
+        "batchjob_stats_db.database.engine.filesystem_type",
         lambda path: "lustre" if path == f"{tmp_path}/lustre" else "ext4",
     )
     with pytest.raises(DatabaseError, match="on lustre, where SQLite's locks"):
-        writer(parse(f"sqlite:///{tmp_path}/jobs.db"))
+        writer_engine(parse_url(f"sqlite:///{tmp_path}/jobs.db"))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +68,7 @@ def test_so_is_a_link_to_a_file_on_one(monkeypatch, tmp_path):
 )
 def test_a_wrong_url_is_said_in_one_line(url, said):
     with pytest.raises(DatabaseError, match=said) as caught:
-        parse(url)
+        parse_url(url)
     assert "\n" not in str(caught.value)
 
 
@@ -74,7 +80,7 @@ def test_a_new_database_is_nobody_else_s(tmp_path, umask, mode):
     """Nor its -wal and -shm; the group's only where the umask was chosen to keep others out."""
     before = os.umask(umask)
     try:
-        engine = writer(parse(f"sqlite:///{tmp_path}/jobs.db"), create=True)
+        engine = writer_engine(parse_url(f"sqlite:///{tmp_path}/jobs.db"), create=True)
         migrate(engine)
         with engine.begin() as db:
             db.execute(sa.insert(schema.cluster).values(name="c", first_time=1))
@@ -88,15 +94,15 @@ def test_a_new_database_is_nobody_else_s(tmp_path, umask, mode):
 def test_the_password_comes_from_a_file(tmp_path):
     (tmp_path / "secret").write_text("s3cret\n")
     (tmp_path / "secret").chmod(0o600)
-    url = parse("postgresql://batchjob@db/jobs", str(tmp_path / "secret"))
+    url = parse_url("postgresql://batchjob@db/jobs", str(tmp_path / "secret"))
     assert (url.drivername, url.password) == ("postgresql+psycopg", "s3cret")
     assert "s3cret" not in str(url)
     with pytest.raises(DatabaseError, match="No such file"):
-        parse("postgresql://batchjob@db/jobs", str(tmp_path / "none"))
+        parse_url("postgresql://batchjob@db/jobs", str(tmp_path / "none"))
 
 
 def test_a_reader_cannot_write(url, store, job):
-    engine = reader(url)
+    engine = reader_engine(url)
     with pytest.raises(sa.exc.DBAPIError), engine.begin() as db:
         db.execute(sa.insert(schema.cluster).values(name="c9", first_time=0))
     with engine.connect() as db:
@@ -105,7 +111,7 @@ def test_a_reader_cannot_write(url, store, job):
 
 
 def test_a_statement_ends_after_its_time(url):
-    engine = reader(url, statement_seconds=0.2)
+    engine = reader_engine(url, statement_seconds=0.2)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) "
     with engine.connect() as db:
         with pytest.raises(sa.exc.OperationalError):
@@ -116,22 +122,22 @@ def test_a_statement_ends_after_its_time(url):
 
 
 def test_sqlite_has_one_writer(tmp_path):
-    url = parse(f"sqlite:///{tmp_path}/jobs.db")
+    url = parse_url(f"sqlite:///{tmp_path}/jobs.db")
     taken = pytest.raises(DatabaseError, match=f"process {os.getpid()} is already writing to it")
-    with only_writer(url), taken, only_writer(url):
+    with writer_lock(url), taken, writer_lock(url):
         pass
     program = (
         "import os, signal, sys\n"
-        "from batchjob_stats_db.database.engine import only_writer, parse\n"
-        "with only_writer(parse(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from batchjob_stats_db.database.engine import writer_lock, parse_url\n"
+        "with writer_lock(parse_url(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", program, str(url)], check=False)
-    with only_writer(url):
+    with writer_lock(url):
         pass  # a killed writer leaves no lock
 
 
 def test_only_migrate_migrates(empty_url):
-    engine = writer(empty_url, create=True)
+    engine = writer_engine(empty_url, create=True)
     with pytest.raises(DatabaseError, match="is empty; run `batchjob_stats_db migrate`"):
         revision.require_current(engine)
     assert migrate(engine) == ("", schema.REVISION)
@@ -150,8 +156,8 @@ def test_only_migrate_migrates(empty_url):
 
 
 def test_a_missing_database_is_not_made_by_accident(tmp_path):
-    url = parse(f"sqlite:///{tmp_path}/none.db")
-    for door in (writer, reader):
+    url = parse_url(f"sqlite:///{tmp_path}/none.db")
+    for door in (writer_engine, reader_engine):
         with pytest.raises(DatabaseError, match="no such database"):
             door(url)
     assert list(tmp_path.iterdir()) == []
@@ -160,7 +166,7 @@ def test_a_missing_database_is_not_made_by_accident(tmp_path):
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_a_reader_of_a_url_that_wants_the_server_that_takes_writes(url):
     chosen = url.update_query_dict({"target_session_attrs": "read-write"})
-    for_reading = reader(chosen)
+    for_reading = reader_engine(chosen)
     with for_reading.connect() as db:
         assert db.execute(sa.text("SELECT 1")).scalar() == 1
         with pytest.raises(sa.exc.InternalError, match="read-only transaction"):

@@ -6,9 +6,9 @@ import sqlalchemy as sa
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.admin import privacy
 from batchjob_stats_db.database import schema, scripts
-from batchjob_stats_db.database.access import EVERYTHING, Access, UserOn
+from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
 from batchjob_stats_db.poller.options import RetentionOptions
-from batchjob_stats_db.poller.retention import drop_old
+from batchjob_stats_db.poller.retention import delete_expired
 
 DAY = 86400
 
@@ -20,8 +20,8 @@ def kept(store, job, engine, now):
     store.write(Batch((job("1", **old), job("2"), job("3")), (), "", 0), "sacct")
     with engine.begin() as db:
         ids = db.scalars(sa.select(schema.job.c.id).order_by(schema.job.c.jobid)).all()
-        scripts.keep(db, ids[:2], "#!/bin/sh\necho é\n", 16)
-        scripts.keep(db, ids[2:], "", 16)
+        scripts.store(db, ids[:2], "#!/bin/sh\necho é\n", 16)
+        scripts.store(db, ids[2:], "", 16)
     return ids
 
 
@@ -41,23 +41,23 @@ def test_only_jobs_that_were_not_asked_for_are_without(kept, store, job, engine,
     store.write(Batch((job("4", start_time=now - 60),), (), "", 0), "sacct")
     with engine.connect() as db:
         source = job("4").source
-        found = scripts.without(db, "c1", source, now - DAY, now, 10)
-        new = scripts.without(db, "c1", source, now - DAY, now - 1, 10)
+        found = scripts.jobs_without_script(db, "c1", source, now - DAY, now, 10)
+        new = scripts.jobs_without_script(db, "c1", source, now - DAY, now - 1, 10)
     assert [each.jobid for _, each in found] == ["4"]
     assert not new  # whose script accounting may not have yet
 
 
 def test_it_goes_with_its_last_job(kept, store, engine, rows, now):
-    drop_old(store, RetentionOptions(jobs=50 * DAY), now)
+    delete_expired(store, RetentionOptions(jobs=50 * DAY), now)
     assert len(texts(engine)) == 1
     with engine.begin() as db:
         db.execute(sa.delete(schema.job))
-    drop_old(store, RetentionOptions(), now)
+    delete_expired(store, RetentionOptions(), now)
     assert rows(schema.batch_script) == []
 
 
 def test_it_goes_with_the_names(kept, store, engine, rows, now):
-    drop_old(store, RetentionOptions(names=50 * DAY), now)
+    delete_expired(store, RetentionOptions(names=50 * DAY), now)
     assert len(texts(engine)) == 1
     assert len(rows(schema.job_script)) == 3  # nobody asks again
 
@@ -69,5 +69,5 @@ def test_who_is_forgotten_leaves_none(kept, engine, rows):
 
 
 def test_it_is_shown_to_whom_the_access_is_for(kept, engine):
-    assert texts(engine, Access((UserOn("c1", "bob"),))) == []
-    assert len(texts(engine, Access((UserOn("c1", "alice"),)))) == 2
+    assert texts(engine, Access((ClusterLogin("c1", "bob"),))) == []
+    assert len(texts(engine, Access((ClusterLogin("c1", "alice"),)))) == 2

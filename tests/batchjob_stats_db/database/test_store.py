@@ -3,11 +3,17 @@
 import pytest
 import sqlalchemy as sa
 
-from batchjob.schedulers.accounting import Batch, Deleted
-from batchjob.schedulers.records import JobRecord, NodeShare, Quarantined, StepRecord, folded
+from batchjob.schedulers.accounting import Batch, DeletedRecord
+from batchjob.schedulers.records import (
+    JobRecord,
+    NodeShare,
+    QuarantinedRow,
+    StepRecord,
+    merge_by_key,
+)
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.job_writer import Written
+from batchjob_stats_db.database.job_writer import WriteCounts
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY, days_of
@@ -27,8 +33,8 @@ def test_columns_are_the_record_s_fields():
 
 
 def test_a_job_is_there_once_however_often_it_is_written(store, job, rows):
-    assert store.write(batch(job()), "sacct") == Written(new=1)
-    assert store.write(batch(job()), "sacct") == Written(unchanged=1)
+    assert store.write(batch(job()), "sacct") == WriteCounts(new=1)
+    assert store.write(batch(job()), "sacct") == WriteCounts(unchanged=1)
     (row,) = rows(schema.job)
     assert (row["jobid"], row["username"], row["state"]) == ("1", "alice", "COMPLETED")
     assert [node["node"] for node in rows(schema.job_node)] == ["n001"]
@@ -40,7 +46,7 @@ def test_a_late_correction_changes_the_row_and_its_days(store, job, rows, engine
     with engine.begin() as db:
         db.execute(sa.delete(schema.rollup_due))
     later = job(start_time=now - 10 * DAY, end_time=now - 8 * DAY)
-    assert store.write(batch(later), "sacct") == Written(changed=1)
+    assert store.write(batch(later), "sacct") == WriteCounts(changed=1)
     assert rows(schema.job)[0]["end_time"] == now - 8 * DAY
     days = {row["day"] for row in rows(schema.rollup_due)}
     assert days == set(days_of(now - 10 * DAY, now - 8 * DAY))
@@ -117,13 +123,13 @@ def test_the_watermark_moves_with_the_rows(store, job, rows, engine):
 
 def test_an_error_is_kept_beside_the_watermark(store, job, rows):
     store.write(batch(job(), watermark="17"), "sacct")
-    store.failed("sacct", "sacct: no answer within 60 s")
+    store.record_failure("sacct", "sacct: no answer within 60 s")
     (state,) = rows(schema.poll_state)
     assert (state["watermark"], state["error"]) == ("17", "sacct: no answer within 60 s")
 
 
 def test_quarantine_keeps_a_bad_row_once(store, rows):
-    bad = Quarantined("sacct", "a time of 'soon'", "1|soon|\0\udc80")
+    bad = QuarantinedRow("sacct", "a time of 'soon'", "1|soon|\0\udc80")
     store.write(batch(quarantined=(bad,)), "sacct")
     store.write(batch(quarantined=(bad,)), "sacct")
     (row,) = rows(schema.quarantine)
@@ -179,12 +185,16 @@ def test_clusters_do_not_mix(store, engine, job, rows, now):
 
 def test_when_a_job_is_measured():
     policy = UsagePolicy(settle_seconds=400, refresh_seconds=3600, horizon_seconds=DAY)
-    assert policy.due(None, None, 1000) is None  # pending
-    assert policy.due(1000, None, 1500) == 1500 + 3600
-    assert policy.due(1000, 2000, 2100) == 2400
-    assert policy.due(1000, 2000, 2000 + 2 * DAY) is None  # too old to be in the TSDB
+    assert policy.due_time(None, None, 1000) is None  # pending
+    assert policy.due_time(1000, None, 1500) == 1500 + 3600
+    assert policy.due_time(1000, 2000, 2100) == 2400
+    assert policy.due_time(1000, 2000, 2000 + 2 * DAY) is None  # too old to be in the TSDB
     nothing_to_ask = UsagePolicy(horizon_seconds=0)
-    assert nothing_to_ask.due(1000, None, 1500) is nothing_to_ask.due(1000, 1400, 1500) is None
+    assert (
+        nothing_to_ask.due_time(1000, None, 1500)
+        is nothing_to_ask.due_time(1000, 1400, 1500)
+        is None
+    )
 
 
 def test_a_deleted_record_goes_with_all_that_hangs_on_it(store, job, rows, engine, now):
@@ -194,14 +204,14 @@ def test_a_deleted_record_goes_with_all_that_hangs_on_it(store, job, rows, engin
     store.write(batch(job(jobid="s", uid=1)), "sacct")
     with engine.begin() as db:
         db.execute(sa.delete(schema.rollup_due))
-    mine = [Deleted("runs", jobid, 1) for jobid in ("r1", "r2", "s", "unknown")]
+    mine = [DeletedRecord("runs", jobid, 1) for jobid in ("r1", "r2", "s", "unknown")]
     store.write(batch(deleted=mine), "runs")
     assert {row["jobid"] for row in rows(schema.job)} == {"r2", "s"}
     assert len(rows(schema.job_node)) == 2
     assert [row["day"] for row in rows(schema.rollup_due)] == list(
         days_of(now - 2 * DAY, now - 2 * DAY + 60)
     )
-    store.write(batch(deleted=[Deleted("runs", "r2", None)]), "runs")
+    store.write(batch(deleted=[DeletedRecord("runs", "r2", None)]), "runs")
     assert {row["jobid"] for row in rows(schema.job)} == {"s"}
 
 
@@ -213,15 +223,15 @@ def test_a_record_of_a_running_job_does_not_replace_its_end(store, job, rows):
     assert (row["state"], row["end_time"]) == ("COMPLETED", job().end_time)
     assert (row["name"], row["work_dir"]) == ("train", "/home/alice")  # what the end did not say
     live = job("2", state=JobState.RUNNING, end_time=None)
-    store.write(batch(*folded([job("2"), live])), "pbs_log")
+    store.write(batch(*merge_by_key([job("2"), live])), "pbs_log")
     assert [row["state"] for row in rows(schema.job)] == ["COMPLETED", "COMPLETED"]
 
 
 def test_what_grows_while_a_job_runs_is_not_written(store, job, rows):
     running = job(state=JobState.RUNNING, end_time=None, cpu_seconds=10.0, peak_memory_bytes=5)
-    assert store.write(batch(running), "qstat") == Written(new=1)
+    assert store.write(batch(running), "qstat") == WriteCounts(new=1)
     later = running._replace(elapsed_seconds=9999, cpu_seconds=99.0, peak_memory_bytes=50)
-    assert store.write(batch(later), "qstat") == Written(unchanged=1)
+    assert store.write(batch(later), "qstat") == WriteCounts(unchanged=1)
     (row,) = rows(schema.job)
     assert (row["elapsed_seconds"], row["cpu_seconds"], row["peak_memory_bytes"]) == (None,) * 3
 

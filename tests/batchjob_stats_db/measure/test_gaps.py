@@ -7,9 +7,9 @@ from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
     coverage,
-    gaps,
-    gpu_gaps,
-    known_until,
+    has_gaps,
+    has_gpu_gaps,
+    measured_until,
 )
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.timeseries.base import JobWindow
@@ -125,20 +125,20 @@ def test_the_end_is_not_known_of_a_node_that_did_not_tell_of_it():
 
 
 def test_some_samples_may_be_missing_without_a_gap():
-    assert not gaps([NodeSamples(120, 3600.0, gauge_samples=116)], RUNS, 30)
-    assert gaps([NodeSamples(120, 3600.0, gauge_samples=100)], RUNS, 30)
-    assert not gaps([NodeSamples(1, 25.0, gauge_samples=1)], MeasuredTime(0, None, 25), 30)
+    assert not has_gaps([NodeSamples(120, 3600.0, gauge_samples=116)], RUNS, 30)
+    assert has_gaps([NodeSamples(120, 3600.0, gauge_samples=100)], RUNS, 30)
+    assert not has_gaps([NodeSamples(1, 25.0, gauge_samples=1)], MeasuredTime(0, None, 25), 30)
 
 
 def test_a_gpu_seen_for_half_the_time_leaves_a_gap():
-    assert not gpu_gaps([120, 116], 1.0, RUNS, 30)
-    assert gpu_gaps([120, 60], 1.0, RUNS, 30)
-    assert not gpu_gaps([60], 0.5, RUNS, 30)  # as long as all else
-    assert not gpu_gaps([], 1.0, RUNS, 30)
+    assert not has_gpu_gaps([120, 116], 1.0, RUNS, 30)
+    assert has_gpu_gaps([120, 60], 1.0, RUNS, 30)
+    assert not has_gpu_gaps([60], 0.5, RUNS, 30)  # as long as all else
+    assert not has_gpu_gaps([], 1.0, RUNS, 30)
 
 
 def test_a_job_that_ended_on_all_its_nodes_is_known_to_its_end():
     going_on, over = NodeSamples(120, latest=3570.0), NodeSamples(90, latest=2900.0, end=2650.4)
-    assert known_until([going_on, over], 3600) == 3570
-    assert known_until([over, over._replace(end=2600.0)], 3600) == 2651
-    assert known_until([NodeSamples(1)], 3600) == 3600
+    assert measured_until([going_on, over], 3600) == 3570
+    assert measured_until([over, over._replace(end=2600.0)], 3600) == 2651
+    assert measured_until([NodeSamples(1)], 3600) == 3600

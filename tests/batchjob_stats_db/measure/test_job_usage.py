@@ -7,8 +7,8 @@ from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.job_usage import JobToMeasure, node_of, usage_of
-from batchjob_stats_db.measure.pending import due_jobs, measure_due, recompute
+from batchjob_stats_db.measure.job_usage import JobToMeasure, compute_usage, node_name
+from batchjob_stats_db.measure.pending import due_jobs, mark_for_measurement, measure_due
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
@@ -38,7 +38,7 @@ SEEN = (
 
 
 def test_numbers_of_several_nodes_are_added():
-    usage = usage_of(
+    usage = compute_usage(
         JOB._replace(nodes=2),
         found(
             *SEEN,
@@ -62,15 +62,15 @@ def test_numbers_of_several_nodes_are_added():
 
 
 def test_what_was_not_measured_is_not_there():
-    usage = usage_of(JOB, found(*SEEN), 30)
+    usage = compute_usage(JOB, found(*SEEN), 30)
     assert usage.values == {}
-    assert usage_of(JOB, {}, 30).doubt == "no samples"
+    assert compute_usage(JOB, {}, 30).doubt == "no samples"
 
 
 def test_samples_of_another_user_are_dropped_and_counted():
     other = sample(Statistic.TOTAL, "cpu_seconds_total", 9e9, mode="user", user="mallory")
     by_uid = sample(Statistic.TOTAL, "cpu_seconds_total", 5.0, mode="user", user="1001")
-    usage = usage_of(JOB, found(*SEEN, other, by_uid), 30)
+    usage = compute_usage(JOB, found(*SEEN, other, by_uid), 30)
     assert usage.values["user_cpu_seconds"] == 5
     assert (usage.dropped_series, usage.doubt) == (1, "user differs")
 
@@ -80,11 +80,11 @@ def test_series_without_a_user_are_the_job_s_where_no_others_are():
         return sample(Statistic.TOTAL, "cpu_seconds_total", value, mode="user", user="",
                       instance=instance)  # fmt: skip
 
-    usage = usage_of(JOB, found(*SEEN, nobodys(5.0, "short:10910")), 30)
+    usage = compute_usage(JOB, found(*SEEN, nobodys(5.0, "short:10910")), 30)
     assert usage.values["user_cpu_seconds"] == 5
     assert usage.doubt == "user unknown"
     instance = SEEN[0][1].labels["instance"]
-    usage = usage_of(JOB, found(*SEEN, nobodys(5.0, instance)), 30)
+    usage = compute_usage(JOB, found(*SEEN, nobodys(5.0, instance)), 30)
     assert (
         "user_cpu_seconds" not in usage.values
     )  # the series of its beginning, before the user was seen
@@ -93,20 +93,20 @@ def test_series_without_a_user_are_the_job_s_where_no_others_are():
 
 def test_nan_is_no_number():
     bad = sample(Statistic.MEAN, "memory_current_bytes", float("nan"))
-    usage = usage_of(JOB, found(*SEEN, bad), 30)
+    usage = compute_usage(JOB, found(*SEEN, bad), 30)
     assert (usage.values, usage.doubt) == ({}, "not a number")
 
 
 def test_a_node_that_did_not_see_the_end_counts_by_its_samples():
     half = sample(Statistic.COUNT, "cpu_seconds_total", 60, mode="user")
-    usage = usage_of(JOB, found(half), 30)
+    usage = compute_usage(JOB, found(half), 30)
     assert usage.coverage == 0.5
     assert usage.doubt == "nodes missing"
-    assert usage_of(JOB._replace(nodes=2), found(*SEEN), 30).coverage == 0.5
+    assert compute_usage(JOB._replace(nodes=2), found(*SEEN), 30).coverage == 0.5
 
 
 def test_averages_over_gpus_weigh_their_time():
-    usage = usage_of(
+    usage = compute_usage(
         JOB,
         found(
             *SEEN,
@@ -137,26 +137,27 @@ ON_TWO_NODES = (
 
 def test_memory_of_nodes_whose_kernels_differ():
     current = sample(Statistic.PEAK, "memory_current_bytes", 30, **SECOND)
-    usage = usage_of(JOB._replace(nodes=2), found(*ON_TWO_NODES, current), 30)
+    usage = compute_usage(JOB._replace(nodes=2), found(*ON_TWO_NODES, current), 30)
     assert (usage.values["memory_peak_bytes"], usage.values["memory_peak_node_bytes"]) == (40, 30)
     assert "peak sampled" in usage.doubt
 
 
 def test_memory_of_one_node_is_not_the_job_s():
-    usage = usage_of(JOB._replace(nodes=2), found(*ON_TWO_NODES), 30)
+    usage = compute_usage(JOB._replace(nodes=2), found(*ON_TWO_NODES), 30)
     assert "memory_peak_bytes" not in usage.values
     assert "memory_peak_node_bytes" not in usage.values
 
 
 def test_doubts():
     cpu = sample(Statistic.TOTAL, "cpu_seconds_total", 20_000.0, mode="user")
-    assert usage_of(JOB, found(*SEEN, cpu), 30).doubt == "more cpu than allocated"
+    assert compute_usage(JOB, found(*SEEN, cpu), 30).doubt == "more cpu than allocated"
     current = sample(Statistic.PEAK, "memory_current_bytes", 12)
-    usage = usage_of(JOB, found(*SEEN, current), 30)
+    usage = compute_usage(JOB, found(*SEEN, current), 30)
     assert (usage.values["memory_peak_bytes"], usage.doubt) == (12, "peak sampled")
     runs = JOB._replace(end=None, span=JOB.span._replace(until=JOB.start + 3600))
-    assert usage_of(runs, found(SEEN[0]), 30).doubt == "running"
-    assert usage_of(JOB._replace(near=True), found(*SEEN), 30).doubt == "near another run"
+    assert compute_usage(runs, found(SEEN[0]), 30).doubt == "running"
+    near_run = JOB._replace(near_previous_run=True)
+    assert compute_usage(near_run, found(*SEEN), 30).doubt == "near another run"
 
 
 ENERGY = "energy_joules_total"
@@ -165,7 +166,7 @@ OF_GPU = {"component": "gpu", "kind": "active"}
 
 
 def on_two_nodes(*samples):
-    return usage_of(JOB._replace(nodes=2), found(*ON_TWO_NODES[:3], *samples), 30)
+    return compute_usage(JOB._replace(nodes=2), found(*ON_TWO_NODES[:3], *samples), 30)
 
 
 def test_what_a_node_lacks_is_not_known_of_the_job():
@@ -204,9 +205,9 @@ def test_energy_of_gpus_is_asked_only_of_nodes_with_gpus():
 
 
 def test_the_node_of_an_instance():
-    assert node_of("n001:10910") == "n001"
-    assert node_of("[::1]:10910") == "::1"
-    assert node_of("n001") == "n001"
+    assert node_name("n001:10910") == "n001"
+    assert node_name("[::1]:10910") == "::1"
+    assert node_name("n001") == "n001"
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -267,8 +268,8 @@ def test_recompute_measures_again(store, job, rows, now, engine, history):
     store.write(Batch((job("1"),), (), "", 0), "sacct")
     measure_due(store, history, UsagePolicy(), 30, now)
     with engine.begin() as db:
-        assert recompute(db, "c1", now - 86400) == 1
-        assert recompute(db, "c1", now) == 0
+        assert mark_for_measurement(db, "c1", now - 86400) == 1
+        assert mark_for_measurement(db, "c1", now) == 0
     measure_due(store, history, UsagePolicy(), 30, now)
     assert len(rows(schema.job_usage)) == 1
 
@@ -279,7 +280,7 @@ def test_a_requeued_job_s_runs_have_windows_of_their_own(store, job, engine, now
     store.write(Batch((first, second), (), "", 0), "sacct")
     with engine.connect() as db:
         one, two = due_jobs(db, "c1", UsagePolicy(), now, 10)
-    assert one.span.alone
-    assert two.span.alone
+    assert one.span.near_other_run
+    assert two.span.near_other_run
     assert one.span.until == now - 7001
-    assert (one.near, two.near) == (False, True)
+    assert (one.near_previous_run, two.near_previous_run) == (False, True)

@@ -9,9 +9,9 @@ import pytest
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.batches import measure_apart
+from batchjob_stats_db.measure.batches import measure_isolated
 from batchjob_stats_db.measure.pending import due_jobs, measure_due
-from batchjob_stats_db.timeseries.base import QuestionFailed, TimeSeriesError
+from batchjob_stats_db.timeseries.base import QueryFailed, TimeSeriesError
 from batchjob_stats_db.timeseries.prometheus_answers import PartialAnswer
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
@@ -153,12 +153,12 @@ class _Failing:
         return {statistic: [] for statistic in wanted}
 
 
-@pytest.mark.parametrize("error", [QuestionFailed("no"), MemoryError(), ZeroDivisionError()])
+@pytest.mark.parametrize("error", [QueryFailed("no"), MemoryError(), ZeroDivisionError()])
 def test_an_error_of_whatever_kind_is_one_job_s(store, job, now, error, engine):
     store.write(Batch(tuple(job(str(n)) for n in range(100)), (), "", 0), "sacct")
     with engine.connect() as db:
         jobs = due_jobs(db, "c1", POLICY, now, 1000)
-    usages, failed = measure_apart(_Failing({"17", "58"}, error), jobs, 30)
+    usages, failed = measure_isolated(_Failing({"17", "58"}, error), jobs, 30)
     assert {one.jobid for one in failed} == {"17", "58"}
     assert len(usages) == 98
 
@@ -167,8 +167,8 @@ def test_a_store_that_fails_for_each_job_is_at_fault_itself(store, job, now, eng
     store.write(Batch(tuple(job(str(n)) for n in range(100)), (), "", 0), "sacct")
     with engine.connect() as db:
         jobs = due_jobs(db, "c1", POLICY, now, 1000)
-    with pytest.raises(QuestionFailed):
-        measure_apart(_Failing({one.jobid for one in jobs}, QuestionFailed("no")), jobs, 30)
+    with pytest.raises(QueryFailed):
+        measure_isolated(_Failing({one.jobid for one in jobs}, QueryFailed("no")), jobs, 30)
 
 
 def _questions(history, jobs):
@@ -182,7 +182,7 @@ def _questions(history, jobs):
         return ask(*args)
 
     history.client.ask = counting
-    measure_apart(history, jobs, 30)
+    measure_isolated(history, jobs, 30)
     return asked
 
 
@@ -206,7 +206,7 @@ def test_ids_that_were_used_years_ago_cost_nothing(running, store, job, now, eng
         store.write(Batch(tuple(old), (), "", 0), "sacct")
         jobs = due_jobs(db, "c1", POLICY, now, 1000)
         assert len(jobs) == 300
-        assert not any(one.span.alone for one in jobs)
+        assert not any(one.span.near_other_run for one in jobs)
         assert _questions(Prometheus(Endpoint(url)), jobs) == ordinary
 
 
@@ -229,7 +229,7 @@ def test_an_older_run_is_not_looked_at_for_the_sake_of_a_longer_job(
         line("cpu_seconds_total", 3, now - 5000, mode="user", jobid="2"),
     ]
     with opened(lines) as history:
-        usages, _ = measure_apart(history, jobs, 30)
+        usages, _ = measure_isolated(history, jobs, 30)
     used = {one.jobid: usage.values["user_cpu_seconds"] for one, usage in usages.items()}
     assert used == {"1": 7, "2": 3}
 

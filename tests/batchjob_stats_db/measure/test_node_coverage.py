@@ -7,7 +7,7 @@ from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import NodeShare
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.measure.node_coverage import since
+from batchjob_stats_db.measure.node_coverage import first_day
 from batchjob_stats_db.measure.rollup import due_days, mark_days, roll_up
 from batchjob_stats_db.queries.coverage import coverage_by_node
 
@@ -58,7 +58,7 @@ def coverage(engine):
         with engine.begin() as db:
             for day in due_days(db, "c1", 100, D0 + now):
                 roll_up(db, "c1", day, D0 + now)
-            rows = coverage_by_node(db, "c1", since(D0 + now))
+            rows = coverage_by_node(db, "c1", first_day(D0 + now))
         return [(row["node"], row["jobs"], row["unmeasured"], row["coverage"]) for row in rows]
 
     return made

@@ -8,7 +8,7 @@ import pytest
 
 from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.timeseries.base import JobWindow
-from batchjob_stats_db.timeseries.counters import corners, fell, total_of
+from batchjob_stats_db.timeseries.counters import is_reset, samples_around_resets, total_of
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line
 
@@ -124,15 +124,15 @@ def test_every_counter_of_every_job(history):
 
 def test_a_run_whose_predecessor_is_near_counts_the_same(history):
     for run in RUNS[:12]:
-        spans = [run.span._replace(alone=True)]
+        spans = [run.span._replace(near_other_run=True)]
         found = totals(history, spans)
         seen = {(s.metric, s.labels["instance"]): s.value for s in found}
         assert seen == {which: about(history, total) for which, total in run.counted.items()}
 
 
 def test_rounding_is_no_reset():
-    assert not fell(5.070736989, 5.070736988999999)
-    assert fell(5.070736989, 5.0707)
+    assert not is_reset(5.070736989, 5.070736988999999)
+    assert is_reset(5.070736989, 5.0707)
     assert total_of([(1, 5.070736989), (2, 5.070736988999999)], 0) == pytest.approx(5.070736989)
 
 
@@ -141,6 +141,9 @@ def test_the_corners_of_a_counter_have_its_total():
     for _ in range(200):
         points = [(float(at), chance.randint(0, 5)) for at in range(-2, chance.randint(1, 30))]
         assert total_of(points, 0) == total_of(
-            [*corners([p for p in points if p[0] < 0]), *corners([p for p in points if p[0] >= 0])],
+            [
+                *samples_around_resets([p for p in points if p[0] < 0]),
+                *samples_around_resets([p for p in points if p[0] >= 0]),
+            ],
             0,
         )

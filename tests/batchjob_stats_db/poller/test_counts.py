@@ -54,7 +54,7 @@ def test_tools_of_tracked_work_are_bounded(metrics, job):
 
 
 def measured(start, end):
-    span = JobWindow("c", "1", start, end or NOW, alone=False, end=end)
+    span = JobWindow("c", "1", start, end or NOW, near_other_run=False, end=end)
     return JobToMeasure(1, "c", "1", "alice", 1001, start, end, 1, 4, span, False)
 
 

@@ -11,9 +11,9 @@ from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import Association, Associations, Role
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import reader
+from batchjob_stats_db.database.engine import reader_engine
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.poller.health import Health
+from batchjob_stats_db.poller.health import HealthServer
 from batchjob_stats_db.poller.options import (
     ClusterSettings,
     PollOptions,
@@ -32,7 +32,7 @@ def value(made, name, **labels):
 
 
 def cycles(made, number=9):
-    return [made.cycle() for _ in range(number)]
+    return [made.run_cycle() for _ in range(number)]
 
 
 def test_jobs_flow_through(engine, rows):
@@ -94,7 +94,7 @@ def test_a_tsdb_that_is_down_costs_no_record(engine, rows):
 def test_a_database_that_refuses_loses_nothing(engine, url, rows):
     source = Simulated(50)
     made = poller(engine, source)
-    made.store.engine = reader(url)
+    made.store.engine = reader_engine(url)
     assert cycles(made, 2) == [False, False]
     assert value(made, "database_errors_total", cluster="c1") == 2
     made.store.engine.dispose()
@@ -140,10 +140,10 @@ class Staff:
 def test_people_are_replaced_as_a_whole(engine, rows):
     staff, now = Staff("alice", "bob"), [0.0]
     made = poller_of(staff, engine, now)
-    assert made.cycle()
+    assert made.run_cycle()
     staff.people = ("bob", "carol")
     now[0] = 3601.0
-    assert made.cycle()
+    assert made.run_cycle()
     assert [row["username"] for row in rows(schema.association)] == ["bob", "carol"]
 
 
@@ -159,14 +159,14 @@ def test_people_that_could_not_be_read_are_asked_for_again_soon(engine, rows):
     staff, now = Staff("alice"), [0.0]
     made = poller_of(staff, engine, now)
     staff.error = "sacctmgr: exit status 1"
-    assert not made.cycle()
+    assert not made.run_cycle()
     staff.error = ""
     now[0] = 121.0
-    assert made.cycle()
+    assert made.run_cycle()
     assert [row["username"] for row in rows(schema.association)] == ["alice"]
     staff.people = ("bob",)
     now[0] = 241.0
-    made.cycle()
+    made.run_cycle()
     assert [row["username"] for row in rows(schema.association)] == ["alice"]  # an hour's picture
 
 
@@ -201,38 +201,38 @@ def test_stopping_ends_between_transactions(engine, rows):
     made = poller(engine, Simulated(3000, step=3000))
     stop = threading.Event()
     stop.set()
-    made.cycle(stop)
+    made.run_cycle(stop)
     assert len(rows(schema.job)) == 0  # the first batch has only the jobs that were unfinished
 
 
 def test_pace():
     pace = Pace(60, 900)
-    assert pace.due(0)
-    pace.after(begun=0, now=1, well=True)
-    assert pace.next == 60
-    pace.after(begun=100, now=130, well=True)
-    assert pace.next == 100 + 4 * 30  # slow: left alone for longer
-    pace.after(begun=100, now=101, well=False)
-    pace.after(begun=200, now=201, well=False)
-    assert pace.next == 200 + 240
+    assert pace.is_due(0)
+    pace.schedule_next(started=0, now=1, succeeded=True)
+    assert pace.next_time == 60
+    pace.schedule_next(started=100, now=130, succeeded=True)
+    assert pace.next_time == 100 + 4 * 30  # slow: left alone for longer
+    pace.schedule_next(started=100, now=101, succeeded=False)
+    pace.schedule_next(started=200, now=201, succeeded=False)
+    assert pace.next_time == 200 + 240
     for _ in range(30):
-        pace.after(begun=300, now=301, well=False)
-    assert pace.next == 300 + 900
+        pace.schedule_next(started=300, now=301, succeeded=False)
+    assert pace.next_time == 300 + 900
     hourly = Pace(3600, 3600, retry=60)
-    hourly.after(begun=0, now=1, well=False)
-    assert hourly.next == 120
-    hourly.after(begun=120, now=121, well=True)
-    assert hourly.next == 120 + 3600
+    hourly.schedule_next(started=0, now=1, succeeded=False)
+    assert hourly.next_time == 120
+    hourly.schedule_next(started=120, now=121, succeeded=True)
+    assert hourly.next_time == 120 + 3600
 
 
 def test_health(engine):
     made = poller(engine, Simulated(1))
     wrong = [""]
-    health = Health(("127.0.0.1", 0), made.metrics.registry, lambda: "", lambda: wrong[0])
+    health = HealthServer(("127.0.0.1", 0), made.metrics.registry, lambda: "", lambda: wrong[0])
     health.start()
     try:
         base = f"http://127.0.0.1:{health.port}"
-        made.cycle()
+        made.run_cycle()
         with urllib.request.urlopen(f"{base}/metrics") as answer:
             assert b'batchjob_stats_db_jobs_total{cluster="c1",outcome="new"} 1.0' in answer.read()
         with urllib.request.urlopen(f"{base}/-/ready") as answer:
@@ -248,7 +248,7 @@ def test_health(engine):
 def test_the_watermark_and_the_rows_agree_after_every_cycle(engine):
     made = poller(engine, Simulated(1000, step=150))
     for _ in range(8):
-        made.cycle()
+        made.run_cycle()
         with engine.connect() as db:
             count = db.execute(sa.select(sa.func.count(schema.job.c.id))).scalar()
         assert int(made.store.watermark("simulated")) == count
@@ -273,8 +273,8 @@ def test_a_second_backfill_of_a_cluster_idle_for_months_ends(engine, rows):
     made = poller(engine, source, clock=lambda: source.now + months[0])
     list(made.backfill(source, 0))
     months[0] = 120 * 86_400.0
-    assert made.roll_up_all() == 1
+    assert made.roll_up_due_days() == 1
     source.number = 21  # a correction is in the sums at once
     list(made.backfill(source, 0))
-    assert made.roll_up_all() == 1
+    assert made.roll_up_due_days() == 1
     assert sum(row["wall_seconds"] for row in rows(schema.daily_usage)) == 21 * RUN

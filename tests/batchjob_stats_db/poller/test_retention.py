@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
-from batchjob.schedulers.records import Association, Associations, Quarantined, Role, StepRecord
+from batchjob.schedulers.records import Association, Associations, QuarantinedRow, Role, StepRecord
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.admin import privacy
 from batchjob_stats_db.admin.check import findings
@@ -11,7 +11,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import next_month
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.poller.options import RetentionOptions
-from batchjob_stats_db.poller.retention import drop_old
+from batchjob_stats_db.poller.retention import delete_expired
 
 DAY = 86400
 
@@ -20,7 +20,7 @@ def fill(store, job, now):
     step = StepRecord("0", JobState.COMPLETED, "COMPLETED", name="secret", submit_line="srun x")
     old = {"start_time": now - 100 * DAY, "end_time": now - 99 * DAY, "steps": (step,)}
     live = {"start_time": now - 100 * DAY, "end_time": None, "state": JobState.RUNNING}
-    bad = (Quarantined("s", "odd", "alice|..."),)
+    bad = (QuarantinedRow("s", "odd", "alice|..."),)
     jobs = (job("1", **old), job("2", steps=(step,)), job("3", **live))
     store.write(Batch(jobs, bad, "", 0), "s")
 
@@ -35,7 +35,7 @@ def test_old_jobs_go_and_their_sums_stay(store, job, rows, engine, now):
     fill(store, job, now)
     roll_all(engine, now)
     days = rows(schema.daily_usage)
-    assert drop_old(store, RetentionOptions(jobs=50 * DAY), now) == 1
+    assert delete_expired(store, RetentionOptions(jobs=50 * DAY), now) == 1
     assert [row["jobid"] for row in rows(schema.job)] == ["2", "3"]
     assert len(rows(schema.job_step)) == 1
     assert rows(schema.daily_usage) == days
@@ -43,25 +43,25 @@ def test_old_jobs_go_and_their_sums_stay(store, job, rows, engine, now):
 
 def test_names_go_before_the_records(store, job, rows, now):
     fill(store, job, now)
-    drop_old(store, RetentionOptions(names=50 * DAY), now)
+    delete_expired(store, RetentionOptions(names=50 * DAY), now)
     assert [row["name"] for row in rows(schema.job)] == ["", "train", "train"]
     assert [row["submit_line"] for row in rows(schema.job_step)] == ["", "srun x"]
-    assert drop_old(store, RetentionOptions(names=50 * DAY), now) == 0
+    assert delete_expired(store, RetentionOptions(names=50 * DAY), now) == 0
 
 
 def test_steps_and_quarantine(store, job, rows, now):
     fill(store, job, now)
-    drop_old(store, RetentionOptions(steps=50 * DAY), now)
+    delete_expired(store, RetentionOptions(steps=50 * DAY), now)
     assert len(rows(schema.job_step)) == 1
     assert len(rows(schema.quarantine)) == 1
-    drop_old(store, RetentionOptions(), now + 31 * DAY)
+    delete_expired(store, RetentionOptions(), now + 31 * DAY)
     assert rows(schema.quarantine) == []
 
 
 def test_forget(store, job, rows, engine, now):
     fill(store, job, now)
     people = Associations((Association("", "physics", "alice", Role.MEMBER),), (), ())
-    store.write_people(people, "sacctmgr")
+    store.write_associations(people, "sacctmgr")
     roll_all(engine, now)
     before = sum(row["wall_seconds"] for row in rows(schema.daily_usage))
     with engine.begin() as db:
@@ -79,7 +79,7 @@ def test_forget(store, job, rows, engine, now):
 def test_sums_by_account_and_by_month_go_with_the_days(store, job, rows, engine, now):
     fill(store, job, now)
     roll_all(engine, now)
-    drop_old(store, RetentionOptions(daily=50 * DAY), now)
+    delete_expired(store, RetentionOptions(daily=50 * DAY), now)
     first = now - 50 * DAY
     for sums in schema.SUMS:
         for table in (sums.by_user, sums.by_account, sums.by_day):

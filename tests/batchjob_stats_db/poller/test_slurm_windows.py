@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob.schedulers.slurm.accounting import sacct
-from batchjob.schedulers.slurm.accounting.queries import EVER
+from batchjob.schedulers.slurm.accounting.queries import EARLIEST_TIME
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.poller.options import (
@@ -18,7 +18,7 @@ from tests.simulated.slurm import SimulatedSlurm, SlurmJob
 
 pytestmark = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
-BEGIN = EVER + 500_043_200
+BEGIN = EARLIEST_TIME + 500_043_200
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
@@ -58,7 +58,7 @@ class Site:
         while self.now < end:
             self.now = min(self.now + step, end)
             self.slurm.now = self.now
-            self.poller.cycle()
+            self.poller.run_cycle()
 
     def jobs(self, number=1, every=0, **given):
         """Add jobs that are submitted from now on; their life is given relative to that."""

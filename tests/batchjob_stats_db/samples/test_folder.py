@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
 from batchjob_stats_db.samples.folder import (
     NoSuchJob,
+    delete_job,
     files_of,
+    find_jobid,
     folder_of,
     folders,
     jobid_of,
-    matching,
-    remove,
 )
 from batchjob_stats_db.samples.retention import expire
 from batchjob_stats_db.samples.writer import Writer
@@ -63,26 +63,26 @@ def test_a_long_id_is_found_by_what_its_files_say(tmp_path):
     jobid = "ü" * 120
     recorded(tmp_path, jobid)
     assert [jobid_of(each) for each in folders(tmp_path)] == [jobid]
-    assert matching(tmp_path, "üü") == jobid
+    assert find_jobid(tmp_path, "üü") == jobid
 
 
 def test_the_only_id_that_begins_so(tmp_path):
     for jobid in ("12", "123", "7b1e6a3c-aaaa", "7b1e6a3c-bbbb"):
         recorded(tmp_path, jobid)
-    assert matching(tmp_path, "12") == "12"
-    assert matching(tmp_path, "7b1e6a3c-a") == "7b1e6a3c-aaaa"
+    assert find_jobid(tmp_path, "12") == "12"
+    assert find_jobid(tmp_path, "7b1e6a3c-a") == "7b1e6a3c-aaaa"
     with pytest.raises(NoSuchJob, match="2 jobs: 7b1e6a3c-aaaa, 7b1e6a3c-bbbb"):
-        matching(tmp_path, "7b")
+        find_jobid(tmp_path, "7b")
     with pytest.raises(NoSuchJob, match="no samples of a job '9'"):
-        matching(tmp_path, "9")
+        find_jobid(tmp_path, "9")
     with pytest.raises(NoSuchJob, match="no samples"):
-        matching(tmp_path / "nowhere", "1")
+        find_jobid(tmp_path / "nowhere", "1")
 
 
 def test_deleting_a_jobs_samples(tmp_path):
     recorded(tmp_path, "1")
-    assert remove(tmp_path, "1")
-    assert not remove(tmp_path, "1")
+    assert delete_job(tmp_path, "1")
+    assert not delete_job(tmp_path, "1")
     assert not folders(tmp_path)
 
 

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from batchjob.local_runs.directory import prepare
-from batchjob.local_runs.record import Run, this_process, write
+from batchjob.local_runs.directory import create_directory
+from batchjob.local_runs.record import Run, current_process, write
 from batchjob.quantities.reading import CgroupReading, DeviceIO, job_reading
 from batchjob.quantities.sample import END, SampleKey
 from batchjob.runtime.logins import login
@@ -22,7 +22,7 @@ from collectors.energy.ledger import EnergyAccounts, JobAccount
 from collectors.gpu.devices import Gpu, Unit
 from collectors.gpu.holders import Holding
 from collectors.gpu.metrics import POWER
-from collectors.job_samples import SampleSources, sources_of, take
+from collectors.job_samples import SampleSources, find_sources, take_samples
 from collectors.jobs import collector as jobs_collector
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
@@ -65,7 +65,7 @@ class Node:
         sources = SampleSources(lambda: self.readings(), accounts=self.accounts)
         runs = samples.parent / "runs"
         return Recorder(
-            partial(take, sources),
+            partial(take_samples, sources),
             samples,
             RecorderOptions(**options),
             self.clock,
@@ -92,7 +92,7 @@ def samples_of(samples, jobid):
 def test_every_number_of_the_exporter_has_a_place_in_samples():
     node = Node("1")
     node.joules = 12.5
-    (taken,) = take(SampleSources(node.readings, accounts=node.accounts))
+    (taken,) = take_samples(SampleSources(node.readings, accounts=node.accounts))
     names = {name.quantity for name in taken.values}
     assert {
         "page_faults_minor",
@@ -110,7 +110,8 @@ def test_a_gpu_that_only_the_environment_of_a_job_names_tells_it_nothing(confirm
     unit = Unit(Gpu("nvidia", 0, "GPU-a", 0, "00000000:3B:00.0", "A100"))
     holding = Holding(node.jobs["1"], unit, "environment", None, 0,
                       confirmed=confirmed)  # fmt: skip
-    (taken,) = take(SampleSources(node.readings, held=lambda: [(holding, {POWER: 250.0})]))
+    sources = SampleSources(node.readings, holdings=lambda: [(holding, {POWER: 250.0})])
+    (taken,) = take_samples(sources)
     assert {name.quantity for name in taken.values if name.quantity.startswith("gpu_")} == told
 
 
@@ -151,10 +152,10 @@ def test_an_ended_run_has_the_totals_of_its_record(tmp_path):
     pass_by(node, recorder, 1)
     run = Run(
         jobid=jobid, node="n", user=login(), uid=os.geteuid(), submit_time=1, start_time=1,
-        state=JobState.COMPLETED, supervisor=this_process(), end_time=2, user_cpu_seconds=13.5,
+        state=JobState.COMPLETED, supervisor=current_process(), end_time=2, user_cpu_seconds=13.5,
         system_cpu_seconds=0.1, peak_memory_bytes=1 << 20, read_bytes=0, written_bytes=800 << 20,
     )  # fmt: skip
-    write(prepare(tmp_path, "runs"), run)
+    write(create_directory(tmp_path, "runs"), run)
     pass_by(node, recorder, 1)
     *_, before, last = samples_of(tmp_path / "samples", jobid)
     assert before.get("cpu_user_seconds") == 12
@@ -183,7 +184,7 @@ def test_a_job_that_is_no_longer_there_is_ended(tmp_path):
     del node.jobs["2"]
     pass_by(node, recorder, 2)
     with SampleFile(files_of(folder_of(tmp_path, "2"))[0]) as file:
-        assert file.ended
+        assert file.is_complete
         assert len(list(file.read())) == 2
 
 
@@ -278,10 +279,13 @@ def test_a_reading_that_fails_costs_its_pass_alone(tmp_path, caplog):
 def test_a_recorded_machine(tree, tmp_path):
     host = tree("slurm-24.11-v2-r2-a")
     collector = jobs_collector.build(host, jobs_collector.JobsOptions(), {})
-    collector.look()
+    collector.update()
     try:
         recorder = Recorder(
-            partial(take, sources_of([collector])), tmp_path, RecorderOptions(), host.clock
+            partial(take_samples, find_sources([collector])),
+            tmp_path,
+            RecorderOptions(),
+            host.clock,
         )
         recorder.record()
     finally:
@@ -297,7 +301,7 @@ def test_its_thread_ends_with_a_last_sample(tmp_path):
     node = Node("1")
     sources = SampleSources(node.readings)
     recorder = Recorder(
-        partial(take, sources), tmp_path, RecorderOptions(interval=0.05), node.clock
+        partial(take_samples, sources), tmp_path, RecorderOptions(interval=0.05), node.clock
     )
     threads = threading.active_count()
     recorder.start()

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.quantities.index import BY_NAME, QUANTITIES, WITHIN
+from batchjob.quantities.index import BY_NAME, BY_NAME_IN_GROUP, QUANTITIES
 from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
 from batchjob_stats_db.samples import writer as writing
 from batchjob_stats_db.samples.file import SampleFile
-from batchjob_stats_db.samples.format import Decoder, LineError, line
+from batchjob_stats_db.samples.format import Decoder, LineError, encode_line
 from batchjob_stats_db.samples.writer import Writer, repack
 
 T = 1_775_300_000.0
@@ -54,7 +54,7 @@ def test_a_file_is_named_by_its_time_and_tells_whose_it_is(tmp_path):
     path = written(tmp_path / "1", [busy(0)])
     assert path.name == "20260404-105320.jsonl.gz"
     samples, file = read(path)
-    assert (file.who, file.damage) == (ALICE, "")
+    assert (file.header, file.damage) == (ALICE, "")
     assert samples == [busy(0)]
 
 
@@ -111,7 +111,7 @@ VALUES = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 1 << 40))
 def test_whatever_comes_goes_or_begins_anew(states):
     decoder, before = Decoder(), {}
     for ticks, values in states:
-        text = line(ALICE, JobSample(ticks / 100, values))
+        text = encode_line(ALICE, JobSample(ticks / 100, values))
         assert decoder.advance(text) == ticks / 100
         assert decoder.values == values
         assert decoder.changed == {
@@ -150,7 +150,7 @@ def test_names_of_a_later_version_are_passed_over():
 
 def test_each_name_means_one_thing():
     assert len(BY_NAME) == len(QUANTITIES)
-    assert len(WITHIN) == sum(each.group is not None for each in QUANTITIES)
+    assert len(BY_NAME_IN_GROUP) == sum(each.group is not None for each in QUANTITIES)
 
 
 def test_a_file_being_written_is_read_to_its_last_sample(tmp_path):
@@ -161,15 +161,15 @@ def test_a_file_being_written_is_read_to_its_last_sample(tmp_path):
             file.write(busy(number))
             assert [each.at for each in reader.read()][-1:] == [T + 5 * number]
             assert not list(reader.read())
-            assert reader.written
+            assert reader.is_being_written
         file.close()
         assert not list(reader.read())
-        assert not reader.written
+        assert not reader.is_being_written
         repack(file.path)
-        assert reader.replaced
+        assert reader.is_replaced
     with SampleFile(file.path) as reader:
         assert len(list(reader.read())) == 30
-        assert reader.ended
+        assert reader.is_complete
 
 
 def test_a_file_cut_anywhere_gives_what_is_before(tmp_path):
@@ -265,5 +265,5 @@ def test_a_full_disk_takes_nothing_of_what_was_there(tmp_path, monkeypatch):
 def test_every_name_is_documented(quantity):
     page = (Path(__file__).parents[3] / "docs" / "samples.md").read_text()
     group = quantity.group and quantity.group.name
-    name = f"{group}.<of>.{quantity.within}".rstrip(".") if group else quantity.name
+    name = f"{group}.<of>.{quantity.name_in_group}".rstrip(".") if group else quantity.name
     assert f"| `{name}` |" in page

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from batchjob.local_runs import accounting
 from batchjob.local_runs import record as run_files
-from batchjob.local_runs.record import Run, SupervisorProcess, alive, this_process
+from batchjob.local_runs.record import Run, SupervisorProcess, current_process, is_supervisor_alive
 from batchjob.runtime.logins import login
 from batchjob.schedulers import json_lines
-from batchjob.schedulers.accounting import Deleted, SourceError, Unfinished
+from batchjob.schedulers.accounting import DeletedRecord, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import RowError
 from batchjob.schedulers.json_record import decode, encode
 from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
@@ -147,7 +147,7 @@ ID = "0f8fad5b-d9cb-469f-a165-708677289500"
 def run(**changes) -> Run:
     run = Run(
         jobid=ID, node=os.uname().nodename, user="alice", uid=os.geteuid(), submit_time=1775300000,
-        start_time=1775300000, state=JobState.RUNNING, supervisor=this_process(), name="train",
+        start_time=1775300000, state=JobState.RUNNING, supervisor=current_process(), name="train",
         submit_line="python train.py", allocated_cpus=4,
     )  # fmt: skip
     return run._replace(**changes)
@@ -170,7 +170,7 @@ def test_a_run_from_its_start_to_its_end(source, tmp_path):
         os.geteuid(),
     )
     assert job.nodes == (NodeShare(os.uname().nodename, 4),)
-    known = {ID: Unfinished(1775300000, 1, 1775300000)}
+    known = {ID: UnfinishedJob(1775300000, 1, 1775300000)}
     assert list(source.read(last.watermark, known))[-1].vanished == ()
     run_files.write(
         tmp_path,
@@ -186,8 +186,8 @@ def test_a_run_from_its_start_to_its_end(source, tmp_path):
 def test_a_run_whose_supervisor_is_gone_has_vanished(source, tmp_path):
     child = subprocess.Popen(["true"])
     child.wait()
-    here = this_process()
-    known = {ID: Unfinished(1775300000, 1, 1775300000)}
+    here = current_process()
+    known = {ID: UnfinishedJob(1775300000, 1, 1775300000)}
     for gone in (
         here._replace(pid=child.pid),
         here._replace(start_ticks=here.start_ticks + 1),  # its id is used again
@@ -199,7 +199,7 @@ def test_a_run_whose_supervisor_is_gone_has_vanished(source, tmp_path):
     assert list(source.read("0", known))[-1].vanished == ()
     (tmp_path / f"{ID}.json").unlink()
     assert list(source.read("0", known))[-1].vanished == (ID,)
-    assert not alive({})
+    assert not is_supervisor_alive({})
 
 
 def ended(number: int = 0) -> Run:
@@ -227,7 +227,7 @@ def test_a_clock_that_was_ahead_hides_no_run(tmp_path):
 def test_a_run_whose_end_was_overlooked_is_read_as_long_as_it_is_unfinished(source, tmp_path):
     path = run_files.write(tmp_path, ended())
     os.utime(path, (1775300060, 1775300060))
-    first, last = source.read("1775400000", {ID: Unfinished(1775300000, 1, 1775300000)})
+    first, last = source.read("1775400000", {ID: UnfinishedJob(1775300000, 1, 1775300000)})
     assert [job.end_time for job in first.jobs] == [1775300060]
     assert last.vanished == ()
 
@@ -248,7 +248,7 @@ def test_files_that_came_with_an_older_time_are_found_when_they_are_read_again(s
 
 
 def test_a_run_that_vanished_does_not_run_again_when_its_file_is_read_again(source, tmp_path):
-    gone = this_process()._replace(boot_id="0")
+    gone = current_process()._replace(boot_id="0")
     run_files.write(tmp_path, run(supervisor=gone))
     run_files.write(tmp_path, run(jobid=f"{ID[:-1]}1"))
     (again,) = source.reread(0, lambda records: {job.key for job in records})
@@ -257,9 +257,9 @@ def test_a_run_that_vanished_does_not_run_again_when_its_file_is_read_again(sour
 
 def test_a_scheduler_s_jobs_are_no_runs_that_vanished(source):
     known = {
-        "4711": Unfinished(1, 1, 1),
-        "1.pbs01": Unfinished(1, 1, 1),
-        "../x": Unfinished(1, 1, 1),
+        "4711": UnfinishedJob(1, 1, 1),
+        "1.pbs01": UnfinishedJob(1, 1, 1),
+        "../x": UnfinishedJob(1, 1, 1),
     }
     assert list(source.read("0", known))[-1].vanished == ()
 
@@ -288,7 +288,7 @@ def test_a_deleted_run_is_to_be_deleted_here(source, tmp_path):
     (tmp_path / f"{ID}.deleted").touch()
     (tmp_path / "x.deleted").touch()
     batches = source.read("0", {})
-    assert next(batches).deleted == (Deleted("runs", ID, None),)
+    assert next(batches).deleted == (DeletedRecord("runs", ID, None),)
     assert (tmp_path / f"{ID}.deleted").exists()  # until it is written
     assert list(batches) == []
     assert [path.name for path in tmp_path.iterdir()] == ["x.deleted"]
@@ -302,4 +302,4 @@ def test_nobody_writes_runs_of_others(source, tmp_path, as_recorded):
     (batch,) = source.read("0", {})
     assert batch.jobs == ()
     assert "uid 1002 wrote a run of uid 1001" in batch.quarantined[0].reason
-    assert batch.deleted == (Deleted("runs", ID, 1002),)
+    assert batch.deleted == (DeletedRecord("runs", ID, 1002),)

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.runtime.subprocesses import NotJsonError
-from batchjob.schedulers.accounting import ShrunkenError, SourceError, Unfinished
+from batchjob.schedulers.accounting import ShrunkenError, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader
 from batchjob.schedulers.lsf.accounting import bjobs, lsb_acct, lsb_stream
 from batchjob.schedulers.lsf.accounting.bjobs import Bjobs
-from batchjob.schedulers.lsf.accounting.lsb_acct import job_finish
-from batchjob.schedulers.lsf.accounting.lsb_line import records, words
-from batchjob.schedulers.lsf.accounting.lsb_stream import job_finish2
+from batchjob.schedulers.lsf.accounting.lsb_acct import job_from_finish
+from batchjob.schedulers.lsf.accounting.lsb_line import join_records, split_words
+from batchjob.schedulers.lsf.accounting.lsb_stream import job_from_finish2
 from batchjob.schedulers.lsf.formats import lsf_time
 from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.states import JobState
@@ -48,7 +48,7 @@ def line(**changes) -> str:
 
 
 def finished(text: str):
-    job, complaints = job_finish("c1", words(text))
+    job, complaints = job_from_finish("c1", split_words(text))
     assert not complaints
     return job
 
@@ -125,7 +125,7 @@ def test_short_hosts_and_asked_hosts():
 def test_older_and_shorter_records(last):
     names = list(RAN)
     text = " ".join(RAN[name] for name in names[: names.index(last) + 1])
-    job, _ = job_finish("c1", words(text))
+    job, _ = job_from_finish("c1", split_words(text))
     assert (job.jobid, job.state, job.cpu_seconds) == ("4242[3]", "COMPLETED", 3613.75)
 
 
@@ -233,8 +233,8 @@ def test_quoted_strings_come_back(name, command):
 
 @given(st.lists(st.binary(max_size=50)))
 def test_any_lines_give_records(lines):
-    for record in records(lines):
-        words(record)
+    for record in join_records(lines):
+        split_words(record)
 
 
 STREAM = (
@@ -247,7 +247,7 @@ STREAM = (
 
 
 def test_lsb_stream_says_the_same_as_lsb_acct():
-    job, complaints = job_finish2("c1", words(STREAM))
+    job, complaints = job_from_finish2("c1", split_words(STREAM))
     same = finished(line())._replace(array_jobid="", array_index=None, jobid="4242")
     assert not complaints
     for name in (
@@ -333,7 +333,7 @@ def test_no_jobs_are_no_error_unless_there_were_some(source):
     nothing = source(b"No job found\n", status=255)
     assert read(nothing)[0] == []
     with pytest.raises(ShrunkenError):
-        read(nothing, str(NOW - 60), {"1": Unfinished(1, 1, None)})
+        read(nothing, str(NOW - 60), {"1": UnfinishedJob(1, 1, None)})
     with pytest.raises(NotJsonError, match="expected a JSON object, got 'LSF is down'"):
         read(source(b"LSF is down"))
 
@@ -346,16 +346,17 @@ def test_a_name_that_is_not_utf_8_keeps_no_job_out(source):
 
 
 def test_after_a_longer_absence_than_lsf_remembers_missing_jobs_have_ended(source):
-    known = {str(number): Unfinished(1, 1, None) for number in range(50)}
+    known = {str(number): UnfinishedJob(1, 1, None) for number in range(50)}
     (*_, last) = source(b"No job found\n", status=255).read(str(NOW - 3601), known)
     assert len(last.vanished) == 50
 
 
 def test_a_time_without_seconds_finds_the_job_it_means(source, acct):
     vague = source(printed({"SUBMIT_TIME": "Apr  4 12:00"}))
-    known = {"4242[3]": Unfinished(1775304007, 1, None)}
+    known = {"4242[3]": UnfinishedJob(1775304007, 1, None)}
     assert read(vague, "0", known)[0][0].submit_time == 1775304007
-    (job,) = read(acct(line() + "\n"), unfinished={"4242[3]": Unfinished(1775299980, 1, None)})[0]
+    known = {"4242[3]": UnfinishedJob(1775299980, 1, None)}
+    (job,) = read(acct(line() + "\n"), unfinished=known)[0]
     assert job.submit_time == 1775299980
 
 
@@ -380,4 +381,4 @@ def test_limits_of_bjobs_with_and_without_lsb_hms_time_format(text, seconds):
     row = FieldReader({"JOBID": "7", "STAT": "RUN", "SUBMIT_TIME": "Apr 12 18:20:00 2026"})
     row.values["RUNTIMELIMIT"] = text
     job = bjobs.job_record("c1", row, 1_795_000_000)
-    assert (job.time_limit_seconds, row.complaints) == (seconds, [])
+    assert (job.time_limit_seconds, row.parse_errors) == (seconds, [])

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.runtime.settings import SettingsError, make
-from batchjob.schedulers.accounting import ShrunkenError, SourceError, Unfinished
+from batchjob.runtime.settings import SettingsError, build_section
+from batchjob.schedulers.accounting import ShrunkenError, SourceError, UnfinishedJob
 from batchjob.schedulers.pbs.accounting import pbs_log, qstat
-from batchjob.schedulers.pbs.accounting.log_line import attributes
+from batchjob.schedulers.pbs.accounting.log_line import parse_attributes
 from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
 from batchjob.schedulers.pbs.accounting.qstat import Qstat
-from batchjob.schedulers.pbs.qstat_jobs import json_jobs, text_jobs
-from batchjob.schedulers.records import NodeShare, updated
+from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs, parse_text_jobs
+from batchjob.schedulers.records import NodeShare, merge_records
 from batchjob.schedulers.states import JobState
 
 RECORDINGS = Path(__file__).parents[2] / "fixtures" / "accounting"
@@ -131,8 +131,8 @@ def test_reading_in_pieces_is_reading_at_once(logs, lines):
                     old if new in (None, "", ()) else new
                     for old, new in zip(earlier, job, strict=True)
                 )
-                if pieces[key].state.live:
-                    known = Unfinished(job.submit_time, job.run, pieces[key].start_time)
+                if pieces[key].state.is_live:
+                    known = UnfinishedJob(job.submit_time, job.run, pieces[key].start_time)
                     unfinished[job.jobid] = known
                 elif unfinished.get(job.jobid, (0, job.run))[1] == job.run:
                     unfinished.pop(job.jobid, None)
@@ -141,7 +141,7 @@ def test_reading_in_pieces_is_reading_at_once(logs, lines):
 
 def test_log_and_qstat_agree(logs, tmp_path):
     logged = read(logs(LOG))[0]
-    for jobid, row in json_jobs(QSTAT).items():
+    for jobid, row in parse_json_jobs(QSTAT).items():
         if jobid.startswith("17[") or "[]" in jobid:
             continue  # sub-jobs that never ran are not in the log
         job = Qstat("c1", qstat.QstatOptions()).record(jobid, qstat.FieldReader(row))
@@ -157,7 +157,7 @@ def test_log_and_qstat_agree(logs, tmp_path):
 
 
 def test_a_sub_job_that_never_ran_is_cancelled_without_a_start():
-    row = json_jobs(QSTAT)["17[2].pbs01"]
+    row = parse_json_jobs(QSTAT)["17[2].pbs01"]
     job = Qstat("c1", qstat.QstatOptions()).record("17[2].pbs01", qstat.FieldReader(row))
     assert (job.state, job.start_time, job.exit_code) == (JobState.CANCELLED, None, None)
 
@@ -213,12 +213,12 @@ def test_suspended_resumed_and_altered(logs):
     assert (found["5.s", 1].state, found["5.s", 1].time_limit_seconds) == (JobState.SUSPENDED, 3600)
     assert found["5.s", 1].name == "j"
     source = logs(lines + "04/04/2026 12:00:09;r;5.s;\n")
-    known = {"5.s": Unfinished(1775296800, 1, 1775296802)}
+    known = {"5.s": UnfinishedJob(1775296800, 1, 1775296802)}
     assert read(source, watermark, known)[0]["5.s", 1].state == JobState.RUNNING
 
 
 def test_a_start_without_an_end_before_it_is_another_run(logs):
-    known = {"5.s": Unfinished(1775296800, 1, 1775296801)}
+    known = {"5.s": UnfinishedJob(1775296800, 1, 1775296801)}
     line = "04/04/2026 12:30:00;S;5.s;user=a ctime=1775296800 start=1775298600 exec_host=n/0\n"
     found = read(logs(line), unfinished=known)[0]
     assert found["5.s", 1].state == JobState.REQUEUED
@@ -226,7 +226,7 @@ def test_a_start_without_an_end_before_it_is_another_run(logs):
 
 
 def test_a_reused_id_is_another_job(logs):
-    known = {"101.srv": Unfinished(1675296800, 3, 1675296900)}
+    known = {"101.srv": UnfinishedJob(1675296800, 3, 1675296900)}
     found = read(logs(f"{HEAD} {TAIL}\n"), unfinished=known)[0]
     assert list(found) == [("101.srv", 1)]
 
@@ -308,12 +308,12 @@ def test_what_keeps_us_from_the_logs(tmp_path):
     empty = PbsLog("c1", pbs_log.PbsLogOptions(path=str(tmp_path)))
     assert "no log file" in empty.check()[0]
     with pytest.raises(SettingsError, match="expected a time zone such as Europe/Berlin"):
-        make(pbs_log.PbsLogOptions, "pbs_log", {"pbs_log.time-zone": "Mars/Olympus"})
+        build_section(pbs_log.PbsLogOptions, "pbs_log", {"pbs_log.time-zone": "Mars/Olympus"})
 
 
 @given(st.text())
 def test_any_message_gives_attributes(message):
-    assert all(isinstance(value, str) for value in attributes(message).values())
+    assert all(isinstance(value, str) for value in parse_attributes(message).values())
 
 
 def qstat_program(tmp_path, output: bytes, plain: bytes = b"", server: str = "") -> str:
@@ -332,7 +332,7 @@ def test_qstat(tmp_path):
     source = Qstat(
         "c1", qstat.QstatOptions(qstat=qstat_program(tmp_path, QSTAT)), lambda: 1795176000
     )
-    found, watermark, bad = read(source, "0", {"99.pbs01": Unfinished(1795170000, 1, None)})
+    found, watermark, bad = read(source, "0", {"99.pbs01": UnfinishedJob(1795170000, 1, None)})
     assert len(found) == 24
     assert not bad
     assert watermark == "1795176000"
@@ -342,14 +342,14 @@ def test_qstat(tmp_path):
         "/srv/pbsmini/home/alice",
         "cpuburn.o0",
     )
-    (*_, last) = source.read("0", {"99.pbs01": Unfinished(1795170000, 1, None)})
+    (*_, last) = source.read("0", {"99.pbs01": UnfinishedJob(1795170000, 1, None)})
     assert last.vanished == ("99.pbs01",)
 
 
 @pytest.mark.parametrize("name", ["123", "1e5", "true", "null", "1.50"])
 def test_names_that_look_like_json_are_names(name):
     document = f'{{"Jobs": {{"1.s": {{"Job_Name": {name}, "Resource_List": {{"ncpus": 2}}}}}}}}'
-    row = json_jobs(document.encode())["1.s"]
+    row = parse_json_jobs(document.encode())["1.s"]
     assert (row["jobname"], row["Resource_List.ncpus"]) == (name, "2")
 
 
@@ -388,21 +388,21 @@ def test_a_name_that_is_not_utf_8_keeps_no_job_out(tmp_path):
 
 def test_what_a_user_wrote_changes_no_attribute():
     plain = b"Job Id: 1.s\n    job_state = Q\n    Variable_List = A=1,\n    job_state = R\n\tB=2\n"
-    assert text_jobs(plain)["1.s"]["job_state"] == "Q"
+    assert parse_text_jobs(plain)["1.s"]["job_state"] == "Q"
 
 
 def test_an_empty_history_is_an_error_while_jobs_are_unfinished(tmp_path):
     program = qstat_program(tmp_path, b'{"timestamp": 1}')
     source = Qstat("c1", qstat.QstatOptions(qstat=program), lambda: 1795176000)
     with pytest.raises(ShrunkenError):
-        list(source.read("1795175000", {"1.s": Unfinished(1, 1, None)}))
+        list(source.read("1795175000", {"1.s": UnfinishedJob(1, 1, None)}))
     assert [batch.jobs for batch in source.read("1795175000", {})] == [()]
 
 
 def test_after_a_longer_absence_than_the_history_missing_jobs_have_ended(tmp_path):
     program = qstat_program(tmp_path, b'{"timestamp": 1}')
     options = qstat.QstatOptions(qstat=program, history=3600)
-    known = {f"{number}.s": Unfinished(1, 1, None) for number in range(50)}
+    known = {f"{number}.s": UnfinishedJob(1, 1, None) for number in range(50)}
     source = Qstat("c1", options, lambda: 1795176000)
     with pytest.raises(ShrunkenError):
         list(source.read(str(1795176000 - 3600), known))
@@ -435,10 +435,10 @@ def test_a_run_before_the_one_that_qstat_shows_is_over(tmp_path, change, end):
     shown["run_count"] -= change["job_state"] == "Q"  # it counts runs that began
     program = qstat_program(tmp_path, json.dumps({"Jobs": {"1.pbs01": shown | change}}).encode())
     source = Qstat("c1", qstat.QstatOptions(qstat=program), lambda: 1795176000)
-    known = {"1.pbs01": Unfinished(1795175147, 1, 1795175200)}
+    known = {"1.pbs01": UnfinishedJob(1795175147, 1, 1795175200)}
     found, _, _ = read(source, "1795175900", known)
     before, now = found["1.pbs01", 1], found["1.pbs01", 2]
-    assert (before.state, now.state.live) == (JobState.REQUEUED, True)
+    assert (before.state, now.state.is_live) == (JobState.REQUEUED, True)
     assert datetime.fromtimestamp(before.end_time, UTC).strftime("%H:%M:%S") == end
     assert before.reason == "its end was not logged"
 
@@ -458,7 +458,7 @@ def test_rights_and_history(tmp_path):
 
 @given(st.text() | st.from_regex(r"(Job Id: [0-9]{1,3}\n|    [a-z]+ = .*\n|\t.*\n)*"))
 def test_any_text_gives_jobs(output):
-    for job in text_jobs(output.encode("utf-8", "replace")).values():
+    for job in parse_text_jobs(output.encode("utf-8", "replace")).values():
         json.dumps(job)
 
 
@@ -522,7 +522,7 @@ def test_lines_out_of_order_make_the_same_runs(tmp_path_factory, data):
     records = [job for batch in source.read('{"since": 0}', {}) for job in batch.jobs]
     runs = {}
     for job in records:
-        runs[job.run] = updated(runs[job.run], job) if job.run in runs else job
+        runs[job.run] = merge_records(runs[job.run], job) if job.run in runs else job
     assert {run: (job.start_time, job.end_time) for run, job in sorted(runs.items())} == {
         1: (begin + 30, begin + 600), 2: (begin + 630, begin + 900), 3: (begin + 930, begin + 4000),
     }  # fmt: skip
@@ -550,6 +550,6 @@ def test_the_hour_that_comes_twice_is_told_by_the_lines_before_the_last_reading(
     log.write_text(first + second)
     _, watermark, _ = read(PbsLog("c1", options))
     log.write_text(first + second + "10/25/2026 02:20:00;D;2.srv;requestor=alice@n\n")
-    known = {"2.srv": Unfinished(1792890600, 1, None)}
+    known = {"2.srv": UnfinishedJob(1792890600, 1, None)}
     found, _, _ = read(PbsLog("c1", options), watermark, known)
     assert found["2.srv", 1].end_time == 1792891200

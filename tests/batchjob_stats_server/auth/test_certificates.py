@@ -42,7 +42,7 @@ def text(certificate):
 
 
 def test_name_and_role(judge, authority):
-    of = judge().bearer
+    of = judge().verify
     admin, _ = authority.issue(("CN", "root"), ("OU", "operations"), ("OU", "admin"))
     vera, _ = authority.issue(*VERA)
     assert of(text(vera), NOW)[:2] == ("vera", TokenRole.VIEWER)
@@ -53,17 +53,17 @@ def test_name_and_role(judge, authority):
 def test_a_certificate_is_looked_up_by_its_name(judge, authority):
     """As tokens keep it that were made with it."""
     certificate, _ = authority.issue(*VERA)
-    name = judge().bearer(text(certificate), NOW).certificate
-    judge().check(name, NOW)
-    judge(authority.revocation_list()).check(name, NOW)
+    name = judge().verify(text(certificate), NOW).certificate
+    judge().check_issuer_and_revocation(name, NOW)
+    judge(authority.revocation_list()).check_issuer_and_revocation(name, NOW)
     for lists, said in (
         (authority.revocation_list(certificate), "revoked"),
         (authority.revocation_list(days=-1), "no current revocation list"),
     ):
         with pytest.raises(InvalidCertificate, match=said):
-            judge(lists).check(name, NOW)
+            judge(lists).check_issuer_and_revocation(name, NOW)
     with pytest.raises(InvalidCertificate, match="not issued by a CA of this server"):
-        judge().check("1f CN=another site", NOW)
+        judge().check_issuer_and_revocation("1f CN=another site", NOW)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_a_certificate_is_looked_up_by_its_name(judge, authority):
 )
 def test_a_subject_that_says_too_little_or_too_much(judge, authority, subject, words):
     with pytest.raises(InvalidCertificate, match=words):
-        judge().bearer(text(authority.issue(*subject)[0]), NOW)
+        judge().verify(text(authority.issue(*subject)[0]), NOW)
 
 
 def test_a_certificate_ends_while_its_connection_lives(judge, authority):
-    certificate, of = text(authority.issue(*VERA, days=1)[0]), judge().bearer
+    certificate, of = text(authority.issue(*VERA, days=1)[0]), judge().verify
     assert of(certificate, NOW + 86400)
     for moment in (NOW + 86401, NOW - 9 * 86400):
         with pytest.raises(InvalidCertificate, match="expired or is not yet valid"):
@@ -93,12 +93,12 @@ def test_a_certificate_ends_while_its_connection_lives(judge, authority):
 def test_the_list_is_read_again_when_it_changes(judge, authority, tmp_path):
     certificate, _ = authority.issue(*VERA)
     made = judge(authority.revocation_list())
-    assert made.bearer(text(certificate), NOW)
+    assert made.verify(text(certificate), NOW)
     (tmp_path / "new").write_bytes(authority.revocation_list(certificate))
     os.replace(tmp_path / "new", tmp_path / "crl.pem")
     for _ in range(2):
         with pytest.raises(InvalidCertificate, match="revoked"):
-            made.bearer(text(certificate), NOW)
+            made.verify(text(certificate), NOW)
 
 
 @pytest.mark.parametrize("damaged", [b"", b"junk", None])
@@ -111,7 +111,7 @@ def test_a_damaged_list_changes_nothing(judge, authority, tmp_path, damaged, cap
         (tmp_path / "crl.pem").write_bytes(damaged)
     for _ in range(2):
         with pytest.raises(InvalidCertificate, match="revoked"):
-            made.bearer(text(certificate), NOW)
+            made.verify(text(certificate), NOW)
     assert caplog.text.count("the previous list remains in use") == 1
 
 
@@ -119,9 +119,9 @@ def test_a_list_that_has_ended_proves_nothing(judge, authority):
     certificate, _ = authority.issue(*VERA)
     made = judge(authority.revocation_list(days=-1))
     with pytest.raises(InvalidCertificate, match="no current revocation list"):
-        made.bearer(text(certificate), NOW)
+        made.verify(text(certificate), NOW)
     renewed = judge(authority.revocation_list(days=-1) + authority.revocation_list())
-    assert renewed.bearer(text(certificate), NOW)
+    assert renewed.verify(text(certificate), NOW)
 
 
 def test_a_list_must_be_the_authority_s(judge, authority):

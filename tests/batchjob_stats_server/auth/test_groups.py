@@ -40,10 +40,10 @@ def test_a_slow_directory_service_does_not_hold_up_others(services):
     threads = services.threads
 
     def ask(_user):
-        return frozenset({"held up" if threads.one_by_one.busy() else "free"})
+        return frozenset({"held up" if threads.serial.is_busy() else "free"})
 
-    groups = UnixGroups(ask, aside=threads.aside)
-    assert threads.short(lambda: groups.of("alice")) == {"free"}
+    groups = UnixGroups(ask, while_waiting=threads.while_waiting)
+    assert threads.run_short(lambda: groups.of("alice")) == {"free"}
 
 
 def test_nobody_is_asked_where_groups_decide_nothing():

@@ -8,7 +8,7 @@ from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import Administrator, Associations
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema, tokens
-from batchjob_stats_db.database.engine import parse, writer
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store, UsagePolicy
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.poller.options import DatabaseOptions
@@ -115,7 +115,7 @@ WHOLE = {"c1:adam", "c1:eve", "c1:olga"}
 )
 def test_slurm_s_administrators_see_their_cluster(tmp_path, least, seen, now):
     """By their level in that cluster's accounting, and of that cluster alone."""
-    engine = writer(parse(f"sqlite:///{tmp_path}/admins.db"), create=True)
+    engine = writer_engine(parse_url(f"sqlite:///{tmp_path}/admins.db"), create=True)
     migrate(engine)
     levels = (Administrator("olga", "operator"), Administrator("adam", "administrator"))
     for cluster, people in (("c1", Associations((), levels, ())), ("c2", Associations((), (), ()))):
@@ -123,7 +123,7 @@ def test_slurm_s_administrators_see_their_cluster(tmp_path, least, seen, now):
         users = ("adam", "olga", "eve") if cluster == "c1" else ("eve",)
         rows = (record(str(i), cluster=cluster, user=user) for i, user in enumerate(users))
         store.write(Batch(tuple(rows), (), "", 0), "s")
-        store.write_people(people, "people")
+        store.write_associations(people, "people")
     auth = AuthOptions(slurm_admins=least)
     made = build(
         ServerSettings(

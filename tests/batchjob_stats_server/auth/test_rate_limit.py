@@ -22,24 +22,24 @@ class Clock:
 def test_a_burst_and_then_so_many_a_second():
     clock = Clock()
     rate = RateLimiter(2, 3, clock=clock)
-    assert [rate.wait("alice") for _ in range(4)] == [0, 0, 0, 0.5]
-    assert rate.wait("bob") == 0
+    assert [rate.acquire("alice") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert rate.acquire("bob") == 0
     clock.now += 0.5
-    assert [rate.wait("alice") for _ in range(2)] == [0, 0.5]
+    assert [rate.acquire("alice") for _ in range(2)] == [0, 0.5]
     clock.now += 3600
-    assert [rate.wait("alice") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert [rate.acquire("alice") for _ in range(4)] == [0, 0, 0, 0.5]
 
 
 def test_memory_is_bounded():
-    rate = RateLimiter(1, 1, most=100)
-    assert not any(rate.wait(number) for number in range(1000))
+    rate = RateLimiter(1, 1, max_keys=100)
+    assert not any(rate.acquire(number) for number in range(1000))
     assert len(rate) == 100
-    assert rate.wait(999) > 0
+    assert rate.acquire(999) > 0
 
 
 def test_no_rate_no_limit():
     rate = RateLimiter(0, 1)
-    assert not any(rate.wait("alice") for _ in range(1000))
+    assert not any(rate.acquire("alice") for _ in range(1000))
     assert len(rate) == 0
 
 
@@ -50,7 +50,7 @@ def test_never_more_than_rate_and_burst(pauses, per_second, burst):
     taken = []
     for pause in pauses:
         clock.now += pause
-        if not rate.wait("x"):
+        if not rate.acquire("x"):
             taken.append(clock.now)
         for first, begun in enumerate(taken):
             most = burst + (clock.now - begun) * per_second

@@ -9,7 +9,7 @@ from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server import app
 from batchjob_stats_server.auth.certificates import Certificates
-from batchjob_stats_server.auth.rights import LONGEST_LINE, ProcessToken
+from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, ProcessToken
 from tests.batchjob_stats_server.authority import pem
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
@@ -124,19 +124,19 @@ def test_a_token_made_with_a_certificate_ends_with_it(
 
 def test_tokens_are_made_with_one_another_only_so_often(client, token):
     headers = token("alice")
-    for _ in range(LONGEST_LINE - 1):
+    for _ in range(MAX_TOKEN_CHAIN - 1):
         headers = made(client, headers)
     assert known(client, headers) == ("alice", "user")
     answer = client.post(f"{P}/tokens", headers=headers, json={"label": "x"})
     assert (answer.status_code, answer.json()["detail"]) == (
-        403, f"tokens created with one another: at most {LONGEST_LINE} in a row"
+        403, f"tokens created with one another: at most {MAX_TOKEN_CHAIN} in a row"
     )  # fmt: skip
 
 
 def test_nobody_fills_the_database_with_tokens(client, token, services, now):
     first = token("alice")
     with services.writer.begin() as db:
-        for number in range(tokens.MOST - 1):
+        for number in range(tokens.MAX_PER_USER - 1):
             end = now - 1 if number == 0 else now + 60
             tokens.create(db, "alice", TokenRole.USER, "x", now - 90, expiry_time=end)
     made(client, first)  # in the place of the one that has ended
@@ -154,7 +154,7 @@ def test_a_token_whose_maker_s_is_revoked_meanwhile_is_revoked(client, token, se
         found = tokens.find(db, text, now)
     assert client.delete(f"{P}/tokens/{found.parent_id}", headers=child).status_code == 204
     with services.reader.connect() as db:
-        assert tokens.line(db, found) == []
+        assert tokens.with_ancestors(db, found) == []
 
 
 def test_who_makes_uses_and_revokes_a_token_for_somebody_is_noted(client, token, caplog):
@@ -188,8 +188,8 @@ def test_a_token_of_the_process_is_in_no_database(services, client):
     assert known(client, headers) == 401
     assert known(client, kept) == ("me", "viewer")
     with services.reader.connect() as db:
-        assert [each.username for each in tokens.listed(db)] == ["me"]
-    limited = services._replace(process_token=given._replace(makes_tokens=False))
+        assert [each.username for each in tokens.list_tokens(db)] == ["me"]
+    limited = services._replace(process_token=given._replace(can_make_tokens=False))
     asker = TestClient(app.make(limited), headers=headers)
     assert asker.post(f"{P}/tokens", json={"label": "x"}).status_code == 403
     assert asker.delete(f"{P}/tokens/1").status_code == 403

@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from batchjob_stats_server.auth.certificates import Certificates
 from batchjob_stats_server.http.protocol import Connection
-from batchjob_stats_server.main import listening
+from batchjob_stats_server.main import open_listener
 from tests.batchjob_stats_server.authority import Authority, pem, write_pair
 from tests.batchjob_stats_server.serving import serving, spoken
 from tests.private_keys import write_key
@@ -319,7 +319,7 @@ def _read_all(client):
 
 def test_short_answers_do_not_wait_for_acknowledgements():
     with (
-        listening(("127.0.0.1", 0)) as listener,
+        open_listener(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as connection,
     ):

@@ -16,11 +16,11 @@ def begun(turns):
 def test_few_of_one_peer_are_worked_on_and_another_need_not_wait():
     async def main():
         requests = RequestTurns(4)
-        crowd = [requests.come("crowd") for _ in range(100)]
-        other = requests.come("other")
+        crowd = [requests.acquire("crowd") for _ in range(100)]
+        other = requests.acquire("other")
         assert (begun(crowd), begun([other])) == ([0, 1, 2, 3], [0])
-        requests.leave("other")
-        requests.leave("crowd")
+        requests.release("other")
+        requests.release("crowd")
         await asyncio.sleep(0)
         assert begun(crowd) == [0, 1, 2, 3, 4]
 
@@ -30,7 +30,7 @@ def test_few_of_one_peer_are_worked_on_and_another_need_not_wait():
 def test_several_peers_have_less_each():
     async def main():
         requests = RequestTurns(8)
-        turns = {peer: [requests.come(peer) for _ in range(4)] for peer in "abcdef"}
+        turns = {peer: [requests.acquire(peer) for _ in range(4)] for peer in "abcdef"}
         for _ in range(3):
             await asyncio.sleep(0)
         assert {peer: len(begun(each)) for peer, each in turns.items()} == {
@@ -43,9 +43,9 @@ def test_several_peers_have_less_each():
 def test_few_begin_in_a_pass_and_each_peer_has_its_turn():
     async def main():
         requests = RequestTurns(4)
-        crowd = [requests.come(f"address {number // 4}") for number in range(400)]
+        crowd = [requests.acquire(f"address {number // 4}") for number in range(400)]
         at_once = len(begun(crowd))
-        other = requests.come("other")
+        other = requests.acquire("other")
         passes = 0
         while not begun([other]):
             assert len(begun(crowd)) == at_once * (1 + passes)
@@ -59,11 +59,11 @@ def test_few_begin_in_a_pass_and_each_peer_has_its_turn():
 def test_who_has_left_takes_no_turn():
     async def main():
         requests = RequestTurns(1)
-        first, second, third = (requests.come("a") for _ in range(3))
+        first, second, third = (requests.acquire("a") for _ in range(3))
         requests.withdraw("a", second)
-        requests.withdraw("a", first)  # has begun: its place is given back by leave()
+        requests.withdraw("a", first)  # has begun: its place is given back by release()
         assert second.result() is False
-        requests.leave("a")
+        requests.release("a")
         await asyncio.sleep(0)
         assert begun([first, second, third]) == [0, 2]
 
@@ -73,7 +73,7 @@ def test_who_has_left_takes_no_turn():
 def test_a_trusted_peer_brings_the_requests_of_many():
     async def main():
         requests = RequestTurns(1)
-        many = [requests.come(TRUSTED) for _ in range(100)]
+        many = [requests.acquire(TRUSTED) for _ in range(100)]
         while len(begun(many)) < 100:
             await asyncio.sleep(0)
 

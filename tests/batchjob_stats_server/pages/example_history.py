@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesValue, TimeSeries
-from batchjob_stats_db.timeseries.resample import bins as cut_of
+from batchjob_stats_db.timeseries.resample import equal_bins as cut_of
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
@@ -85,7 +85,7 @@ class ExampleHistory:
     def __init__(self, engine):
         self._engine = engine
 
-    def courses(self, asked, span, stretches):
+    def job_series(self, asked, span, stretches):
         cut = cut_of(span, stretches, 30)
         with self._engine.connect() as db:
             job, nodes, gpus = self._job(db, span)
@@ -165,7 +165,7 @@ class ExampleHistory:
             ]
         return [each for each in found if each.metric in metrics]
 
-    def seen(self, cluster, metric, now, seconds):
+    def scrape_ratios(self, cluster, metric, now, seconds):
         return [
             SeriesValue(metric, {"instance": f"{cluster[0]}{number:03d}:10910"},
                         0.6 if number == 5 else 1.0)
@@ -173,7 +173,7 @@ class ExampleHistory:
             if number != 9
         ]  # fmt: skip
 
-    def of_node(self, asked, cluster, instance, since, until, points):
+    def node_series(self, asked, cluster, instance, since, until, points):
         span = JobWindow(cluster, "", since, until)
         cut = cut_of(span, points, 30)
         means = {
@@ -208,13 +208,13 @@ class ExampleHistory:
     def _course(self, cut, labels, mean, swing):
         phase = zlib.crc32(repr(sorted(labels.items())).encode()) % 628 / 100
         points = []
-        for number in range(cut.many):
-            x = number / cut.many
+        for number in range(cut.bin_count):
+            x = number / cut.bin_count
             wave = math.sin(6 * x + phase) * 0.6 + math.sin(31 * x + 2 * phase) * 0.4
             middle = mean * (1 + swing * wave) * (min(1.0, 0.15 + 8 * x) if swing else 1.0)
             width = mean * swing * 0.25
             points.append(
-                Point(cut.ends(number), max(0, middle - width), max(0, middle), middle + width)
+                Point(cut.end_of(number), max(0, middle - width), max(0, middle), middle + width)
             )
         return TimeSeries(labels, points)
 
@@ -224,7 +224,7 @@ def measured(made: Services, seconds: float = 60.0) -> Services:
     bounded = BoundedWait(4, seconds)
     histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
     return made._replace(
-        bounded=bounded,
+        bounded_wait=bounded,
         histories=histories,
         readings=ClusterReadings(histories, bounded),
         clock=lambda: example_site.NOW,

@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_server import app
-from batchjob_stats_server.letters import letter_template
+from batchjob_stats_server.letters import load_mail_template
 from batchjob_stats_server.options import ReportOptions
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
 from tests.batchjob_stats_server.pages.conftest import HTML, parsed, words
@@ -125,10 +125,10 @@ def test_advice_leads_to_the_sites_own_help(example):
 
 def test_letters_name_what_is_wrong_with_their_template(tmp_path):
     with pytest.raises(SettingsError, match=r"mail-address: expected .user."):
-        letter_template(ReportOptions(mail_address="help@example.org"))
+        load_mail_template(ReportOptions(mail_address="help@example.org"))
     (tmp_path / "letter").write_text("Your jobs\n{name}, please look\n")
     options = ReportOptions(mail_address="{user}@x", mail_file=str(tmp_path / "letter"))
     with pytest.raises(
         SettingsError, match=r"mail-file: unknown field .name.; expected one of user, cluster"
     ):
-        letter_template(options)
+        load_mail_template(options)

@@ -9,7 +9,7 @@ from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import StreamLog
 from batchjob_stats_server import app
 from batchjob_stats_server.local_output import last_errors
-from batchjob_stats_server.pages.rendering.run_strip import strip
+from batchjob_stats_server.pages.rendering.run_strip import build_strip
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
 from tests.batchjob_stats_server.pages.conftest import HTML, drawings, parsed, words
 from tests.batchjob_stats_server.pages.test_pages import table
@@ -22,16 +22,16 @@ def run(jobid, seconds, state="COMPLETED", **more):
 
 
 def test_a_strip_marks_what_was_slower_than_usual():
-    found = strip([run("1", 100), run("2", 110), run("3", 90), run("4", 400)], 5000)
+    found = build_strip([run("1", 100), run("2", 110), run("3", 90), run("4", 400)], 5000)
     assert found.slow == [False, False, False, True]
-    assert "slower than usual" in found.words[3]
+    assert "slower than usual" in found.descriptions[3]
     assert [row.title for row in found.rows] == ["Elapsed"]
     assert found.rows[0].bars[3].height > 3 * found.rows[0].bars[0].height
 
 
 def test_no_strip_of_one_run_and_no_usual_time_of_two():
-    assert strip([run("1", 100)], 5000) is None
-    assert strip([run("1", 100), run("2", 900)], 5000).slow == [False, False]
+    assert build_strip([run("1", 100)], 5000) is None
+    assert build_strip([run("1", 100), run("2", 900)], 5000).slow == [False, False]
 
 
 def test_runs_of_a_name_and_the_jobs_beside_it(page, now):

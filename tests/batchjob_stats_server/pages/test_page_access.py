@@ -59,7 +59,7 @@ def services(services):
     """With a script of each job."""
     with services.writer.begin() as db:
         ids = db.scalars(sa.select(schema.job.c.id)).all()
-        scripts.keep(db, ids, "#!/bin/sh\nexport TOKEN=<1>\n", 100)
+        scripts.store(db, ids, "#!/bin/sh\nexport TOKEN=<1>\n", 100)
     return services
 
 

@@ -252,7 +252,7 @@ def test_lines_of_jobs_in_a_list(example):
 def test_a_slow_store_keeps_nobody_waiting(example_services, monkeypatch):
     made, root = example_services
     release = threading.Event()
-    monkeypatch.setattr(ExampleHistory, "courses", lambda *_: release.wait(60) and [])
+    monkeypatch.setattr(ExampleHistory, "job_series", lambda *_: release.wait(60) and [])
     with asked_as(root, measured(made, seconds=0.05)) as example:
         document = parsed(example("/jobs?limit=20&state=COMPLETED&sort=start_time"))
         release.set()

@@ -3,7 +3,7 @@
 import pytest
 import sqlalchemy as sa
 
-from batchjob_stats_db.database.engine import writer
+from batchjob_stats_db.database.engine import writer_engine
 from tests.batchjob_stats_db.conftest import postgresql  # noqa: F401
 from tests.batchjob_stats_server.conftest import fill
 
@@ -19,7 +19,7 @@ def filled_postgresql(postgresql):  # noqa: F811
     with base.connect() as db:
         db.execute(sa.text("CREATE DATABASE served"))
     url = postgresql.set(database="served")
-    fill(writer(url))
+    fill(writer_engine(url))
     return url
 
 
@@ -27,7 +27,7 @@ def filled_postgresql(postgresql):  # noqa: F811
 def database_url(filled_postgresql):
     """Its URL; what a test has written is taken out again."""
     yield filled_postgresql.render_as_string(hide_password=False)
-    engine = writer(filled_postgresql)
+    engine = writer_engine(filled_postgresql)
     with engine.begin() as db:
         db.execute(sa.text("TRUNCATE api_token, login, login_session RESTART IDENTITY"))
     engine.dispose()

@@ -5,7 +5,7 @@ import threading
 import anyio
 import pytest
 
-from batchjob_stats_server.promql.fair_queue import LONGEST_LINE, FairQueue
+from batchjob_stats_server.promql.fair_queue import MAX_REQUESTS_PER_USER, FairQueue
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 
 
@@ -37,12 +37,12 @@ def run(scenario, concurrent=4, each=2):
                 for _ in range(times):
                     group.start_soon(turns.run, who, database.work(who))
                     await anyio.wait_all_tasks_blocked()
-                while len(database.begun) < turns.asked():
+                while len(database.begun) < turns.count_running():
                     await anyio.sleep(0.001)
 
             await scenario(turns, database, ask)
             database.end(1000)
-        assert (turns.questions(), turns.asked(), turns.users) == (0, 0, {})
+        assert (turns.count(), turns.count_running(), turns.users) == (0, 0, {})
 
     anyio.run(all_of_it)
 
@@ -73,7 +73,7 @@ def test_turns_go_from_user_to_user():
 
 def test_the_line_of_one_user_has_an_end():
     async def scenario(turns, database, ask):
-        await ask("alice", LONGEST_LINE)
+        await ask("alice", MAX_REQUESTS_PER_USER)
         with pytest.raises(TooMany, match="simultaneous requests"):
             await turns.run("alice", lambda: None)
         await ask("bob", 1)
@@ -96,7 +96,7 @@ def test_who_leaves_gives_up_the_place():
         await ask("alice", 2)
         with anyio.move_on_after(0.01):
             await turns.run("alice", lambda: None)
-        assert turns.questions() == 2
+        assert turns.count() == 2
 
     run(scenario)
 
@@ -127,7 +127,7 @@ def test_one_who_is_identified_in_the_same_thread_leaves_places_to_others_too():
         async with anyio.create_task_group() as group:
             for _ in range(20):
                 group.start_soon(as_user, turns, database, "alice")
-            await until(lambda: turns.questions() == 20 and turns.asked() == 2)
+            await until(lambda: turns.count() == 20 and turns.count_running() == 2)
             assert database.begun == ["alice"] * 2
             group.start_soon(as_user, turns, database, "bob")
             await until(lambda: "bob" in database.begun)
@@ -135,7 +135,7 @@ def test_one_who_is_identified_in_the_same_thread_leaves_places_to_others_too():
             for number in range(1, 10):
                 database.end(1)
                 await until(lambda number=number: len(database.begun) >= 3 + number - 1)
-                assert turns.asked() <= 3
+                assert turns.count_running() <= 3
             database.end(1000)
         assert database.begun.count("alice") == 20
 
@@ -160,9 +160,9 @@ def test_who_is_identified_and_leaves_gives_up_the_place():
         await ask("alice", 2)
         with anyio.move_on_after(0.05):
             await as_user(turns, database, "alice")
-        assert turns.questions() == 2
+        assert turns.count() == 2
         database.end(2)
-        await until(lambda: turns.questions() == 0)
+        await until(lambda: turns.count() == 0)
         await turns.run_as(lambda: "alice", str, lambda _: None)
 
     run(scenario)

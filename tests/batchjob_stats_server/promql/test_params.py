@@ -1,13 +1,13 @@
 import pytest
 
-from batchjob_stats_server.promql.params import read
+from batchjob_stats_server.promql.params import parse_params
 from batchjob_stats_server.promql.query_limits import Malformed, QueryWindow
 
 ALL = frozenset({"query", "time", "start", "end", "step", "timeout", "limit", "match[]"})
 
 
 def test_values_are_parsed():
-    asked = read(
+    asked = parse_params(
         [
             ("query", "up"),
             ("time", "2023-11-14T22:13:20.5Z"),
@@ -55,7 +55,7 @@ def test_values_are_parsed():
 )
 def test_what_has_no_meaning_is_refused_by_name(name, text):
     with pytest.raises(Malformed, match=f"^{name}: expected") as raised:
-        read([(name, text)], ALL)
+        parse_params([(name, text)], ALL)
     assert len(str(raised.value)) < 250
 
 
@@ -65,16 +65,16 @@ def test_what_has_no_meaning_is_refused_by_name(name, text):
 )
 def test_what_is_unknown_is_refused(name):
     with pytest.raises(Malformed, match="not known here"):
-        read([(name, "1")], ALL)
+        parse_params([(name, "1")], ALL)
 
 
 def test_what_is_given_twice_is_refused():
     with pytest.raises(Malformed, match="query: expected once"):
-        read([("query", "a"), ("query", "a")], ALL)
+        parse_params([("query", "a"), ("query", "a")], ALL)
 
 
 def test_a_window_has_both_ends():
-    assert read([], ALL).window(1000.0, 60.0) == QueryWindow(940.0, 1000.0)
-    assert read([("end", "500")], ALL).window(1000.0, 60.0) == QueryWindow(440.0, 500.0)
+    assert parse_params([], ALL).window(1000.0, 60.0) == QueryWindow(940.0, 1000.0)
+    assert parse_params([("end", "500")], ALL).window(1000.0, 60.0) == QueryWindow(440.0, 500.0)
     with pytest.raises(Malformed, match="not before start"):
-        read([("start", "500"), ("end", "499")], ALL).window(1000.0, 60.0)
+        parse_params([("start", "500"), ("end", "499")], ALL).window(1000.0, 60.0)

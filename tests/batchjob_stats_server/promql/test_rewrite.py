@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchjob_stats_db.database.access import EVERYTHING, NOTHING, Access, AccountOn, UserOn
+from batchjob_stats_db.database.access import (
+    EVERYTHING,
+    NOTHING,
+    Access,
+    ClusterAccount,
+    ClusterLogin,
+)
 from batchjob_stats_server.promql.confinement import Confinement
 from batchjob_stats_server.promql.query_limits import (
     Malformed,
@@ -21,7 +27,7 @@ from tests.batchjob_stats_server.promql.expressions import EXPRESSIONS
 T = 1_700_000_000.0
 NOW = QueryWindow(T, T)
 LIMITS = QueryLimits()
-ALICE = Confinement.of(Access((UserOn("c1", "alice"),)), ())
+ALICE = Confinement.of(Access((ClusterLogin("c1", "alice"),)), ())
 MINE = 'cluster="c1",user="alice"'
 PARENTHESES = str.maketrans("", "", "()")
 FACTOR = "batchjob_emission_factor_grams_per_kilowatt_hour"
@@ -149,7 +155,7 @@ def test_subqueries_are_bounded_over_the_whole_range_of_a_range_query():
 
 
 def test_several_logins_in_one_selector():
-    own = Confinement.of(Access((UserOn("", "a.b"), UserOn("", "al"))), ("c2", "c1"))
+    own = Confinement.of(Access((ClusterLogin("", "a.b"), ClusterLogin("", "al"))), ("c2", "c1"))
     assert asked("up", own) == r'{__name__="up",cluster=~"c1|c2",user=~"a\\.b|al"}'
 
 
@@ -158,7 +164,7 @@ def test_a_cluster_of_others_gives_matchers_that_exclude_each_other():
 
 
 def test_logins_that_differ_between_clusters_never_make_a_cross_product():
-    own = Confinement.of(Access((UserOn("c1", "alice"), UserOn("c2", "asmith"))), ())
+    own = Confinement.of(Access((ClusterLogin("c1", "alice"), ClusterLogin("c2", "asmith"))), ())
     with pytest.raises(NotYours, match='such as cluster="c1"'):
         asked("up", own)
     assert asked('up{cluster="c2"}', own) == (
@@ -179,7 +185,7 @@ def test_logins_that_differ_between_clusters_never_make_a_cross_product():
     ["a offset 1h", "a[1h]", "(a)[1h:]", "a @ 1699998000", "max_over_time(rate(a[10m])[15m:1m])"],
 )
 def test_a_login_given_anew_does_not_show_its_former_holder(query):
-    own = Confinement.of(Access((UserOn("c1", "alice", since=int(T) - 1800),)), ())
+    own = Confinement.of(Access((ClusterLogin("c1", "alice", since=int(T) - 1800),)), ())
     asked("a[10m] offset 5m", own)
     with pytest.raises(NotYours, match=r"1699998200|no login"):
         asked(query, own)
@@ -188,7 +194,7 @@ def test_a_login_given_anew_does_not_show_its_former_holder(query):
 
 
 def test_a_login_of_another_time_is_left_out():
-    logins = (UserOn("c1", "alice", until=int(T) - 86400), UserOn("c2", "alice"))
+    logins = (ClusterLogin("c1", "alice", until=int(T) - 86400), ClusterLogin("c2", "alice"))
     own = Confinement.of(Access(logins), ())
     assert asked("a", own) == '{__name__="a",cluster="c2",user="alice"}'
     with pytest.raises(NotYours, match="reaches from"):
@@ -196,7 +202,8 @@ def test_a_login_of_another_time_is_left_out():
 
 
 @pytest.mark.parametrize(
-    "access", [NOTHING, Access(accounts=(AccountOn("c1", "physics"),)), Access((UserOn("", ""),))]
+    "access",
+    [NOTHING, Access(accounts=(ClusterAccount("c1", "physics"),)), Access((ClusterLogin("", ""),))],
 )
 def test_nobody_in_particular_reads_only_what_is_public(access):
     own = Confinement.of(access, ("c1",))
@@ -219,7 +226,7 @@ def test_a_viewer_of_some_clusters_is_confined_to_these():
 
 def test_who_has_a_login_reads_its_series_alone():
     """An administrator of Slurm sees the others' jobs elsewhere, as a coordinator does."""
-    own = Confinement.of(Access((UserOn("c1", "alice"),), clusters=("c1",)), ("c1", "c2"))
+    own = Confinement.of(Access((ClusterLogin("c1", "alice"),), clusters=("c1",)), ("c1", "c2"))
     assert asked("a", own) == '{__name__="a",cluster="c1",user="alice"}'
 
 

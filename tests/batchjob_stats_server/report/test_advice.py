@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_stats_server.report.conditions import ConditionError, parse
-from batchjob_stats_server.report.facts import QUANTITIES, UNITS, values
+from batchjob_stats_server.report.conditions import ConditionError, parse_condition
+from batchjob_stats_server.report.facts import QUANTITIES, UNITS, evaluate_quantities
 from batchjob_stats_server.report.model import NodeUse
-from batchjob_stats_server.report.rules import advise, load
+from batchjob_stats_server.report.rules import advise, load_rules
 from tests.batchjob_stats_server.report.test_report import (
     GIB,
     GPU,
@@ -105,7 +105,10 @@ EXAMPLES = [
 
 
 def said(**changed):
-    return {each.rule: each for each in advise(RULES, values(material(**changed)), UNITS)[0]}
+    return {
+        each.rule: each
+        for each in advise(RULES, evaluate_quantities(material(**changed)), UNITS)[0]
+    }
 
 
 @pytest.mark.parametrize(("rule", "job", "step", "other"), EXAMPLES)
@@ -142,7 +145,7 @@ def test_serious_things_come_first():
 
 
 def silent(**changed):
-    found = advise(RULES, values(material(**changed)), UNITS)[1]
+    found = advise(RULES, evaluate_quantities(material(**changed)), UNITS)[1]
     return {each.rule: each.reason for each in found}
 
 
@@ -209,7 +212,7 @@ SOME = {"a": "bytes", "b": "bytes", "t": "seconds", "r": "ratio", "n": "count", 
 )
 def test_conditions(condition, given_, holds):
     known = dict.fromkeys(SOME) | given_
-    assert parse(condition, SOME).holds(known) is holds
+    assert parse_condition(condition, SOME).holds(known) is holds
 
 
 @pytest.mark.parametrize(
@@ -232,14 +235,14 @@ def test_conditions(condition, given_, holds):
 )
 def test_wrong_conditions(condition, said_):
     with pytest.raises(ConditionError, match=said_.replace("(", r"\(")):
-        parse(condition, SOME)
+        parse_condition(condition, SOME)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: (
     st.lists(inner) | st.dictionaries(st.sampled_from(["all", "any", "x"]), inner))))  # fmt: skip
 def test_whatever_stands_there_is_a_condition_or_said_to_be_none(raw):
     with contextlib.suppress(ConditionError):
-        parse(raw, SOME)
+        parse_condition(raw, SOME)
 
 
 # What a site changes.
@@ -257,10 +260,10 @@ RULE = """
 def test_a_site_adds_changes_and_switches_off(tmp_path):
     file = tmp_path / "rules.yml"
     file.write_text(f"without: [swapped]\nrules:{RULE}{RULE.replace('my-rule', 'low-cpu')}")
-    rules = {rule.id: rule for rule in load(UNITS, str(file))}
+    rules = {rule.id: rule for rule in load_rules(UNITS, str(file))}
     assert "swapped" not in rules
     assert rules["low-cpu"].title == "Night owl"
-    found, _ = advise([rules["my-rule"]], values(material()), UNITS)
+    found, _ = advise([rules["my-rule"]], evaluate_quantities(material()), UNITS)
     assert found[0].reason == "8 CPUs for 2:00:00."
 
 
@@ -286,7 +289,7 @@ def test_a_file_of_rules_with_a_mistake(tmp_path, text, said_):
     file = tmp_path / "rules.yml"
     file.write_text(text)
     with pytest.raises(SettingsError) as caught:
-        load(UNITS, str(file))
+        load_rules(UNITS, str(file))
     assert said_ in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -294,4 +297,4 @@ def test_a_file_of_rules_with_a_mistake(tmp_path, text, said_):
 
 def test_a_file_of_rules_that_is_not_there(tmp_path):
     with pytest.raises(SettingsError, match=r"gone\.yml"):
-        load(UNITS, str(tmp_path / "gone.yml"))
+        load_rules(UNITS, str(tmp_path / "gone.yml"))

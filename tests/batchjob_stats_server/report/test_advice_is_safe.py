@@ -7,7 +7,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from batchjob_stats_db.measure.job_usage import GAPS, NOT_A_NUMBER, PEAK_SAMPLED
-from batchjob_stats_server.report.facts import UNITS, values
+from batchjob_stats_server.report.facts import UNITS, evaluate_quantities
 from batchjob_stats_server.report.model import NodeUse
 from batchjob_stats_server.report.rules import advise
 from tests.batchjob_stats_server.report.test_report import GIB, GPU, RULES, UNMEASURED, T, material
@@ -136,7 +136,7 @@ def seen_of_nodes(draw, shares, whole):
 
 def said(job):
     """The rules that speak of a job."""
-    return {each.rule for each in advise(RULES, values(material(**job[1])), UNITS)[0]}
+    return {each.rule for each in advise(RULES, evaluate_quantities(material(**job[1])), UNITS)[0]}
 
 
 @pytest.mark.parametrize("rule", sorted(REDUCING))
@@ -149,7 +149,7 @@ def test_jobs_are_of_all_kinds(rule):
 @given(jobs())
 def test_no_request_below_what_was_used(job):
     truth, known = job
-    found, rules = values(material(**known)), said(job)
+    found, rules = evaluate_quantities(material(**known)), said(job)
     if "memory-oversized" in rules:
         assert found["memory_to_ask"] >= truth["node_peak"] * known["allocated_nodes"]
     if rules & {"low-cpu", "single-threaded"}:
@@ -164,7 +164,7 @@ def test_no_request_below_what_was_used(job):
 @given(st.integers(1, 3).flatmap(jobs))
 def test_no_gpu_that_was_used_is_given_back(job):
     truth, known = job
-    found, rules = values(material(**known)), said(job)
+    found, rules = evaluate_quantities(material(**known)), said(job)
     used_gpus = sum(ratio >= 0.01 for ratio in truth["gpus"])
     if "gpu-unused" in rules:
         assert used_gpus == 0

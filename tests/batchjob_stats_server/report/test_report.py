@@ -7,21 +7,21 @@ from html.parser import HTMLParser
 import pytest
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.queries.efficiency import columns, with_usage
-from batchjob_stats_server.api.report import preferred
+from batchjob_stats_db.queries.efficiency import columns, replace_usage
+from batchjob_stats_server.api.report import negotiate_format
 from batchjob_stats_server.report import forms as written
-from batchjob_stats_server.report.build import report
+from batchjob_stats_server.report.build import build_report
 from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.model import NodeUse, ReportInput
-from batchjob_stats_server.report.rules import load
+from batchjob_stats_server.report.rules import load_rules
 from batchjob_stats_server.report.units import (
-    worth_asking_bytes,
-    worth_asking_seconds,
+    memory_to_request_bytes,
+    time_to_request_seconds,
 )
 
 GIB = 1 << 30
 T = 1_775_300_000
-RULES = load(UNITS)
+RULES = load_rules(UNITS)
 
 # A job as the database has it: two hours on one node with 8 CPUs and 16 GiB, well used.
 EMPTY = {each.name: "" if isinstance(each.type, schema.Text) else None for each in columns()}
@@ -50,7 +50,7 @@ def row(**changed):
     usage = {
         name.removeprefix("usage_"): value for name, value in given.items() if "usage_" in name
     }
-    return with_usage(given, usage)
+    return replace_usage(given, usage)
 
 
 def material(gpus=(), nodes=(), gpu_memory=MEMORY, similar=(), short_jobs=0, **changed):
@@ -60,7 +60,7 @@ def material(gpus=(), nodes=(), gpu_memory=MEMORY, similar=(), short_jobs=0, **c
 
 
 def made(pue=None, **given):
-    return report(material(**given), RULES, pue)
+    return build_report(material(**given), RULES, pue)
 
 
 def ratios(**changed):
@@ -92,7 +92,7 @@ def test_accounting_stands_in_for_measurements():
 
 
 def test_what_is_missing_is_said_in_plain_words_with_what_it_means():
-    text = " ".join(written.text(made(usage_doubt="nodes missing, user differs")).split())
+    text = " ".join(written.as_text(made(usage_doubt="nodes missing, user differs")).split())
     assert "more than 5 % of the job's time on its nodes was not measured" in text
     assert "energy may be too low; series of another user with this job id are left out" in text
     assert "nodes missing" not in text
@@ -100,7 +100,7 @@ def test_what_is_missing_is_said_in_plain_words_with_what_it_means():
 
 def test_that_nothing_was_measured_is_said_once():
     given = {**UNMEASURED, "usage_doubt": "no samples"}
-    text = " ".join(written.text(made(**given, cpu_seconds=28_800.0)).split())
+    text = " ".join(written.as_text(made(**given, cpu_seconds=28_800.0)).split())
     assert "none; what the scheduler or `batchjob run` recorded is used instead" in text
     assert "Caveats" not in text
 
@@ -109,12 +109,12 @@ def test_that_a_job_was_measured_while_it_ran_is_a_caveat_after_its_end():
     told = "measured while the job ran, not up to its end"
     ended = {"usage_doubt": "running"}
     running = {**ended, "state": "RUNNING", "end_time": None}
-    assert told in " ".join(written.text(made(**ended)).split())
-    assert told not in " ".join(written.text(made(**running)).split())
+    assert told in " ".join(written.as_text(made(**ended)).split())
+    assert told not in " ".join(written.as_text(made(**running)).split())
 
 
 def test_a_command_of_several_lines_is_shown_on_one():
-    text = written.text(made(submit_line="sbatch --wrap 'echo a\n\techo b\x1b[2J'"))
+    text = written.as_text(made(submit_line="sbatch --wrap 'echo a\n\techo b\x1b[2J'"))
     assert "sbatch --wrap 'echo a  echo b?[2J'" in text
 
 
@@ -157,11 +157,11 @@ def test_a_job_that_waits():
 def test_energy_and_emissions_with_and_without_pue():
     energies = {"usage_energy_host_active_joules": 3e6, "usage_energy_host_idle_joules": 6e5}
     given = material(**energies)._replace(emissions=[{"provider": "rte:FR", "grams": 44.0}])
-    found = report(given, RULES, 1.25)
+    found = build_report(given, RULES, 1.25)
     assert found.energy.components == {"host_active": 3e6, "host_idle": 6e5}
     assert (found.energy.total_joules, found.energy.site_joules) == (3.6e6, 4.5e6)
     assert (found.emissions[0].grams, found.emissions[0].site_grams) == (44, 55)
-    assert report(given, RULES).emissions[0].site_grams is None
+    assert build_report(given, RULES).emissions[0].site_grams is None
     assert made(energy_joules=1000).energy.source == "accounting"
     assert made().energy.total_joules is None
 
@@ -187,14 +187,14 @@ def test_too_few_similar_jobs_are_no_comparison():
     ("need", "asked"), [(3.1, 4), (0.4, 0.5), (12, 15), (20, 24), (100, 128), (700, 848)]
 )
 def test_memory_worth_asking_for(need, asked):
-    assert worth_asking_bytes(need * GIB) == asked * GIB
+    assert memory_to_request_bytes(need * GIB) == asked * GIB
 
 
 @pytest.mark.parametrize(
     ("need", "asked"), [(5, 600), (1500, 2400), (7200, 9000), (20 * 3600, 25 * 3600)]
 )
 def test_time_worth_asking_for(need, asked):
-    assert worth_asking_seconds(need) == asked
+    assert time_to_request_seconds(need) == asked
 
 
 HOSTILE = "</title><script>alert(1)</script> | [x](y) `z` \x1b[2J\n# \u202e"
@@ -225,7 +225,7 @@ FULL = {
 
 
 def test_the_page_is_whole_without_scripts_and_small():
-    page = written.page(made(**FULL, pue=1.2))
+    page = written.as_html(made(**FULL, pue=1.2))
     tags = Tags(page)
     assert not tags.open
     assert tags.seen <= {"html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p",
@@ -235,13 +235,13 @@ def test_the_page_is_whole_without_scripts_and_small():
 
 
 def test_text_does_not_move_the_cursor():
-    text = written.text(made(**FULL))
+    text = written.as_text(made(**FULL))
     assert text.replace("\n", "").isprintable()
     assert all(len(line) <= 90 or "script" in line for line in text.splitlines())
 
 
 def test_markdown_keeps_markup_of_others_out():
-    text = written.markdown(made(**FULL))
+    text = written.as_markdown(made(**FULL))
     assert r"\<script\>" in text
     assert "<script" not in text.replace(r"\<script", "")
     assert r"\[x\](y) \`z\`" in text
@@ -251,7 +251,7 @@ def test_markdown_keeps_markup_of_others_out():
 
 def test_text_as_a_terminal_shows_it():
     given = material(usage_memory_peak_bytes=3 * GIB, usage_memory_peak_node_bytes=3 * GIB)
-    text = written.text(report(given, RULES))
+    text = written.as_text(build_report(given, RULES))
     assert "  CPU     [##################..] 90 %, 14:24:00 of 16:00:00" in text
     assert "  warning: Much more memory was requested than used [memory-oversized]" in text
     assert "    > Request 4 GiB (--mem=4096M); the job may start sooner." in text
@@ -277,4 +277,4 @@ def test_json_is_complete():
 )
 def test_the_form_a_client_accepts(accept, form):
     forms = {"text/html": "html", "text/plain": "text", "text/markdown": "markdown"}
-    assert preferred(accept, {**forms, "application/json": "json"}, "json") == form
+    assert negotiate_format(accept, {**forms, "application/json": "json"}, "json") == form

@@ -75,7 +75,7 @@ def test_a_running_job_is_followed_to_its_end(proxied, samples, services):
         thread.join()
         writer.close()
     assert times(answer) == [begin + 5 * number for number in range(1, 6)]
-    assert services.streams.open() == 0
+    assert services.streams.open_count() == 0
 
 
 def test_the_last_ones_are_not_all_kept_in_memory(proxied, samples):
@@ -98,11 +98,11 @@ def test_the_last_ones_are_not_all_kept_in_memory(proxied, samples):
 def test_there_are_so_many_streams_and_no_more(proxied, samples, services):
     recorded(samples, "2", "bob", [START + 5])
     for other in range(4):
-        services.streams.enter(other)
+        services.streams.acquire(other)
     answer = proxied("bob").get(f"{P}/2/samples")
     assert answer.status_code == 503
     assert answer.json()["detail"] == "too many streams are open"
-    services.streams.leave(0)
+    services.streams.release(0)
     for _ in range(3):
         assert times(proxied("bob").get(f"{P}/2/samples")) == [START + 5]
 
@@ -110,12 +110,12 @@ def test_there_are_so_many_streams_and_no_more(proxied, samples, services):
 def test_nobody_has_all_streams(proxied, samples, services):
     recorded(samples, "2", "bob", [START + 5])
     for _ in range(2):
-        services.streams.enter(("bob", ()))
+        services.streams.acquire(("bob", ()))
     answer = proxied("bob").get(f"{P}/2/samples")
     assert answer.status_code == 429
     assert answer.json()["detail"] == "at most 2 streams of one user at once"
     assert times(proxied("vera").get(f"{P}/2/samples")) == [START + 5]
-    services.streams.leave(("bob", ()))
+    services.streams.release(("bob", ()))
     assert times(proxied("bob").get(f"{P}/2/samples")) == [START + 5]
 
 

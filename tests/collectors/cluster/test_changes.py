@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob.schedulers.cluster import ClusterNode
-from collectors.cluster.changes import ConditionDurations, draining, unavailable
+from collectors.cluster.changes import ConditionDurations, is_draining, is_unavailable
 from collectors.cluster.metric_types import Histogram
 
 IDLE = ClusterNode("n1", "idle", frozenset(), ())
@@ -15,7 +15,7 @@ def over(histogram: Histogram) -> tuple[int, float]:
 
 
 def test_a_spell_counts_when_it_is_over():
-    spells = ConditionDurations(unavailable)
+    spells = ConditionDurations(is_unavailable)
     spells.observe([IDLE], 100)
     assert over(spells.observe([DOWN], 130)) == (0, 0)
     assert over(spells.observe([DOWN], 160)) == (0, 0)
@@ -24,7 +24,7 @@ def test_a_spell_counts_when_it_is_over():
 
 
 def test_it_begins_when_its_reason_was_given():
-    spells = ConditionDurations(unavailable)
+    spells = ConditionDurations(is_unavailable)
     spells.observe([IDLE], 100)
     spells.observe([DOWN._replace(reason_since=110)], 130)
     spells.observe([DOWN._replace(reason_since=150)], 160)  # another reason, the same spell
@@ -32,7 +32,7 @@ def test_it_begins_when_its_reason_was_given():
 
 
 def test_the_reason_of_an_earlier_spell_is_not_this_ones():
-    spells = ConditionDurations(unavailable)
+    spells = ConditionDurations(is_unavailable)
     spells.observe([IDLE], 100)
     spells.observe([DOWN._replace(reason_since=20)], 130)
     assert over(spells.observe([IDLE], 190)) == (1, 60)
@@ -40,13 +40,13 @@ def test_the_reason_of_an_earlier_spell_is_not_this_ones():
 
 @pytest.mark.parametrize(("since", "counted"), [(None, (0, 0)), (40, (1, 90))])
 def test_a_spell_older_than_the_first_reading_needs_a_time(since, counted):
-    spells = ConditionDurations(unavailable)
+    spells = ConditionDurations(is_unavailable)
     spells.observe([DOWN._replace(reason_since=since)], 100)
     assert over(spells.observe([IDLE], 130)) == counted
 
 
 def test_a_node_that_is_gone_is_forgotten():
-    spells = ConditionDurations(unavailable)
+    spells = ConditionDurations(is_unavailable)
     spells.observe([IDLE], 100)
     spells.observe([DOWN], 130)
     spells.observe([], 160)
@@ -63,4 +63,4 @@ def test_a_node_that_is_gone_is_forgotten():
     ],
 )
 def test_what_draining_is(node, drains):
-    assert draining(node) is drains
+    assert is_draining(node) is drains

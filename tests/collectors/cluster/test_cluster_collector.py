@@ -11,8 +11,8 @@ from batchjob.schedulers.cluster import (
     ClusterOptions,
     ClusterReaders,
     GpuModel,
-    bounded,
     reason_word,
+    shorten_reason,
 )
 from batchjob.schedulers.states import JobState
 from batchjob_exporter.exposition import OPENMETRICS, render
@@ -175,13 +175,13 @@ def test_jobs_that_wait():
 
 
 def test_each_wait_is_counted_once():
-    running = ClusterJob("1", "cpu", JobState.RUNNING, eligible=0, started=500)
+    running = ClusterJob("1", "cpu", JobState.RUNNING, eligible_time=0, start_time=500)
     jobs = [running]
     collector = cluster(Clock(), jobs=lambda: jobs)
     collector.refresh()
     assert ("job_wait_seconds_count", "cpu") not in shown(collector)  # began before we looked
-    jobs.append(ClusterJob("2", "cpu", JobState.RUNNING, eligible=900, started=960))
-    jobs.append(ClusterJob("3", "cpu", JobState.COMPLETED, eligible=0, started=700))
+    jobs.append(ClusterJob("2", "cpu", JobState.RUNNING, eligible_time=900, start_time=960))
+    jobs.append(ClusterJob("3", "cpu", JobState.COMPLETED, eligible_time=0, start_time=700))
     for _ in range(2):
         collector.refresh()
     jobs[1] = jobs[1]._replace(state=JobState.COMPLETED)
@@ -278,7 +278,7 @@ def test_no_scheduler_is_said_in_one_line(monkeypatch, tmp_path):
     ],
 )
 def test_reasons_are_bounded(text, label):
-    assert bounded(text) == label
+    assert shorten_reason(text) == label
 
 
 def test_a_word_for_why_a_job_waits():

@@ -35,7 +35,7 @@ def host(status, slots="16", jobs="0"):
 )
 def test_states_of_a_host(status, jobs, state, flags, usable):
     node = host(status, jobs=jobs)
-    assert (node.state, node.flags, node.usable) == (state, flags, usable)
+    assert (node.state, node.flags, node.is_usable) == (state, flags, usable)
 
 
 def test_a_host_without_a_slot_limit_shows_no_cpus():
@@ -54,12 +54,12 @@ GIB = 1 << 30
 
 
 def test_memory_of_hosts():
-    assert lsf.memory(LSHOSTS) == {"h1": 503.5 * GIB, "h2": 16030 << 20}
+    assert lsf.parse_host_memory(LSHOSTS) == {"h1": 503.5 * GIB, "h2": 16030 << 20}
 
 
 @pytest.mark.parametrize("output", [b"", b"lim is down; try later\n", b"HOST_NAME type\nh1 x\n"])
 def test_no_memory_where_lshosts_names_none(output):
-    assert lsf.memory(output) == {}
+    assert lsf.parse_host_memory(output) == {}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def bhosts(**fields):
 
 
 def asked():
-    (node,) = lsf.by_commands(CommandOptions(timeout=5)).nodes()
+    (node,) = lsf.command_readers(CommandOptions(timeout=5)).nodes()
     return node.memory_bytes, node.memory_allocated_bytes, node.gpus, node.gpus_allocated
 
 
@@ -144,10 +144,10 @@ def test_jobs():
     waits, runs = lsf.jobs([PENDING, RUNNING], NOW)
     assert (waits.jobid, waits.partition, waits.state) == ("42[3]", "gpu", JobState.PENDING)
     assert (waits.cpus, waits.gpus, waits.reason) == (4, 2, "New_job_is_waiting_for_scheduling")
-    assert waits.started is None
+    assert waits.start_time is None
     assert (waits.user, waits.account) == ("alice", "astro")
     assert (runs.jobid, runs.cpus, runs.gpus) == ("42", 8, 0)
-    assert runs.started - runs.eligible == 300
+    assert runs.start_time - runs.eligible_time == 300
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_noise_before_the_json(command):
     answer = {"COMMAND": "bhosts", "HOSTS": 1, "RECORDS": [{"HOST_NAME": "h1", "STATUS": "ok"}]}
     noise = b"Cannot connect to LSF. Please wait ...\n"
     command("bhosts", **{"-json": noise + json.dumps(answer).encode()})
-    (node,) = lsf.by_commands(CommandOptions(timeout=5)).nodes()
+    (node,) = lsf.command_readers(CommandOptions(timeout=5)).nodes()
     assert node.name == "h1"
 
 
@@ -176,7 +176,7 @@ def test_no_job_is_no_error_and_no_host_is_one(command):
     program = command("bjobs")
     program.write_text("#!/bin/sh\necho 'No job found' >&2; exit 255\n")
     command("bhosts", **{"-json": b'{"COMMAND":"bhosts","HOSTS":0,"RECORDS":[]}'})
-    sources = lsf.by_commands(CommandOptions(timeout=5))
+    sources = lsf.command_readers(CommandOptions(timeout=5))
     assert sources.jobs() == []
     with pytest.raises(SchedulerError, match="lists no hosts"):
         sources.nodes()
@@ -191,11 +191,13 @@ def test_any_text_is_read(text):
 
 @given(st.text())
 def test_any_memory_is_a_size_or_none(text):
-    found = lsf.memory(f"HOST_NAME ncpus maxmem\nh1 4 {text}\n".encode("utf-8", "replace"))
+    found = lsf.parse_host_memory(
+        f"HOST_NAME ncpus maxmem\nh1 4 {text}\n".encode("utf-8", "replace")
+    )
     assert all(size >= 0 for size in found.values())
 
 
 @given(st.binary())
 def test_any_answer_of_lshosts_is_read(output):
-    lsf.memory(output)
-    lsf.memory(b"HOST_NAME maxmem\n" + output)
+    lsf.parse_host_memory(output)
+    lsf.parse_host_memory(b"HOST_NAME maxmem\n" + output)

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.runtime.subprocesses import SchedulerError, json_object
+from batchjob.runtime.subprocesses import SchedulerError, parse_json_object
 from batchjob.schedulers.cluster import ClusterNode, ClusterOptions
 from batchjob.schedulers.pbs import cluster as pbs
-from batchjob.schedulers.pbs.qstat_jobs import json_jobs, text_jobs
+from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs, parse_text_jobs
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.states import JobState
 
 
 def test_nodes_are_those_of_pbsnodes(recorded):
-    (node,) = pbs.nodes(json_object(recorded("openpbs-23.06/pbsnodes-av.json")))
+    (node,) = pbs.nodes(parse_json_object(recorded("openpbs-23.06/pbsnodes-av.json")))
     shown = recorded("openpbs-23.06/pbsnodes-aSj.txt").decode().splitlines()[-1].split()
     free, cpus = shown[6].split("/")
     assert (node.name, node.state) == (shown[0], "allocated")
@@ -28,12 +28,12 @@ def test_nodes_are_those_of_pbsnodes(recorded):
 
 
 def test_jobs_are_those_of_qstat(recorded):
-    jobs = pbs.jobs(json_jobs(recorded("openpbs-23.06/qstat.json")))
+    jobs = pbs.jobs(parse_json_jobs(recorded("openpbs-23.06/qstat.json")))
     lines = recorded("openpbs-23.06/qstat-xt.txt").decode().splitlines()[2:]
     rows = [line.split() for line in lines]
     shown = Counter((row[-1], PBS[row[-2]]) for row in rows if "[]" not in row[0])
     assert Counter((job.partition, job.state) for job in jobs) == shown
-    assert Counter(job.state for job in jobs if job.state.live) == {
+    assert Counter(job.state for job in jobs if job.state.is_live) == {
         JobState.PENDING: 5,
         JobState.RUNNING: 2,
         JobState.SUSPENDED: 1,
@@ -42,7 +42,7 @@ def test_jobs_are_those_of_qstat(recorded):
     assert reasons["14.pbs01"] == "Held"
     assert reasons["13.pbs01"] == "Waiting"
     (first,) = [job for job in jobs if job.jobid == "0.pbs01"]
-    assert (first.cpus, first.gpus, first.eligible) == (1, 0, first.started)
+    assert (first.cpus, first.gpus, first.eligible_time) == (1, 0, first.start_time)
     (gpu,) = [job for job in jobs if job.jobid == "11.pbs01"]
     assert gpu.gpus == 1
 
@@ -69,7 +69,7 @@ def test_why_an_offline_node_is_offline():
     vnode = {"state": "offline", "comment": "fan 2, ticket 4711", "last_state_change_time": 99}
     (node,) = pbs.nodes({"nodes": {"n1": vnode}})
     assert isinstance(node, ClusterNode)
-    assert (node.reason, node.reason_since, node.usable) == ("fan 2, ticket", 99, False)
+    assert (node.reason, node.reason_since, node.is_usable) == ("fan 2, ticket", 99, False)
 
 
 def test_the_schedulers_comment_is_the_reason():
@@ -99,15 +99,15 @@ TEXT = b"""Job Id: 4.pbs01
 
 def test_text_is_read_where_the_json_is_broken(command):
     command("qstat", **{"-F json": b'{"Jobs": {"4.pbs01": {"Job_Name": "a"b"', "-t -f": TEXT})
-    (job,) = pbs.by_commands(ClusterOptions(timeout=5)).jobs()
+    (job,) = pbs.command_readers(ClusterOptions(timeout=5)).jobs()
     assert (job.partition, job.state, job.cpus, job.gpus) == ("workq", JobState.PENDING, 3, 2)
-    assert job.eligible == 1795175147
+    assert job.eligible_time == 1795175147
 
 
 def test_no_job_and_no_node(command):
     command("qstat", **{"-F json": b'{"timestamp": 1}'})
     command("pbsnodes", **{"-F json": b'{"timestamp": 1, "nodes": {}}'})
-    sources = pbs.by_commands(ClusterOptions(timeout=5))
+    sources = pbs.command_readers(ClusterOptions(timeout=5))
     assert sources.jobs() == []
     with pytest.raises(SchedulerError, match="lists no nodes"):
         sources.nodes()
@@ -115,18 +115,18 @@ def test_no_job_and_no_node(command):
 
 @given(st.text())
 def test_any_text_is_read(text):
-    pbs.jobs(text_jobs(text.encode("utf-8", "replace")))
+    pbs.jobs(parse_text_jobs(text.encode("utf-8", "replace")))
     pbs.jobs({"1": {"job_state": text, "comment": text, "etime": text, "user": text}})
     pbs.nodes({"nodes": {"n": {"state": text, "resources_available": {"mem": text}}}})
 
 
 def test_queues_are_those_of_qstat(recorded):
-    (queue,) = pbs.partitions(json_object(recorded("openpbs-23.06/qstat-Qf.json")))
+    (queue,) = pbs.partitions(parse_json_object(recorded("openpbs-23.06/qstat-Qf.json")))
     assert (queue.name, queue.accepts_jobs, queue.starts_jobs) == ("workq", True, True)
 
 
 def test_owner_and_account(recorded):
-    jobs = pbs.jobs(json_jobs(recorded("openpbs-23.06/qstat.json")))
+    jobs = pbs.jobs(parse_json_jobs(recorded("openpbs-23.06/qstat.json")))
     assert all(job.user for job in jobs)
     assert "_pbs_project_default" not in {job.account for job in jobs}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.runtime.subprocesses import SchedulerError, json_object
+from batchjob.runtime.subprocesses import SchedulerError, parse_json_object
 from batchjob.schedulers.cluster import ClusterOptions, License
 from batchjob.schedulers.pbs import cluster as pbs
 from batchjob.schedulers.pbs.cluster_shares import fairshare, licenses
@@ -46,7 +46,7 @@ def server(**attributes):
 
 
 def test_openpbs_has_no_licences_of_its_own(recorded):
-    answer = json_object(recorded("openpbs-23.06/qstat-Bf.json"))
+    answer = parse_json_object(recorded("openpbs-23.06/qstat-Bf.json"))
     assert answer["Server"]["pbs01"]["license_count"].startswith("Avail_Global:1000000 ")
     assert licenses(answer, recorded("openpbs-23.06/qmgr-print-server.txt")) == []
 
@@ -112,11 +112,12 @@ def test_both_are_asked_for(command):
     command("qstat", **{"-B -f -F json": json.dumps(server()).encode()})
     command("qmgr", **{"-c print server": RESOURCES})
     command("pbsfs", **{"": PBSFS.encode()})
-    assert pbs.by_commands(ClusterOptions(timeout=5)).fairshare is None  # root's alone: not unasked
-    sources = pbs.by_commands(ClusterOptions(timeout=5, pbsfs="pbsfs -p"))
+    readers = pbs.command_readers(ClusterOptions(timeout=5))
+    assert readers.fairshare is None  # root's alone: not unasked
+    sources = pbs.command_readers(ClusterOptions(timeout=5, pbsfs="pbsfs -p"))
     assert sources.licenses() == []
     assert [share.account for share in sources.fairshare()] == ["group2", "group1"]
-    users = pbs.by_commands(ClusterOptions(timeout=5, pbsfs="pbsfs -p", users=True))
+    users = pbs.command_readers(ClusterOptions(timeout=5, pbsfs="pbsfs -p", users=True))
     assert len(users.fairshare()) == 7
 
 

@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from batchjob.runtime.background import AbsentError
-from batchjob.runtime.subprocesses import json_object
+from batchjob.runtime.subprocesses import parse_json_object
 from batchjob.schedulers.cluster import ClusterOptions
 from batchjob.schedulers.slurm.slurmrestd import RestError
 from batchjob_exporter.exposition import render
-from collectors.cluster.collector import build, ways
+from collectors.cluster.collector import build, find_readers
 from collectors.host import Host
 
 
@@ -35,9 +35,9 @@ def slurmrestd(recorded):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.answers = {
         "ping": {"errors": []},
-        "nodes": json_object(recorded("slurm-24.11/scontrol_show_nodes.json")),
-        "jobs": json_object(recorded("slurm-24.11/squeue.json")),
-        "diag": json_object(recorded("slurm-24.11/sdiag.json")),
+        "nodes": parse_json_object(recorded("slurm-24.11/scontrol_show_nodes.json")),
+        "jobs": parse_json_object(recorded("slurm-24.11/squeue.json")),
+        "diag": parse_json_object(recorded("slurm-24.11/sdiag.json")),
         "licenses": {"licenses": [], "errors": []},
         "reservations": 500,
     }
@@ -65,7 +65,7 @@ def test_all_that_is_there_is_shown(slurmrestd):
 
 
 def test_what_the_version_has_not_is_left_alone_for_long(slurmrestd):
-    _, sources = ways(options(slurmrestd))
+    _, sources = find_readers(options(slurmrestd))
     with pytest.raises(AbsentError) as caught:
         sources.fairshare()
     assert caught.value.seconds == 3600

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, json_object
+from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, parse_json_object
 from batchjob.schedulers.cluster import Rpc
 from batchjob.schedulers.slurm import cluster as slurm
 from batchjob.schedulers.slurm import cluster_json as slurm_json
@@ -38,12 +38,12 @@ def test_nodes_of_22_05_are_those_of_sinfo(recorded):
 
 def test_json_and_text_of_22_05_agree(recorded):
     of_text = slurm_text.nodes(recorded("slurm-22.05/scontrol-node-d-o.txt"))
-    of_json = slurm_json.nodes(json_object(recorded("slurm-22.05/sinfo.json")))
+    of_json = slurm_json.nodes(parse_json_object(recorded("slurm-22.05/sinfo.json")))
     assert [node._replace(reason_since=None) for node in of_json] == of_text
 
 
 def test_json_of_24_11_is_what_sinfo_and_scontrol_print(recorded):
-    nodes = slurm_json.nodes(json_object(recorded("slurm-24.11/scontrol_show_nodes.json")))
+    nodes = slurm_json.nodes(parse_json_object(recorded("slurm-24.11/scontrol_show_nodes.json")))
     text = recorded("slurm-24.11/scontrol_show_node_d.txt").decode().replace("\n   ", " ")
     assert [node._replace(reason_since=None) for node in nodes] == slurm_text.nodes(text.encode())
     assert [(node.name, node.state, node.cpus, node.cpus_allocated) for node in nodes] == [
@@ -64,13 +64,13 @@ def without_names(output: bytes) -> bytes:
 def by_partition_and_state(jobs):
     counts = Counter()
     for job in jobs:
-        if job.state.live:
+        if job.state.is_live:
             counts[job.partition, job.state] += job.tasks
     return counts
 
 
 def test_jobs_of_22_05_are_those_of_squeue(recorded):
-    of_json = slurm_json.jobs(json_object(recorded("slurm-22.05/squeue.json")))
+    of_json = slurm_json.jobs(parse_json_object(recorded("slurm-22.05/squeue.json")))
     of_text = slurm_text.jobs(without_names(recorded("slurm-22.05/squeue-O.txt")))
     assert by_partition_and_state(of_json) == by_partition_and_state(of_text)
     assert by_partition_and_state(of_json) == {
@@ -92,7 +92,7 @@ def test_jobs_of_22_05_are_those_of_squeue(recorded):
 
 
 def test_jobs_of_24_11_are_those_of_squeue(recorded):
-    jobs = slurm_json.jobs(json_object(recorded("slurm-24.11/squeue.json")))
+    jobs = slurm_json.jobs(parse_json_object(recorded("slurm-24.11/squeue.json")))
     lines = recorded("slurm-24.11/squeue_all.txt").decode().splitlines()[1:]
     # Names may hold the separator, so the columns are counted from the end.
     shown = Counter((line.split("|")[-11], line.split("|")[-7]) for line in lines)
@@ -112,7 +112,7 @@ def test_controller_of_22_05(recorded):
 
 def test_controller_of_24_11_by_json_and_text(recorded):
     of_text = slurm_text.controller(recorded("slurm-24.11/sdiag.txt"))
-    of_json = slurm_json.controller(json_object(recorded("slurm-24.11/sdiag.json")))
+    of_json = slurm_json.controller(parse_json_object(recorded("slurm-24.11/sdiag.json")))
     assert of_text.numbers.keys() == of_json.numbers.keys()
     # The text was taken 14 s later: three cycles went by.
     moved = {name for name in of_text.numbers if of_text.numbers[name] != of_json.numbers[name]}
@@ -136,7 +136,7 @@ def test_drained_node_in_text():
     )
     (node,) = slurm_text.nodes(line)
     assert (node.state, node.flags) == ("idle", {"drain", "not_responding"})
-    assert not node.usable
+    assert not node.is_usable
     assert node.reason == "bad DIMM State=UP"
     assert node.reason_since == 1795172400
 
@@ -202,7 +202,7 @@ def test_gpus_of_which_nobody_says_how_many_are_used():
 
 def test_a_warning_before_the_json_does_no_harm(recorded):
     output = b"slurm_load_jobs: warning {1}\n" + recorded("slurm-24.11/squeue.json") + b"bye\n"
-    assert len(slurm_json.jobs(json_object(output))) > 5
+    assert len(slurm_json.jobs(parse_json_object(output))) > 5
 
 
 def test_commands_without_json_are_asked_for_text(recorded, command):
@@ -210,7 +210,7 @@ def test_commands_without_json_are_asked_for_text(recorded, command):
     command("scontrol", **{"-d show nodes": recorded("slurm-22.05/scontrol-node-d-o.txt")})
     command("squeue", **{"--json": recorded("slurm-22.05/squeue.json")})
     command("sshare", **{"-P -l": recorded("slurm-22.05/sshare.txt")})
-    sources = slurm.by_commands(CommandOptions(timeout=5))
+    sources = slurm.command_readers(CommandOptions(timeout=5))
     assert sources.controller().numbers["threads"] == 3
     for _ in range(2):
         assert len(sources.nodes()) == 4
@@ -221,7 +221,7 @@ def test_commands_without_json_are_asked_for_text(recorded, command):
 def test_nothing_is_no_answer(command):
     command("scontrol", **{"": b""})
     command("squeue", **{"": b""})
-    sources = slurm.by_commands(CommandOptions(timeout=5))
+    sources = slurm.command_readers(CommandOptions(timeout=5))
     for read in (sources.nodes, sources.jobs):
         with pytest.raises(SchedulerError):
             read()

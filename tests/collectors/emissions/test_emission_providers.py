@@ -10,15 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.emissions.providers import electricity_maps, rte, stats_server, uk_grid, watttime
-from collectors.emissions.providers.country_tables import observe, table
+from collectors.emissions.providers.country_tables import country_observation, load_table
 from collectors.emissions.providers.provider import (
     FactorError,
     Observation,
     ProviderAccess,
-    grams,
-    moment,
+    parse_factor,
+    parse_time,
 )
-from collectors.emissions.providers.registry import PROVIDERS, TABLES, credit, longest_age, split
+from collectors.emissions.providers.registry import (
+    PROVIDERS,
+    TABLES,
+    credit,
+    longest_age,
+    split_provider_zone,
+)
 
 
 def at(text):
@@ -220,7 +226,7 @@ def test_the_server_hands_on_what_it_has():
         Observation("rte", "FR", "combustion", 23.0, at("2024-05-02T14:15:00+02:00")),
         Observation("owid", "FR", "lifecycle", 44.18, at("2024-01-01T00:00:00+00:00")),
     )
-    document = json.loads(json.dumps(stats_server.document(observations)))
+    document = json.loads(json.dumps(stats_server.factors_document(observations)))
     ask = Recorded(document)
     access = ProviderAccess("https://stats", "", secret=lambda: "t")
     assert stats_server.read(ask, access, NOW) == observations
@@ -228,7 +234,9 @@ def test_the_server_hands_on_what_it_has():
 
 
 def test_rows_of_the_server_that_are_unusable_are_left_out():
-    good = stats_server.document([Observation("rte", "FR", "combustion", 23.0, NOW)])["factors"][0]
+    good = stats_server.factors_document([Observation("rte", "FR", "combustion", 23.0, NOW)])[
+        "factors"
+    ][0]
     bad = [
         good | {"grams_per_kilowatt_hour": 0},
         good | {"observed_at": "2030-01-01T00:00:00+00:00"},
@@ -280,7 +288,7 @@ def test_any_document_is_a_factor_or_a_reason(parse, document):
     "value", [None, True, "23", 0, -1, 2001, float("nan"), float("inf"), 10**400, []]
 )
 def test_what_is_no_factor(value):
-    assert grams(value) is None
+    assert parse_factor(value) is None
 
 
 @pytest.mark.parametrize(
@@ -295,7 +303,7 @@ def test_what_is_no_factor(value):
     ],
 )
 def test_moments(text, seconds):
-    assert moment(text, NOW) == (at(seconds) if seconds else None)
+    assert parse_time(text, NOW) == (at(seconds) if seconds else None)
 
 
 # Tables
@@ -312,7 +320,7 @@ def test_moments(text, seconds):
     ],
 )
 def test_figures_of_countries(provider, country, grams_, year):
-    seen = observe(provider, country)
+    seen = country_observation(provider, country)
     if grams_ is not None:
         assert seen.grams_per_kilowatt_hour == pytest.approx(grams_, rel=1e-3)
         assert seen.observed_at == datetime(year + 1, 1, 1, tzinfo=UTC).timestamp()
@@ -321,18 +329,18 @@ def test_figures_of_countries(provider, country, grams_, year):
 
 @pytest.mark.parametrize(("written", "zone"), [("UK", "GB"), ("EL", "GR"), ("gbr", "GB")])
 def test_countries_go_by_several_names(written, zone):
-    assert observe("owid", written).zone == zone
+    assert country_observation("owid", written).zone == zone
 
 
 @pytest.mark.parametrize("country", ["CF", "CAF", "MC", "", "Atlantis"])
 def test_a_hole_in_a_table_is_told_and_not_filled(country):
     with pytest.raises(ValueError, match=r"has no figure for .*owid:world"):
-        observe("owid", country)
+        country_observation("owid", country)
 
 
 @pytest.mark.parametrize("provider", TABLES)
 def test_every_row_of_a_table_is_a_figure_or_a_known_hole(provider):
-    rows = set(table(provider).values())
+    rows = set(load_table(provider).values())
     assert len(rows) >= 213
     assert {row.zone for row in rows if row.grams_per_kilowatt_hour is None} == {"CF"}
     assert all(2009 <= row.year <= 2024 for row in rows)
@@ -351,7 +359,7 @@ def test_every_row_of_a_table_is_a_figure_or_a_known_hole(provider):
 )
 def test_wrong_providers_and_zones_are_told(text, complaint):
     with pytest.raises(ValueError, match=complaint):
-        split(text)
+        split_provider_zone(text)
 
 
 @pytest.mark.parametrize("provider", [*TABLES, *PROVIDERS, "server"])

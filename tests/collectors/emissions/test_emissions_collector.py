@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchjob.runtime.settings import SettingsError, make
+from batchjob.runtime.settings import SettingsError, build_section
 from collectors.emissions import cache
 from collectors.emissions.collector import AGE, ERRORS, ESTIMATED, FACTOR, INFO, METRICS, build
-from collectors.emissions.http import retry_after
+from collectors.emissions.http import parse_retry_after
 from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.providers.provider import REASONS, Observation
 from collectors.emissions.site_factors import site_factors
@@ -63,7 +63,7 @@ def made(options, clock):
 
 
 def refresh(collector):
-    for source in collector.factors.sources:
+    for source in collector.factors.pollers:
         source.refresher.refresh()
 
 
@@ -88,7 +88,7 @@ def test_a_table_needs_no_network_and_no_thread(clock, monkeypatch):
         'provider="owid",zone="FR",scope="lifecycle"': pytest.approx(44.18, rel=1e-3),
         'provider="codecarbon",zone="FR",scope="lifecycle"': 56.039,
     }
-    assert collector.factors.sources == []
+    assert collector.factors.pollers == []
     collector.stop()
 
 
@@ -102,7 +102,7 @@ def test_a_live_factor_has_scope_age_and_credit(rte, clock):
     assert any("RTE" in labels for labels in shown(collector, INFO))
     assert {family.metric for family in collector.collect()} <= set(METRICS)
     (factor,) = collector.current()
-    assert (factor.grams_per_kilowatt_hour, factor.age) == (23, 1500)
+    assert (factor.grams_per_kilowatt_hour, factor.age_seconds) == (23, 1500)
 
 
 def test_two_providers_are_two_series_and_never_one(rte, clock):
@@ -198,7 +198,7 @@ def test_retry_after_is_honoured(provider, rte, clock):
     provider.status, provider.headers = 429, {"Retry-After": "7200"}
     collector = made(rte, clock)
     refresh(collector)
-    assert collector.factors.sources[0].refresher.pause == 7200
+    assert collector.factors.pollers[0].refresher.pause == 7200
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_retry_after_is_honoured(provider, rte, clock):
     ],
 )
 def test_forms_of_retry_after(text, seconds):
-    assert retry_after(text, 1714653600.0) == seconds
+    assert parse_retry_after(text, 1714653600.0) == seconds
 
 
 def test_an_answer_outlives_a_restart_and_asks_no_sooner(provider, rte, clock, tmp_path):
@@ -225,7 +225,7 @@ def test_an_answer_outlives_a_restart_and_asks_no_sooner(provider, rte, clock, t
     second = made(options, clock)
     assert list(shown(second, FACTOR).values()) == [23]
     assert list(shown(second, AGE).values()) == [2100]
-    assert second.factors.sources[0].refresher.pause == 300
+    assert second.factors.pollers[0].refresher.pause == 300
     clock.now += 6 * 3600
     assert shown(second, FACTOR) == {}
 
@@ -316,5 +316,5 @@ def test_every_failure_of_a_request_has_its_reason():
 def test_wrong_settings_are_told_in_one_line(given, complaint):
     named = {f"collector.emissions.{key}": value for key, value in given.items()}
     with pytest.raises(SettingsError, match=complaint) as caught:
-        build(Host(), make(EmissionsOptions, "collector.emissions", named), {})
+        build(Host(), build_section(EmissionsOptions, "collector.emissions", named), {})
     assert "\n" not in str(caught.value)

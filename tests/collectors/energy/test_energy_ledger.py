@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from collectors.emissions.factor import EmissionFactor
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import Key, NodeSnapshot, Processors, key_of
+from collectors.energy.interval import Key, NodeSnapshot, Processors, job_key
 from collectors.energy.ledger import Ledger
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
@@ -34,7 +34,7 @@ def look(at, *, joules=None, watts=None, busy=0.0, jobs=(), gpus=(), read_at=Non
         if no_meter
         else MeterReading(at if read_at is None else read_at, joules, watts, series),
         Processors(busy, CPUS),
-        {key_of(each.name): each for each in jobs},
+        {job_key(each.name): each for each in jobs},
         {each.uuid: each for each in gpus},
     )
 
@@ -149,7 +149,7 @@ def test_a_clock_that_is_set_changes_nothing():
 
 
 def test_power_too_far_apart_is_time_without_data():
-    ledger = Ledger(IdlePower(), longest=90)
+    ledger = Ledger(IdlePower(), max_gap_seconds=90)
     ledger.book(look(0, watts=100))
     ledger.book(look(30, watts=100))
     for at in range(40, 120, 10):
@@ -306,7 +306,7 @@ class Day:
 
     def __init__(self, kind, idle_watts, includes_gpus):
         self.kind = kind
-        self.ledger = Ledger(IdlePower(idle_watts), includes_gpus, longest=30)
+        self.ledger = Ledger(IdlePower(idle_watts), includes_gpus, max_gap_seconds=30)
         self.now = self.joules = self.gpu_joules = self.busy = 0.0
         self.series = self.gpu_series = 0
         self.jobs = {}
@@ -375,7 +375,7 @@ def test_energy_is_conserved_whatever_happens(kind, idle_watts, includes_gpus, h
 
         before = shown
         shown = {
-            (key_of(each.name), what): joules
+            (job_key(each.name), what): joules
             for each in accounts.jobs
             for what, joules in each.joules.items()
         }

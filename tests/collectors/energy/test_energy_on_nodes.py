@@ -64,7 +64,7 @@ class Hour:
 def test_an_hour_of_eight_jobs_adds_up_to_the_meter(tmp_path, host, time, vendor):
     hour = Hour(tmp_path, host, time, vendor)
     peak = {}
-    hour.rapl.look()
+    hour.rapl.read_totals()
     hour.collector.tick()
     for _ in range(360):
         hour.live(10)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from collectors.emissions.factor import EmissionFactor
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import NodeSnapshot, Processors, key_of
+from collectors.energy.interval import NodeSnapshot, Processors, job_key
 from collectors.energy.ledger import Ledger
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
@@ -22,7 +22,7 @@ def look(at, joules, busy, gpu_joules, *jobs):
         EPOCH + at,
         MeterReading(at, joules),
         Processors(busy, 64),
-        {key_of(job.name): job for job in jobs},
+        {job_key(job.name): job for job in jobs},
         {"GPU-0": GpuEnergyReading("GPU-0", at, gpu_joules, 0, holder)},
     )
 

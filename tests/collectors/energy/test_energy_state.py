@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collectors.energy import checkpoint
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import NodeSnapshot, Processors, key_of
+from collectors.energy.interval import NodeSnapshot, Processors, job_key
 from collectors.energy.ledger import Ledger
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
@@ -118,7 +118,7 @@ def test_whatever_the_state_says_is_taken_or_refused(data):
                 1e9 + at,
                 MeterReading(at, joules=at * 100),
                 Processors(at, 4),
-                {key_of(job.name): job},
+                {job_key(job.name): job},
                 {"GPU-1": GpuEnergyReading("GPU-1", at, at * 50, 0, (holding,))},
             )
         )
@@ -128,10 +128,10 @@ def test_whatever_the_state_says_is_taken_or_refused(data):
         same = Ledger(IdlePower())
         assert checkpoint.restore(document, BOOT_ID, "cray", same)
         assert same.jobs.keys() == ledger.jobs.keys()
-        assert (same.node, same.since, same.gpus_since) == (
+        assert (same.node, same.last_snapshot, same.last_gpu_readings) == (
             ledger.node,
-            ledger.since,
-            ledger.gpus_since,
+            ledger.last_snapshot,
+            ledger.last_gpu_readings,
         )
         changed = data.draw(st.sampled_from(sorted(document.keys() - {"version"})))
         document[changed] = data.draw(values)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.gpu.allocation import AllocationContext, Site, allocations, look
+from collectors.gpu.allocation import AllocationContext, Site, allocations, read_context
 from collectors.gpu.devices import Gpu, GpuTable, Instance
 from collectors.gpu.job_files import PrologFiles
 from collectors.host import Host
@@ -245,7 +245,7 @@ def prolog(tmp_path):
     ],
 )
 def test_a_prolog_notes_jobs_as_dcgm_exporter_reads_them(prolog, jobid, table, expected, unknown):
-    seen = look(Host(), table, Site(), PrologFiles(prolog).read())
+    seen = read_context(Host(), table, Site(), PrologFiles(prolog).read())
     (found,) = allocations(job(jobid=jobid), seen)
     assert (found.source, said(found.units), found.unknown) == ("prolog", expected, unknown)
 
@@ -296,7 +296,7 @@ def test_the_real_pbs_gpu_jobs(tree):
     table = GpuTable(
         [Gpu("nvidia", n, u, n, f"00000000:0{n}:00.0", "") for n, u in enumerate((first, second))]
     )
-    seen = look(host, table, Site(), {})
+    seen = read_context(host, table, Site(), {})
     for jobid, expected in (("11.pbs01", "0"), ("12.pbs01", "1")):
         directory = f"{host.cgroupfs}/devices/pbs_jobs.service/jobid/{jobid}"
         (found,) = allocations(job("pbs", (), jobid, (directory,)), seen)

@@ -90,7 +90,7 @@ def host(tmp_path):
 
 
 def read(host, index=0):
-    return amd.read(host, amd.cards(host)[index], index)
+    return amd.read(host, amd.find_cards(host)[index], index)
 
 
 def test_a_card_is_described(board, host):
@@ -129,7 +129,7 @@ def test_any_file_may_be_missing_or_say_nothing(board, host, name, text):
         (device / name).unlink()
     else:
         (device / name).write_text(text)
-    found = amd.cards(host)
+    found = amd.find_cards(host)
     if name == "vendor":
         assert found == []
     else:
@@ -146,7 +146,7 @@ def test_cards_are_numbered_along_the_bus_and_others_are_left_out(board, host):
     board.card(2, "0000:41:00.0", 130)
     board.card(0, "0000:c1:00.0", 128)
     board.card(1, "0000:05:00.0", 129, {"vendor": "0x10de"})
-    assert [card.address for card in amd.cards(host)] == ["0000:41:00.0", "0000:c1:00.0"]
+    assert [card.address for card in amd.find_cards(host)] == ["0000:41:00.0", "0000:c1:00.0"]
 
 
 def test_processes_come_from_kfd(board, host):
@@ -158,7 +158,7 @@ def test_processes_come_from_kfd(board, host):
 
 def test_a_card_that_went_away(board, host):
     device = board.card(0, "0000:c1:00.0", 128)
-    (card,) = amd.cards(host)
+    (card,) = amd.find_cards(host)
     device.rename(device.with_name("gone"))
     with pytest.raises(OSError, match="No such file"):
         amd.read(host, card, 0)
@@ -167,7 +167,7 @@ def test_a_card_that_went_away(board, host):
 def both_once_held(collector):
     """Energies of both GPUs; a slow machine may read them when one is too old already."""
     energies = collector.gpu_energy()
-    return energies if len(energies) == 2 and any(each.holdings for each in energies) else None
+    return energies if len(energies) == 2 and any(each.shares for each in energies) else None
 
 
 def test_a_job_on_an_amd_gpu(board, host, eventually):
@@ -195,5 +195,5 @@ def test_a_job_on_an_amd_gpu(board, host, eventually):
     finally:
         collector.stop()
     assert 'gpu="1",uuid="GPU-1f1c2a4b5d6e7f81"' in shown["batchjob_job_gpu_info"][0][0]
-    assert (first.joules, first.holdings) == (5.0, ())
-    assert [(h.job.jobid, h.share) for h in second.holdings] == [("1", 1.0)]
+    assert (first.joules, first.shares) == (5.0, ())
+    assert [(h.job.jobid, h.share) for h in second.shares] == [("1", 1.0)]

@@ -44,34 +44,34 @@ TABLE = GpuTable([SLICED, PLAIN], {3: (0, 1, None), 4: (0, 1, 0), 12: (0, 2, 1)}
     ],
 )
 def test_names(name, expected):
-    assert [unit.instance for unit in TABLE.named(name)] == expected
+    assert [unit.instance for unit in TABLE.by_name(name)] == expected
 
 
 def test_numbers():
-    assert TABLE.at_index(0) == (Unit(PLAIN),)
-    assert TABLE.at_minor(1) == (Unit(PLAIN),)
-    assert [unit.instance for unit in TABLE.at_minor(0)] == [FIRST, SECOND, THIRD]
-    assert TABLE.at_index(2) == ()
-    assert [unit.instance for unit in TABLE.of_instance(1, 2)] == [SECOND, THIRD]
-    assert [unit.instance for unit in TABLE.at_capability(12)] == [THIRD]
-    assert [unit.instance for unit in TABLE.at_capability(3)] == [FIRST]
-    assert TABLE.at_capability(99) == ()
+    assert TABLE.by_index(0) == (Unit(PLAIN),)
+    assert TABLE.by_minor(1) == (Unit(PLAIN),)
+    assert [unit.instance for unit in TABLE.by_minor(0)] == [FIRST, SECOND, THIRD]
+    assert TABLE.by_index(2) == ()
+    assert [unit.instance for unit in TABLE.by_gpu_instance(1, 2)] == [SECOND, THIRD]
+    assert [unit.instance for unit in TABLE.by_capability(12)] == [THIRD]
+    assert [unit.instance for unit in TABLE.by_capability(3)] == [FIRST]
+    assert TABLE.by_capability(99) == ()
 
 
 def test_a_number_that_could_mean_two_gpus_means_none():
     other = Gpu("amd", 0, "GPU-0123456789abcdef", 128, "00000000:C1:00.0", "MI210")
-    assert GpuTable([PLAIN, other]).at_index(0) == ()
-    assert GpuTable([PLAIN, other]).at_index(0, "amd") == (Unit(other),)
+    assert GpuTable([PLAIN, other]).by_index(0) == ()
+    assert GpuTable([PLAIN, other]).by_index(0, "amd") == (Unit(other),)
 
 
 def test_instances_as_dcgm_numbers_them():
     assert [unit.gpu_instance for unit in TABLE.units] == ["", "1", "2/0", "2/1"]
-    assert [round(unit.part * 7) for unit in TABLE.units] == [7, 3, 2, 2]
+    assert [round(unit.fraction * 7) for unit in TABLE.units] == [7, 3, 2, 2]
 
 
 def test_without_the_slices_of_the_whole_its_instances_are_the_whole():
     gpu = Gpu("nvidia", 1, B, 0, "", "H100", True, None, (FIRST, SECOND, THIRD))
-    assert [round(unit.part * 7) for unit in GpuTable([gpu]).units] == [3, 2, 2]
+    assert [round(unit.fraction * 7) for unit in GpuTable([gpu]).units] == [3, 2, 2]
 
 
 def test_capabilities_as_the_driver_lists_them(tmp_path):
@@ -101,4 +101,4 @@ def test_majors(tmp_path):
 
 @given(st.text())
 def test_no_text_is_more_than_what_the_node_has(name):
-    assert set(TABLE.named(name)) <= set(TABLE.units)
+    assert set(TABLE.by_name(name)) <= set(TABLE.units)

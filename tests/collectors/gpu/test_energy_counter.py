@@ -8,12 +8,12 @@ from collectors.gpu.reading import EnergyCounter
 
 @pytest.fixture
 def follow():
-    counter = EnergyCounter(longest_gap=30)
+    counter = EnergyCounter(max_gap_seconds=30)
 
     def step(at, joules=None, watts=None, session=1):
         told = {ENERGY: joules, POWER: watts}
         values = {quantity: value for quantity, value in told.items() if value is not None}
-        energy = counter.follow(values, at, session)
+        energy = counter.update(values, at, session)
         return energy and (energy.joules, energy.series)
 
     return step
@@ -50,10 +50,10 @@ def test_nothing_told(follow):
 
 
 def test_a_glitch_is_no_power_and_nothing_is_integrated_around_it():
-    counter, shown = EnergyCounter(longest_gap=30), []
+    counter, shown = EnergyCounter(max_gap_seconds=30), []
     for at, watts in enumerate([300.0, 300.0, 65_535.0, 300.0, 300.0]):
-        values = counter.believed({POWER: watts, POWER_LIMIT: 400.0})
-        energy = counter.follow(values, at * 10.0, 1)
+        values = counter.drop_implausible_power({POWER: watts, POWER_LIMIT: 400.0})
+        energy = counter.update(values, at * 10.0, 1)
         shown.append((values.get(POWER), energy and (energy.joules, energy.series)))
     assert shown == [
         (300.0, (0.0, 0)),

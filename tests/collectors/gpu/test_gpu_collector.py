@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from batchjob.runtime.settings import SettingsError, make
+from batchjob.runtime.settings import SettingsError, build_section
 from collectors.gpu.collector import METRICS, GpuCollector, GpuOptions, build
 from collectors.gpu.dcgm_files import JobFiles
 from collectors.gpu.devices import Gpu, GpuTable, Unit
@@ -12,7 +12,7 @@ from collectors.gpu.holders import Holding
 from collectors.host import Host
 from collectors.jobs.view import JobHolder, JobName
 from collectors.metric import labels
-from collectors.power.meter import GpuMetered
+from collectors.power.meter import GpuEnergySource
 
 GPU0 = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
 
@@ -94,8 +94,8 @@ def test_energy_has_the_holders_of_the_moment_of_its_reading(fake, start, jobs, 
     eventually(collector.gpu_energy)
     collector.mapper.stop()
     fake.set({"gpu0.process0": "20 5000 COMPUTE"})
-    eventually(lambda: [each.holdings for each in collector.gpu_energy()] != [()])
-    ((holding,),) = [each.holdings for each in collector.gpu_energy()]
+    eventually(lambda: [each.shares for each in collector.gpu_energy()] != [()])
+    ((holding,),) = [each.shares for each in collector.gpu_energy()]
     assert (holding.job.jobid, holding.share) == ("2", 1)
 
 
@@ -107,7 +107,7 @@ def test_a_job_that_ends_after_the_reading_held_the_gpu_until_then(fake, start, 
     collector.mapper.refresh()
     (after,) = collector.gpu_energy()
     assert after.at == before.at
-    assert [each.job.jobid for each in after.holdings] == ["3", "1"]
+    assert [each.job.jobid for each in after.shares] == ["3", "1"]
     assert samples(collector, "job_gpu_share_ratio") == {
         f'manager="slurm",jobid="3",user="alice",{UNIT0}': 1
     }
@@ -186,7 +186,7 @@ def test_a_disagreement_is_counted_once_while_it_lasts(fake, start, eventually, 
 
 
 def test_the_energy_collector_knows_it(host):
-    assert isinstance(build(host, GpuOptions(), {}), GpuMetered)
+    assert isinstance(build(host, GpuOptions(), {}), GpuEnergySource)
 
 
 def test_energy_goes_to_the_holder(fake, start, eventually):
@@ -195,9 +195,9 @@ def test_energy_goes_to_the_holder(fake, start, eventually):
     eventually(lambda: len(collector.gpu_energy()) == 2 and samples(collector, "job_gpu_info"))
     first, second = collector.gpu_energy()
     assert (first.uuid, first.joules) == (GPU0, 5000)
-    (holding,) = first.holdings
+    (holding,) = first.shares
     assert (holding.job.jobid, holding.share, holding.activity) == ("1", 1.0, 0.5)
-    assert second.holdings == ()
+    assert second.shares == ()
 
 
 def test_energy_of_instances_is_held_by_slices(fake, start, eventually, jobs):
@@ -207,7 +207,7 @@ def test_energy_of_instances_is_held_by_slices(fake, start, eventually, jobs):
     collector = start()
     eventually(lambda: samples(collector, "job_gpu_info"))
     (reading,) = collector.gpu_energy()
-    assert [(h.job.jobid, h.share) for h in reading.holdings] == [("1", 3 / 7), ("2", 3 / 7)]
+    assert [(h.job.jobid, h.share) for h in reading.shares] == [("1", 3 / 7), ("2", 3 / 7)]
 
 
 def test_energy_is_integrated_where_it_is_not_counted(fake, start, eventually):
@@ -297,12 +297,12 @@ def test_own_files_are_not_read_as_a_prolog_s(host):
 )
 def test_wrong_options_are_named(name, value, expected):
     with pytest.raises(SettingsError, match=rf"collector\.gpu\.{name}: .*{expected}"):
-        make(GpuOptions, "collector.gpu", {f"collector.gpu.{name}": value})
+        build_section(GpuOptions, "collector.gpu", {f"collector.gpu.{name}": value})
 
 
 @pytest.mark.parametrize("given", ["index:0", "minor:12", GPU0, "MIG-GPU-1a/2/0", "0000:3b:00.0"])
 def test_gpus_as_sites_write_them(given):
-    options = make(GpuOptions, "collector.gpu", {"collector.gpu.position": [given]})
+    options = build_section(GpuOptions, "collector.gpu", {"collector.gpu.position": [given]})
     assert options.position == (given,)
 
 
@@ -317,4 +317,4 @@ def test_a_node_without_gpus(tmp_path):
 
 
 def test_an_empty_table():
-    assert GpuTable(()).named("GPU-1") == ()
+    assert GpuTable(()).by_name("GPU-1") == ()

@@ -63,7 +63,7 @@ def tick_until(made, clock, condition):
 def test_each_gpus_joules_go_to_its_holders_and_the_rest_to_nobody(fake, books, clock):
     made, gpus = books
     until = time.monotonic() + 20
-    while len(gpus.gpu_energy()) < 3 or not all(r.holdings for r in gpus.gpu_energy()[:2]):
+    while len(gpus.gpu_energy()) < 3 or not all(r.shares for r in gpus.gpu_energy()[:2]):
         assert time.monotonic() < until
         time.sleep(0.02)
     made.tick()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from collectors.gpu.allocation import AllocationContext, Site
 from collectors.gpu.devices import Gpu, GpuTable, Instance
-from collectors.gpu.holders import Map, make_map
+from collectors.gpu.holders import GpuMap, build_map
 from collectors.gpu.metrics import UTILIZATION
 from collectors.gpu.reading import GpuProcess, GpuReading
 from collectors.jobs.view import JobHolder, JobName
@@ -56,7 +56,7 @@ def mapped(jobs, readings=(), gpus=(), shards=0, prolog=None):
     seen = AllocationContext(
         GpuTable(gpus or (plain(0), plain(1))), Site(), prolog or {}, None, "gpu01"
     )
-    found = make_map(jobs, seen, {each.gpu.uuid: each for each in readings}, shards)
+    found = build_map(jobs, seen, {each.gpu.uuid: each for each in readings}, shards)
     uses = {
         (each.job.jobid, spelled(each.unit)): Use(
             each.source, each.share, each.processes, each.memory_bytes, each.utilization
@@ -225,17 +225,17 @@ def test_the_parts_of_a_gpu_never_exceed_it(jobs, shards, mig):
     processes = tuple(GpuProcess(pid, 1.0, pid % 3, 0, 0.5) for pid in range(1, 7))
     holders = [job(str(n), said, tuple(pids)) for n, (said, pids) in enumerate(jobs)]
     seen = AllocationContext(GpuTable(gpus), Site(), {}, None, "gpu01")
-    found = make_map(holders, seen, {g.uuid: reading(g, 0.5, processes) for g in gpus}, shards)
+    found = build_map(holders, seen, {g.uuid: reading(g, 0.5, processes) for g in gpus}, shards)
     for gpu in gpus:
         on_it = [each for each in found.holdings if each.unit.gpu == gpu]
-        assert sum((each.share or 0) * each.unit.part for each in on_it) <= 1 + 1e-9
+        assert sum((each.share or 0) * each.unit.fraction for each in on_it) <= 1 + 1e-9
 
 
 def confirmed(jobs, readings=(), before=None, prolog=None):
     """Who holds what (share), and whether something confirms it."""
     seen = AllocationContext(GpuTable((plain(0), plain(1))), Site(), prolog or {}, None, "gpu01")
     by_uuid = {each.gpu.uuid: each for each in readings}
-    found = make_map(jobs, seen, by_uuid, before=before or Map())
+    found = build_map(jobs, seen, by_uuid, previous=before or GpuMap())
     return found, {each.job.jobid: (each.share, each.confirmed) for each in found.holdings}
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from collectors.gpu.collector import GpuCollector, GpuOptions
 from collectors.host import Host
-from collectors.job_samples import sources_of, take
+from collectors.job_samples import find_sources, take_samples
 from collectors.jobs import collector as jobs_module
 
 
@@ -63,9 +63,9 @@ def test_samples_have_what_each_gpu_tells(fake, host, as_recorded, tree, eventua
     jobs.start()
     gpus.start()
     try:
-        sources = sources_of([jobs, gpus])
-        eventually(lambda: len(sources.held()) == 2, 20)
-        samples = {each.job.jobid: each.values for each in take(sources)}
+        sources = find_sources([jobs, gpus])
+        eventually(lambda: len(sources.holdings()) == 2, 20)
+        samples = {each.job.jobid: each.values for each in take_samples(sources)}
     finally:
         gpus.stop()
         jobs.stop()

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from batchjob.runtime.settings import SettingsError, make
+from batchjob.runtime.settings import SettingsError, build_section
 from collectors.host import Host
 from collectors.power.ipmi import dcmi
 from collectors.power.ipmi.collector import (
@@ -39,7 +39,7 @@ def clock():
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(dcmi, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(dcmi, "RETRY_SECONDS", 0)
 
 
 class Flaky(InProcess):
@@ -47,11 +47,11 @@ class Flaky(InProcess):
 
     failures = ()
 
-    def ask(self, request, timeout):
+    def query(self, request, timeout):
         if self.failures:
             self.failures = self.failures[1:]
             raise IpmiError("timeout", "no answer")
-        return super().ask(request, timeout)
+        return super().query(request, timeout)
 
 
 class Rig:
@@ -239,7 +239,7 @@ def test_a_node_without_driver_says_so_without_a_warning(tmp_path, caplog):
 def test_wrong_settings_are_told_in_one_line(given, complaint):
     named = {f"collector.ipmi.{key}": value for key, value in given.items()}
     with pytest.raises(SettingsError, match=complaint) as caught:
-        build(Host(), make(IpmiOptions, "collector.ipmi", named), {})
+        build(Host(), build_section(IpmiOptions, "collector.ipmi", named), {})
     assert "\n" not in str(caught.value)
 
 
@@ -266,4 +266,4 @@ def test_a_glitch_is_neither_shown_nor_metered_nor_bridged(clock):
     bmc.watts = 345
     rig.refresh()
     after = meter.read()
-    assert energy_between(before, after, longest=60) is None
+    assert energy_between(before, after, max_gap_seconds=60) is None

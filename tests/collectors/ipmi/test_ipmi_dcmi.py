@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from collectors.power.ipmi import dcmi
 from collectors.power.ipmi.dcmi import PowerReading, parse_power_reading
 from collectors.power.ipmi.message import CompletionError, IpmiError, payload
-from collectors.power.ipmi.power import Power, from_dcmi
+from collectors.power.ipmi.power import Power, power_from_dcmi
 from tests.simulated.bmc import InProcess, SimulatedBmc
 
 # An iDRAC-like answer, and OpenBMC's with the measurement "deactivated".
@@ -15,7 +15,7 @@ OPENBMC = bytes.fromhex("dc 59 01 59 01 59 01 59 01 00 00 00 00 00 00 00 00 00")
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(dcmi, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(dcmi, "RETRY_SECONDS", 0)
 
 
 def test_every_field_of_a_power_reading():
@@ -24,11 +24,11 @@ def test_every_field_of_a_power_reading():
 
 def test_deactivated_with_watts_is_a_reading_without_statistics():
     reading = parse_power_reading(OPENBMC)
-    assert from_dcmi(reading) == Power("dcmi", 345.0, active=False)
+    assert power_from_dcmi(reading) == Power("dcmi", 345.0, active=False)
 
 
 def test_a_period_makes_statistics():
-    assert from_dcmi(parse_power_reading(ACTIVE)) == Power(
+    assert power_from_dcmi(parse_power_reading(ACTIVE)) == Power(
         "dcmi", 345.0, (("min", 300.0), ("max", 400.0), ("average", 350.0)), 1.0, True
     )
 
@@ -39,7 +39,7 @@ def test_no_watts_is_no_reading_and_not_zero(nothing, active):
     bmc = SimulatedBmc(watts=nothing)
     bmc.active = active
     with pytest.raises(IpmiError) as caught:
-        dcmi.power_reading(InProcess(bmc, payload), 1)
+        dcmi.read_power(InProcess(bmc, payload), 1)
     assert caught.value.reason == "no_reading"
 
 
@@ -68,11 +68,11 @@ class Stubborn(SimulatedBmc):
 
 @pytest.mark.parametrize("code", [0xC0, 0xFF])
 def test_a_busy_board_is_asked_three_times(code):
-    assert dcmi.power_reading(InProcess(Stubborn(2, code), payload), 1).current_watts == 345
+    assert dcmi.read_power(InProcess(Stubborn(2, code), payload), 1).current_watts == 345
     with pytest.raises(CompletionError):
-        dcmi.power_reading(InProcess(Stubborn(3, code), payload), 1)
+        dcmi.read_power(InProcess(Stubborn(3, code), payload), 1)
 
 
 def test_unsupported_is_taken_at_its_word():
     with pytest.raises(CompletionError):
-        dcmi.power_reading(InProcess(Stubborn(1, 0xC1), payload), 1)
+        dcmi.read_power(InProcess(Stubborn(1, 0xC1), payload), 1)

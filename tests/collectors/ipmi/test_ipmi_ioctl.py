@@ -46,9 +46,13 @@ def test_powerpc_numbers_have_their_own_direction_bits():
 @pytest.mark.parametrize(
     ("structure", "size", "offsets"),
     [
-        (in_band.Message, 16, {"netfn": 0, "cmd": 1, "data_len": 2, "data": 8}),
-        (in_band.Sent, 40, {"addr": 0, "addr_len": 8, "msgid": 16, "msg": 24}),
-        (in_band.Received, 48, {"recv_type": 0, "addr": 8, "addr_len": 16, "msgid": 24, "msg": 32}),
+        (in_band.IpmiMessage, 16, {"netfn": 0, "cmd": 1, "data_len": 2, "data": 8}),
+        (in_band.IpmiRequest, 40, {"addr": 0, "addr_len": 8, "msgid": 16, "msg": 24}),
+        (
+            in_band.IpmiReceived,
+            48,
+            {"recv_type": 0, "addr": 8, "addr_len": 16, "msgid": 24, "msg": 32},
+        ),
         (in_band.IpmiAddress, 8, {"addr_type": 0, "channel": 4, "lun": 6}),
         (in_band.AnyAddress, 40, {"addr_type": 0, "channel": 4, "data": 6}),
     ],
@@ -60,9 +64,9 @@ def test_structures_are_laid_out_as_the_compiler_does(structure, size, offsets):
 
 HEADER = "/usr/include/linux/ipmi.h"
 C_NAMES = {  # each structure by its name in the kernel's header
-    in_band.Message: "struct ipmi_msg",
-    in_band.Sent: "struct ipmi_req",
-    in_band.Received: "struct ipmi_recv",
+    in_band.IpmiMessage: "struct ipmi_msg",
+    in_band.IpmiRequest: "struct ipmi_req",
+    in_band.IpmiReceived: "struct ipmi_recv",
     in_band.IpmiAddress: "struct ipmi_system_interface_addr",
     in_band.AnyAddress: "struct ipmi_addr",
 }
@@ -95,38 +99,38 @@ def test_structures_and_numbers_are_those_of_the_kernels_header(tmp_path):
 
 
 def test_a_request_comes_back_without_its_completion_code(device, driver):
-    answer = device.ask(POWER, 1)
+    answer = device.query(POWER, 1)
     assert answer.hex(" ") == "dc 59 01 2c 01 90 01 5e 01 5b 30 00 6b e8 03 00 00 40"
     assert driver.requests == [(1, 0x2C, 0x02, POWER.data, 0)]
 
 
 def test_the_lun_travels_in_the_address(device, driver):
     driver.bmc.readings = {7: 1}
-    device.ask(Request(0x04, 0x2D, b"\x07", lun=2), 1)
+    device.query(Request(0x04, 0x2D, b"\x07", lun=2), 1)
     assert driver.requests[-1][-1] == 2
 
 
 def test_a_late_answer_to_an_earlier_request_is_not_taken(device, driver):
     driver.silent = True
     with pytest.raises(IpmiError, match="no response from the BMC within"):
-        device.ask(POWER, 0.05)
+        device.query(POWER, 0.05)
     driver.silent = False
     driver.deliver(1, 0x2D, 0x02, b"\0\xdc" + bytes(17))  # the BMC woke up: 0 W, for request 1
-    assert device.ask(POWER, 1)[1:3] == (345).to_bytes(2, "little")
+    assert device.query(POWER, 1)[1:3] == (345).to_bytes(2, "little")
 
 
 def test_events_and_answers_to_other_commands_are_dropped(device, driver):
     driver.deliver(1, 0x2D, 0x02, b"\0", kind=2)  # an asynchronous event
     driver.deliver(1, 0x2D, 0x01, b"\0")
     driver.deliver(7, 0x2D, 0x02, b"\0")  # another request's sequence number
-    assert device.ask(POWER, 1)[1:3] == (345).to_bytes(2, "little")
+    assert device.query(POWER, 1)[1:3] == (345).to_bytes(2, "little")
 
 
 def test_a_silent_bmc_costs_its_deadline_and_no_more(device, driver):
     driver.silent = True
     began = time.monotonic()
     with pytest.raises(IpmiError) as caught:
-        device.ask(POWER, 0.1)
+        device.query(POWER, 0.1)
     assert caught.value.reason == "timeout"
     assert 0.09 < time.monotonic() - began < 1
 
@@ -136,7 +140,7 @@ def test_stale_answers_without_end_do_not_stretch_the_deadline(device, driver):
     for _ in range(50):
         driver.deliver(99, 0x2D, 0x02, b"\0")
     with pytest.raises(IpmiError, match="no response"):
-        device.ask(POWER, 0.05)
+        device.query(POWER, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_stale_answers_without_end_do_not_stretch_the_deadline(device, driver):
 def test_completion_codes_have_reasons(device, driver, code, reason):
     driver.bmc.power_code = code
     with pytest.raises(CompletionError, match=f"0x{code:02x}") as caught:
-        device.ask(POWER, 1)
+        device.query(POWER, 1)
     assert caught.value.reason == reason
 
 
@@ -162,7 +166,7 @@ def test_an_answer_without_completion_code_is_malformed(device, driver):
     driver.silent = True
     driver.deliver(1, 0x2D, 0x02, b"")
     with pytest.raises(IpmiError) as caught:
-        device.ask(POWER, 1)
+        device.query(POWER, 1)
     assert caught.value.reason == "malformed"
 
 
@@ -178,7 +182,7 @@ def test_an_answer_without_completion_code_is_malformed(device, driver):
 def test_errors_of_the_driver_have_reasons(device, driver, number, reason):
     driver.fails = number
     with pytest.raises(IpmiError) as caught:
-        device.ask(POWER, 1)
+        device.query(POWER, 1)
     assert caught.value.reason == reason
 
 

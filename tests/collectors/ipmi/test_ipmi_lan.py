@@ -86,7 +86,7 @@ def test_our_client_and_ipmitool_read_the_same_watts(bmc):
     ).stdout
     theirs = [int(watts) for watts in re.findall(r"(\d+) Watts", printed)]
     with logged_in(bmc) as session:
-        ours = dcmi.power_reading(session, 5)
+        ours = dcmi.read_power(session, 5)
     assert theirs == [412, 300, 400, 350]
     assert list(ours[:4]) == theirs
 
@@ -108,7 +108,7 @@ def test_sensors_are_read_where_dcmi_is_unsupported(bmc):
 
 def test_refusals_come_with_their_completion_code(bmc):
     with logged_in(bmc) as session, pytest.raises(CompletionError, match="0xc1"):
-        session.ask(Request(0x2C, 0x07, b"\xdc"), 5)
+        session.query(Request(0x2C, 0x07, b"\xdc"), 5)
 
 
 def test_a_wrong_password_is_told_and_never_shown(bmc):
@@ -159,7 +159,7 @@ def test_a_bmc_that_dies_in_mid_request_leaves_no_process_behind(bmc):
     session = LanSession(bmc.login())
     bmc.tell("die")
     with pytest.raises(IpmiError) as caught:
-        dcmi.power_reading(session, 0.3)
+        dcmi.read_power(session, 0.3)
     assert caught.value.reason == "timeout"
     assert session.process.returncode is not None
     session.close()
@@ -169,5 +169,5 @@ def test_a_session_closed_by_another_thread_fails_and_does_not_hang(bmc):
     with logged_in(bmc) as session:
         session.close()
         with pytest.raises(IpmiError) as caught:
-            dcmi.power_reading(session, 5)
+            dcmi.read_power(session, 5)
         assert caught.value.reason == "session"

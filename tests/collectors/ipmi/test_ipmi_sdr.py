@@ -10,9 +10,9 @@ from collectors.power.ipmi.power import read_sensors
 from collectors.power.ipmi.sdr import (
     ConversionFactors,
     IpmiSensor,
+    find_power_sensors,
     parse_factors,
     parse_record,
-    power_sensors,
     read_sensor,
 )
 from tests.simulated.bmc import (
@@ -40,7 +40,7 @@ def bmc_with(*records, **more):
 
 
 def sensors_of(bmc):
-    return power_sensors(InProcess(bmc, payload), 1, 10)
+    return find_power_sensors(InProcess(bmc, payload), 1, 10)
 
 
 def named(sensors):

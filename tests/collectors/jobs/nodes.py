@@ -87,7 +87,7 @@ class Node:
         shutil.rmtree(self.proc / str(pid))
 
     def jobs(self, names=None, **options):
-        """The collector, its threads not started: `look()` does their work."""
+        """The collector, its threads not started: `update()` does their work."""
         made = collector.JobsCollector(self.host, collector.JobsOptions(**options), names)
         self.started.append(made)
         return made
@@ -95,7 +95,7 @@ class Node:
     def listening(self, **options):
         """The collector with its watcher listening; looks at processes are the test's."""
         made = self.jobs(**options)
-        made.look()
+        made.update()
         made.watcher.start()
         return made
 

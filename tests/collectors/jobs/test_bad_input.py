@@ -18,7 +18,7 @@ def two_jobs(node, **options):
     node.process(10)
     node.process(11)
     jobs = node.jobs(**options)
-    jobs.look()
+    jobs.update()
     return broken, jobs
 
 
@@ -39,7 +39,7 @@ def test_a_broken_file_leaves_its_numbers_out(node, content, reason):
     broken, jobs = two_jobs(node)
     (broken / "cpu.stat").write_bytes(content)
     jobs = node.jobs(metrics=("cpu", "memory"))
-    jobs.look()
+    jobs.update()
     numbers = samples(jobs)
     assert numbers["memory_peak_bytes", "1"] == 8192
     assert numbers["cpu_seconds_total", "2", "user"] == 1
@@ -51,7 +51,7 @@ def test_what_the_kernel_never_writes_is_no_number(node, text):
     broken, _ = two_jobs(node)
     (broken / "memory.current").write_text(f"{text}\n")
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     numbers = samples(jobs)
     assert ("memory_current_bytes", "1") not in numbers
     assert numbers["memory_current_bytes", "2"] == 4096
@@ -63,7 +63,7 @@ def test_a_file_that_is_a_directory(node):
     (broken / "memory.peak").unlink()
     (broken / "memory.peak").mkdir()
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     numbers = samples(jobs)
     assert ("memory_peak_bytes", "1") not in numbers
     assert numbers["memory_peak_bytes", "2"] == 8192
@@ -74,7 +74,7 @@ def test_a_pid_of_another_namespace(node):
     broken, jobs = two_jobs(node)
     (broken / "step_batch/user/task_0/cgroup.procs").write_text("0\n")
     node.now += 20
-    jobs.scanner.look()
+    jobs.scanner.scan()
     numbers = samples(jobs)
     assert numbers["cpu_seconds_total", "1", "user"] == 1
     assert errors(numbers, "namespace") == 1
@@ -84,7 +84,7 @@ def test_a_process_with_a_garbled_stat(node):
     _, jobs = two_jobs(node)
     (node.proc / "10" / "stat").write_text("nonsense")
     node.now += 20
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert errors(samples(jobs), "malformed") == 1
     assert users(jobs).keys() == {"1", "2"}
 
@@ -123,7 +123,7 @@ def test_ten_thousand_cgroups_that_are_no_jobs(node):
     services = node.cgroup / "system.slice"
     for number in range(10_000):
         (services / f"svc{number}.service").mkdir()
-    jobs.look()
+    jobs.update()
     assert users(jobs).keys() == {"1", "2"}
     assert sum(map(watches, Path("/proc/self/fd").iterdir())) < 10_100
 
@@ -147,7 +147,7 @@ def test_a_job_name_that_would_break_the_text(node):
     node.job("job_1", pids=[10])
     node.process(10, environ=b'SLURM_JOB_NAME="}\n# TYPE evil\0')
     jobs = node.jobs(name=True)
-    jobs.look()
+    jobs.update()
     assert users(jobs).keys() == {"1"}
 
 
@@ -165,7 +165,7 @@ def test_a_file_that_the_kernel_will_not_read_is_left_alone_for_a_while(node, mo
 
     monkeypatch.setattr(os, "pread", read)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     for _ in range(3):
         numbers = samples(jobs)
     assert errors(numbers, "unsupported") == len(refused) == 1

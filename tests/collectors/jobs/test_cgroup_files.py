@@ -67,7 +67,7 @@ def test_limits():
     assert single("x")(b"max\n") == {}
     assert single("x")(b"4096\n") == {"x": 4096}
     unlimited = CgroupParts(memory_hierarchical_limit=9223372036854771712)
-    assert v1.combined(unlimited, 0.0) == UNKNOWN
+    assert v1.combine(unlimited, 0.0) == UNKNOWN
 
 
 def test_io_stat_of_several_devices():
@@ -90,11 +90,11 @@ def test_stacked_devices_are_left_out(tmp_path):
 
 
 def test_user_time_on_v1_is_exact_and_never_falls():
-    first = v1.combined(CgroupParts(cpu_seconds=1.0049, cpu_system_ticks=10), 0.0)
+    first = v1.combine(CgroupParts(cpu_seconds=1.0049, cpu_system_ticks=10), 0.0)
     assert first.cpu_user_seconds == pytest.approx(0.9049)
     assert first.cpu_system_seconds == 0.10
     more = CgroupParts(cpu_seconds=1.0051, cpu_system_ticks=11)
-    later = v1.combined(more, first.cpu_user_seconds)
+    later = v1.combine(more, first.cpu_user_seconds)
     assert later.cpu_user_seconds == first.cpu_user_seconds
 
 
@@ -103,15 +103,15 @@ def test_what_is_combined_are_fields_of_a_reading():
 
 
 def test_without_one_of_both_files_v1_tells_no_cpu_time():
-    assert v1.combined(CgroupParts(cpu_seconds=1.0), 0.0) == UNKNOWN
-    assert v1.combined(CgroupParts(cpu_system_ticks=10), 0.0) == UNKNOWN
+    assert v1.combine(CgroupParts(cpu_seconds=1.0), 0.0) == UNKNOWN
+    assert v1.combine(CgroupParts(cpu_system_ticks=10), 0.0) == UNKNOWN
 
 
 def test_blkio_of_v1():
     files = v1.sources(frozenset({"io"}), NAMES)["blkio"]
     read = files[0].parse(b"8:0 Read 5\n8:0 Write 6\n8:0 Total 11\nTotal 11\n")
     done = files[1].parse(b"8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 3\n")
-    assert v1.combined(CgroupParts(**read, **done), 0.0).io == {"8:0": (5, 6, 1, 2)}
+    assert v1.combine(CgroupParts(**read, **done), 0.0).io == {"8:0": (5, 6, 1, 2)}
 
 
 def test_lists_are_read_to_their_end_though_the_kernel_hands_out_whole_lines(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ def whole_job(node):
     node.process(9, uid=0, program="slurmstepd")
     node.process(10, parent=9)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     return jobs
 
 
@@ -70,7 +70,7 @@ def test_kills_are_counted_in_the_directories_of_tasks(v1):
     assert samples(jobs)["oom_kills_total", "7"] == 2
     shutil.rmtree(v1.cgroup / "memory" / JOB / "step_0")
     v1.now += 20
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert samples(jobs)["oom_kills_total", "7"] == 2
 
 
@@ -82,7 +82,7 @@ def test_kills_in_directories_gone_unread_are_in_the_kernels_log(v1):
         file.write(f"6,1,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/{JOB},{told}\n")
     for controller in ("memory", "cpuacct", "freezer"):
         shutil.rmtree(v1.cgroup / controller / "slurm")
-    jobs.table.removed(jobs.table.all()[0])
+    jobs.table.read_after_removal(jobs.table.all()[0])
     assert samples(jobs)["oom_kills_total", "7"] == 2 + 1
 
 
@@ -91,7 +91,7 @@ def test_a_host_with_the_freezer_alone_sums_its_processes(v1):
     (v1.cgroup / "memory").mkdir()
     v1.process(10, cpu=(300, 100, 200, 0))
     jobs = v1.jobs()
-    jobs.look()
+    jobs.update()
     numbers = samples(jobs)
     ticks = 100
     assert numbers["cpu_seconds_total", "7", "user"] == 500 / ticks
@@ -116,7 +116,7 @@ def test_directories_that_stay_without_processes_are_an_ended_job(v1):
     directory(v1, "freezer", f"{JOB}/step_0")
     directory(v1, "freezer", JOB)
     v1.now += 20
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert samples(jobs)["end_time_seconds", "7"] == v1.now
 
 
@@ -124,7 +124,7 @@ def test_steps_on_demand(v1):
     whole_job(v1)
     directory(v1, "cpuacct", f"{JOB}/step_0", cpuacct(usage=1_500_000_000))
     jobs = v1.jobs(steps=True)
-    jobs.look()
+    jobs.update()
     numbers = samples(jobs)
     assert numbers["step_cpu_seconds_total", "7", "0", "user"] == 1.0
     assert users(jobs).keys() == {"7"}
@@ -134,14 +134,14 @@ def test_cpu_of_processes_does_not_stand_in_for_a_directory_to_come(v1):
     """The sum over processes, in ticks, may be more than what the cgroup says a moment later."""
     (v1.cgroup / "cpuacct" / "slurm").mkdir(parents=True)
     jobs = v1.jobs()
-    jobs.look()
+    jobs.update()
     directory(v1, "freezer", f"{JOB}/step_0", pids=[10])
     v1.process(10, cpu=(300, 100, 0, 0))
-    jobs.walker.look(born=True)
-    jobs.scanner.look()
+    jobs.walker.walk_all(is_new=True)
+    jobs.scanner.scan()
     assert ("cpu_seconds_total", "7", "user") not in samples(jobs)
     directory(v1, "cpuacct", JOB, cpuacct())
-    jobs.walker.look(born=True)
+    jobs.walker.walk_all(is_new=True)
     assert samples(jobs)["cpu_seconds_total", "7", "user"] == 2.0
 
 
@@ -153,7 +153,7 @@ def test_the_exit_of_a_process_tells_of_the_end_too(v1):
         directory(v1, "cpuacct", JOB, cpuacct())
         v1.process(process.pid)
         jobs = v1.jobs()
-        jobs.look()
+        jobs.update()
         (v1.cgroup / "cpuacct" / JOB / "cpuacct.usage").write_text("9500000000\n")
     finally:
         process.kill()
@@ -170,7 +170,7 @@ def hidden(node):
 
 def test_the_uid_of_the_path_is_the_owner_where_proc_hides_the_processes(v1):
     jobs = hidden(v1)
-    jobs.look()
+    jobs.update()
     assert users(jobs) == {"11": "20821"}
     assert samples(jobs)["cpu_seconds_total", "11", "system"] == 0.5
 
@@ -178,7 +178,7 @@ def test_the_uid_of_the_path_is_the_owner_where_proc_hides_the_processes(v1):
 def test_and_where_there_is_no_proc_stat(v1):
     (v1.proc / "stat").unlink()
     jobs = hidden(v1)
-    jobs.look()
+    jobs.update()
     assert users(jobs) == {"11": "20821"}
 
 
@@ -207,7 +207,7 @@ def test_block_io_without_the_line_of_any_device_is_not_known(v1, text, known):
     directory(v1, "blkio", JOB, files, pids=[10])
     v1.process(10)
     jobs = v1.jobs()
-    jobs.look()
+    jobs.update()
     assert (("io_written_bytes_total", "7", "8:0") in samples(jobs)) is known
     ((_, reading),) = jobs.readings()
     assert (reading.cgroup.io is not None) is known

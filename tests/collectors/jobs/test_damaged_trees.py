@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from batchjob.quantities.job import GROUPS
+from batchjob.quantities.job import METRIC_GROUPS
 from batchjob_exporter.exposition import render
 from collectors.host import Host
 from collectors.jobs.collector import JobsCollector, JobsOptions
@@ -98,12 +98,12 @@ class Scraped:
         self._ticks = itertools.count(0.0, 100.0)  # at each look everything is due
         self._now = 0.0
         host = replace(recorded, monotonic=lambda: self._now)
-        self.collector = JobsCollector(host, JobsOptions(metrics=tuple(GROUPS), steps=True))
+        self.collector = JobsCollector(host, JobsOptions(metrics=tuple(METRIC_GROUPS), steps=True))
 
     def look(self) -> None:
         """Find jobs and look at processes."""
         self._now = next(self._ticks)
-        self.collector.look()
+        self.collector.update()
 
     def scrape(self) -> dict[str, list[str]]:
         """Samples by job id; a series that is there twice is a failure."""

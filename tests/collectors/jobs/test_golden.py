@@ -37,7 +37,7 @@ MACHINES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.e2e)
 def expose(host):
     nobody = UserNames(look_up=lambda uid: None)  # this machine's users are not those
     jobs = collector.JobsCollector(host, collector.JobsOptions(), nobody)
-    jobs.look()
+    jobs.update()
     families = jobs.collect()
     jobs.stop()
     # The order of directories is the file system's, so that of jobs is no promise.

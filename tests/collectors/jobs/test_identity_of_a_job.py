@@ -5,15 +5,15 @@ import threading
 
 import pytest
 
-from batchjob.schedulers.slurm.node import jobid_of_title
+from batchjob.schedulers.slurm.node import jobid_from_title
 from collectors.jobs.processes.user_names import UserNames
-from collectors.jobs.state.job_identity import LONGEST_VALUE
+from collectors.jobs.state.job_identity import MAX_LABEL_LENGTH
 from tests.collectors.jobs.nodes import SCOPE, as_root, samples, users
 
 
 def look(node, **options):
     jobs = node.jobs(**options)
-    jobs.look()
+    jobs.update()
     return jobs
 
 
@@ -60,7 +60,7 @@ def test_a_job_of_root_alone_is_roots_after_a_while(node):
     jobs = look(node)
     assert users(jobs) == {}
     node.now += 3
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert users(jobs) == {"1": "root"}
 
 
@@ -70,7 +70,7 @@ def test_roots_fork_of_the_scheduler_is_not_the_jobs_owner(node):
     node.process(10, uid=0, program="slurmstepd")
     jobs = look(node)
     node.now += 3
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert users(jobs) == {"1": ""}
     assert samples(jobs)["processes", "1"] == 0
 
@@ -80,12 +80,12 @@ def test_a_job_that_is_slow_to_become_its_users_is_looked_at_again_soon(node):
     node.process(10, uid=0, program="slurmstepd")
     jobs = look(node)
     node.now += 10
-    assert jobs.scanner.look() <= 0.5
+    assert jobs.scanner.scan() <= 0.5
     assert users(jobs) == {"1": ""}
     node.process(11, uid=54321)
     (job / "step_batch/user/task_0/cgroup.procs").write_text("11\n")
     node.now += 0.5
-    assert jobs.scanner.look() > 0.5
+    assert jobs.scanner.scan() > 0.5
     assert users(jobs) == {"1": "54321"}
 
 
@@ -93,11 +93,11 @@ def test_an_owner_who_stays_unknown_is_left_empty(node):
     """hidepid or a foreign pid namespace: /proc does not show the processes."""
     jobs = look(node)
     node.job(pids=[10])
-    jobs.walker.look(born=True)
-    jobs.scanner.look()
+    jobs.walker.walk_all(is_new=True)
+    jobs.scanner.scan()
     assert users(jobs) == {}
     node.now += 3
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert users(jobs) == {"1": ""}
     assert ("processes", "1") not in samples(jobs)
 
@@ -107,12 +107,12 @@ def test_but_a_users_job_may_be_slow_to_leave_root(node):
     node.process(10, uid=0)
     jobs = look(node)
     node.now += 3
-    jobs.look()
+    jobs.update()
     assert users(jobs) == {"1": "root"}
     node.process(11, uid=54321)
     (job / "step_batch/user/task_0/cgroup.procs").write_text("10\n11\n")
     node.now += 20
-    jobs.look()
+    jobs.update()
     assert users(jobs) == {"1": "54321"}
 
 
@@ -133,7 +133,7 @@ def test_a_sluid_becomes_the_job_id_by_the_title_of_roots_slurmstepd(node):
     ],
 )
 def test_titles_of_slurmstepd(title, jobid):
-    assert jobid_of_title(title) == jobid
+    assert jobid_from_title(title) == jobid
 
 
 @as_root
@@ -169,7 +169,7 @@ def test_hostile_values_are_cut_and_escaped(node):
     assert users(jobs).keys() == {"1"}
     label = info(jobs).partition('name="')[2]
     assert label.startswith(r"we\"ird\n\\x")
-    assert len(label) < LONGEST_VALUE + 10
+    assert len(label) < MAX_LABEL_LENGTH + 10
 
 
 def test_the_jobs_name_is_off_by_default(node):
@@ -184,12 +184,12 @@ def test_a_hung_name_service_leaves_the_number_for_the_jobs_life(node):
     node.job(pids=[10])
     node.process(10, uid=4711)
     jobs = node.jobs(names)
-    jobs.look()
+    jobs.update()
     assert users(jobs) == {"1": "4711"}
     assert names.user(5) is None  # at once: the service is known to hang
     hang.set()
     node.now += 60
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert users(jobs) == {"1": "4711"}
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.schedulers import registry
-from batchjob.schedulers.layout import JobStep, step_of, unescaped
+from batchjob.schedulers.layout import JobStep, step_of, unescape_unit_name
 from collectors.jobs.discovery.places import match
 
 BUILT_IN = registry.layouts()
@@ -260,9 +260,9 @@ def test_pbs_ids_survive_systemds_escaping(number, index, server):
 
 @given(st.text())
 def test_unescaping_never_fails(text):
-    unescaped(text)
-    unescaped("\\x" + text)
+    unescape_unit_name(text)
+    unescape_unit_name("\\x" + text)
 
 
 def test_unescaping_joins_the_bytes_of_a_character():
-    assert unescaped(r"a\xc3\xa4\x2db\x") == "aä-b\\x"
+    assert unescape_unit_name(r"a\xc3\xa4\x2db\x") == "aä-b\\x"

@@ -70,7 +70,7 @@ def test_a_start_has_the_fraction_of_the_boot(node):
     node.job(pids=[10])
     node.process(10, started=50_025)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     shown = samples(jobs)["start_time_seconds", "1"]
     assert shown == pytest.approx(booted + 500.25, abs=0.01)
 
@@ -79,7 +79,7 @@ def test_counters_say_when_they_were_zero_if_asked(node):
     node.job(pids=[10])
     node.process(10, started=50_025)
     jobs = node.jobs(created=True)
-    jobs.look()
+    jobs.update()
     text = exposition.render(jobs.collect(), exposition.OPENMETRICS).decode()
     families = {each.name: each for each in openmetrics.text_string_to_metric_families(text)}
     created = {
@@ -97,7 +97,7 @@ def test_counters_say_when_they_were_zero_if_asked(node):
 
 def node_without_creation(node):
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     return jobs.collect()
 
 
@@ -106,7 +106,7 @@ def test_a_birth_is_seen_between_scrapes(node):
     node.process(20)
     job = node.job("job_2", pids=[20])
     wait_until(lambda: jobs.table.all())
-    jobs.scanner.look()
+    jobs.scanner.scan()
     shutil.rmtree(job)
     wait_until(lambda: ("end_time_seconds", "2") in samples(jobs))
     assert samples(jobs)["cpu_seconds_total", "2", "user"] == 1
@@ -118,13 +118,13 @@ def short_job(node, scope=SCOPE, name="job_2", uid=0):
     for each in (job, job.parent) if uid else ():
         os.chown(each, uid, uid)
     jobs = node.jobs()
-    jobs.walker.look(born=True)
+    jobs.walker.walk_all(is_new=True)
     jobs.watcher.start()
     node.populate(job, False)
     wait_until(lambda: jobs.table.all()[0].ended)
     shutil.rmtree(job)
-    wait_until(lambda: jobs.table.all()[0].vanished(node.host.monotonic()))
-    jobs.scanner.look()
+    wait_until(lambda: jobs.table.all()[0].has_vanished(node.host.monotonic()))
+    jobs.scanner.scan()
     return jobs
 
 
@@ -161,7 +161,7 @@ def test_a_job_whose_end_nobody_saw_keeps_its_last_sample(node):
     job = node.job(pids=[10])
     node.process(10, started=99_000)  # 10 s ago
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     assert jobs.sampler.sample() == 1.0
     node.set_cpu(job, (4_000_000, 1_000_000))
     (job / "memory.peak").write_text("99999\n")
@@ -177,7 +177,7 @@ def test_an_old_job_is_sampled_after_another_fiftieth_of_its_age(node):
     job = node.job(pids=[10])
     node.process(10, started=0)  # 1000 s ago
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     assert jobs.sampler.sample() == pytest.approx(20.0)
     node.set_cpu(job, (4_000_000, 1_000_000))
     node.now += 19
@@ -197,7 +197,7 @@ def test_a_root_that_appears_later_is_found(node):
     node.process(20)
     node.job("job_2", scope="kubepods.slice/pod1/node7_slurmstepd.scope", pids=[20])
     wait_until(lambda: jobs.table.all())
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert users(jobs).keys() == {"2"}
 
 
@@ -223,7 +223,7 @@ def test_a_new_run_takes_over_the_series_of_the_old_one(node):
     wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
     node.job(cpu=(2_000_000, 0), pids=[10])
     wait_until(lambda: jobs.table.running())
-    jobs.scanner.look()
+    jobs.scanner.scan()
     numbers = samples(jobs)
     assert numbers["cpu_seconds_total", "1", "user"] == 2
     assert ("end_time_seconds", "1") not in numbers
@@ -262,7 +262,7 @@ def test_the_number_of_jobs_is_bounded_and_the_rest_counted(node):
         node.job(f"job_{number}", pids=[10 + number])
         node.process(10 + number)
     jobs = node.jobs(max=3)
-    jobs.look()
+    jobs.update()
     assert len(users(jobs)) == 3
     assert samples(jobs)["batchjob_jobs_ignored", "", "max"] == 2
 
@@ -276,7 +276,7 @@ def test_directories_left_behind_take_no_place_of_a_job(node, stale_first):
     for number in range(3):
         node.process(10 + number)
     jobs = node.jobs(max=3)
-    jobs.look()
+    jobs.update()
     assert users(jobs).keys() == {"0", "1", "2"}
     assert samples(jobs)["batchjob_jobs_ignored", "", "max"] == 0
 
@@ -305,20 +305,20 @@ def test_without_inotify_scrapes_find_jobs(node, monkeypatch, caplog):
     node.job(pids=[10])
     node.process(10)
     samples(jobs)
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert users(jobs).keys() == {"1"}
 
 
 def test_the_mount_may_be_missing(node):
     shutil.rmtree(node.cgroup)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     assert users(jobs) == {}
     (node.cgroup / SCOPE).mkdir(parents=True)
     (node.cgroup / "cgroup.controllers").write_text("\n")
     node.job(pids=[10])
     node.process(10)
-    jobs.look()
+    jobs.update()
     assert users(jobs).keys() == {"1"}
 
 
@@ -327,7 +327,7 @@ def test_directories_found_at_start_count_only_with_processes(node, populated):
     node.job(pids=[10] if populated else [])
     node.process(10)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     node.now += 5
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert users(jobs).keys() == ({"1"} if populated else set())

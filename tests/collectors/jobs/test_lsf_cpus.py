@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.schedulers.lsf.cpus import allocated
+from batchjob.schedulers.lsf.cpus import count_on_node
 from tests.collectors.jobs.nodes import as_root, samples
 
 HOST = os.uname().nodename
@@ -27,7 +27,7 @@ HOST = os.uname().nodename
     ],
 )
 def test_slots_on_this_host(slots, cpus):
-    assert allocated({"LSB_MCPU_HOSTS": slots}, "n2.cluster", 64) == cpus
+    assert count_on_node({"LSB_MCPU_HOSTS": slots}, "n2.cluster", 64) == cpus
 
 
 def affinity(tmp_path, uid=0, mode=0o644):
@@ -40,9 +40,9 @@ def affinity(tmp_path, uid=0, mode=0o644):
 
 @as_root
 def test_the_affinity_file_is_read_where_root_wrote_it(tmp_path):
-    assert allocated(affinity(tmp_path), "n2", 64) == 4
-    assert allocated(affinity(tmp_path, uid=1000), "n2", 64) == 9
-    assert allocated(affinity(tmp_path, mode=0o666), "n2", 64) == 9
+    assert count_on_node(affinity(tmp_path), "n2", 64) == 4
+    assert count_on_node(affinity(tmp_path, uid=1000), "n2", 64) == 9
+    assert count_on_node(affinity(tmp_path, mode=0o666), "n2", 64) == 9
 
 
 @as_root
@@ -52,12 +52,12 @@ def test_no_other_file_is_waited_for_or_followed(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "affinity")
     for name in ("pipe", "link", "nothing"):
         environ["LSB_AFFINITY_HOSTFILE"] = str(tmp_path / name)
-        assert allocated(environ, "n2", 64) == 9
+        assert count_on_node(environ, "n2", 64) == 9
 
 
 @given(st.text(), st.text())
 def test_any_text_is_an_answer(slots, host):
-    cpus = allocated({"LSB_MCPU_HOSTS": slots, "LSB_AFFINITY_HOSTFILE": ""}, host, 64)
+    cpus = count_on_node({"LSB_MCPU_HOSTS": slots, "LSB_AFFINITY_HOSTFILE": ""}, host, 64)
     assert cpus is None or 0 < cpus <= 64
 
 
@@ -65,6 +65,6 @@ def test_a_job_without_a_cpu_set_has_the_cpus_of_its_environment(node):
     node.job("job.101.1.1795181000", scope="lsf/prod", pids=[10])
     node.process(10, environ=f"LSB_MCPU_HOSTS={HOST} 1\0LSB_QUEUE=long\0".encode())
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     assert samples(jobs)["cpus", "101"] == 1
     assert jobs.usage()[0].cpus == 1

@@ -23,7 +23,7 @@ def test_a_job_in_a_scope_with_such_a_name_is_shown_beside_the_others(node):
     node.process(10)
     node.process(11)
     jobs = node.jobs(steps=True)
-    jobs.look()
+    jobs.update()
     assert users(jobs).keys() == {"1", "77"}
     assert samples(jobs)["cpu_seconds_total", "77", "user"] == 1
     text = exposition.render(jobs.collect(), exposition.OPENMETRICS).decode()

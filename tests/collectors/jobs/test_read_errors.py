@@ -46,17 +46,17 @@ def test_a_job_lives_on_while_its_processes_cannot_be_listed(node, failing, file
     job = node.job(pids=[10])
     node.process(10)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     mend = failing(job if file == "." else job / file, number)
     node.now += 20
-    jobs.scanner.look()
+    jobs.scanner.scan()
     numbers = samples(jobs)
     assert ("end_time_seconds", "1") not in numbers
     assert numbers["memory_current_bytes", "1"] == 4096
     assert counted(numbers) >= 1
     mend()
     node.now += 20
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert samples(jobs)["processes", "1"] == 1
 
 
@@ -65,7 +65,7 @@ def test_a_job_lives_on_while_the_kernel_cannot_say_whether_it_is_populated(node
     job = node.job(pids=[10])
     node.process(10)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     jobs.watcher.start()
     mend = failing(job / "cgroup.events", number)
     node.populate(job, True)
@@ -80,11 +80,11 @@ def test_an_end_whose_notice_met_an_error_is_found_by_the_next_look(node, failin
     job = node.job(pids=[10])
     node.process(10)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     node.populate(job, False)  # nobody listens
     (job / "step_batch/user/task_0/cgroup.procs").write_text("")
     node.now += 20
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert ("end_time_seconds", "1") in samples(jobs)
 
 
@@ -93,13 +93,13 @@ def test_what_a_process_read_and_wrote_is_not_counted_twice_after_an_error(node,
     node.job(pids=[10])
     place = node.process(10, io=(100, 200, 300, 400))
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     mend = failing(place / "stat", number)
     node.now += 20
-    jobs.scanner.look()
+    jobs.scanner.scan()
     mend()
     node.now += 20
-    jobs.scanner.look()
+    jobs.scanner.scan()
     numbers = samples(jobs)
     assert numbers["process_io_written_bytes_total", "1"] == 200
     assert counted(numbers) == 1
@@ -111,11 +111,11 @@ def test_a_directory_that_cannot_be_looked_at_is_visited_later(node, failing, nu
     node.process(10)
     mend = failing(job, number)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     assert users(jobs) == {}
     mend()
     node.now += 61
-    jobs.look()
+    jobs.update()
     assert users(jobs).keys() == {"1"}
 
 
@@ -127,7 +127,7 @@ def test_a_memory_limit_that_cannot_be_read_is_absent(node, failing, number):
     (job.parent / "memory.max").write_text("500\n")
     mend = failing(job.parent / "memory.max", number)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     assert ("memory_limit_bytes", "1") not in samples(jobs)
     mend()
     node.now += 61

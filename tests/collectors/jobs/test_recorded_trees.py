@@ -15,7 +15,7 @@ def shown(unpacked):
 
     def show(name, **options):
         jobs = collector.build(unpacked(name), collector.JobsOptions(**options), {})
-        jobs.look()
+        jobs.update()
         text = exposition.render(jobs.collect()).decode()
         jobs.stop()
         found = {}

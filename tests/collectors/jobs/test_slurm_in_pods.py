@@ -25,7 +25,7 @@ PODS = [
 def shown(host):
     """All lines of an exposition but job_info's, which has the path of the cgroup."""
     jobs = collector.build(host, collector.JobsOptions(), {})
-    jobs.look()
+    jobs.update()
     text = exposition.render(jobs.collect()).decode()
     jobs.stop()
     return {

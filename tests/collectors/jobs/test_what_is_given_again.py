@@ -9,7 +9,7 @@ from batchjob.quantities.reading import CgroupReading, DeviceIO, job_reading
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups.directory import (
-    RARE_SECONDS,
+    MAX_REFRESH_SECONDS,
     CgroupDirectory,
     DescriptorBudget,
     ReadErrors,
@@ -34,7 +34,7 @@ def reading(jobid="1", ended_at=None, **numbers):
 def given(families, *readings):
     shown = {
         family.metric.name.removeprefix("batchjob_job_"): list(family.samples)
-        for family in families.of(readings)
+        for family in families.build(readings)
     }
     return {name: samples for name, samples in shown.items() if samples}
 
@@ -132,12 +132,12 @@ def test_what_a_limit_said_goes_with_it(tmp_path):
     directory.read(0.0)
     assert directory.values == {"memory_limit": 7}
     limits.clear()
-    directory.read(RARE_SECONDS)
+    directory.read(MAX_REFRESH_SECONDS)
     assert directory.values == {}
 
 
-class Glanced:
-    """Two files of a directory, and a glance at them."""
+class BatchedDirectory:
+    """Two files of a directory, and a reader of both."""
 
     def __init__(self, path):
         self.one, self.two = path / "memory.current", path / "memory.peak"
@@ -149,47 +149,47 @@ class Glanced:
             CgroupFile("memory.peak", "memory", single("peak")),
         )
         self.directory.read(0.0)
-        self.glance = BatchReader(self.directory.often)
+        self.reader = BatchReader(self.directory.frequent_files)
 
 
 @pytest.fixture
-def glanced(tmp_path):
-    made = Glanced(tmp_path)
+def batched(tmp_path):
+    made = BatchedDirectory(tmp_path)
     yield made
     made.directory.close()
 
 
-def test_a_glance_takes_what_changed(glanced):
-    assert glanced.glance.read() is False
-    glanced.two.write_text("3\n")
-    assert glanced.glance.read() is True
-    assert glanced.values == {"current": 1, "peak": 3}
-    assert glanced.glance.read() is False
+def test_a_batch_read_takes_what_changed(batched):
+    assert batched.reader.read() is False
+    batched.two.write_text("3\n")
+    assert batched.reader.read() is True
+    assert batched.values == {"current": 1, "peak": 3}
+    assert batched.reader.read() is False
 
 
 @pytest.mark.parametrize("text", ["half", "7\n" * 300], ids=["malformed", "too long for its room"])
-def test_a_glance_at_something_amiss_asks_for_care(glanced, text):
-    glanced.one.write_text("5\n")
-    glanced.two.write_text(text)
-    assert glanced.glance.read() is None
-    glanced.directory.read(0.1)
-    assert glanced.values == {"current": 5}
+def test_a_batch_read_at_something_amiss_asks_for_care(batched, text):
+    batched.one.write_text("5\n")
+    batched.two.write_text(text)
+    assert batched.reader.read() is None
+    batched.directory.read(0.1)
+    assert batched.values == {"current": 5}
 
 
-def test_a_glance_at_what_cannot_be_read_asks_for_care(glanced):
-    os.close(glanced.directory.often[1].descriptor)
-    glanced.one.write_text("5\n")
+def test_a_batch_read_at_what_cannot_be_read_asks_for_care(batched):
+    os.close(batched.directory.frequent_files[1].descriptor)
+    batched.one.write_text("5\n")
     try:
-        assert glanced.glance.read() is None
-        assert glanced.values["current"] == 5  # it may be gone a moment later
+        assert batched.reader.read() is None
+        assert batched.values["current"] == 5  # it may be gone a moment later
     finally:
-        glanced.directory.often[1].descriptor = -1
+        batched.directory.frequent_files[1].descriptor = -1
 
 
-def test_a_part_shows_what_a_glance_saw_before_something_was_amiss(tmp_path):
+def test_a_part_shows_what_a_batch_read_saw_before_something_was_amiss(tmp_path):
     (tmp_path / "job").mkdir()
-    glanced = Glanced(tmp_path / "job")
-    glanced.directory.close()
+    batched = BatchedDirectory(tmp_path / "job")
+    batched.directory.close()
     found = LayoutMatch(registry.layouts()[0], "slurm", "1")
     files = tuple(
         CgroupFile(f"memory.{which}", "memory", single(f"memory_{which}"))
@@ -202,16 +202,16 @@ def test_a_part_shows_what_a_glance_saw_before_something_was_amiss(tmp_path):
     part.add(Hierarchy(2, frozenset(), str(tmp_path)))
     try:
         assert part.read(0.0)[6:8] == (1, 2)
-        glanced.one.write_text("5\n")
-        glanced.two.write_text("half")
+        batched.one.write_text("5\n")
+        batched.two.write_text("half")
         assert part.read(0.1)[6:8] == (5, None)
-        glanced.two.write_text("6\n")
+        batched.two.write_text("6\n")
         assert part.read(0.2)[6:8] == (5, 6)
         assert part.read(0.3, "cpu")[6:8] == (5, 6)
-        glanced.one.write_text("8\n")
+        batched.one.write_text("8\n")
         assert part.read(0.4, "cpu")[6:8] == (5, 6)
         assert part.read(0.4, "memory")[6:8] == (8, 6)
-        glanced.one.write_text("5\n")
+        batched.one.write_text("5\n")
         assert part.read(0.5)[6:8] == (5, 6)
     finally:
         part.close()

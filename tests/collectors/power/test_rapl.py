@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from collectors.host import Host
 from collectors.power import powercap
-from collectors.power.rapl import ENERGY, ERRORS, GAPS, LIMIT, RaplOptions, Raw, build, step
+from collectors.power.rapl import (
+    ENERGY,
+    ERRORS,
+    GAPS,
+    LIMIT,
+    CounterReading,
+    RaplOptions,
+    build,
+    counter_delta,
+)
 from tests.simulated.powercap import (
     AMD_RANGE_UJ,
     INTEL_DRAM_RANGE_UJ,
@@ -59,7 +68,7 @@ def two_sockets(tmp_path):
 def test_zones_are_told_by_their_names_and_mmio_is_the_package_once_more(tmp_path, clock):
     tree, zones = two_sockets(tmp_path)
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     clock.now += 10
     for number, zone in enumerate(zones.values(), 1):
         zone.run(number)
@@ -76,7 +85,7 @@ def test_zones_are_told_by_their_names_and_mmio_is_the_package_once_more(tmp_pat
 def test_the_meter_adds_packages_and_memory_and_nothing_that_overlaps(tmp_path, clock):
     tree, zones = two_sockets(tmp_path)
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     meters = {meter.name: meter for meter in collector.meters()}
     before = {name: meter.read() for name, meter in meters.items()}
     clock.now += 10
@@ -95,7 +104,7 @@ def test_the_first_look_is_a_baseline_and_wraps_are_corrected(tmp_path, clock):
     for _ in range(100):
         clock.now += 10
         package.run(4000)
-        collector.look()
+        collector.read_totals()
     assert shown(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(400_000)}
 
 
@@ -103,7 +112,7 @@ def test_a_zone_that_may_have_wrapped_unseen_is_left_out_and_counted(tmp_path, c
     tree = Powercap(tmp_path, "AuthenticAMD")
     package = tree.zone("intel-rapl:0", "package-0", AMD_RANGE_UJ)
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     (meter,) = collector.meters()
     before = meter.read()
     clock.now += 400
@@ -120,7 +129,7 @@ def test_a_counter_that_began_anew_is_not_taken_for_a_wrap(tmp_path, clock):
     tree = Powercap(tmp_path)
     package = tree.zone("intel-rapl:0", "package-0", energy_uj=100_000_000_000)
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     clock.now += 10
     package.raw_uj = 5_000_000
     package.write()
@@ -132,10 +141,10 @@ def test_without_a_range_a_fall_is_a_gap(tmp_path, clock):
     tree = Powercap(tmp_path)
     package = tree.zone("intel-rapl:0", "package-0", None, 100_000_000)
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     clock.now += 10
     package.run(500)
-    collector.look()
+    collector.read_totals()
     clock.now += 10
     package.raw_uj = 7
     package.write()
@@ -158,7 +167,7 @@ def test_dies_are_added_but_counted_once_where_they_repeat_the_socket(
     dies = [tree.zone(f"intel-rapl:{die}", f"package-0-die-{die}") for die in range(2)]
     cores = [tree.zone(f"intel-rapl:{die}:0", "core") for die in range(2)]
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     clock.now += 10
     for die, core in zip(dies, cores, strict=True):
         die.run(50)
@@ -175,7 +184,7 @@ def test_amd_dies_with_counters_of_their_own_are_added(tmp_path, clock):
         for die in range(2)
     ]
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     clock.now += 10
     for die in dies:
         die.run(50)
@@ -186,7 +195,7 @@ def test_mmio_serves_where_nothing_else_does(tmp_path, clock):
     tree = Powercap(tmp_path)
     zone = tree.zone("intel-rapl-mmio:0", "package-0")
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     clock.now += 10
     zone.run(5)
     assert shown(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(5)}
@@ -218,7 +227,7 @@ def test_energy_for_root_alone_is_counted_and_said_once(tmp_path, clock, caplog,
     monkeypatch.setattr(powercap, "energy_joules", refuse)
     collector = rapl(tree, clock)
     with caplog.at_level(logging.WARNING):
-        collector.look()
+        collector.read_totals()
         errors = shown(collector, ERRORS)
     assert errors == {'reason="permission"': 12}
     assert shown(collector, ENERGY) == {}
@@ -229,7 +238,7 @@ def test_energy_for_root_alone_is_counted_and_said_once(tmp_path, clock, caplog,
 def test_a_part_that_fails_takes_the_sum_with_it_until_it_is_back(tmp_path, clock):
     tree, zones = two_sockets(tmp_path)
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     meter = next(meter for meter in collector.meters() if meter.name == "rapl")
     before = meter.read()
     energy = zones["dram 1"].path / "energy_uj"
@@ -276,11 +285,11 @@ def test_counters_that_wrap_fast_are_read_more_often(tmp_path, clock):
     tree = Powercap(tmp_path)
     tree.zone("intel-rapl:0", "package-0", INTEL_RANGE_UJ)
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     assert collector.interval() == 10
     tree.zone("intel-rapl:1", "package-1", 8_000_000_000)
     clock.now += 301
-    collector.look()
+    collector.read_totals()
     assert collector.interval() == 4
 
 
@@ -288,13 +297,13 @@ def test_a_socket_plugged_in_later_is_found(tmp_path, clock):
     tree = Powercap(tmp_path)
     tree.zone("intel-rapl:0", "package-0")
     collector = rapl(tree, clock)
-    collector.look()
+    collector.read_totals()
     (meter,) = collector.meters()
     before = meter.read()
     tree.zone("intel-rapl:1", "package-1")
     for _ in range(10):
         clock.now += 31
-        collector.look()
+        collector.read_totals()
     assert set(shown(collector, ENERGY)) == {
         'zone="package",package="0"',
         'zone="package",package="1"',
@@ -310,8 +319,11 @@ def test_a_socket_plugged_in_later_is_found(tmp_path, clock):
 def test_any_energy_below_the_range_is_found_again(start, watts, seconds):
     range_joules = AMD_RANGE_UJ / 1e6
     used = watts * seconds
-    between = step(
-        Raw(0, start), Raw(seconds, (start + used) % range_joules), range_joules, max_watts=1000
+    between = counter_delta(
+        CounterReading(0, start),
+        CounterReading(seconds, (start + used) % range_joules),
+        range_joules,
+        max_watts=1000,
     )
     assert between.gap == ""
     assert between.joules == pytest.approx(used, abs=1e-6)
@@ -319,4 +331,6 @@ def test_any_energy_below_the_range_is_found_again(start, watts, seconds):
 
 @given(seconds=st.floats(65.6, 1e6), later=st.floats(0, 65532))
 def test_time_for_a_whole_turn_gives_no_energy(seconds, later):
-    assert step(Raw(0, 1), Raw(seconds, later), AMD_RANGE_UJ / 1e6, 1000) == (0.0, "wraps")
+    assert counter_delta(
+        CounterReading(0, 1), CounterReading(seconds, later), AMD_RANGE_UJ / 1e6, 1000
+    ) == (0.0, "wraps")

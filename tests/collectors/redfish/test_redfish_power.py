@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.power.redfish.error import RedfishError
-from collectors.power.redfish.power import PowerLocation, find, read
+from collectors.power.redfish.power import PowerLocation, find_locations, read_watts
 from tests.simulated.redfish_service import ROOT, collection, link, one_node
 
 CHASSIS = "/redfish/v1/Chassis/1"
@@ -21,7 +21,7 @@ def getting(documents):
 
 def node_watts(documents, wanted=(), system=""):
     get = getting(documents)
-    return {place.chassis: read(get, place) for place in find(get, wanted, system)}
+    return {place.chassis: read_watts(get, place) for place in find_locations(get, wanted, system)}
 
 
 def with_control(*members, **more):
@@ -172,7 +172,7 @@ anything = st.recursive(
 @given(st.sampled_from(["environment", "control", "inputs"]), st.dictionaries(
     st.sampled_from(["PowerWatts", "PowerControl", "PowerSupplies"]), anything))  # fmt: skip
 def test_any_document_is_watts_or_none(kind, document):
-    watts = read(lambda path: document, PowerLocation("1", kind, ("/redfish/v1/x",), SYSTEM))
+    watts = read_watts(lambda path: document, PowerLocation("1", kind, ("/redfish/v1/x",), SYSTEM))
     assert watts is None or 0 < watts < float("inf")
 
 

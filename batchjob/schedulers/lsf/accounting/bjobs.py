@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions
 from batchjob.runtime.values import boolean, duration, size_bytes, text
-from batchjob.schedulers.accounting import AccountingModule, Unfinished
+from batchjob.schedulers.accounting import AccountingModule, UnfinishedJob
 from batchjob.schedulers.fields import (
     FieldReader,
     HostListError,
@@ -21,8 +21,8 @@ from batchjob.schedulers.fields import (
     count,
     integer,
 )
-from batchjob.schedulers.lsf.accounting.records import aligned, job_text
-from batchjob.schedulers.lsf.formats import ask_jobs, lsf_duration, lsf_hosts, lsf_time
+from batchjob.schedulers.lsf.accounting.records import format_job_id, with_known_submit_time
+from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time, query_bjobs
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
 from batchjob.schedulers.records import JobRecord, NodeShare
 from batchjob.schedulers.snapshot import SnapshotJob, SnapshotSource
@@ -64,7 +64,7 @@ class Bjobs(SnapshotSource):
     """Lists the jobs that mbatchd knows."""
 
     name = SOURCE
-    form = _JOB_ID
+    jobid_pattern = _JOB_ID
 
     def __init__(
         self, cluster: str, options: BjobsOptions, clock: Callable[[], float] = time.time
@@ -76,38 +76,38 @@ class Bjobs(SnapshotSource):
         """See AccountingSource. LSF shows all jobs unless SECURE_JOB_INFO_LEVEL forbids it."""
         return ()
 
-    def ask(self) -> Iterator[SnapshotJob]:
+    def query_jobs(self) -> Iterator[SnapshotJob]:
         """See SnapshotSource."""
-        for values in ask_jobs(self._options, self._options.bjobs, FIELDS):
+        for values in query_bjobs(self._options, self._options.bjobs, FIELDS):
             yield SnapshotJob(values.get("JOBID", ""), FieldReader(values), values)
 
     def records(
-        self, job: SnapshotJob, unfinished: Mapping[str, Unfinished], now: int
+        self, job: SnapshotJob, unfinished: Mapping[str, UnfinishedJob], now: int
     ) -> tuple[JobRecord, ...]:
         """See SnapshotSource."""
-        return (aligned(job_record(self.cluster, job.row, now), unfinished),)
+        return (with_known_submit_time(job_record(self.cluster, job.row, now), unfinished),)
 
 
 def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
     """A job from its record; raises RowError."""
 
-    def moment(text: str) -> int | None:
+    def parse_time(text: str) -> int | None:
         return lsf_time(text, now)
 
-    number = row.need("JOBID", integer)
+    number = row.require("JOBID", integer)
     index = row.get("JOBINDEX", count) or 0
     word = row.text("STAT")
     state = LSF.get(word, JobState.UNKNOWN)
-    start, ended = row.get("START_TIME", moment), not state.live
+    start, ended = row.get("START_TIME", parse_time), not state.is_live
     code = row.get("EXIT_CODE", integer)
     reason = row.text("EXIT_REASON")
     if state is JobState.FAILED:
         state = next((s for name, s in LSF_EXIT_INFO.values() if reason.startswith(name)), state)
-    nodes = _nodes(row)
+    nodes = _node_shares(row)
     return JobRecord(
         cluster=cluster,
-        jobid=job_text(str(number), index),
-        submit_time=row.need("SUBMIT_TIME", moment),
+        jobid=format_job_id(str(number), index),
+        submit_time=row.require("SUBMIT_TIME", parse_time),
         state=state,
         state_word=word,
         source=SOURCE,
@@ -116,8 +116,8 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
         partition=row.text("QUEUE"),
         name=row.text("JOB_NAME"),
         start_time=start,
-        end_time=row.get("FINISH_TIME", moment) if ended else None,  # otherwise an estimate
-        time_limit_seconds=row.get("RUNTIMELIMIT", _limit),
+        end_time=row.get("FINISH_TIME", parse_time) if ended else None,  # otherwise an estimate
+        time_limit_seconds=row.get("RUNTIMELIMIT", _limit_seconds),
         exit_code=(0 if code is None and state is JobState.COMPLETED else code) if ended else None,
         reason=row.text("PEND_REASON") if state is JobState.PENDING else reason,
         requested_cpus=row.get("NREQ_SLOT", count),
@@ -139,19 +139,19 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
     )
 
 
-def _nodes(row: FieldReader) -> tuple[NodeShare, ...]:
+def _node_shares(row: FieldReader) -> tuple[NodeShare, ...]:
     text = row.text("ALLOC_SLOT") or row.text("EXEC_HOST")
     if text in ("", "-"):
         return ()
     try:
         shares = lsf_hosts(text.split(":"))
     except HostListError as error:
-        row.complaints.append(f"ALLOC_SLOT: {error}")
+        row.parse_errors.append(f"ALLOC_SLOT: {error}")
         return ()
     return tuple(NodeShare(host, *share) for host, share in shares.items())
 
 
-def _limit(text: str) -> int:
+def _limit_seconds(text: str) -> int:
     """Seconds of a limit in minutes, `1440.0` or `1440.0/host1`.
 
     With LSB_HMS_TIME_FORMAT it is `24:00:00`.

@@ -11,23 +11,24 @@ from typing import NamedTuple
 from batchjob.schedulers.fields import RowError
 from batchjob.schedulers.lsf.accounting.lsb_line import Word
 
-_LONGEST = 1_000_000  # maximum entries of a list
+_MAX_LIST_LENGTH = 1_000_000  # maximum entries of a list
 
 
-class Finish(NamedTuple):
+class JobFinish(NamedTuple):
     """The fields of a JOB_FINISH that are used, as text."""
 
     values: dict[str, str]
     hosts: tuple[str, ...]  # one per slot, or "16*host"
     slots: tuple[str, ...]
+    parse_error: str = ""  # why the last fields are missing
 
 
-_FIRST = (
+_LEADING_FIELDS = (
     "eventTime", "jobId", "userId", "options", "numProcessors", "submitTime", "beginTime",
     "termTime", "startTime", "userName", "queue", "resReq", "dependCond", "preExecCmd", "fromHost",
     "cwd", "inFile", "outFile", "errFile", "jobFile",
 )  # fmt: skip
-_USED = (
+_MIDDLE_FIELDS = (
     "jStatus", "hostFactor", "jobName", "command",
     "utime", "stime", "maxrss", "ixrss", "ismrss", "idrss", "isrss", "minflt", "majflt", "nswap",
     "inblock", "oublock", "ioch", "msgsnd", "msgrcv", "nsignals", "nvcsw", "nivcsw", "exutime",
@@ -37,53 +38,53 @@ _USED = (
     "licenseProject", "app", "postExecCmd", "runtimeEstimation", "jobGroupName", "requeueEvalues",
     "options2", "resizeNotifyCmd", "lastResizeTime", "rsvId2", "jobDescription",
 )  # fmt: skip
-_NEEDED = _USED.index("exitInfo") + 1
-_LAST = (
+_REQUIRED_COUNT = _MIDDLE_FIELDS.index("exitInfo") + 1
+_TRAILING_FIELDS = (
     "effectiveResReq", "srcCluster", "srcJobId", "dstCluster", "dstJobId", "forwardTime",
     "flow_id", "acJobWaitTime", "totalProvisionTime", "outdir", "runTime", "subcwd",
 )  # fmt: skip
-_ENERGY = ("affinity", "serial_job_energy", "cpi", "gips", "gbs", "gflops")
+_ENERGY_FIELDS = ("affinity", "serial_job_energy", "cpi", "gips", "gbs", "gflops")
 
 
-class _Reader:
+class _WordReader:
     """Takes words one after the other."""
 
     def __init__(self, line: Sequence[Word]) -> None:
         self._line = line
         self.at = 0
 
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self._line) - self.at
 
-    def names(self, names: Sequence[str]) -> dict[str, str]:
-        found = {
+    def read_fields(self, names: Sequence[str]) -> dict[str, str]:
+        fields = {
             name: word.text
             for name, word in zip(names, self._line[self.at :][: len(names)], strict=False)
         }
-        self.at += len(found)
-        return found
+        self.at += len(fields)
+        return fields
 
-    def listed(self, width: int = 1) -> tuple[str, ...]:
+    def read_list(self, width: int = 1) -> tuple[str, ...]:
         """Read a count, and that many times `width` words."""
-        if not self.left():
+        if not self.remaining():
             return ()
-        count = self._count(self._line[self.at])
+        count = self._parse_length(self._line[self.at])
         end = self.at + 1 + count * width
         if end > len(self._line):
             raise RowError(f"the record ends within a list of {count}")
-        taken = tuple(word.text for word in self._line[self.at + 1 : end])
+        texts = tuple(word.text for word in self._line[self.at + 1 : end])
         self.at = end
-        return taken
+        return texts
 
-    def usage_of_hosts(self) -> None:
+    def skip_host_usage(self) -> None:
         """Skip numHostRusage; its entries have the width with which the rest can be parsed."""
-        if not self.left():
+        if not self.remaining():
             return
         begin = self.at
         for width in (6, 5):
             self.at = begin
             try:
-                self.listed(width)
+                self.read_list(width)
             except RowError:
                 continue
             following = [word.quoted for word in self._line[self.at : self.at + 4]]
@@ -92,36 +93,37 @@ class _Reader:
         raise RowError("the usage of hosts has neither 5 nor 6 values for each")
 
     @staticmethod
-    def _count(word: Word) -> int:
+    def _parse_length(word: Word) -> int:
         text = word.text
-        if not word.quoted and text.isascii() and text.isdigit() and int(text) <= _LONGEST:
+        if not word.quoted and text.isascii() and text.isdigit() and int(text) <= _MAX_LIST_LENGTH:
             return int(text)
         raise RowError(f"expected the length of a list, got {text[:40]!r}")
 
 
-def finish(line: Sequence[Word]) -> Finish:
+def parse_job_finish(line: Sequence[Word]) -> JobFinish:
     """Fields by name, from the words after type and version; raises RowError.
 
     The part after the job's description (6 lists and some numbers) is read as far as it can be
-    followed: a job is not lost for its energy.
+    parsed: a job is not lost because its energy cannot be parsed.
     """
-    reader = _Reader(line)
-    values = reader.names(_FIRST)
-    reader.listed()  # the requested hosts
-    hosts = reader.listed()
-    used = reader.names(_USED)
-    if len(used) < _NEEDED:
+    reader = _WordReader(line)
+    values = reader.read_fields(_LEADING_FIELDS)
+    reader.read_list()  # the requested hosts
+    hosts = reader.read_list()
+    middle = reader.read_fields(_MIDDLE_FIELDS)
+    if len(middle) < _REQUIRED_COUNT:
         raise RowError(f"the record ends after {len(line)} values")
-    values |= used
+    values |= middle
     slots: tuple[str, ...] = ()
+    parse_error = ""
     try:
-        reader.listed(2)  # submitExt
-        reader.usage_of_hosts()
-        values |= reader.names(("runLimit", "options3", "avgMem"))
-        values |= reader.names(_LAST)
-        reader.listed(2)  # networks
-        values |= reader.names(_ENERGY)
-        slots = reader.listed()
+        reader.read_list(2)  # submitExt
+        reader.skip_host_usage()
+        values |= reader.read_fields(("runLimit", "options3", "avgMem"))
+        values |= reader.read_fields(_TRAILING_FIELDS)
+        reader.read_list(2)  # networks
+        values |= reader.read_fields(_ENERGY_FIELDS)
+        slots = reader.read_list()
     except RowError as error:
-        values["trouble"] = str(error)
-    return Finish(values, hosts, slots)
+        parse_error = str(error)
+    return JobFinish(values, hosts, slots, parse_error)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 _WORD = re.compile(r'"((?:[^"]|"")*)"(?= |$)|(\S+)')
 _RECORD = re.compile(rb'"(?:JOB|EVENT)_[A-Z0-9_]+" "')
-_JOIN = 64  # maximum lines of a record
+_MAX_RECORD_LINES = 64  # maximum lines of a record
 
 
-def begins(line: bytes) -> bool:
+def begins_record(line: bytes) -> bool:
     """Whether this line begins a record."""
     return line.startswith(b"#") or _RECORD.match(line) is not None
 
@@ -25,7 +25,7 @@ class Word(NamedTuple):
     quoted: bool
 
 
-def words(line: str) -> list[Word]:
+def split_words(line: str) -> list[Word]:
     """The values of a line."""
     return [
         Word(match[2], quoted=False) if match[2] is not None
@@ -34,13 +34,13 @@ def words(line: str) -> list[Word]:
     ]  # fmt: skip
 
 
-def records(lines: Iterable[bytes]) -> Iterator[str]:
+def join_records(lines: Iterable[bytes]) -> Iterator[str]:
     """Join lines into whole records, without comment lines."""
     parts: list[bytes] = []
     for line in lines:
         if line.startswith(b"#"):
             continue
-        if parts and (begins(line) or len(parts) == _JOIN):
+        if parts and (begins_record(line) or len(parts) == _MAX_RECORD_LINES):
             yield _text(parts)
             parts = []
         if line.strip() or parts:

@@ -19,8 +19,9 @@ from batchjob.schedulers.records import JobRecord
 
 SOURCE = "lsb_stream"
 
-_NAMES = {"ru_utime": "utime", "ru_stime": "stime", "maxMem": "maxRMem", "index": "idx"}
-_ZERO_IS_LEFT_OUT = {"exitStatus": "0", "exitInfo": "0", "idx": "0"}
+# Names of lsb.stream that differ from those of lsb.acct.
+_LSB_ACCT_NAMES = {"ru_utime": "utime", "ru_stime": "stime", "maxMem": "maxRMem", "index": "idx"}
+_OMITTED_ZEROS = {"exitStatus": "0", "exitInfo": "0", "idx": "0"}
 
 
 @dataclass(frozen=True)
@@ -32,26 +33,26 @@ class LsbStreamOptions:
 
 def build(cluster: str, options: LsbStreamOptions) -> LsfLog:
     """The source for one cluster."""
-    return LsfLog(SOURCE, cluster, Path(options.path), "JOB_FINISH2", job_finish2)
+    return LsfLog(SOURCE, cluster, Path(options.path), "JOB_FINISH2", job_from_finish2)
 
 
-def job_finish2(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, list[str]]:
+def job_from_finish2(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, list[str]]:
     """A record from `"JOB_FINISH2" "version" time jobId pairs "name" "value" ...`."""
     if len(line) < 5:
         raise RowError(f"the record ends after {len(line)} values")
     texts = [word.text for word in line]
     pairs = list(zip(texts[5::2], texts[6::2], strict=False))
-    values = {_NAMES.get(name, name): value for name, value in reversed(pairs)}
+    values = {_LSB_ACCT_NAMES.get(name, name): value for name, value in reversed(pairs)}
     hosts = [value for name, value in pairs if name == "execHosts"]
     usages = [value for name, value in pairs if name == "slotUsages"]
     slots = [value for name, value in pairs if name == "allocSlots"]
     if len(usages) == len(hosts):
         hosts = [f"{usage}*{host}" for usage, host in zip(usages, hosts, strict=True)]
-    row = FieldReader({"endTime": texts[2]} | _ZERO_IS_LEFT_OUT | values | {"jobId": texts[3]})
+    row = FieldReader({"endTime": texts[2]} | _OMITTED_ZEROS | values | {"jobId": texts[3]})
     job = ended_job(cluster, SOURCE, row, hosts, slots if not usages else ())
     if len(texts) % 2 == 0:
-        row.complaints.append("the record ends within a pair")
-    return job, row.complaints
+        row.parse_errors.append("the record ends within a pair")
+    return job, row.parse_errors
 
 
 ACCOUNTING = AccountingModule(LsbStreamOptions, build)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from batchjob.schedulers.accounting import Unfinished
+from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import (
     FieldReader,
     HostListError,
@@ -22,7 +22,7 @@ from batchjob.schedulers.states import JobState
 _GPUS = re.compile(r"ngpus_physical=(\d+(?:\.\d+)?)", re.ASCII)
 
 
-def job_text(jobid: str, index: int) -> str:
+def format_job_id(jobid: str, index: int) -> str:
     """A job id as LSF writes it: `4242`, or `4242[3]` in an array."""
     return f"{jobid}[{index}]" if index else jobid
 
@@ -31,23 +31,26 @@ def ended_job(
     cluster: str, source: str, row: FieldReader, hosts: Iterable[str], slots: Iterable[str]
 ) -> JobRecord:
     """A record from the fields of JOB_FINISH or JOB_FINISH2; raises RowError."""
-    number = row.need("jobId", integer)
+    number = row.require("jobId", integer)
     index = row.get("idx", count) or 0
-    status = row.need("jStatus", integer)
+    status = row.require("jStatus", integer)
     exit_info = row.get("exitInfo", integer) or 0
-    start, end = row.get("startTime", epoch), row.need("endTime", epoch)
+    start, end = row.get("startTime", epoch), row.require("endTime", epoch)
     if status & 0x60 == 0:
         raise RowError(f"jStatus {status} is not a final status")
     shares = _shares(row, slots) or _shares(row, hosts)
     cpus = sum(share.cpus or 0 for share in shares.values()) or None
-    code, signal = wait_status(row.get("exitStatus", integer)) if start else (None, None)
+    code, signal = decode_wait_status(row.get("exitStatus", integer)) if start else (None, None)
     state = lsf_end_state(status, exit_info)
     user_cpu, system_cpu = row.get("utime", seconds), row.get("stime", seconds)
-    both = None if user_cpu is None or system_cpu is None else user_cpu + system_cpu
+    if user_cpu is None or system_cpu is None:
+        total_cpu = row.get("cpuTime", seconds)
+    else:
+        total_cpu = user_cpu + system_cpu
     return JobRecord(
         cluster=cluster,
-        jobid=job_text(str(number), index),
-        submit_time=row.need("submitTime", epoch),
+        jobid=format_job_id(str(number), index),
+        submit_time=row.require("submitTime", epoch),
         state=state,
         state_word="DONE" if status & 0x40 else "EXIT",
         source=source,
@@ -61,12 +64,12 @@ def ended_job(
         start_time=start,
         end_time=end,
         elapsed_seconds=max(0, end - start) if start else None,
-        time_limit_seconds=_positive(row.get("runLimit", count)),
+        time_limit_seconds=_none_if_zero(row.get("runLimit", count)),
         exit_code=code,
         exit_signal=signal,
         reason=LSF_EXIT_INFO.get(exit_info, ("", None))[0],
-        requested_cpus=_positive(row.get("numProcessors", count)),
-        requested_gpus=_gpus(row.text("effectiveResReq"), len(shares)),
+        requested_cpus=_none_if_zero(row.get("numProcessors", count)),
+        requested_gpus=_requested_gpus(row.text("effectiveResReq"), len(shares)),
         requested_resources=row.text("effectiveResReq") or row.text("resReq"),
         allocated_cpus=cpus if start else None,
         allocated_nodes=len(shares) or None if start else None,
@@ -80,8 +83,8 @@ def ended_job(
         stdout_path=row.text("outFile"),
         user_cpu_seconds=user_cpu if start else None,
         system_cpu_seconds=system_cpu if start else None,
-        cpu_seconds=(row.get("cpuTime", seconds) if both is None else both) if start else None,
-        peak_memory_bytes=_kilobytes(row.get("maxRMem", count)),
+        cpu_seconds=total_cpu if start else None,
+        peak_memory_bytes=_kilobytes_to_bytes(row.get("maxRMem", count)),
     )
 
 
@@ -89,16 +92,16 @@ def _shares(row: FieldReader, hosts: Iterable[str]) -> Mapping[str, HostShare]:
     try:
         return lsf_hosts(hosts)
     except HostListError as error:
-        row.complaints.append(f"execHosts: {error}")
+        row.parse_errors.append(f"execHosts: {error}")
         return {}
 
 
-def wait_status(status: int | None) -> tuple[int | None, int | None]:
+def decode_wait_status(status: int | None) -> tuple[int | None, int | None]:
     """Exit code and signal of a wait status (wait(2))."""
     return (None, None) if status is None else (status >> 8 & 0xFF, status & 0x7F)
 
 
-def _gpus(requirement: str, hosts: int) -> int | None:
+def _requested_gpus(requirement: str, hosts: int) -> int | None:
     """Requested GPUs; None for jobs on several hosts.
 
     Whether the amount is per host or per job depends on the cluster's configuration.
@@ -107,21 +110,21 @@ def _gpus(requirement: str, hosts: int) -> int | None:
     return round(float(found[1])) if found and hosts <= 1 else None
 
 
-def _positive(number: int | None) -> int | None:
+def _none_if_zero(number: int | None) -> int | None:
     return number or None
 
 
-def _kilobytes(number: int | None) -> int | None:
+def _kilobytes_to_bytes(number: int | None) -> int | None:
     return number * 1024 if number else None
 
 
-def aligned(job: JobRecord, unfinished: Mapping[str, Unfinished]) -> JobRecord:
-    """The job with the submit time under which it is known.
+def with_known_submit_time(job: JobRecord, unfinished: Mapping[str, UnfinishedJob]) -> JobRecord:
+    """The job with the submit time under which the database has it.
 
     bjobs may omit the seconds of times; the files always have them.
     """
     known = unfinished.get(job.jobid)
     if known is None or known.submit_time // 60 != job.submit_time // 60:
         return job
-    vague = known.submit_time % 60 == 0 or job.submit_time % 60 == 0
-    return job._replace(submit_time=known.submit_time) if vague else job
+    is_rounded = known.submit_time % 60 == 0 or job.submit_time % 60 == 0
+    return job._replace(submit_time=known.submit_time) if is_rounded else job

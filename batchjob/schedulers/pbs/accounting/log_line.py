@@ -16,8 +16,8 @@ _KEY = re.compile(r"[A-Za-z_][\w.@-]*=", re.ASCII)
 class PbsLogRecord(NamedTuple):
     """An accounting record: type, job id, and the attributes."""
 
-    at: int
-    kind: str
+    timestamp: int
+    record_type: str
     jobid: str
     row: FieldReader
 
@@ -28,11 +28,14 @@ def parse_line(text: str, zone: tzinfo | None, not_before: int) -> PbsLogRecord:
     if len(parts) != 4 or len(parts[1]) != 1:
         raise RowError("expected stamp;type;id;attributes")
     return PbsLogRecord(
-        _stamp(parts[0], zone, not_before), parts[1], parts[2], FieldReader(attributes(parts[3]))
+        _parse_timestamp(parts[0], zone, not_before),
+        parts[1],
+        parts[2],
+        FieldReader(parse_attributes(parts[3])),
     )
 
 
-def _stamp(text: str, zone: tzinfo | None, not_before: int) -> int:
+def _parse_timestamp(text: str, zone: tzinfo | None, not_before: int) -> int:
     """Epoch seconds; in an hour that occurs twice, the time that does not go back in the log."""
     try:
         local = datetime.strptime(text, "%m/%d/%Y %H:%M:%S")  # noqa: DTZ007 (zone is added below)
@@ -44,29 +47,29 @@ def _stamp(text: str, zone: tzinfo | None, not_before: int) -> int:
     return second if first < not_before - 60 and second > first else first
 
 
-def attributes(message: str) -> dict[str, str]:
+def parse_attributes(message: str) -> dict[str, str]:
     """Names and values of `a=1 b="two words" c='{}'`; the first value of a name counts.
 
     A word without a name is appended to the value before it.
     """
-    found: dict[str, str] = {}
-    name, at = "", 0
-    while at < len(message):
-        if message[at] == " ":
-            at += 1
+    values: dict[str, str] = {}
+    name, position = "", 0
+    while position < len(message):
+        if message[position] == " ":
+            position += 1
             continue
-        key = _KEY.match(message, at)
-        begin = key.end() if key else at
+        key = _KEY.match(message, position)
+        begin = key.end() if key else position
         quote = message[begin : begin + 1] if key else ""
         if quote in ("'", '"') and (close := message.find(quote, begin + 1)) > 0:
-            value, at = message[begin + 1 : close], close + 1
+            value, position = message[begin + 1 : close], close + 1
         else:
             end = message.find(" ", begin)
             end = len(message) if end < 0 else end
-            value, at = message[begin:end], end
+            value, position = message[begin:end], end
         if key:
             name = key[0][:-1]
-            found.setdefault(name, value)
+            values.setdefault(name, value)
         elif name:
-            found[name] += f" {value}"
-    return found
+            values[name] += f" {value}"
+    return values

@@ -7,21 +7,21 @@ arrays themselves (`12[].server`) are ignored: their sub-jobs have records of th
 from collections.abc import Callable
 from typing import NamedTuple
 
-from batchjob.schedulers.accounting import Unfinished
+from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, epoch, integer
 from batchjob.schedulers.pbs.accounting.log_line import PbsLogRecord
 from batchjob.schedulers.pbs.accounting.records import (
     NOT_LOGGED,
     Incarnation,
     end_state,
-    job_id,
     job_record,
+    parse_job_id,
 )
 from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.states import JobState
 
 SOURCE = "pbs_log"
-_REMEMBERED = 10_000  # maximum number of ended runs to remember
+_MAX_ENDED_RUNS = 10_000  # maximum number of ended runs to remember
 
 
 class EndedRun(NamedTuple):
@@ -31,7 +31,7 @@ class EndedRun(NamedTuple):
     run: int
     start_time: float
     end_time: float
-    lost: bool  # the next run began before its end was logged
+    end_not_logged: bool  # the next run began before its end was logged
 
 
 class PbsLogReplay:
@@ -41,172 +41,180 @@ class PbsLogReplay:
         self,
         cluster: str,
         account_from: str,
-        unfinished: dict[str, Unfinished],
+        unfinished: dict[str, UnfinishedJob],
         ended_runs: dict[str, EndedRun],
     ) -> None:
         self._cluster = cluster
         self._account_from = account_from
         self._unfinished = unfinished
         self._ended_runs = ended_runs
-        self._kinds: dict[str, Callable[[PbsLogRecord], list[JobRecord]]] = {
-            "Q": self._queued,
-            "S": self._started,
-            "c": self._started,  # the next phase of a job that released nodes
-            "E": self._ended,
-            "R": self._rerun,
-            "D": self._deleted,
-            "A": self._gone,
-            "M": self._gone,
-            "z": self._changed,
-            "r": self._changed,
-            "a": self._changed,
+        self._handlers: dict[str, Callable[[PbsLogRecord], list[JobRecord]]] = {
+            "Q": self._on_queued,
+            "S": self._on_started,
+            "c": self._on_started,  # the next phase of a job that released nodes
+            "E": self._on_ended,
+            "R": self._on_rerun,
+            "D": self._on_deleted,
+            "A": self._on_aborted_or_moved,
+            "M": self._on_aborted_or_moved,
+            "z": self._on_changed,
+            "r": self._on_changed,
+            "a": self._on_changed,
         }
 
     def records(self, line: PbsLogRecord) -> list[JobRecord]:
         """The records of a line; none for reservations, licences, checkpoints and arrays."""
-        kind = self._kinds.get(line.kind)
-        if kind is None or job_id(line.jobid).parent:
+        handler = self._handlers.get(line.record_type)
+        if handler is None or parse_job_id(line.jobid).is_array:
             return []
-        return kind(line)
+        return handler(line)
 
-    def _made(self, line: PbsLogRecord, run: int, state: JobState, word: str) -> JobRecord:
-        which = Incarnation(line.jobid, run, state, word)
-        return job_record(self._cluster, SOURCE, self._account_from, which, line.row)
+    def _job_record(self, line: PbsLogRecord, run: int, state: JobState, word: str) -> JobRecord:
+        incarnation = Incarnation(line.jobid, run, state, word)
+        return job_record(self._cluster, SOURCE, self._account_from, incarnation, line.row)
 
-    def _record(self, line: PbsLogRecord, run: int, state: JobState, word: str) -> JobRecord:
-        record = self._made(line, run, state, word)
-        self._unfinished[line.jobid] = Unfinished(record.submit_time, run, record.start_time)
+    def _record_unfinished(
+        self, line: PbsLogRecord, run: int, state: JobState, word: str
+    ) -> JobRecord:
+        """The record of a run, which is the job's unfinished run from now on."""
+        record = self._job_record(line, run, state, word)
+        self._unfinished[line.jobid] = UnfinishedJob(record.submit_time, run, record.start_time)
         return record
 
-    def _run(self, line: PbsLogRecord) -> int:
+    def _run_number(self, line: PbsLogRecord) -> int:
         """The run to which a line belongs: the one it names, or the unfinished one."""
         stated = line.row.get("run_count", integer)
-        known = self._known(line)
-        return stated or (known.run if known else 1)
+        job = self._find_unfinished(line)
+        return stated or (job.run if job else 1)
 
-    def _known(self, line: PbsLogRecord) -> Unfinished | None:
-        known = self._unfinished.get(line.jobid)
+    def _find_unfinished(self, line: PbsLogRecord) -> UnfinishedJob | None:
+        """The unfinished job of a line, unless it is an earlier job with the same id."""
+        job = self._unfinished.get(line.jobid)
         submitted = line.row.values.get("ctime")
-        return known if known and submitted in (None, str(known.submit_time)) else None
+        return job if job and submitted in (None, str(job.submit_time)) else None
 
-    def _is_of_ended(self, line: PbsLogRecord, at: int | None) -> EndedRun | None:
+    def _find_ended_run(self, line: PbsLogRecord, before: int | None) -> EndedRun | None:
         """The run that ended before this line was written, if the line belongs to it."""
-        ended = self._ended_runs.get(line.jobid)
+        run = self._ended_runs.get(line.jobid)
         submitted = line.row.values.get("ctime")
-        if ended is None or at is None or submitted not in (None, str(ended.submit_time)):
+        if run is None or before is None or submitted not in (None, str(run.submit_time)):
             return None
-        return ended if at < ended.end_time else None
+        return run if before < run.end_time else None
 
-    def _over(
+    def _remember_ended(
         self, record: JobRecord, line: PbsLogRecord, known_start: float | None = None
     ) -> JobRecord:
-        """The record of an ended run, which is remembered."""
+        """Complete the record of an ended run, and remember the run."""
         if record.end_time is None:
-            record = record._replace(end_time=line.at)
-        end = record.end_time or line.at
+            record = record._replace(end_time=line.timestamp)
+        end = record.end_time or line.timestamp
         self._ended_runs.pop(line.jobid, None)
         start = record.start_time or known_start or record.submit_time
         self._ended_runs[line.jobid] = EndedRun(
             record.submit_time, record.run, start, end, bool(record.reason == NOT_LOGGED)
         )
-        if len(self._ended_runs) > _REMEMBERED:
+        if len(self._ended_runs) > _MAX_ENDED_RUNS:
             del self._ended_runs[next(iter(self._ended_runs))]
         return record
 
-    def _queued(self, line: PbsLogRecord) -> list[JobRecord]:
+    def _on_queued(self, line: PbsLogRecord) -> list[JobRecord]:
         if "ctime" not in line.row.values:  # old servers log only the queue
             return []
-        known = self._known(line)
-        if known and known.start_time:  # logged late: the job has already started
-            return [self._made(line, known.run, JobState.RUNNING, "R")]
-        return [self._record(line, self._run(line), JobState.PENDING, "Q")]
+        job = self._find_unfinished(line)
+        if job and job.start_time:  # logged late: the job has already started
+            return [self._job_record(line, job.run, JobState.RUNNING, "R")]
+        return [self._record_unfinished(line, self._run_number(line), JobState.PENDING, "Q")]
 
-    def _started(self, line: PbsLogRecord) -> list[JobRecord]:
-        known, run = self._known(line), self._run(line)
+    def _on_started(self, line: PbsLogRecord) -> list[JobRecord]:
+        job, run = self._find_unfinished(line), self._run_number(line)
         start = line.row.get("start", epoch)
-        if ended := self._is_of_ended(line, start):
-            own = start is not None and start >= ended.start_time
-            return [self._made(line, ended.run, JobState.RUNNING, "R")] if own else []
+        if ended := self._find_ended_run(line, start):
+            belongs = start is not None and start >= ended.start_time
+            return [self._job_record(line, ended.run, JobState.RUNNING, "R")] if belongs else []
         records = []
-        if known and known.start_time and line.kind == "S" and start and start != known.start_time:
-            if start < known.start_time:  # a line of an earlier run, logged too late
+        if job and job.start_time and line.record_type == "S" and start and start != job.start_time:
+            if start < job.start_time:  # a line of an earlier run, logged too late
                 return []
             # The end of the previous run was not logged: the server was down, or its log is lost.
             # All that is known is that the run ended before the next one began.
-            lost = self._partial(line, known, JobState.REQUEUED, "lost")
+            lost = self._partial_record(line, job, JobState.REQUEUED, "lost")
             lost = lost._replace(
                 end_time=start,
-                elapsed_seconds=start - known.start_time,
+                elapsed_seconds=start - job.start_time,
                 reason=NOT_LOGGED,
             )
-            records, run = [self._over(lost, line, known.start_time)], known.run + 1
-        return [*records, self._record(line, run, JobState.RUNNING, "R")]
+            records, run = [self._remember_ended(lost, line, job.start_time)], job.run + 1
+        return [*records, self._record_unfinished(line, run, JobState.RUNNING, "R")]
 
-    def _ended(self, line: PbsLogRecord) -> list[JobRecord]:
-        record = self._record(line, self._run(line), end_state(line.row), "F")
+    def _on_ended(self, line: PbsLogRecord) -> list[JobRecord]:
+        record = self._record_unfinished(line, self._run_number(line), end_state(line.row), "F")
         del self._unfinished[line.jobid]
-        return [self._over(record, line)]
+        return [self._remember_ended(record, line)]
 
-    def _rerun(self, line: PbsLogRecord) -> list[JobRecord]:
+    def _on_rerun(self, line: PbsLogRecord) -> list[JobRecord]:
         """This run has ended, and the job waits for its next one."""
-        if ended := self._is_of_ended(line, line.at):
-            if not ended.lost or line.at < ended.start_time:
+        if ended := self._find_ended_run(line, line.timestamp):
+            if not ended.end_not_logged or line.timestamp < ended.start_time:
                 return []
-            there = Unfinished(ended.submit_time, ended.run, ended.start_time)
-            late = self._partial(line, there, JobState.REQUEUED, "R")
-            elapsed = line.at - ended.start_time
-            return [late._replace(end_time=line.at, elapsed_seconds=elapsed, reason="rerun")]
-        known = self._known(line)
-        if "ctime" not in line.row.values and known:  # Torque logs only the id
-            over = self._partial(line, known, JobState.REQUEUED, "R")
-            if known.start_time:
-                over = over._replace(elapsed_seconds=max(0, line.at - known.start_time))
-            again = Unfinished(known.submit_time, known.run + 1, None)
-            self._unfinished[line.jobid] = again
-            over = self._over(over, line, known.start_time)
-            return [over, self._partial(line, again, JobState.PENDING, "Q")]
-        run = self._run(line)
-        over = self._over(self._record(line, run, JobState.REQUEUED, "R"), line)
-        left = dict(line.row.values)
+            ended_run = UnfinishedJob(ended.submit_time, ended.run, ended.start_time)
+            record = self._partial_record(line, ended_run, JobState.REQUEUED, "R")
+            end, elapsed = line.timestamp, line.timestamp - ended.start_time
+            return [record._replace(end_time=end, elapsed_seconds=elapsed, reason="rerun")]
+        job = self._find_unfinished(line)
+        if "ctime" not in line.row.values and job:  # Torque logs only the id
+            ended_record = self._partial_record(line, job, JobState.REQUEUED, "R")
+            if job.start_time:
+                elapsed = max(0, line.timestamp - job.start_time)
+                ended_record = ended_record._replace(elapsed_seconds=elapsed)
+            next_run = UnfinishedJob(job.submit_time, job.run + 1, None)
+            self._unfinished[line.jobid] = next_run
+            ended_record = self._remember_ended(ended_record, line, job.start_time)
+            return [ended_record, self._partial_record(line, next_run, JobState.PENDING, "Q")]
+        run = self._run_number(line)
+        ended_record = self._record_unfinished(line, run, JobState.REQUEUED, "R")
+        ended_record = self._remember_ended(ended_record, line)
+        attributes = dict(line.row.values)
         for name in ("start", "end", "exec_host", "exec_vnode", "Exit_status"):
-            left.pop(name, None)
-        kept = {k: v for k, v in left.items() if not k.startswith("resources_used.")}
-        waits = self._record(line._replace(row=FieldReader(kept)), run + 1, JobState.PENDING, "Q")
-        return [over, waits]
+            attributes.pop(name, None)
+        kept = {k: v for k, v in attributes.items() if not k.startswith("resources_used.")}
+        line = line._replace(row=FieldReader(kept))
+        return [ended_record, self._record_unfinished(line, run + 1, JobState.PENDING, "Q")]
 
-    def _deleted(self, line: PbsLogRecord) -> list[JobRecord]:
+    def _on_deleted(self, line: PbsLogRecord) -> list[JobRecord]:
         """A waiting job ends with this line; a running one has an E line later."""
-        known = self._known(line)
-        if known is None:
+        job = self._find_unfinished(line)
+        if job is None:
             return []
-        by = line.row.text("requestor").partition("@")[0]
-        if known.start_time:
-            return [self._partial(line, known, JobState.RUNNING, "R")._replace(cancelled_by=by)]
+        cancelled_by = line.row.text("requestor").partition("@")[0]
+        if job.start_time:
+            record = self._partial_record(line, job, JobState.RUNNING, "R")
+            return [record._replace(cancelled_by=cancelled_by)]
         del self._unfinished[line.jobid]
-        ended = self._partial(line, known, JobState.CANCELLED, "D")
-        return [ended._replace(end_time=line.at, cancelled_by=by)]
+        ended = self._partial_record(line, job, JobState.CANCELLED, "D")
+        return [ended._replace(end_time=line.timestamp, cancelled_by=cancelled_by)]
 
-    def _gone(self, line: PbsLogRecord) -> list[JobRecord]:
-        known = self._unfinished.pop(line.jobid, None)
-        if known is None:
+    def _on_aborted_or_moved(self, line: PbsLogRecord) -> list[JobRecord]:
+        job = self._unfinished.pop(line.jobid, None)
+        if job is None:
             return []
-        state = JobState.MOVED if line.kind == "M" else JobState.CANCELLED
-        return [self._partial(line, known, state, line.kind)._replace(end_time=line.at)]
+        state = JobState.MOVED if line.record_type == "M" else JobState.CANCELLED
+        ended = self._partial_record(line, job, state, line.record_type)
+        return [ended._replace(end_time=line.timestamp)]
 
-    def _changed(self, line: PbsLogRecord) -> list[JobRecord]:
+    def _on_changed(self, line: PbsLogRecord) -> list[JobRecord]:
         """The job was suspended, resumed or altered: only the named attributes change."""
-        known = self._known(line)
-        if known is None:
+        job = self._find_unfinished(line)
+        if job is None:
             return []
-        runs = JobState.RUNNING if known.start_time else JobState.PENDING
-        state = JobState.SUSPENDED if line.kind == "z" else runs
-        line.row.values = {"ctime": str(known.submit_time), **line.row.values}
-        which = Incarnation(line.jobid, known.run, state, {"z": "S"}.get(line.kind, state.name[0]))
-        return [job_record(self._cluster, SOURCE, self._account_from, which, line.row)]
-
-    def _partial(
-        self, line: PbsLogRecord, known: Unfinished, state: JobState, word: str
-    ) -> JobRecord:
-        return JobRecord(
-            self._cluster, line.jobid, known.submit_time, state, word, SOURCE, known.run
+        default_state = JobState.RUNNING if job.start_time else JobState.PENDING
+        state = JobState.SUSPENDED if line.record_type == "z" else default_state
+        line.row.values = {"ctime": str(job.submit_time), **line.row.values}
+        incarnation = Incarnation(
+            line.jobid, job.run, state, {"z": "S"}.get(line.record_type, state.name[0])
         )
+        return [job_record(self._cluster, SOURCE, self._account_from, incarnation, line.row)]
+
+    def _partial_record(
+        self, line: PbsLogRecord, job: UnfinishedJob, state: JobState, word: str
+    ) -> JobRecord:
+        return JobRecord(self._cluster, line.jobid, job.submit_time, state, word, SOURCE, job.run)

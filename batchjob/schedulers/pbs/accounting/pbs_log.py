@@ -9,18 +9,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import one_of, text
-from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, Unfinished
-from batchjob.schedulers.fields import RowError, quarantined
-from batchjob.schedulers.log_follower import follow, unreadable, watermark_since
+from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
+from batchjob.schedulers.fields import RowError, quarantined_row
+from batchjob.schedulers.log_follower import check_readable, follow, watermark_since
 from batchjob.schedulers.pbs.accounting.log_line import parse_line
 from batchjob.schedulers.pbs.accounting.log_replay import SOURCE, EndedRun, PbsLogReplay
 from batchjob.schedulers.pbs.accounting.records import ACCOUNTS
-from batchjob.schedulers.records import JobRecord, Quarantined, folded
+from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
 _DAY = re.compile(r"\d{8}", re.ASCII)
 
 
-def zone(value: object) -> str:
+def parse_time_zone(value: object) -> str:
     """A time zone such as Europe/Berlin; "": this machine's."""
     try:
         if value:
@@ -40,7 +40,7 @@ class PbsLogOptions:
     time_zone: str = option(
         "",
         "Time zone of the PBS server, such as Europe/Berlin; default: this machine's.",
-        parse=zone,
+        parse=parse_time_zone,
     )
     account: str = option(
         "account", "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS)
@@ -66,34 +66,38 @@ class PbsLog:
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
-        return unreadable(self._files, self._options.path)
+        return check_readable(self._files, self._options.path)
 
     def watermark_at(self, since: int) -> str:
         """See AccountingSource."""
         return watermark_since(since)
 
-    def read(self, watermark: str, unfinished: Mapping[str, Unfinished]) -> Iterator[Batch]:
+    def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         """See AccountingSource."""
-        jobs = PbsLogReplay(self.cluster, self._options.account, dict(unfinished), self._ended_runs)
+        replay = PbsLogReplay(
+            self.cluster, self._options.account, dict(unfinished), self._ended_runs
+        )
         if watermark != self._watermark:  # starts elsewhere, perhaps before the remembered runs
             self._ended_runs.clear()
-        at = _last_time(watermark)
+        last_timestamp = _last_timestamp(watermark)
         for chunk in follow(self._files(), watermark):
             records: list[JobRecord] = []
-            bad: list[Quarantined] = []
+            quarantine: list[QuarantinedRow] = []
             for raw in chunk.lines:
                 text = raw.decode("utf-8", "backslashreplace")
                 try:
-                    line = parse_line(text, self._zone, at)
-                    at = line.at
-                    records += jobs.records(line)
+                    line = parse_line(text, self._zone, last_timestamp)
+                    last_timestamp = line.timestamp
+                    records += replay.records(line)
                 except RowError as error:
-                    bad.append(quarantined(SOURCE, str(error), text))
+                    quarantine.append(quarantined_row(SOURCE, str(error), text))
                 else:
-                    if line.row.complaints:
-                        bad.append(quarantined(SOURCE, "; ".join(line.row.complaints), text))
-            self._watermark = _with_time(chunk.watermark, at)
-            yield Batch(folded(records), tuple(bad), self._watermark, at)
+                    if line.row.parse_errors:
+                        quarantine.append(
+                            quarantined_row(SOURCE, "; ".join(line.row.parse_errors), text)
+                        )
+            self._watermark = _add_timestamp(chunk.watermark, last_timestamp)
+            yield Batch(merge_by_key(records), tuple(quarantine), self._watermark, last_timestamp)
 
     def _files(self) -> list[Path]:
         """The logs by day; their names sort by day."""
@@ -104,7 +108,7 @@ class PbsLog:
         return sorted(path for path in names if _DAY.fullmatch(path.name))
 
 
-def _last_time(watermark: str) -> int:
+def _last_timestamp(watermark: str) -> int:
     """When the line before the watermark was written; needed in the hour that occurs twice."""
     try:
         return int(json.loads(watermark).get("at", 0))
@@ -112,8 +116,8 @@ def _last_time(watermark: str) -> int:
         return 0
 
 
-def _with_time(watermark: str, at: int) -> str:
-    return json.dumps({**json.loads(watermark), "at": at})
+def _add_timestamp(watermark: str, timestamp: int) -> str:
+    return json.dumps({**json.loads(watermark), "at": timestamp})
 
 
 ACCOUNTING = AccountingModule(PbsLogOptions, build)

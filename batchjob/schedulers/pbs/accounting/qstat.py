@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, run
 from batchjob.runtime.values import boolean, duration, one_of, text
-from batchjob.schedulers.accounting import AccountingModule, Unfinished
+from batchjob.schedulers.accounting import AccountingModule, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, epoch, integer
 from batchjob.schedulers.pbs.accounting.records import (
     ACCOUNTS,
@@ -15,10 +15,10 @@ from batchjob.schedulers.pbs.accounting.records import (
     NOT_LOGGED,
     Incarnation,
     end_state,
-    job_id,
     job_record,
+    parse_job_id,
 )
-from batchjob.schedulers.pbs.qstat_jobs import ask_jobs
+from batchjob.schedulers.pbs.qstat_jobs import query_qstat
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.snapshot import SnapshotJob, SnapshotSource
@@ -54,7 +54,7 @@ class Qstat(SnapshotSource):
     """Lists the server's jobs and their history."""
 
     name = SOURCE
-    form = JOB_ID
+    jobid_pattern = JOB_ID
 
     def __init__(
         self, cluster: str, options: QstatOptions, clock: Callable[[], float] = time.time
@@ -69,34 +69,34 @@ class Qstat(SnapshotSource):
         except SchedulerError as error:
             return (f"cannot query the PBS server: {error}",)
         settings = {line.replace(" ", "").lower() for line in shown.splitlines()}
-        lines = []
+        problems = []
         if "query_other_jobs=true" not in settings:
-            lines.append(
+            problems.append(
                 "PBS shows each user only its own jobs: "
                 "`qmgr -c 'set server query_other_jobs = True'`, or make the poller's user "
                 "an operator"
             )
         if "job_history_enable=true" not in settings:
-            lines.append(
+            problems.append(
                 "PBS forgets a job when it ends: `qmgr -c 'set server job_history_enable = True'`"
                 ", or read the accounting logs (pbs_log)"
             )
-        return tuple(lines)
+        return tuple(problems)
 
-    def ask(self) -> Iterator[SnapshotJob]:
+    def query_jobs(self) -> Iterator[SnapshotJob]:
         """See SnapshotSource."""
-        for jobid, attributes in ask_jobs(self._options, self._options.qstat, "-x").items():
+        for jobid, attributes in query_qstat(self._options, self._options.qstat, "-x").items():
             yield SnapshotJob(jobid, FieldReader(attributes), {jobid: attributes})
 
     def records(
-        self, job: SnapshotJob, unfinished: Mapping[str, Unfinished], now: int
+        self, job: SnapshotJob, unfinished: Mapping[str, UnfinishedJob], now: int
     ) -> tuple[JobRecord, ...]:
         """See SnapshotSource; arrays are known by their sub-jobs."""
         del now
-        if job_id(job.jobid).parent:
+        if parse_job_id(job.jobid).is_array:
             return ()
         record = self.record(job.jobid, job.row)
-        return (*_run_before(record, job.row, unfinished.get(record.jobid)), record)
+        return (*_previous_run(record, job.row, unfinished.get(record.jobid)), record)
 
     def _run(self, *arguments: str) -> bytes:
         return run(self._options, [self._options.qstat, *arguments]).stdout
@@ -110,14 +110,14 @@ class Qstat(SnapshotSource):
             # A deleted subjob that never ran has the start time of its array, and exit status 1.
             ran = "exec_host" in row.values
             state = end_state(row) if ran else JobState.CANCELLED
-            row.values = ended_values(row.values, ran=ran)
+            row.values = with_end_time(row.values, ran=ran)
         else:
             row.values = {k: v for k, v in row.values.items() if k != "Exit_status"}
             if state is JobState.PENDING:
                 row.values = {k: v for k, v in row.values.items() if k != "start"}
                 runs += 1  # the run that it is waiting for
-        which = Incarnation(jobid, max(1, runs), state, letter)
-        record = job_record(self.cluster, SOURCE, self._options.account, which, row)
+        incarnation = Incarnation(jobid, max(1, runs), state, letter)
+        record = job_record(self.cluster, SOURCE, self._options.account, incarnation, row)
         return record._replace(
             reason=row.text("comment") if state is JobState.PENDING else record.reason,
             submit_line=f"qsub {row.text('Submit_arguments')}".strip()
@@ -128,25 +128,28 @@ class Qstat(SnapshotSource):
         )
 
 
-def _run_before(
-    record: JobRecord, row: FieldReader, known: Unfinished | None
+def _previous_run(
+    record: JobRecord, row: FieldReader, unfinished: UnfinishedJob | None
 ) -> tuple[JobRecord, ...]:
     """The run seen last, if the job was rerun since then: qstat shows only the newest run.
 
     It ended before the next one began, or before the server last changed the job.
     """
-    if known is None or known.submit_time != record.submit_time or known.run >= record.run:
+    if unfinished is None or unfinished.submit_time != record.submit_time:
         return ()
+    if unfinished.run >= record.run:
+        return ()
+    end = record.start_time or row.get("mtime", epoch)
     return (
         JobRecord(
-            record.cluster, record.jobid, known.submit_time, JobState.REQUEUED, "", SOURCE,
-            known.run, end_time=record.start_time or row.get("mtime", epoch), reason=NOT_LOGGED,
+            record.cluster, record.jobid, record.submit_time, JobState.REQUEUED, "", SOURCE,
+            unfinished.run, end_time=end, reason=NOT_LOGGED,
         ),
     )  # fmt: skip
 
 
-def ended_values(values: Mapping[str, str], *, ran: bool) -> dict[str, str]:
-    """The end is when the server moved the job to its history, else when it was notified of it."""
+def with_end_time(values: Mapping[str, str], *, ran: bool) -> dict[str, str]:
+    """Add `end`: when the server moved the job to its history, else when it was notified of it."""
     end = values.get("history_timestamp") or values.get("obittime") or values.get("mtime", "")
     dropped = () if ran else ("start", "Exit_status")
     return {**{k: v for k, v in values.items() if k not in dropped}, "end": end}

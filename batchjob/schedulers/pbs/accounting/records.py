@@ -14,15 +14,15 @@ from batchjob.schedulers.fields import (
     HostListError,
     HostShare,
     RowError,
-    clean,
     clock_duration,
     count,
     epoch,
-    host_count,
     integer,
-    summed,
+    parse_host_list_number,
+    sanitize_text,
+    sum_by_host,
 )
-from batchjob.schedulers.pbs.reasons import ENDS
+from batchjob.schedulers.pbs.reasons import EXIT_STATUSES
 from batchjob.schedulers.pbs.states import pbs_end_state
 from batchjob.schedulers.records import JobRecord, NodeShare
 from batchjob.schedulers.states import JobState
@@ -39,10 +39,10 @@ class JobId(NamedTuple):
 
     array_jobid: str
     task: int | None
-    parent: bool
+    is_array: bool
 
 
-def job_id(text: str) -> JobId:
+def parse_job_id(text: str) -> JobId:
     """Parse `101.pbs01`, `2[3].pbs01`, `2[].pbs01` or Torque's `2-3.srv`; raises RowError."""
     match = JOB_ID.fullmatch(text)
     if not match:
@@ -50,8 +50,8 @@ def job_id(text: str) -> JobId:
     number, index, old = match.groups()
     part = index if index is not None else old
     if part is None:
-        return JobId("", None, parent=False)
-    return JobId(number, int(part) if part else None, parent=part == "")
+        return JobId("", None, is_array=False)
+    return JobId(number, int(part) if part else None, is_array=part == "")
 
 
 class Incarnation(NamedTuple):
@@ -64,24 +64,24 @@ class Incarnation(NamedTuple):
 
 
 def job_record(
-    cluster: str, source: str, account_from: str, which: Incarnation, row: FieldReader
+    cluster: str, source: str, account_from: str, incarnation: Incarnation, row: FieldReader
 ) -> JobRecord:
     """A job record from attributes; times are epoch seconds. Raises RowError."""
     status = row.get("Exit_status", integer)
-    identity = job_id(which.jobid)
+    parsed_id = parse_job_id(incarnation.jobid)
     start, end = row.get("start", epoch), row.get("end", epoch)
-    nodes = _nodes(row)
-    torque_gpus = _gpus_of_nodes(row.text("Resource_List.nodes"))
+    nodes = _node_shares(row)
+    torque_gpus = _torque_gpus(row.text("Resource_List.nodes"))
     gpus = row.get("Resource_List.ngpus", count)
     gpus = torque_gpus if gpus is None else gpus
     return JobRecord(
         cluster=cluster,
-        jobid=which.jobid,
-        submit_time=row.need("ctime", epoch),
-        state=which.state,
-        state_word=which.state_word,
+        jobid=incarnation.jobid,
+        submit_time=row.require("ctime", epoch),
+        state=incarnation.state,
+        state_word=incarnation.state_word,
         source=source,
-        run=which.run,
+        run=incarnation.run,
         user=row.text("user"),
         group=row.text("group"),
         account=account_of(row.values, account_from),
@@ -93,11 +93,11 @@ def job_record(
         start_time=start,
         end_time=end,
         elapsed_seconds=max(0, end - start) if start and end else None,
-        time_limit_seconds=row.get("Resource_List.walltime", _whole),
+        time_limit_seconds=row.get("Resource_List.walltime", _whole_seconds),
         exit_code=status if status is not None and 0 <= status < 256 else None,
-        exit_signal=_signal(status),
-        reason="" if status is None or status >= 0 else ENDS.get(status, f"PBS {status}"),
-        restarts=which.run - 1,
+        exit_signal=_exit_signal(status),
+        reason="" if status is None or status >= 0 else EXIT_STATUSES.get(status, f"PBS {status}"),
+        restarts=incarnation.run - 1,
         requested_cpus=row.get("Resource_List.ncpus", count),
         requested_memory_bytes=row.get("Resource_List.mem", size_bytes),
         requested_gpus=gpus,
@@ -110,8 +110,8 @@ def job_record(
         allocated_resources=row.text("exec_vnode"),
         node_list=row.text("exec_host"),
         nodes=nodes,
-        array_jobid=identity.array_jobid,
-        array_index=identity.task,
+        array_jobid=parsed_id.array_jobid,
+        array_index=parsed_id.task,
         dependencies=row.text("depend"),
         cpu_seconds=row.get("resources_used.cput", clock_duration),
         peak_memory_bytes=row.get("resources_used.mem", size_bytes),
@@ -123,21 +123,21 @@ def end_state(row: FieldReader) -> JobState:
     return pbs_end_state(row.get("Exit_status", integer))
 
 
-def _signal(status: int | None) -> int | None:
+def _exit_signal(status: int | None) -> int | None:
     """The signal that ended the job's shell: its status is 256 + signal."""
     if status is None or status < 0:
         return None
     return status - 256 if status >= 256 else 0
 
 
-def account_of(attributes: Mapping[str, str], first: str) -> str:
-    """The first attribute of ACCOUNTS that the job has, `first` before the others."""
-    order = (first, *(name for name in ACCOUNTS if name != first))
-    named = (clean(attributes.get(name, "")) for name in order)
+def account_of(attributes: Mapping[str, str], preferred: str) -> str:
+    """The first attribute of ACCOUNTS that the job has, `preferred` before the others."""
+    order = (preferred, *(name for name in ACCOUNTS if name != preferred))
+    named = (sanitize_text(attributes.get(name, "")) for name in order)
     return next((account for account in named if account and account != _NO_PROJECT), "")
 
 
-def _nodes(row: FieldReader) -> tuple[NodeShare, ...]:
+def _node_shares(row: FieldReader) -> tuple[NodeShare, ...]:
     """Shares per node: exec_vnode has details, exec_host the names; Torque has only the latter."""
     host, vnode = row.values.get("exec_host", ""), row.values.get("exec_vnode", "")
     if not host:
@@ -147,7 +147,7 @@ def _nodes(row: FieldReader) -> tuple[NodeShare, ...]:
             pbs_exec_vnode(vnode, host) if vnode else pbs_exec_host(host)
         )
     except (HostListError, ValueError) as error:
-        row.complaints.append(f"exec_host: {error}")
+        row.parse_errors.append(f"exec_host: {error}")
         return ()
     return tuple(NodeShare(node, *share) for node, share in shares.items())
 
@@ -155,7 +155,7 @@ def _nodes(row: FieldReader) -> tuple[NodeShare, ...]:
 _GPUS = re.compile(r"(?::|^)gpus=(\d{1,6})(?::|$)", re.ASCII)
 
 
-def _gpus_of_nodes(specification: str) -> int | None:
+def _torque_gpus(specification: str) -> int | None:
     """GPUs of Torque's `2:ppn=28:gpus=1+n7:gpus=4`; None if it names none."""
     amounts = []
     for part in specification.split("+"):
@@ -170,7 +170,7 @@ def _total(nodes: tuple[NodeShare, ...], name: str) -> int | None:
     return sum(known) if known else None
 
 
-def _whole(text: str) -> int:
+def _whole_seconds(text: str) -> int:
     return int(clock_duration(text))
 
 
@@ -179,7 +179,7 @@ _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 
 def pbs_exec_host(text: str) -> dict[str, HostShare]:
     """Hosts of `n1/0*8+n2/3` (PBS: `*8` CPUs), `n1/7+n1/6` or `n1/0-7` (Torque: slots)."""
-    return summed((host, HostShare(cpus)) for host, cpus in _exec_hosts(text))
+    return sum_by_host((host, HostShare(cpus)) for host, cpus in _exec_hosts(text))
 
 
 def _exec_hosts(text: str) -> Iterator[tuple[str, int]]:
@@ -190,7 +190,7 @@ def _exec_hosts(text: str) -> Iterator[tuple[str, int]]:
         index, star, count = slot.partition("*")
         bounds = [_RANGE.fullmatch(part) for part in index.split(",")]
         if star:
-            yield host, host_count(count, text)
+            yield host, parse_host_list_number(count, text)
         elif any(bounds) or "," in index:
             spans = (1 if b is None else int(b[2]) - int(b[1]) + 1 for b in bounds)
             yield host, sum(spans)
@@ -210,7 +210,7 @@ def pbs_exec_vnode(exec_vnode: str, exec_host: str) -> dict[str, HostShare]:
     hosts = [host for host, _ in _exec_hosts(exec_host)] if exec_host else []
     if len(hosts) != len(chunks):
         hosts = []
-    return summed(
+    return sum_by_host(
         (hosts[at] if hosts else vnode.split(":", 1)[0], _vnode_share(vnode))
         for at, chunk in enumerate(chunks)
         for vnode in chunk.split("+")
@@ -221,7 +221,7 @@ def _vnode_share(vnode: str) -> HostShare:
     resources = dict(part.split("=", 1) for part in vnode.split(":")[1:] if "=" in part)
     cpus, memory, gpus = (resources.get(name) for name in ("ncpus", "mem", "ngpus"))
     return HostShare(
-        None if cpus is None else host_count(cpus, vnode),
+        None if cpus is None else parse_host_list_number(cpus, vnode),
         None if memory is None else size_bytes(memory),
-        None if gpus is None else host_count(gpus, vnode),
+        None if gpus is None else parse_host_list_number(gpus, vnode),
     )

@@ -1,4 +1,4 @@
-"""Queries to Slurm's accounting and controller, whatever carries them.
+"""The interface of queries to Slurm's accounting and controller, by commands or slurmrestd.
 
 Facts: sacct(1), "-s" and "-S"; squeue(1); the queries of slurmdbd behind both sacct and slurmrestd.
 With end states given, a job belongs to the window in which it ended, which slurmdbd reads as a
@@ -11,61 +11,61 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from batchjob.schedulers.accounting import Batch
-from batchjob.schedulers.records import JobRecord, Quarantined, folded
+from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
-ENDED = (
+END_STATES = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
     "PREEMPTED", "REQUEUED", "RESIZING", "REVOKED", "TIMEOUT",
 )  # fmt: skip
 
-IDS_AT_ONCE = 50
-"""Job ids in one question: with 200, MariaDB reads the whole table instead of an index."""
+MAX_IDS_PER_QUERY = 50
+"""Job ids per query: with 200, MariaDB reads the whole table instead of an index."""
 
-EVER = 1_000_000_000  # the earliest epoch seconds that Slurm accepts
-QUEUE_SECONDS = 60.0  # minimum time between two queries of the controller
+EARLIEST_TIME = 1_000_000_000  # the earliest epoch seconds that Slurm accepts
+QUEUE_INTERVAL_SECONDS = 60.0  # minimum time between two queries of the controller
 _BATCH = 2000  # jobs per transaction
 
 
-class Parsed(NamedTuple):
+class ParsedJob(NamedTuple):
     """A job with its steps, or a row that is not a job; each with its parse errors."""
 
     job: JobRecord | None
-    quarantined: tuple[Quarantined, ...] = ()
+    quarantined: tuple[QuarantinedRow, ...] = ()
 
 
 class SlurmQueries(Protocol):
     """One way to query Slurm's accounting and its controller; each call is one request."""
 
-    def ended(self, begin: int, end: int, *, steps: bool) -> Iterator[Parsed]:
+    def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
         """Incarnations that ended between two times (epoch seconds).
 
         Without steps, accounting reads a row per job, not one per step; totals over steps (CPU
         time, peak memory) may then be missing.
         """
 
-    def by_id(self, jobids: Sequence[str]) -> Iterator[Parsed]:
+    def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
         """All incarnations of these raw job ids, with steps; at most 50 ids."""
 
-    def queue(self) -> Iterator[Parsed]:
+    def query_queue(self) -> Iterator[ParsedJob]:
         """The controller's jobs that have not ended.
 
         A completing job has an end time, which must not be written: accounting will have it.
         """
 
 
-def batches(parsed: Iterator[Parsed]) -> Iterator[Batch]:
-    """An answer in batches, at least one."""
-    yield one_batch(islice(parsed, _BATCH))
+def split_batches(parsed: Iterator[ParsedJob]) -> Iterator[Batch]:
+    """Split an answer into batches, at least one."""
+    yield collect_batch(islice(parsed, _BATCH))
     while following := list(islice(parsed, _BATCH)):
-        yield one_batch(following)
+        yield collect_batch(following)
 
 
-def one_batch(parsed: Iterable[Parsed]) -> Batch:
-    """All of an answer at once."""
+def collect_batch(parsed: Iterable[ParsedJob]) -> Batch:
+    """Collect an answer into a single batch."""
     records: list[JobRecord] = []
-    bad: list[Quarantined] = []
-    for job, quarantined in parsed:
-        bad += quarantined
+    quarantine: list[QuarantinedRow] = []
+    for job, rows in parsed:
+        quarantine += rows
         if job is not None:
             records.append(job)
-    return Batch(folded(records), tuple(bad), "", 0)
+    return Batch(merge_by_key(records), tuple(quarantine), "", 0)

@@ -14,20 +14,20 @@ from batchjob.schedulers.accounting import (
     SourceError,
     SubmittedJob,
 )
-from batchjob.schedulers.slurm.accounting.queries import ENDED, EVER, Parsed
+from batchjob.schedulers.slurm.accounting.queries import EARLIEST_TIME, END_STATES, ParsedJob
 from batchjob.schedulers.slurm.accounting.sacct_records import (
     FIELDS,
-    NEEDED,
+    REQUIRED_FIELDS,
     SOURCE,
-    jobs,
-    rows,
+    parse_jobs,
+    parse_rows,
     without_steps,
 )
-from batchjob.schedulers.slurm.accounting.slurm_rights import hidden
+from batchjob.schedulers.slurm.accounting.slurm_rights import check_visibility
 from batchjob.schedulers.slurm.accounting.squeue_records import (
     QUEUE_FIELDS,
+    add_suspension_times,
     queued_jobs,
-    with_times,
 )
 from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSource
 
@@ -51,7 +51,7 @@ class SacctOptions(WindowOptions, CommandOptions):
 
 
 _RULE = "-" * 80
-_LARGEST_SCRIPT = 64 << 20  # bytes; SchedulerParameters=max_script_size is 4 MB by default
+_MAX_SCRIPT_BYTES = 64 << 20  # bytes; SchedulerParameters=max_script_size is 4 MB by default
 
 
 def build(cluster: str, options: SacctOptions) -> "Sacct":
@@ -78,91 +78,93 @@ class Sacct(WindowSource):
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
-        return hidden(self._options, self._options.sacctmgr, ("jobs", "all"))
+        return check_visibility(self._options, self._options.sacctmgr, ("jobs", "all"))
 
-    def ended(self, begin: int, end: int, *, steps: bool) -> Iterator[Parsed]:
+    def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
         """See SlurmQueries."""
         selection = ["--starttime", f"uts{begin}", "--endtime", f"uts{end}"]
-        selection += ["--state", ",".join(ENDED)]
-        found = self._ask([*selection, *(() if steps else ("--allocations",))])
-        return found if steps else map(without_steps, found)
+        selection += ["--state", ",".join(END_STATES)]
+        jobs = self._query_jobs([*selection, *(() if steps else ("--allocations",))])
+        return jobs if steps else map(without_steps, jobs)
 
-    def by_id(self, jobids: Sequence[str]) -> Iterator[Parsed]:
+    def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
         """See SlurmQueries."""
-        begin = ["--starttime", f"uts{EVER}"]  # the default is today
-        return self._ask([*begin, "--jobs", ",".join(jobids)])
+        begin = ["--starttime", f"uts{EARLIEST_TIME}"]  # the default is today
+        return self._query_jobs([*begin, "--jobs", ",".join(jobids)])
 
-    def queue(self) -> Iterator[Parsed]:
+    def query_queue(self) -> Iterator[ParsedJob]:
         """See SlurmQueries."""
-        delimiter = _delimiter()
-        cluster = self._cluster() or ["--local"]  # in a federation, only this cluster's jobs
+        delimiter = _random_delimiter()
+        cluster = self._cluster_option() or ["--local"]  # in a federation, only this cluster's jobs
         columns = ",".join(f"{field}:0{delimiter}" for field in QUEUE_FIELDS)
         argv = [self._options.squeue, "--noheader", "--all", f"--Format={columns}", *cluster]
-        asked = self._clock()
+        queried_at = self._clock()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        found = with_times(rows(answer.stdout, QUEUE_FIELDS, delimiter), asked, self._clock())
-        return queued_jobs(SOURCE, self.cluster, found)
+        rows = add_suspension_times(
+            parse_rows(answer.stdout, QUEUE_FIELDS, delimiter), queried_at, self._clock()
+        )
+        return queued_jobs(SOURCE, self.cluster, rows)
 
     def script(self, job: SubmittedJob) -> str:
         """See ScriptSource: one job per query, so no script can pass for another job's."""
-        begin = ["--starttime", f"uts{EVER}"]
+        begin = ["--starttime", f"uts{EARLIEST_TIME}"]
         argv = [
             self._options.sacct, "--batch-script", "--allusers", *begin,
-            "--jobs", _written(job), *self._cluster(),
+            "--jobs", _sacct_job_id(job), *self._cluster_option(),
         ]  # fmt: skip
         try:
-            answer = run(self._options, argv, limit=_LARGEST_SCRIPT)
+            answer = run(self._options, argv, limit=_MAX_SCRIPT_BYTES)
         except CommandOutputError:  # an oversized script must not prevent queries for the others
             return ""
-        return _printed_script(answer.stdout.decode("utf-8", "replace"), job)
+        return _extract_script(answer.stdout.decode("utf-8", "replace"), job)
 
-    def _ask(self, selection: Sequence[str]) -> Iterator[Parsed]:
-        fields = self._known_fields()
-        delimiter = _delimiter()
+    def _query_jobs(self, selection: Sequence[str]) -> Iterator[ParsedJob]:
+        fields = self._supported_fields()
+        delimiter = _random_delimiter()
         argv = [
             self._options.sacct, "--allusers", "--duplicates", "--noheader", "--parsable",
             "--noconvert", f"--delimiter={delimiter}", f"--format={','.join(fields)}",
-            *selection, *self._cluster(),
+            *selection, *self._cluster_option(),
         ]  # fmt: skip
         if "StdOut" in fields:  # StdOut and --expand-patterns were both added in 24.05
             argv.append("--expand-patterns")
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        return jobs(self.cluster, rows(answer.stdout, fields, delimiter))
+        return parse_jobs(self.cluster, parse_rows(answer.stdout, fields, delimiter))
 
-    def _cluster(self) -> list[str]:
+    def _cluster_option(self) -> list[str]:
         name = self._options.slurm_cluster
         return [f"--clusters={name}"] if name else []
 
-    def _known_fields(self) -> tuple[str, ...]:
+    def _supported_fields(self) -> tuple[str, ...]:
         """The FIELDS that this release has; an unknown field would fail the call."""
         if not self._fields:
             answer = run(self._options, [self._options.sacct, "--helpformat"])
-            known = set(answer.stdout.decode("utf-8", "replace").split())
-            if not known >= NEEDED:
+            supported = set(answer.stdout.decode("utf-8", "replace").split())
+            if not supported >= REQUIRED_FIELDS:
                 raise SourceError(f"{self._options.sacct} --helpformat does not list its fields")
-            self._fields = tuple(field for field in FIELDS if field in known)
+            self._fields = tuple(field for field in FIELDS if field in supported)
         return self._fields
 
 
-def _written(job: SubmittedJob) -> str:
+def _sacct_job_id(job: SubmittedJob) -> str:
     """The id that denotes one task of an array: its raw id may be that of the array."""
     if job.array_jobid and job.array_index is not None:
         return f"{job.array_jobid}_{job.array_index}"
     return job.jobid
 
 
-def _printed_script(printed: str, job: SubmittedJob) -> str:
-    """The text below the line that sacct draws, "" for none."""
-    _, drawn, rest = printed.partition(f"\n{_RULE}\n")
+def _extract_script(output: str, job: SubmittedJob) -> str:
+    """The text below the ruled line in sacct's output, "" for none."""
+    _, rule, rest = output.partition(f"\n{_RULE}\n")
     # The other parts of a het job follow with the same script, and sometimes another task of an
     # array (seen with 22.05). Each script is followed by a newline.
     submission = re.escape(job.array_jobid or job.het_jobid or job.jobid)
     end = re.search(rf"\n(?:Batch Script for {submission}[_+]\S+\n{_RULE}\n|\Z)", rest)
     script = rest[: end.start()] if end else rest
-    return script if drawn and script.strip() != "NONE" else ""
+    return script if rule and script.strip() != "NONE" else ""
 
 
-def _delimiter() -> str:
+def _random_delimiter() -> str:
     """An unpredictable delimiter, which nobody can put into a job's name."""
     return "\x1f" + secrets.token_urlsafe(3)
 

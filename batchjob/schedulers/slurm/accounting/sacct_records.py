@@ -15,15 +15,21 @@ from batchjob.schedulers.accounting import SourceError
 from batchjob.schedulers.fields import (
     FieldReader,
     RowError,
-    clean,
     count,
     epoch,
     integer,
-    quarantined,
+    quarantined_row,
+    sanitize_text,
 )
-from batchjob.schedulers.records import JobRecord, Quarantined, StepRecord
-from batchjob.schedulers.slurm.accounting.queries import Parsed
-from batchjob.schedulers.slurm.formats import Resources, resources, slurm_duration, tres, tres_count
+from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord
+from batchjob.schedulers.slurm.accounting.queries import ParsedJob
+from batchjob.schedulers.slurm.formats import (
+    Resources,
+    parse_resources,
+    parse_tres,
+    parse_tres_count,
+    slurm_duration,
+)
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.states import slurm_state
 
@@ -39,9 +45,9 @@ FIELDS = (
     "NTasks", "TotalCPU", "UserCPU", "SystemCPU", "MaxRSS", "TRESUsageInTot", "TRESUsageOutTot",
     "ConsumedEnergyRaw", "Reason", "Restarts", "JobName", "WorkDir", "StdOut", "SubmitLine",
 )  # fmt: skip
-NEEDED = frozenset(("JobIDRaw", "JobID", "State", "Submit", "Start", "End"))
+REQUIRED_FIELDS = frozenset(("JobIDRaw", "JobID", "State", "Submit", "Start", "End"))
 
-_PIECE = 1 << 16  # bytes split at once, to keep few fields in memory
+_CHUNK_BYTES = 1 << 16  # bytes split at once, to keep few fields in memory
 _RAW_ID = re.compile(r"(\d{1,12})(?:\.(.+))?", re.ASCII)
 _ARRAY = re.compile(r"(\d+)_(?:(\d+)|\[)", re.ASCII)
 _HET = re.compile(r"(\d+)\+(\d+)", re.ASCII)
@@ -49,9 +55,9 @@ _HET = re.compile(r"(\d+)\+(\d+)", re.ASCII)
 _PEAK_MEMORY, _STEPS = map(JobRecord._fields.index, ("peak_memory_bytes", "steps"))
 
 
-def rows(
+def parse_rows(
     output: bytes, fields: Sequence[str], delimiter: str
-) -> Iterator[FieldReader | Quarantined]:
+) -> Iterator[FieldReader | QuarantinedRow]:
     """The rows of `sacct --parsable`, where a delimiter follows each field.
 
     Raises SourceError if the answer ends within a row: more may be missing than that row.
@@ -59,36 +65,36 @@ def rows(
     end, width = delimiter.encode(), len(fields)
     cells: list[str] = []
     begin = 0
-    while (cut := _last_delimiter(output, end, begin)) >= 0:
-        cells += output[begin:cut].decode("utf-8", "backslashreplace").split(delimiter)
-        begin = cut + len(end)
-        whole = len(cells) - len(cells) % width
-        for at in range(0, whole, width):
-            noise, _, cells[at] = cells[at].rpartition("\n")
-            if noise and not noise.isspace():
-                yield quarantined(SOURCE, "text among the rows", noise.strip())
+    while (end_of_chunk := _last_delimiter(output, end, begin)) >= 0:
+        cells += output[begin:end_of_chunk].decode("utf-8", "backslashreplace").split(delimiter)
+        begin = end_of_chunk + len(end)
+        complete = len(cells) - len(cells) % width
+        for at in range(0, complete, width):
+            stray_text, _, cells[at] = cells[at].rpartition("\n")
+            if stray_text and not stray_text.isspace():
+                yield quarantined_row(SOURCE, "text among the rows", stray_text.strip())
             yield FieldReader(dict(zip(fields, cells[at : at + width], strict=True)))
-        del cells[:whole]
+        del cells[:complete]
     rest = output[begin:].decode("utf-8", "backslashreplace")
     if cells:
-        cut_off = clean(delimiter.join((*cells, rest))[-200:])
+        cut_off = sanitize_text(delimiter.join((*cells, rest))[-200:])
         raise SourceError(f"sacct's answer ends within a row: {cut_off!r}")
     if rest.strip():
-        yield quarantined(SOURCE, "text among the rows", rest.strip())
+        yield quarantined_row(SOURCE, "text among the rows", rest.strip())
 
 
 def _last_delimiter(output: bytes, delimiter: bytes, begin: int) -> int:
-    """The last one in the next piece, or the first one after a piece that is one long field."""
-    last = output.rfind(delimiter, begin, begin + _PIECE)
+    """Position of the last delimiter in the next chunk, or of the first one after it."""
+    last = output.rfind(delimiter, begin, begin + _CHUNK_BYTES)
     return last if last >= 0 else output.find(delimiter, begin)
 
 
-def jobs(cluster: str, found: Iterable[FieldReader | Quarantined]) -> Iterator[Parsed]:
+def parse_jobs(cluster: str, rows: Iterable[FieldReader | QuarantinedRow]) -> Iterator[ParsedJob]:
     """Join each job's row with those of its steps, which follow it."""
     group: list[FieldReader] = []
-    for row in found:
-        if isinstance(row, Quarantined):
-            yield Parsed(None, (row,))
+    for row in rows:
+        if isinstance(row, QuarantinedRow):
+            yield ParsedJob(None, (row,))
         elif group and "." in row.values["JobIDRaw"]:
             group.append(row)
         else:
@@ -99,13 +105,13 @@ def jobs(cluster: str, found: Iterable[FieldReader | Quarantined]) -> Iterator[P
         yield _job(cluster, group)
 
 
-def _job(cluster: str, group: Sequence[FieldReader]) -> Parsed:
+def _job(cluster: str, group: Sequence[FieldReader]) -> ParsedJob:
     """The job of a group: its own row, then its steps' rows."""
-    bad: list[Quarantined] = []
+    quarantine: list[QuarantinedRow] = []
     job, steps = None, []
     for row in group:
         try:
-            jobid, step = _raw_id(row)
+            jobid, step = _parse_raw_id(row)
             if not step:
                 job = job_record(cluster, jobid, row)
             elif job is None or job.jobid != jobid:
@@ -113,18 +119,18 @@ def _job(cluster: str, group: Sequence[FieldReader]) -> Parsed:
             else:
                 steps.append(step_record(step, row))
         except RowError as error:
-            bad.append(_quarantined(row, str(error)))
+            quarantine.append(_quarantined_row(row, str(error)))
         else:
-            if row.complaints:
-                bad.append(_quarantined(row, "; ".join(row.complaints)))
-    return Parsed(with_steps(job, steps) if job else None, tuple(bad))
+            if row.parse_errors:
+                quarantine.append(_quarantined_row(row, "; ".join(row.parse_errors)))
+    return ParsedJob(with_steps(job, steps) if job else None, tuple(quarantine))
 
 
-def _quarantined(row: FieldReader, reason: str) -> Quarantined:
-    return quarantined(SOURCE, reason, "\x1f".join(row.values.values()))
+def _quarantined_row(row: FieldReader, reason: str) -> QuarantinedRow:
+    return quarantined_row(SOURCE, reason, "\x1f".join(row.values.values()))
 
 
-def _raw_id(row: FieldReader) -> tuple[str, str]:
+def _parse_raw_id(row: FieldReader) -> tuple[str, str]:
     match = _RAW_ID.fullmatch(row.values["JobIDRaw"])
     if not match:
         raise RowError(f"JobIDRaw: expected a job id, got {row.values['JobIDRaw'][:40]!r}")
@@ -133,24 +139,24 @@ def _raw_id(row: FieldReader) -> tuple[str, str]:
 
 def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
     """A job from its own row; raises RowError."""
-    word, _, by = row.text("State").partition(" by ")
+    word, _, cancelled_by = row.text("State").partition(" by ")
     if not word:
         raise RowError("State is missing")
-    exit_code, exit_signal = row.get("ExitCode", exit_pair) or (None, None)
-    derived_code, derived_signal = row.get("DerivedExitCode", exit_pair) or (None, None)
-    requested = row.get("ReqTRES", resources) or Resources()
-    allocated = row.get("AllocTRES", resources) or Resources()
-    part_of = family(row.values["JobID"])
+    exit_code, exit_signal = row.get("ExitCode", parse_exit_pair) or (None, None)
+    derived_code, derived_signal = row.get("DerivedExitCode", parse_exit_pair) or (None, None)
+    requested = row.get("ReqTRES", parse_resources) or Resources()
+    allocated = row.get("AllocTRES", parse_resources) or Resources()
+    membership = parse_display_id(row.values["JobID"])
     end = row.get("End", epoch)
     start = row.get("Start", epoch)
     if end is not None and row.values.get("NodeList") == "None assigned":
         start = None  # cancelled while pending: some releases repeat the end time here
-    ran = start is not None
-    over = ran and end is not None
+    has_started = start is not None
+    has_ended = has_started and end is not None
     return JobRecord(
         cluster=cluster,
         jobid=jobid,
-        submit_time=row.need("Submit", epoch),
+        submit_time=row.require("Submit", epoch),
         state=slurm_state(word),
         state_word=word,
         source=SOURCE,
@@ -168,15 +174,15 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         eligible_time=row.get("Eligible", epoch),
         start_time=start,
         end_time=end,
-        elapsed_seconds=row.get("ElapsedRaw", count) if ran else None,
-        suspended_seconds=row.get("Suspended", _whole_duration) if ran else None,
-        time_limit_seconds=row.get("TimelimitRaw", _minutes),
-        exit_code=exit_code if over else None,
-        exit_signal=exit_signal if over else None,
-        derived_exit_code=derived_code if over else None,
-        derived_exit_signal=derived_signal if over else None,
+        elapsed_seconds=row.get("ElapsedRaw", count) if has_started else None,
+        suspended_seconds=row.get("Suspended", _whole_seconds) if has_started else None,
+        time_limit_seconds=row.get("TimelimitRaw", _limit_seconds),
+        exit_code=exit_code if has_ended else None,
+        exit_signal=exit_signal if has_ended else None,
+        derived_exit_code=derived_code if has_ended else None,
+        derived_exit_signal=derived_signal if has_ended else None,
         reason="" if row.text("Reason") == "None" else row.text("Reason"),
-        cancelled_by=by,
+        cancelled_by=cancelled_by,
         restarts=row.get("Restarts", count),
         requested_cpus=requested.cpus or row.get("ReqCPUS", count),
         requested_memory_bytes=requested.memory_bytes,
@@ -190,19 +196,19 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         allocated_nodes=allocated.nodes,
         allocated_resources=row.text("AllocTRES"),
         node_list="" if row.text("NodeList") == "None assigned" else row.text("NodeList"),
-        nodes=node_shares(row.text("NodeList"), allocated, "NodeList", row.complaints),
-        array_jobid=part_of.array_jobid,
-        array_index=part_of.array_index,
-        het_jobid=part_of.het_jobid,
-        het_offset=part_of.het_offset,
+        nodes=node_shares(row.text("NodeList"), allocated, "NodeList", row.parse_errors),
+        array_jobid=membership.array_jobid,
+        array_index=membership.array_index,
+        het_jobid=membership.het_jobid,
+        het_offset=membership.het_offset,
         submit_line=row.text("SubmitLine"),
         work_dir=row.text("WorkDir"),
         stdout_path=row.text("StdOut"),
         # For a running job they cover only the steps that have ended.
-        user_cpu_seconds=row.get("UserCPU", slurm_duration) if over else None,
-        system_cpu_seconds=row.get("SystemCPU", slurm_duration) if over else None,
-        cpu_seconds=row.get("TotalCPU", slurm_duration) if over else None,
-        energy_joules=row.get("ConsumedEnergyRaw", _energy),
+        user_cpu_seconds=row.get("UserCPU", slurm_duration) if has_ended else None,
+        system_cpu_seconds=row.get("SystemCPU", slurm_duration) if has_ended else None,
+        cpu_seconds=row.get("TotalCPU", slurm_duration) if has_ended else None,
+        energy_joules=row.get("ConsumedEnergyRaw", _parse_energy),
     )
 
 
@@ -215,7 +221,7 @@ class ArrayMembership(NamedTuple):
     het_offset: int | None = None
 
 
-def family(display: str) -> ArrayMembership:
+def parse_display_id(display: str) -> ArrayMembership:
     """Array and het ids of `10_3`, `10_[4-9%2]` (all tasks that have not started) or `25+1`."""
     array = _ARRAY.match(display)
     if array:
@@ -229,11 +235,11 @@ def step_record(step: str, row: FieldReader) -> StepRecord:
     word = row.text("State").partition(" by ")[0]
     if not word:
         raise RowError("State is missing")
-    exit_code, exit_signal = row.get("ExitCode", exit_pair) or (None, None)
-    allocated = row.get("AllocTRES", resources) or Resources()
+    exit_code, exit_signal = row.get("ExitCode", parse_exit_pair) or (None, None)
+    allocated = row.get("AllocTRES", parse_resources) or Resources()
     end = row.get("End", epoch)
-    read = row.get("TRESUsageInTot", tres) or {}
-    written = row.get("TRESUsageOutTot", tres) or {}
+    read = row.get("TRESUsageInTot", parse_tres) or {}
+    written = row.get("TRESUsageOutTot", parse_tres) or {}
     return StepRecord(
         step=step,
         state=slurm_state(word),
@@ -253,19 +259,19 @@ def step_record(step: str, row: FieldReader) -> StepRecord:
         system_cpu_seconds=row.get("SystemCPU", slurm_duration) if end is not None else None,
         cpu_seconds=row.get("TotalCPU", slurm_duration) if end is not None else None,
         peak_task_memory_bytes=row.get("MaxRSS", size_bytes),
-        memory_bytes=_usage(row, read, "mem"),
-        read_bytes=_usage(row, read, "fs/disk"),
-        written_bytes=_usage(row, written, "fs/disk"),
-        energy_joules=row.get("ConsumedEnergyRaw", _energy),
+        memory_bytes=_parse_usage(row, read, "mem"),
+        read_bytes=_parse_usage(row, read, "fs/disk"),
+        written_bytes=_parse_usage(row, written, "fs/disk"),
+        energy_joules=row.get("ConsumedEnergyRaw", _parse_energy),
         submit_line=row.text("SubmitLine"),
     )
 
 
-def _usage(row: FieldReader, usage: Mapping[str, str], name: str) -> int | None:
+def _parse_usage(row: FieldReader, usage: Mapping[str, str], name: str) -> int | None:
     try:
-        return tres_count(usage.get(name))
+        return parse_tres_count(usage.get(name))
     except ValueError as error:
-        row.complaints.append(f"TRESUsage {name}: {error}")
+        row.parse_errors.append(f"TRESUsage {name}: {error}")
         return None
 
 
@@ -278,34 +284,34 @@ def with_steps(job: JobRecord, steps: Sequence[StepRecord]) -> JobRecord:
     return JobRecord._make(values)
 
 
-def without_steps(parsed: Parsed) -> Parsed:
+def without_steps(parsed: ParsedJob) -> ParsedJob:
     """Clear the totals over steps, which are 0 in an answer without steps."""
     job = parsed.job
     if job is None:
         return parsed
-    unsaid = job._replace(user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None)
-    return parsed._replace(job=unsaid)
+    without_totals = job._replace(user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None)
+    return parsed._replace(job=without_totals)
 
 
 @lru_cache(maxsize=1000)  # the most common value is 0:0
-def exit_pair(text: str) -> tuple[int, int]:
+def parse_exit_pair(text: str) -> tuple[int, int]:
     """Exit code and signal of `3:0`."""
     code, _, signal = text.partition(":")
     return integer(code), integer(signal or "0")
 
 
-def _minutes(text: str) -> int | None:
+def _limit_seconds(text: str) -> int | None:
     """Seconds of a time limit: TimelimitRaw counts minutes."""
     if text in ("UNLIMITED", "Partition_Limit", "INVALID"):
         return None
     return integer(text) * 60
 
 
-def _whole_duration(text: str) -> int | None:
+def _whole_seconds(text: str) -> int | None:
     duration = slurm_duration(text)
     return None if duration is None else int(duration)
 
 
-def _energy(text: str) -> int | None:
+def _parse_energy(text: str) -> int | None:
     """Joules; None for 0, which a site without an energy plugin has."""
-    return tres_count(text) or None
+    return parse_tres_count(text) or None

@@ -12,17 +12,17 @@ from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, run
 from batchjob.runtime.values import one_of, text
 from batchjob.schedulers.accounting import AccountingModule, ShrunkenError
-from batchjob.schedulers.fields import clean, quarantined
+from batchjob.schedulers.fields import quarantined_row, sanitize_text
 from batchjob.schedulers.records import (
     Account,
     Administrator,
     Association,
     Associations,
-    Quarantined,
+    QuarantinedRow,
     Role,
 )
-from batchjob.schedulers.slurm.accounting.slurm_rights import hidden
-from batchjob.schedulers.slurm.json_format import refuse_errors, rows, state_words
+from batchjob.schedulers.slurm.accounting.slurm_rights import check_visibility
+from batchjob.schedulers.slurm.json_format import raise_for_errors, rows, state_words
 from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
 
 SOURCE = "sacctmgr"
@@ -66,43 +66,50 @@ class Sacctmgr:
         """See AssociationsSource."""
         if self._server is not None:
             return ()
-        return hidden(self._options, self._options.sacctmgr, ("users", "accounts", "all"))
+        return check_visibility(self._options, self._options.sacctmgr, ("users", "accounts", "all"))
 
     def read(self) -> Associations:
         """See AssociationsSource."""
-        people = self._by_command() if self._server is None else self._by_rest(self._server)
-        if not people.associations:
+        associations = self._by_command() if self._server is None else self._by_rest(self._server)
+        if not associations.associations:
             raise ShrunkenError(
                 f"sacctmgr: no users with an account on cluster {self._slurm_name()!r}; "
                 "check the name (slurm-cluster) and that all users are visible"
             )
-        return people
+        return associations
 
     def _slurm_name(self) -> str:
         return self._options.slurm_cluster or self.cluster
 
     def _by_command(self) -> Associations:
         name = self._slurm_name()
-        bad: list[Quarantined] = []
-        associations = self._show(["associations", f"cluster={name}"], _ASSOCIATIONS, bad)
-        users = self._show(["users", "withcoord"], _USERS, bad)
-        return self._people(
+        quarantine: list[QuarantinedRow] = []
+        associations = self._query_rows(
+            ["associations", f"cluster={name}"], _ASSOCIATIONS, quarantine
+        )
+        users = self._query_rows(["users", "withcoord"], _USERS, quarantine)
+        return self._associations(
             [
-                (row["Account"], row["User"], row["ParentName"], _limits(row))
+                (row["Account"], row["User"], row["ParentName"], _format_limits(row))
                 for row in associations
             ],
             [
-                (row["User"], row["DefaultAccount"], row["Admin"], _names(row["Coordinators"]))
+                (
+                    row["User"],
+                    row["DefaultAccount"],
+                    row["Admin"],
+                    _split_names(row["Coordinators"]),
+                )
                 for row in users
             ],
-            bad,
+            quarantine,
         )
 
-    def _show(
-        self, what: list[str], fields: tuple[str, ...], bad: list[Quarantined]
+    def _query_rows(
+        self, arguments: list[str], fields: tuple[str, ...], quarantine: list[QuarantinedRow]
     ) -> list[dict[str, str]]:
         argv = [
-            self._options.sacctmgr, "--noheader", "--parsable2", "--readonly", "show", *what,
+            self._options.sacctmgr, "--noheader", "--parsable2", "--readonly", "show", *arguments,
             f"format={','.join(fields)}",
         ]  # fmt: skip
         output = run(self._options, argv).stdout.decode("utf-8", "backslashreplace")
@@ -110,37 +117,37 @@ class Sacctmgr:
         for line in output.splitlines():
             cells = line.split(_DELIMITER)
             if len(cells) == len(fields):
-                found.append(dict(zip(fields, map(clean, cells), strict=True)))
+                found.append(dict(zip(fields, map(sanitize_text, cells), strict=True)))
             elif line.strip():
                 reason = f"expected {len(fields)} columns, got {len(cells)}"
-                bad.append(quarantined(SOURCE, reason, line))
+                quarantine.append(quarantined_row(SOURCE, reason, line))
         return found
 
     def _by_rest(self, server: Slurmrestd) -> Associations:
         query = {"with_assocs": "true", "with_coords": "true"}
-        users = server.get("slurmdb", "users", query if _takes_flags(server) else None)
+        users = server.get("slurmdb", "users", query if _supports_flags(server) else None)
         associations = server.get("slurmdb", "associations")
-        refuse_errors(users)
-        refuse_errors(associations)
+        raise_for_errors(users)
+        raise_for_errors(associations)
         name = self._slurm_name()
-        return self._people(
+        return self._associations(
             [
                 (_text(row, "account"), _text(row, "user"), _text(row, "parent_account"), "")
                 for row in rows(associations, "associations")
                 if row.get("cluster") == name
             ],
-            list(map(_user, rows(users, "users"))),
+            list(map(_parse_user, rows(users, "users"))),
             [],
         )
 
-    def _people(
+    def _associations(
         self,
         associations: Iterable[tuple[str, str, str, str]],
         users: list[tuple[str, str, str, list[str]]],
-        bad: list[Quarantined],
+        quarantine: list[QuarantinedRow],
     ) -> Associations:
         """From (account, user, parent, limits) and (user, default account, level, coordinated)."""
-        default = {user: account for user, account, _, _ in users}
+        default_accounts = {user: account for user, account, _, _ in users}
         associations = list(associations)
         accounts = {
             account: Account(self.cluster, account, parent, limits)
@@ -152,10 +159,10 @@ class Sacctmgr:
         coordinators = {
             (account, user)
             for user, _, _, coordinated in users
-            for account in _below(coordinated, parents)
+            for account in _coordinated_accounts(coordinated, parents)
         }
         found = [
-            Association(self.cluster, account, user, role, default.get(user) == account)
+            Association(self.cluster, account, user, role, default_accounts.get(user) == account)
             for role, pairs in ((Role.MEMBER, members), (Role.COORDINATOR, coordinators))
             for account, user in sorted(pairs)
         ]
@@ -163,30 +170,30 @@ class Sacctmgr:
             tuple(found),
             tuple(Administrator(u, _LEVELS[level]) for u, _, level, _ in users if level in _LEVELS),
             tuple(accounts[account] for account in sorted(accounts)),
-            tuple(bad),
+            tuple(quarantine),
         )
 
 
-def _below(coordinated: Iterable[str], parents: dict[str, str]) -> Iterator[str]:
+def _coordinated_accounts(coordinated: Iterable[str], parents: dict[str, str]) -> Iterator[str]:
     """The cluster's accounts that are coordinated, or have an ancestor that is."""
-    wanted = set(coordinated)
+    coordinated_accounts = set(coordinated)
     for account in parents:
         seen: set[str] = set()
-        at = account
-        while at and at not in seen:
-            if at in wanted:
+        ancestor = account
+        while ancestor and ancestor not in seen:
+            if ancestor in coordinated_accounts:
                 yield account
                 break
-            seen.add(at)
-            at = parents.get(at, "")
+            seen.add(ancestor)
+            ancestor = parents.get(ancestor, "")
 
 
-def _takes_flags(server: Slurmrestd) -> bool:
+def _supports_flags(server: Slurmrestd) -> bool:
     """v0.0.38 and older refuse unknown query parameters and always answer in full."""
     return int(server.version().rpartition(".")[2]) >= 39
 
 
-def _user(row: dict[str, Any]) -> tuple[str, str, str, list[str]]:
+def _parse_user(row: dict[str, Any]) -> tuple[str, str, str, list[str]]:
     default = row.get("default")
     coordinators = row.get("coordinators")
     return (
@@ -197,18 +204,18 @@ def _user(row: dict[str, Any]) -> tuple[str, str, str, list[str]]:
     )
 
 
-def _limits(row: dict[str, str]) -> str:
+def _format_limits(row: dict[str, str]) -> str:
     """The limits that are set, of the account itself; some versions write -1 for none."""
     return " ".join(f"{name}={row[name]}" for name in _LIMITS if row[name] not in ("", "-1"))
 
 
-def _names(cell: str) -> list[str]:
+def _split_names(cell: str) -> list[str]:
     return [name for name in cell.split(",") if name]
 
 
 def _text(row: dict[str, Any], name: str) -> str:
     value = row.get(name)
-    return clean(value) if isinstance(value, str) else ""
+    return sanitize_text(value) if isinstance(value, str) else ""
 
 
 ACCOUNTING = AccountingModule(SacctmgrOptions, build)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.accounting import AccountingModule
-from batchjob.schedulers.slurm.accounting.queries import ENDED, EVER, Parsed
-from batchjob.schedulers.slurm.accounting.slurm_rest_records import parsed
-from batchjob.schedulers.slurm.accounting.squeue_records import json_queue, queued_jobs
+from batchjob.schedulers.slurm.accounting.queries import EARLIEST_TIME, END_STATES, ParsedJob
+from batchjob.schedulers.slurm.accounting.slurm_rest_records import parse_jobs
+from batchjob.schedulers.slurm.accounting.squeue_records import parse_json_queue, queued_jobs
 from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSource
-from batchjob.schedulers.slurm.json_format import refuse_errors, rows, state_words
+from batchjob.schedulers.slurm.json_format import raise_for_errors, rows, state_words
 from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
 
 SOURCE = "slurm_rest"
@@ -53,7 +53,7 @@ class SlurmRest(WindowSource):
             return ()
         try:
             document = self._server.get("slurmdb", f"user/{self._options.user}")
-            refuse_errors(document)
+            raise_for_errors(document)
             users = rows(document, "users")
         except SchedulerError as error:
             return (f"cannot determine whether all jobs are visible: {error}",)
@@ -66,27 +66,27 @@ class SlurmRest(WindowSource):
             f"to all with `sacctmgr modify user {user} set adminlevel=Operator`",
         )
 
-    def ended(self, begin: int, end: int, *, steps: bool) -> Iterator[Parsed]:
+    def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
         """See SlurmQueries; `skip_steps` would have the server drop its defaults."""
         del steps
-        return self._ask(
-            {"start_time": f"uts{begin}", "end_time": f"uts{end}", "state": ",".join(ENDED)}
+        return self._query_jobs(
+            {"start_time": f"uts{begin}", "end_time": f"uts{end}", "state": ",".join(END_STATES)}
         )
 
-    def by_id(self, jobids: Sequence[str]) -> Iterator[Parsed]:
+    def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
         """See SlurmQueries."""
-        return self._ask({"start_time": f"uts{EVER}", "step": ",".join(jobids)})
+        return self._query_jobs({"start_time": f"uts{EARLIEST_TIME}", "step": ",".join(jobids)})
 
-    def queue(self) -> Iterator[Parsed]:
+    def query_queue(self) -> Iterator[ParsedJob]:
         """See SlurmQueries."""
         document = self._server.get("slurm", "jobs")
-        refuse_errors(document)
-        return queued_jobs(SOURCE, self.cluster, json_queue(document))
+        raise_for_errors(document)
+        return queued_jobs(SOURCE, self.cluster, parse_json_queue(document))
 
-    def _ask(self, query: dict[str, str]) -> Iterator[Parsed]:
+    def _query_jobs(self, query: dict[str, str]) -> Iterator[ParsedJob]:
         if self._options.slurm_cluster:
             query["cluster"] = self._options.slurm_cluster
-        return parsed(SOURCE, self.cluster, self._server.get("slurmdb", "jobs", query))
+        return parse_jobs(SOURCE, self.cluster, self._server.get("slurmdb", "jobs", query))
 
 
 ACCOUNTING = AccountingModule(SlurmRestOptions, build)

@@ -9,44 +9,50 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from batchjob.schedulers.fields import RowError, clean, quarantined
+from batchjob.schedulers.fields import RowError, quarantined_row, sanitize_text
 from batchjob.schedulers.records import JobRecord, StepRecord
-from batchjob.schedulers.slurm.accounting.queries import Parsed
+from batchjob.schedulers.slurm.accounting.queries import ParsedJob
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.json_format import (
     Exit,
-    count,
     cpu_seconds,
     epoch,
-    exit_of,
-    plain,
-    refuse_errors,
-    resources,
+    parse_count,
+    parse_exit,
+    parse_resources,
+    raise_for_errors,
     rows,
     state_words,
     tres_counts,
+    unwrap_numbers,
 )
 from batchjob.schedulers.slurm.states import slurm_state
 from batchjob.schedulers.states import JobState
 
 
-def parsed(source: str, cluster: str, document: Any) -> Iterator[Parsed]:
+def parse_jobs(source: str, cluster: str, document: Any) -> Iterator[ParsedJob]:
     """The jobs of an answer; raises SlurmJsonError if it is not one."""
-    refuse_errors(document)
+    raise_for_errors(document)
     for raw in rows(document, "jobs"):
-        complaints: list[str] = []
+        parse_errors: list[str] = []
         try:
-            job = job_record(source, cluster, plain(raw), complaints)
+            job = job_record(source, cluster, unwrap_numbers(raw), parse_errors)
         except RowError as error:
-            yield Parsed(None, (quarantined(source, str(error), json.dumps(raw)),))
+            yield ParsedJob(None, (quarantined_row(source, str(error), json.dumps(raw)),))
             continue
-        bad = [quarantined(source, "; ".join(complaints), json.dumps(raw))] if complaints else []
-        yield Parsed(job, tuple(bad))
+        quarantine = (
+            [quarantined_row(source, "; ".join(parse_errors), json.dumps(raw))]
+            if parse_errors
+            else []
+        )
+        yield ParsedJob(job, tuple(quarantine))
 
 
-def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[str]) -> JobRecord:
-    """A job from its object, already plain; raises RowError."""
-    jobid, times = count(job.get("job_id")), _dict(job, "time")
+def job_record(
+    source: str, cluster: str, job: dict[str, Any], parse_errors: list[str]
+) -> JobRecord:
+    """A job from its object, after unwrap_numbers(); raises RowError."""
+    jobid, times = parse_count(job.get("job_id")), _dict(job, "time")
     submit = epoch(times.get("submission"))
     words = state_words(_dict(job, "state").get("current"))
     if not jobid or submit is None or not words:
@@ -56,17 +62,18 @@ def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[
     node_list = _text(job, "nodes").replace("None assigned", "")
     if end is not None and not node_list:
         start = None  # cancelled while pending
-    ran = start is not None
-    over = ran and end is not None
-    exit_code = _trusted(exit_of(job.get("exit_code")), state, over=over)
-    derived = exit_of(job.get("derived_exit_code")) if over else Exit(None, None)
+    has_started = start is not None
+    has_ended = has_started and end is not None
+    exit_code = _meaningful_exit(parse_exit(job.get("exit_code")), state, has_ended=has_ended)
+    derived = parse_exit(job.get("derived_exit_code")) if has_ended else Exit(None, None)
     tres = _dict(job, "tres")
-    requested, allocated = resources(tres.get("requested")), resources(tres.get("allocated"))
+    requested = parse_resources(tres.get("requested"))
+    allocated = parse_resources(tres.get("allocated"))
     array, het = _dict(job, "array"), _dict(job, "het")
-    array_job, het_job = count(array.get("job_id")), count(het.get("job_id"))
-    limit = count(times.get("limit"))  # infinity becomes None
+    array_job, het_job = parse_count(array.get("job_id")), parse_count(het.get("job_id"))
+    limit = parse_count(times.get("limit"))  # infinity becomes None
     steps = tuple(_steps(job))
-    cpu = _job_cpu(times, steps) if over else Cpu()
+    cpu = _job_cpu_times(times, steps) if has_ended else SlurmCpuTimes()
     return JobRecord(
         cluster=cluster,
         jobid=str(jobid),
@@ -82,12 +89,12 @@ def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[
         qos=_text(job, "qos"),
         name=_text(job, "name"),
         reservation=_text(_dict(job, "reservation"), "name"),
-        priority=count(job.get("priority")),
+        priority=parse_count(job.get("priority")),
         eligible_time=epoch(times.get("eligible")),
         start_time=start,
         end_time=end,
-        elapsed_seconds=count(times.get("elapsed")) if ran else None,
-        suspended_seconds=count(times.get("suspended")) if ran else None,
+        elapsed_seconds=parse_count(times.get("elapsed")) if has_started else None,
+        suspended_seconds=parse_count(times.get("suspended")) if has_started else None,
         time_limit_seconds=limit * 60 if limit else None,
         exit_code=exit_code.code,
         exit_signal=exit_code.signal,
@@ -95,8 +102,8 @@ def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[
         derived_exit_signal=derived.signal,
         reason=_text(_dict(job, "state"), "reason").replace("None", "", 1),
         cancelled_by=_text(job, "kill_request_user"),
-        restarts=count(job.get("restart_cnt")),
-        requested_cpus=requested.cpus or count(_dict(job, "required").get("CPUs")),
+        restarts=parse_count(job.get("restart_cnt")),
+        requested_cpus=requested.cpus or parse_count(_dict(job, "required").get("CPUs")),
         requested_memory_bytes=requested.memory_bytes,
         requested_gpus=requested.gpus,
         requested_nodes=requested.nodes,
@@ -107,11 +114,11 @@ def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[
         allocated_nodes=allocated.nodes,
         allocated_resources=_tres_text(tres.get("allocated")),
         node_list=node_list,
-        nodes=node_shares(node_list, allocated, "nodes", complaints),
+        nodes=node_shares(node_list, allocated, "nodes", parse_errors),
         array_jobid=str(array_job) if array_job else "",
-        array_index=count(array.get("task_id")) if array_job else None,
+        array_index=parse_count(array.get("task_id")) if array_job else None,
         het_jobid=str(het_job) if het_job else "",
-        het_offset=count(het.get("job_offset")) if het_job else None,
+        het_offset=parse_count(het.get("job_offset")) if het_job else None,
         submit_line=_text(job, "submit_line"),
         work_dir=_text(job, "working_directory"),
         stdout_path=_text(job, "stdout_expanded") or _text(job, "stdout"),
@@ -124,14 +131,14 @@ def job_record(source: str, cluster: str, job: dict[str, Any], complaints: list[
     )
 
 
-def _trusted(exit_code: Exit, state: JobState, *, over: bool) -> Exit:
+def _meaningful_exit(exit_code: Exit, state: JobState, *, has_ended: bool) -> Exit:
     """The exit code, if meaningful: there is none before the end, and it is 0 on success."""
-    if not over:
+    if not has_ended:
         return Exit(None, None)
     return Exit(0, 0) if state is JobState.COMPLETED and exit_code.code is None else exit_code
 
 
-class Cpu(NamedTuple):
+class SlurmCpuTimes(NamedTuple):
     """CPU time in seconds."""
 
     user: float | None = None
@@ -139,16 +146,16 @@ class Cpu(NamedTuple):
     total: float | None = None
 
 
-def _cpu(times: dict[str, Any]) -> Cpu:
-    return Cpu(*(cpu_seconds(times.get(name)) for name in Cpu._fields))
+def _cpu_times(times: dict[str, Any]) -> SlurmCpuTimes:
+    return SlurmCpuTimes(*(cpu_seconds(times.get(name)) for name in SlurmCpuTimes._fields))
 
 
-def _job_cpu(times: dict[str, Any], steps: Sequence[StepRecord]) -> Cpu:
+def _job_cpu_times(times: dict[str, Any], steps: Sequence[StepRecord]) -> SlurmCpuTimes:
     """The job's CPU time; in 22.05 it is 0, and only the steps have it."""
-    own = _cpu(times)
-    if own.total or not steps:
-        return own
-    return Cpu(
+    job_times = _cpu_times(times)
+    if job_times.total or not steps:
+        return job_times
+    return SlurmCpuTimes(
         sum(step.user_cpu_seconds or 0.0 for step in steps),
         sum(step.system_cpu_seconds or 0.0 for step in steps),
         sum(step.cpu_seconds or 0.0 for step in steps),
@@ -163,14 +170,14 @@ def _steps(job: dict[str, Any]) -> Iterator[StepRecord]:
             continue
         times, tres, nodes = _dict(step, "time"), _dict(step, "tres"), _dict(step, "nodes")
         end = epoch(times.get("end"))
-        exit_code = _trusted(
-            exit_of(step.get("exit_code")), slurm_state(words[0]), over=end is not None
+        exit_code = _meaningful_exit(
+            parse_exit(step.get("exit_code")), slurm_state(words[0]), has_ended=end is not None
         )
-        allocated = resources(tres.get("allocated"))
+        allocated = parse_resources(tres.get("allocated"))
         used = tres_counts(_dict(tres, "requested").get("total"))
         largest = tres_counts(_dict(tres, "requested").get("max"))
         written = tres_counts(_dict(tres, "consumed").get("total"))
-        cpu = _cpu(times) if end is not None else Cpu()
+        cpu = _cpu_times(times) if end is not None else SlurmCpuTimes()
         yield StepRecord(
             step=name,
             state=slurm_state(words[0]),
@@ -178,12 +185,12 @@ def _steps(job: dict[str, Any]) -> Iterator[StepRecord]:
             name=_text(_dict(step, "step"), "name"),
             start_time=epoch(times.get("start")),
             end_time=end,
-            elapsed_seconds=count(times.get("elapsed")) if end is not None else None,
+            elapsed_seconds=parse_count(times.get("elapsed")) if end is not None else None,
             exit_code=exit_code.code,
             exit_signal=exit_code.signal,
-            nodes=count(nodes.get("count")),
+            nodes=parse_count(nodes.get("count")),
             node_list=_text(nodes, "range"),
-            tasks=count(_dict(step, "tasks").get("count")),
+            tasks=parse_count(_dict(step, "tasks").get("count")),
             cpus=allocated.cpus,
             gpus=allocated.gpus,
             user_cpu_seconds=cpu.user,
@@ -193,12 +200,12 @@ def _steps(job: dict[str, Any]) -> Iterator[StepRecord]:
             memory_bytes=used.get("mem"),
             read_bytes=used.get("fs/disk"),
             written_bytes=written.get("fs/disk"),
-            energy_joules=count(_consumed(step)) or None,
+            energy_joules=parse_count(_consumed_energy(step)) or None,
             submit_line=_text(step, "submit_line"),
         )
 
 
-def _consumed(step: dict[str, Any]) -> Any:
+def _consumed_energy(step: dict[str, Any]) -> Any:
     return _dict(_dict(step, "statistics"), "energy").get("consumed")
 
 
@@ -209,11 +216,11 @@ def _step_name(step: dict[str, Any]) -> str:
         identity = identity.get("step_id", identity.get("id"))
     text = "" if identity is None else str(identity)
     head, dot, tail = text.partition(".")
-    return clean(tail if dot and head.isdigit() else text)
+    return sanitize_text(tail if dot and head.isdigit() else text)
 
 
 def _tres_text(value: Any) -> str:
-    """A TRES list as the string sacct prints, so that both sources say the same."""
+    """A TRES list as the string sacct prints, so that both sources agree."""
     counts = tres_counts(value)
     return ",".join(
         f"{name}={counts[name]}{'M' if name == 'mem' else ''}" for name in sorted(counts)
@@ -227,4 +234,4 @@ def _dict(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _text(document: dict[str, Any], name: str) -> str:
     value = document.get(name)
-    return clean(value) if isinstance(value, str) else ""
+    return sanitize_text(value) if isinstance(value, str) else ""

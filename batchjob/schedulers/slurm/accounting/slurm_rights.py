@@ -1,4 +1,4 @@
-"""Whether Slurm lets the poller see everybody's jobs and accounts.
+"""Whether the poller may see all jobs and accounts of Slurm.
 
 Facts: slurmdbd.conf(5) and slurm.conf(5) PrivateData; sacctmgr(1) AdminLevel. Slurm does not refuse
 a query for rows that the caller must not see: it omits them.
@@ -11,37 +11,41 @@ from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, run
 _SETTING = re.compile(r"(\w+)\s*=\s*(.*?)\s*")
 
 
-def hidden(options: CommandOptions, sacctmgr: str, things: tuple[str, ...]) -> tuple[str, ...]:
-    """A line if PrivateData hides any of `things` ("jobs", "users" ...) from us, else nothing."""
+def check_visibility(
+    options: CommandOptions, sacctmgr: str, kinds: tuple[str, ...]
+) -> tuple[str, ...]:
+    """For `check()`: what to grant if PrivateData hides one of `kinds` ("jobs", "users" ...)."""
     try:
-        shown = run(options, [sacctmgr, "show", "configuration"]).stdout.decode("utf-8", "replace")
-        settings = [match.groups() for line in shown.splitlines() if (match := _match(line))]
+        output = run(options, [sacctmgr, "show", "configuration"]).stdout.decode("utf-8", "replace")
+        settings = [
+            match.groups() for line in output.splitlines() if (match := _parse_setting(line))
+        ]
         private = {
             word.strip().lower()
             for name, value in settings
             if name == "PrivateData"
             for word in value.split(",")
         }
-        kept = sorted(private.intersection(things))
-        if not kept:
+        hidden_kinds = sorted(private.intersection(kinds))
+        if not hidden_kinds:
             return ()
-        me = run(options, ["id", "-un"]).stdout.decode().strip()
-        if me == "root" or any(
-            name == "SlurmUserId" and value.startswith(f"{me}(") for name, value in settings
+        user = run(options, ["id", "-un"]).stdout.decode().strip()
+        if user == "root" or any(
+            name == "SlurmUserId" and value.startswith(f"{user}(") for name, value in settings
         ):
             return ()
-        argv = [sacctmgr, "--noheader", "--parsable2", "show", "user", me, "format=Admin"]
+        argv = [sacctmgr, "--noheader", "--parsable2", "show", "user", user, "format=Admin"]
         level = run(options, argv).stdout.decode("utf-8", "replace").strip()
     except SchedulerError as error:
         return (f"cannot determine whether all jobs are visible: {error}",)
     if level in ("Operator", "Administrator"):
         return ()
     return (
-        f"PrivateData={','.join(kept)} hides the jobs of other users from {me}: grant access "
-        f"with `sacctmgr add user {me} account=root adminlevel=Operator` "
-        f"(or `sacctmgr modify user {me} set adminlevel=Operator` if there is such a user)",
+        f"PrivateData={','.join(hidden_kinds)} hides the jobs of other users from {user}: "
+        f"grant access with `sacctmgr add user {user} account=root adminlevel=Operator` "
+        f"(or `sacctmgr modify user {user} set adminlevel=Operator` if there is such a user)",
     )
 
 
-def _match(line: str) -> re.Match[str] | None:
+def _parse_setting(line: str) -> re.Match[str] | None:
     return _SETTING.fullmatch(line.strip())

@@ -12,14 +12,14 @@ from batchjob.schedulers.fields import (
     RowError,
     count,
     epoch,
-    quarantined,
+    quarantined_row,
 )
-from batchjob.schedulers.records import JobRecord, Quarantined
-from batchjob.schedulers.slurm.accounting.queries import Parsed
-from batchjob.schedulers.slurm.accounting.sacct_records import family
-from batchjob.schedulers.slurm.formats import Resources, resources, slurm_duration
+from batchjob.schedulers.records import JobRecord, QuarantinedRow
+from batchjob.schedulers.slurm.accounting.queries import ParsedJob
+from batchjob.schedulers.slurm.accounting.sacct_records import parse_display_id
+from batchjob.schedulers.slurm.formats import Resources, parse_resources, slurm_duration
 from batchjob.schedulers.slurm.hostlist import node_shares
-from batchjob.schedulers.slurm.json_format import INFINITE, plain, state_words
+from batchjob.schedulers.slurm.json_format import INFINITE, state_words, unwrap_numbers
 from batchjob.schedulers.slurm.json_format import rows as json_rows
 from batchjob.schedulers.slurm.states import slurm_state
 from batchjob.schedulers.states import JobState
@@ -30,21 +30,25 @@ QUEUE_FIELDS = (
     "TimeUsed", "TimeLimit", "tres-alloc", "NodeList", "Dependency", "Reservation", "Name",
     "WorkDir",
 )  # fmt: skip
-_NOTHING = ("(null)", "N/A", "None", "n/a")
+_EMPTY_VALUES = ("(null)", "N/A", "None", "n/a")
 
 
-def json_queue(document: Any) -> Iterator[FieldReader]:
+def parse_json_queue(document: Any) -> Iterator[FieldReader]:
     """The jobs of /slurm/.../jobs with squeue's names, without those that have ended."""
     for raw in json_rows(document, "jobs"):
-        job = plain(raw)
+        job = unwrap_numbers(raw)
         words = state_words(job.get("job_state"))
         state = "COMPLETING" if "COMPLETING" in words else words[0] if words else ""
         values = {field: job.get(name) for field, name in _JSON_NAMES.items()}
-        begun = state != "PENDING"
-        values["tres-alloc"] = job.get("tres_alloc_str" if begun else "tres_req_str")
+        has_started = state != "PENDING"
+        values["tres-alloc"] = job.get("tres_alloc_str" if has_started else "tres_req_str")
         row = {field: _text(value) for field, value in values.items()}
-        row |= {"State": state, "JobArrayID": _display_id(job), **_json_times(job, state)}
-        if state == "COMPLETING" or slurm_state(state).live:
+        row |= {
+            "State": state,
+            "JobArrayID": _display_id(job),
+            **_json_suspension_times(job, state),
+        }
+        if state == "COMPLETING" or slurm_state(state).is_live:
             yield FieldReader(row)
 
 
@@ -58,32 +62,37 @@ _JSON_NAMES = {
 }  # fmt: skip
 
 
-def _json_times(job: Mapping[str, Any], state: str) -> dict[str, str]:
+def _json_suspension_times(job: Mapping[str, Any], state: str) -> dict[str, str]:
     """`suspend_time` is when a job was suspended or, once it runs again, resumed."""
     names = ("start_time", "suspend_time", "pre_sus_time")
-    known = [value for name in names if isinstance(value := job.get(name), int)]
-    if len(known) < len(names) or not known[1]:
+    times = [value for name in names if isinstance(value := job.get(name), int)]
+    if len(times) < len(names) or not times[1]:
         return {}
-    start, changed, before = known
+    start, changed, run_seconds = times
     if state == "SUSPENDED":
-        return {"Elapsed": str(before)}
-    return {"Suspended": str(changed - start - before)}
+        return {"Elapsed": str(run_seconds)}
+    return {"Suspended": str(changed - start - run_seconds)}
 
 
-def with_times(
-    found: Iterable[FieldReader | Quarantined], asked: float, answered: float
-) -> Iterator[FieldReader | Quarantined]:
+def add_suspension_times(
+    rows: Iterable[FieldReader | QuarantinedRow], queried_at: float, answered_at: float
+) -> Iterator[FieldReader | QuarantinedRow]:
     """Add `Elapsed` of suspended jobs, and `Suspended` of resumed ones, to squeue's rows.
 
-    squeue computes the run time by its own clock, which lies between `asked` and `answered`.
+    squeue computes the run time by its own clock, between `queried_at` and `answered_at`.
     """
-    for row in found:
+    for row in rows:
         if isinstance(row, FieldReader):
-            row.values = {**row.values, **_times(row.values, int(asked), int(answered))}
+            row.values = {
+                **row.values,
+                **_suspension_times(row.values, int(queried_at), int(answered_at)),
+            }
         yield row
 
 
-def _times(values: Mapping[str, str], asked: int, answered: int) -> dict[str, str]:
+def _suspension_times(
+    values: Mapping[str, str], queried_at: int, answered_at: int
+) -> dict[str, str]:
     try:
         used = slurm_duration(values["TimeUsed"])
         start = epoch(values["StartTime"])
@@ -93,8 +102,8 @@ def _times(values: Mapping[str, str], asked: int, answered: int) -> dict[str, st
         return {}
     if values["State"] == "SUSPENDED":
         return {"Elapsed": str(int(used))}
-    if values["State"] == "RUNNING" and asked - start - used > 0:
-        return {"Suspended": str(int(answered - start - used))}
+    if values["State"] == "RUNNING" and queried_at - start - used > 0:
+        return {"Suspended": str(int(answered_at - start - used))}
     return {}
 
 
@@ -112,25 +121,27 @@ def _display_id(job: Mapping[str, Any]) -> str:
 
 
 def queued_jobs(
-    source: str, cluster: str, found: Iterable[FieldReader | Quarantined]
-) -> Iterator[Parsed]:
+    source: str, cluster: str, rows: Iterable[FieldReader | QuarantinedRow]
+) -> Iterator[ParsedJob]:
     """A record for each row; only completing jobs have an end time."""
-    for row in found:
-        if isinstance(row, Quarantined):
-            yield Parsed(None, (row,))
+    for row in rows:
+        if isinstance(row, QuarantinedRow):
+            yield ParsedJob(None, (row,))
             continue
         raw = "\x1f".join(row.values.values())
         row.values = {
-            name: "" if name != "Name" and value in _NOTHING else value
+            name: "" if name != "Name" and value in _EMPTY_VALUES else value
             for name, value in row.values.items()
-        } | {"tres-alloc": _sorted(row.values["tres-alloc"])}
+        } | {"tres-alloc": _sort_tres(row.values["tres-alloc"])}
         try:
             job = queued_job(source, cluster, row)
         except RowError as error:
-            yield Parsed(None, (quarantined(source, str(error), raw),))
+            yield ParsedJob(None, (quarantined_row(source, str(error), raw),))
             continue
-        bad = (quarantined(source, "; ".join(row.complaints), raw),) if row.complaints else ()
-        yield Parsed(job, bad)
+        quarantine = (
+            (quarantined_row(source, "; ".join(row.parse_errors), raw),) if row.parse_errors else ()
+        )
+        yield ParsedJob(job, quarantine)
 
 
 def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
@@ -138,17 +149,19 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
     word = row.text("State")
     state = slurm_state(word)
     resized = row.get("ResizeTime", epoch)  # accounting has a separate record since the resize
-    begun = state is not JobState.PENDING
+    has_started = state is not JobState.PENDING
     tres = row.text("tres-alloc")
-    amount = row.get("tres-alloc", resources) or Resources()
-    requested, allocated = (Resources(), amount) if begun else (amount, Resources())
-    part_of = family(row.values["JobArrayID"])
-    node_list = row.text("NodeList") if begun else ""
+    tres_resources = row.get("tres-alloc", parse_resources) or Resources()
+    requested, allocated = (
+        (Resources(), tres_resources) if has_started else (tres_resources, Resources())
+    )
+    membership = parse_display_id(row.values["JobArrayID"])
+    node_list = row.text("NodeList") if has_started else ""
     return JobRecord(
         cluster=cluster,
-        jobid=str(row.need("JobID", count)),
-        submit_time=resized or row.need("SubmitTime", epoch),
-        state=state if state.live else JobState.RUNNING,
+        jobid=str(row.require("JobID", count)),
+        submit_time=resized or row.require("SubmitTime", epoch),
+        state=state if state.is_live else JobState.RUNNING,
         state_word=word,
         source=source,
         user=row.text("UserName"),
@@ -159,46 +172,46 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         qos=row.text("QOS"),
         name=row.text("Name"),
         reservation=row.text("Reservation"),
-        expected_start_time=None if begun else row.get("StartTime", _minute),
+        expected_start_time=None if has_started else row.get("StartTime", _round_up_to_minute),
         eligible_time=row.get("EligibleTime", epoch),
-        start_time=(resized or row.get("StartTime", epoch)) if begun else None,
-        end_time=row.get("EndTime", epoch) if word == "COMPLETING" or not state.live else None,
+        start_time=(resized or row.get("StartTime", epoch)) if has_started else None,
+        end_time=row.get("EndTime", epoch) if word == "COMPLETING" or not state.is_live else None,
         elapsed_seconds=None if resized else row.get("Elapsed", count),
         suspended_seconds=None if resized else row.get("Suspended", count),
-        time_limit_seconds=row.get("TimeLimit", _limit),
+        time_limit_seconds=row.get("TimeLimit", _limit_seconds),
         reason=row.text("Reason"),
         requested_cpus=requested.cpus,
         requested_memory_bytes=requested.memory_bytes,
         requested_gpus=requested.gpus,
         requested_nodes=requested.nodes,
-        requested_resources="" if begun else tres,
+        requested_resources="" if has_started else tres,
         allocated_cpus=allocated.cpus,
         allocated_memory_bytes=allocated.memory_bytes,
         allocated_gpus=allocated.gpus,
         allocated_nodes=allocated.nodes,
-        allocated_resources=tres if begun else "",
+        allocated_resources=tres if has_started else "",
         node_list=node_list,
-        nodes=node_shares(node_list, allocated, "NodeList", row.complaints),
-        array_jobid=part_of.array_jobid,
-        array_index=part_of.array_index,
-        het_jobid=part_of.het_jobid,
-        het_offset=part_of.het_offset,
+        nodes=node_shares(node_list, allocated, "NodeList", row.parse_errors),
+        array_jobid=membership.array_jobid,
+        array_index=membership.array_index,
+        het_jobid=membership.het_jobid,
+        het_offset=membership.het_offset,
         dependencies=row.text("Dependency"),
         work_dir=row.text("WorkDir"),
     )
 
 
-def _sorted(tres: str) -> str:
+def _sort_tres(tres: str) -> str:
     """Sort the parts as sacct prints them."""
-    return "" if tres in _NOTHING else ",".join(sorted(tres.split(",")))
+    return "" if tres in _EMPTY_VALUES else ",".join(sorted(tres.split(",")))
 
 
-def _minute(text: str) -> int | None:
+def _round_up_to_minute(text: str) -> int | None:
     """Round up to a minute, so that an estimate that moves by seconds is not a change."""
     at = epoch(text)
     return None if at is None else -(-at // 60) * 60
 
 
-def _limit(text: str) -> int | None:
+def _limit_seconds(text: str) -> int | None:
     seconds = slurm_duration(text)
     return None if seconds is None else int(seconds)

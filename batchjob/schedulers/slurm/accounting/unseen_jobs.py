@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from batchjob.runtime.log import LogOnce
-from batchjob.schedulers.accounting import Batch, Unfinished, missing, vanished
+from batchjob.schedulers.accounting import Batch, UnfinishedJob, check_vanished, missing_jobids
 from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.slurm.accounting.queries import (
-    IDS_AT_ONCE,
-    QUEUE_SECONDS,
+    MAX_IDS_PER_QUERY,
+    QUEUE_INTERVAL_SECONDS,
     SlurmQueries,
-    one_batch,
+    collect_batch,
 )
 from batchjob.schedulers.states import JobState
 
@@ -33,26 +33,26 @@ class RunningJob(NamedTuple):
 
 
 @dataclass
-class Reading:
-    """What one reading has seen so far."""
+class ReadProgress:
+    """What the current call of `WindowSource.read()` has seen so far."""
 
     begin: int  # start of the first window of ended jobs
     newest: int  # the latest time stated by Slurm itself
-    absent: dict[str, Unfinished]  # unfinished jobs that were in no answer
+    missing: dict[str, UnfinishedJob]  # unfinished jobs that were in no answer
     running: dict[str, RunningJob] = field(default_factory=dict)
     overdue: Collection[str] = ()  # ids missing for longer than the overlap
     # Accounting reported the end of a job late, so other ends may have been missed.
     late: bool = False
-    queue_known: bool = False  # the controller was queried and answered
+    is_queue_known: bool = False  # the controller was queried and answered
     jobs: int = 0
 
-    def note(self, batch: Batch) -> None:
-        """Remove the jobs of an answer from the missing ones, and note their times."""
+    def add_batch(self, batch: Batch) -> None:
+        """Remove the jobs of an answer from the missing ones, and update the newest time."""
         self.jobs += len(batch.jobs)
         for job in batch.jobs:
-            known = self.absent.get(job.jobid)
+            known = self.missing.get(job.jobid)
             if known is not None and known.submit_time == job.submit_time:
-                del self.absent[job.jobid]
+                del self.missing[job.jobid]
                 if job.end_time is not None:
                     self.late |= job.end_time < self.begin or job.jobid in self.overdue
             latest = job.end_time or job.start_time or job.submit_time
@@ -76,24 +76,26 @@ class UnseenJobs:
         self._overlap = overlap
         self._trust_missing = trust_missing
         self._monotonic = monotonic
-        self._asked: dict[str, int] = {}  # job id -> number of the last query that included it
-        self._questions = 0
-        self._absent_since: dict[str, float] = {}
+        self._last_query: dict[str, int] = {}  # job id -> number of the last query that included it
+        self._query_count = 0
+        self._missing_since: dict[str, float] = {}
         self.overdue: set[str] = set()  # missing for at least `overlap` seconds
         self._once = LogOnce(log)
 
-    def expect(self, unfinished: Mapping[str, Unfinished]) -> None:
+    def check_visible(self, unfinished: Mapping[str, UnfinishedJob]) -> None:
         """Check that known jobs are still visible, before much is read and the watermark moved.
 
         Raises ShrunkenError if most of the jobs known to be unfinished are not in the answer.
         """
-        some = {jobid: unfinished[jobid] for jobid in _spread(list(unfinished))}
-        found = _keys(one_batch(self._queries.by_id(list(some))))
-        gone = missing(some, found)
-        vanished(self._name, gone, some, nothing_seen=not found, trust=self._trust_missing)
+        sample = {jobid: unfinished[jobid] for jobid in _sample_ids(list(unfinished))}
+        found = _job_keys(collect_batch(self._queries.query_by_id(list(sample))))
+        gone = missing_jobids(sample, found)
+        check_vanished(
+            self._name, gone, sample, nothing_seen=not found, trust_missing=self._trust_missing
+        )
 
-    def ask(
-        self, read: Reading, unfinished: Mapping[str, Unfinished], *, first: bool
+    def query_missing(
+        self, progress: ReadProgress, unfinished: Mapping[str, UnfinishedJob], *, first: bool
     ) -> Iterator[Batch]:
         """Query accounting for some missing jobs, and for some running ones.
 
@@ -102,67 +104,71 @@ class UnseenJobs:
         now = self._monotonic()
         # Jobs may have been missing since before this process started.
         since = now - self._overlap if first else now
-        self._absent_since = {id_: self._absent_since.get(id_, since) for id_ in read.absent}
+        self._missing_since = {id_: self._missing_since.get(id_, since) for id_ in progress.missing}
         self.overdue = {
-            id_ for id_, since in self._absent_since.items() if now - since >= self._overlap
+            id_ for id_, since in self._missing_since.items() if now - since >= self._overlap
         }
-        asked = self._next_ids(read)
-        if not asked:
+        queried = self._next_ids(progress)
+        if not queried:
             return
-        batch = one_batch(self._queries.by_id(asked))
-        absent = {jobid: read.absent[jobid] for jobid in asked if jobid in read.absent}
-        found = {job.jobid: job for job in batch.jobs if _is(job, absent)}
-        gone = tuple(jobid for jobid in absent if jobid not in found and jobid in self.overdue)
-        share = len(absent) / (len(read.absent) or 1)
-        gone = vanished(
+        batch = collect_batch(self._queries.query_by_id(queried))
+        missing = {jobid: progress.missing[jobid] for jobid in queried if jobid in progress.missing}
+        found = {job.jobid: job for job in batch.jobs if _is_unfinished(job, missing)}
+        gone = tuple(jobid for jobid in missing if jobid not in found and jobid in self.overdue)
+        queried_share = len(missing) / (len(progress.missing) or 1)
+        gone = check_vanished(
             self._name,
             gone,
             unfinished,
-            nothing_seen=not read.jobs and not found,
-            trust=self._trust_missing,
-            asked=share,
+            nothing_seen=not progress.jobs and not found,
+            trust_missing=self._trust_missing,
+            queried_share=queried_share,
         )
-        read.note(batch._replace(jobs=tuple(found.values())))
-        alive = [jobid for jobid, job in found.items() if job.end_time is None]
+        progress.add_batch(batch._replace(jobs=tuple(found.values())))
+        unended = [jobid for jobid, job in found.items() if job.end_time is None]
         steps = tuple(
-            _with_steps(job, read.running[job.jobid])
+            _with_steps(job, progress.running[job.jobid])
             for job in batch.jobs
-            if job.jobid in read.running and read.running[job.jobid].submit_time == job.submit_time
+            if job.jobid in progress.running
+            and progress.running[job.jobid].submit_time == job.submit_time
         )
         yield batch._replace(
             jobs=(*found.values(), *steps),
             vanished=gone,
-            runaway=self._runaway(read, alive),
+            runaway=self._find_runaway(progress, unended),
         )
 
-    def _next_ids(self, read: Reading) -> list[str]:
-        """Ids to query: missing jobs first, each in its turn."""
-        candidates = [*read.absent, *(jobid for jobid in read.running if jobid not in read.absent)]
-        self._asked = {jobid: self._asked.get(jobid, 0) for jobid in candidates}
+    def _next_ids(self, progress: ReadProgress) -> list[str]:
+        """Ids to query: missing jobs first, those queried longest ago before others."""
+        candidates = [
+            *progress.missing,
+            *(jobid for jobid in progress.running if jobid not in progress.missing),
+        ]
+        self._last_query = {jobid: self._last_query.get(jobid, 0) for jobid in candidates}
         chosen = heapq.nsmallest(
-            IDS_AT_ONCE,
+            MAX_IDS_PER_QUERY,
             candidates,
-            key=lambda jobid: (jobid not in read.absent, self._asked[jobid]),
+            key=lambda jobid: (jobid not in progress.missing, self._last_query[jobid]),
         )
-        self._questions += 1
-        self._asked.update(dict.fromkeys(chosen, self._questions))
+        self._query_count += 1
+        self._last_query.update(dict.fromkeys(chosen, self._query_count))
         return chosen
 
-    def _runaway(self, read: Reading, alive: Sequence[str]) -> tuple[str, ...]:
+    def _find_runaway(self, progress: ReadProgress, unended: Sequence[str]) -> tuple[str, ...]:
         """Jobs that are running in accounting long after the controller forgot them."""
         now = self._monotonic()
-        if len(alive) > 1 and not read.running:
+        if len(unended) > 1 and not progress.running:
             self._once.warning(
                 "runaway",
                 "%s: accounting has running jobs, but the controller has none",
                 self._name,
             )
             return ()
-        self._once.over("runaway")
+        self._once.forget("runaway")
         return tuple(
             jobid
-            for jobid in alive
-            if now - self._absent_since[jobid] > max(self._overlap, QUEUE_SECONDS)
+            for jobid in unended
+            if now - self._missing_since[jobid] > max(self._overlap, QUEUE_INTERVAL_SECONDS)
         )
 
 
@@ -179,15 +185,15 @@ def _with_steps(job: JobRecord, running: RunningJob) -> JobRecord:
     )  # fmt: skip
 
 
-def _is(job: JobRecord, unfinished: Mapping[str, Unfinished]) -> bool:
-    known = unfinished.get(job.jobid)
-    return known is not None and known.submit_time == job.submit_time
+def _is_unfinished(job: JobRecord, unfinished: Mapping[str, UnfinishedJob]) -> bool:
+    other = unfinished.get(job.jobid)
+    return other is not None and other.submit_time == job.submit_time
 
 
-def _spread(jobids: Sequence[str]) -> Sequence[str]:
+def _sample_ids(jobids: Sequence[str]) -> Sequence[str]:
     """As many ids as one query may have, evenly taken from all of them."""
-    return jobids[:: -(-len(jobids) // IDS_AT_ONCE)]
+    return jobids[:: -(-len(jobids) // MAX_IDS_PER_QUERY)]
 
 
-def _keys(batch: Batch) -> set[tuple[str, int]]:
+def _job_keys(batch: Batch) -> set[tuple[str, int]]:
     return {(job.jobid, job.submit_time) for job in batch.jobs}

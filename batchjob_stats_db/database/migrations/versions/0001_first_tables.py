@@ -18,32 +18,34 @@ _SUMS = (
 
 
 def upgrade() -> None:
-    """Make all tables."""
-    _make_people()
-    _make_jobs()
-    _make_parts_of_jobs()
-    _make_scripts()
-    _make_sums()
-    _make_state_of_the_poller()
+    """Create all tables."""
+    _create_people()
+    _create_jobs()
+    _create_job_parts()
+    _create_scripts()
+    _create_sums()
+    _create_poller_state()
 
 
-def _make_people() -> None:
+def _create_people() -> None:
     """Clusters, and who belongs to which account and may use the server."""
-    _create(
+    _create_table(
         "cluster",
         *_names("name"),
         *_integers("first_time", required=True),
         rowid=True,
         key="name",
     )
-    _create("account", *_names("cluster account"), *_texts("parent limits"), key="cluster account")
-    _create(
+    _create_table(
+        "account", *_names("cluster account"), *_texts("parent limits"), key="cluster account"
+    )
+    _create_table(
         "association",
         *_names("cluster account username role"),
         *_integers("is_default since_time", required=True),
         key="cluster account username role",
     )
-    _create(
+    _create_table(
         "api_token",
         _id("id"),
         *_names("digest username"),
@@ -64,13 +66,13 @@ def _make_people() -> None:
         key="id",
     )
     _index("ix_api_token_parent_id", "api_token", "parent_id")
-    _create(
+    _create_table(
         "login",
         *_names("username groups"),
         *_integers("login_time", required=True),
         key="username",
     )
-    _create(
+    _create_table(
         "login_session",
         _id("id"),
         *_names("digest username"),
@@ -83,9 +85,9 @@ def _make_people() -> None:
     _index("ix_login_session_username", "login_session", "username")
 
 
-def _make_jobs() -> None:
+def _create_jobs() -> None:
     """Records of jobs."""
-    _create(
+    _create_table(
         "job",
         _id("id"),
         *_names("cluster jobid"),
@@ -138,9 +140,9 @@ def _make_jobs() -> None:
     _index("ix_job_user_time", "job", "cluster username start_time id")
 
 
-def _make_parts_of_jobs() -> None:
+def _create_job_parts() -> None:
     """What belongs to a job: nodes, steps, GPUs, usage and emissions."""
-    _create(
+    _create_table(
         "job_node",
         _id("job_id"),
         *_names("node"),
@@ -152,7 +154,7 @@ def _make_parts_of_jobs() -> None:
         key="job_id node",
     )
     _index("ix_job_node_node_time", "job_node", "cluster node start_time job_id")
-    _create(
+    _create_table(
         "job_step",
         _id("job_id"),
         *_names("step"),
@@ -166,7 +168,7 @@ def _make_parts_of_jobs() -> None:
         _of_job("job_step"),
         key="job_id step",
     )
-    _create(
+    _create_table(
         "job_usage",
         _id("job_id"),
         *_names("source"),
@@ -193,7 +195,7 @@ def _make_parts_of_jobs() -> None:
         rowid=True,
         key="job_id",
     )
-    _create(
+    _create_table(
         "job_gpu",
         _id("job_id"),
         *_names("node uuid gpu_instance"),
@@ -203,7 +205,7 @@ def _make_parts_of_jobs() -> None:
         _of_job("job_gpu"),
         key="job_id node uuid gpu_instance",
     )
-    _create(
+    _create_table(
         "job_emissions",
         _id("job_id"),
         *_names("provider"),
@@ -213,15 +215,15 @@ def _make_parts_of_jobs() -> None:
     )
 
 
-def _make_scripts() -> None:
+def _create_scripts() -> None:
     """Batch scripts."""
-    _create(
+    _create_table(
         "batch_script",
         *_names("digest script"),
         *_integers("whole_bytes", required=True),
         key="digest",
     )
-    _create(
+    _create_table(
         "job_script",
         _id("job_id"),
         *_texts("digest"),
@@ -231,7 +233,7 @@ def _make_scripts() -> None:
     _index("ix_job_script_digest", "job_script", "digest")
 
 
-def _make_sums() -> None:
+def _create_sums() -> None:
     """Sums by day and month."""
     for what, keys, sums in (("usage", "", _SUMS), ("emissions", " provider", "grams")):
         indexes = ("account", "username") if what == "usage" else ()
@@ -242,7 +244,7 @@ def _make_sums() -> None:
             f"monthly_user_{what}", "month", f"account username{keys}", sums, "username", "account"
         )
         _sums(f"monthly_account_{what}", "month", f"account{keys}", sums, "account")
-    _create(
+    _create_table(
         "daily_wait",
         *_names("cluster"),
         *_integers("day", required=True),
@@ -252,7 +254,7 @@ def _make_sums() -> None:
         *_floats("wait_p99_seconds wait_max_seconds", required=True),
         key="cluster day partition",
     )
-    _create(
+    _create_table(
         "daily_node_coverage",
         *_names("cluster"),
         *_integers("day", required=True),
@@ -263,9 +265,9 @@ def _make_sums() -> None:
     )
 
 
-def _make_state_of_the_poller() -> None:
-    """Where it is, what it could not read, and which days are to be summed."""
-    _create(
+def _create_poller_state() -> None:
+    """State of the poller: watermarks, quarantine, and the days to roll up."""
+    _create_table(
         "poll_state",
         *_names("cluster source"),
         *_texts("watermark"),
@@ -275,7 +277,7 @@ def _make_state_of_the_poller() -> None:
         *_floats("seconds"),
         key="cluster source",
     )
-    _create(
+    _create_table(
         "quarantine",
         *_names("cluster source digest"),
         *_integers("time", required=True),
@@ -283,11 +285,13 @@ def _make_state_of_the_poller() -> None:
         rowid=True,
         key="cluster source digest",
     )
-    _create("rollup_due", *_names("cluster"), *_integers("day", required=True), key="cluster day")
+    _create_table(
+        "rollup_due", *_names("cluster"), *_integers("day", required=True), key="cluster day"
+    )
 
 
 def _sums(name: str, when: str, keys: str, sums: str, *indexed: str) -> None:
-    _create(
+    _create_table(
         name,
         *_names("cluster"),
         *_integers(when, required=True),
@@ -300,8 +304,8 @@ def _sums(name: str, when: str, keys: str, sums: str, *indexed: str) -> None:
         _index(f"ix_{name}_{short}", name, f"cluster {column} {when}")
 
 
-def _create(name: str, *parts: Any, key: str, rowid: bool = False) -> None:
-    """A table with its primary key; `rowid`: whether SQLite keeps numbers of its rows beside it."""
+def _create_table(name: str, *parts: Any, key: str, rowid: bool = False) -> None:
+    """Create a table with its primary key; `rowid`: whether it has SQLite's row ids."""
     primary = sa.PrimaryKeyConstraint(*key.split(), name=op.f(f"pk_{name}"))
     without = {} if rowid else {"sqlite_with_rowid": False}
     op.create_table(name, *parts, primary, **without)
@@ -315,13 +319,13 @@ def _index(name: str, table: str, columns: str, where: str = "") -> None:
 
 
 def _of_job(table: str) -> sa.ForeignKeyConstraint:
-    """Rows go with their job."""
+    """Rows are deleted with their job."""
     name = op.f(f"fk_{table}_job_id")
     return sa.ForeignKeyConstraint(["job_id"], ["job.id"], name=name, ondelete="CASCADE")
 
 
 def _id(name: str, required: bool = True) -> sa.Column[int]:
-    """SQLite numbers rows by itself only where the type is exactly INTEGER."""
+    """SQLite assigns ids automatically only if the type is exactly INTEGER."""
     kind = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     return sa.Column(name, kind, nullable=not required)
 
@@ -331,7 +335,7 @@ def _names(names: str) -> list[sa.Column[str]]:
 
 
 def _texts(names: str) -> list[sa.Column[str]]:
-    """Texts, "" where nothing is known."""
+    """Text columns, "" if not known."""
     return [sa.Column(name, sa.Text(), server_default="", nullable=False) for name in names.split()]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.fields import clock_duration
 from batchjob.schedulers.lsf.formats import lsf_duration
-from batchjob.schedulers.slurm.formats import Resources, resources, slurm_duration, tres
+from batchjob.schedulers.slurm.formats import Resources, parse_resources, parse_tres, slurm_duration
 
 
 @pytest.mark.parametrize(
@@ -123,19 +123,19 @@ def test_typed_gpus_are_not_added_to_the_untyped():
     text = (
         "billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=65536M,node=1,energy=18446744073709551614"
     )
-    assert resources(text) == Resources(8, 64 * 1024**3, 1, 2, None)
+    assert parse_resources(text) == Resources(8, 64 * 1024**3, 1, 2, None)
 
 
 def test_typed_gpus_alone_are_summed():
-    assert resources("gres/gpu:a100=2,gres/gpu:v100=1").gpus == 3
+    assert parse_resources("gres/gpu:a100=2,gres/gpu:v100=1").gpus == 3
 
 
 def test_no_gpu_entry_is_not_zero_gpus():
-    assert resources("cpu=2,mem=1G,node=2").gpus is None
+    assert parse_resources("cpu=2,mem=1G,node=2").gpus is None
 
 
 def test_unset_energy_may_be_negative():
-    assert resources("energy=-2").energy_joules is None
+    assert parse_resources("energy=-2").energy_joules is None
 
 
 names = st.sampled_from(["cpu", "mem", "gres/gpu", "gres/gpu:a100", "node", "billing", "fs/disk"])
@@ -143,13 +143,13 @@ names = st.sampled_from(["cpu", "mem", "gres/gpu", "gres/gpu:a100", "node", "bil
 
 @given(st.dictionaries(names, st.integers(0, 10**12).map(str)))
 def test_tres_reads_back(values):
-    assert tres(",".join(f"{name}={value}" for name, value in values.items())) == values
+    assert parse_tres(",".join(f"{name}={value}" for name, value in values.items())) == values
 
 
 @given(st.text() | st.from_regex(r"(cpu|mem|energy|gres/gpu)=\d{1,40}(\.\d+)?[KMGTPE]?"))
 def test_tres_gives_numbers_a_database_holds_or_a_value_error(text):
     try:
-        read = resources(text)
+        read = parse_resources(text)
     except ValueError:
         return
     assert all(value is None or 0 <= value < 2**63 for value in read)

@@ -8,15 +8,15 @@ from batchjob.schedulers.slurm.json_format import (
     INFINITE,
     Exit,
     SlurmJsonError,
-    count,
     cpu_seconds,
-    exit_of,
-    plain,
-    refuse_errors,
-    resources,
+    parse_count,
+    parse_exit,
+    parse_resources,
+    raise_for_errors,
     rows,
     state_words,
     tres_counts,
+    unwrap_numbers,
 )
 
 
@@ -26,15 +26,15 @@ def number(value, *, known=True, infinite=False):
 
 def test_number_objects_become_numbers():
     document = {"a": [number(5), number(0, known=False), number(0, infinite=True)], "b": {"c": 1}}
-    assert plain(document) == {"a": [5, None, INFINITE], "b": {"c": 1}}
+    assert unwrap_numbers(document) == {"a": [5, None, INFINITE], "b": {"c": 1}}
 
 
 def test_errors_are_errors_except_that_nothing_was_found():
-    refuse_errors({"errors": [{"error_number": 9003, "error": "Nothing found"}]})
+    raise_for_errors({"errors": [{"error_number": 9003, "error": "Nothing found"}]})
     with pytest.raises(SlurmJsonError, match="Unable to connect: slurmdbd"):
-        refuse_errors({"errors": [{"error": "Unable to connect", "description": "slurmdbd"}]})
+        raise_for_errors({"errors": [{"error": "Unable to connect", "description": "slurmdbd"}]})
     with pytest.raises(SlurmJsonError, match="expected a JSON object"):
-        refuse_errors([])
+        raise_for_errors([])
     with pytest.raises(SlurmJsonError, match="expected a list 'nodes'"):
         rows({"jobs": []}, "nodes")
 
@@ -52,7 +52,7 @@ def test_errors_are_errors_except_that_nothing_was_found():
     ],
 )  # fmt: skip
 def test_exit(value, expected):
-    assert exit_of(value) == expected
+    assert parse_exit(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_tres():
         {"type": "gres", "name": "gpu:a100", "id": 1001, "count": 2},
     ]
     assert tres_counts(items) == {"cpu": 4, "mem": 300, "gres/gpu:a100": 2}
-    assert resources(items) == (4, 300 * 1024**2, None, 2, None)
-    assert resources([*items, {"type": "gres", "name": "gpu", "count": 2}]).gpus == 2
-    assert resources(None) == (None,) * 5
+    assert parse_resources(items) == (4, 300 * 1024**2, None, 2, None)
+    assert parse_resources([*items, {"type": "gres", "name": "gpu", "count": 2}]).gpus == 2
+    assert parse_resources(None) == (None,) * 5
 
 
 @pytest.mark.parametrize("value", [None, -2, 2**64 - 2, "5", True, INFINITE])
 def test_what_is_no_count(value):
-    assert count(value) is None
+    assert parse_count(value) is None
 
 
 def test_microseconds_may_exceed_a_second():
@@ -101,7 +101,7 @@ values = st.recursive(
 
 @given(values)
 def test_any_json_gives_plain_values(value):
-    exit_of(plain(value))
-    resources(plain(value))
-    state_words(plain(value))
+    parse_exit(unwrap_numbers(value))
+    parse_resources(unwrap_numbers(value))
+    state_words(unwrap_numbers(value))
     assert cpu_seconds(value) is None or cpu_seconds(value) >= 0

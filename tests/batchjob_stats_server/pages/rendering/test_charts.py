@@ -9,14 +9,14 @@ from batchjob_stats_server.pages.rendering.charts import Box
 
 def test_a_line_goes_from_left_to_right_and_leaves_gaps_open():
     points = [(0, 0.0), (10, 1.0), (20, 2.0), (100, 1.0)]
-    assert charts.line(points, 100, 20, 2.0) == "M0.0 20.0L10.0 10.0L20.0 0.0M100.0 10.0"
-    assert charts.line([], 100, 20, 1) == ""
+    assert charts.line_path(points, 100, 20, 2.0) == "M0.0 20.0L10.0 10.0L20.0 0.0M100.0 10.0"
+    assert charts.line_path([], 100, 20, 1) == ""
 
 
 def test_columns_are_stacked():
-    first, second = charts.columns([(0, (1.0, 3.0)), (86400, (0.0, 0.0))], 20, 100, 4.0)
-    assert first.parts == (Box(1, 75, 8, 25), Box(1, 0, 8, 75))
-    assert second.parts[0].height == 0
+    first, second = charts.stack_columns([(0, (1.0, 3.0)), (86400, (0.0, 0.0))], 20, 100, 4.0)
+    assert first.boxes == (Box(1, 75, 8, 25), Box(1, 0, 8, 75))
+    assert second.boxes[0].height == 0
 
 
 @given(st.floats(1e-9, 1e18))
@@ -33,7 +33,7 @@ spans = st.lists(
 
 @given(spans)
 def test_no_two_stays_share_a_lane_at_once(given_spans):
-    stays = charts.stays(given_spans, 100, 600, 500)
+    stays = charts.assign_lanes(given_spans, 100, 600, 500)
     assert sorted(stay.item for stay in stays) == list(range(len(given_spans)))
     for one in stays:
         for other in stays:
@@ -43,5 +43,5 @@ def test_no_two_stays_share_a_lane_at_once(given_spans):
 
 
 def test_ticks_are_round_and_few():
-    assert charts.ticks(1_775_300_000, 1_775_300_000 + 86400)[0] % 10800 == 0
-    assert 3 < len(charts.ticks(1_775_300_000, 1_775_300_000 + 86400)) < 10
+    assert charts.tick_times(1_775_300_000, 1_775_300_000 + 86400)[0] % 10800 == 0
+    assert 3 < len(charts.tick_times(1_775_300_000, 1_775_300_000 + 86400)) < 10

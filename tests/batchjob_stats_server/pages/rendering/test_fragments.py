@@ -38,24 +38,24 @@ def test_links_lead_to_pages():
 
 def test_words_of_others_are_no_markup():
     words = (
-        fragments.name(JOB | {"name": HOSTILE}),
+        fragments.job_name(JOB | {"name": HOSTILE}),
         fragments.job_link(JOB | {"jobid": HOSTILE, "cluster": HOSTILE}),
         fragments.node_link(HOSTILE, HOSTILE),
         fragments.user_link(HOSTILE),
         fragments.cluster_link(HOSTILE),
-        fragments.state(HOSTILE),
-        fragments.bar(UsageBar("CPU", 0.5, "good", HOSTILE)),
-        fragments.bar(UsageBar("CPU", None, reason=HOSTILE)),
-        fragments.spark(Sparkline("M0 0", HOSTILE)),
+        fragments.state_badge(HOSTILE),
+        fragments.usage_bar(UsageBar("CPU", 0.5, "good", HOSTILE)),
+        fragments.usage_bar(UsageBar("CPU", None, reason=HOSTILE)),
+        fragments.sparkline(Sparkline("M0 0", HOSTILE)),
     )
     assert not [each for each in words if "<script" in each or "\"'" in each]
 
 
 def test_a_bar_ends_at_its_whole_and_tells_what_is_much_or_little():
-    bar = fragments.bar(UsageBar("CPU", 1.2, "high", "a / b"))
+    bar = fragments.usage_bar(UsageBar("CPU", 1.2, "high", "a / b"))
     assert 'width="100.0"' in bar
     assert bar.striptags() == "120 % (high)"
-    assert fragments.bar(None) == ""
+    assert fragments.usage_bar(None) == ""
 
 
 def test_each_gpu_of_several_has_a_cell():

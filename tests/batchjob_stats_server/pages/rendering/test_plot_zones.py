@@ -7,14 +7,14 @@ import pytest
 from batchjob_stats_server.pages.rendering import plot_zones
 from batchjob_stats_server.pages.rendering.plot_zones import PlotZone
 from batchjob_stats_server.report.facts import UNITS
-from batchjob_stats_server.report.rules import load
+from batchjob_stats_server.report.rules import load_rules
 
 CPU_JOB = {"started": "yes", "ended": "yes", "state": "COMPLETED", "gpus": 0.0, "cpus": 8.0,
            "memory_limit": float(16 << 30)}  # fmt: skip
 
 
 def zones(rules=None, **facts):
-    return plot_zones.of_job(rules or load(UNITS), dict.fromkeys(UNITS) | CPU_JOB | facts)
+    return plot_zones.job_zones(rules or load_rules(UNITS), dict.fromkeys(UNITS) | CPU_JOB | facts)
 
 
 def test_a_job_of_cpus():
@@ -45,7 +45,7 @@ def test_a_site_sets_the_thresholds_with_its_rules(tmp_path):
         "rules:\n- {id: low-cpu, severity: info, title: t, when: [cpu_ratio < 20 %], reason: r., "
         "step: s.}\n"
     )
-    found = zones(load(UNITS, str(own)))
+    found = zones(load_rules(UNITS, str(own)))
     assert found["cpu"] == [PlotZone("little used", "below", 0.2)]
     assert found["pressure_io"] == []
 

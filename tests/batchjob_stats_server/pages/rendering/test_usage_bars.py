@@ -11,7 +11,7 @@ def efficiency(what, ratio, missing=""):
 
 def test_levels():
     levels = {
-        (what, ratio): usage_bars.shown(efficiency(what, ratio)).level
+        (what, ratio): usage_bars.efficiency_bar(efficiency(what, ratio)).level
         for what, ratio in (
             ("cpu", 0.1), ("cpu", 0.5), ("cpu", 1.01),
             ("memory", 0.97), ("time", 0.01), ("gpu", 0.0),
@@ -21,20 +21,20 @@ def test_levels():
 
 
 def test_what_is_missing_says_why():
-    share = usage_bars.shown(efficiency("cpu", None, "it has not started"))
+    share = usage_bars.efficiency_bar(efficiency("cpu", None, "it has not started"))
     assert (share.ratio, share.reason) == (None, "it has not started")
 
 
 def test_one_that_does_less_than_the_others():
-    parts = usage_bars.compared({"n1": 10.0, "n2": 9.0, "n3": 1.0, "n4": None})
-    assert [part.share.level for part in parts] == ["good", "good", "low", ""]
-    assert [part.share.ratio for part in parts] == [1.0, 0.9, 0.1, None]
-    assert parts[3].share.reason == "not measured"
+    parts = usage_bars.compare_parts({"n1": 10.0, "n2": 9.0, "n3": 1.0, "n4": None})
+    assert [part.bar.level for part in parts] == ["good", "good", "low", ""]
+    assert [part.bar.ratio for part in parts] == [1.0, 0.9, 0.1, None]
+    assert parts[3].bar.reason == "not measured"
 
 
 def test_nothing_is_compared_with_nothing():
-    assert usage_bars.compared({}) == []
-    assert usage_bars.compared({"n1": 0.0})[0].share.ratio is None
+    assert usage_bars.compare_parts({}) == []
+    assert usage_bars.compare_parts({"n1": 0.0})[0].bar.ratio is None
 
 
 def course(*values):
@@ -42,19 +42,19 @@ def course(*values):
 
 
 def test_a_line_is_the_sum_of_the_nodes():
-    spark = sparklines.drawn([course(1.0, 2.0), course(1.0, 0.0)], 4)
+    spark = sparklines.cpu_sparkline([course(1.0, 2.0), course(1.0, 0.0)], 4)
     assert spark.path == "M0.0 10.0L100.0 10.0"
-    assert spark.words.replace("\u202f", " ") == "CPU use between 50 % and 50 %, mean 50 %"
+    assert spark.description.replace("\u202f", " ") == "CPU use between 50 % and 50 %, mean 50 %"
 
 
 def test_lines_of_little():
-    assert sparklines.drawn([], 4) == sparklines.Sparkline("", "not measured")
-    assert sparklines.drawn([course(1.0)], 1).path == "M0.0 0.0L100.0 0.0"
-    assert sparklines.drawn([course(0.0, 0.0)], None).words == "no CPU was used"
+    assert sparklines.cpu_sparkline([], 4) == sparklines.Sparkline("", "not measured")
+    assert sparklines.cpu_sparkline([course(1.0)], 1).path == "M0.0 0.0L100.0 0.0"
+    assert sparklines.cpu_sparkline([course(0.0, 0.0)], None).description == "no CPU was used"
 
 
 def test_without_a_number_of_cpus_a_job_that_sleeps_is_at_the_bottom():
-    spark = sparklines.drawn([course(0.0006, 0.0006)], None)
-    busy = sparklines.drawn([course(1.9, 2.0)], None)
-    assert spark.words == "CPU use between 0.0006 CPUs and 0.0006 CPUs, mean 0.0006 CPUs"
+    spark = sparklines.cpu_sparkline([course(0.0006, 0.0006)], None)
+    busy = sparklines.cpu_sparkline([course(1.9, 2.0)], None)
+    assert spark.description == "CPU use between 0.0006 CPUs and 0.0006 CPUs, mean 0.0006 CPUs"
     assert spark.path != busy.path

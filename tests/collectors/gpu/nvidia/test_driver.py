@@ -17,7 +17,7 @@ def answering(driver):
     """Index → power of the GPUs that answer now."""
     return {
         each.gpu.index: each.observed.value.values.get(POWER)
-        for each in driver.known()
+        for each in driver.known_gpus()
         if each.observed
     }
 
@@ -39,7 +39,7 @@ def test_a_hanging_gpu_delays_no_other(fake, driver, eventually, clock):
     eventually(lambda: answering(driver)[0] == 300.0)
     clock.ahead += 10
     eventually(lambda: answering(driver) == {0: 300.0, 2: 250.0})
-    assert [each.gpu.index for each in driver.known()] == [0, 1, 2], "it is still known"
+    assert [each.gpu.index for each in driver.known_gpus()] == [0, 1, 2], "it is still known"
     fake.drop("gpu1.nvmlDeviceGetPowerUsage.hangs")
     eventually(lambda: len(answering(driver)) == 3)
 
@@ -62,11 +62,11 @@ def test_a_lost_gpu_is_counted_and_the_others_go_on(fake, driver, eventually, cl
     eventually(lambda: driver.errors().get(("1", "gpu_is_lost")))
     clock.ahead += 10
     eventually(lambda: answering(driver) == {0: 1.0})
-    assert [each.gpu.index for each in driver.known()] == [0, 1]
+    assert [each.gpu.index for each in driver.known_gpus()] == [0, 1]
 
 
 def test_after_a_while_nvml_is_begun_anew_for_a_lost_gpu(fake, driver, eventually, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.1)
+    monkeypatch.setattr(module, "RESTART_INTERVAL_SECONDS", 0.1)
     fake.gpus(2)
     driver.start()
     eventually(lambda: len(answering(driver)) == 2)
@@ -83,10 +83,10 @@ def test_a_reloaded_driver_is_opened_anew(fake, driver, eventually, code):
     fake.set({"driver.generation": 1, "driver.error": code})
     driver.start()
     eventually(lambda: len(answering(driver)) == 2)
-    series = driver.known()[0].observed.value.energy.series
+    series = driver.known_gpus()[0].observed.value.energy.series
     fake.set({"driver.generation": 2, "gpu0.power": 7000, "gpu1.power": 7000})
     eventually(lambda: answering(driver) == {0: 7.0, 1: 7.0})
-    assert driver.known()[0].observed.value.energy.series > series
+    assert driver.known_gpus()[0].observed.value.energy.series > series
 
 
 def test_the_count_of_gpus_may_change(fake, driver, eventually):
@@ -94,7 +94,7 @@ def test_the_count_of_gpus_may_change(fake, driver, eventually):
     driver.start()
     eventually(lambda: len(answering(driver)) == 3)
     fake.set(count=2)
-    eventually(lambda: [each.gpu.index for each in driver.known()] == [0, 1])
+    eventually(lambda: [each.gpu.index for each in driver.known_gpus()] == [0, 1])
     fake.set(count=3)
     eventually(lambda: len(answering(driver)) == 3)
 
@@ -104,7 +104,7 @@ def test_a_driver_that_does_not_start_is_asked_again(fake, driver, eventually):
     fake.set({"nvmlInitWithFlags.returns": 9})
     driver.start()
     eventually(lambda: driver.errors().get(("", "driver_not_loaded"), 0) >= 2)
-    assert driver.known() == []
+    assert driver.known_gpus() == []
     fake.drop("nvmlInitWithFlags.returns")
     eventually(lambda: answering(driver) == {0: 250.0})
 
@@ -113,7 +113,7 @@ def test_a_node_without_the_driver_asks_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(module.importlib, "import_module", pytest.fail)
     driver = module.NvidiaGpus(Host(procfs=str(tmp_path)), 60)
     driver.scan()
-    assert driver.known() == []
+    assert driver.known_gpus() == []
     assert not driver.errors()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob.schedulers import registry
-from collectors.jobs.discovery.places import place_of
+from collectors.jobs.discovery.places import cursor_of
 
 POD = "kubepods/pod0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
 
@@ -34,25 +34,25 @@ POD = "kubepods/pod0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
     ],
 )
 def test_where_to_go(version, path, leads_on, watch):
-    place = place_of(path, registry.layouts(), version)
-    assert (place.leads_on, place.watch) == (leads_on, watch)
+    place = cursor_of(path, registry.layouts(), version)
+    assert (place.may_contain_jobs, place.should_watch) == (leads_on, watch)
 
 
 def test_version_1_leaves_everything_else_alone():
     entered = [
         name
         for name in ("ssh.service", "docker", "init.scope", "slurm", "oar")
-        if place_of(name, registry.layouts(), 1).leads_on
+        if cursor_of(name, registry.layouts(), 1).may_contain_jobs
     ]
     assert entered == ["ssh.service", "slurm", "oar"]  # PBS calls its service as it likes
 
 
 def test_the_innermost_of_nested_jobs_counts():
-    found = place_of(f"{POD}/1f/slurmstepd.scope/job_3", registry.layouts(), 2).found
+    found = cursor_of(f"{POD}/1f/slurmstepd.scope/job_3", registry.layouts(), 2).layout_match
     assert found is not None
     assert (found.manager, found.jobid) == ("slurm", "3")
 
 
 def test_a_forged_tree_inside_a_job_is_part_of_the_job():
     path = "system.slice/slurmstepd.scope/job_1/step_0/user/task_0/slurmstepd.scope/job_2"
-    assert place_of(path, registry.layouts(), 2).found is None
+    assert cursor_of(path, registry.layouts(), 2).layout_match is None

@@ -100,13 +100,13 @@ def test_io_of_a_jobs_processes_is_summed_where_the_kernel_counts_none(node):
     node.process(10, io=(1, 20, 300, 4000))
     node.process(11, io=(1, 20, 300, 4000), started=60_000)
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     assert samples(jobs)["process_io_written_characters_total", "1"] == 8000
     node.end_process(11)
     (node.cgroup / "system.slice/slurmstepd.scope/job_1/step_batch/user/task_0/cgroup.procs"
      ).write_text("10\n")  # fmt: skip
     node.now += 20
-    jobs.scanner.look()
+    jobs.scanner.scan()
     assert samples(jobs)["process_io_written_characters_total", "1"] == 8000
 
 
@@ -115,7 +115,7 @@ def test_programs_inside_a_job(node):
     node.process(10, program="bwa", cpu=(900, 100, 0, 0))
     node.process(11, program="sort", cpu=(100, 0, 0, 0))
     jobs = node.jobs(executables=1)
-    jobs.look()
+    jobs.update()
     numbers = samples(jobs)
     assert numbers["executable_cpu_seconds_total", "1", "bwa"] == 10
     assert ("executable_cpu_seconds_total", "1", "sort") not in numbers
@@ -142,7 +142,7 @@ def test_gpu_variables_that_fill_the_memory_are_not_kept(node):
         each = b"".join(b"CUDA_VISIBLE_DEVICES%d=%0100d\0" % (n, pid) for n in range(1000))
         node.process(pid, environ=b"SLURM_JOB_GPUS=3\0" + (each if pid > 10 else b""))
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     kept = [settings for holder in jobs.holders() for settings in holder.environs]
     assert kept == [{"SLURM_JOB_GPUS": "3"}]
 
@@ -170,7 +170,7 @@ def test_a_job_with_more_interfaces_than_anybody_reads_shows_none(node, names, s
     (node.proc / "1/ns/net").touch()
     (place / "net/dev").write_text(interfaces(*names))
     jobs = node.jobs(metrics=("network",))
-    jobs.look()
+    jobs.update()
     series = samples(jobs)
     assert {key[2] for key in series if key[0] == "network_receive_bytes_total"} == shown
 
@@ -182,7 +182,7 @@ def test_open_files_on_demand(node):
     for number in range(3):
         (place / str(number)).touch()
     jobs = node.jobs(metrics=("open-files",))
-    jobs.look()
+    jobs.update()
     assert samples(jobs)["open_files", "1"] == 3
     assert ("open_files_limit", "1") not in samples(jobs)  # the file is not there
 
@@ -196,7 +196,7 @@ def test_the_limit_of_open_files_is_that_of_all_processes_together(node, soft, s
         text = f"Limit Soft Hard Units\nMax open files            {soft}  1048576  files\n"
         (node.process(pid) / "limits").write_text(text)
     jobs = node.jobs(metrics=("open-files",))
-    jobs.look()
+    jobs.update()
     assert samples(jobs).get(("open_files_limit", "1")) == shown
 
 
@@ -205,7 +205,7 @@ def working(node):
     node.job(pids=[10])
     place = node.process(10, io=(0, 100, 0, 0))
     jobs = node.jobs()
-    jobs.look()
+    jobs.update()
     jobs.scanner.start()
     return jobs, place
 
@@ -220,7 +220,7 @@ def test_each_scrape_has_the_processes_looked_at_for_the_next_one(node):
     (place / "io").write_text("read_bytes: 0\nwrite_bytes: 500\nrchar: 0\nwchar: 0\n")
     node.now += 5  # less than the interval of the looks
     assert written(jobs) == 100  # a scrape waits for no look
-    wait_until(lambda: jobs.table.all()[0].seen.processes.written_bytes == 500)
+    wait_until(lambda: jobs.table.all()[0].last_scan.processes.written_bytes == 500)
 
 
 def test_samples_have_the_processes_as_they_are_now(node):
@@ -238,9 +238,9 @@ def test_when_a_process_ends_the_others_are_looked_at(node):
         place = node.process(10, io=(0, 100, 0, 0))
         node.process(child.pid, started=60_000)
         jobs = node.jobs()
-        jobs.look()
+        jobs.update()
         jobs.scanner.start()
         (place / "io").write_text("read_bytes: 0\nwrite_bytes: 500\nrchar: 0\nwchar: 0\n")
         node.now += 1
         child.kill()
-    wait_until(lambda: jobs.table.all()[0].seen.processes.written_bytes == 500)
+    wait_until(lambda: jobs.table.all()[0].last_scan.processes.written_bytes == 500)

@@ -12,12 +12,12 @@ from batchjob.schedulers.accounting import (
     ShrunkenError,
     SourceError,
     SubmittedJob,
-    Unfinished,
+    UnfinishedJob,
 )
-from batchjob.schedulers.records import NodeShare, Quarantined
-from batchjob.schedulers.slurm.accounting.queries import Parsed
+from batchjob.schedulers.records import NodeShare, QuarantinedRow
+from batchjob.schedulers.slurm.accounting.queries import ParsedJob
 from batchjob.schedulers.slurm.accounting.sacct import Sacct, SacctOptions
-from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS, jobs, rows
+from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS, parse_jobs, parse_rows
 from batchjob.schedulers.states import JobState
 
 TESTS = Path(__file__).parents[4]
@@ -185,8 +185,8 @@ def printed(*changes: dict[str, str], delimiter="\x1f!") -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def parse(output: bytes) -> list[Parsed]:
-    return list(jobs("c1", rows(output, FIELDS, "\x1f!")))
+def parse(output: bytes) -> list[ParsedJob]:
+    return list(parse_jobs("c1", parse_rows(output, FIELDS, "\x1f!")))
 
 
 def test_typed_gpus_are_not_counted_twice():
@@ -203,7 +203,7 @@ def test_text_among_rows_goes_to_quarantine_and_no_row_is_lost():
     parsed = parse(output)
     assert [each.job.jobid for each in parsed if each.job] == ["77", "78"]
     (bad,) = [bad for each in parsed for bad in each.quarantined]
-    assert bad == Quarantined(
+    assert bad == QuarantinedRow(
         "sacct", "text among the rows", "sacct: error: slurm_persist_conn_open failed"
     )
 
@@ -219,7 +219,7 @@ def test_an_answer_cut_within_a_row_is_no_answer(cut):
 def test_fields_of_any_length_are_read_whole(length):
     """An answer is split in pieces; neither a field nor a character falls between two."""
     names = [f"é{number}" * (length // 3) for number in range(3)]
-    found = rows(printed(*({"JobName": name} for name in names)), FIELDS, "\x1f!")
+    found = parse_rows(printed(*({"JobName": name} for name in names)), FIELDS, "\x1f!")
     assert [row.values["JobName"] for row in found] == names
 
 
@@ -295,21 +295,22 @@ def test_a_hundred_thousand_nodes():
 
 def test_absent_jobs_are_asked_for_by_id_and_missing_ones_have_vanished(source):
     known = {
-        "6": Unfinished(1795183635, 1, 1795183635),
-        "4242": Unfinished(1795183600, 1, 1795183601),
+        "6": UnfinishedJob(1795183635, 1, 1795183635),
+        "4242": UnfinishedJob(1795183600, 1, 1795183601),
     }
     batches, _ = read(source("slurm-22.05.8-hostile.sacct.xz"), unfinished=known)
     assert vanished(batches) == ("4242",)
 
 
 def test_jobs_of_another_kind_are_not_asked_for(source):
-    known = {jobid: Unfinished(1795183635, 1, 1795183635) for jobid in ("1.pbs01", "0f8fad5b-d9cb")}
+    job = UnfinishedJob(1795183635, 1, 1795183635)
+    known = dict.fromkeys(("1.pbs01", "0f8fad5b-d9cb"), job)
     batches, _ = read(source("slurm-22.05.8-hostile.sacct.xz"), unfinished=known)
     assert vanished(batches) == ()
 
 
 def test_a_reused_id_does_not_hide_that_the_old_job_is_gone(source):
-    known = {"6": Unfinished(1695183635, 1, 1695183635)}
+    known = {"6": UnfinishedJob(1695183635, 1, 1695183635)}
     batches, _ = read(source("slurm-22.05.8-hostile.sacct.xz"), unfinished=known)
     assert vanished(batches) == ("6",)
 
@@ -319,13 +320,13 @@ def test_an_empty_answer_is_an_error_while_jobs_are_unfinished(program):
     squeue = program("squeue", "exit 0")
     source = Sacct("c1", SacctOptions(sacct=sacct, squeue=squeue), clock=lambda: 1795190000)
     with pytest.raises(ShrunkenError, match="1 of 1 unfinished jobs are missing"):
-        read(source, 1795189900, {"6": Unfinished(1795183635, 1, 1795183635)})
+        read(source, 1795189900, {"6": UnfinishedJob(1795183635, 1, 1795183635)})
     with pytest.raises(ShrunkenError):  # nor is a long gap read before that is found out
-        read(source, 1795000000, {"6": Unfinished(1795183635, 1, 1795183635)})
+        read(source, 1795000000, {"6": UnfinishedJob(1795183635, 1, 1795183635)})
 
 
 def test_an_answer_that_shrank_does_not_move_the_watermark(source):
-    known = {str(number): Unfinished(1795183600, 1, None) for number in range(1000, 1100)}
+    known = {str(number): UnfinishedJob(1795183600, 1, None) for number in range(1000, 1100)}
     batches = source("slurm-22.05.8-hostile.sacct.xz").read("1795189000", known)
     assert int(next(batches).watermark) <= 1795189000
     with pytest.raises(ShrunkenError, match="100 of 100"):

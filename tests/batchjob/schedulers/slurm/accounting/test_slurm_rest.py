@@ -10,14 +10,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from batchjob.runtime.settings import SettingsError, make
-from batchjob.schedulers.accounting import ShrunkenError, Unfinished
+from batchjob.runtime.settings import SettingsError, build_section
+from batchjob.schedulers.accounting import ShrunkenError, UnfinishedJob
 from batchjob.schedulers.records import Administrator, Association, Role
 from batchjob.schedulers.slurm.accounting.sacctmgr import Sacctmgr
 from batchjob.schedulers.slurm.accounting.sacctmgr import SacctmgrOptions as PeopleOptions
 from batchjob.schedulers.slurm.accounting.slurm_rest import SlurmRest, SlurmRestOptions
-from batchjob.schedulers.slurm.accounting.slurm_rest_records import parsed
-from batchjob.schedulers.slurm.accounting.squeue_records import json_queue, queued_jobs
+from batchjob.schedulers.slurm.accounting.slurm_rest_records import parse_jobs
+from batchjob.schedulers.slurm.accounting.squeue_records import parse_json_queue, queued_jobs
 from batchjob.schedulers.slurm.json_format import SlurmJsonError
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 from batchjob.schedulers.states import JobState
@@ -84,7 +84,7 @@ def slurmrestd(tmp_path):
 
 
 def jobs_of(release: str):
-    results = list(parsed("slurm_rest", "c1", recorded(release)))
+    results = list(parse_jobs("slurm_rest", "c1", recorded(release)))
     assert not any(result.quarantined for result in results)
     return {(result.job.jobid, result.job.submit_time): result.job for result in results}
 
@@ -145,7 +145,7 @@ def test_unset_energy_is_none_and_memory_is_bytes(jobs_24_11):
 
 def test_a_job_without_id_goes_to_quarantine_alone():
     document = {"jobs": [{"name": "x"}, *recorded("24.11.5")["jobs"][:1]]}
-    bad, good = parsed("slurm_rest", "c1", document)
+    bad, good = parse_jobs("slurm_rest", "c1", document)
     assert bad.job is None
     assert "expected job_id" in bad.quarantined[0].reason
     assert good.job.jobid == "1"
@@ -194,7 +194,7 @@ QUEUE = {
 
 
 def test_what_slurmctld_says_of_jobs_that_have_not_ended():
-    found = [parsed.job for parsed in queued_jobs("slurm_rest", "c1", json_queue(QUEUE))]
+    found = [parsed.job for parsed in queued_jobs("slurm_rest", "c1", parse_json_queue(QUEUE))]
     running, held, completing = found
     assert (running.jobid, running.state, running.start_time) == (
         "901", JobState.RUNNING, 1795179700,
@@ -219,7 +219,7 @@ def test_suspended_jobs_and_those_that_run_again_say_for_how_long():
         )
     )  # fmt: skip
     document = {"jobs": [suspended, resumed, never]}
-    found = [parsed.job for parsed in queued_jobs("slurm_rest", "c1", json_queue(document))]
+    found = [parsed.job for parsed in queued_jobs("slurm_rest", "c1", parse_json_queue(document))]
     times = [(job.elapsed_seconds, job.suspended_seconds) for job in found]
     assert times == [(40, None), (None, 60), (None, None)]
 
@@ -263,15 +263,15 @@ def test_what_goes_wrong_is_one_line(slurmrestd, tmp_path):
     with pytest.raises(RestError, match="No such file"):
         gone.get("slurm", "jobs")
     with pytest.raises(SlurmJsonError, match="Zero Bytes"):
-        list(parsed("slurm_rest", "c1", rest.get("slurm", "nodes")))
+        list(parse_jobs("slurm_rest", "c1", rest.get("slurm", "nodes")))
     with pytest.raises(SlurmJsonError, match="expected a list 'jobs'"):
-        list(parsed("slurm_rest", "c1", EMPTY))
+        list(parse_jobs("slurm_rest", "c1", EMPTY))
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "localhost:6820", "unix:relative", "http://u:p@h", 5])
 def test_bad_addresses_name_what_is_expected(url):
     with pytest.raises(SettingsError, match="expected http://host:port"):
-        make(RestOptions, "rest", {"rest.url": url})
+        build_section(RestOptions, "rest", {"rest.url": url})
 
 
 def test_nothing_found_is_an_empty_answer_and_an_error_while_jobs_are_unfinished(slurmrestd):
@@ -281,7 +281,7 @@ def test_nothing_found_is_an_empty_answer_and_an_error_while_jobs_are_unfinished
     assert {batch.jobs for batch in source.read("1795179000", {})} == {()}
     source = SlurmRest("c1", SlurmRestOptions(url=server.url), lambda: 1795180000)
     with pytest.raises(ShrunkenError):
-        list(source.read("1795179000", {"5": Unfinished(1795170000, 1, None)}))
+        list(source.read("1795179000", {"5": UnfinishedJob(1795170000, 1, None)}))
 
 
 USERS = {
