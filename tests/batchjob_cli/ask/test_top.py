@@ -74,6 +74,21 @@ def test_what_runs_and_waits_and_new_jobs(data, tmp_path):
     asyncio.run(look())
 
 
+def test_the_cursor_stays_where_it_is_when_the_jobs_are_updated(data):
+    async def look():
+        app = top.JobsTop(given(data))
+        async with app.run_test(size=(100, 24)) as pilot:
+            await until(app, pilot, ["busy", "later"])
+            table = app.query_one(DataTable)
+            assert table.cursor_row == 0
+            for key, row in (("down", 1), ("up", 0)):
+                await pilot.press(key)
+                await pilot.pause(0.7)  # several updates
+                assert table.cursor_row == row
+
+    asyncio.run(look())
+
+
 def test_a_narrow_terminal_has_the_figures_in_view(data):
     async def look():
         app = top.JobsTop(given(data))
