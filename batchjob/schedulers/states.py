@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """What became of a job, or where it stands."""
+    """The state of a job, the same for all schedulers."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"

@@ -27,7 +27,7 @@ _USE_PRECISION_SECONDS = (
 
 
 class TokenRole(StrEnum):
-    """What the bearer may do."""
+    """The rights of a token."""
 
     USER = "user"  # own jobs, and those of accounts that the user coordinates
     VIEWER = "viewer"  # all jobs

@@ -28,7 +28,7 @@ _job, _usage = schema.job.c, schema.job_usage.c
 
 
 class JobGroupKind(StrEnum):
-    """What makes jobs a group."""
+    """How jobs are grouped."""
 
     ARRAY = "array"
     HET = "het"

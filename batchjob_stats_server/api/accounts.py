@@ -34,7 +34,7 @@ async def users(
     access: CurrentAccess,
     params: Annotated[Days, Query()],
 ) -> Response:
-    """Who had jobs on these days, once for each account; only what the caller may see."""
+    """Users with jobs on these days that the caller may see, one row for each account."""
     return await users_table(services, principal, params, UserRow, lambda db: stats.users(
         db, access, *params.window(services.clock()), params.cluster
     ), "users")  # fmt: skip
@@ -47,7 +47,7 @@ async def accounts(
     access: CurrentAccess,
     params: Annotated[Days, Query()],
 ) -> Response:
-    """Which accounts had jobs on these days; only those of jobs that the caller may see."""
+    """Accounts with jobs on these days that the caller may see."""
     return await table(services, principal, params, AccountRow, lambda db: stats.accounts(
         db, access, *params.window(services.clock()), params.cluster
     ))  # fmt: skip
@@ -60,5 +60,5 @@ async def clusters(
     _: CurrentAccess,
     params: Annotated[RowsParams, Query()],
 ) -> Response:
-    """All clusters, once for each source of job records, and when it was last read."""
+    """All clusters, with one row for each source of job records and the time it was last read."""
     return await table(services, principal, params, ClusterRow, stats.clusters)

@@ -26,7 +26,7 @@ _DEFAULT_DAYS = 7
 class GroupsQuery(RowsParams):
     """Which arrays or het jobs: those of which a job fits."""
 
-    kind: JobGroupKind = Field(JobGroupKind.ARRAY, description="What makes jobs one.")
+    kind: JobGroupKind = Field(JobGroupKind.ARRAY, description="How jobs are grouped.")
     cluster: Word | None = None
     user: Word | None = None
     account: Word | None = None
@@ -59,7 +59,7 @@ async def job_groups(
     services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, request: Request,
     params: Annotated[GroupsQuery, Query()],
 ) -> Response:  # fmt: skip
-    """Arrays, or het jobs, by the latest start of one of their jobs, with all jobs in the sums."""
+    """Arrays or het jobs, sorted by the latest start of their jobs; sums include all their jobs."""
     keys = select_keys(params.fields, GroupRow)
     after = cursor.decode(params.query_key(), params.cursor, float) if params.cursor else None
     job_filter = params.filter(services.clock())

@@ -12,7 +12,7 @@ router = APIRouter(prefix=PREFIX)
 
 
 class FactorRow(BaseModel):
-    """What a kilowatt-hour emits now, by one provider's word."""
+    """Current emissions of a kilowatt-hour, according to one provider."""
 
     provider: str
     zone: str
@@ -23,13 +23,13 @@ class FactorRow(BaseModel):
 
 
 class FactorsReply(BaseModel):
-    """All factors there are now."""
+    """All current factors."""
 
     factors: list[FactorRow]
 
 
 @router.get("/emission-factors")
 def emission_factors(services: CurrentServices, _principal: CurrentPrincipal) -> FactorsReply:
-    """The factors of the configured providers; an empty list when none has one now."""
+    """Current factors of the configured providers; an empty list if there are none."""
     observations = services.factors.observations() if services.factors else ()
     return FactorsReply.model_validate(factors_document(observations))

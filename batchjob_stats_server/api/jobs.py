@@ -51,7 +51,7 @@ JobRow = create_model("JobRow", __base__=row_model("JobRow", columns()), **windo
 
 
 class JobPart(StrEnum):
-    """What a job has several of."""
+    """Parts of a job."""
 
     NODES = "nodes"
     STEPS = "steps"
@@ -106,9 +106,9 @@ class JobsQuery(RowsParams):
     memory_efficiency_at_most: Ratio | None = None
     gpu_utilization_at_least: Ratio | None = None
     gpu_utilization_at_most: Ratio | None = None
-    gpus_at_least: Count | None = Field(None, description="Allocated.")
+    gpus_at_least: Count | None = Field(None, description="Allocated GPUs.")
     gpus_at_most: Count | None = None
-    nodes_at_least: Count | None = Field(None, description="Allocated.")
+    nodes_at_least: Count | None = Field(None, description="Allocated nodes.")
     nodes_at_most: Count | None = None
     memory_at_least: Size | None = Field(
         None, description="Peak memory: bytes, or a size such as 16G."
@@ -156,7 +156,7 @@ async def jobs(
     services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, request: Request,
     params: Annotated[JobsQuery, Query()],
 ) -> Response:  # fmt: skip
-    """Jobs, those that wait and then the newest first; the header `Link` leads to the next page."""
+    """Jobs: pending jobs, then the newest; the header `Link` has the URL of the next page."""
     keys = select_keys(params.fields, JobRow)
     order = params.order()
     kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
@@ -206,7 +206,7 @@ def job(
     services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, jobid: JobId,
     params: Annotated[RunsQuery, Query()],
 ) -> Response:  # fmt: skip
-    """All runs of a job, the latest first; an empty list where there is none to be seen."""
+    """All runs of a job, latest first; an empty list if the caller may see none."""
     keys = select_keys(params.fields, JobRow)
     with services.reader.connect() as db:
         rows = runs_of(db, access, jobid, params.cluster)
@@ -224,7 +224,7 @@ def job_parts(
     jobid: JobId, part: JobPart,
     params: Annotated[PartsQuery, Query()],
 ) -> Response:  # fmt: skip
-    """The nodes, steps, GPUs or emissions of one run of a job; GPUs and emissions as of now."""
+    """Nodes, steps, GPUs or emissions of one run of a job; current values while it runs."""
     keys = select_keys(params.fields, PART_ROWS[part])
     with services.reader.connect() as db:
         run = run_of(db, access, jobid, params.cluster, params.run)

@@ -41,7 +41,7 @@ _Text = Annotated[str, Field(max_length=32_768, pattern=r"^[^\x00]*$")]
 
 
 class NewRun(BaseModel):
-    """A run to be started: the options of `batchjob run`."""
+    """A run to start, with the options of `batchjob run`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,7 +61,7 @@ class NewRun(BaseModel):
 
 
 class LocalRun(BaseModel):
-    """A run as its record has it now; times in epoch milliseconds."""
+    """The current record of a run; times in milliseconds since the epoch."""
 
     id: str
     name: str
@@ -84,14 +84,14 @@ class LocalRun(BaseModel):
 
 
 class DeletedRuns(BaseModel):
-    """How many runs are gone, and how many stay as they have not ended or cannot be deleted."""
+    """Numbers of runs that were deleted, and kept because they have not ended or on an error."""
 
     deleted: int
     skipped: int
 
 
 class Stop(BaseModel):
-    """How a run is to end."""
+    """How to stop a run."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -161,7 +161,7 @@ def to_answer(run: Run) -> LocalRun:
 
 @router.post("/runs", status_code=201)
 def start_run(control: AdminsControl, principal: CurrentPrincipal, new_run: NewRun) -> LocalRun:
-    """Start a command as a run of this machine, now or later."""
+    """Start a command as a run on this machine, or queue it."""
     values = new_run.model_dump() | {"command": tuple(new_run.command)}
     try:
         run = control.start(RunRequest(**values))
@@ -176,7 +176,7 @@ def start_run(control: AdminsControl, principal: CurrentPrincipal, new_run: NewR
 def local_run(
     control: Control, principal: CurrentPrincipal, access: CurrentAccess, run: RunId
 ) -> LocalRun:
-    """A run as its record has it now, which may be ahead of the database."""
+    """The current record of a run, which may be newer than the database."""
     record = _find_visible_run(control, principal, access, run)
     audit.log_users_seen(principal, f"run {record.jobid}", frozenset({record.user}))
     return to_answer(record)
@@ -186,7 +186,7 @@ def local_run(
 def stop_run(
     control: AdminsControl, principal: CurrentPrincipal, run: RunId, how: Stop | None = None
 ) -> LocalRun:
-    """SIGTERM to its processes, SIGKILL after the grace; answers when it has ended."""
+    """Send SIGTERM to its processes, and SIGKILL after the grace period; wait for its end."""
     record = _find_run(control, run)
     grace = _GRACE_SECONDS if how is None else how.grace_seconds
     audit.log_action(principal, f"stopped run {record.jobid}")
@@ -198,7 +198,7 @@ def stop_run(
 
 @router.post("/runs/{run}/cancel")
 def cancel_run(control: AdminsControl, principal: CurrentPrincipal, run: RunId) -> LocalRun:
-    """End a run that has not started; one that has is a conflict."""
+    """Cancel a run that has not started; if it has started, the status is 409."""
     record = _find_run(control, run)
     audit.log_action(principal, f"cancelled run {record.jobid}")
     try:
@@ -209,7 +209,7 @@ def cancel_run(control: AdminsControl, principal: CurrentPrincipal, run: RunId) 
 
 @router.delete("/runs/{run}", status_code=204)
 def delete_run(control: AdminsControl, principal: CurrentPrincipal, run: RunId) -> None:
-    """Delete record, samples and output of a run that has ended."""
+    """Delete the record, samples and output of a run that has ended."""
     record = _find_run(control, run)
     audit.log_action(principal, f"deleted run {record.jobid}")
     try:
@@ -240,7 +240,7 @@ def run_logs(
     run: RunId,
     params: Annotated[LogsQuery, Query()],
 ) -> Response:  # fmt: skip
-    """What a run wrote, as it was written, both streams by time."""
+    """The unmodified output of a run, both streams merged by time."""
     record = _find_visible_run(control, principal, access, run)
     directory = control.data / LOGS / record.jobid
     if not directory.is_dir():
@@ -269,7 +269,7 @@ def run_samples(
     run: RunId,
     params: Annotated[ChosenSamples, Query()],
 ) -> Response:  # fmt: skip
-    """The samples of a run: an object each, with rates; followed from before the first one on."""
+    """The samples of a run, an object each, with rates; may be followed before the first."""
     record = _find_visible_run(control, principal, access, run)
     audit.log_users_seen(principal, f"samples of run {record.jobid}", frozenset({record.user}))
     sample_filter = SampleFilter(

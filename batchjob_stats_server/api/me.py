@@ -49,7 +49,7 @@ class Me(BaseModel):
 
 
 class About(BaseModel):
-    """The server, and whom it takes the caller for."""
+    """The server, and the identity of the caller."""
 
     name: str
     version: str
@@ -59,7 +59,7 @@ class About(BaseModel):
 @router.get("", dependencies=[Depends(refuse_simple_json)])
 @router.get("/", include_in_schema=False, dependencies=[Depends(refuse_simple_json)])
 def about(principal: CurrentPrincipal) -> About:
-    """What Grafana's data sources ask when they are saved and tested."""
+    """Requested by Grafana's data sources when they are saved and tested."""
     return About(name="batchjob", version=__version__, user=principal.user)
 
 

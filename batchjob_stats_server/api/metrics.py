@@ -51,14 +51,14 @@ class MetricsQuery(RowsParams):
         300,
         ge=1,
         le=3000,
-        description="Maximum number of points per line; fewer for jobs of many nodes or GPUs.",
+        description="Maximum number of points per curve; fewer for jobs with many nodes or GPUs.",
     )
     aggregate: bool = Field(
         False,
-        description="If true, one line for each metric and part, with the minimum, median and "
+        description="If true, one curve for each metric and part, with the minimum, median and "
         "maximum over all nodes and GPUs.",
     )
-    node: Word | None = Field(None, description="Only lines of this node.")
+    node: Word | None = Field(None, description="Only curves of this node.")
     since: Time | None = Field(None, description="Default: the start of the job.")
     until: Time | None = None
     cluster: Word | None = None
@@ -68,7 +68,7 @@ class MetricsQuery(RowsParams):
 
 
 class MetricRow(BaseModel):
-    """What was seen of one line in the stretch of time that ends at `time`."""
+    """Statistics of one curve over the interval that ends at `time`."""
 
     cluster: str
     jobid: str
@@ -93,7 +93,7 @@ async def job_metrics(
     services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, jobid: JobId,
     params: Annotated[MetricsQuery, Query()],
 ) -> Response:  # fmt: skip
-    """What one run of a job used, over its time, on each node and GPU; no points in gaps."""
+    """Usage of one run of a job over time, by node and GPU; gaps have no points."""
     keys = select_keys(params.fields, MetricRow)
     if services.histories is None:
         raise Problem(503, "no time series database is configured")

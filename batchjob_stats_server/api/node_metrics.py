@@ -45,11 +45,11 @@ class NodeMetricsQuery(RowsParams):
     )
     since: Time | None = Field(None, description="Default: the last 24 hours.")
     until: Time | None = None
-    points: int = Field(300, ge=1, le=3000, description="Maximum number of points per line.")
+    points: int = Field(300, ge=1, le=3000, description="Maximum number of points per curve.")
 
 
 class NodeMetricRow(BaseModel):
-    """The mean of one line over the stretch of time that ends at `time`."""
+    """The mean of one curve over the interval that ends at `time`."""
 
     cluster: str
     node: str
@@ -67,7 +67,7 @@ async def node_metrics(
     cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
     params: Annotated[NodeMetricsQuery, Query()],
 ) -> Response:  # fmt: skip
-    """What a node used as a whole, over time; it tells of all jobs, so only viewers may see it."""
+    """Usage of a node over time; only for viewers, since it includes everybody's jobs."""
     keys = select_keys(params.fields, NodeMetricRow)
     if not access.sees_all(cluster):
         raise Problem(

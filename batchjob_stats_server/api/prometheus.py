@@ -239,7 +239,7 @@ async def label_values(request: Request, name: str) -> Response:
 
 
 def buildinfo(_: CurrentAccess) -> dict[str, Any]:
-    """The version of PromQL that is understood, which Grafana asks for."""
+    """The supported version of PromQL, which Grafana requests."""
     return _success({"version": "2.42.0", "revision": f"batchjob {__version__}"})
 
 
@@ -247,7 +247,7 @@ _METADATA = frozenset({"metric", "limit", "limit_per_metric"})
 
 
 async def metadata(caller: CurrentCaller, request: Request) -> dict[str, Any]:
-    """Type, help and unit of our own metrics; for viewers and admins of all there are."""
+    """Type, help and unit of batchjob's metrics; for viewers and admins, of all metrics."""
     services: Services = request.app.state.services
     params = parse_params(_read_pairs(request, await request.body()), _METADATA).values
     if (tsdb := services.tsdb) is None:

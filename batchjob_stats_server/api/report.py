@@ -27,7 +27,7 @@ router = APIRouter(prefix=PREFIX)
 
 
 class Form(StrEnum):
-    """How a report is written."""
+    """The format of a report."""
 
     JSON = "json"
     TEXT = "text"

@@ -62,7 +62,9 @@ class ChosenSamples(p.Query):
         None, ge=0, le=1_000_000, description="Maximum number of samples; the latest are returned."
     )
     follow: bool = Field(False, description="If true, stream until the job has ended.")
-    format: Literal["jsonl", "gzip"] = Field("jsonl", description="JSON lines, or a file of them.")
+    format: Literal["jsonl", "gzip"] = Field(
+        "jsonl", description="JSON lines, or a gzip-compressed file of them."
+    )
 
 
 class SamplesQuery(ChosenSamples):
@@ -111,7 +113,7 @@ def job_samples(
     services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, jobid: JobId,
     params: Annotated[SamplesQuery, Query()],
 ) -> Response:  # fmt: skip
-    """The samples of one run of a job: an object each, with rates; nothing where there are none."""
+    """The samples of one run of a job, an object each, with rates; empty if there are none."""
     directory = services.settings.samples.directory
     if not directory or services.streams is None:
         raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")

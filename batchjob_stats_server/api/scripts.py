@@ -20,7 +20,7 @@ router = APIRouter(prefix=PREFIX)
 
 
 class ScriptRow(BaseModel):
-    """What a job was submitted with."""
+    """The batch script of a job."""
 
     job_id: int = Field(description="`id` of the run.")
     script: str = Field(description="The script, truncated to the size that the site keeps.")
@@ -39,9 +39,9 @@ def job_script(
     response: Response, jobid: JobId,
     params: Annotated[ScriptQuery, Query()],
 ) -> list[ScriptRow]:  # fmt: skip
-    """Batch scripts of all runs of a job, for its user and for admins alone, the latest first.
+    """Batch scripts of all runs of a job, latest first; only for its user and for admins.
 
-    An empty list where there is none: the site keeps them only if it says so.
+    An empty list if none is kept: scripts are recorded only if the site has configured it.
     """
     response.headers["Cache-Control"] = "private, no-store"
     with services.reader.connect() as db:

@@ -74,7 +74,7 @@ async def waste(
     access: CurrentAccess,
     params: Annotated[WasteQuery, Query()],
 ) -> Response:
-    """Who left most of what they were given unused; of jobs that were measured alone."""
+    """Users with the most unused resources; only measured jobs are counted."""
     columns = [name for pair in RESOURCES.values() for name in pair]
 
     def query(db: Connection) -> Rows:
@@ -92,7 +92,7 @@ async def failures(
     access: CurrentAccess,
     params: Annotated[SumsQuery, Query()],
 ) -> Response:
-    """Whose jobs failed most often: also by time-out, lack of memory and nodes that failed."""
+    """Users with the most failed jobs, including time-outs, out of memory and node failures."""
 
     def query(db: Connection) -> Rows:
         sums = _sums(services, access, params, db, ["jobs_ended", "jobs_failed"])
@@ -125,7 +125,7 @@ async def waits(
     access: CurrentAccess,
     params: Annotated[WaitsQuery, Query()],
 ) -> Response:
-    """How long the jobs that started on a day had waited, by partition: percentiles."""
+    """Percentiles of the waiting times of the jobs that started on each day, by partition."""
     window = params.window(services.clock())
     return await table(
         services, principal, params, WaitRow,
@@ -151,7 +151,7 @@ async def idle_gpus(
     access: CurrentAccess,
     params: Annotated[IdleQuery, Query()],
 ) -> Response:
-    """Running jobs that hold GPUs and do not use them, by what they used until now."""
+    """Running jobs that leave allocated GPUs unused, with their usage so far."""
     keys = select_keys(params.fields, IdleGpuRow)
     rows = await query_database(services, principal, lambda db: operators.idle_gpus(
         db, access, params.utilization_at_most, params.held_at_least, params.limit, params.cluster,
@@ -174,7 +174,7 @@ async def unfinished(
     access: CurrentAccess,
     params: Annotated[ClusterQuery, Query()],
 ) -> Response:
-    """How many jobs wait, run and are suspended."""
+    """Numbers of pending, running and suspended jobs."""
     return await table(
         services, principal, params, UnfinishedRow,
         lambda db: stats.unfinished_by_state(db, access, params.cluster),

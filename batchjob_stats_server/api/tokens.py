@@ -25,7 +25,7 @@ _NO_TOKENS_DETAIL = "`batchjob up` cannot create or revoke tokens in a database 
 
 
 class TokenRow(BaseModel):
-    """A token on record; its text is not."""
+    """A recorded token, without its text, which is not stored."""
 
     id: int
     user: str
@@ -45,7 +45,7 @@ class TokenRow(BaseModel):
 
 
 class NewToken(BaseModel):
-    """A token to be made. Only an admin makes one for another user."""
+    """A token to create. Only admins may create one for another user."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -59,7 +59,7 @@ class NewToken(BaseModel):
 
 
 class MadeToken(BaseModel):
-    """The text of a token, which is shown this once."""
+    """The text of a token, which is shown only once."""
 
     token: str
     expiry_time: int
@@ -78,7 +78,7 @@ def tokens(
     response: Response,
     params: Annotated[TokensQuery, Query()],
 ) -> list[TokenRow]:
-    """The caller's tokens; for an admin all of the admin's clusters, or a user's."""
+    """The caller's tokens; for admins all tokens of their clusters, or those of one user."""
     response.headers.update(_NO_STORE)
     if principal.role is not TokenRole.ADMIN and params.user not in (None, principal.user):
         raise Problem(403, "only an admin may see the tokens of others")
@@ -99,7 +99,7 @@ def _row(token: token_store.Token) -> dict[str, Any]:
 def make_token(
     services: CurrentServices, principal: CurrentPrincipal, response: Response, new_token: NewToken
 ) -> MadeToken:
-    """Create a token, which may never do more than its maker, nor outlive the maker's own."""
+    """Create a token. It never has more rights than its creator, nor outlives their token."""
     response.headers.update(_NO_STORE)
     _check_rights(principal, new_token)
     if not LOGIN_PATTERN.fullmatch(user := new_token.user or principal.user):
@@ -153,7 +153,7 @@ def revoke_token(
     principal: CurrentPrincipal,
     token_id: Annotated[int, Path(ge=1, lt=2**63)],
 ) -> None:
-    """Revoke a token of the caller's, and those made with it; an admin any of their clusters."""
+    """Revoke a token of the caller (admins: of their clusters) and those created with it."""
     if not principal.can_make_tokens:
         raise Problem(403, _NO_TOKENS_DETAIL)
     user = None if principal.role is TokenRole.ADMIN else principal.user

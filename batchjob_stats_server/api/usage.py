@@ -48,7 +48,7 @@ async def usage(
     access: CurrentAccess,
     params: Annotated[UsageQuery, Query()],
 ) -> Response:
-    """Sums of the caller's jobs, or of all they may see; keys that are not told apart are null."""
+    """Sums of the caller's jobs, or of all they may see; keys not grouped by are null."""
     keys = select_keys(params.fields, UsageRow)
     columns = [name for name in schema.DAILY_SUMS if name in keys]
     return await users_table(services, principal, params, UsageRow, lambda db: queries.sum_usage(
@@ -65,7 +65,7 @@ async def usage_emissions(
     access: CurrentAccess,
     params: Annotated[UsageQuery, Query()],
 ) -> Response:
-    """Grams of CO2 equivalent by provider, whose figures are not to be added up."""
+    """Grams of CO2 equivalent by provider; figures of different providers must not be added."""
     return await users_table(
         services, principal, params, EmissionsRow,
         lambda db: queries.sum_emissions(

@@ -12,7 +12,7 @@ from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES, RUNNING
 
 @dataclass(frozen=True)
 class JobSummary:
-    """The job as its scheduler tells it; times in epoch milliseconds."""
+    """The job as its scheduler recorded it; times in milliseconds since the epoch."""
 
     cluster: str
     jobid: str
@@ -49,7 +49,7 @@ class JobSummary:
 
 @dataclass(frozen=True)
 class JobUse:
-    """What it used as a whole, measured or else by the scheduler's accounting."""
+    """Usage of the whole job: measured, else from the scheduler's accounting."""
 
     cpu_seconds: float | None
     user_cpu_seconds: float | None
@@ -70,7 +70,7 @@ class JobUse:
 
 @dataclass(frozen=True)
 class Basis:
-    """What the numbers rest on."""
+    """How complete the figures are."""
 
     source: str  # prometheus, samples; accounting: only the scheduler's own data; "": none
     samples: int
@@ -111,7 +111,7 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class NodeUse:
-    """One node's part."""
+    """Usage of one node."""
 
     node: str
     cpu_seconds: float | None
@@ -120,7 +120,7 @@ class NodeUse:
 
 @dataclass(frozen=True)
 class JobEnergy:
-    """Energy at the nodes by component and kind, and at the site's meter."""
+    """Energy of the nodes by component and kind, and at the site's meter."""
 
     components: Mapping[str, float]  # joules of host active, host idle, gpu active and gpu idle
     total_joules: float | None
@@ -132,7 +132,7 @@ class JobEnergy:
 
 @dataclass(frozen=True)
 class Emission:
-    """Emissions with the factors of one provider; those of several are never added up."""
+    """Emissions with the factors of one provider; those of several must not be added."""
 
     provider: str
     grams: float
@@ -141,7 +141,7 @@ class Emission:
 
 @dataclass(frozen=True)
 class SimilarComparison:
-    """Where this job lies among the user's similar ones."""
+    """A figure of this job among those of the user's similar jobs."""
 
     what: str
     unit: str
@@ -155,7 +155,7 @@ class SimilarComparison:
 
 @dataclass(frozen=True)
 class Similar:
-    """The user's jobs like this one that ended well, the latest before it."""
+    """The user's latest similar jobs that completed before this one."""
 
     alike: str  # what they have in common: the name or the request
     jobs: int
@@ -165,7 +165,7 @@ class Similar:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a rule found, with its numbers and a next step."""
+    """The advice of a rule, with its figures and a next step."""
 
     rule: str
     severity: str  # serious, warning, info
@@ -177,7 +177,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Resubmission:
-    """The submit line with what this and earlier runs of its name needed."""
+    """The submit line with a request that fits this job and earlier ones of its name."""
 
     line: str
     runs: int  # number of earlier runs
@@ -187,7 +187,7 @@ class Resubmission:
 
 @dataclass(frozen=True)
 class Silence:
-    """A rule that might have had something to say, and why it says nothing."""
+    """A rule that gave no advice, and why."""
 
     rule: str
     reason: str
@@ -195,7 +195,7 @@ class Silence:
 
 @dataclass(frozen=True)
 class Report:
-    """All of it."""
+    """The whole report."""
 
     headline: str  # why it waits or how it ended, in one or two sentences; "": nothing to explain
     job: JobSummary
