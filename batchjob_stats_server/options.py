@@ -333,13 +333,13 @@ class ReportOptions:
     )
     mail_address: str = option(
         "",
-        "Mail address of a user, for letters from the admin page; {user} in it is replaced"
+        "Address of a user, for the e-mails that the admin page prepares; {user} in it is replaced"
         " by the login, such as {user}@example.org.",
         parse=text,
     )
     mail_file: str = option(
         "",
-        "Template of these letters, the first line is the subject; {user}, {cluster}, {days},"
+        "Template of these e-mails; the first line is the subject; {user}, {cluster}, {days},"
         " {cpu_hours}, {gpu_hours}, {cpu_percent}, {gpu_percent} and {url} are replaced.",
         parse=text,
     )

@@ -21,8 +21,8 @@ from batchjob_stats_server.auth.rate_limit import RateLimiter
 from batchjob_stats_server.auth.rights import ProcessToken
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.cluster_readings import ClusterReadings
-from batchjob_stats_server.letters import MailTemplate, load_mail_template
 from batchjob_stats_server.live_usage import LiveUsage
+from batchjob_stats_server.mail_template import MailTemplate, load_mail_template
 from batchjob_stats_server.options import (
     SamplesOptions,
     ServerSettings,

@@ -88,7 +88,7 @@ class SampleHistory:
             TimeSeries(dict(each), resample.gauge_points(seen, intervals))
             for each, seen in found.items()
         )
-        return [course for course in series if course.points]
+        return [each for each in series if each.points]
 
     def last_sample_times(
         self, metrics: Sequence[str], spans: Sequence[JobWindow]

@@ -21,8 +21,8 @@ from batchjob_stats_server.api.rows import answer, select_keys
 from batchjob_stats_server.api.runs import run_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
-from batchjob_stats_server.course import JobSeries, aggregate, job_series
 from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.job_curves import JobSeries, aggregate, job_series
 from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(prefix=PREFIX)

@@ -14,7 +14,7 @@ from batchjob_stats_server.api.params import RowsParams, Time, Word
 from batchjob_stats_server.api.rows import answer, select_keys
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.node_course import (
+from batchjob_stats_server.node_curves import (
     NODE_CURVES,
     NodeLine,
     NodeTarget,

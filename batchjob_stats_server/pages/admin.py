@@ -16,7 +16,7 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.cluster_readings import short_name
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.letters import MailTemplate
+from batchjob_stats_server.mail_template import MailTemplate
 from batchjob_stats_server.pages.clusters import NoForm, current_reading, top_wasters
 from batchjob_stats_server.pages.rendering import fragments, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly

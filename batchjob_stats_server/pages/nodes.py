@@ -16,7 +16,7 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.cluster_readings import NodeGpu, NodeState
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.node_course import NODE_PLOTS, node_window
+from batchjob_stats_server.node_curves import NODE_PLOTS, node_window
 from batchjob_stats_server.pages.clusters import can_see_totals
 from batchjob_stats_server.pages.rendering import charts, node_jobs, plot_zones
 from batchjob_stats_server.pages.rendering.frame import RequestPage, costly

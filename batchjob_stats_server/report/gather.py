@@ -18,7 +18,7 @@ from batchjob_stats_db.queries.similar import short_jobs, similar
 from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.queries.stats import usual_wait_seconds
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
-from batchjob_stats_server.course import job_series
+from batchjob_stats_server.job_curves import job_series
 from batchjob_stats_server.report.model import SIMILAR_JOB_COLUMNS, NodeUse, ReportInput, Row
 
 

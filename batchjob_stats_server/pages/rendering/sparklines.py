@@ -20,7 +20,7 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.queries.spans import spans_of
 from batchjob_stats_db.timeseries.base import TimeSeries, TimeSeriesError
-from batchjob_stats_server.course import job_series
+from batchjob_stats_server.job_curves import job_series
 from batchjob_stats_server.pages.rendering import charts, template_filters
 from batchjob_stats_server.services import Services
 

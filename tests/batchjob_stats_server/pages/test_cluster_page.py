@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_server import app
-from batchjob_stats_server.letters import load_mail_template
+from batchjob_stats_server.mail_template import load_mail_template
 from batchjob_stats_server.options import ReportOptions
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
 from tests.batchjob_stats_server.pages.conftest import HTML, parsed, words
@@ -102,7 +102,7 @@ def test_a_member_sees_own_use_of_an_account_alone(page):
     page("alice", "/clusters/c1/accounts/chem", 404)
 
 
-def test_the_admin_page_shows_what_is_missing_and_writes_letters(example):
+def test_the_admin_page_shows_what_is_missing_and_prepares_e_mails(example):
     document = parsed(example("/admin"))
     assert "Nodes that never report1 of 40" in main(document)
     headings = [words(each) for each in document.iter("h3")]
@@ -111,8 +111,8 @@ def test_the_admin_page_shows_what_is_missing_and_writes_letters(example):
     assert words(silent.find(".//tbody/tr/th")) == "a009"
     coverage = document.find(".//section[@aria-labelledby='h-coverage-1']")
     assert words(coverage.findall(".//tbody/tr/th")[1]) == "a005"
-    letters = [each.get("href") for each in document.iter("a") if "Write" in words(each)]
-    parts = urlsplit(letters[0])
+    links = [each.get("href") for each in document.iter("a") if "Write" in words(each)]
+    parts = urlsplit(links[0])
     assert parts.scheme == "mailto"
     assert parts.path.endswith("@example.org")
     assert "hours of allocated CPU time" in parse_qs(parts.query)["body"][0]
@@ -123,11 +123,11 @@ def test_advice_leads_to_the_sites_own_help(example):
     assert 'href="https://hpc.example.org/advice#unbalanced-nodes"' in text
 
 
-def test_letters_name_what_is_wrong_with_their_template(tmp_path):
+def test_mail_templates_name_what_is_wrong_with_their_template(tmp_path):
     with pytest.raises(SettingsError, match=r"mail-address: expected .user."):
         load_mail_template(ReportOptions(mail_address="help@example.org"))
-    (tmp_path / "letter").write_text("Your jobs\n{name}, please look\n")
-    options = ReportOptions(mail_address="{user}@x", mail_file=str(tmp_path / "letter"))
+    (tmp_path / "template").write_text("Your jobs\n{name}, please look\n")
+    options = ReportOptions(mail_address="{user}@x", mail_file=str(tmp_path / "template"))
     with pytest.raises(
         SettingsError, match=r"mail-file: unknown field .name.; expected one of user, cluster"
     ):

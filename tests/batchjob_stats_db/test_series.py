@@ -1,4 +1,4 @@
-"""The course of a job's series, from samples of all kinds."""
+"""Series of a job, from samples of all kinds."""
 
 import math
 
