@@ -32,7 +32,7 @@ def to_metric(metric: ExportedMetric) -> Metric:
 
 
 class MetricColumn(NamedTuple):
-    """Samples by their owners' labels; `more` are the labels that all of them share."""
+    """Samples by their owners' labels; `shared_labels` are those that all of them share."""
 
     labels: Sequence[Labels]
     shared_labels: Labels

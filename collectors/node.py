@@ -133,7 +133,7 @@ def read_stat(procfs: str) -> CpuTimes:
 
 
 def parse_stat(text: bytes, ticks_per_second: int) -> CpuTimes:
-    """Parse /proc/stat; `ticks` per second. Raises ValueError for anything else."""
+    """Parse /proc/stat. Raises ValueError for anything else."""
     modes: tuple[float, ...] = ()
     cpus, boot_time = 0, None
     for line in text.splitlines():

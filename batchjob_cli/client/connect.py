@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def job_pages(
     given: argparse.Namespace, parameters: Parameters, limit: int, keys: Sequence[str] = ()
 ) -> Iterator[Sequence[Any]]:
-    """Pages of jobs, at most `most` jobs in total; raises SettingsError.
+    """Pages of jobs, at most `limit` jobs in total; raises SettingsError.
 
     `keys`: the keys that are needed; a server sends no others, of which a job has over a hundred.
     """
@@ -131,7 +131,7 @@ def command_parser(name: str, description: str) -> Parser:
 def read_pages(
     query: QueryFunction, path: str, parameters: Parameters, limit: int
 ) -> Iterator[Sequence[Any]]:
-    """The rows of a list, page by page, until there are no more, or `most` have been read."""
+    """The rows of a list, page by page, until there are no more, or `limit` have been read."""
     given, keys = parameters, [*filter(None, parameters.get("fields", "").split(","))]
     while path and limit > 0:
         answer = query(path, given)

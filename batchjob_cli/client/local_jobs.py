@@ -27,7 +27,7 @@ _SORTS = {"user" if name == "username" else name: name for name in SORTS}
 
 
 def job_pages(data: Path, parameters: Parameters, limit: int) -> Iterator[Sequence[Any]]:
-    """Pages of jobs, at most `most` jobs in total; raises SettingsError."""
+    """Pages of jobs, at most `limit` jobs in total; raises SettingsError."""
     order = _parse_order(str(parameters.get("sort", "-start_time")))
     which = _build_filter(parameters)
     keys = str(parameters["fields"]).split(",") if "fields" in parameters else _KEYS

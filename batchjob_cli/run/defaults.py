@@ -97,7 +97,7 @@ def load_configuration(path: str = "") -> RunConfiguration:
 
 
 def effective_time_limit(requested: float | None, limits: RunDefaults) -> float | None:
-    """Time limit of a run that requests `asked` seconds. Raises SettingsError."""
+    """Time limit of a run that requests `requested` seconds. Raises SettingsError."""
     longest = limits.max_time_limit
     wanted = limits.time_limit if requested is None else requested
     if wanted is None or longest is None:

@@ -38,8 +38,8 @@ def measure_isolated(
 ) -> MeasurementOutcome:
     """Measure jobs so that one that cannot be measured does not affect the others.
 
-    If a query fails, its jobs are queried in halves. `alive` is called between queries, which may
-    take long. Raises TimeSeriesError if the store fails for every query.
+    If a query fails, its jobs are queried in halves. `on_progress` is called before each query,
+    which may take long. Raises TimeSeriesError if the store fails for every query.
     """
     usages: dict[JobToMeasure, MeasuredUsage] = {}
     failed: dict[JobToMeasure, Exception] = {}

@@ -123,6 +123,7 @@ class OidcProvider:
                 self._endpoint("authorization_endpoint"),
                 state=pending_login.state,
                 nonce=pending_login.nonce,
+                # types-authlib leaves this function untyped.
                 code_challenge=create_s256_code_challenge(pending_login.verifier),  # type: ignore[no-untyped-call]
                 code_challenge_method="S256",
             )
@@ -265,6 +266,7 @@ class OidcProvider:
             return cached[1]
         answer = self._get_json(self._endpoint("jwks_uri"))
         try:
+            # Its content is the provider's: anything but a key set raises one of these errors.
             keys = KeySet.import_key_set(answer)  # type: ignore[arg-type]
         except (JoseError, ValueError, KeyError, TypeError) as error:
             raise ProviderUnreachableError(

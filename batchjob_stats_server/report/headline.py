@@ -182,7 +182,7 @@ def _describe_user(by: str) -> str:
 
 
 def _completed(inputs: ReportInput) -> str:
-    """ "" unless a step ran out of memory."""
+    """Only that a step ran out of memory; else nothing."""
     oom_steps = [each for each in inputs.steps if each["state"] == JobState.OUT_OF_MEMORY]
     if oom_steps:
         where = _location(inputs.job, oom_steps)

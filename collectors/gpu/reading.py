@@ -76,7 +76,7 @@ class EnergyCounter:
     """Follows a GPU's energy across driver reloads, integrating power where there is no counter."""
 
     def __init__(self, max_gap_seconds: float) -> None:
-        """Power readings more than `longest_gap` seconds apart are not interpolated."""
+        """Power readings more than `max_gap_seconds` apart are not interpolated."""
         self._max_gap_seconds = max_gap_seconds
         self._last: GpuEnergy | None = None
         self._watts: float | None = None  # None if the last energy came from a counter

@@ -62,7 +62,7 @@ def test_a_block(caplog):
 
 def test_work_with_an_id_of_its_own_and_a_workflow():
     with track("split", id="a1", workflow="order-17"):
-        pass
+        time.sleep(0.002)  # starts are recorded in milliseconds
     with track("merge", id="a2", workflow="order-17"):
         pass
     assert batchjob.job("a2").name == "merge"

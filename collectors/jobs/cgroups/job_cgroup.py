@@ -181,7 +181,8 @@ class JobCgroup:
         values["cpus"] = allocated_cpus(parts)
         if self._has_v1:
             combined = cgroup1.combine(parts, self._cpu_user_seconds)
-            values.update({k: v for k, v in combined._asdict().items() if v is not None})
+            fields = zip(combined._fields, combined, strict=True)
+            values.update(field for field in fields if field[1] is not None)
         if self._oom_kills:
             values["oom_kills"] = sum(self._oom_kills.values())
         reading = CgroupReading._make(map(values.get, CgroupReading._fields))

@@ -124,7 +124,7 @@ class BatchReader:
 
 
 def read_all(descriptor: int, buffer_bytes: int = _PAGE_BYTES) -> bytes:
-    """The whole file behind a descriptor, from its start; `room` bytes are more than its size.
+    """The whole file behind a descriptor, from its start; `buffer_bytes` is larger than it.
 
     The result is kept, so it must not hold a buffer of a page for each of thousands of files.
     """
@@ -132,7 +132,7 @@ def read_all(descriptor: int, buffer_bytes: int = _PAGE_BYTES) -> bytes:
 
 
 def read_rest(descriptor: int, data: bytes, buffer_bytes: int) -> bytes:
-    """The whole file that begins with `data`, the result of a read of `room` bytes.
+    """The whole file that begins with `data`, the result of a read of `buffer_bytes`.
 
     A read that falls a few bytes short may not be the last one: of a list such as cgroup.procs, the
     kernel returns whole records (filesystems/seq_file.rst). Raises OSError if the file is too

@@ -129,9 +129,10 @@ class ProcessScanner:
 
     def abandon_stuck_read(self) -> None:
         """If the read of a process hangs, ignore that process and start a new thread."""
-        if self._reader.current_read is None:
+        current_read = self._reader.current_read  # read once: the thread may clear it at any time
+        if current_read is None:
             return
-        pid, began_at = self._reader.current_read
+        pid, began_at = current_read
         if self._host.monotonic() - began_at < STUCK_SECONDS:
             return
         self._reader.stuck.add(pid)
@@ -297,7 +298,6 @@ class ProcessScanner:
         self, state: JobScanState, owned: list[Process], sums: ProcessCounters | None
     ) -> ProcessReading:
         counters = sums or ProcessCounters(0.0, 0.0)
-        settings = self._settings
         settings = self._settings
         return ProcessReading(
             processes=len(owned),

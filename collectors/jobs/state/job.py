@@ -47,7 +47,7 @@ class Job:
     """One job of this node, with all directories of its parts.
 
     Directories and descriptors are protected by its lock. `reading` is the last one; `identity` and
-    `seen` are immutable values that the scanner's thread rebinds.
+    `last_scan` are immutable values that the scanner's thread rebinds.
     """
 
     __slots__ = (
