@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks import trees
 from benchmarks.scrape import scraper
 from tests.e2e import exporter
-from tests.e2e.processes import free_ports, until
+from tests.e2e.processes import until
 
 REPOSITORY = Path(__file__).parents[1]
 LIMIT_MS = 2.0
@@ -56,11 +56,10 @@ def main_with_silent_device(arguments: list[str]) -> None:
 @contextlib.contextmanager
 def bmc(silent: bool) -> Iterator[tuple[str, ...]]:
     """pyghmi's BMC; gives the flags that lead to it."""
-    port = free_ports(1)[0]
     with (
         tempfile.NamedTemporaryFile("w", suffix=".password") as secret,
         subprocess.Popen(
-            [sys.executable, "tests/simulated/lan_bmc.py", str(port), "345"],
+            [sys.executable, "tests/simulated/lan_bmc.py", "345"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY,
         ) as process,
     ):  # fmt: skip
@@ -68,7 +67,7 @@ def bmc(silent: bool) -> Iterator[tuple[str, ...]]:
         secret.flush()
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdout.readline()
+        port = int(process.stdout.readline())
         process.stdin.write("silent on\n" if silent else "silent off\n")
         process.stdin.flush()
         process.stdout.readline()

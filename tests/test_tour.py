@@ -63,8 +63,8 @@ def test_every_file_on_the_page_exists():
 
 def test_a_metric_of_a_job(tree):
     node = Node(tree / "node")
-    job = node.job(pids=[71])
-    node.process(71)
+    job = node.add_job(pids=[71])
+    node.add_process(71)
     (job / "memory.stat").write_text("anon 4096\npagetables 12288\n")
     field = (
         "batchjob/quantities/reading.py",

@@ -38,7 +38,7 @@ METRICS = (*metrics.METRICS, *steps.METRICS)
 # Interval between walks of all trees, which find trees that appear in directories not watched.
 _WALK_INTERVAL_SECONDS = 60.0
 _STALE_INTERVALS = 3.0
-_SCAN_WAIT_SECONDS = 0.5
+SCAN_WAIT_SECONDS = 0.5
 _SETTLED_POLL_SECONDS = 0.01
 
 
@@ -180,7 +180,7 @@ class JobsCollector:
 
         The processes are scanned first. A scrape does not wait for that, and uses the last scan.
         """
-        self.scanner.refresh(_SCAN_WAIT_SECONDS)
+        self.scanner.refresh(SCAN_WAIT_SECONDS)
         return [(identity.name, reading) for _, identity, reading in self._read_jobs()]
 
     def usage(self) -> list[JobCpu]:

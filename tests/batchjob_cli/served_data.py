@@ -11,20 +11,22 @@ from batchjob_stats_server import app, services
 
 
 @contextlib.contextmanager
-def served(data: Path) -> Iterator[TestClient]:
+def serve_data(data: Path) -> Iterator[TestClient]:
     """A client that may see all jobs; what is on record by now is in the database."""
     url = records.record_runs(data)
     settings = stack.server_settings(options.settings([f"--data={data}"]), data, url)
     own = token.create_token("alice", url)
-    made = services.build(settings)._replace(process_token=own)
+    app_services = services.build(settings)._replace(process_token=own)
     headers = {"Authorization": f"Bearer {own.text}"}
     try:
-        with TestClient(app.make(made), base_url="http://localhost", headers=headers) as client:
+        with TestClient(
+            app.make(app_services), base_url="http://localhost", headers=headers
+        ) as client:
             yield client
     finally:
-        made.stop()
+        app_services.stop()
 
 
-def words(page: str) -> str:
+def plain_text(page: str) -> str:
     """The text of an answer with plain spaces."""
     return " ".join(page.replace("\u202f", " ").replace("&nbsp;", " ").split())

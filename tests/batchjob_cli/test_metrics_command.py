@@ -18,7 +18,7 @@ from batchjob_cli.client.sample_table import ABSENCE_REASONS, TYPES
 from batchjob_cli.main import main
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
-from tests.batchjob_stats_db.samples.killed import close_files
+from tests.batchjob_stats_db.samples.open_files import close_files
 from tests.e2e.reader import text
 
 T = 1_775_300_000
@@ -38,14 +38,14 @@ def sample(number, at=None, **more):
     return JobSample(T + 5.0 * number if at is None else at, values | more.get("values", {}))
 
 
-def begun(data, jobid=RUN, user="alice"):
+def open_writer(data, jobid=RUN, user="alice"):
     return Writer(
         folder_of(data / "samples", jobid), SampleHeader("local", jobid, user, "n1", 5.0), T
     )
 
 
-def finished(data, jobid=RUN, count=4):
-    writer = begun(data, jobid)
+def write_finished_job(data, jobid=RUN, count=4):
+    writer = open_writer(data, jobid)
     for number in range(count):
         ended = {END: T + 5.0 * number} if number == count - 1 else {}
         writer.write(sample(number, values=ended))
@@ -53,15 +53,15 @@ def finished(data, jobid=RUN, count=4):
     return writer.path
 
 
-def metrics(capsys, data, *arguments):
+def run_metrics(capsys, data, *arguments):
     code = main(["metrics", *arguments, f"--data={data}"])
-    said = capsys.readouterr()
-    return code, said.out.splitlines(), said.err
+    captured = capsys.readouterr()
+    return code, captured.out.splitlines(), captured.err
 
 
-def test_a_finished_job_is_replayed(tmp_path, capsys):
-    finished(tmp_path)
-    code, (head, *lines), errors = metrics(capsys, tmp_path, RUN)
+def test_finished_job_is_replayed(tmp_path, capsys):
+    write_finished_job(tmp_path)
+    code, (head, *lines), errors = run_metrics(capsys, tmp_path, RUN)
     assert (code, errors) == (0, "")
     assert head.split() == ["TIME", "CPU", "%", "MEMORY", "THREADS", "FILES", "READ", "WRITTEN",
                             "GPU", "%", "POWER"]  # fmt: skip
@@ -73,9 +73,9 @@ def test_a_finished_job_is_replayed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("type", TYPES)
-def test_every_type_is_a_table(tmp_path, capsys, type):
-    finished(tmp_path)
-    code, lines, _ = metrics(capsys, tmp_path, "7b1e", f"--type={type}")
+def test_every_type_has_an_aligned_table(tmp_path, capsys, type):
+    write_finished_job(tmp_path)
+    code, lines, _ = run_metrics(capsys, tmp_path, "7b1e", f"--type={type}")
     assert code == 0
     assert len(lines) == 5
     reason = f"  {ABSENCE_REASONS.get(type, '')}"
@@ -83,18 +83,18 @@ def test_every_type_is_a_table(tmp_path, capsys, type):
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="not installed: jq")
-def test_jq_reads_it_as_the_page_says(tmp_path):
-    path = finished(tmp_path)
+def test_documented_jq_commands(tmp_path):
+    path = write_finished_job(tmp_path)
     page = "docs/samples.md"
-    found = _typed(text(page, "batchjob metrics 7b1e --json"), tmp_path)
+    found = printed_json_values(text(page, "batchjob metrics 7b1e --json"), tmp_path)
     assert [each["time"] for each in found] == [T, T + 5, T + 10, T + 15]
     assert found[1]["cpu_percent"] == 100
-    found = _typed(text(page, "zcat FILE", {"FILE": str(path)}), tmp_path)
+    found = printed_json_values(text(page, "zcat FILE", {"FILE": str(path)}), tmp_path)
     times = [each["time"] for each in found if isinstance(each, dict)]
     assert (found[:4], times, found[-1]) == ([0, 4.5, 9, 13.5], [T, T + 5, T + 10, T + 15], 15)
 
 
-def _typed(block, data):
+def printed_json_values(block, data):
     """What a shell prints, as JSON values in a row."""
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {"PATH": programs, "BATCHJOB_DATA": str(data), "HOME": str(data)}
@@ -110,9 +110,9 @@ def _typed(block, data):
     return values
 
 
-def test_json_has_all_numbers_by_name_with_rates_and_sums(tmp_path, capsys):
-    finished(tmp_path)
-    _, lines, _ = metrics(capsys, tmp_path, RUN, "--json", "--limit=1")
+def test_json_has_values_rates_and_totals(tmp_path, capsys):
+    write_finished_job(tmp_path)
+    _, lines, _ = run_metrics(capsys, tmp_path, RUN, "--json", "--limit=1")
     (found,) = map(json.loads, lines)
     assert found["time"] == T + 15
     assert found["cpu_percent"] == 100
@@ -122,16 +122,18 @@ def test_json_has_all_numbers_by_name_with_rates_and_sums(tmp_path, capsys):
     assert found["end_time_seconds"] == T + 15
 
 
-def test_a_part_of_the_time(tmp_path, capsys):
-    finished(tmp_path, count=10)
+def test_since_and_until_select_samples(tmp_path, capsys):
+    write_finished_job(tmp_path, count=10)
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(T + 10))
     until = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(T + 25))
-    _, lines, _ = metrics(capsys, tmp_path, RUN, "--json", f"--since={since}", f"--until={until}")
+    _, lines, _ = run_metrics(
+        capsys, tmp_path, RUN, "--json", f"--since={since}", f"--until={until}"
+    )
     assert [json.loads(line)["time"] - T for line in lines] == [10, 15, 20, 25]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (["7b1"], 3, "'7b1' matches the ids of 2 jobs: 7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa, 7b1f"),
         (["9"], 3, "no samples of a job '9'"),
@@ -141,44 +143,44 @@ def test_a_part_of_the_time(tmp_path, capsys):
         ([], 2, "required: JOB"),
     ],
 )
-def test_what_is_asked_wrongly(tmp_path, capsys, arguments, status, said):
-    finished(tmp_path)
-    finished(tmp_path, "7b1f")
-    code, lines, errors = metrics(capsys, tmp_path, *arguments)
+def test_invalid_arguments_are_one_line_errors(tmp_path, capsys, arguments, status, message):
+    write_finished_job(tmp_path)
+    write_finished_job(tmp_path, "7b1f")
+    code, lines, errors = run_metrics(capsys, tmp_path, *arguments)
     assert (code, lines) == (status, [])
-    assert said in errors
+    assert message in errors
     assert errors.startswith("batchjob: ")
     assert errors.count("\n") == 1
 
 
-def test_a_cut_or_damaged_file_is_said_and_its_samples_are_shown(tmp_path, capsys):
-    path = finished(tmp_path)
+def test_damaged_file_is_reported_and_its_samples_are_shown(tmp_path, capsys):
+    path = write_finished_job(tmp_path)
     path.write_bytes(path.read_bytes()[:-30])
-    code, lines, errors = metrics(capsys, tmp_path, RUN, "--json")
+    code, lines, errors = run_metrics(capsys, tmp_path, RUN, "--json")
     assert (code, errors) == (0, "")
     assert len(lines) in (2, 3)
     path.write_bytes(path.read_bytes() + b"\xff" * 30)
-    code, more, errors = metrics(capsys, tmp_path, RUN, "--json")
+    code, more, errors = run_metrics(capsys, tmp_path, RUN, "--json")
     assert code == 0
     assert more == lines
     assert f"{path}: partly read" in errors
     assert errors.count("\n") == 1
 
 
-def test_a_running_job_is_followed_to_its_end(tmp_path, capsys):
-    writer = begun(tmp_path)
+def test_running_job_is_followed_to_its_end(tmp_path, capsys):
+    writer = open_writer(tmp_path)
     writer.write(sample(0, time.time()))
 
-    def go_on():
+    def write_samples():
         for number in range(1, 6):
             time.sleep(0.1)
             writer.write(sample(number, time.time()))
         writer.write(sample(6, time.time(), values={END: time.time()}))
 
-    thread = threading.Thread(target=go_on)
+    thread = threading.Thread(target=write_samples)
     thread.start()
     try:
-        code, lines, _ = metrics(capsys, tmp_path, RUN, "--json")
+        code, lines, _ = run_metrics(capsys, tmp_path, RUN, "--json")
     finally:
         thread.join()
         writer.close()
@@ -186,16 +188,16 @@ def test_a_running_job_is_followed_to_its_end(tmp_path, capsys):
     assert len(lines) == 7
 
 
-def test_nobody_waits_for_a_recorder_that_is_gone(tmp_path, capsys):
-    writer = begun(tmp_path)
+def test_follow_ends_when_recorder_is_gone(tmp_path, capsys):
+    writer = open_writer(tmp_path)
     writer.write(sample(0))
     close_files(tmp_path)
-    code, lines, _ = metrics(capsys, tmp_path, RUN, "--json")
+    code, lines, _ = run_metrics(capsys, tmp_path, RUN, "--json")
     assert (code, len(lines)) == (0, 1)
 
 
-def test_control_c_ends_it_without_a_word(tmp_path):
-    writer = begun(tmp_path)
+def test_interrupt_ends_follow_silently(tmp_path):
+    writer = open_writer(tmp_path)
     writer.write(sample(0, time.time()))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     code = "import sys; from batchjob_cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -211,19 +213,19 @@ def test_control_c_ends_it_without_a_word(tmp_path):
     assert (process.returncode, errors) == (130, "")
 
 
-def test_a_table_of_gpus_has_what_they_tell(tmp_path, capsys):
-    writer = begun(tmp_path)
+def test_gpu_table(tmp_path, capsys):
+    writer = open_writer(tmp_path)
     of = ("0", "GPU-aa", "")
-    told = {
+    values = {
         "gpu_utilization_ratio": 0.93, "gpu_memory_bytes": 20.0 * (1 << 30),
         "gpu_memory_total_bytes": 80.0 * (1 << 30), "gpu_power_watts": 310.0,
         "gpu_temperature_celsius": 64.0, "gpu_sm_clock_hertz": 1.41e9,
         "gpu_memory_clock_hertz": 1.593e9, "gpu_ecc_corrected_errors": 3.0,
         "gpu_ecc_uncorrected_errors": 0.0, "gpu_processes": 2.0,
     }  # fmt: skip
-    writer.write(sample(0, values={SampleKey(name, of): each for name, each in told.items()}))
+    writer.write(sample(0, values={SampleKey(name, of): each for name, each in values.items()}))
     writer.close()
-    _, (head, row), _ = metrics(capsys, tmp_path, RUN, "--type=gpu", "--no-follow")
+    _, (head, row), _ = run_metrics(capsys, tmp_path, RUN, "--type=gpu", "--no-follow")
     names, cells = (re.split(r"\s{2,}", text.strip()) for text in (head, row))
     assert dict(zip(names, cells, strict=True)) | {"TIME": ""} == {
         "TIME": "", "GPU %": "93", "MEMORY": "20 GiB", "TOTAL": "80 GiB", "% OF TOTAL": "25.0",
@@ -232,14 +234,18 @@ def test_a_table_of_gpus_has_what_they_tell(tmp_path, capsys):
     }  # fmt: skip
 
 
-def test_a_table_of_the_network_says_why_it_is_empty(tmp_path, capsys):
-    writer = begun(tmp_path)
-    there = {SampleKey(f"network_receive_{what}", ("eth0",)): 7.0 for what in ("bytes", "errors")}
-    for number, values in enumerate(({}, there)):
+def test_network_table_explains_missing_values(tmp_path, capsys):
+    writer = open_writer(tmp_path)
+    counters = {
+        SampleKey(f"network_receive_{what}", ("eth0",)): 7.0 for what in ("bytes", "errors")
+    }
+    for number, values in enumerate(({}, counters)):
         writer.write(sample(number, values=values))
     writer.close()
-    _, (_, without, counted), _ = metrics(capsys, tmp_path, RUN, "--type=network", "--no-follow")
+    _, (_, without, counted), _ = run_metrics(
+        capsys, tmp_path, RUN, "--type=network", "--no-follow"
+    )
     assert without.endswith("-  not counted: no network namespace of its own")
     assert counted.endswith("7")
-    _, (_, *memory), _ = metrics(capsys, tmp_path, RUN, "--type=gpu", "--no-follow")
+    _, (_, *memory), _ = run_metrics(capsys, tmp_path, RUN, "--type=gpu", "--no-follow")
     assert not any("namespace" in line for line in memory)

@@ -11,8 +11,8 @@ from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 METRIC = Metric("batchjob_test_value", "gauge", "A value.")
 
 
-class Fake:
-    """A collector that does what it is told."""
+class FakeCollector:
+    """A collector that collects with the given function."""
 
     def __init__(self, collect=lambda: [MetricFamily(METRIC, [(NO_LABELS, 1.0)])]):
         self.collect = collect
@@ -25,69 +25,71 @@ class Fake:
         self.events.append("stop")
 
 
-def value(families, metric, collector):
+def sample_value(families, metric, collector):
     (family,) = (family for family in families if family.metric == metric)
     return dict(family.samples)[labels(collector=collector)]
 
 
-def broken():
+def failing_collect():
     yield MetricFamily(METRIC, [(NO_LABELS, 1.0)])
     raise OSError("the device is gone")
 
 
-def test_a_collector_that_fails_half_way_contributes_nothing_and_the_others_go_on(caplog):
-    exporter = Exporter({"bad": Fake(broken), "good": Fake()})
+def test_failing_collector_contributes_nothing_and_others_go_on(caplog):
+    exporter = Exporter({"bad": FakeCollector(failing_collect), "good": FakeCollector()})
     exporter.collect()
     families = exporter.collect()
     assert [family for family in families if family.metric == METRIC] == [
         MetricFamily(METRIC, [(NO_LABELS, 1.0)])
     ]
-    assert value(families, SUCCESS, "bad") == 0
-    assert value(families, SUCCESS, "good") == 1
-    assert value(families, FAILURES, "bad") == 2
+    assert sample_value(families, SUCCESS, "bad") == 0
+    assert sample_value(families, SUCCESS, "good") == 1
+    assert sample_value(families, FAILURES, "bad") == 2
     assert caplog.messages == ["collector bad: OSError: the device is gone"]
 
 
-def test_a_collector_that_recovers_is_reported_again_when_it_fails_again(caplog):
-    outcomes = iter([broken, list, broken])
-    exporter = Exporter({"flaky": Fake(lambda: next(outcomes)())})
+def test_failure_is_logged_again_after_recovery(caplog):
+    outcomes = iter([failing_collect, list, failing_collect])
+    exporter = Exporter({"flaky": FakeCollector(lambda: next(outcomes)())})
     for _ in range(3):
         exporter.collect()
     assert len(caplog.messages) == 2
 
 
-def test_a_collector_that_could_not_be_built_or_started_fails_at_every_scrape(caplog):
-    class NoStart(Fake):
+def test_collector_that_could_not_start_fails_at_every_scrape(caplog):
+    class NoStart(FakeCollector):
         def start(self):
             raise RuntimeError("no device")
 
-    exporter = Exporter({"unbuilt": None, "unstarted": NoStart(), "good": Fake()})
+    exporter = Exporter({"unbuilt": None, "unstarted": NoStart(), "good": FakeCollector()})
     exporter.start()
     families = exporter.collect()
-    assert value(families, SUCCESS, "unbuilt") == 0
-    assert value(families, SUCCESS, "unstarted") == 0
-    assert value(families, SUCCESS, "good") == 1
+    assert sample_value(families, SUCCESS, "unbuilt") == 0
+    assert sample_value(families, SUCCESS, "unstarted") == 0
+    assert sample_value(families, SUCCESS, "good") == 1
     exporter.stop()
 
 
-def test_a_series_given_twice_is_exposed_once(caplog):
+def test_duplicate_series_is_exposed_once(caplog):
     twice = MetricFamily(METRIC, [(NO_LABELS, 1.0), (NO_LABELS, 2.0)])
-    (family, *_) = Exporter({"double": Fake(lambda: [twice])}).collect()
+    (family, *_) = Exporter({"double": FakeCollector(lambda: [twice])}).collect()
     assert family.samples == [(NO_LABELS, 2.0)]
     assert caplog.messages == ["collector double returned a series of batchjob_test_value twice"]
 
 
-def test_only_the_named_collectors_run():
+def test_only_named_collectors_run():
     ran = []
-    collectors = {name: Fake(lambda name=name: ran.append(name) or []) for name in ("a", "b", "c")}
+    collectors = {
+        name: FakeCollector(lambda name=name: ran.append(name) or []) for name in ("a", "b", "c")
+    }
     Exporter(collectors).collect(["c", "a"])
     assert ran == ["a", "c"]
 
 
-def test_stopped_in_reverse_order():
+def test_collectors_are_stopped_in_reverse_order():
     order = []
 
-    class Named(Fake):
+    class Named(FakeCollector):
         def stop(self):
             order.append(self)
 
@@ -100,12 +102,12 @@ def test_stopped_in_reverse_order():
     assert not exporter.ready
 
 
-def test_own_families_come_with_every_scrape():
+def test_own_families_are_in_every_scrape():
     own = MetricFamily(METRIC, [(NO_LABELS, 5.0)])
     assert own in Exporter({}, lambda: [own]).collect([])
 
 
-class Slow(Fake):
+class BlockingCollector(FakeCollector):
     """Counts its passes; each waits until it is let go."""
 
     def __init__(self):
@@ -122,7 +124,7 @@ class Slow(Fake):
         return [MetricFamily(METRIC, [(NO_LABELS, number)])]
 
 
-def scrape(exporter, results, **more):
+def start_scrape(exporter, results, **more):
     def run():
         families = exporter.collect(**more)
         results.append([f.samples[0][1] for f in families if f.metric == METRIC])
@@ -132,13 +134,13 @@ def scrape(exporter, results, **more):
     return thread
 
 
-def test_scrapes_that_wait_share_the_pass_that_began_after_they_came():
-    slow = Slow()
+def test_waiting_scrapes_share_the_next_pass():
+    slow = BlockingCollector()
     exporter = Exporter({"slow": slow})
     results = []
-    first = scrape(exporter, results)
+    first = start_scrape(exporter, results)
     assert slow.entered.acquire(timeout=10)
-    waiting = [scrape(exporter, results) for _ in range(5)]
+    waiting = [start_scrape(exporter, results) for _ in range(5)]
     time.sleep(0.05)  # all five have asked
     slow.go.release(2)
     for thread in (first, *waiting):
@@ -147,24 +149,24 @@ def test_scrapes_that_wait_share_the_pass_that_began_after_they_came():
     assert sorted(results) == [[1.0]] + [[2.0]] * 5
 
 
-def test_a_scrape_does_not_wait_longer_than_its_scraper_for_a_hung_collector(caplog):
-    slow = Slow()
-    exporter = Exporter({"slow": slow, "good": Fake()})
+def test_scrape_waits_for_hung_collector_until_its_deadline_only(caplog):
+    slow = BlockingCollector()
+    exporter = Exporter({"slow": slow, "good": FakeCollector()})
     results = []
-    hung = scrape(exporter, results)
+    hung = start_scrape(exporter, results)
     assert slow.entered.acquire(timeout=10)
     families = exporter.collect(seconds=0.05)
-    assert value(families, SUCCESS, "slow") == 0
-    assert value(families, SUCCESS, "good") == 1
+    assert sample_value(families, SUCCESS, "slow") == 0
+    assert sample_value(families, SUCCESS, "good") == 1
     slow.go.release()
     hung.join(10)
     assert caplog.messages == ["collector slow is still busy with an earlier scrape"]
 
 
-def test_a_collector_that_hangs_is_not_waited_for_again(caplog):
-    slow = Slow()
+def test_hung_collector_is_not_waited_for_again(caplog):
+    slow = BlockingCollector()
     exporter = Exporter({"slow": slow})
-    hung = scrape(exporter, [])
+    hung = start_scrape(exporter, [])
     assert slow.entered.acquire(timeout=10)
     exporter.collect(seconds=2)
     begin = time.monotonic()
@@ -175,5 +177,8 @@ def test_a_collector_that_hangs_is_not_waited_for_again(caplog):
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_no_time_left_is_no_error(seconds):
-    assert value(Exporter({"good": Fake()}).collect(seconds=seconds), SUCCESS, "good") == 1
+def test_scrape_without_time_left_still_collects(seconds):
+    assert (
+        sample_value(Exporter({"good": FakeCollector()}).collect(seconds=seconds), SUCCESS, "good")
+        == 1
+    )

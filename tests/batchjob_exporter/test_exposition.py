@@ -17,7 +17,7 @@ GAUGE = Metric("batchjob_jobs", "gauge", "Number of jobs.", ("manager",))
 COUNTER = Metric("batchjob_job_cpu_seconds_total", "counter", "CPU time of the job.", ("jobid",))
 
 
-def parsed(parse, families, format):
+def parsed_samples(parse, families, format):
     text = render(families, format).decode()
     return {
         (sample.name, tuple(sample.labels.items())): sample.value
@@ -41,14 +41,14 @@ def test_text_format():
     )
 
 
-def test_openmetrics_names_the_family_of_a_counter_without_total_and_ends_with_eof():
+def test_openmetrics_counter_family_and_eof():
     text = render([MetricFamily(COUNTER, [(labels(jobid="17"), 1.5)])], OPENMETRICS).decode()
     assert "# TYPE batchjob_job_cpu_seconds counter\n" in text
     assert 'batchjob_job_cpu_seconds_total{jobid="17"} 1.5\n' in text
     assert text.endswith("\n# EOF\n")
 
 
-def test_families_of_one_metric_are_merged_at_the_place_of_the_first():
+def test_families_of_one_metric_are_merged():
     families = [
         MetricFamily(COUNTER, [(labels(jobid="1"), 1.0)]),
         MetricFamily(GAUGE, [(NO_LABELS, 2.0)]),
@@ -59,14 +59,14 @@ def test_families_of_one_metric_are_merged_at_the_place_of_the_first():
     assert text.index('jobid="2"') < text.index("batchjob_jobs")
 
 
-def test_a_family_without_samples_leaves_nothing():
+def test_family_without_samples_is_omitted():
     assert render([MetricFamily(GAUGE, [])]) == b""
     assert render([], OPENMETRICS) == b"# EOF\n"
 
 
 @pytest.mark.parametrize("help_text", ["back\\slash", "two\nlines", 'a "quote"', "ünïcode"])
 @pytest.mark.parametrize(("parse", "format"), [(prometheus_text, TEXT), (openmetrics, OPENMETRICS)])
-def test_help_survives(parse, format, help_text):
+def test_help_text_round_trips(parse, format, help_text):
     family = MetricFamily(Metric("x", "gauge", help_text), [(NO_LABELS, 1.0)])
     (read,) = parse(render([family], format).decode())
     assert read.documentation == help_text
@@ -79,23 +79,23 @@ label_values = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)
     st.dictionaries(label_values, st.floats(allow_nan=False) | st.integers(-(2**60), 2**60)),
     st.sampled_from([(prometheus_text, TEXT), (openmetrics, OPENMETRICS)]),
 )
-def test_whatever_goes_in_comes_out(values, how):
+def test_samples_round_trip(values, how):
     parse, format = how
     samples = [(labels(manager=text), value) for text, value in values.items()]
     expected = {(GAUGE.name, (("manager", text),)): v for text, v in values.items()}
-    assert parsed(parse, [MetricFamily(GAUGE, samples)], format) == expected
+    assert parsed_samples(parse, [MetricFamily(GAUGE, samples)], format) == expected
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [(math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (True, "1"), (7, "7")],
 )
-def test_numbers_that_python_writes_otherwise(value, text):
+def test_infinity_nan_and_integers(value, text):
     assert render([MetricFamily(GAUGE, [(NO_LABELS, value)])]).endswith(f"jobs {text}\n".encode())
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
-def test_promtool_accepts_it():
+def test_promtool_accepts_output():
     families = [
         MetricFamily(GAUGE, [(labels(manager='a"b\\c\nd'), 2.0), (labels(manager="ü"), math.nan)]),
         MetricFamily(COUNTER, [(labels(jobid="17"), 1e300)]),

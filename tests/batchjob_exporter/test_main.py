@@ -1,4 +1,4 @@
-"""The command as people and systemd use it."""
+"""The `batchjob_exporter` command: flags, output, exit status, and its life under systemd."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 import urllib.request
 
 import pytest
@@ -22,48 +22,48 @@ COMMAND = [sys.executable, "-m", "batchjob_exporter"]
 ONLY_NODE = ["--collector.disable-defaults", "--collector.node"]
 
 
-def run(*arguments, **more):
+def run_exporter(*arguments, **more):
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False, **more
     )
 
 
-def test_once():
-    done = run("--once", *ONLY_NODE)
+def test_once_prints_metrics():
+    done = run_exporter("--once", *ONLY_NODE)
     assert (done.returncode, done.stderr) == (0, "")
     names = {family.name for family in text_string_to_metric_families(done.stdout)}
     assert {"batchjob_node_cpus", "batchjob_exporter_build_info", "process_open_fds"} <= names
 
 
-def test_once_prints_the_jobs_that_are_there(tmp_path):
+def test_once_prints_running_jobs(tmp_path):
     node = Node(tmp_path)
     for number in range(20):
-        node.job(f"job_{number}", pids=[100 + number])
-        node.process(100 + number)
-    node.job("job_77")  # a directory that was left behind
+        node.add_job(f"job_{number}", pids=[100 + number])
+        node.add_process(100 + number)
+    node.add_job("job_77")  # a directory that was left behind
     paths = [f"--path.{name}={getattr(node.host, name)}" for name in ("procfs", "cgroupfs")]
-    done = run("--once", "--collector.disable-defaults", "--collector.jobs", *paths)
+    done = run_exporter("--once", "--collector.disable-defaults", "--collector.jobs", *paths)
     families = {each.name: each for each in text_string_to_metric_families(done.stdout)}
     shown = {sample.labels["jobid"] for sample in families["batchjob_job_info"].samples}
     assert shown == {str(number) for number in range(20)}
     assert families["batchjob_job_processes"].samples
 
 
-def test_once_into_a_closed_pipe():
+def test_once_into_closed_pipe_is_silent():
     piped = f"{sys.executable} -m batchjob_exporter --once {' '.join(ONLY_NODE)} | true"
     done = subprocess.run(["sh", "-c", piped], capture_output=True, timeout=30, check=False)
     assert done.stderr == b""
 
 
 def test_version():
-    done = run("--version")
+    done = run_exporter("--version")
     assert done.stdout.startswith(f"batchjob_exporter {batchjob.__version__} (Python 3.")
-    revised = run("--version", env=os.environ | {"BATCHJOB_REVISION": "abc"})
+    revised = run_exporter("--version", env=os.environ | {"BATCHJOB_REVISION": "abc"})
     assert "revision abc" in revised.stdout
 
 
-def test_a_wrong_flag_is_one_line_and_status_2():
-    done = run("--web.listen-adress=:1")
+def test_unknown_flag_exits_with_2():
+    done = run_exporter("--web.listen-adress=:1")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
@@ -71,16 +71,18 @@ def test_a_wrong_flag_is_one_line_and_status_2():
     )
 
 
-def test_an_address_in_use_is_one_line_and_status_1():
+def test_address_in_use_exits_with_1():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run(*ONLY_NODE, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error")
+        done = run_exporter(
+            *ONLY_NODE, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"
+        )
     assert done.returncode == 1
     assert "web.listen-address: cannot listen on 127.0.0.1" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_check(tmp_path, capsys):
+def test_check_validates_configuration(tmp_path, capsys):
     assert main(["--check", *ONLY_NODE]) == 0
     assert capsys.readouterr().out == "ok\n"
     assert main(["--check", *ONLY_NODE, "--path.procfs=/nothing"]) == 2
@@ -92,18 +94,32 @@ def test_check(tmp_path, capsys):
 
 
 @contextlib.contextmanager
-def running(*arguments, **environment):
+def running_exporter(*arguments, **environment):
+    """An exporter process; killed after a minute, so that no test waits for ever."""
     process = subprocess.Popen(
         [*COMMAND, *ONLY_NODE, *arguments],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | environment,
     )
+    deadline = threading.Timer(60, process.kill)
+    deadline.start()
     try:
         yield process
     finally:
+        deadline.cancel()
         process.kill()
         process.communicate()
+
+
+def read_log_until(process, text):
+    """What the process has logged, up to the line with this text."""
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if text in line:
+            break
+    return "".join(lines)
 
 
 @pytest.fixture
@@ -114,11 +130,11 @@ def notify_socket(tmp_path):
         yield receiver
 
 
-def test_life_under_systemd(notify_socket, tmp_path):
+def test_systemd_readiness_watchdog_reload_and_stop(notify_socket, tmp_path):
     web = tmp_path / "web.yml"
     web.write_text("http_server_config:\n  headers: {X-Frame-Options: deny}\n")
     path = f"{tmp_path}/http"
-    with running(
+    with running_exporter(
         f"--web.listen-address=unix:{path}",
         f"--web.config.file={web}",
         "--runtime.cpus=first",
@@ -135,18 +151,18 @@ def test_life_under_systemd(notify_socket, tmp_path):
         assert notify_socket.recv(100) == b"WATCHDOG=1"
         web.write_text("nonsense: 1\n")
         process.send_signal(signal.SIGHUP)
-        time.sleep(0.1)
+        log = read_log_until(process, "web configuration not reloaded")
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=20)
-    assert process.returncode == 0
+        log += process.stderr.read()
+        assert process.wait(20) == 0
     assert "web configuration not reloaded" in log
     assert "stopping on SIGTERM" in log
     assert not os.path.exists(path)
 
 
-def test_a_listener_that_nobody_reaches_any_more_is_no_sign_of_life(notify_socket, tmp_path):
+def test_watchdog_stops_when_listener_is_unreachable(notify_socket, tmp_path):
     path = f"{tmp_path}/http"
-    with running(
+    with running_exporter(
         f"--web.listen-address=unix:{path}",
         NOTIFY_SOCKET=notify_socket.getsockname(),
         WATCHDOG_USEC="200000",
@@ -196,8 +212,10 @@ def test_two_exporters_in_one_process():
     for service in services:
         service.start()
     for service in services:
-        with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as got:
-            assert b"batchjob_node_cpus" in got.read()
+        with urllib.request.urlopen(
+            f"http://{service.addresses[0]}/metrics", timeout=10
+        ) as response:
+            assert b"batchjob_node_cpus" in response.read()
         assert service.is_answering(5)
     for service in services:
         service.stop()
@@ -211,14 +229,14 @@ def test_two_exporters_in_one_process():
         (["--web.listen-address=:0", "--web.allow-from=10.0.0.0/8"], False),
     ],
 )
-def test_a_warning_when_everybody_can_read_what_jobs_do(arguments, warned, caplog):
+def test_warning_when_metrics_are_readable_by_everybody(arguments, warned, caplog):
     service = ExporterService(parse_settings([*ONLY_NODE, *arguments]))
     service.start()
     service.stop()
     assert any("anybody who can reach this node" in text for text in caplog.messages) is warned
 
 
-def test_a_broken_collector_does_not_stop_the_others(monkeypatch, caplog):
+def test_broken_collector_does_not_stop_the_others(monkeypatch, caplog):
     import collectors.node
 
     def build(host, options, built):
@@ -228,13 +246,13 @@ def test_a_broken_collector_does_not_stop_the_others(monkeypatch, caplog):
     monkeypatch.setattr(collectors.node, "COLLECTOR", broken)
     service = ExporterService(parse_settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))
     service.start()
-    with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as got:
-        assert b'batchjob_scrape_collector_success{collector="node"} 0.0' in got.read()
+    with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as response:
+        assert b'batchjob_scrape_collector_success{collector="node"} 0.0' in response.read()
     service.stop()
     assert "collector node cannot be created" in caplog.text
 
 
-def test_import_is_light():
+def test_service_imports_no_heavy_libraries():
     """What a node pays for: no TLS, no HTTP library, no bcrypt unless they are configured.
 
     `_hashlib` is OpenSSL's library, 4 MB, which `secrets`, `hashlib` and `hmac` load as well.

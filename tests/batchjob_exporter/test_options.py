@@ -11,7 +11,7 @@ from collectors.collector import COLLECTORS
 DEFAULTS = [entry.name for entry in COLLECTORS if entry.enabled]
 
 
-def enabled(chosen):
+def enabled_collectors(chosen):
     return [each.entry.name for each in chosen.collectors]
 
 
@@ -31,7 +31,7 @@ def test_defaults():
     assert chosen.web.max_requests == 40
     assert chosen.host.procfs == "/proc"
     assert chosen.runtime.cpus == "all"
-    assert enabled(chosen) == DEFAULTS
+    assert enabled_collectors(chosen) == DEFAULTS
 
 
 def test_flags():
@@ -64,11 +64,11 @@ def test_flags():
         (["--collector.disable-defaults", "--collector.node"], ["node"]),
     ],
 )
-def test_collectors(flags, names):
-    assert enabled(parse_settings(flags)) == names
+def test_collector_flags(flags, names):
+    assert enabled_collectors(parse_settings(flags)) == names
 
 
-def test_a_flag_beats_the_file_and_the_file_the_default(config_file):
+def test_flags_override_file_and_file_overrides_defaults(config_file):
     flag = config_file(
         """
 web:
@@ -88,8 +88,8 @@ log.level: error
     assert chosen.web.telemetry_path == "/m"
     assert chosen.web.config_file == "/etc/web.yml"
     assert chosen.log.level == "error"
-    assert enabled(chosen) == ["node"]
-    assert enabled(parse_settings([flag, "--no-collector.node"])) == []
+    assert enabled_collectors(chosen) == ["node"]
+    assert enabled_collectors(parse_settings([flag, "--no-collector.node"])) == []
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ log.level: error
         ("--config.file=/nothing.yml", "/nothing.yml: No such file"),
     ],
 )
-def test_wrong_flags(flag, complaint):
+def test_invalid_flags_are_one_line_errors(flag, complaint):
     with pytest.raises(SettingsError) as raised:
         parse_settings([flag])
     assert complaint in str(raised.value)
@@ -132,7 +132,7 @@ def test_wrong_flags(flag, complaint):
         ("web.max-requests: 2020-99-99\n", "exporter.yml:1: web.max-requests:"),
     ],
 )
-def test_wrong_files(config_file, text, complaint):
+def test_invalid_files_are_one_line_errors(config_file, text, complaint):
     with pytest.raises(SettingsError) as raised:
         parse_settings([config_file(text)])
     assert complaint in str(raised.value)

@@ -8,7 +8,7 @@ from prometheus_client.process_collector import ProcessCollector
 from batchjob_exporter.self_process import process_reader
 
 
-def test_the_families_are_those_of_all_prometheus_programs():
+def test_families_match_prometheus_client():
     ours = {family.metric.name: family.metric.type for family in process_reader()()}
     theirs = {
         family.samples[0].name: family.type for family in ProcessCollector(registry=None).collect()
@@ -16,7 +16,7 @@ def test_the_families_are_those_of_all_prometheus_programs():
     assert ours == theirs
 
 
-def test_the_numbers_are_those_of_this_process():
+def test_values_match_prometheus_client():
     ours = {family.metric.name: family.samples[0][1] for family in process_reader()()}
     theirs = {
         sample.name: sample.value
@@ -37,7 +37,7 @@ def test_the_numbers_are_those_of_this_process():
 
 
 @pytest.mark.parametrize("size_known", [True, False])
-def test_open_files_are_counted_on_old_kernels_too(tmp_path, size_known, monkeypatch):
+def test_open_files_are_counted_on_old_kernels(tmp_path, size_known, monkeypatch):
     """The size of /proc/self/fd was 0 before Linux 6.2."""
     (tmp_path / "self/fd").mkdir(parents=True)
     (tmp_path / "self/stat").write_text("7 (odd ) name) S " + " ".join(["100"] * 40))
@@ -45,12 +45,12 @@ def test_open_files_are_counted_on_old_kernels_too(tmp_path, size_known, monkeyp
         (tmp_path / f"self/fd/{number}").touch()
     stat = os.stat
 
-    def sized(path, **more):
+    def stat_with_size(path, **more):
         found = list(stat(path, **more))
         if str(path).endswith("/self/fd"):
             found[6] = 3 if size_known else 0
         return os.stat_result(found)
 
-    monkeypatch.setattr(os, "stat", sized)
+    monkeypatch.setattr(os, "stat", stat_with_size)
     shown = {f.metric.name: f.samples[0][1] for f in process_reader(str(tmp_path))()}
     assert shown["process_open_fds"] == 3

@@ -14,22 +14,22 @@ from tests.e2e.processes import free_ports, until
 @pytest.fixture
 def service():
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    made = ExporterService(
+    exporter_service = ExporterService(
         parse_settings(
             ["--collector.disable-defaults", "--collector.node", f"--web.listen-address={address}"]
         )
     )
-    made.start()
-    yield made
-    made.stop()
+    exporter_service.start()
+    yield exporter_service
+    exporter_service.stop()
 
 
-def healthy(service):
+def is_healthy(service):
     with urllib.request.urlopen(f"http://{service.addresses[0]}/-/healthy", timeout=5) as answer:
         return answer.status == 200
 
 
-def test_a_deaf_listener_is_noticed_and_opened_again(service, monkeypatch, caplog):
+def test_unresponsive_listener_is_detected_and_reopened(service, monkeypatch, caplog):
     assert service.is_answering(10)
     go, wrap = threading.Event(), service.web.wrap
     # The thread that owns the sockets gets stuck with the next client.
@@ -41,19 +41,19 @@ def test_a_deaf_listener_is_noticed_and_opened_again(service, monkeypatch, caplo
     try:
         until(lambda: any("listening again" in message for message in caplog.messages), "noticed")
         until(lambda: service.is_answering(5), "heard again")
-        assert healthy(service)
+        assert is_healthy(service)
     finally:
         watching.stop()
         go.set()
 
 
-def test_a_listener_that_was_never_heard_is_not_given_up(service, monkeypatch):
+def test_listener_that_never_answered_is_not_given_up(service, monkeypatch):
     monkeypatch.setattr("batchjob_exporter.service.is_answering", lambda *_: False)
     for _ in range(3):
         assert service.is_answering(5)
 
 
-def test_the_stuck_thread_of_before_does_no_harm(service, monkeypatch):
+def test_stuck_thread_of_replaced_listener_is_harmless(service, monkeypatch):
     go, wrap = threading.Event(), service.web.wrap
     assert service.is_answering(10)
     monkeypatch.setattr(service.web, "wrap", lambda client: go.wait(60) and wrap(client))
@@ -64,4 +64,4 @@ def test_the_stuck_thread_of_before_does_no_harm(service, monkeypatch):
     time.sleep(0.2)
     for _ in range(3):
         assert service.is_answering(10)
-        assert healthy(service)
+        assert is_healthy(service)

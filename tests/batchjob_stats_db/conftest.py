@@ -1,4 +1,4 @@
-"""Every test of the database runs on SQLite and on a PostgreSQL of its own."""
+"""Every test of the database runs on SQLite and on a temporary PostgreSQL server."""
 
 import logging
 import shutil
@@ -19,13 +19,13 @@ from batchjob_stats_db.database.store import Store
 from tests.batchjob_stats_db import postgresql_server
 
 NOW = 1_775_300_000
-_NUMBERS = count()
+_DATABASE_NUMBERS = count()
 
 
 @pytest.fixture(scope="session")
 def postgresql():
-    """A PostgreSQL server on a socket in a directory of its own, with a migrated database."""
-    if postgresql_server.programs() is None:
+    """A PostgreSQL server on a socket in a temporary directory, with a migrated database."""
+    if postgresql_server.program_directory() is None:
         pytest.skip("no PostgreSQL server is installed")
     with postgresql_server.running(Path("/tmp"), "fsync=off") as server:
         url = server.database("batchjob")
@@ -52,12 +52,14 @@ def url(request, tmp_path) -> URL:
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         yield parse_url(f"sqlite:///{path}")
         return
-    made = request.getfixturevalue("postgresql")
-    yield made
-    # A database of its own for each test would take half a second each.
+    postgresql_url = request.getfixturevalue("postgresql")
+    yield postgresql_url
+    # Creating a database for each test would take half a second each.
     tables = reversed(schema.metadata.sorted_tables)
-    emptied = [f"DELETE FROM {table.name}" for table in tables]
-    postgresql_server.run(made, "; ".join([*emptied, "ALTER SEQUENCE job_id_seq RESTART"]))
+    deletions = [f"DELETE FROM {table.name}" for table in tables]
+    postgresql_server.run(
+        postgresql_url, "; ".join([*deletions, "ALTER SEQUENCE job_id_seq RESTART"])
+    )
 
 
 @pytest.fixture
@@ -66,23 +68,23 @@ def empty_url(tmp_path, url):
     if url.get_backend_name() == "sqlite":
         yield parse_url(f"sqlite:///{tmp_path}/empty.db")
         return
-    made = url.set(database=f"empty_{next(_NUMBERS)}")
-    base = url.set(database="postgres")
-    postgresql_server.run(base, f"CREATE DATABASE {made.database}")
-    yield made
-    postgresql_server.run(base, f"DROP DATABASE {made.database} WITH (FORCE)")
+    new_url = url.set(database=f"empty_{next(_DATABASE_NUMBERS)}")
+    admin_url = url.set(database="postgres")
+    postgresql_server.run(admin_url, f"CREATE DATABASE {new_url.database}")
+    yield new_url
+    postgresql_server.run(admin_url, f"DROP DATABASE {new_url.database} WITH (FORCE)")
 
 
 @pytest.fixture
 def engine(url):
-    made = writer_engine(url)
-    yield made
-    made.dispose()
+    engine = writer_engine(url)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
-def logging_as_it_was():
-    """main() sends the process's log lines to the standard error of its day."""
+def restore_logging():
+    """Undo what main() changes: it logs to the standard error of the moment."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

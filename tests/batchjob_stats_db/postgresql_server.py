@@ -1,4 +1,4 @@
-"""A PostgreSQL of its own: on a socket in a directory of its own, gone at the end."""
+"""A temporary PostgreSQL server on a socket in a temporary directory."""
 
 import contextlib
 import os
@@ -18,10 +18,10 @@ from batchjob_stats_db.database.engine import parse_url
 
 
 class RunningPostgresql(NamedTuple):
-    """Where it answers, and the process whose children serve."""
+    """Its URL, and the process whose children serve connections."""
 
     base: URL
-    """Of the database that each server has, for statements such as CREATE DATABASE."""
+    """The URL of the database `postgres`, for statements such as CREATE DATABASE."""
     pid: int
 
     def database(self, name: str) -> URL:
@@ -30,39 +30,41 @@ class RunningPostgresql(NamedTuple):
         return self.base.set(database=name)
 
 
-def programs() -> Path | None:
-    """The directory of its programs, if it is installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+def program_directory() -> Path | None:
+    """The directory of the PostgreSQL programs, or None if it is not installed."""
+    candidates = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     on_path = shutil.which("initdb")
-    if found:
-        return found[-1].parent
+    if candidates:
+        return candidates[-1].parent
     return Path(on_path).parent if on_path else None
 
 
 @contextlib.contextmanager
 def running(folder: Path, *settings: str) -> Iterator[RunningPostgresql]:
-    """Start one; `folder` holds its directory, settings are such as `fsync=off`."""
-    found = programs()
-    assert found, "no PostgreSQL server is installed"
-    identity: dict[str, Any] = {}
+    """Run a server in a directory below `folder`, with settings such as `fsync=off`."""
+    programs = program_directory()
+    assert programs, "no PostgreSQL server is installed"
+    process_user: dict[str, Any] = {}
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-        user = _somebody("postgres", "nobody")
-        identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        user = _first_existing_user("postgres", "nobody")
+        process_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     home = Path(tempfile.mkdtemp(prefix="bj-pg-", dir=folder))
-    if identity:
-        os.chown(home, identity["user"], identity["group"])
+    if process_user:
+        os.chown(home, process_user["user"], process_user["group"])
     environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(home)}
-    initdb = [found / "initdb", "-D", home / "data", "-U", "test", "-A", "trust", "-N", "-EUTF8"]
-    subprocess.run(initdb, check=True, capture_output=True, env=environment, cwd=home, **identity)
+    initdb = [programs / "initdb", "-D", home / "data", "-U", "test", "-A", "trust", "-N", "-EUTF8"]
+    subprocess.run(
+        initdb, check=True, capture_output=True, env=environment, cwd=home, **process_user
+    )
     given = ("listen_addresses=", f"unix_socket_directories={home}", *settings)
-    argv = [found / "postgres", "-D", home / "data", *(f"-c{each}" for each in given)]
+    argv = [programs / "postgres", "-D", home / "data", *(f"-c{each}" for each in given)]
     with (home / "log").open("wb") as log:
         server = subprocess.Popen(
-            argv, stdout=log, stderr=log, env=environment, cwd=home, **identity
+            argv, stdout=log, stderr=log, env=environment, cwd=home, **process_user
         )
     try:
         base = parse_url(f"postgresql://test@/postgres?host={home}")
-        _wait_for(base, server, home / "log")
+        _wait_until_ready(base, server, home / "log")
         yield RunningPostgresql(base, server.pid)
     finally:
         server.terminate()
@@ -77,14 +79,14 @@ def run(url: URL, statement: str) -> None:
         db.execute(sa.text(statement))
 
 
-def _somebody(*names: str) -> pwd.struct_passwd:
+def _first_existing_user(*names: str) -> pwd.struct_passwd:
     for name in names:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
     raise LookupError(names)
 
 
-def _wait_for(url: URL, server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(url: URL, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + 20
     while True:
         try:

@@ -1,4 +1,4 @@
-"""An SQLite file that is damaged: that is found and said, and a backup brings all back."""
+"""Damaged SQLite files are detected and reported, and a backup restores everything."""
 
 import json
 import random
@@ -10,7 +10,7 @@ import pytest
 from batchjob_stats_db.main import main
 from tests.batchjob_stats_db.conftest import NOW
 
-pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+pytestmark = pytest.mark.usefixtures("restore_logging")
 
 JOBS = 400
 PAGE = 8192
@@ -30,7 +30,7 @@ class Site:
             })
         )  # fmt: skip
 
-    def ends(self, begin, end):
+    def append_ended_jobs(self, begin, end):
         with self.lines.open("a") as file:
             for number in range(begin, end):
                 at = NOW - 90 * number
@@ -40,11 +40,11 @@ class Site:
                 )
 
     def run(self, *arguments):
-        """Status and complaints, which are lines and no traceback."""
+        """Run the command; status and output, which must not contain a traceback."""
         status = main(["--config.file", str(self._config), *map(str, arguments)])
-        said = self._capsys.readouterr()
-        assert "Traceback" not in said.err
-        return status, said.out + said.err
+        captured = self._capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return status, captured.out + captured.err
 
     def jobids(self):
         with closing(sqlite3.connect(self.path)) as db:
@@ -53,16 +53,16 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path, capsys):
-    """With a backup of the first half of the jobs, and all of them in the file."""
-    made = Site(tmp_path, capsys)
-    assert made.run("migrate")[0] == 0
-    made.ends(0, JOBS // 2)
-    assert made.run("--once")[0] == 0
-    assert made.run("backup", tmp_path / "copy.db")[0] == 0
-    made.ends(JOBS // 2, JOBS)
-    assert made.run("--once")[0] == 0
-    assert made.jobids() == list(range(JOBS))
-    return made
+    """A database of all jobs, with a backup of the first half of them."""
+    site = Site(tmp_path, capsys)
+    assert site.run("migrate")[0] == 0
+    site.append_ended_jobs(0, JOBS // 2)
+    assert site.run("--once")[0] == 0
+    assert site.run("backup", tmp_path / "copy.db")[0] == 0
+    site.append_ended_jobs(JOBS // 2, JOBS)
+    assert site.run("--once")[0] == 0
+    assert site.jobids() == list(range(JOBS))
+    return site
 
 
 def overwrite(path, content, at, garbage):
@@ -71,61 +71,64 @@ def overwrite(path, content, at, garbage):
         path.with_name(path.name + name).unlink(missing_ok=True)
 
 
-def test_a_page_of_garbage_is_found_wherever_it_is(site, long_form):
+def test_check_finds_an_overwritten_page(site, long_form):
     with closing(sqlite3.connect(site.path)) as db:
         assert db.execute("PRAGMA freelist_count").fetchone() == (0,)
     content = site.path.read_bytes()
-    chance = random.Random(5)
+    rng = random.Random(5)
     pages = range(len(content) // PAGE)
-    for page in pages if long_form else sorted({0, *chance.sample(pages, 12)}):
-        overwrite(site.path, content, page * PAGE, chance.randbytes(PAGE))
-        status, said = site.run("check")
+    for page in pages if long_form else sorted({0, *rng.sample(pages, 12)}):
+        overwrite(site.path, content, page * PAGE, rng.randbytes(PAGE))
+        status, output = site.run("check")
         assert status != 0, page
-        assert said.strip()
+        assert output.strip()
         for command in (["--once"], ["backup", site.path.with_name("bad.db")], ["export"]):
             site.run(*command)
 
 
-def test_single_bits_crash_nothing(site, long_form):
+def test_flipped_bits_cause_no_traceback(site, long_form):
     content = site.path.read_bytes()
-    chance = random.Random(7)
+    rng = random.Random(7)
     for _ in range(500 if long_form else 15):
-        at = chance.randrange(len(content))
-        overwrite(site.path, content, at, bytes([content[at] ^ 1 << chance.randrange(8)]))
+        at = rng.randrange(len(content))
+        overwrite(site.path, content, at, bytes([content[at] ^ 1 << rng.randrange(8)]))
         for command in (["check"], ["--once"], ["export"]):
             site.run(*command)
 
 
-def test_bytes_in_a_column_of_texts_are_told(site):
+def test_bytes_in_a_text_column_are_reported(site):
     with closing(sqlite3.connect(site.path)) as db, db:
         db.execute("UPDATE job SET name = x'00ff' WHERE jobid = '7'")
-    status, said = site.run("export")
-    assert (status, said.splitlines()[-1].partition(";")[0]) == (
+    status, output = site.run("export")
+    assert (status, output.splitlines()[-1].partition(";")[0]) == (
         2, "batchjob_stats_db: the database is damaged: expected text or a number, found bytes",
     )  # fmt: skip
 
 
-def test_a_text_in_a_column_of_numbers_is_told(site):
+def test_text_in_a_number_column_is_reported(site):
     with closing(sqlite3.connect(site.path)) as db, db:
         db.execute("UPDATE job SET allocated_cpus = 'many' WHERE jobid = '7'")
-    status, said = site.run("check")
-    assert (status, "damaged: job.allocated_cpus: 1 values of the wrong type" in said) == (1, True)
-    status, said = site.run("export")
-    assert (status, "malformed: 'many' where a number must be" in said) == (1, True)
+    status, output = site.run("check")
+    assert (status, "damaged: job.allocated_cpus: 1 values of the wrong type" in output) == (
+        1,
+        True,
+    )
+    status, output = site.run("export")
+    assert (status, "malformed: 'many' where a number must be" in output) == (1, True)
     site.run("--once")
 
 
-def test_a_damaged_name_of_a_table_is_told(site):
+def test_damaged_table_name_is_reported(site):
     content = site.path.read_bytes().replace(b"tablejobjob", b"tablejo\xf2job")
     overwrite(site.path, content, content.index(b"CREATE TABLE job "), b"?")
     for command in ("check", "--once", "export"):
-        status, said = site.run(command)
+        status, output = site.run(command)
         assert status != 0
-        assert str(site.path) in said
-        assert "restore" in said
+        assert str(site.path) in output
+        assert "restore" in output
 
 
-def test_a_restored_backup_is_filled_up_again(site):
+def test_restored_backup_is_filled_up_by_the_next_poll(site):
     content = site.path.read_bytes()
     overwrite(site.path, content, 0, b"no database at all" * 1000)
     assert site.run("--once")[0] != 0

@@ -16,7 +16,7 @@ def test_days_of_a_run():
     assert list(days_of(100, 50)) == [0]  # clocks disagree
 
 
-def at(text):
+def timestamp(text):
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
 
@@ -30,17 +30,17 @@ def at(text):
     ],
 )
 def test_months(time, begin, following):
-    assert month_of(at(time)) == at(begin)
-    assert next_month(at(time)) == at(following)
+    assert month_of(timestamp(time)) == timestamp(begin)
+    assert next_month(timestamp(time)) == timestamp(following)
 
 
-def test_months_go_on_after_the_year_9999():
-    last = at("9999-12-01")
+def test_months_after_the_year_9999():
+    last = timestamp("9999-12-01")
     assert next_month(last) == last + 31 * DAY == month_of(last + 40 * DAY)
 
 
 @given(st.integers(-(10**10), 2 * 10**11))
-def test_months_are_the_calendar_s(time):
+def test_months_match_the_calendar(time):
     first = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=time)).replace(
         day=1, hour=0, minute=0, second=0
     )
@@ -48,7 +48,7 @@ def test_months_are_the_calendar_s(time):
 
 
 @given(st.integers(0, 30_000 * DAY), st.integers(0, 1000 * DAY))
-def test_a_window_is_whole_months_and_the_days_around_them(since, length):
+def test_window_is_whole_months_and_the_days_around_them(since, length):
     until = since + length
     first, last = whole_months(since, until)
     if first == last:

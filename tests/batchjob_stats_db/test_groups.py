@@ -1,4 +1,4 @@
-"""Arrays and het jobs, a row for each."""
+"""Job arrays and het jobs, one row per group."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from batchjob_stats_db.queries.paging import TooManyError
 
 @pytest.fixture
 def db(engine, store, job, now):
-    """Three arrays of 3, 4 and 5 tasks, a het job of two parts, and a job of its own."""
+    """Three arrays of 3, 4 and 5 tasks, a het job of two parts, and a single job."""
     tasks = [
         job(
             f"{number}{index}",
@@ -36,13 +36,13 @@ def db(engine, store, job, now):
         yield connection
 
 
-def names(page):
+def group_jobids(page):
     return [row["jobid"] for row in page.rows]
 
 
-def test_a_row_for_each_array(db, now):
+def test_one_row_per_array(db, now):
     page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
-    assert names(page) == ["3", "4", "5"]
+    assert group_jobids(page) == ["3", "4", "5"]
     row = page.rows[0]
     assert (row["jobs"], row["jobs_running"], row["jobs_failed"]) == (3, 1, 2)
     assert (row["start_time"], row["end_time"]) == (now - 3002, None)
@@ -53,41 +53,43 @@ def test_a_row_for_each_array(db, now):
     assert page.rows[1]["end_time"] == now - 7
 
 
-def test_het_jobs(db):
+def test_one_row_per_het_job(db):
     (row,) = groups(db, EVERYTHING, JobGroupKind.HET, 10, Filter()).rows
     assert (row["jobid"], row["jobs"], row["jobs_completed"]) == ("90", 2, 2)
 
 
-def test_only_what_is_one_s_own(db):
+def test_access_limits_the_groups(db):
     own = Access((ClusterLogin("", "user0"),))
-    assert names(groups(db, own, JobGroupKind.ARRAY, 10, Filter())) == ["4"]
+    assert group_jobids(groups(db, own, JobGroupKind.ARRAY, 10, Filter())) == ["4"]
 
 
-def test_a_group_is_whole_though_few_of_it_fit(db, now):
+def test_group_includes_jobs_that_do_not_match_the_filter(db, now):
     page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(started_from=now - 3000))
     assert [(row["jobid"], row["jobs"]) for row in page.rows] == [("3", 3)]
     running = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(running=True))
-    assert names(running) == ["3"]
+    assert group_jobids(running) == ["3"]
 
 
-def test_pages_follow_each_other(db):
+def test_pages_are_consecutive(db):
     found, after = [], None
     while found == [] or after:
         page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 2, Filter(), after)
-        found += names(page)
+        found += group_jobids(page)
         after = page.more
     assert found == ["3", "4", "5"]
 
 
-def test_a_page_ends_where_its_groups_are_large(db, monkeypatch):
+def test_page_ends_early_where_groups_are_large(db, monkeypatch):
     monkeypatch.setattr(paging, "check_row_limit", lambda *_: None)
     monkeypatch.setattr(index_walk, "MOST_READ", 5)
     page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
-    assert names(page) == ["3"]
-    assert names(groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(), page.more)) == ["4"]
+    assert group_jobids(page) == ["3"]
+    assert group_jobids(groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(), page.more)) == [
+        "4"
+    ]
 
 
-def test_too_many_are_refused(db, monkeypatch):
+def test_query_reading_too_many_jobs_is_refused(db, monkeypatch):
     monkeypatch.setattr(index_walk, "MOST_READ", 5)
     with pytest.raises(TooManyError):
         groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())

@@ -1,4 +1,4 @@
-"""Jobs by the ids that people write."""
+"""Finding jobs by ids as users write them."""
 
 import pytest
 import sqlalchemy as sa
@@ -42,7 +42,7 @@ def db(engine, store, job):
         ("8[3]", ["8[3]"]),
         (UUIDS[0], [UUIDS[0]]),
         ("0f3a2b1c-aaaa", [UUIDS[0]]),
-        ("0f3a2b", ["0f3a2b"]),  # an id that is one is no beginning
+        ("0f3a2b", ["0f3a2b"]),  # a complete id is not a prefix
         ("4", []),
         ("4_8", []),
         ("6+7", []),
@@ -51,35 +51,37 @@ def db(engine, store, job):
         ("", []),
     ],
 )
-def test_written_as(db, text, found):
+def test_find_jobs_by_written_id(db, text, found):
     assert [row["jobid"] for row in find_jobs(db, EVERYTHING, text)] == found
     assert [row["jobid"] for row in find_jobs(db, EVERYTHING, text, "c1")] == found
     assert find_jobs(db, EVERYTHING, text, "c2") == []
 
 
-def test_the_beginning_of_several_is_refused(db):
+def test_ambiguous_prefix_is_refused(db):
     with pytest.raises(AmbiguousIdError):
         find_jobs(db, EVERYTHING, "0f3a2b1c")
 
 
-def test_others_jobs_have_no_ids(db):
+def test_jobs_of_other_users_are_not_found(db):
     carol = Access((ClusterLogin("c1", "carol"),))
     assert find_jobs(db, carol, "4_7") == []
     assert find_jobs(db, carol, "0f3a2b1c") == []
 
 
-def test_ids_of_a_user_s_jobs_are_found_by_the_id_in_a_database_without_statistics(tmp_path):
+def test_find_jobs_of_a_user_uses_the_id_index_without_statistics(tmp_path):
     example_site.make(tmp_path / "jobs.db", 40)
     engine = reader_engine(parse_url(f"sqlite:///{tmp_path}/jobs.db"))
-    asked = []
-    sa.event.listen(engine, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
+    statements = []
+    sa.event.listen(
+        engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2:4])
+    )
     with engine.connect() as db:
         carol = Access((ClusterLogin("", "carol"),))
         find_jobs(db, carol, "40003")
         parts_of(db, carol, "39000")
         plans = [
-            [step[3] for step in db.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", given)]
-            for query, given in tuple(asked)
+            [step[3] for step in db.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", parameters)]
+            for query, parameters in tuple(statements)
             if "username =" in query
         ]
     engine.dispose()

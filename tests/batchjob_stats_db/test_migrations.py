@@ -1,4 +1,4 @@
-"""The migrations make the tables that the programs work with."""
+"""Migrations create the tables that the programs expect."""
 
 import pytest
 import sqlalchemy as sa
@@ -10,7 +10,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse_url, writer_engine
 
 
-def test_the_last_revision_is_the_one_the_programs_compare():
+def test_last_revision_is_the_one_expected_by_the_programs():
     assert revisions()[-1] == schema.REVISION
 
 
@@ -19,21 +19,23 @@ def test_revisions_are_in_order():
 
 
 @pytest.mark.parametrize("released", revisions())
-def test_upgrade_with_data(empty_url, released):
-    """One row in every table of a released schema is there after the upgrade."""
+def test_upgrade_keeps_data_of_every_revision(empty_url, released):
+    """One row in every table of a released schema is kept by the upgrade."""
     engine = writer_engine(empty_url, create=True)
     migrate(engine, released)
-    old = sa.MetaData()
-    old.reflect(engine)
-    tables = [table for table in old.sorted_tables if table.name != "alembic_version"]
+    old_schema = sa.MetaData()
+    old_schema.reflect(engine)
+    tables = [table for table in old_schema.sorted_tables if table.name != "alembic_version"]
     with engine.begin() as db:
         for table in tables:
             db.execute(table.insert().values(_row(table)))
     assert migrate(engine)[1] == schema.REVISION
     with engine.connect() as db:
         for table in tables:
-            kept = db.execute(sa.select(schema.metadata.tables[table.name])).mappings().one()
-            assert {name: kept[name] for name in _row(table)} == _row(table)
+            migrated_row = (
+                db.execute(sa.select(schema.metadata.tables[table.name])).mappings().one()
+            )
+            assert {name: migrated_row[name] for name in _row(table)} == _row(table)
     engine.dispose()
 
 
@@ -43,14 +45,14 @@ def _row(table):
     }
 
 
-def test_migrated_and_declared_tables_are_the_same(engine):
+def test_migrated_tables_match_the_declared_ones(engine):
     with engine.connect() as db:
         context = MigrationContext.configure(db, opts={"compare_type": True})
         assert compare_metadata(context, schema.metadata) == []
 
 
-def test_migrated_and_declared_indexes_are_the_same(engine):
-    """With their conditions and directions, at which `compare_metadata` does not look."""
+def test_migrated_indexes_match_the_declared_ones(engine):
+    """With their conditions and directions, which `compare_metadata` ignores."""
     with engine.connect() as db:
         migrated = _indexes(db)
         schema.metadata.drop_all(db)
@@ -60,7 +62,7 @@ def test_migrated_and_declared_indexes_are_the_same(engine):
 
 
 def _indexes(db):
-    """Their statements."""
+    """The CREATE INDEX statements."""
     query = {
         "sqlite": "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL",
         "postgresql": "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'",
@@ -68,18 +70,18 @@ def _indexes(db):
     return sorted(db.scalars(sa.text(query)))
 
 
-def test_migrations_that_were_killed_leave_one_copy(tmp_path, monkeypatch):
+def test_copy_of_a_killed_migration_is_removed(tmp_path, monkeypatch):
     path = tmp_path / "jobs.db"
     url = parse_url(f"sqlite:///{path}")
     bring_up_to_date(url)
-    monkeypatch.setattr(schema, "REVISION", "9999")  # of a version to come
-    old = path.with_name(f"{path.name}.before-{revisions()[-1]}-20260101T000000Z")
-    old.write_bytes(b"of a migration that did not end")
-    done = bring_up_to_date(url)
-    assert list(tmp_path.glob("*.before-*")) == [done.copy]
+    monkeypatch.setattr(schema, "REVISION", "9999")  # of a future version
+    old_copy = path.with_name(f"{path.name}.before-{revisions()[-1]}-20260101T000000Z")
+    old_copy.write_bytes(b"of a migration that did not end")
+    migration = bring_up_to_date(url)
+    assert list(tmp_path.glob("*.before-*")) == [migration.copy]
 
 
-def test_the_journal_shrinks_after_a_long_reader(tmp_path):
+def test_size_of_the_write_ahead_log_is_limited(tmp_path):
     url = parse_url(f"sqlite:///{tmp_path}/jobs.db")
     bring_up_to_date(url)
     engine = writer_engine(url)

@@ -1,4 +1,4 @@
-"""Times of runs that their source knows to the millisecond, through the database and back."""
+"""Run times with milliseconds, written to the database and read back."""
 
 import pytest
 import sqlalchemy as sa
@@ -20,46 +20,54 @@ from batchjob_stats_db.timeseries.base import SeriesValue
 D0 = 20540 * DAY  # a midnight
 
 
-def run(job, jobid, start, seconds=None, **fields):
+def run_record(job, jobid, start, seconds=None, **fields):
     end = None if seconds is None else round(start + seconds, 3)
     return job(jobid, submit_time=int(start), eligible_time=start, start_time=start, end_time=end,
                elapsed_seconds=seconds, **fields)  # fmt: skip
 
 
 @pytest.mark.parametrize("key", ["start_time", "end_time", "elapsed_seconds"])
-def test_runs_of_one_second_are_in_order(store, job, engine, key):
+def test_runs_within_one_second_are_in_order(store, job, engine, key):
     # Written in another order than they ran in.
     starts = {"b": 0.25, "d": 0.75, "a": 0.125, "c": 0.5}
-    runs = [run(job, name, D0 + start, start) for name, start in starts.items()]
+    runs = [run_record(job, name, D0 + start, start) for name, start in starts.items()]
     store.write(Batch(tuple(runs), (), "", 0), "s")
     with engine.connect() as db:
         first = read_page(db, find_ids(db, EVERYTHING, 2, order=SortOrder(key)))
-        rest = read_page(db, find_ids(db, EVERYTHING, 9, after=first.more, order=SortOrder(key)))
-    assert [row["jobid"] for row in (*first.rows, *rest.rows)] == ["d", "c", "b", "a"]
+        remaining = read_page(
+            db, find_ids(db, EVERYTHING, 9, after=first.more, order=SortOrder(key))
+        )
+    assert [row["jobid"] for row in (*first.rows, *remaining.rows)] == ["d", "c", "b", "a"]
 
 
-def test_what_was_written_comes_back(store, job, rows, engine):
-    store.write(Batch((run(job, "1", D0 + 0.345, 1.234), job("2")), (), "", 0), "s")
-    exact, whole = rows(schema.job)
+def test_times_round_trip(store, job, rows, engine):
+    store.write(Batch((run_record(job, "1", D0 + 0.345, 1.234), job("2")), (), "", 0), "s")
+    exact, whole_seconds = rows(schema.job)
     assert (exact["start_time"], exact["end_time"]) == (D0 + 0.345, D0 + 1.579)
     assert exact["elapsed_seconds"] == 1.234
-    assert isinstance(whole["start_time"], int)  # schedulers that know seconds stay with them
-    assert isinstance(whole["end_time"], int)
-    (again,) = {each["start_time"] for each in rows(schema.job_node)} - {whole["start_time"]}
-    assert again == D0 + 0.345
+    assert isinstance(whole_seconds["start_time"], int)  # times in whole seconds stay integers
+    assert isinstance(whole_seconds["end_time"], int)
+    (node_start,) = {each["start_time"] for each in rows(schema.job_node)} - {
+        whole_seconds["start_time"]
+    }
+    assert node_start == D0 + 0.345
     with engine.connect() as db:
         (row,) = read_page(db, find_ids(db, EVERYTHING, 1, order=SortOrder("jobid", False))).rows
     assert (row["elapsed_seconds"], row["wait_seconds"]) == (1.234, 0)
 
 
-def test_written_again_nothing_changes(store, job):
-    batch = Batch((run(job, "1", D0 + 0.345, 1.234),), (), "", 0)
+def test_writing_again_changes_nothing(store, job):
+    batch = Batch((run_record(job, "1", D0 + 0.345, 1.234),), (), "", 0)
     store.write(batch, "s")
     assert store.write(batch, "s").unchanged == 1
 
 
 def test_days_begin_at_midnight(store, job, engine, rows):
-    runs = (run(job, "1", D0 - 0.001, 0.5), run(job, "2", D0, 0.25), run(job, "3", D0 + 0.999, 2.5))
+    runs = (
+        run_record(job, "1", D0 - 0.001, 0.5),
+        run_record(job, "2", D0, 0.25),
+        run_record(job, "3", D0 + 0.999, 2.5),
+    )
     store.write(Batch(runs, (), "", 0), "s")
     with engine.begin() as db:
         for day in due_days(db, "c1", 10):
@@ -73,8 +81,8 @@ def test_days_begin_at_midnight(store, job, engine, rows):
     assert (sums[D0 - DAY]["jobs_started"], sums[D0]["jobs_started"]) == (1, 2)
 
 
-class Seen:
-    """A store of measurements with one series, which saw each job end."""
+class HistoryOfOneSeries:
+    """A store of measurements with one series per job, which includes its end."""
 
     source = "samples"
 
@@ -95,13 +103,13 @@ class Seen:
         ]
 
 
-def test_a_run_is_measured_to_its_end(store, job, engine):
+def test_run_is_measured_until_its_end(store, job, engine):
     policy, now = UsagePolicy(settle_seconds=1), D0 + 60
-    store.write(Batch((run(job, "1", D0 + 0.9, 0.25),), (), "", 0), "s")
+    store.write(Batch((run_record(job, "1", D0 + 0.9, 0.25),), (), "", 0), "s")
     with engine.begin() as db:
         db.execute(sa.update(schema.job).values(usage_due_time=now))
         due = due_jobs(db, "c1", policy, now, 9)
-        usages = dict(zip(due, measure(Seen(), due, 5.0), strict=True))
+        usages = dict(zip(due, measure(HistoryOfOneSeries(), due, 5.0), strict=True))
         write_usages(db, "c1", "samples", usages, policy, now)
         (row,) = read_page(db, find_ids(db, EVERYTHING, 1)).rows
     assert (row["cpu_basis"], row["usage_final"], row["usage_coverage"]) == ("measured", 1, 1.0)

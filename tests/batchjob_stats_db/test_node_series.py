@@ -1,4 +1,4 @@
-"""The last values and courses of nodes, from real stores."""
+"""Latest values and time series of nodes, from real stores."""
 
 import pytest
 
@@ -12,33 +12,35 @@ T = 1_775_300_000
 N1 = {"cluster": "c1", "instance": "n1:10910"}
 
 
-def line(metric, value, at, **labels):
+def sample_line(metric, value, at, **labels):
     text = ",".join(f'{name}="{each}"' for name, each in labels.items())
     return f"{metric}{{{text}}} {value} {at}"
 
 
-def lines():
+def two_hours_of_lines():
     """Two hours of a node that two replicas scrape, half an hour of another; 1.5 CPUs are busy."""
     for number in range(240):
         at = T - 7200 + 30 * number
         for replica in ("a", "b"):
             for mode, rate in (("user", 1.0), ("system", 0.5), ("idle", 2.5)):
                 labels = N1 | {"mode": mode, "replica": replica}
-                yield line("batchjob_node_cpu_seconds_total", rate * 30 * number, at, **labels)
-        yield line("batchjob_node_cpus", 4, at, **N1)
-        yield line("batchjob_gpu_utilization_ratio", 0.5, at, gpu="0", uuid="G", **N1)
+                yield sample_line(
+                    "batchjob_node_cpu_seconds_total", rate * 30 * number, at, **labels
+                )
+        yield sample_line("batchjob_node_cpus", 4, at, **N1)
+        yield sample_line("batchjob_gpu_utilization_ratio", 0.5, at, gpu="0", uuid="G", **N1)
         if number < 60:
-            yield line("batchjob_node_cpus", 8, at, cluster="c1", instance="n2:10910")
-        yield line("batchjob_node_cpus", 9, at, cluster="other", instance="n3:10910")
+            yield sample_line("batchjob_node_cpus", 8, at, cluster="c1", instance="n2:10910")
+        yield sample_line("batchjob_node_cpus", 9, at, cluster="other", instance="n3:10910")
 
 
 @pytest.fixture(params=SERVERS, scope="module")
 def store(request):
-    with request.param(list(lines())) as url:
+    with request.param(list(two_hours_of_lines())) as url:
         yield Prometheus(Endpoint(url, scrape_interval=30.0))
 
 
-def test_what_is_gone_has_no_last_value(store):
+def test_latest_excludes_nodes_that_are_gone(store):
     found = store.latest("c1", ["batchjob_node_cpus", "batchjob_gpu_utilization_ratio"], T)
     assert {(each.metric, each.labels["instance"], each.value) for each in found} == {
         ("batchjob_node_cpus", "n1:10910", 4.0),
@@ -47,21 +49,21 @@ def test_what_is_gone_has_no_last_value(store):
     assert store.latest("c1", ["batchjob_node_cpus"], T, "n2:10910") == []
 
 
-def test_how_often_each_node_was_seen(store):
+def test_scrape_ratio_of_each_node(store):
     found = store.scrape_ratios("c1", "batchjob_node_cpus", T, 7200)
-    seen = {each.labels["instance"]: each.value for each in found}
-    assert seen == pytest.approx({"n1:10910": 1.0, "n2:10910": 0.25}, abs=0.01)
+    ratios = {each.labels["instance"]: each.value for each in found}
+    assert ratios == pytest.approx({"n1:10910": 1.0, "n2:10910": 0.25}, abs=0.01)
 
 
-def test_the_course_of_a_node_counts_replicas_once(store):
-    busy = NodeQuery(
+def test_node_series_counts_replicas_once(store):
+    cpu_query = NodeQuery(
         "batchjob_node_cpu_seconds_total", SeriesKind.RATE, {"mode": ("user", "system")}, (),
         ("mode",),
     )  # fmt: skip
-    (cpu,) = store.node_series(busy, "c1", "n1:10910", T - 3600, T, 12)
+    (cpu,) = store.node_series(cpu_query, "c1", "n1:10910", T - 3600, T, 12)
     assert {round(point.mean, 3) for point in cpu.points} == {1.5}
     assert len(cpu.points) == 12
-    gpu = NodeQuery("batchjob_gpu_utilization_ratio", SeriesKind.GAUGE, by=("gpu", "uuid"))
-    (use,) = store.node_series(gpu, "c1", "n1:10910", T - 3600, T, 12)
-    assert use.labels == {"gpu": "0", "uuid": "G"}
-    assert {point.mean for point in use.points} == {0.5}
+    gpu_query = NodeQuery("batchjob_gpu_utilization_ratio", SeriesKind.GAUGE, by=("gpu", "uuid"))
+    (utilization,) = store.node_series(gpu_query, "c1", "n1:10910", T - 3600, T, 12)
+    assert utilization.labels == {"gpu": "0", "uuid": "G"}
+    assert {point.mean for point in utilization.points} == {0.5}

@@ -1,4 +1,4 @@
-"""Waste, failures, waits and idle GPUs."""
+"""Reports for operators: waste, failures, waits and idle GPUs."""
 
 import pytest
 import sqlalchemy as sa
@@ -23,20 +23,20 @@ ALICE = Access((ClusterLogin("c1", "alice"),))
 
 
 @pytest.fixture
-def fill(store, engine, job):
-    """Writes jobs with their usage, and sums them up."""
+def write_jobs(store, engine, job):
+    """Writes jobs with their usage and rolls them up; returns a connection."""
 
     def write(*jobs):
-        given = [
-            job(str(n), start_time=D0, submit_time=D0 - 60 * n, **each)
-            for n, (each, _) in enumerate(jobs)
+        records = [
+            job(str(n), start_time=D0, submit_time=D0 - 60 * n, **fields)
+            for n, (fields, _) in enumerate(jobs)
         ]
-        store.write(Batch(tuple(given), (), "", 0), "s")
+        store.write(Batch(tuple(records), (), "", 0), "s")
         with engine.begin() as db:
-            for n, (_, used) in enumerate(jobs):
-                if used is not None:
-                    gpus = used.pop("devices", ())
-                    db.execute(sa.insert(schema.job_usage).values(_usage(n + 1, used)))
+            for n, (_, measured) in enumerate(jobs):
+                if measured is not None:
+                    gpus = measured.pop("devices", ())
+                    db.execute(sa.insert(schema.job_usage).values(_usage(n + 1, measured)))
                     for index, busy in enumerate(gpus):
                         row = {"job_id": n + 1, "node": "n1", "uuid": str(index)}
                         db.execute(sa.insert(schema.job_gpu).values(
@@ -48,20 +48,20 @@ def fill(store, engine, job):
     return write
 
 
-def _usage(job_id, used):
+def _usage(job_id, values):
     given = {"job_id": job_id, "source": "s", "measured_time": 0, "until_time": D0 + 7200}
-    return {**given, "samples": 9, "dropped_series": 0, "nodes": 1, "coverage": 1.0, **used}
+    return {**given, "samples": 9, "dropped_series": 0, "nodes": 1, "coverage": 1.0, **values}
 
 
 def ended(user, seconds, **more):
     return {"user": user, "end_time": D0 + seconds, **more}
 
 
-def test_who_wastes_most(fill):
-    db = fill(
+def test_most_waste(write_jobs):
+    db = write_jobs(
         (ended("alice", 1000), {"user_cpu_seconds": 100.0, "system_cpu_seconds": 0.0}),
         (ended("bob", 1000), {"user_cpu_seconds": 3900.0, "system_cpu_seconds": 100.0}),
-        (ended("carol", 9000), None),  # not measured: nobody knows
+        (ended("carol", 9000), None),  # not measured
         (ended("dave", 2000), {"user_cpu_seconds": 1000.0, "system_cpu_seconds": 0.0,
                                "memory_average_bytes": 0.0}),
     )  # fmt: skip
@@ -77,9 +77,9 @@ def test_who_wastes_most(fill):
     assert [row["username"] for row in most_waste(sums, "memory", 1)] == ["dave"]
 
 
-def test_whose_jobs_fail(fill):
+def test_most_failures(write_jobs):
     failed = {"state": JobState.OUT_OF_MEMORY}
-    db = fill(
+    db = write_jobs(
         (ended("alice", 10), None),
         (ended("alice", 10, **failed), None),
         (ended("bob", 10), None),
@@ -94,8 +94,8 @@ def test_whose_jobs_fail(fill):
     assert len(most_failures(sums, 1)) == 1
 
 
-def test_waits_of_all_and_of_one_s_own(fill, monkeypatch):
-    db = fill(
+def test_waits_by_partition_of_all_and_own_jobs(write_jobs, monkeypatch):
+    db = write_jobs(
         (ended("alice", 10), None),
         (ended("bob", 10), None),
         (ended("bob", 10, partition="gpu"), None),
@@ -114,16 +114,16 @@ def test_waits_of_all_and_of_one_s_own(fill, monkeypatch):
             waits_by_partition(db, ALICE, D0, D0 + DAY)
 
 
-def test_gpus_that_are_held_and_idle(fill):
-    live = {"end_time": None, "state": JobState.RUNNING, "allocated_gpus": 4}
-    db = fill(
-        ({**live, "user": "alice"}, {"gpus": 4, "gpu_utilization_ratio": 0.0}),
-        ({**live, "user": "bob"},
+def test_idle_gpus(write_jobs):
+    running = {"end_time": None, "state": JobState.RUNNING, "allocated_gpus": 4}
+    db = write_jobs(
+        ({**running, "user": "alice"}, {"gpus": 4, "gpu_utilization_ratio": 0.0}),
+        ({**running, "user": "bob"},
          {"gpus": 4, "gpu_utilization_ratio": 0.5, "devices": (1.0, 1.0, 0.0, 0.0)}),
-        ({**live, "user": "busy"}, {"gpus": 4, "gpu_utilization_ratio": 0.9, "devices": (0.9,)}),
-        ({**live, "user": "unknown"}, {"gpu_utilization_ratio": None}),
-        ({**live, "user": "unmeasured"}, None),
-        ({**live, "user": "new"},
+        ({**running, "user": "busy"}, {"gpus": 4, "gpu_utilization_ratio": 0.9, "devices": (0.9,)}),
+        ({**running, "user": "unknown"}, {"gpu_utilization_ratio": None}),
+        ({**running, "user": "unmeasured"}, None),
+        ({**running, "user": "new"},
          {"gpus": 4, "gpu_utilization_ratio": 0.0, "until_time": D0 + 60}),
         (ended("over", 9000, allocated_gpus=4), {"gpus": 4, "gpu_utilization_ratio": 0.0}),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Pages of jobs in any order: each job once, whatever is unknown or equal."""
+"""Pages of jobs in any order: each job once, with unknown and equal values."""
 
 import pytest
 import sqlalchemy as sa
@@ -18,7 +18,7 @@ COORDINATOR = Access((ClusterLogin("", "user0"),), (ClusterAccount("c1", "accoun
 
 @pytest.fixture
 def db(engine, store, job, now):
-    """Sixty jobs of three users, of which many are alike, and some have not started or ended."""
+    """Sixty jobs of three users, many of them equal, some not started or not ended."""
     runs = [
         job(
             str(n),
@@ -60,26 +60,26 @@ def _usage(job_id, jobid):
     }  # fmt: skip
 
 
-def whole(db, access, order, which=None, size=7):
-    """All pages, one after the other."""
-    found, after = [], None
+def read_all_pages(db, access, order, job_filter=None, size=7):
+    """The rows of all pages, one after the other."""
+    rows_so_far, after = [], None
     while True:
-        rows, after = read_page(db, find_ids(db, access, size, which, after, order=order))
-        found += rows
+        rows, after = read_page(db, find_ids(db, access, size, job_filter, after, order=order))
+        rows_so_far += rows
         if after is None:
-            return found
+            return rows_so_far
 
 
 @pytest.mark.parametrize("access", [EVERYTHING, COORDINATOR], ids=["all", "coordinator"])
 @pytest.mark.parametrize("descending", [True, False])
 @pytest.mark.parametrize("key", SORTS)
-def test_pages_in_any_order_hold_each_job_once(db, key, descending, access):
-    rows = whole(db, access, SortOrder(key, descending))
-    expected = whole(db, access, None)
+def test_pages_in_any_order_contain_each_job_once(db, key, descending, access):
+    rows = read_all_pages(db, access, SortOrder(key, descending))
+    expected = read_all_pages(db, access, None)
     if (key, access) == ("end_time", EVERYTHING):  # the index that is walked has ended jobs
         expected = [row for row in expected if row["end_time"] is not None]
     assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in expected)
-    if key == "start_time":  # waiting jobs come first there, and have a test of their own
+    if key == "start_time":  # pending jobs come first there; tested separately
         rows = [row for row in rows if row["state"] != "PENDING"]
     known = [row for row in rows if row[key] is not None]
     assert rows[: len(known)] == known
@@ -87,14 +87,14 @@ def test_pages_in_any_order_hold_each_job_once(db, key, descending, access):
     assert [row["id"] for row in known] == [row["id"] for row in ordered]
 
 
-def test_a_coordinator_s_rows_are_theirs(db):
-    rows = whole(db, COORDINATOR, SortOrder("usage_energy_joules"))
+def test_coordinator_sees_own_jobs_and_those_of_the_account(db):
+    rows = read_all_pages(db, COORDINATOR, SortOrder("usage_energy_joules"))
     assert all(row["username"] == "user0" or row["account"] == "account1" for row in rows)
     assert {row["username"] for row in rows} == {"user0", "user1", "user2"}
 
 
 @pytest.mark.parametrize(
-    ("which", "holds"),
+    ("job_filter", "matches"),
     [
         (Filter(running=True), lambda row: row["end_time"] is None),
         (Filter(gpus_at_least=1), lambda row: row["allocated_gpus"] == 2),
@@ -112,16 +112,16 @@ def test_a_coordinator_s_rows_are_theirs(db):
         (Filter(ended_before=1_775_299_990), lambda row: row["end_time"] < 1_775_299_990),
     ],
 )  # fmt: skip
-def test_filters(db, which, holds):
+def test_filters(db, job_filter, matches):
     for key in ("start_time", "end_time", "usage_energy_joules"):
-        rows = whole(db, EVERYTHING, SortOrder(key), which)
-        assert all(holds(row) for row in rows)
-        if not which.running:
+        rows = read_all_pages(db, EVERYTHING, SortOrder(key), job_filter)
+        assert all(matches(row) for row in rows)
+        if not job_filter.running:
             assert 0 < len(rows) < 54
 
 
-def test_efficiencies_say_nothing_where_little_is_known(db, engine):
-    rows = {row["jobid"]: row for row in whole(db, EVERYTHING, None)}
+def test_efficiencies_are_null_where_values_are_unknown(db, engine):
+    rows = {row["jobid"]: row for row in read_all_pages(db, EVERYTHING, None)}
     assert rows["12"]["cpu_efficiency"] == pytest.approx((2 + 0.1) / (4 * 2))
     assert rows["12"]["memory_efficiency"] == pytest.approx(2 / 8)
     assert rows["3"]["cpu_efficiency"] is None  # it ran for no time
@@ -130,13 +130,13 @@ def test_efficiencies_say_nothing_where_little_is_known(db, engine):
     assert rows["2"]["usage_energy_joules"] is None
 
 
-def test_accounting_s_cpu_time_stands_in_for_what_was_not_measured(store, job, engine):
+def test_accounted_cpu_time_is_used_where_none_was_measured(store, job, engine):
     store.write(Batch((job("1", user_cpu_seconds=7200.0, system_cpu_seconds=0.0),), (), "", 0), "s")
     with engine.connect() as db:
         assert read_page(db, find_ids(db, EVERYTHING)).rows[0]["cpu_efficiency"] == 0.5
 
 
-def test_what_would_read_too_much_is_refused(db, monkeypatch):
+def test_page_that_reads_too_many_rows_is_refused(db, monkeypatch):
     monkeypatch.setattr(index_walk, "MOST_READ", 20)
     with pytest.raises(TooManyError, match="jobs by usage_energy_joules more than 20"):
         read_page(db, find_ids(db, EVERYTHING, order=SortOrder("usage_energy_joules")))
@@ -153,18 +153,18 @@ def test_what_would_read_too_much_is_refused(db, monkeypatch):
     [("start_time", EVERYTHING), ("start_time", COORDINATOR), ("end_time", EVERYTHING)],
 )
 @pytest.mark.parametrize("descending", [True, False])
-def test_a_rare_job_is_found_page_by_page(db, key, descending, access, monkeypatch):
-    """A page that has read enough ends there, and leads on."""
-    order, which = SortOrder(key, descending), Filter(partition="gpu")
-    expected = [row["id"] for row in whole(db, access, order, which, size=100)]
+def test_rare_jobs_are_found_over_several_pages(db, key, descending, access, monkeypatch):
+    """A page ends once it has read enough rows, and continues on the next."""
+    order, job_filter = SortOrder(key, descending), Filter(partition="gpu")
+    expected = [row["id"] for row in read_all_pages(db, access, order, job_filter, size=100)]
     monkeypatch.setattr(index_walk, "MOST_READ", 4)
-    first = read_page(db, find_ids(db, access, 7, which, order=order))
+    first = read_page(db, find_ids(db, access, 7, job_filter, order=order))
     assert first.more is not None
     assert len(first.rows) < 7
-    assert [row["id"] for row in whole(db, access, order, which)] == expected
+    assert [row["id"] for row in read_all_pages(db, access, order, job_filter)] == expected
 
 
-def test_only_the_wanted_columns_are_read(db):
+def test_only_the_requested_columns_are_read(db):
     ids, _ = find_ids(db, EVERYTHING, 5)
     rows = rows_by_ids(db, ids, ("state", "usage_energy_joules"))
     assert [row["id"] for row in rows] == ids
@@ -172,27 +172,27 @@ def test_only_the_wanted_columns_are_read(db):
 
 
 @pytest.mark.parametrize(
-    ("which", "cheap"),
+    ("job_filter", "expected"),
     [
         (Filter(), True),
         (Filter(cluster="c1", started_from=5), True),
         (Filter(user="user1"), True),
         (Filter(node="n1", started_before=9), True),
-        (Filter(user="user1", account="a"), False),  # of an index the others are passed over
+        (Filter(user="user1", account="a"), False),  # other accounts are skipped
         (Filter(ended_before=5), False),
         (Filter(states=(JobState.FAILED,)), False),
         (Filter(running=True), False),
     ],
 )
-def test_which_pages_read_their_own_rows_alone(which, cheap):
+def test_filters_for_which_a_page_reads_only_its_rows(job_filter, expected):
     newest, own = SortOrder("start_time"), Access((ClusterLogin("", "user1"),))
-    assert paging.reads_only_its_rows(EVERYTHING, which, newest) is cheap
-    assert not paging.reads_only_its_rows(EVERYTHING, which, SortOrder("cpu_efficiency"))
-    of_others = which.account or which.node
-    assert paging.reads_only_its_rows(own, which, newest) is (cheap and not of_others)
+    assert paging.reads_only_its_rows(EVERYTHING, job_filter, newest) is expected
+    assert not paging.reads_only_its_rows(EVERYTHING, job_filter, SortOrder("cpu_efficiency"))
+    of_others = job_filter.account or job_filter.node
+    assert paging.reads_only_its_rows(own, job_filter, newest) is (expected and not of_others)
 
 
-def test_which_pages_of_ones_own_read_other_rows():
+def test_accesses_for_which_a_page_reads_only_its_rows():
     newest, own = SortOrder("start_time"), Access((ClusterLogin("", "user1"),))
     dated = Access((ClusterLogin("", "user1", until=5),))
     coordinator = Access((ClusterLogin("", "user1"),), (ClusterAccount("c1", "a"),))
@@ -202,12 +202,12 @@ def test_which_pages_of_ones_own_read_other_rows():
     assert not paging.reads_only_its_rows(coordinator, Filter(user="user1"), newest)
 
 
-def test_a_page_of_many_accounts_is_not_one_range():
+def test_page_of_many_accounts_reads_other_rows():
     many = Access((), tuple(ClusterAccount("c1", f"a{number}") for number in range(9)))
     assert not paging.reads_only_its_rows(many, Filter(), SortOrder("start_time"))
 
 
-def test_a_job_that_is_gone_by_then_is_left_out(db):
+def test_deleted_job_is_left_out_of_the_page(db):
     ids, _ = find_ids(db, EVERYTHING, 3)
     assert [row["id"] for row in rows_by_ids(db, [ids[0], -1, ids[1]])] == ids[:2]
     assert rows_by_ids(db, []) == []
@@ -215,21 +215,21 @@ def test_a_job_that_is_gone_by_then_is_left_out(db):
 
 @pytest.mark.parametrize("descending", [True, False])
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_jobs_that_wait_come_first_and_each_job_once(db, size, descending):
-    rows = whole(db, EVERYTHING, SortOrder(descending=descending), size=size)
-    waiting = [row for row in rows if row["state"] == "PENDING" and row["start_time"] is None]
+def test_pending_jobs_come_first_and_each_job_once(db, size, descending):
+    rows = read_all_pages(db, EVERYTHING, SortOrder(descending=descending), size=size)
+    pending = [row for row in rows if row["state"] == "PENDING" and row["start_time"] is None]
     started = [row for row in rows if row["start_time"] is not None]
-    never = [row for row in rows if row not in waiting and row not in started]
-    assert rows == waiting + started + never
-    assert waiting
+    never_started = [row for row in rows if row not in pending and row not in started]
+    assert rows == pending + started + never_started
+    assert pending
     assert started
     assert len({row["id"] for row in rows}) == len(rows) == 60
-    submitted = [(row["submit_time"], row["id"]) for row in waiting]
+    submitted = [(row["submit_time"], row["id"]) for row in pending]
     assert submitted == sorted(submitted, reverse=descending)
 
 
-@pytest.mark.parametrize("becomes", [JobState.RUNNING, JobState.CANCELLED])
-def test_a_job_that_stops_waiting_while_a_page_is_read_is_there_once(url, store, job, now, becomes):
+@pytest.mark.parametrize("new_state", [JobState.RUNNING, JobState.CANCELLED])
+def test_job_that_starts_while_a_page_is_read_appears_once(url, store, job, now, new_state):
     def write(state):
         times = {
             "submit_time": now - 60,
@@ -238,22 +238,22 @@ def test_a_job_that_stops_waiting_while_a_page_is_read_is_there_once(url, store,
         }
         store.write(Batch((job("1", state=state, **times),), (), "", 0), "s")
 
-    def after_the_waiting_ones(_db, _cursor, statement, *_):
+    def change_state_after_the_pending_query(_db, _cursor, statement, *_):
         if "ORDER BY job.submit_time" in statement:
-            write(becomes)
+            write(new_state)
 
     write(JobState.PENDING)
     engine = reader_engine(url)
-    sa.event.listen(engine, "after_cursor_execute", after_the_waiting_ones)
+    sa.event.listen(engine, "after_cursor_execute", change_state_after_the_pending_query)
     with engine.connect() as db:
         (row,) = read_page(db, find_ids(db, EVERYTHING)).rows
-    assert row["state"] == becomes
+    assert row["state"] == new_state
     engine.dispose()
 
 
-def test_waiting_jobs_are_found_by_their_state(db):
-    rows = whole(db, EVERYTHING, SortOrder(), Filter(states=("PENDING",)))
+def test_pending_jobs_are_found_by_their_state(db):
+    rows = read_all_pages(db, EVERYTHING, SortOrder(), Filter(states=("PENDING",)))
     assert rows
     assert {row["state"] for row in rows} == {"PENDING"}
-    running = whole(db, EVERYTHING, SortOrder(), Filter(running=True))
+    running = read_all_pages(db, EVERYTHING, SortOrder(), Filter(running=True))
     assert "PENDING" not in {row["state"] for row in running}

@@ -1,4 +1,4 @@
-"""Credentials, certificates and methods of queries, at a small HTTPS server."""
+"""Credentials, certificates and HTTP methods of queries, against a small HTTPS server."""
 
 import ssl
 import threading
@@ -11,7 +11,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint, NoAnswer, PrometheusClient
 
 
-class Store(BaseHTTPRequestHandler):
+class RecordingHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
@@ -36,12 +36,12 @@ def authority():
 
 @pytest.fixture
 def store(authority):
-    """A server that wants a certificate of its authority."""
+    """A server that requires a client certificate of its authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
-    with ThreadingHTTPServer(("localhost", 0), Store) as server:
+    with ThreadingHTTPServer(("localhost", 0), RecordingHandler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         server.received = []
         server.daemon_threads = False
@@ -55,24 +55,24 @@ def store(authority):
 @pytest.fixture
 def endpoint(store, authority, tmp_path):
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    client = authority.issue_cert("poller.example")
-    client.private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
+    client_cert = authority.issue_cert("poller.example")
+    client_cert.private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
 
-    def make(**more):
-        given = {"ca_file": tmp_path / "ca.pem", "cert_file": tmp_path / "client.pem", **more}
+    def make(**options):
+        settings = {"ca_file": tmp_path / "ca.pem", "cert_file": tmp_path / "client.pem", **options}
         url = f"https://localhost:{store.server_address[1]}/prometheus/"
-        return Endpoint(url, **{name: str(value) for name, value in given.items()})
+        return Endpoint(url, **{name: str(value) for name, value in settings.items()})
 
     return make
 
 
-def test_a_short_query_is_in_the_address_and_a_long_one_in_the_body(store, endpoint):
+def test_long_query_is_sent_by_post(store, endpoint):
     client = PrometheusClient(endpoint())
     for query in ("up", "up + " * 1000 + "up"):
         assert client.ask("query", [("query", query)], 5.0) == (200, b"{}")
     client.close()
-    (get, path, _, nothing), (post, target, headers, body) = store.received
-    assert (get, path, nothing) == ("GET", "/prometheus/api/v1/query?query=up", b"")
+    (get, path, _, empty_body), (post, target, headers, body) = store.received
+    assert (get, path, empty_body) == ("GET", "/prometheus/api/v1/query?query=up", b"")
     assert (post, target) == ("POST", "/prometheus/api/v1/query")
     assert headers["Content-Type"] == "application/x-www-form-urlencoded"
     assert body.startswith(b"query=up+%2B+up")
@@ -92,7 +92,7 @@ def test_credentials_are_sent(store, endpoint, credentials, sent):
     assert store.received[0][2]["Authorization"] == sent
 
 
-def test_a_server_of_another_authority_is_not_asked(store, endpoint, tmp_path):
+def test_server_of_another_authority_is_not_queried(store, endpoint, tmp_path):
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
     client = PrometheusClient(endpoint(ca_file=tmp_path / "other.pem", token="secret"))
     with pytest.raises(NoAnswer, match="certificate not trusted"):
@@ -101,14 +101,14 @@ def test_a_server_of_another_authority_is_not_asked(store, endpoint, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ca_file", "cert_file"])
-def test_a_file_that_is_no_certificate_is_named(endpoint, tmp_path, name):
+def test_invalid_certificate_file_is_reported(endpoint, tmp_path, name):
     (tmp_path / "wrong.pem").write_text("wrong")
     for file in ("wrong.pem", "missing.pem"):
         with pytest.raises(SettingsError, match=f"{name.replace('_', '-')}: .*{file}: "):
             PrometheusClient(endpoint(**{name: tmp_path / file}))
 
 
-def test_a_renewed_certificate_is_used_by_the_next_connection(store, endpoint, authority, tmp_path):
+def test_replaced_certificate_is_used_by_the_next_connection(store, endpoint, authority, tmp_path):
     client = PrometheusClient(endpoint())
     client.ask("labels", [], 5.0)
     client.close()

@@ -1,4 +1,4 @@
-"""Who sees which jobs, and in which order."""
+"""Which jobs a user sees, their order, filters, sums and tokens."""
 
 from datetime import UTC, datetime
 
@@ -29,14 +29,14 @@ ALICE = Access((ClusterLogin("c1", "alice"),))
 @pytest.fixture
 def db(engine, store, job, now):
     """Five jobs of three users on two clusters."""
-    live = {"state": JobState.RUNNING, "end_time": None}
+    running = {"state": JobState.RUNNING, "end_time": None}
     store.write(
         Batch(
             (
                 job("1", start_time=now - 500),
                 job("2", user="bob", account="chem", start_time=now - 400),
-                job("3", user="carol", start_time=now - 300, **live),
-                job("4", start_time=now - 200, nodes=(NodeShare("n002"),), **live),
+                job("3", user="carol", start_time=now - 300, **running),
+                job("4", start_time=now - 200, nodes=(NodeShare("n002"),), **running),
                 job("5", state=JobState.PENDING, start_time=None, end_time=None, nodes=()),
             ),
             (),
@@ -51,31 +51,31 @@ def db(engine, store, job, now):
         yield connection
 
 
-def ids(rows):
+def jobids(rows):
     return [(row["cluster"], row["jobid"]) for row in rows]
 
 
-def test_waiting_jobs_first_then_the_newest(db):
-    assert ids(paging.read_page(db, paging.find_ids(db, EVERYTHING)).rows) == [
+def test_pending_jobs_come_first_then_the_newest(db):
+    assert jobids(paging.read_page(db, paging.find_ids(db, EVERYTHING)).rows) == [
         ("c1", "5"), ("c2", "1"), ("c1", "4"), ("c1", "3"), ("c1", "2"), ("c1", "1"),
     ]  # fmt: skip
-    assert ids(paging.read_page(db, paging.find_ids(db, NOTHING)).rows) == []
-    assert ids(paging.read_page(db, paging.find_ids(db, ALICE)).rows) == [
+    assert jobids(paging.read_page(db, paging.find_ids(db, NOTHING)).rows) == []
+    assert jobids(paging.read_page(db, paging.find_ids(db, ALICE)).rows) == [
         ("c1", "5"), ("c1", "4"), ("c1", "1"),
     ]  # fmt: skip
 
 
-def test_pages_follow_each_other(db):
+def test_pages_are_consecutive(db):
     found, after = [], None
     while found == [] or after:
         page, after = paging.read_page(db, paging.find_ids(db, EVERYTHING, 2, after=after))
-        found += ids(page)
-    assert found == ids(paging.read_page(db, paging.find_ids(db, EVERYTHING)).rows)
+        found += jobids(page)
+    assert found == jobids(paging.read_page(db, paging.find_ids(db, EVERYTHING)).rows)
 
 
-def test_a_coordinator_sees_the_account_and_own_jobs_once(db):
+def test_coordinator_sees_the_account_and_own_jobs_once(db):
     both = Access((ClusterLogin("c1", "alice"),), (ClusterAccount("c1", "physics"),))
-    assert ids(paging.read_page(db, paging.find_ids(db, both)).rows) == [
+    assert jobids(paging.read_page(db, paging.find_ids(db, both)).rows) == [
         ("c1", "5"),
         ("c1", "4"),
         ("c1", "3"),
@@ -83,34 +83,34 @@ def test_a_coordinator_sees_the_account_and_own_jobs_once(db):
     ]
 
 
-def test_a_login_is_somebody_s_for_a_time_only(db, now):
+def test_login_access_is_limited_to_its_period(db, now):
     new_alice = Access((ClusterLogin("c1", "alice", since=now - 10),))
-    assert ids(paging.read_page(db, paging.find_ids(db, new_alice)).rows) == []
+    assert jobids(paging.read_page(db, paging.find_ids(db, new_alice)).rows) == []
     old_alice = Access((ClusterLogin("c1", "alice", until=now),))
     assert len(paging.read_page(db, paging.find_ids(db, old_alice)).rows) == 3
 
 
 def test_filters(db, now):
-    def of(**which):
-        return ids(
+    def filtered(**which):
+        return jobids(
             paging.read_page(db, paging.find_ids(db, EVERYTHING, which=Filter(**which))).rows
         )
 
-    assert of(user="bob") == [("c1", "2")]
-    assert of(account="chem") == [("c1", "2")]
-    assert of(cluster="c2") == [("c2", "1")]
-    assert of(node="n002") == [("c1", "4")]
-    assert of(node="n001", cluster="c2") == [("c2", "1")]
-    assert of(states=("RUNNING",)) == [("c1", "4"), ("c1", "3")]
-    assert of(started_from=now - 250, started_before=now - 150) == [("c1", "4")]
+    assert filtered(user="bob") == [("c1", "2")]
+    assert filtered(account="chem") == [("c1", "2")]
+    assert filtered(cluster="c2") == [("c2", "1")]
+    assert filtered(node="n002") == [("c1", "4")]
+    assert filtered(node="n001", cluster="c2") == [("c2", "1")]
+    assert filtered(states=("RUNNING",)) == [("c1", "4"), ("c1", "3")]
+    assert filtered(started_from=now - 250, started_before=now - 150) == [("c1", "4")]
     assert jobs.count(db, EVERYTHING, Filter()) == 6
     assert jobs.count(db, EVERYTHING, Filter(), most=3) == 3
 
 
-def test_running_and_pending(db):
-    assert ids(jobs.running(db, EVERYTHING)) == [("c1", "4"), ("c1", "3")]
-    assert ids(jobs.running(db, ALICE)) == [("c1", "4")]
-    assert ids(jobs.pending(db, ALICE)) == [("c1", "5")]
+def test_running_and_pending_jobs(db):
+    assert jobids(jobs.running(db, EVERYTHING)) == [("c1", "4"), ("c1", "3")]
+    assert jobids(jobs.running(db, ALICE)) == [("c1", "4")]
+    assert jobids(jobs.pending(db, ALICE)) == [("c1", "5")]
     assert [row["node"] for row in nodes.busy_nodes(db, EVERYTHING, "c1")] == ["n001", "n002"]
     assert [(r["state"], r["jobs"]) for r in stats.unfinished_by_state(db, EVERYTHING)] == [
         ("PENDING", 1),
@@ -128,7 +128,7 @@ def test_one_job(db):
     assert jobs.parts_of(db, ALICE, other["id"]) is None
 
 
-def test_sums(db, engine, now):
+def test_usage_sums(db, engine, now):
     with engine.begin() as write:
         for day in due_days(write, "c1", 10):
             roll_up(write, "c1", day, now)
@@ -142,8 +142,8 @@ def test_sums(db, engine, now):
     assert len(stats.users(db, ALICE, *span)) == 1
 
 
-def test_coordinators_see_the_accounts_below(engine, store):
-    people = Associations(
+def test_coordinator_of_an_account_sees_its_subaccounts(engine, store):
+    associations = Associations(
         (
             Association("", "physics", "alice", Role.COORDINATOR),
             Association("", "chem", "alice", Role.MEMBER),
@@ -156,7 +156,7 @@ def test_coordinators_see_the_accounts_below(engine, store):
             Account("", "chem"),
         ),
     )
-    store.write_associations(people, "sacctmgr")
+    store.write_associations(associations, "sacctmgr")
     with engine.connect() as db:
         access = of_user(db, "alice", "c1")
     assert [each.account for each in access.accounts] == ["lasers", "optics", "physics"]
@@ -189,9 +189,7 @@ def test_tokens(engine):
         ((1970, 1, 1), (9999, 12, 31)),
     ],
 )
-def test_whoever_adds_up_users_accounts_or_months_gets_the_same(
-    engine, store, job, rows, since, until
-):
+def test_sums_by_user_account_day_and_cluster_agree(engine, store, job, rows, since, until):
     begin = _at(2026, 1, 10)
     runs = [
         job(
@@ -223,27 +221,27 @@ def test_whoever_adds_up_users_accounts_or_months_gets_the_same(
         assert [line for line in findings(write, 0) if "by user" in line] == []
     span = (_at(*since), _at(*until))
     with engine.connect() as db:
-        for question in (usage.sum_usage, usage.sum_emissions):
-            by_user = question(db, EVERYTHING, ["account", "username"], *span)
-            by_account = question(db, EVERYTHING, ["account"], *span)
+        for sum_function in (usage.sum_usage, usage.sum_emissions):
+            by_user = sum_function(db, EVERYTHING, ["account", "username"], *span)
+            by_account = sum_function(db, EVERYTHING, ["account"], *span)
             assert len(by_account) == 3
             for row in by_account:
                 parts = [each for each in by_user if each["account"] == row["account"]]
                 for name in set(row) - {"account", "provider"}:
                     assert row[name] == pytest.approx(sum(each[name] for each in parts)), name
-            by_day = question(db, EVERYTHING, ["day"], *span)
-            (whole,) = question(db, EVERYTHING, ["cluster"], *span)
+            by_day = sum_function(db, EVERYTHING, ["day"], *span)
+            (cluster_sum,) = sum_function(db, EVERYTHING, ["cluster"], *span)
             for rows_ in (by_day, by_account):
-                assert whole[name] == pytest.approx(sum(each[name] for each in rows_))
-            someone = Access((ClusterLogin("", "user3"),))
-            logins = [someone, Access((ClusterLogin("c1", "user3", since=0, until=span[1]),))]
-            mine = [question(db, login, ["cluster"], *span)[0] for login in logins]
-            (theirs,) = question(db, EVERYTHING, ["cluster"], *span, user="user3")
+                assert cluster_sum[name] == pytest.approx(sum(each[name] for each in rows_))
+            user_access = Access((ClusterLogin("", "user3"),))
+            logins = [user_access, Access((ClusterLogin("c1", "user3", since=0, until=span[1]),))]
+            mine = [sum_function(db, login, ["cluster"], *span)[0] for login in logins]
+            (theirs,) = sum_function(db, EVERYTHING, ["cluster"], *span, user="user3")
             assert [each[name] for each in mine] == pytest.approx([theirs[name]] * 2)
-            (one,) = question(db, EVERYTHING, [], *span, account="account1")
-            assert one[name] == pytest.approx(by_account[1][name])
+            (account_sum,) = sum_function(db, EVERYTHING, [], *span, account="account1")
+            assert account_sum[name] == pytest.approx(by_account[1][name])
             coordinator = Access(accounts=(ClusterAccount("c1", "account1"),))
-            (theirs,) = question(db, coordinator, ["account"], *span)
+            (theirs,) = sum_function(db, coordinator, ["account"], *span)
             assert theirs["account"] == "account1"
             assert theirs[name] == pytest.approx(by_account[1][name])
 

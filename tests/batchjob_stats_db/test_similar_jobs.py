@@ -1,4 +1,4 @@
-"""Which of a user's jobs a job is compared with."""
+"""The jobs of a user with which a job is compared."""
 
 import pytest
 
@@ -10,43 +10,50 @@ from tests.batchjob_stats_db.conftest import NOW
 
 
 @pytest.fixture
-def alike(engine, store, job):
-    """Records jobs, each an hour after the one before; with what the last one is compared."""
+def similar_to_last(engine, store, job):
+    """Writes jobs, each an hour after the one before; what the last one is compared with."""
 
-    def asked(*given):
-        start = NOW - 3600 * (len(given) + 1)
+    def write_and_compare(*jobs_fields):
+        start = NOW - 3600 * (len(jobs_fields) + 1)
         jobs = [
             job(
                 str(number), submit_time=start + 3600 * number, start_time=start + 3600 * number,
                 end_time=start + 3600 * number + 600, **fields,
             )
-            for number, fields in enumerate(given)
+            for number, fields in enumerate(jobs_fields)
         ]  # fmt: skip
         store.write(Batch(tuple(jobs), (), "", 0), "sacct")
         with engine.connect() as db:
-            (last,) = runs_of(db, EVERYTHING, str(len(given) - 1), "c1")
-            what, rows = similar(db, EVERYTHING, last)
-        return what, [row["jobid"] for row in rows]
+            (last,) = runs_of(db, EVERYTHING, str(len(jobs_fields) - 1), "c1")
+            criterion, rows = similar(db, EVERYTHING, last)
+        return criterion, [row["jobid"] for row in rows]
 
-    return asked
+    return write_and_compare
 
 
-def test_those_of_its_name(alike):
-    found = alike({"name": "a"}, {"name": "b"}, {"name": "a"}, {"name": "a"}, {"name": "a"})
+def test_jobs_of_the_same_name(similar_to_last):
+    found = similar_to_last(
+        {"name": "a"}, {"name": "b"}, {"name": "a"}, {"name": "a"}, {"name": "a"}
+    )
     assert found == ("name", ["3", "2", "0"])
 
 
-def test_those_of_its_request_where_few_have_its_name(alike):
-    found = alike({"name": "a"}, {"name": "b", "allocated_cpus": 8}, {"name": "c"}, {"name": "d"})
+def test_jobs_of_the_same_request_if_few_have_the_name(similar_to_last):
+    found = similar_to_last(
+        {"name": "a"}, {"name": "b", "allocated_cpus": 8}, {"name": "c"}, {"name": "d"}
+    )
     assert found == ("account, partition and size", ["2", "0"])
 
 
 @pytest.mark.parametrize(("names", "found"), [("abcd", ("", [])), ("aba", ("name", ["0"]))])
-def test_one_machine_s_runs_have_no_request_to_be_alike_in(alike, names, found):
-    assert alike(*({"name": name, "account": "", "partition": ""} for name in names)) == found
+def test_local_runs_are_not_compared_by_request(similar_to_last, names, found):
+    assert (
+        similar_to_last(*({"name": name, "account": "", "partition": ""} for name in names))
+        == found
+    )
 
 
-def test_the_latest_runs_of_a_name_the_oldest_first(engine, store, job):
+def test_same_name_lists_the_latest_runs_oldest_first(engine, store, job):
     jobs = [
         job(str(number), name="ab"[number % 2], start_time=NOW - 3600 + number, end_time=NOW)
         for number in range(7)

@@ -1,4 +1,4 @@
-"""Where the measurements of a page of jobs are looked for."""
+"""The time spans in which the measurements of a page of jobs are queried."""
 
 import pytest
 import sqlalchemy as sa
@@ -15,23 +15,23 @@ from tests.batchjob_stats_server import example_site
 def engine(tmp_path_factory):
     path = tmp_path_factory.mktemp("spans") / "jobs.db"
     example_site.make(path, 40)
-    opened = reader_engine(parse_url(f"sqlite:///{path}"))
-    yield opened
-    opened.dispose()
+    engine = reader_engine(parse_url(f"sqlite:///{path}"))
+    yield engine
+    engine.dispose()
 
 
-def test_those_of_a_page_are_those_of_each_job(engine):
+def test_spans_of_a_page_match_those_of_single_jobs(engine):
     policy, now = UsagePolicy(), example_site.NOW
     with engine.connect() as db:
         ids = list(db.execute(sa.select(schema.job.c.id).limit(40)).scalars())
         found = spans_of(db, EVERYTHING, ids, policy, now)
-        each = {number: span_of(db, EVERYTHING, number, policy, now) for number in ids}
-    assert found == {number: job for number, job in each.items() if job}
+        single = {number: span_of(db, EVERYTHING, number, policy, now) for number in ids}
+    assert found == {number: job for number, job in single.items() if job}
     assert len({job.span.cluster for job in found.values()}) > 1
-    assert len(found) < len(ids)  # some wait
+    assert len(found) < len(ids)  # some are pending
 
 
-def test_jobs_that_may_not_be_seen_have_none(engine):
+def test_jobs_without_access_have_no_span(engine):
     bob = Access((ClusterLogin("alpha", "bob"),))
     with engine.connect() as db:
         jobs = db.execute(sa.select(schema.job.c.id, schema.job.c.username)).all()
@@ -41,11 +41,13 @@ def test_jobs_that_may_not_be_seen_have_none(engine):
     assert {users[number] for number in found} == {"bob"}
 
 
-def test_a_page_takes_a_statement_and_one_for_each_cluster(engine):
-    asked = []
-    sa.event.listen(engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+def test_page_takes_one_statement_plus_one_per_cluster(engine):
+    statements = []
+    sa.event.listen(
+        engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
+    )
     with engine.connect() as db:
         ids = list(db.execute(sa.select(schema.job.c.id).limit(40)).scalars())
-        del asked[:]
+        del statements[:]
         found = spans_of(db, EVERYTHING, ids, UsagePolicy(), example_site.NOW)
-    assert len(asked) == 1 + len({job.span.cluster for job in found.values()})
+    assert len(statements) == 1 + len({job.span.cluster for job in found.values()})

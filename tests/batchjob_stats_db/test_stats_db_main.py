@@ -1,4 +1,4 @@
-"""The command, from the command line."""
+"""The command line of batchjob_stats_db."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from batchjob_stats_db.main import main
 from batchjob_stats_server.main import main as stats_server
 from tests.e2e.processes import daemon, free_ports, until
 
-pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+pytestmark = pytest.mark.usefixtures("restore_logging")
 
 
 @pytest.fixture
 def run(url, tmp_path, capsys):
-    """Runs the command on the test's database; returns status, output and complaints."""
+    """Runs the command on the test's database; returns status, output and errors."""
     config = tmp_path / "batchjob.yaml"
     text = url.render_as_string(hide_password=False)
     config.write_text(
@@ -32,14 +32,14 @@ def run(url, tmp_path, capsys):
 
     def call(*arguments):
         status = main(["--config.file", str(config), *map(str, arguments)])
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
 
     return call
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("clusters: 3", "clusters: expected a list"),
         ("clusters: [{name: a}]", r"clusters\[0\].sources: expected at least one of sacct"),
@@ -57,12 +57,12 @@ def run(url, tmp_path, capsys):
         ("clusters: [{name: a, sources: {sacct: }, tsdb: {token-file: /none}}]", "a: tsdb.token"),
     ],
 )
-def test_wrong_settings_are_said_in_one_line(tmp_path, capsys, text, said):
+def test_invalid_settings_are_reported_in_one_line(tmp_path, capsys, text, message):
     (tmp_path / "c.yaml").write_text(text)
     assert main(["--config.file", str(tmp_path / "c.yaml"), "--once"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert re.search(said, error)
+    assert re.search(message, error)
 
 
 @pytest.mark.parametrize("command", [main, stats_server])
@@ -71,26 +71,26 @@ def test_wrong_settings_are_said_in_one_line(tmp_path, capsys, text, said):
     [("postgresql://batchjob@127.0.0.1:1/jobs", 1), ("mysql://127.0.0.1/jobs", 2)],
     ids=["away", "wrong"],
 )
-def test_a_unit_is_started_again_for_a_database_that_is_away(
+def test_exit_status_lets_systemd_restart_only_if_retrying_helps(
     tmp_path, capsys, command, url, status
 ):
     config = tmp_path / "batchjob.yaml"
     config.write_text("clusters: [{name: c1, sources: {sacct: }}]")
-    given = ["--config.file", str(config)] if command is main else []
-    assert command([*given, "--db.url", url]) == status
+    config_options = ["--config.file", str(config)] if command is main else []
+    assert command([*config_options, "--db.url", url]) == status
     assert capsys.readouterr().err.count("\n") == 1
     for unit in ("batchjob_stats_db", "batchjob_stats_server"):
-        words = Path(f"deploy/systemd/{unit}.service").read_text().split("\n")
-        assert {"Restart=on-failure", "RestartPreventExitStatus=2"} <= set(words)
+        unit_lines = Path(f"deploy/systemd/{unit}.service").read_text().split("\n")
+        assert {"Restart=on-failure", "RestartPreventExitStatus=2"} <= set(unit_lines)
 
 
-def test_wrong_arguments_are_said_in_one_line(capsys):
+def test_invalid_arguments_are_reported_in_one_line(capsys):
     for arguments in (["backfill"], ["backfill", "--since", "soon"], ["bakup"], ["--db.urll=x"]):
         assert main(arguments) == 2
         assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_migrate_is_what_makes_the_tables(empty_url, capsys):
+def test_migrate_creates_the_tables(empty_url, capsys):
     url = empty_url.render_as_string(hide_password=False)
     assert main([f"--db.url={url}", "check"]) == 2
     assert "`batchjob_stats_db migrate`" in capsys.readouterr().err
@@ -100,14 +100,14 @@ def test_migrate_is_what_makes_the_tables(empty_url, capsys):
     assert capsys.readouterr().out == f"schema {schema.REVISION}\n"
 
 
-def test_once_says_that_the_scheduler_failed(run, rows):
+def test_once_reports_a_failed_scheduler(run, rows):
     assert run("--once")[0] == 1
     assert "/bin/false: exit status 1" in rows(schema.poll_state)[0]["error"]
 
 
-def test_a_second_writer_is_refused(run, url):
+def test_second_writer_is_refused(run, url):
     if url.get_backend_name() != "sqlite":
-        pytest.skip("PostgreSQL has as many writers as one likes")
+        pytest.skip("PostgreSQL allows several writers")
     with writer_lock(url):
         status, _, error = run("--once")
     assert status == 1
@@ -126,25 +126,25 @@ def test_export_and_import(run, store, job, tmp_path, rows):
     assert [row["username"] for row in after] == ["alice", "alice"]
     assert [row["name"] for row in after] == [row["name"] for row in before]
     status, table, _ = run("export", "--format", "csv")
-    assert "'=x" in table  # no formula for a spreadsheet
+    assert "'=x" in table  # not a formula in a spreadsheet
     assert run("export", "--since", "2999-01-01")[1] == ""
 
 
-def test_an_import_names_the_line_that_is_wrong(run, tmp_path):
+def test_import_reports_the_invalid_line(run, tmp_path):
     (tmp_path / "in").write_text('{"cluster": 3}\n')
     status, _, error = run("import", tmp_path / "in")
     assert (status, error.count("\n")) == (1, 1)
     assert "line 1: cluster: expected" in error
 
 
-def test_check_finds_what_is_wrong(run, store, job, url):
+def test_check_reports_a_source_that_was_never_read(run, store, job, url):
     store.write(Batch((job(),), (), "", 0), "sacct")
-    status, said, _ = run("check")
+    status, output, _ = run("check")
     assert status == 1
-    assert "c1: sacct: not read for" in said
+    assert "c1: sacct: not read for" in output
 
 
-def test_the_configuration_is_checked_with_the_rights(run):
+def test_configuration_check_includes_the_rights(run):
     status, _, error = run("--check")
     assert status == 2
     assert "c1: sacct: " in error
@@ -164,14 +164,14 @@ def test_anonymise(run, store, job, rows, tmp_path):
     assert run("anonymise", "--key-file", tmp_path / "short")[0] == 2
 
 
-def test_recompute_makes_the_days_anew(run, store, job, rows):
+def test_recompute_rolls_up_the_days_again(run, store, job, rows):
     store.write(Batch((job(),), (), "", 0), "s")
-    status, _, said = run("recompute", "--since", "2026-01-01")
-    assert status == 0, said
+    status, _, error = run("recompute", "--since", "2026-01-01")
+    assert status == 0, error
     assert sum(row["wall_seconds"] for row in rows(schema.daily_usage)) == 3600
 
 
-def test_the_daemon_serves_its_health_and_stops(url, tmp_path):
+def test_daemon_serves_health_and_stops(url, tmp_path):
     (port,) = free_ports(1)
     config = tmp_path / "c.yml"
     config.write_text(

@@ -1,4 +1,4 @@
-"""The page of tables, and the views for analysis as it has them."""
+"""The documentation page of the tables, and the views for analysis given there."""
 
 import re
 from pathlib import Path
@@ -13,31 +13,31 @@ from batchjob_stats_db.tables_page import TABLES, tables_page, views
 PAGE = Path(__file__).parents[2] / "docs/tables.md"
 
 
-def test_every_table_and_column_is_on_the_page():
+def test_page_lists_every_table_and_column():
     page = tables_page()
     assert page == PAGE.read_text(), "run: python -m batchjob_stats_db.document"
     assert TABLES.keys() == metadata.tables.keys()
     for table in metadata.tables.values():
-        part = page.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]
-        assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == table.columns.keys()
+        section = page.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]
+        assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == table.columns.keys()
 
 
-def test_every_column_is_explained():
+def test_page_explains_every_column():
     for line in re.findall(r"^\| `\w+` \|.*", PAGE.read_text(), re.MULTILINE):
         assert len(line.split("|")[4].strip()) > 2, line
 
 
-def test_every_explanation_has_its_column():
-    there = {table.name: set(table.columns.keys()) for table in metadata.tables.values()}
-    own = {name: set(columns) for name, columns in OF_TABLES.items()}
-    assert all(columns <= there[name] for name, columns in own.items())
+def test_every_explanation_belongs_to_a_column():
+    existing = {table.name: set(table.columns.keys()) for table in metadata.tables.values()}
+    specific = {name: set(columns) for name, columns in OF_TABLES.items()}
+    assert all(columns <= existing[name] for name, columns in specific.items())
     assert set(EVERYWHERE) <= {
-        each for name in there for each in there[name] - own.get(name, set())
+        each for name in existing for each in existing[name] - specific.get(name, set())
     }
 
 
-def test_views_join_what_belongs_to_a_run(engine, store, job):
-    """In one session, typed as the page has them."""
+def test_views_join_the_tables_of_a_run(engine, store, job):
+    """In one session, with the statements of the page."""
     store.write(Batch([job("1")], (), "", None), "sacct")
     with engine.connect() as db:
         db.execute(

@@ -1,4 +1,4 @@
-"""Sums of any window are those of its days, whether they are read by day or by month."""
+"""Sums of a window equal those of its days, whether read by day or by month."""
 
 import itertools
 
@@ -16,12 +16,12 @@ from batchjob_stats_db.queries import stats, usage
 
 D0 = 20540 * DAY  # a midnight
 DAYS = 600
-PEOPLE = [("alice", "physics"), ("bob", "physics"), ("bob", "chem"), ("carol", "bio")]
+USERS_AND_ACCOUNTS = [("alice", "physics"), ("bob", "physics"), ("bob", "chem"), ("carol", "bio")]
 KEYS = [each for n in range(3) for each in itertools.combinations(("username", "account"), n)]
 
 
 @pytest.fixture
-def filled(store, job, engine):
+def rolled_up_engine(store, job, engine):
     """Jobs on some of the days, rolled up."""
     runs = [
         job(
@@ -33,37 +33,37 @@ def filled(store, job, engine):
             end_time=D0 + day * DAY + 600 + 100 * number,
         )
         for number, (day, (user, account)) in enumerate(
-            zip(range(0, DAYS, 23), itertools.cycle(PEOPLE), strict=False)
+            zip(range(0, DAYS, 23), itertools.cycle(USERS_AND_ACCOUNTS), strict=False)
         )
     ]
     store.write(Batch(tuple(runs), (), "", 0), "s")
-    roll_all(engine)
+    roll_up_all_days(engine)
     return engine
 
 
-def roll_all(engine):
+def roll_up_all_days(engine):
     with engine.begin() as db:
         for day in due_days(db, "c1", 1000):
             roll_up(db, "c1", day, D0 + 2 * DAYS * DAY)
 
 
-def added_up(db, by, since, until, which=lambda _row: True):
-    """From the days by user, without SQL."""
+def expected_sums(db, by, since, until, matches=lambda _row: True):
+    """Sums added up in Python from the daily rows by user."""
     sums = {}
     for row in db.execute(sa.select(schema.daily_usage)).mappings():
-        if since <= row["day"] < until and which(row):
+        if since <= row["day"] < until and matches(row):
             key = tuple(row[name] for name in by)
             sums[key] = sums.get(key, 0) + row["wall_seconds"]
     return sums
 
 
-def asked(db, access, by, since, until, **which):
-    rows = usage.sum_usage(db, access, by, since, until, columns=["wall_seconds"], **which)
+def queried_sums(db, access, by, since, until, **filters):
+    rows = usage.sum_usage(db, access, by, since, until, columns=["wall_seconds"], **filters)
     return {tuple(row[name] for name in by): row["wall_seconds"] for row in rows}
 
 
-def test_any_window(filled):
-    with filled.connect() as db:
+def test_sums_of_any_window(rolled_up_engine):
+    with rolled_up_engine.connect() as db:
 
         @settings(max_examples=50, deadline=None)
         @given(
@@ -73,54 +73,58 @@ def test_any_window(filled):
         )
         def check(since, length, by):
             window = (since, since + length)
-            assert asked(db, EVERYTHING, by, *window) == added_up(db, by, *window)
+            assert queried_sums(db, EVERYTHING, by, *window) == expected_sums(db, by, *window)
 
         check()
 
 
-def test_every_reader_gets_the_sums_of_what_may_be_seen(filled):
+def test_sums_are_limited_to_accessible_jobs(rolled_up_engine):
     window = (D0 + 3 * DAY, D0 + 500 * DAY)
     bob = Access((ClusterLogin("c1", "bob"),))
     chemist = Access((ClusterLogin("c1", "alice"),), (ClusterAccount("c1", "chem"),))
-    with filled.connect() as db:
+    with rolled_up_engine.connect() as db:
         for by in KEYS[1:]:
-            assert asked(db, bob, by, *window) == added_up(
+            assert queried_sums(db, bob, by, *window) == expected_sums(
                 db, by, *window, lambda row: row["username"] == "bob"
             )
-            assert asked(db, chemist, by, *window) == added_up(
+            assert queried_sums(db, chemist, by, *window) == expected_sums(
                 db, by, *window, lambda row: "alice" in row.values() or "chem" in row.values()
             )
-            assert asked(db, EVERYTHING, by, *window, user="bob", account="chem") == added_up(
-                db, by, *window, lambda row: {"bob", "chem"} <= set(row.values())
-            )
+            assert queried_sums(
+                db, EVERYTHING, by, *window, user="bob", account="chem"
+            ) == expected_sums(db, by, *window, lambda row: {"bob", "chem"} <= set(row.values()))
         assert [row["username"] for row in stats.users(db, bob, *window)] == ["bob", "bob"]
-        assert len(stats.users(db, EVERYTHING, *window)) == len(PEOPLE)
+        assert len(stats.users(db, EVERYTHING, *window)) == len(USERS_AND_ACCOUNTS)
         assert [row["account"] for row in stats.accounts(db, EVERYTHING, *window)] == [
             "bio", "chem", "physics",
         ]  # fmt: skip
 
 
-def test_who_sees_a_whole_cluster_gets_its_sums_and_no_other(filled, store):
+def test_cluster_access_gives_the_sums_of_that_cluster_only(rolled_up_engine, store):
     window = (D0, D0 + DAYS * DAY)
     operator = Access((ClusterLogin("c1", "dave"),), clusters=("c1",))
     elsewhere = Access((ClusterLogin("c1", "dave"),), clusters=("c2",))
-    with filled.connect() as db:
+    with rolled_up_engine.connect() as db:
         for by in (["username"], ["account"], ["day"]):
-            assert asked(db, operator, by, *window) == asked(db, EVERYTHING, by, *window) != {}
-            assert asked(db, elsewhere, by, *window) == {}
-            assert asked(db, operator, by, *window, cluster="c2") == {}
+            assert (
+                queried_sums(db, operator, by, *window)
+                == queried_sums(db, EVERYTHING, by, *window)
+                != {}
+            )
+            assert queried_sums(db, elsewhere, by, *window) == {}
+            assert queried_sums(db, operator, by, *window, cluster="c2") == {}
 
 
-def test_corrections_and_retention_reach_every_month(filled, store, job):
+def test_monthly_sums_follow_corrections_and_retention(rolled_up_engine, store, job):
     late = job("7", user="dave", account="bio", submit_time=D0, start_time=D0, end_time=D0 + 50)
     store.write(Batch((late,), (), "", 0), "s")
-    roll_all(filled)
-    with filled.begin() as db:
+    roll_up_all_days(rolled_up_engine)
+    with rolled_up_engine.begin() as db:
         drop_days(db, "c1", D0 + 100 * DAY + 5)
-    with filled.connect() as db:
+    with rolled_up_engine.connect() as db:
         for since in range(D0, D0 + 300 * DAY, 13 * DAY):
             window = (since, since + 290 * DAY)
-            assert asked(db, EVERYTHING, ["username"], *window) == added_up(
+            assert queried_sums(db, EVERYTHING, ["username"], *window) == expected_sums(
                 db, ["username"], *window
             )
         months = db.execute(sa.select(schema.USAGE.monthly_by_user.c.month)).scalars()

@@ -1,4 +1,4 @@
-"""Real stores of measurements, with samples of our choice in their past."""
+"""Real time-series databases, with given samples in their past."""
 
 import contextlib
 import shutil
@@ -27,7 +27,7 @@ def line(metric, value, at, **labels):
 
 
 class RunningStore(NamedTuple):
-    """Where it answers, and the process."""
+    """Its URL and its process."""
 
     url: str
     pid: int
@@ -48,12 +48,12 @@ def victoria_metrics(lines, *flags):
 
 
 SERVERS = [pytest.param(each, id=each.__name__) for each in (prometheus, victoria_metrics)]
-"""What answers over HTTP, for tests of both."""
+"""The servers, for tests parametrized over both."""
 
 
 @contextlib.contextmanager
 def run_prometheus(lines, *flags, config="global: {}"):
-    """The same with its process."""
+    """Like `prometheus`, but with the process id."""
     if not shutil.which("prometheus") or not shutil.which("promtool"):
         pytest.skip("no prometheus is installed")
     with tempfile.TemporaryDirectory(prefix="bj-prom-") as folder:
@@ -78,7 +78,7 @@ def run_prometheus(lines, *flags, config="global: {}"):
 
 @contextlib.contextmanager
 def run_victoria_metrics(lines, *flags):
-    """The same with its process."""
+    """Like `victoria_metrics`, but with the process id."""
     program = shutil.which("victoria-metrics")
     if not program:
         pytest.skip("no victoria-metrics is installed")
@@ -102,8 +102,8 @@ def run_victoria_metrics(lines, *flags):
 
 
 @contextlib.contextmanager
-def relayed(url, heard=lambda query: None, said=lambda content: content):
-    """The URL of a relay before a store, which hears the queries and may change the answers."""
+def query_relay(url, on_query=lambda query: None, change_answer=lambda content: content):
+    """The URL of a relay to a store, which reports the queries and may change the answers."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -114,11 +114,11 @@ def relayed(url, heard=lambda query: None, said=lambda content: content):
 
         def ask(self, form):
             (query,) = urllib.parse.parse_qs(form)["query"]
-            heard(query)
+            on_query(query)
             path = self.path.partition("?")[0]
             request = urllib.request.Request(url + path, form.encode())
             with urllib.request.urlopen(request, timeout=10) as answer:
-                content = said(answer.read())
+                content = change_answer(answer.read())
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -136,7 +136,7 @@ def relayed(url, heard=lambda query: None, said=lambda content: content):
 
 
 def _grouped(lines):
-    """OpenMetrics wants each family and series in one piece, in order of time."""
+    """OpenMetrics requires each family and series in one block, ordered by time."""
     return sorted(lines, key=lambda each: (each.split("} ")[0], float(each.rsplit(" ", 1)[1])))
 
 

@@ -35,9 +35,9 @@ SECRET = "correct horse battery staple"
 PROXY = "192.0.2.10"
 
 
-def record(jobid, **fields):
-    """An ended job of alice's; `fields` say what is otherwise."""
-    given = {
+def job_record(jobid, **fields):
+    """An ended job of alice's, with other values for `fields`."""
+    values = {
         "cluster": "c1",
         "submit_time": NOW - 7200,
         "state": JobState.COMPLETED,
@@ -56,23 +56,23 @@ def record(jobid, **fields):
         "nodes": (NodeShare("n001", 4, 8 << 30, None),),
         **fields,
     }
-    return JobRecord(jobid=jobid, state_word=given["state"].value, **given)
+    return JobRecord(jobid=jobid, state_word=values["state"].value, **values)
 
 
-LIVE = {"state": JobState.RUNNING, "end_time": None}
+RUNNING = {"state": JobState.RUNNING, "end_time": None}
 JOBS = (
-    record("1"),
-    record("1", submit_time=NOW - 900, start_time=NOW - 800, end_time=NOW - 700),
-    record("2", user="bob", account="chem", start_time=NOW - 6000, name="=cmd()"),
-    record("3", user="carol", start_time=NOW - 5000, nodes=(NodeShare("n002"),), **LIVE),
-    record("5", array_jobid="4", array_index=7, start_time=NOW - 4000),
-    record("7", het_jobid="6", het_offset=1, start_time=NOW - 3000),
-    record("8", state=JobState.PENDING, start_time=None, end_time=None, elapsed_seconds=None),
-    record("9", state=JobState.CANCELLED, start_time=None, elapsed_seconds=0),
-    record("0f3a2b1c-aaaa-4bbb-8ccc-123456789abc", start_time=NOW - 2000, elapsed_seconds=60),
+    job_record("1"),
+    job_record("1", submit_time=NOW - 900, start_time=NOW - 800, end_time=NOW - 700),
+    job_record("2", user="bob", account="chem", start_time=NOW - 6000, name="=cmd()"),
+    job_record("3", user="carol", start_time=NOW - 5000, nodes=(NodeShare("n002"),), **RUNNING),
+    job_record("5", array_jobid="4", array_index=7, start_time=NOW - 4000),
+    job_record("7", het_jobid="6", het_offset=1, start_time=NOW - 3000),
+    job_record("8", state=JobState.PENDING, start_time=None, end_time=None, elapsed_seconds=None),
+    job_record("9", state=JobState.CANCELLED, start_time=None, elapsed_seconds=0),
+    job_record("0f3a2b1c-aaaa-4bbb-8ccc-123456789abc", start_time=NOW - 2000, elapsed_seconds=60),
 )
-ELSEWHERE = record("1", cluster="c2", account="x", start_time=NOW - 100, state=JobState.FAILED)
-PEOPLE = Associations(
+JOB_ON_C2 = job_record("1", cluster="c2", account="x", start_time=NOW - 100, state=JobState.FAILED)
+ASSOCIATIONS = Associations(
     (
         Association("c1", "physics", "alice", Role.MEMBER, True),
         Association("c1", "chem", "bob", Role.MEMBER, True),
@@ -86,13 +86,13 @@ PEOPLE = Associations(
 )
 
 
-def fill(engine):
-    """Make tables, jobs, people and sums."""
+def fill_database(engine):
+    """Create tables, jobs, associations and daily sums."""
     migrate(engine)
     store = Store(engine, "c1", UsagePolicy(), clock=lambda: NOW)
     store.write(Batch(JOBS, (), "", 0), "s")
-    store.write_associations(PEOPLE, "people")
-    Store(engine, "c2", UsagePolicy(), clock=lambda: NOW).write(Batch((ELSEWHERE,), (), "", 0), "s")
+    store.write_associations(ASSOCIATIONS, "people")
+    Store(engine, "c2", UsagePolicy(), clock=lambda: NOW).write(Batch((JOB_ON_C2,), (), "", 0), "s")
     with engine.begin() as db:
         for cluster in ("c1", "c2"):
             for day in due_days(db, cluster, 10):
@@ -101,10 +101,10 @@ def fill(engine):
 
 
 @pytest.fixture(scope="session")
-def filled(tmp_path_factory):
-    """The file of the database."""
+def database_template(tmp_path_factory):
+    """A database that each test copies."""
     path = tmp_path_factory.mktemp("server") / "jobs.db"
-    fill(writer_engine(parse_url(f"sqlite:///{path}"), create=True))
+    fill_database(writer_engine(parse_url(f"sqlite:///{path}"), create=True))
     return path
 
 
@@ -114,21 +114,21 @@ def now():
 
 
 @pytest.fixture
-def path(filled, tmp_path):
-    """A copy of it for one test."""
-    return shutil.copy(filled, tmp_path / "jobs.db")
+def database_path(database_template, tmp_path):
+    """The test's own copy of the database."""
+    return shutil.copy(database_template, tmp_path / "jobs.db")
 
 
 @pytest.fixture(scope="session")
 def site_authority():
-    """The CA of clients' certificates."""
+    """The CA that issues client certificates."""
     return Authority("the site", dt.datetime.fromtimestamp(NOW, dt.UTC))
 
 
 @pytest.fixture
-def database_url(path):
-    """The URL of the database; tests in postgresql/ have another."""
-    return f"sqlite:///{path}"
+def database_url(database_path):
+    """The URL of the database; postgresql/conftest.py has another fixture of this name."""
+    return f"sqlite:///{database_path}"
 
 
 @pytest.fixture
@@ -149,54 +149,54 @@ def services(database_url, tmp_path, site_authority):
         auth,
         EmissionsOptions(provider=("owid:FR",)),
     )
-    made = build(settings)._replace(clock=lambda: NOW)
-    yield made
-    made.reader.dispose()
-    made.writer.dispose()
+    services = build(settings)._replace(clock=lambda: NOW)
+    yield services
+    services.reader.dispose()
+    services.writer.dispose()
 
 
 @pytest.fixture
 def client(services):
-    """Somebody on the network without any identity."""
-    with TestClient(app.make(services), client=("203.0.113.5", 50000)) as made:
-        yield made
+    """A client on the network without any credentials."""
+    with TestClient(app.make(services), client=("203.0.113.5", 50000)) as test_client:
+        yield test_client
 
 
 @pytest.fixture
-def proxied(client, services):
-    """Asks as Grafana does: `proxied("alice").get("/api/v1/me")`."""
+def proxy_client(client, services):
+    """Make clients that log in as Grafana does: `proxy_client("alice").get("/api/v1/me")`."""
 
-    def ask(user):
+    def make_client(user):
         headers = {"X-Grafana-User": user, "X-Batchjob-Secret": SECRET}
         return TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
 
-    return ask
+    return make_client
 
 
 @pytest.fixture
-def certified(services, site_authority):
-    """Asks with a certificate: `certified("vera", "viewer").get("/api/v1/me")`."""
+def certificate_client(services, site_authority):
+    """Make clients with a certificate: `certificate_client("vera", "viewer").get("/api/v1/me")`."""
 
-    def ask(user, unit):
+    def make_client(user, unit):
         certificate, _ = site_authority.issue(("CN", user), ("OU", unit))
-        told = {"tls": {"client_cert_chain": [pem(certificate).decode()]}}
-        made = app.make(services)
+        tls_extension = {"tls": {"client_cert_chain": [pem(certificate).decode()]}}
+        application = app.make(services)
 
         async def over_tls(scope, receive, send):
-            await made({**scope, "extensions": told}, receive, send)
+            await application({**scope, "extensions": tls_extension}, receive, send)
 
         return TestClient(over_tls, client=("203.0.113.5", 50000))
 
-    return ask
+    return make_client
 
 
 @pytest.fixture
-def token(services):
-    """Makes tokens: the header to send."""
+def token_headers(services):
+    """Create a token, and return the header to send: `token_headers("alice")`."""
 
-    def make(user, role=TokenRole.USER, **more):
+    def create_token(user, role=TokenRole.USER, **options):
         with services.writer.begin() as db:
-            text = tokens.create(db, user, role, "test", NOW - 10, **more)
+            text = tokens.create(db, user, role, "test", NOW - 10, **options)
         return {"Authorization": f"Bearer {text}"}
 
-    return make
+    return create_token

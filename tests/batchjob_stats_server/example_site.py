@@ -1,6 +1,6 @@
-"""A site to look at: two clusters, some days of jobs of all kinds, measured and not.
+"""An example site: two clusters, some days of jobs of all kinds, measured and not.
 
-Nothing is random twice: the same seed makes the same site. Names are as users may choose them.
+The same seed always makes the same site. Some names are hostile, as users may choose them.
 """
 
 import random
@@ -31,8 +31,8 @@ from batchjob_stats_db.timeseries.base import JobWindow
 NOW = 1_775_300_000
 DAY = 86400
 GIB = 1 << 30
-HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7*7 }}"
-LONG = "parameter-sweep-" + "lr_0.0001_batch_4096_" * 8
+HOSTILE_NAME = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7*7 }}"
+LONG_NAME = "parameter-sweep-" + "lr_0.0001_batch_4096_" * 8
 
 USERS = {
     "alice": "physics",
@@ -41,8 +41,11 @@ USERS = {
     "dave": "climate",
     "a.very.long.login@department.example.org": "chemistry",
 }
-NAMES = ("train", "relax", "postproc", "gromacs-prod", "wrf_eu", "sweep", LONG, HOSTILE, "", "bash")
-ENDS = (
+NAMES = (
+    "train", "relax", "postproc", "gromacs-prod", "wrf_eu", "sweep", LONG_NAME, HOSTILE_NAME,
+    "", "bash",
+)  # fmt: skip
+END_STATES = (
     [JobState.COMPLETED] * 14
     + [JobState.FAILED] * 3
     + [JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.CANCELLED, JobState.NODE_FAIL]
@@ -50,7 +53,7 @@ ENDS = (
 
 
 def make(path, jobs=200):
-    """Make the database at `path`; returns tokens of alice, and of an admin.
+    """Create the database at `path`, and return tokens of alice and of an admin.
 
     More jobs have more nodes; about 200 at most run at once, and half as many wait.
     """
@@ -59,27 +62,29 @@ def make(path, jobs=200):
     migrate(engine)
     for cluster, share in (("alpha", 0.85), ("beta-gpu", 0.15)):
         store = Store(engine, cluster, UsagePolicy(), clock=lambda: NOW)
-        records = [_record(rng, cluster, number, jobs) for number in range(int(jobs * share))]
+        records = [_job_record(rng, cluster, number, jobs) for number in range(int(jobs * share))]
         store.write(Batch(tuple(records), (), "", 0), "sacct")
-        store.write_associations(_people(cluster), "sacctmgr")
+        store.write_associations(_associations(cluster), "sacctmgr")
         with engine.begin() as db:
             rows = db.execute(job.select().where(job.c.cluster == cluster)).mappings().all()
-            usages = dict(_usage(rng, row) for row in rows if row["start_time"] is not None)
+            usages = dict(
+                _measured_usage(rng, row) for row in rows if row["start_time"] is not None
+            )
             write_usages(db, cluster, "prometheus", usages, UsagePolicy(), NOW)
         with engine.begin() as db:
             for day in due_days(db, cluster, 1000):
                 roll_up(db, cluster, day, NOW)
     with engine.begin() as db:
-        made = (
+        created_tokens = (
             tokens.create(db, "alice", TokenRole.USER, "laptop", NOW, expiry_time=NOW + 400 * DAY),
             tokens.create(db, "root", TokenRole.ADMIN, "admin", NOW, expiry_time=NOW + 400 * DAY),
         )
     engine.dispose()
-    return made
+    return created_tokens
 
 
 def add_large_job(path):
-    """A job of 64 nodes with 8 GPUs each, 49999 of cluster beta-gpu, with four steps."""
+    """Add job 49999 of cluster beta-gpu: 64 nodes with 8 GPUs each, four steps."""
     engine = writer_engine(parse_url(f"sqlite:///{path}"))
     names = [f"b{number:03d}" for number in range(1, 65)]
     start, end = NOW - 8 * 3600, NOW - 600
@@ -104,12 +109,12 @@ def add_large_job(path):
     )
     with engine.begin() as db:
         row = db.execute(job.select().where(job.c.jobid == "49999")).mappings().one()
-        usage = dict([_usage(random.Random(1), row)])
+        usage = dict([_measured_usage(random.Random(1), row)])
         write_usages(db, "beta-gpu", "prometheus", usage, UsagePolicy(), NOW)
     engine.dispose()
 
 
-def _people(cluster):
+def _associations(cluster):
     members = (Association(cluster, account, user, Role.MEMBER) for user, account in USERS.items())
     limits = {"physics": "GrpTRES=cpu=512,gres/gpu=8 MaxWall=2-00:00:00"}
     accounts = (
@@ -119,53 +124,55 @@ def _people(cluster):
     return Associations(tuple(members), (), tuple(accounts))
 
 
-def _record(rng, cluster, number, jobs):
+def _job_record(rng, cluster, number, jobs):
     user = rng.choice(list(USERS))
     gpus = rng.choice((0, 0, 1, 2, 4, 8)) if cluster == "beta-gpu" else rng.choice((0, 0, 0, 0, 4))
     nodes = 1 if rng.random() < 0.7 else rng.choice((2, 4, 16))
     cpus, memory = rng.choice((1, 4, 16, 64)), rng.choice((4, 16, 64, 256)) * GIB
-    count = max(40, jobs // 200)
-    names = [f"{cluster[0]}{1 + (number * 3 + place) % count:03d}" for place in range(nodes)]
-    state = JobState.RUNNING if number % max(12, jobs // 200) == 0 else rng.choice(ENDS)
+    node_count = max(40, jobs // 200)
+    names = [f"{cluster[0]}{1 + (number * 3 + index) % node_count:03d}" for index in range(nodes)]
+    state = JobState.RUNNING if number % max(12, jobs // 200) == 0 else rng.choice(END_STATES)
     state = JobState.PENDING if number % max(25, jobs // 100) == 7 else state
     submit = NOW - rng.randrange(600, 9 * DAY)
-    limit = rng.choice((3600, 4 * 3600, DAY, 3 * DAY))
+    time_limit = rng.choice((3600, 4 * 3600, DAY, 3 * DAY))
     start = end = elapsed = None
     if state is JobState.RUNNING:
-        start = NOW - rng.randrange(300, min(limit, 2 * DAY))
+        start = NOW - rng.randrange(300, min(time_limit, 2 * DAY))
         submit = start - rng.randrange(5, 9000)
     elif state is not JobState.PENDING:
         start = submit + rng.randrange(1, 9000)
-        elapsed = limit if state is JobState.TIMEOUT else int(limit * rng.random() ** 2) + 3
+        elapsed = (
+            time_limit if state is JobState.TIMEOUT else int(time_limit * rng.random() ** 2) + 3
+        )
         end = min(start + elapsed, NOW - 60)
         start = min(start, end - 1)
         elapsed = end - start
-    jobid, more = str(40_000 + number), {}
+    jobid, array_ids = str(40_000 + number), {}
     if number % 17 == 3:
-        more = {"array_jobid": "39000", "array_index": number}
+        array_ids = {"array_jobid": "39000", "array_index": number}
     if number % 31 == 5:
         jobid = str(uuid.UUID(int=rng.getrandbits(128)))
-    held = start is not None
+    started = start is not None
     return JobRecord(
         cluster=cluster, jobid=jobid, submit_time=submit, state=state, state_word=state.value,
         source="sacct", user=user, uid=1000 + list(USERS).index(user), account=USERS[user],
         partition="gpu" if gpus else rng.choice(("cpu", "long", "bigmem")), qos="normal",
         name=NAMES[number % len(NAMES)], start_time=start, end_time=end, elapsed_seconds=elapsed,
-        eligible_time=submit, time_limit_seconds=limit,
+        eligible_time=submit, time_limit_seconds=time_limit,
         exit_code=1 if state is JobState.FAILED else 0 if end else None,
-        reason=rng.choice(("Priority", "Resources", "QOSMaxGRESPerUser")) if not held else "",
+        reason=rng.choice(("Priority", "Resources", "QOSMaxGRESPerUser")) if not started else "",
         requested_cpus=cpus * nodes, requested_memory_bytes=memory * nodes,
         requested_gpus=gpus * nodes or None, requested_nodes=nodes,
-        allocated_cpus=cpus * nodes if held else None,
-        allocated_memory_bytes=memory * nodes if held else None,
-        allocated_gpus=gpus * nodes or None if held else None,
-        allocated_nodes=nodes if held else None,
-        node_list=",".join(names) if held else "",
-        submit_line=f"sbatch --cpus-per-task={cpus} --mem={memory // GIB}G run.sh '{HOSTILE}'",
+        allocated_cpus=cpus * nodes if started else None,
+        allocated_memory_bytes=memory * nodes if started else None,
+        allocated_gpus=gpus * nodes or None if started else None,
+        allocated_nodes=nodes if started else None,
+        node_list=",".join(names) if started else "",
+        submit_line=f"sbatch --cpus-per-task={cpus} --mem={memory // GIB}G run.sh '{HOSTILE_NAME}'",
         work_dir=f"/home/{user}/work", stdout_path=f"/home/{user}/work/slurm-{jobid}.out",
-        nodes=tuple(NodeShare(name, cpus, memory, gpus or None) for name in names) if held else (),
-        steps=_steps(rng, start, end, state, cpus, nodes) if held else (),
-        **more,
+        nodes=tuple(NodeShare(name, cpus, memory, gpus or None) for name in names if started),
+        steps=_steps(rng, start, end, state, cpus, nodes) if started else (),
+        **array_ids,
     )  # fmt: skip
 
 
@@ -180,22 +187,22 @@ def _steps(rng, start, end, state, cpus, nodes):
     )  # fmt: skip
 
 
-def _usage(rng, row):
+def _measured_usage(rng, row):
     start, end = row["start_time"], row["end_time"]
     until = end or NOW
     seconds = until - start
-    span = JobWindow(row["cluster"], row["jobid"], start, until + 390)
-    measured = JobToMeasure(
+    window = JobWindow(row["cluster"], row["jobid"], start, until + 390)
+    measured_job = JobToMeasure(
         row["id"], row["cluster"], row["jobid"], row["username"], row["uid"], start, end,
-        row["allocated_nodes"], row["allocated_cpus"], span,
+        row["allocated_nodes"], row["allocated_cpus"], window,
     )  # fmt: skip
     if row["id"] % 19 == 4:
-        return measured, MeasuredUsage(row["id"], 0, 0, 0, 0.0, until, "no samples", {}, (), {})
-    busy = min(1.0, rng.betavariate(2, 1))
-    cpu = row["allocated_cpus"] * seconds * busy
+        return measured_job, MeasuredUsage(row["id"], 0, 0, 0, 0.0, until, "no samples", {}, (), {})
+    busy_share = min(1.0, rng.betavariate(2, 1))
+    cpu = row["allocated_cpus"] * seconds * busy_share
     memory = row["allocated_memory_bytes"] * rng.betavariate(2, 2)
-    host = row["allocated_cpus"] * seconds * (2 + 5 * busy)
-    gpus = _gpus(rng, row)
+    joules = row["allocated_cpus"] * seconds * (2 + 5 * busy_share)
+    gpus = _gpu_usages(rng, row)
     ratio = sum(gpu.utilization_ratio for gpu in gpus) / len(gpus) if gpus else None
     values = {
         "user_cpu_seconds": cpu * 0.93, "system_cpu_seconds": cpu * 0.07,
@@ -210,7 +217,7 @@ def _usage(rng, row):
         "threads_peak": 4 * row["allocated_cpus"],
         "cpu_waiting_seconds": seconds * 0.02, "memory_waiting_seconds": 0.4,
         "io_waiting_seconds": seconds * 0.01,
-        "energy_host_active_joules": host * 0.7, "energy_host_idle_joules": host * 0.3,
+        "energy_host_active_joules": joules * 0.7, "energy_host_idle_joules": joules * 0.3,
     }  # fmt: skip
     if gpus:
         values |= {
@@ -219,24 +226,24 @@ def _usage(rng, row):
             "energy_gpu_active_joules": len(gpus) * seconds * 300 * ratio,
             "energy_gpu_idle_joules": len(gpus) * seconds * 60,
         }  # fmt: skip
-    joules = sum(values.get(name, 0) for name in values if name.startswith("energy_"))
-    return measured, MeasuredUsage(
+    total_joules = sum(values.get(name, 0) for name in values if name.startswith("energy_"))
+    return measured_job, MeasuredUsage(
         row["id"], seconds // 30, 0, row["allocated_nodes"], 1.0, until, "" if end else "running",
-        values, gpus, {"rte": joules / 3.6e6 * 38.0},
+        values, gpus, {"rte": total_joules / 3.6e6 * 38.0},
     )  # fmt: skip
 
 
-def _gpus(rng, row):
+def _gpu_usages(rng, row):
     """Every fourth job leaves one of its GPUs idle."""
     count = row["allocated_gpus"] or 0
     per_node = max(1, count // (row["allocated_nodes"] or 1))
     names = row["node_list"].split(",")
     return [
         GpuUsage(
-            names[place // per_node], f"GPU-{row['id']:08x}-{place:04x}-4000-8000-000000000000",
-            "", str(place % per_node),
-            0.0 if place == count - 1 and row["id"] % 4 == 0 else rng.betavariate(4, 1.5),
+            names[index // per_node], f"GPU-{row['id']:08x}-{index:04x}-4000-8000-000000000000",
+            "", str(index % per_node),
+            0.0 if index == count - 1 and row["id"] % 4 == 0 else rng.betavariate(4, 1.5),
             int(rng.random() * 70 * GIB), 100,
         )
-        for place in range(count)
+        for index in range(count)
     ]  # fmt: skip

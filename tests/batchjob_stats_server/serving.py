@@ -1,4 +1,4 @@
-"""The server as it runs, in a thread, for tests that speak over real sockets."""
+"""A running server in a thread, for tests that need real sockets."""
 
 import contextlib
 import socket
@@ -10,26 +10,26 @@ from batchjob_stats_server.main import create_server, open_listener
 
 @contextlib.contextmanager
 def serving(services, port=0):
-    """The port on loopback at which `services` answer by their own settings."""
-    made = create_server(services.settings, services)
+    """Run a server with these services and their settings on loopback; gives its port."""
+    server = create_server(services.settings, services)
     with open_listener(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
-        thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            while not made.started and thread.is_alive():
+            while not server.started and thread.is_alive():
                 time.sleep(0.01)
             yield port
         finally:
-            made.should_exit = True
+            server.should_exit = True
             thread.join(30)
 
 
-def spoken(port, *pieces, wait=5.0):
-    """What comes back until the server hangs up, for bytes sent as they are."""
-    with socket.create_connection(("127.0.0.1", port), timeout=wait) as client:
-        for piece in pieces:
-            client.sendall(piece)
+def exchange_bytes(port, *parts, timeout=5.0):
+    """Send raw bytes, and return what the server answers until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as client:
+        for part in parts:
+            client.sendall(part)
         received = b""
         with contextlib.suppress(TimeoutError):
             while chunk := client.recv(65536):

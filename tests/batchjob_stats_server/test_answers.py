@@ -1,6 +1,6 @@
-"""Every answer of every route is what its model promises, over jobs of all kinds.
+"""The answers of every route match its response model, over jobs of all kinds.
 
-Rows are written without a look at their models, which are there for the OpenAPI document.
+The server does not validate rows by their models, which only describe them in OpenAPI.
 """
 
 from typing import get_args
@@ -18,9 +18,9 @@ from batchjob_stats_server.api.params import REPEATABLE
 from batchjob_stats_server.options import LimitOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
-from tests.batchjob_stats_server.pages.example_history import measured
+from tests.batchjob_stats_server.pages.example_history import with_example_history
 
-ANSWERS = {
+RESPONSE_MODELS = {
     route.path.replace("{part}", part): list[model] if part else route.response_model
     for router in app.ROUTERS
     for route in router.routes
@@ -32,16 +32,18 @@ ANSWERS = {
 @pytest.fixture(scope="module")
 def services(tmp_path_factory):
     path = tmp_path_factory.mktemp("answers") / "jobs.db"
-    _, root = example_site.make(path)
+    _, admin_token = example_site.make(path)
     web, limit = ServerWebOptions(allowed_host=("testserver",)), LimitOptions(0, 1, 0, 1)
-    made = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, limit=limit))
-    return root, measured(made)
+    services = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, limit=limit))
+    return admin_token, with_example_history(services)
 
 
 @pytest.fixture(scope="module")
-def ask(services):
-    root, made = services
-    with TestClient(app.make(made), headers={"Authorization": f"Bearer {root}"}) as client:
+def get(services):
+    admin_token, services = services
+    with TestClient(
+        app.make(services), headers={"Authorization": f"Bearer {admin_token}"}
+    ) as client:
         yield client.get
 
 
@@ -51,28 +53,28 @@ def jobids(services):
         return db.scalars(sa.select(schema.job.c.jobid).limit(20)).all()
 
 
-@pytest.mark.parametrize("path", ANSWERS)
-def test_an_answer_fits_its_model(path, ask, jobids):
-    model = ANSWERS[path]
+@pytest.mark.parametrize("path", RESPONSE_MODELS)
+def test_answer_matches_response_model(path, get, jobids):
+    model = RESPONSE_MODELS[path]
     keys = {name for row in get_args(model) for name in getattr(row, "model_fields", ())}
-    for there in {path.format(jobid=jobid, cluster="alpha", node="a001") for jobid in jobids}:
-        answer = ask(there)
+    for url in {path.format(jobid=jobid, cluster="alpha", node="a001") for jobid in jobids}:
+        answer = get(url)
         assert answer.status_code == 200, answer.text
         TypeAdapter(model).validate_json(answer.content, strict=True)
         assert all(set(row) == keys for row in answer.json() if keys)
 
 
-def test_a_node_has_means_and_one_that_does_not_answer_has_none(ask):
+def test_node_metrics_have_means_only_and_unknown_node_is_404(get):
     nodes = "/api/v1/clusters/alpha/nodes"
-    rows = ask(f"{nodes}/a001/metrics?metric=cpu").json()
+    rows = get(f"{nodes}/a001/metrics?metric=cpu").json()
     assert rows
     assert "max" not in rows[0]
-    missing = ask(f"{nodes}/elsewhere/metrics")
-    assert missing.status_code == 404
-    assert missing.json()["detail"] == "no exporter of the node elsewhere of alpha is answering"
+    unknown = get(f"{nodes}/elsewhere/metrics")
+    assert unknown.status_code == 404
+    assert unknown.json()["detail"] == "no exporter of the node elsewhere of alpha is answering"
 
 
-def test_parameters_that_are_lists_may_be_repeated(services):
+def test_list_parameters_are_repeatable(services):
     document = app.make(services[1]).openapi()
     lists = {
         parameter["name"]

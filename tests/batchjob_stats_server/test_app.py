@@ -1,4 +1,4 @@
-"""Health, limits and what happens when the database is gone."""
+"""Health, own metrics, limits, and errors such as a missing database."""
 
 import os
 
@@ -9,90 +9,92 @@ from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server import app
 
 
-def test_health_is_open_to_all(client):
+def test_health_needs_no_authentication(client):
     assert client.get("/-/healthy").text == "ok\n"
     assert client.get("/-/ready").status_code == 200
 
 
-def test_own_metrics_count_by_route(client, certified):
+def test_metrics_count_requests_by_route(client, certificate_client):
     client.get("/api/v1/me")
     client.get("/nothing/here")
-    page = certified("vera", "viewer").get("/metrics").text
-    assert 'requests_total{method="GET",route="/api/v1/me",status="401"} 1.0' in page
-    assert 'requests_total{method="GET",route="none",status="404"} 1.0' in page
-    assert 'batchjob_stats_server_refused_total{reason="none"} 1.0' in page
+    metrics = certificate_client("vera", "viewer").get("/metrics").text
+    assert 'requests_total{method="GET",route="/api/v1/me",status="401"} 1.0' in metrics
+    assert 'requests_total{method="GET",route="none",status="404"} 1.0' in metrics
+    assert 'batchjob_stats_server_refused_total{reason="none"} 1.0' in metrics
 
 
-def test_own_metrics_tell_what_is_in_use(certified):
-    page = certified("vera", "viewer").get("/metrics").text
+def test_metrics_show_threads_connections_and_memory(certificate_client):
+    metrics = certificate_client("vera", "viewer").get("/metrics").text
     for name in (
         "busy_threads", "threads", "waiting_requests", "database_connections", "info",
         "rate_limited_total", "tsdb_questions", "tsdb_request_duration_seconds",
     ):  # fmt: skip
-        assert f"# HELP batchjob_stats_server_{name} " in page
-    assert "process_resident_memory_bytes" in page
+        assert f"# HELP batchjob_stats_server_{name} " in metrics
+    assert "process_resident_memory_bytes" in metrics
 
 
-def test_own_metrics_are_for_some_peers_and_viewers(client, services, token):
-    """Nothing in them is about a person, but not everybody's to read either."""
+def test_metrics_are_limited_to_local_peers_and_viewers(client, services, token_headers):
+    """They say nothing about a person, but are not for everybody to read either."""
     assert client.get("/metrics").status_code == 401
-    assert client.get("/metrics", headers=token("alice")).status_code == 403
-    assert client.get("/metrics", headers=token("vera", TokenRole.VIEWER)).status_code == 200
-    limited = token("vera", TokenRole.VIEWER, cluster="c1")
-    assert client.get("/metrics", headers=limited).status_code == 403
+    assert client.get("/metrics", headers=token_headers("alice")).status_code == 403
+    assert (
+        client.get("/metrics", headers=token_headers("vera", TokenRole.VIEWER)).status_code == 200
+    )
+    cluster_headers = token_headers("vera", TokenRole.VIEWER, cluster="c1")
+    assert client.get("/metrics", headers=cluster_headers).status_code == 403
     for host, status in (("127.0.0.1", 200), ("::1", 200), ("::ffff:127.0.0.1", 200), ("", 401)):
-        at = TestClient(app.make(services), client=(host, 1))
-        assert at.get("/metrics").status_code == status
+        client_at_host = TestClient(app.make(services), client=(host, 1))
+        assert client_at_host.get("/metrics").status_code == status
 
 
-def test_a_path_nobody_knows(client):
+def test_unknown_path_is_404(client):
     answer = client.get("/api/v1/../../etc/passwd")
     assert answer.status_code == 404
     assert answer.json()["status"] == 404
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_what_is_too_large_is_refused(client):
+def test_oversized_body_and_url_are_rejected(client):
     assert client.post("/api/v1/me", content=b"x" * 70_000).status_code == 413
     assert client.get("/api/v1/me?x=" + "x" * 20_000).status_code == 414
 
 
-def test_a_database_that_is_gone_is_named(path, services, token):
-    headers = token("alice")
+def test_missing_database_answers_503_and_is_not_ready(database_path, services, token_headers):
+    headers = token_headers("alice")
     services.reader.dispose()
-    os.rename(path, f"{path}.away")
-    asker = TestClient(app.make(services), raise_server_exceptions=False)
-    answer = asker.get("/api/v1/me", headers=headers)
+    os.rename(database_path, f"{database_path}.away")
+    client = TestClient(app.make(services), raise_server_exceptions=False)
+    answer = client.get("/api/v1/me", headers=headers)
     assert answer.status_code == 503
     assert "database" in answer.json()["detail"]
-    ready = asker.get("/-/ready")
+    ready = client.get("/-/ready")
     assert (ready.status_code, ready.text) == (503, "the database is not ready\n")
-    assert asker.get("/-/healthy").status_code == 200
+    assert client.get("/-/healthy").status_code == 200
 
 
-def test_an_error_of_ours_is_a_problem_document(services, token):
-    made = app.make(services)
+def test_internal_error_is_problem_document_without_details(services, token_headers):
+    application = app.make(services)
 
-    @made.get("/broken")
+    @application.get("/broken")
     def broken() -> None:
         raise RuntimeError("secret detail")
 
-    asker = TestClient(made, raise_server_exceptions=False)
-    answer = asker.get("/broken")
+    client = TestClient(application, raise_server_exceptions=False)
+    answer = client.get("/broken")
     assert (answer.status_code, answer.json()["status"]) == (500, 500)
     assert "secret detail" not in answer.text
 
 
-def test_nothing_is_reported_to_opentelemetry(client, monkeypatch):
+def test_no_traces_are_sent_to_opentelemetry(client, monkeypatch):
     """FastAPI does so by itself if a library or the environment has configured OpenTelemetry."""
     trace = pytest.importorskip("opentelemetry.trace")
-    asked = []
+    tracer_requests = []
 
     class Provider(trace.TracerProvider):
-        def get_tracer(self, *arguments, **named):
-            asked.append(arguments)
+        def get_tracer(self, *arguments, **options):
+            tracer_requests.append(arguments)
             return trace.NoOpTracer()
 
     monkeypatch.setattr(trace, "get_tracer_provider", Provider)
     assert client.get("/-/healthy").status_code == 200
-    assert asked == []
+    assert tracer_requests == []

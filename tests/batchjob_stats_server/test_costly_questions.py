@@ -1,4 +1,4 @@
-"""Costly requests of one user leave a thread to those of others."""
+"""Costly requests of one user leave threads to the requests of others."""
 
 import threading
 
@@ -16,20 +16,20 @@ from batchjob_stats_server.threads import Threads
 ALICE, BOB = Principal("alice", "user", "token"), Principal("bob", "user", "token")
 
 
-def test_a_user_with_many_costly_requests_delays_nobody_else(services):
+def test_many_costly_requests_of_one_user_do_not_delay_others(services):
     alice_may_end = threading.Event()
-    places = services._replace(threads=Threads(1, FairQueue(3, 2, service="the database")))
+    services = services._replace(threads=Threads(1, FairQueue(3, 2, service="the database")))
 
-    async def ask():
+    async def send_requests():
         async with anyio.create_task_group() as group:
             for _ in range(8):
-                group.start_soon(query_database, places, ALICE, lambda _: alice_may_end.wait(30))
+                group.start_soon(query_database, services, ALICE, lambda _: alice_may_end.wait(30))
             await anyio.wait_all_tasks_blocked()
             with anyio.fail_after(20):
-                assert await query_database(places, BOB, lambda _: "answer") == "answer"
+                assert await query_database(services, BOB, lambda _: "answer") == "answer"
             alice_may_end.set()
 
-    anyio.run(ask)
+    anyio.run(send_requests)
 
 
 PAGES = (
@@ -39,36 +39,36 @@ PAGES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("address", PAGES)
-def test_costly_pages_wait_in_the_same_line(services, token, address):
-    headers = token("alice") | {"Accept": "text/html"}
-    seen = []
+@pytest.mark.parametrize("path", PAGES)
+def test_costly_pages_use_the_same_queue(services, token_headers, path):
+    headers = token_headers("alice") | {"Accept": "text/html"}
+    queued_users = []
 
-    class Queue(FairQueue):
+    class RecordingQueue(FairQueue):
         async def run(self, who, work):
-            seen.append(who)
+            queued_users.append(who)
             return await super().run(who, work)
 
-    places = services._replace(threads=Threads(1, Queue(2, 1, service="the database")))
-    with TestClient(app.make(places)) as asker:
-        assert asker.get(address, headers=headers).status_code == 200
-        assert seen == [("alice", ())]
-        assert asker.get("/", headers=headers).status_code == 200
-        assert len(seen) == 1
+    services = services._replace(threads=Threads(1, RecordingQueue(2, 1, service="the database")))
+    with TestClient(app.make(services)) as client:
+        assert client.get(path, headers=headers).status_code == 200
+        assert queued_users == [("alice", ())]
+        assert client.get("/", headers=headers).status_code == 200
+        assert len(queued_users) == 1
 
 
-def test_too_many_requests_of_one_user_are_refused(services):
-    end = threading.Event()
-    places = services._replace(threads=Threads(1, FairQueue(2, 1, service="the database")))
+def test_too_many_costly_requests_of_one_user_are_rejected(services):
+    alice_may_end = threading.Event()
+    services = services._replace(threads=Threads(1, FairQueue(2, 1, service="the database")))
 
-    async def ask():
+    async def send_requests():
         async with anyio.create_task_group() as group:
             for _ in range(MAX_REQUESTS_PER_USER):
-                group.start_soon(query_database, places, ALICE, lambda _: end.wait(30))
+                group.start_soon(query_database, services, ALICE, lambda _: alice_may_end.wait(30))
             await anyio.wait_all_tasks_blocked()
-            with pytest.raises(Problem) as refused:
-                await query_database(places, ALICE, lambda _: None)
-            end.set()
-        assert refused.value.status == 429
+            with pytest.raises(Problem) as rejected:
+                await query_database(services, ALICE, lambda _: None)
+            alice_may_end.set()
+        assert rejected.value.status == 429
 
-    anyio.run(ask)
+    anyio.run(send_requests)

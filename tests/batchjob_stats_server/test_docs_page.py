@@ -1,9 +1,9 @@
-"""The documentation page needs nothing from elsewhere."""
+"""The documentation page needs no files from other servers."""
 
 import re
 
 
-def test_the_page_and_its_files(client):
+def test_docs_page_and_its_files_are_served(client):
     page = client.get("/docs")
     assert (
         "unsafe-inline"
@@ -20,12 +20,12 @@ def test_the_page_and_its_files(client):
     assert client.get(f"/{document}").json()["info"]["title"] == "batchjob"
 
 
-def test_no_other_file_comes_out(client):
+def test_other_files_are_not_served(client):
     for name in ("x.js", "..%2F__init__.py", "redoc.standalone.js"):
         assert client.get(f"/docs/{name}").status_code == 404
 
 
-def test_the_document_says_how_to_log_in(client):
+def test_openapi_document_declares_security_schemes(client):
     document = client.get("/api/v1/openapi.json").json()
     schemes = document["components"]["securitySchemes"]
     assert {name: each["type"] for name, each in schemes.items()} == {
@@ -33,5 +33,7 @@ def test_the_document_says_how_to_log_in(client):
     }  # fmt: skip
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            asked = [name for each in operation.get("security", ()) for name in each]
-            assert sorted(asked) == (sorted(schemes) if path.startswith("/api/v1") else []), path
+            required_schemes = [name for each in operation.get("security", ()) for name in each]
+            assert sorted(required_schemes) == (
+                sorted(schemes) if path.startswith("/api/v1") else []
+            ), path

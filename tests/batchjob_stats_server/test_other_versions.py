@@ -1,7 +1,7 @@
-"""The server beside clients and a database of other versions, as during an upgrade.
+"""The server with clients and a database of other versions, as during an upgrade.
 
-A newer server is a relay that adds to the answers of this one; a newer client asks for what this
-server does not have.
+A newer server is a relay that adds keys to the answers of this one; a newer client uses parameters
+that this server does not have.
 """
 
 import contextlib
@@ -24,57 +24,57 @@ from batchjob_stats_db.database.tokens import TokenRole
 from tests.batchjob_stats_server.serving import serving
 
 API = "/api/v1"
-ASKED = ("jobs?since=0", "jobs/1?cluster=c1", "usage?since=0&by=user", "clusters", "accounts")
+PATHS = ("jobs?since=0", "jobs/1?cluster=c1", "usage?since=0&by=user", "clusters", "accounts")
 
 
-def migrate_to_a_newer_version(path):
-    """While a server has the file open."""
+def migrate_to_newer_version(path):
+    """Change the schema while a server has the file open."""
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("ALTER TABLE job ADD COLUMN something_new TEXT")
         db.execute("CREATE TABLE something_new (job_id BIGINT PRIMARY KEY)")
         db.execute("UPDATE alembic_version SET version_num = '9999'")
 
 
-def test_a_server_that_runs_while_the_database_is_upgraded_answers_on(proxied, client, path):
+def test_running_server_answers_after_database_upgrade(proxy_client, client, database_path):
     def answers():
-        return [proxied("vera").get(f"{API}/{each}").json() for each in ASKED]
+        return [proxy_client("vera").get(f"{API}/{path}").json() for path in PATHS]
 
     before = answers()
     assert client.get("/-/ready").status_code == 200
-    migrate_to_a_newer_version(path)
+    migrate_to_newer_version(database_path)
     assert answers() == before
-    assert client.get("/-/ready").status_code == 503  # so that a proxy goes to one of the new
+    assert client.get("/-/ready").status_code == 503  # so that a proxy uses an upgraded server
 
 
 @pytest.fixture
-def served(services, token):
-    """Address of the server on a socket, and a token for it."""
+def server_url_and_token(services, token_headers):
+    """The URL of a running server, and a token for it."""
     web = replace(services.settings.web, allowed_host=())
-    made = services._replace(settings=services.settings._replace(web=web))
-    text = token("vera", TokenRole.VIEWER)["Authorization"].removeprefix("Bearer ")
-    with serving(made) as port:
-        yield f"http://127.0.0.1:{port}", text
+    services_on_loopback = services._replace(settings=services.settings._replace(web=web))
+    token = token_headers("vera", TokenRole.VIEWER)["Authorization"].removeprefix("Bearer ")
+    with serving(services_on_loopback) as port:
+        yield f"http://127.0.0.1:{port}", token
 
 
-def with_more(answer):
-    """The same answer with a key more in each object."""
+def with_unknown_keys(answer):
+    """The same answer with two more keys in each object."""
     if isinstance(answer, list):
-        return [with_more(each) for each in answer]
+        return [with_unknown_keys(item) for item in answer]
     if isinstance(answer, dict):
-        more = {key: with_more(value) for key, value in answer.items()}
-        return {"something_new": {"a": [1]}, **more, "something_newer": None}
+        same = {key: with_unknown_keys(value) for key, value in answer.items()}
+        return {"something_new": {"a": [1]}, **same, "something_newer": None}
     return answer
 
 
 @contextlib.contextmanager
 def newer_server(url):
-    """Address of a relay to the server."""
+    """The URL of a relay to the server, which adds unknown keys to each answer."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             request = urllib.request.Request(url + self.path, headers=dict(self.headers))
             with urllib.request.urlopen(request, timeout=60) as answer:
-                body = json.dumps(with_more(json.load(answer))).encode()
+                body = json.dumps(with_unknown_keys(json.load(answer))).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -102,24 +102,24 @@ def newer_server(url):
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else each.__name__,
 )
-def test_a_client_passes_over_what_a_newer_server_says_beside(
-    served, command, arguments, monkeypatch, capsys
+def test_client_ignores_unknown_keys_of_newer_server(
+    server_url_and_token, command, arguments, monkeypatch, capsys
 ):
-    url, text = served
-    monkeypatch.setenv("BATCHJOB_TOKEN", text)
+    url, token = server_url_and_token
+    monkeypatch.setenv("BATCHJOB_TOKEN", token)
 
-    def said(at):
-        assert command.run(["--server", at, *arguments]) == 0
+    def output_of(server_url):
+        assert command.run(["--server", server_url, *arguments]) == 0
         return capsys.readouterr().out
 
-    with newer_server(url) as newer:
-        told, more = said(url), said(newer)
-    assert told
-    assert more == told
+    with newer_server(url) as newer_url:
+        output, newer_output = output_of(url), output_of(newer_url)
+    assert output
+    assert newer_output == output
 
 
 @pytest.mark.parametrize(
-    ("asked", "parameters", "error", "words"),
+    ("path", "parameters", "error", "message"),
     [
         ("jobs", {"fields": "jobid,something_new"}, SettingsError, "unknown key 'something_new'"),
         ("jobs", {"something_new": 1}, SettingsError, "something_new: unknown parameter"),
@@ -127,10 +127,10 @@ def test_a_client_passes_over_what_a_newer_server_says_beside(
         ("something-new", {}, NotFoundError, "status 404"),
     ],
 )  # fmt: skip
-def test_a_newer_client_hears_what_this_server_does_not_have(
-    served, asked, parameters, error, words
+def test_newer_client_gets_error_for_unknown_parameter(
+    server_url_and_token, path, parameters, error, message
 ):
-    """Nothing that it asked for is left out silently: a filter passed over would give all jobs."""
-    url, text = served
-    with pytest.raises(error, match=words):
-        require_success(Server(url, text)(asked, parameters))
+    """No parameter is ignored silently: without its filter, a list would have all jobs."""
+    url, token = server_url_and_token
+    with pytest.raises(error, match=message):
+        require_success(Server(url, token)(path, parameters))

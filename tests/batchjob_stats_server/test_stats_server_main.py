@@ -1,4 +1,4 @@
-"""The command: settings, TLS, start and stop."""
+"""The command batchjob_stats_server: settings, TLS, start and stop."""
 
 import shutil
 import signal
@@ -12,16 +12,17 @@ import pytest
 import trustme
 
 from batchjob_stats_server.main import main
+from tests.e2e.processes import free_ports
 from tests.private_keys import write_key
 
 
-def test_check(path, capsys):
-    assert main(["--check", f"--db.url=sqlite:///{path}"]) == 0
+def test_check_option(database_path, capsys):
+    assert main(["--check", f"--db.url=sqlite:///{database_path}"]) == 0
     assert "OK" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "message"),
     [
         (["--db.url=sqlite:////nowhere/jobs.db"], "no such database"),
         (["--web.tls-cert-file=x"], "both or neither"),
@@ -37,23 +38,23 @@ def test_check(path, capsys):
         (["--emissions.provider=mars:FR"], "emissions.provider"),
     ],
 )
-def test_wrong_settings_are_one_line(flags, words, capsys, path):
-    given = flags if "db.url" in flags[0] else [f"--db.url=sqlite:///{path}", *flags]
-    assert main(given) == 2
+def test_invalid_settings_exit_with_2_and_one_line(flags, message, capsys, database_path):
+    arguments = flags if "db.url" in flags[0] else [f"--db.url=sqlite:///{database_path}", *flags]
+    assert main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
+    assert message in line
 
 
-def test_the_first_token_comes_from_the_command(path, capsys, client, services):
-    argv = [f"--db.url=sqlite:///{path}", "token", "root", "--role=admin", "--lifetime=20000d"]
-    assert main(argv) == 0
-    text = capsys.readouterr().out.strip()
-    known = client.get("/api/v1/me", headers={"Authorization": f"Bearer {text}"}).json()
-    assert (known["user"], known["role"]) == ("root", "admin")
+def test_token_command_creates_working_token(database_path, capsys, client, services):
+    command = ["token", "root", "--role=admin", "--lifetime=20000d"]
+    assert main([f"--db.url=sqlite:///{database_path}", *command]) == 0
+    token = capsys.readouterr().out.strip()
+    identity = client.get("/api/v1/me", headers={"Authorization": f"Bearer {token}"}).json()
+    assert (identity["user"], identity["role"]) == ("root", "admin")
 
 
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("argv", "message"),
     [
         (["token"], "user"),
         (["token", "a, b"], "expected the name of a user"),
@@ -64,38 +65,41 @@ def test_the_first_token_comes_from_the_command(path, capsys, client, services):
         (["token", "a", "--web.threads=3"], "--web.threads must come before the command"),
     ],
 )
-def test_wrong_commands_are_one_line(argv, words, capsys, path):
-    assert main([f"--db.url=sqlite:///{path}", *argv]) == 2
+def test_invalid_commands_exit_with_2_and_one_line(argv, message, capsys, database_path):
+    assert main([f"--db.url=sqlite:///{database_path}", *argv]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
+    assert message in line
 
 
-def test_a_short_secret_is_refused(tmp_path, path, capsys):
+def test_short_secret_is_rejected(tmp_path, database_path, capsys):
     (tmp_path / "secret").write_text("short")
     (tmp_path / "secret").chmod(0o600)
-    assert main([f"--db.url=sqlite:///{path}", f"--auth.secret-file={tmp_path}/secret"]) == 2
+    assert (
+        main([f"--db.url=sqlite:///{database_path}", f"--auth.secret-file={tmp_path}/secret"]) == 2
+    )
     assert "at least 16" in capsys.readouterr().err
 
 
-def test_a_database_of_another_schema_is_refused(path, capsys):
+def test_database_of_newer_schema_is_rejected(database_path, capsys):
     import sqlite3
 
-    with sqlite3.connect(path) as db:
+    with sqlite3.connect(database_path) as db:
         db.execute("UPDATE alembic_version SET version_num = '9999'")
     db.close()
-    assert main([f"--db.url=sqlite:///{path}"]) == 2
+    assert main([f"--db.url=sqlite:///{database_path}"]) == 2
     assert "of a newer version" in capsys.readouterr().err
 
 
-def test_serves_over_tls_and_stops(path, tmp_path):
+def test_server_answers_over_tls_and_stops(database_path, tmp_path):
     authority = trustme.CA()
     leaf = authority.issue_cert("127.0.0.1")
     write_key(leaf, tmp_path / "key.pem")
-    for part in leaf.cert_chain_pems:
-        part.write_to_path(tmp_path / "cert.pem", append=True)
+    for certificate in leaf.cert_chain_pems:
+        certificate.write_to_path(tmp_path / "cert.pem", append=True)
+    (port,) = free_ports(1)
     (tmp_path / "server.yml").write_text(
-        f"db: {{url: 'sqlite:///{path}'}}\n"
-        "web:\n  listen-address: 127.0.0.1:18911\n"
+        f"db: {{url: 'sqlite:///{database_path}'}}\n"
+        f"web:\n  listen-address: 127.0.0.1:{port}\n"
         f"  tls-cert-file: {tmp_path}/cert.pem\n  tls-key-file: {tmp_path}/key.pem\n"
     )
     argv = [sys.executable, "-m", "batchjob_stats_server", f"--config.file={tmp_path}/server.yml"]
@@ -103,7 +107,7 @@ def test_serves_over_tls_and_stops(path, tmp_path):
     try:
         context = ssl.create_default_context()
         authority.configure_trust(context)
-        url = "https://127.0.0.1:18911/-/ready"
+        url = f"https://127.0.0.1:{port}/-/ready"
         for _ in range(600):
             try:
                 with urllib.request.urlopen(url, context=context, timeout=5) as answer:
@@ -118,7 +122,7 @@ def test_serves_over_tls_and_stops(path, tmp_path):
         assert (second.returncode, "in use" in second.stderr) == (1, True)
     finally:
         server.send_signal(signal.SIGTERM)
-        _, said = server.communicate(timeout=30)
+        _, log = server.communicate(timeout=30)
     assert server.returncode in (0, -signal.SIGTERM)
-    assert "Traceback" not in said
+    assert "Traceback" not in log
     shutil.rmtree(tmp_path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""How a real process stops: what is under way ends, nothing new begins, and all in a bound."""
+"""How a real process stops: running requests end, new ones are refused, within a time limit."""
 
 import contextlib
 import signal
@@ -17,41 +17,42 @@ from tests.simulated import tsdb
 
 
 @pytest.fixture
-def database():
-    with tsdb.serving() as made:
-        yield made
+def time_series_database():
+    with tsdb.serving() as database:
+        yield database
 
 
 @pytest.fixture
-def process(path, tmp_path, database):
-    """The command, ready, and its port; `process(flag, ...)`."""
+def start_server(database_path, tmp_path, time_series_database):
+    """Start the server: `process, port = start_server(flag, ...)`."""
     with contextlib.ExitStack() as stack:
 
         def start(*flags):
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                port = free.getsockname()[1]
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                port = listener.getsockname()[1]
             argv = [
-                sys.executable, "-m", "batchjob_stats_server", f"--db.url=sqlite:///{path}",
-                f"--web.listen-address=127.0.0.1:{port}", f"--tsdb.url={database.url}", *flags,
+                sys.executable, "-m", "batchjob_stats_server", f"--db.url=sqlite:///{database_path}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                f"--tsdb.url={time_series_database.url}", *flags,
             ]  # fmt: skip
-            made = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
-            stack.callback(made.stderr.close)
-            stack.callback(made.wait)
-            stack.callback(made.kill)
+            process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+            stack.callback(process.stderr.close)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 with contextlib.suppress(OSError):
                     socket.create_connection(("127.0.0.1", port), timeout=5).close()
-                    return made, port
-                assert made.poll() is None, made.stderr.read()
+                    return process, port
+                assert process.poll() is None, process.stderr.read()
                 time.sleep(0.05)
             pytest.fail("no answer")
 
         yield start
 
 
-class Asked(threading.Thread):
-    """A question under way: `status` afterwards, 0 where the connection ended without one."""
+class PendingQuery(threading.Thread):
+    """A query that waits for its answer; `status` is 0 if the connection ended without one."""
 
     def __init__(self, port, headers):
         super().__init__()
@@ -72,42 +73,44 @@ class Asked(threading.Thread):
             self.status = 0
 
 
-def stop_while_asking(made, port, headers, database):
-    """Seconds until the end, the status of what was under way, and the log."""
-    asked = Asked(port, headers)
-    while not database.asked:
+def stop_during_query(process, port, headers, time_series_database):
+    """Stop the server during a query; returns the seconds it took, the status, and the log."""
+    query = PendingQuery(port, headers)
+    while not time_series_database.asked:
         time.sleep(0.01)
-    begun = time.monotonic()
-    made.send_signal(signal.SIGTERM)
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
     refused = False
-    while not refused and time.monotonic() < begun + 10 and made.poll() is None:
+    while not refused and time.monotonic() < started + 10 and process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
         except ConnectionRefusedError:
             refused = True
         time.sleep(0.05)
     assert refused
-    said = made.stderr.read()
-    made.wait(60)
-    asked.join(60)
-    return time.monotonic() - begun, asked.status, said
+    log = process.stderr.read()
+    process.wait(60)
+    query.join(60)
+    return time.monotonic() - started, query.status, log
 
 
 @pytest.fixture
-def headers(token):
-    return token("vera", TokenRole.VIEWER, expiry_time=int(time.time()) + 3600)
+def headers(token_headers):
+    return token_headers("vera", TokenRole.VIEWER, expiry_time=int(time.time()) + 3600)
 
 
-def test_what_is_under_way_ends(process, database, headers):
-    database.wait_seconds = 2
-    seconds, status, said = stop_while_asking(*process(), headers, database)
+def test_running_request_is_completed_on_stop(start_server, time_series_database, headers):
+    time_series_database.wait_seconds = 2
+    seconds, status, log = stop_during_query(*start_server(), headers, time_series_database)
     assert (status, seconds < 15) == (200, True)
-    assert "Traceback" not in said
+    assert "Traceback" not in log
 
 
-def test_what_does_not_end_is_cut_off(process, database, headers):
-    database.wait_seconds = 15
-    seconds, status, said = stop_while_asking(*process("--web.stop-timeout=1s"), headers, database)
+def test_request_longer_than_stop_timeout_is_cut_off(start_server, time_series_database, headers):
+    time_series_database.wait_seconds = 15
+    seconds, status, log = stop_during_query(
+        *start_server("--web.stop-timeout=1s"), headers, time_series_database
+    )
     assert seconds < 15
     assert status in (0, 503)
-    assert "Traceback" not in said
+    assert "Traceback" not in log

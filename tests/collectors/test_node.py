@@ -58,7 +58,7 @@ def test_meminfo():
     assert parse_meminfo(MEMINFO) == Memory(24684096 * 1024, 23500000 * 1024)
 
 
-def test_a_kernel_without_mem_available_has_the_rest(procfs):
+def test_kernel_without_mem_available(procfs):
     """Linux before 3.14."""
     (procfs / "meminfo").write_bytes(b"MemTotal: 100 kB\nMemFree: 50 kB\n")
     node = build(Host(procfs=str(procfs)), NodeOptions(), {})
@@ -68,19 +68,19 @@ def test_a_kernel_without_mem_available_has_the_rest(procfs):
 
 
 @pytest.mark.parametrize("text", [b"", b"cpu 1 2 3\ncpu0 1\nbtime 5\n", b"\xff\xfe", STAT[:60]])
-def test_half_a_stat_is_an_error(text):
+def test_incomplete_stat_is_an_error(text):
     with pytest.raises(ValueError, match="stat"):
         parse_stat(text, ticks_per_second=100)
 
 
 @pytest.mark.parametrize("text", [b"", MEMINFO[32:], b"MemTotal: 5 pages\n"])
-def test_half_a_meminfo_is_an_error(text):
+def test_incomplete_meminfo_is_an_error(text):
     with pytest.raises(ValueError, match="meminfo"):
         parse_meminfo(text)
 
 
 @given(st.binary(max_size=300))
-def test_garbage_raises_nothing_but_value_error(text):
+def test_arbitrary_bytes_raise_only_value_error(text):
     for parse in (parse_meminfo, lambda data: parse_stat(data, 100)):
         with contextlib.suppress(ValueError):
             parse(text)
@@ -97,7 +97,7 @@ def test_families(procfs):
     node.stop()
 
 
-def test_a_stat_longer_than_one_read(procfs):
+def test_stat_longer_than_one_read(procfs):
     text = STAT.replace(b"intr 12345", b"intr 12345" + b" 0" * 100_000)
     (procfs / "stat").write_bytes(text)
     node = build(Host(procfs=str(procfs)), NodeOptions(), {})

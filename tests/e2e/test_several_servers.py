@@ -70,7 +70,7 @@ def blocks(front: int, ports: tuple[int, int]) -> str:
 def servers(tmp_path: Path) -> Iterator[Servers]:
     if why_not := nginx.missing():
         pytest.skip(why_not)
-    if postgresql_server.programs() is None:
+    if postgresql_server.program_directory() is None:
         pytest.skip("no PostgreSQL server is installed")
     front, *ports = free_ports(3)
     with contextlib.ExitStack() as stack:

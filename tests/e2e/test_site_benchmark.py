@@ -18,7 +18,7 @@ def test_every_part_of_a_site_takes_what_the_one_before_gives(store: str, long_f
         pytest.skip("only with --long: the other store is the same test")
     if os.geteuid() != 0:
         pytest.skip("a job of another user needs root")
-    if not shutil.which(store) or postgresql_server.programs() is None:
+    if not shutil.which(store) or postgresql_server.program_directory() is None:
         pytest.skip(f"not installed: {store} or PostgreSQL")
     nodes, jobs = 5, 4
     form = Form(nodes, jobs, job_seconds=4, interval=1, clients=4, asking=4, store=store)

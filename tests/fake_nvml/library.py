@@ -1,4 +1,4 @@
-"""Builds and steers the library of nvml.c; see there for the keys."""
+"""Compile and control the fake NVML library of nvml.c, which documents the keys."""
 
 import ctypes
 import shutil
@@ -41,7 +41,7 @@ MIG = {"gpu_instance": 1, "compute_instance": 0, "slices": 3, "compute_slices": 
 
 
 def compile_into(directory: Path) -> Path:
-    """The library as a file that the loader finds by its name."""
+    """Compile the library to a file with the name that the loader looks for."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler to build the NVML stand-in")
@@ -54,7 +54,7 @@ def compile_into(directory: Path) -> Path:
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Put the library into memory: the loader gives it to whoever asks for it by its soname."""
+    """Load the library: the loader then returns it for its soname."""
     return ctypes.CDLL(str(path))
 
 
@@ -66,16 +66,16 @@ class FakeNvml:
         self.keys: dict[str, object] = {"driver.version": "570.86.15", "count": 0}
         self.write()
 
-    def gpus(self, count: int, **changes: object) -> None:
-        """Add whole GPUs that tell everything."""
+    def add_gpus(self, count: int, **changes: object) -> None:
+        """Set the number of GPUs; all of them support all calls."""
         self.keys["count"] = count
         for n in range(count):
             for key, value in GPU.items():
                 self.keys[f"gpu{n}.{key}"] = str(value).format(n=n)
         self.set(**changes)
 
-    def mig(self, gpu: int, instances: dict[int, dict[str, object]]) -> None:
-        """Cut a GPU up: MIG device number → what differs from a 3g.40gb."""
+    def create_mig_instances(self, gpu: int, instances: dict[int, dict[str, object]]) -> None:
+        """Partition a GPU: MIG device number → keys that differ from those of a 3g.40gb."""
         self.drop(*(key for key in self.keys if key.startswith(f"gpu{gpu}.mig")))
         self.keys |= {f"gpu{gpu}.mig": 1, f"gpu{gpu}.profile4": 7}
         self.drop(f"gpu{gpu}.utilization")
@@ -102,7 +102,7 @@ class FakeNvml:
         self.write()
 
     def write(self) -> None:
-        """Replace the file as a whole: calls may run."""
+        """Replace the file atomically: calls may be running."""
         new = self.path.with_suffix(".new")
         new.write_text("".join(f"{key} {value}\n" for key, value in self.keys.items()))
         new.replace(self.path)

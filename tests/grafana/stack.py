@@ -125,7 +125,7 @@ def _machine(folder: Path) -> Iterator[exporter.Target]:
     library.mkdir()
     compile_into(library)
     fake = FakeNvml(folder / "nvml.keys")
-    fake.gpus(2)
+    fake.add_gpus(2)
     environ = (f"LD_LIBRARY_PATH={library}", f"FAKE_NVML={fake.path}")
     flags = (
         f"--path.procfs={host.procfs}", f"--path.sysfs={host.sysfs}",

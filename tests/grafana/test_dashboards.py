@@ -149,7 +149,7 @@ def test_panels_have_a_unit_and_fit_the_grid(name):
 @parametrized
 def test_promql_asks_for_what_the_programs_expose(name):
     for expr in expressions(name):
-        assert families.used(expr) <= families.known(), expr
+        assert families.names_in(expr) <= families.exposed_names(), expr
         # Not less than four scrapes, however far the viewer zooms in.
         assert not re.search(r"\brate\([^\[]*\[(?!\$__rate_interval|5m)", expr), expr
 

@@ -30,7 +30,7 @@ class SimulatedExporter:
         (self._node.proc / "stat").write_text(f"btime {self._boot}\n")
         self._node.now = self._boot + 500
         # No thread looks at processes: time jumps, and a look under way would seem stuck.
-        self._jobs = self._node.listening(metrics=_GROUPS, linger=300.0)
+        self._jobs = self._node.watching_collector(metrics=_GROUPS, linger=300.0)
         self._there: Run | None = None
         self._seen: list[Run] = []
 
@@ -61,10 +61,10 @@ class SimulatedExporter:
         self._node.now = run.start + 1
         self._there = run
         self._seen.append(run)
-        self._node.job(f"job_{run.jobid}", pids=[_PID])
+        self._node.add_job(f"job_{run.jobid}", pids=[_PID])
         environ = f"SLURM_JOB_ID={run.jobid}\0SLURM_JOB_USER={run.user}\0".encode()
         started = 100 * (run.start - self._boot)
-        self._node.process(_PID, _UID, environ=environ, started=started)
+        self._node.add_process(_PID, _UID, environ=environ, started=started)
         self._jobs.update()
 
     def _tell(self, run: Run, at: int) -> None:
@@ -88,7 +88,7 @@ class SimulatedExporter:
     def _end(self, run: Run) -> None:
         job = self._node.cgroup / SCOPE / f"job_{run.jobid}"
         shutil.rmtree(job)
-        self._node.end_process(_PID)
+        self._node.remove_process(_PID)
         wait_until(lambda: ("end_time_seconds", run.jobid) in samples(self._jobs))
         self._there = None
 

@@ -1,8 +1,8 @@
-"""Real programs scraped before and during a fault, and their series stretched over hours.
+"""Scrapes of real programs before and during a fault, and their series stretched over hours.
 
 A fault takes seconds here, and an alert waits for minutes or hours: each scrape stands for one
-scrape interval. Counters go on at the rate that was seen, ages and times as they did between the
-scrapes, all other values are repeated.
+scrape interval. Counters continue at their rate, ages and times as between the scrapes; all other
+values are repeated.
 """
 
 import itertools
@@ -16,37 +16,43 @@ import yaml
 from tests.e2e.exporter import parse
 from tests.e2e.processes import until
 from tests.prometheus import families
-from tests.prometheus.replay import RULES, replay, series_of, text_of, with_ends
+from tests.prometheus.replay import (
+    RULES,
+    replay,
+    series_notation,
+    values_notation,
+    with_stale_markers,
+)
 
 INTERVAL = 30
 FILES = ("jobs.yml", "job_alerts.yml", "service_alerts.yml")
 SCRAPES = 3
 PAUSE_SECONDS = 0.2
-BY_THE_CLOCK = {"batchjob_meter_seconds_without_data_total"}  # and not from scrape to scrape
+GROWING_WITH_TIME = {"batchjob_meter_seconds_without_data_total"}  # not by the number of scrapes
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Target(NamedTuple):
-    """What Prometheus has under scrape_configs, with the labels of prometheus.yml."""
+    """A target of scrape_configs, with the labels of prometheus.yml."""
 
     job: str
     address: str
     labels: dict
 
     def scrape(self):
-        """Each series with its value; without an answer, `up` alone."""
+        """Scrape the value of each series; only `up` if there is no answer."""
         base = {"job": self.job, "instance": self.address} | self.labels
         try:
             with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=30) as answer:
                 text = answer.read().decode()
         except OSError:
             return {_key("up", base): 0.0}
-        found = {_key("up", base): 1.0}
+        series = {_key("up", base): 1.0}
         for name, samples in parse(text, 0.0).samples.items():
             for labels, value in samples:
-                own = {f"exported_{k}" if k in base else k: v for k, v in labels.items()}
-                found[_key(name, base | own)] = value
-        return found
+                series_labels = {f"exported_{k}" if k in base else k: v for k, v in labels.items()}
+                series[_key(name, base | series_labels)] = value
+        return series
 
 
 def node(address, name="n001", cluster="alpha"):
@@ -65,7 +71,7 @@ def poller(address):
 
 
 def server(address):
-    """The server."""
+    """The target of the server."""
     return Target("batchjob_stats_server", address, {})
 
 
@@ -74,33 +80,34 @@ class Recording:
 
     def __init__(self):
         self.before, self.during = [], []  # (time, series → value)
-        self.slack_seconds = 80 * 60  # what a threshold asks for: a job of an hour
+        self.slack_seconds = 80 * 60  # for thresholds such as a job of an hour
 
     def healthy(self, *targets, between=None):
-        """Scrape; `between` waits for what is to happen from scrape to scrape."""
+        """Scrape the healthy targets; `between` is called between two scrapes."""
         self._scrape(self.before, targets, between)
 
     def faulty(self, *targets, between=None):
-        """The same while the fault lasts."""
+        """Scrape while the fault lasts."""
         self._scrape(self.during, targets, between)
 
-    def fires(self, alert, folder):
-        """The alert must not fire before the fault, and must during it."""
+    def assert_fires(self, alert, folder):
+        """Assert that the alert does not fire before the fault, and does during it."""
         assert self.before
         assert self.during
-        seconds = _lasting(alert) + self.slack_seconds
+        seconds = _required_seconds(alert) + self.slack_seconds
         count = seconds // INTERVAL
         firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) > bool 0'
         expectations = [
             (firing, f"{seconds - INTERVAL}s", []),
             (firing, f"{2 * seconds - INTERVAL}s", [{"labels": "{}", "value": 1}]),
         ]
-        chosen = list(_needed(rules()[alert]))
+        required = list(_required_rules(alert_rules()[alert]))
         path = folder / "rules.yml"
-        path.write_text(yaml.safe_dump({"groups": [{"name": "tested", "rules": chosen}]}))
-        names = {"up"}.union(*(families.used(rule["expr"]) for rule in chosen))
+        path.write_text(yaml.safe_dump({"groups": [{"name": "tested", "rules": required}]}))
+        names = {"up"}.union(*(families.names_in(rule["expr"]) for rule in required))
         series = [
-            (series_of(dict(key)), text_of(values)) for key, values in self._series(names, count)
+            (series_notation(dict(key)), values_notation(values))
+            for key, values in self._series(names, count)
         ]
         replay(folder, INTERVAL, series, expectations, [path])
 
@@ -116,46 +123,48 @@ class Recording:
     def _series(self, names, count):
         keys = {key for _, samples in self.before + self.during for key in samples}
         for key in sorted(key for key in keys if dict(key)["__name__"] in names):
-            yield key, with_ends(stretched(key, self.before, self.during, count))
+            yield key, with_stale_markers(stretch_series(key, self.before, self.during, count))
 
 
-def stretched(key, before, during, count):
-    """`count` values of a series for each phase; None where it is not exposed."""
+def stretch_series(key, before, during, count):
+    """A series stretched to `count` values for each phase; None where it is not exposed."""
     name = dict(key)["__name__"]
     first = [(at, samples.get(key)) for at, samples in before]
-    then = [(at, samples.get(key)) for at, samples in during]
+    later = [(at, samples.get(key)) for at, samples in during]
     if name.endswith("_total"):
-        clock = name in BY_THE_CLOCK
-        values = _counted(first, count, 0.0, clock)
+        grows_with_time = name in GROWING_WITH_TIME
+        values = _extend_counter(first, count, 0.0, grows_with_time)
         last = first[-1][1]
-        reset = last is None or then[0][1] is None or then[0][1] < last
-        return values + _counted(then, count, 0.0 if reset else values[-1] - last, clock)
+        reset = last is None or later[0][1] is None or later[0][1] < last
+        return values + _extend_counter(
+            later, count, 0.0 if reset else values[-1] - last, grows_with_time
+        )
     if name.endswith(("_timestamp_seconds", "_time_seconds")):
-        values = _moved(first, count, first[0][0])
-        same = first[-1][1] is not None and then[0][1] == first[-1][1]
-        origin = first[-1][1] - values[-1] if same else then[0][0] - count * INTERVAL
-        return values + _moved(then, count, origin)
-    lasting = _aged if name.endswith("_age_seconds") else _cycled
-    return lasting(first, count) + lasting(then, count)
+        values = _extend_times(first, count, first[0][0])
+        unchanged = first[-1][1] is not None and later[0][1] == first[-1][1]
+        origin = first[-1][1] - values[-1] if unchanged else later[0][0] - count * INTERVAL
+        return values + _extend_times(later, count, origin)
+    extend = _extend_age if name.endswith("_age_seconds") else _repeat_values
+    return extend(first, count) + extend(later, count)
 
 
-def _cycled(phase, count):
+def _repeat_values(phase, count):
     values = itertools.cycle(value for _, value in phase)
     return list(itertools.islice(values, count))
 
 
-def _aged(phase, count):
-    """The age of what is read no more grows with time."""
+def _extend_age(phase, count):
+    """Ages of data that is not read any more grow with time."""
     (begin, first), (end, last) = phase[0], phase[-1]
     if first is None or last is None or last - first < 0.9 * (end - begin):
-        return _cycled(phase, count)
+        return _repeat_values(phase, count)
     return [first + number * INTERVAL for number in range(count)]
 
 
-def _counted(phase, count, shift, by_the_clock):
+def _extend_counter(phase, count, shift, grows_with_time):
     known = [value for _, value in phase if value is not None]
     step = (known[-1] - known[0]) / (len(known) - 1) if len(known) > 1 else 0.0
-    if by_the_clock:
+    if grows_with_time:
         step = (known[-1] - known[0]) / (phase[-1][0] - phase[0][0]) * INTERVAL
     values = [None if value is None else value + shift for _, value in phase]
     if values[-1] is None:
@@ -164,8 +173,8 @@ def _counted(phase, count, shift, by_the_clock):
     return values + [values[-1] + step * number for number in more]
 
 
-def _moved(phase, count, origin):
-    """Times: 0 is none; one that changes is always as recent as it was."""
+def _extend_times(phase, count, origin):
+    """Times; 0 is none, and a time that changes stays as recent as it was."""
     (_, first), (_, last) = phase[0], phase[-1]
     if first is None or last is None or 0 in (first, last):
         return [None if last is None else float(last and last - origin)] * count
@@ -177,8 +186,8 @@ def _key(name, labels):
     return tuple(sorted({"__name__": name, **labels}.items()))
 
 
-def rules():
-    """Alert → its rule."""
+def alert_rules():
+    """The rule of each alert."""
     return {rule["alert"]: rule for rule in _rules() if "alert" in rule}
 
 
@@ -188,27 +197,27 @@ def _rules():
             yield from group["rules"]
 
 
-def _needed(rule):
-    """The recording rules that it takes series from, and itself."""
+def _required_rules(rule):
+    """The recording rules that a rule depends on, and the rule itself."""
     recorded = {each["record"]: each for each in _rules() if "record" in each}
-    for name in sorted(families.used(rule["expr"]) & recorded.keys()):
-        yield from _needed(recorded[name])
+    for name in sorted(families.names_in(rule["expr"]) & recorded.keys()):
+        yield from _required_rules(recorded[name])
     yield rule
 
 
-def _lasting(alert):
-    """Seconds of its windows and of what it waits for."""
-    rule = rules()[alert]
-    windows = [_seconds(each) for each in re.findall(r"\[(\w+)\]", rule["expr"])]
-    return _seconds(rule["for"]) + max(windows, default=0)
+def _required_seconds(alert):
+    """The seconds of the longest window of an alert and of its `for`."""
+    rule = alert_rules()[alert]
+    windows = [_duration_seconds(each) for each in re.findall(r"\[(\w+)\]", rule["expr"])]
+    return _duration_seconds(rule["for"]) + max(windows, default=0)
 
 
-def _seconds(text):
+def _duration_seconds(text):
     return int(text[:-1]) * _UNITS[text[-1]]
 
 
-def rising(target, name, **labels):
-    """Waits until a counter of a target has risen: `between` of a phase."""
+def counter_rise(target, name, **labels):
+    """A function that waits until a counter of a target has risen, for `between` of a phase."""
 
     def total():
         return sum(

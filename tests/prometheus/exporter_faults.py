@@ -1,4 +1,4 @@
-"""Faults of a node and of its exporter, which runs over a node made of files."""
+"""Faults of a node and of its exporter, which reads a node made of files."""
 
 import contextlib
 import json
@@ -13,40 +13,40 @@ from tests.prometheus import chain
 from tests.simulated.powercap import Powercap
 from tests.simulated.redfish_service import RedfishService, link, one_node
 
-ALONE = (
+JOBS_FLAGS = (
     "--collector.disable-defaults", "--collector.jobs", "--collector.jobs.processes-interval=1s",
 )  # fmt: skip
-TOP = ("--collector.disable-defaults", "--collector.node")
+NODE_FLAGS = ("--collector.disable-defaults", "--collector.node")
 
 
 def exporter_is_stopped(folder, recording):
-    with exporter.running(*TOP) as running:
+    with exporter.running(*NODE_FLAGS) as running:
         node = chain.node(running.address)
         recording.healthy(node)
     recording.faulty(node)
 
 
 def one_of_two_exporters_is_stopped(folder, recording):
-    with exporter.running(*TOP) as first:
-        with exporter.running(*TOP) as second:
+    with exporter.running(*NODE_FLAGS) as first:
+        with exporter.running(*NODE_FLAGS) as second:
             nodes = chain.node(first.address), chain.node(second.address, "n002")
             recording.healthy(*nodes)
         recording.faulty(*nodes)
 
 
 def targets_lose_the_label_cluster(folder, recording):
-    node = _Machine(folder)
+    node = _JobNode(folder)
     node.job("job_1", 10)
     with node.exporter() as running:
         with_label = chain.node(running.address)
-        _shown(with_label, "batchjob_jobs")
+        _wait_for_series(with_label, "batchjob_jobs")
         recording.healthy(with_label)
         recording.faulty(with_label._replace(labels={"instance": "n001"}))
 
 
 def proc_stat_is_empty(folder, recording):
     host = unpack("slurm-22.05-v2-r3-a", folder / "node")
-    with exporter.running(*TOP, f"--path.procfs={host.procfs}") as running:
+    with exporter.running(*NODE_FLAGS, f"--path.procfs={host.procfs}") as running:
         node = chain.node(running.address)
         recording.healthy(node)
         (folder / "node/proc/stat").write_text("")
@@ -54,40 +54,40 @@ def proc_stat_is_empty(folder, recording):
 
 
 def file_of_a_job_cannot_be_read(folder, recording):
-    node = _Machine(folder)
+    node = _JobNode(folder)
     job = node.job("job_1", 10)
     with node.exporter() as running:
         target = chain.node(running.address)
-        _shown(target, "batchjob_job_processes")
+        _wait_for_series(target, "batchjob_job_processes")
         recording.healthy(target)
         processes = job / "step_batch/user/task_0/cgroup.procs"
         processes.unlink()
         processes.symlink_to("/proc/self/mem")  # gives EIO
-        rises = chain.rising(target, "batchjob_job_read_errors_total", reason="other")
-        recording.faulty(target, between=rises)
+        wait_for_rise = chain.counter_rise(target, "batchjob_job_read_errors_total", reason="other")
+        recording.faulty(target, between=wait_for_rise)
 
 
 def more_jobs_than_the_maximum(folder, recording):
-    node = _Machine(folder)
+    node = _JobNode(folder)
     node.job("job_1", 10)
     node.job("job_2", 20)
     with node.exporter() as running:
         recording.healthy(chain.node(running.address))
     with node.exporter("--collector.jobs.max=1") as running:
         target = chain.node(running.address)
-        _shown(target, "batchjob_jobs_ignored", above=0)
+        _wait_for_series(target, "batchjob_jobs_ignored", above=0)
         recording.faulty(target)
 
 
 def user_without_a_name(folder, recording):
-    node = _Machine(folder)
+    node = _JobNode(folder)
     node.job("job_1", 10)
     with node.exporter() as running:
         target = chain.node(running.address)
-        _shown(target, "batchjob_job_processes")
+        _wait_for_series(target, "batchjob_job_processes")
         recording.healthy(target)
         node.job("job_2", 20, uid=54321)
-        _shown(target, "batchjob_job_processes", user="54321")
+        _wait_for_series(target, "batchjob_job_processes", user="54321")
         recording.faulty(target)
 
 
@@ -95,22 +95,22 @@ def bmc_is_silent(folder, recording):
     environment = "/redfish/v1/Chassis/1/EnvironmentMetrics"
     service = RedfishService(one_node(EnvironmentMetrics=link(environment)))
     service.documents[environment] = {"PowerWatts": {"Reading": 374.5}}
-    with contextlib.closing(service), exporter.running(*_redfish(folder, service)) as running:
+    with contextlib.closing(service), exporter.running(*_redfish_flags(folder, service)) as running:
         target = chain.node(running.address)
-        _shown(target, "batchjob_meter_age_seconds")
+        _wait_for_series(target, "batchjob_meter_age_seconds")
 
-        def reads_again():
-            asked = len(service.requests)
-            until(lambda: len(service.requests) > asked + 1, "the BMC is asked", 60)
+        def wait_for_reading():
+            earlier_requests = len(service.requests)
+            until(lambda: len(service.requests) > earlier_requests + 1, "the BMC is asked", 60)
 
-        recording.healthy(target, between=reads_again)
+        recording.healthy(target, between=wait_for_reading)
         service.documents[environment] = 503
-        _shown(target, "batchjob_meter_age_seconds", above=5)
-        rises = chain.rising(target, "batchjob_meter_seconds_without_data_total")
-        recording.faulty(target, between=rises)
+        _wait_for_series(target, "batchjob_meter_age_seconds", above=5)
+        wait_for_rise = chain.counter_rise(target, "batchjob_meter_seconds_without_data_total")
+        recording.faulty(target, between=wait_for_rise)
 
 
-def _redfish(folder, service):
+def _redfish_flags(folder, service):
     (folder / "password").write_text("geheim\n")
     (folder / "password").chmod(0o600)
     service.authority.cert_pem.write_to_path(str(folder / "ca.pem"))
@@ -135,60 +135,66 @@ def accounts_on_disk_are_damaged(folder, recording):
         f"--collector.energy.state-directory={state}",
         f"--path.procfs={host.procfs}", f"--path.sysfs={host.sysfs}",
     )  # fmt: skip
-    boot = folder / "node/proc/sys/kernel/random"
-    boot.mkdir(parents=True, exist_ok=True)
-    (boot / "boot_id").write_text("6f1f2a3e-0d5b-4f0c-9d39-2e0f4b0c8f11\n")
+    boot_folder = folder / "node/proc/sys/kernel/random"
+    boot_folder.mkdir(parents=True, exist_ok=True)
+    (boot_folder / "boot_id").write_text("6f1f2a3e-0d5b-4f0c-9d39-2e0f4b0c8f11\n")
 
-    def counts():
+    def run_meter():
         zone.run(60)
         time.sleep(0.5)
 
     with exporter.running(*flags) as running:
         target = chain.node(running.address)
-        until(lambda: counts() or _has(target, "batchjob_node_energy_deviation_ratio"), "energy")
-        recording.healthy(target, between=counts)
+        until(
+            lambda: run_meter() or _has_series(target, "batchjob_node_energy_deviation_ratio"),
+            "energy",
+        )
+        recording.healthy(target, between=run_meter)
     document = json.loads((state / "energy.json").read_text())
     document["metered_joules"] *= 2
     (state / "energy.json").write_text(json.dumps(document))
     with exporter.running(*flags) as running:
         target = chain.node(running.address)
-        until(lambda: counts() or _has(target, "batchjob_node_energy_deviation_ratio"), "energy")
-        recording.faulty(target, between=counts)
+        until(
+            lambda: run_meter() or _has_series(target, "batchjob_node_energy_deviation_ratio"),
+            "energy",
+        )
+        recording.faulty(target, between=run_meter)
 
 
 def job_fills_its_memory(folder, recording):
-    node = _Machine(folder)
+    node = _JobNode(folder)
     job = node.job("job_1", 10)
     (job / "memory.max").write_text(f"{1 << 30}\n")
-    _anon(job, 100 << 20)
+    _write_anon_memory(job, 100 << 20)
     with node.exporter() as running:
         target = chain.node(running.address)
-        _shown(target, "batchjob_job_processes")
+        _wait_for_series(target, "batchjob_job_processes")
         recording.healthy(target)
-        _anon(job, 1000 << 20)
+        _write_anon_memory(job, 1000 << 20)
         recording.faulty(target)
 
 
-def _anon(job, anon):
-    (job / "memory.stat").write_text(f"anon {anon}\nfile 4096\nshmem 0\n")
+def _write_anon_memory(job, anon_bytes):
+    (job / "memory.stat").write_text(f"anon {anon_bytes}\nfile 4096\nshmem 0\n")
 
 
 def job_idles_on_its_cpus(folder, recording):
     """The job has 8 CPUs, and uses all of them for each interval of `healthy`."""
-    node = _Machine(folder)
+    node = _JobNode(folder)
     job = node.job("job_1", 10)
     (job / "cpuset.cpus.effective").write_text("0-7\n")
     (job / "cpuset.cpus").write_text("0-7\n")
-    used = [0]
+    cpu_microseconds = [0]
 
-    def works():
-        used[0] += 8 * chain.INTERVAL * 1_000_000
-        node.files.set_cpu(job, (used[0], 0))
+    def use_all_cpus():
+        cpu_microseconds[0] += 8 * chain.INTERVAL * 1_000_000
+        node.files.set_cpu(job, (cpu_microseconds[0], 0))
 
     with node.exporter() as running:
         target = chain.node(running.address)
-        _shown(target, "batchjob_job_processes")
-        recording.healthy(target, between=works)
+        _wait_for_series(target, "batchjob_job_processes")
+        recording.healthy(target, between=use_all_cpus)
         recording.faulty(target)
 
 
@@ -203,7 +209,7 @@ def gpus_of_a_job_idle(folder, recording):
         (folder / "prolog" / gpu).write_text("25\n")
     compile_into(folder / "nvml")
     nvml = FakeNvml(folder / "nvml.keys")
-    nvml.gpus(2)
+    nvml.add_gpus(2)
     environ = ("env", f"LD_LIBRARY_PATH={folder}/nvml", f"FAKE_NVML={nvml.path}")
     flags = (
         "--collector.disable-defaults", "--collector.jobs", "--collector.gpu",
@@ -213,14 +219,16 @@ def gpus_of_a_job_idle(folder, recording):
     )  # fmt: skip
     with exporter.running(*flags, inside=environ) as running:
         target = chain.node(running.address)
-        _shown(target, "batchjob_job_gpu_utilization_ratio", above=0)
+        _wait_for_series(target, "batchjob_job_gpu_utilization_ratio", above=0)
         recording.healthy(target)
         nvml.set({"gpu0.utilization": 0, "gpu1.utilization": 0})
-        until(lambda: not _has(target, "batchjob_job_gpu_utilization_ratio", above=0), "idle")
+        until(
+            lambda: not _has_series(target, "batchjob_job_gpu_utilization_ratio", above=0), "idle"
+        )
         recording.faulty(target)
 
 
-class _Machine:
+class _JobNode:
     """A node with its files, whose jobs began a day ago."""
 
     def __init__(self, folder):
@@ -228,22 +236,22 @@ class _Machine:
         (self.files.proc / "stat").write_text(f"btime {int(time.time()) - 86400}\n")
 
     def job(self, name, pid, uid=0):
-        self.files.process(pid, uid=uid, started=100)
-        return self.files.job(name, pids=[pid])
+        self.files.add_process(pid, uid=uid, started=100)
+        return self.files.add_job(name, pids=[pid])
 
     def exporter(self, *flags):
         host = self.files.host
         paths = (f"--path.procfs={host.procfs}", f"--path.cgroupfs={host.cgroupfs}")
-        return exporter.running(*ALONE, *paths, *flags)
+        return exporter.running(*JOBS_FLAGS, *paths, *flags)
 
 
-def _has(target, name, above=float("-inf"), **labels):
+def _has_series(target, name, above=float("-inf"), **labels):
     wanted = {("__name__", name), *labels.items()}
     return any(wanted <= set(key) and value > above for key, value in target.scrape().items())
 
 
-def _shown(target, name, **more):
-    until(lambda: _has(target, name, **more), f"{name} {more}", 60, 0.2)
+def _wait_for_series(target, name, **condition):
+    until(lambda: _has_series(target, name, **condition), f"{name} {condition}", 60, 0.2)
 
 
 FAULTS = {

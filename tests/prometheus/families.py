@@ -1,4 +1,4 @@
-"""Names of all series that batchjob's programs expose, and how to find names in PromQL."""
+"""The names of all series that batchjob exposes, and the names used in PromQL."""
 
 import re
 
@@ -11,8 +11,8 @@ from batchjob_stats_server.self_metrics import ServerMetrics
 NAME = re.compile(r"(?<![\w:])batchjob[_:][a-z0-9_:]+")
 
 
-def known() -> set[str]:
-    """Of exporter, poller and server."""
+def exposed_names() -> set[str]:
+    """The names of the series of exporter, poller and server."""
     names = set(re.findall(r"^\| `(batchjob_\w+)` \|", metrics_page(), re.MULTILINE))
     for registry in (PollerMetrics().registry, ServerMetrics().registry):
         text = generate_latest(registry).decode()
@@ -20,6 +20,6 @@ def known() -> set[str]:
     return names | {f"{name}_{end}" for name in names for end in ("bucket", "count", "sum")}
 
 
-def used(promql: str) -> set[str]:
-    """Names that an expression asks for; label values in quotes are none."""
+def names_in(promql: str) -> set[str]:
+    """The names of series in an expression; label values in quotes are not names."""
     return set(NAME.findall(re.sub(r'"[^"]*"', '""', promql)))

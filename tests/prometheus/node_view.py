@@ -1,7 +1,7 @@
-"""One of several Slurm nodes of this machine, as an exporter on it would see it.
+"""One of several Slurm nodes on this machine, as an exporter on the node would see it.
 
-The slurmd of a test's cluster share one kernel. In a mount namespace of its own an exporter sees
-the cgroups of its node alone, and the node that has a GPU has NVIDIA's driver, made of files.
+All slurmd of a test cluster share one kernel. In a mount namespace of its own, an exporter sees the
+cgroups of its node only, and the node with a GPU has a driver of NVIDIA made of files.
 """
 
 from pathlib import Path
@@ -20,17 +20,19 @@ exec "$@"' view "$@"
 """
 
 
-def of(cluster: slurm.Cluster, node: str, folder: Path, more: str = "") -> tuple[str, ...]:
-    """What stands before the command line of the node's exporter."""
+def exporter_prefix(
+    cluster: slurm.Cluster, node: str, folder: Path, commands: str = ""
+) -> tuple[str, ...]:
+    """The command that starts the exporter of a node; its command line follows."""
     others = " ".join(each for each in cluster.nodes if each != node)
     path = folder / f"on-{node}"
-    path.write_text(SCRIPT.format(others=others, more=more))
+    path.write_text(SCRIPT.format(others=others, more=commands))
     path.chmod(0o755)
     return (str(path),)
 
 
 class Gpu:
-    """An NVIDIA GPU that a node seems to have, half busy."""
+    """A simulated NVIDIA GPU of a node, half busy."""
 
     mounts = """\
 mount -t tmpfs driver /proc/driver && mkdir /proc/driver/nvidia || exit 125
@@ -41,5 +43,5 @@ echo "NVRM version: 570.86.15" >/proc/driver/nvidia/version"""
         directory.mkdir()
         compile_into(directory)
         nvml = FakeNvml(folder / "nvml.keys")
-        nvml.gpus(1)
+        nvml.add_gpus(1)
         self.environ = (f"LD_LIBRARY_PATH={directory}", f"FAKE_NVML={nvml.path}")

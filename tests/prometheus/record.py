@@ -1,4 +1,4 @@
-"""Records what the alerts go by, from a real Slurm with all of batchjob beside it.
+"""Records the series that alerts use, from a real Slurm with all of batchjob.
 
     python -m tests.prometheus.record tests/fixtures/alerts/slurm.json
 
@@ -42,18 +42,20 @@ AS_INSTALLED = (
 )  # fmt: skip
 
 
-def names(*files: str) -> list[str]:
-    """Of the series that alerts ask for, be it by recording rules."""
-    steps = {
-        rule["record"]: families.used(rule["expr"])
+def alert_series_names(*files: str) -> list[str]:
+    """Names of the series that the alerts of these files use, also through recording rules."""
+    recording_rules = {
+        rule["record"]: families.names_in(rule["expr"])
         for path in RULES.glob("*.yml")
         for rule in _rules(path)
         if "record" in rule
     }
     wanted = {name for file in files for rule in _rules(RULES / file)
-              for name in families.used(rule["expr"])}  # fmt: skip
-    while recorded := wanted & steps.keys():
-        wanted = (wanted - recorded).union(*(steps[name] for name in recorded))
+              for name in families.names_in(rule["expr"])}  # fmt: skip
+    while recorded_names := wanted & recording_rules.keys():
+        wanted = (wanted - recorded_names).union(
+            *(recording_rules[name] for name in recorded_names)
+        )
     return sorted(wanted)
 
 
@@ -63,7 +65,7 @@ def _rules(path: Path) -> list[dict[str, Any]]:
 
 
 def record() -> dict[str, Any]:
-    """Start all of it, and return the series with one value for each interval, null for none."""
+    """Start everything, and return the series with a value for each interval, null for none."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="record-")))
         folder.chmod(0o755)
@@ -72,12 +74,14 @@ def record() -> dict[str, Any]:
             slurm.cluster(cgroup=1, nodes=NODES, gpus=1, conf=slurm_prolog.CONF)
         )
         slurm_prolog.install(cluster)
-        every = cluster.submit("carol", "srun true", f"--nodes={NODES}", f"--ntasks={NODES}")
-        cluster.wait(every)  # the first job of a node makes the cgroups that views hide
+        job_on_all_nodes = cluster.submit(
+            "carol", "srun true", f"--nodes={NODES}", f"--ntasks={NODES}"
+        )
+        cluster.wait(job_on_all_nodes)  # the first job of a node makes the cgroups that views hide
         environ = {**cluster.environ, "PYTHONPATH": str(REPOSITORY)}
         environ["PATH"] = os.pathsep.join((environ["PATH"], os.environ["PATH"]))
-        nodes = _exporters(cluster, folder, stack)
-        whole = stack.enter_context(
+        nodes = _start_exporters(cluster, folder, stack)
+        cluster_exporter = stack.enter_context(
             exporter.running(
                 "--collector.disable-defaults", "--collector.cluster",
                 inside=cluster.inside("env", f"SLURM_CONF={environ['SLURM_CONF']}"),
@@ -85,55 +89,65 @@ def record() -> dict[str, Any]:
         )  # fmt: skip
         poller, server = (f"127.0.0.1:{port}" for port in free_ports(2))
         tsdb = stack.enter_context(
-            prometheus.serving(_scrapes(nodes, whole.address, poller, server))
+            prometheus.serving(_scrape_config(nodes, cluster_exporter.address, poller, server))
         )
         config = folder / "stats_db.yml"
-        config.write_text(_poller(folder, tsdb.url, poller, cluster.name))
-        run = (sys.executable, "-m", "batchjob_stats_db.main", f"--config.file={config}")
-        stack.enter_context(daemon(cluster.inside(*run, "migrate"), folder / "log", environ)).wait()
-        stack.enter_context(daemon(cluster.inside(*run, "backup"), folder / "log", environ)).wait()
-        stack.enter_context(daemon(cluster.inside(*run), folder / "log", environ))
-        serve = (
+        config.write_text(_poller_config(folder, tsdb.url, poller, cluster.name))
+        poller_command = (sys.executable, "-m", "batchjob_stats_db.main", f"--config.file={config}")
+        stack.enter_context(
+            daemon(cluster.inside(*poller_command, "migrate"), folder / "log", environ)
+        ).wait()
+        stack.enter_context(
+            daemon(cluster.inside(*poller_command, "backup"), folder / "log", environ)
+        ).wait()
+        stack.enter_context(daemon(cluster.inside(*poller_command), folder / "log", environ))
+        server_command = (
             sys.executable, "-m", "batchjob_stats_server.main", f"--db.url=sqlite:///{folder}/jobs.db",
             f"--tsdb.url={tsdb.url}", f"--web.listen-address={server}",
         )  # fmt: skip
-        stack.enter_context(daemon(serve, folder / "log", environ))
+        stack.enter_context(daemon(server_command, folder / "log", environ))
         until(lambda: len(tsdb.query("up == 1")) == NODES + 3, f"{folder}/log", 120, 1.0)
-        _begin_long_jobs(cluster, tsdb)
-        _work(cluster, HEALTHY_SAMPLES * INTERVAL)
-        middle = time.time()
+        _start_long_jobs(cluster, tsdb)
+        _submit_short_jobs(cluster, HEALTHY_SAMPLES * INTERVAL)
+        fault_time = time.time()
         cluster.command("scontrol", "shutdown", "slurmctld")
         time.sleep(FAULT_SAMPLES * INTERVAL)
-        of_services = ["up", *names("service_alerts.yml")]
-        both = sorted({*of_services, *names("job_alerts.yml")})
-        made = {
+        service_series = ["up", *alert_series_names("service_alerts.yml")]
+        all_series = sorted({*service_series, *alert_series_names("job_alerts.yml")})
+        recording = {
             "interval": INTERVAL,
-            "healthy": series(tsdb, both, middle - HEALTHY_SAMPLES * INTERVAL, HEALTHY_SAMPLES),
-            "controller_down": series(tsdb, of_services, middle, FAULT_SAMPLES),
+            "healthy": recorded_series(
+                tsdb, all_series, fault_time - HEALTHY_SAMPLES * INTERVAL, HEALTHY_SAMPLES
+            ),
+            "controller_down": recorded_series(tsdb, service_series, fault_time, FAULT_SAMPLES),
         }
-        # The cluster's end cancels what runs.
-        again = daemon(cluster.inside("slurmctld", "-D"), folder / "log", environ)
-        after_cluster.enter_context(again)
+        # Closing the cluster cancels running jobs, for which it needs the controller.
+        controller = daemon(cluster.inside("slurmctld", "-D"), folder / "log", environ)
+        after_cluster.enter_context(controller)
         until(
             lambda: succeeds(cluster.inside("scontrol", "ping"), environ), "the controller is back"
         )
-        return made
+        return recording
 
 
-def _exporters(cluster: slurm.Cluster, folder: Path, stack: contextlib.ExitStack) -> dict[str, str]:
-    """Start one for each node; node → address. The third has a GPU."""
-    found = {}
+def _start_exporters(
+    cluster: slurm.Cluster, folder: Path, stack: contextlib.ExitStack
+) -> dict[str, str]:
+    """Start an exporter for each node, and return their addresses. The third node has a GPU."""
+    addresses = {}
     for node in cluster.nodes:
         gpu = node_view.Gpu(folder) if node == cluster.nodes[2] else None
-        view = node_view.of(cluster, node, folder, gpu.mounts if gpu else "")
+        view = node_view.exporter_prefix(cluster, node, folder, gpu.mounts if gpu else "")
         environ = gpu.environ if gpu else ()
         files = f"--collector.gpu.job-files={slurm_prolog.directory(cluster, node)}"
         inside = (*view, *cluster.inside(*AS_INSTALLED, "env", *environ))
-        found[node] = stack.enter_context(exporter.running(files, inside=inside)).address
-    return found
+        addresses[node] = stack.enter_context(exporter.running(files, inside=inside)).address
+    return addresses
 
 
-def _scrapes(nodes: dict[str, str], whole: str, poller: str, server: str) -> dict[str, Any]:
+def _scrape_config(
+    nodes: dict[str, str], cluster_exporter: str, poller: str, server: str
+) -> dict[str, Any]:
     def target(address: str, **labels: str) -> dict[str, Any]:
         return {"targets": [address], "labels": labels}
 
@@ -141,7 +155,7 @@ def _scrapes(nodes: dict[str, str], whole: str, poller: str, server: str) -> dic
         "batchjob_exporter": [
             target(address, cluster="alpha", instance=node) for node, address in nodes.items()
         ],
-        "batchjob_cluster": [target(whole, cluster="alpha")],
+        "batchjob_cluster": [target(cluster_exporter, cluster="alpha")],
         "batchjob_stats_db": [target(poller)],
         "batchjob_stats_server": [target(server)],
     }
@@ -153,21 +167,21 @@ def _scrapes(nodes: dict[str, str], whole: str, poller: str, server: str) -> dic
     }
 
 
-def _poller(folder: Path, tsdb: str, address: str, slurms_name: str) -> str:
-    named = {"slurm-cluster": slurms_name}
+def _poller_config(folder: Path, tsdb: str, address: str, slurm_name: str) -> str:
+    options = {"slurm-cluster": slurm_name}
     return yaml.safe_dump(
         {
             "db": {"url": f"sqlite:///{folder}/jobs.db"},
             "web": {"listen-address": address},
             "backup": {"directory": f"{folder}/backups"},
             "tsdb": {"url": tsdb, "scrape-interval": f"{INTERVAL}s", "linger": "5s"},
-            "clusters": [{"name": "alpha", "sources": {"sacct": named, "sacctmgr": named}}],
+            "clusters": [{"name": "alpha", "sources": {"sacct": options, "sacctmgr": options}}],
         }
     )
 
 
-def _begin_long_jobs(cluster: slurm.Cluster, tsdb: prometheus.Server) -> None:
-    """Jobs that are healthy, but not far from each alert; until Prometheus has all of them."""
+def _start_long_jobs(cluster: slurm.Cluster, tsdb: prometheus.Server) -> None:
+    """Start healthy jobs that are close to each alert, and wait until Prometheus has them."""
     nodes = cluster.nodes
     half_busy = shlex.quote(f"while true; do {command(cpu=0.5, sleep=0.5)}; done")
     four_cpus = cluster.submit(
@@ -189,8 +203,8 @@ def _begin_long_jobs(cluster: slurm.Cluster, tsdb: prometheus.Server) -> None:
         until(lambda promql=promql: tsdb.query(promql), promql, 120, 1.0)
 
 
-def _work(cluster: slurm.Cluster, seconds: int) -> None:
-    """Jobs of three users, some of which fail, until the time is over."""
+def _submit_short_jobs(cluster: slurm.Cluster, seconds: int) -> None:
+    """Submit jobs of three users, some of which fail, for some seconds."""
     until_time = time.monotonic() + seconds
     while time.monotonic() < until_time:
         cluster.submit("alice", command(cpu=5, memory_mb=50, sleep=10), "--nodes=2")
@@ -199,29 +213,31 @@ def _work(cluster: slurm.Cluster, seconds: int) -> None:
         time.sleep(30)
 
 
-def series(
+def recorded_series(
     tsdb: prometheus.Server, names: Sequence[str], begin: float, samples: int
 ) -> list[dict[str, Any]]:
-    """What Prometheus holds under these names: labels, and a value for each interval."""
-    found = []
+    """The series with these names in Prometheus: labels, and a value for each interval."""
+    result = []
     times = [begin + INTERVAL * number for number in range(samples)]
     for name in names:
         answer = tsdb.get(
             "query_range", query=name, start=str(times[0]), end=str(times[-1]), step=str(INTERVAL)
         )
         for each in answer["result"]:
-            at = {round(moment - begin): round(float(value), 6) for moment, value in each["values"]}
-            values = [at.get(INTERVAL * number) for number in range(samples)]
+            values_by_second = {
+                round(moment - begin): round(float(value), 6) for moment, value in each["values"]
+            }
+            values = [values_by_second.get(INTERVAL * number) for number in range(samples)]
             if name.endswith(TIMES):  # the recording begins at 0
                 values = [None if value is None else round(value - begin, 3) for value in values]
-            found.append({"labels": each["metric"], "values": values})
-    return found
+            result.append({"labels": each["metric"], "values": values})
+    return result
 
 
-def write(made: dict[str, Any], path: Path) -> None:
-    """A line for each series."""
+def write(recording: dict[str, Any], path: Path) -> None:
+    """Write a recording, with a line for each series."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = json.dumps(made, sort_keys=True).replace('{"labels"', '\n{"labels"')
+    lines = json.dumps(recording, sort_keys=True).replace('{"labels"', '\n{"labels"')
     path.write_text(lines + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Records what the alerts on energy and on tracked work go by, from a machine without a scheduler.
+"""Records the series of alerts on energy and tracked work, from a machine without a scheduler.
 
     python -m tests.prometheus.record_machine tests/fixtures/alerts/machine.json
 
@@ -21,7 +21,13 @@ import yaml
 from batchjob import track
 from tests.e2e import exporter, prometheus
 from tests.e2e.processes import daemon, free_ports, until
-from tests.prometheus.record import HEALTHY_SAMPLES, INTERVAL, names, series, write
+from tests.prometheus.record import (
+    HEALTHY_SAMPLES,
+    INTERVAL,
+    alert_series_names,
+    recorded_series,
+    write,
+)
 from tests.simulated.redfish_service import RedfishService, link, one_node
 
 REPOSITORY = Path(__file__).parents[2]
@@ -30,36 +36,39 @@ POWER = "/redfish/v1/Chassis/1/EnvironmentMetrics"
 
 
 def record() -> dict[str, Any]:
-    """Start all of it, and return the series with one value for each interval, null for none."""
+    """Start everything, and return the series with a value for each interval, null for none."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="record-")))
         service = stack.enter_context(_bmc(folder))
-        node = stack.enter_context(exporter.running(*_flags(folder, service)))
+        node = stack.enter_context(exporter.running(*_exporter_flags(folder, service)))
         poller = f"127.0.0.1:{free_ports(1)[0]}"
-        tsdb = stack.enter_context(prometheus.serving(_scrapes(node.address, poller)))
-        _work(folder)
-        (folder / "stats_db.yml").write_text(_poller(folder, tsdb.url, poller))
-        run = (
+        tsdb = stack.enter_context(prometheus.serving(_scrape_config(node.address, poller)))
+        _track_some_work(folder)
+        (folder / "stats_db.yml").write_text(_poller_config(folder, tsdb.url, poller))
+        poller_command = (
             sys.executable, "-m", "batchjob_stats_db.main",
             f"--config.file={folder}/stats_db.yml",
         )  # fmt: skip
         environ = {"PYTHONPATH": str(REPOSITORY)}
-        stack.enter_context(daemon((*run, "migrate"), folder / "log", environ)).wait()
-        stack.enter_context(daemon(run, folder / "log", environ))
-        begun = (
+        stack.enter_context(daemon((*poller_command, "migrate"), folder / "log", environ)).wait()
+        stack.enter_context(daemon(poller_command, folder / "log", environ))
+        conditions = (
             "count(up == 1) == 2", 'batchjob_stats_db_tracked_work_total{result="failed"}',
             "batchjob_node_energy_deviation_ratio",
         )  # fmt: skip
-        for promql in begun:
+        for promql in conditions:
             until(lambda promql=promql: tsdb.query(promql), promql, 120, 1.0)
         until_time = time.monotonic() + HEALTHY_SAMPLES * INTERVAL
         while time.monotonic() < until_time:
             service.documents[POWER] = {"PowerWatts": {"Reading": random.uniform(200, 400)}}
-            _work(folder)
+            _track_some_work(folder)
             time.sleep(5)
         begin = time.time() - HEALTHY_SAMPLES * INTERVAL
-        wanted = ["up", *names("service_alerts.yml")]
-        return {"interval": INTERVAL, "healthy": series(tsdb, wanted, begin, HEALTHY_SAMPLES)}
+        names = ["up", *alert_series_names("service_alerts.yml")]
+        return {
+            "interval": INTERVAL,
+            "healthy": recorded_series(tsdb, names, begin, HEALTHY_SAMPLES),
+        }
 
 
 @contextlib.contextmanager
@@ -73,8 +82,8 @@ def _bmc(folder: Path) -> Iterator[RedfishService]:
         yield service
 
 
-def _flags(folder: Path, service: RedfishService) -> tuple[str, ...]:
-    """Of the exporter; intervals are its own."""
+def _exporter_flags(folder: Path, service: RedfishService) -> tuple[str, ...]:
+    """The flags of the exporter; intervals are its defaults."""
     return (
         "--collector.disable-defaults", "--collector.node", "--collector.energy",
         "--collector.energy.source=redfish", "--collector.redfish",
@@ -85,18 +94,18 @@ def _flags(folder: Path, service: RedfishService) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _scrapes(node: str, poller: str) -> dict[str, Any]:
-    own = {"targets": [node], "labels": {"cluster": CLUSTER, "instance": "lab1"}}
+def _scrape_config(node: str, poller: str) -> dict[str, Any]:
+    exporter_target = {"targets": [node], "labels": {"cluster": CLUSTER, "instance": "lab1"}}
     return {
         "global": {"scrape_interval": f"{INTERVAL}s"},
         "scrape_configs": [
-            {"job_name": "batchjob_exporter", "static_configs": [own]},
+            {"job_name": "batchjob_exporter", "static_configs": [exporter_target]},
             {"job_name": "batchjob_stats_db", "static_configs": [{"targets": [poller]}]},
         ],
     }
 
 
-def _poller(folder: Path, tsdb: str, address: str) -> str:
+def _poller_config(folder: Path, tsdb: str, address: str) -> str:
     return yaml.safe_dump(
         {
             "db": {"url": f"sqlite:///{folder}/jobs.db"},
@@ -108,17 +117,17 @@ def _poller(folder: Path, tsdb: str, address: str) -> str:
     )
 
 
-def _follow(folder: Path, name: str, fails: bool = False) -> None:
+def _track_work(folder: Path, name: str, fails: bool = False) -> None:
     with contextlib.suppress(SystemExit), track(name, tool="resize", data=str(folder)):
         sum(range(10**5))
         if fails:
             raise SystemExit(1)
 
 
-def _work(folder: Path) -> None:
-    """Four pieces, of which one fails."""
+def _track_some_work(folder: Path) -> None:
+    """Track four pieces of work, of which one fails."""
     for number in range(4):
-        _follow(folder, f"image {number}", fails=number == 3)
+        _track_work(folder, f"image {number}", fails=number == 3)
 
 
 if __name__ == "__main__":

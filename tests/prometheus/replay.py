@@ -1,4 +1,4 @@
-"""Recorded series given to promtool, which evaluates rules over them."""
+"""Recorded series as input for promtool, which evaluates rules over them."""
 
 import subprocess
 from pathlib import Path
@@ -8,46 +8,46 @@ import yaml
 RULES = Path(__file__).parents[2] / "prometheus/rules"
 
 
-def series_of(labels):
+def series_notation(labels):
     """The name of a series in promtool's notation."""
     name = labels["__name__"]
-    inner = ",".join(f'{key}="{value}"' for key, value in labels.items() if key != "__name__")
-    return f"{name}{{{inner}}}"
+    labels_text = ",".join(f'{key}="{value}"' for key, value in labels.items() if key != "__name__")
+    return f"{name}{{{labels_text}}}"
 
 
-def with_ends(values):
-    """Prometheus marks the end of a series that a target exposes no more."""
-    before = [None, *values]
+def with_stale_markers(values):
+    """Mark the end of a series with "stale", as Prometheus does when a target drops it."""
+    previous_values = [None, *values]
     return [
-        "stale" if value is None and last is not None else value
-        for last, value in zip(before, values, strict=False)
+        "stale" if value is None and previous is not None else value
+        for previous, value in zip(previous_values, values, strict=False)
     ]
 
 
-def text_of(values):
-    """In promtool's notation, equal ones put together; "stale" ends a series."""
-    parts, before, times = [], "", 0
+def values_notation(values):
+    """The values in promtool's notation, with runs of equal values; "stale" ends a series."""
+    parts, previous, count = [], "", 0
     for value in [*values, object()]:
         text = "_" if value is None else value if isinstance(value, str) else ""
         if isinstance(value, (int, float)):
             text = f"{value:.15g}"
-        if text == before:
-            times += 1
+        if text == previous:
+            count += 1
             continue
-        if before:
-            parts.append(_repeated(before, times))
-        before, times = text, 1
+        if previous:
+            parts.append(_repeat(previous, count))
+        previous, count = text, 1
     return " ".join(parts)
 
 
-def _repeated(text, times):
+def _repeat(text, count):
     if text == "_":
-        return f"_x{times}"
-    return " ".join([text] * times) if text == "stale" else f"{text}x{times - 1}"
+        return f"_x{count}"
+    return " ".join([text] * count) if text == "stale" else f"{text}x{count - 1}"
 
 
 def replay(folder, interval, series, expectations, rules):
-    """Let promtool evaluate files of rules; `expectations`: (expression, time, samples)."""
+    """Let promtool evaluate rule files; `expectations` are (expression, time, samples)."""
     path = folder / "replay.yml"
     test = {
         "interval": f"{interval}s",
@@ -62,5 +62,5 @@ def replay(folder, interval, series, expectations, rules):
         yaml.safe_dump({"rule_files": files, "evaluation_interval": "1m", "tests": [test]})
     )
     argv = ["promtool", "test", "rules", str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
+    assert result.returncode == 0, result.stdout + result.stderr

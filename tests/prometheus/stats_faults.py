@@ -25,22 +25,26 @@ JOB_SECONDS = 3600
 
 
 def scheduler_does_not_answer(folder, recording):
-    with _cluster(folder) as running:
+    with _running_cluster_exporter(folder) as running:
         target = chain.scheduler(running.address)
-        until(lambda: _values(target, "batchjob_cluster_age_seconds", part="nodes"), "nodes", 60)
+        until(
+            lambda: _series_values(target, "batchjob_cluster_age_seconds", part="nodes"),
+            "nodes",
+            60,
+        )
         recording.healthy(target)
         for name in ("scontrol", "squeue", "sdiag", "sshare"):
             (folder / "bin" / name).write_text("#!/bin/sh\necho Unable to contact >&2\nexit 1\n")
-        until(lambda: not _values(target, "batchjob_cluster_age_seconds"), "no answers", 120)
-        rises = chain.rising(target, "batchjob_cluster_errors_total", part="nodes")
-        recording.faulty(target, between=rises)
+        until(lambda: not _series_values(target, "batchjob_cluster_age_seconds"), "no answers", 120)
+        wait_for_rise = chain.counter_rise(target, "batchjob_cluster_errors_total", part="nodes")
+        recording.faulty(target, between=wait_for_rise)
 
 
 def node_is_not_scraped(folder, recording):
     top = ("--collector.disable-defaults", "--collector.node")
-    with _cluster(folder) as running, exporter.running(*top) as node:
+    with _running_cluster_exporter(folder) as running, exporter.running(*top) as node:
         target = chain.scheduler(running.address)
-        found = until(lambda: _values(target, "batchjob_cluster_node_info"), "nodes", 60)
+        found = until(lambda: _series_values(target, "batchjob_cluster_node_info"), "nodes", 60)
         names = sorted(
             key["node"] for key, _ in found if key["state"] in ("idle", "mixed", "allocated")
         )
@@ -51,38 +55,42 @@ def node_is_not_scraped(folder, recording):
 
 
 def poller_is_stopped(folder, recording):
-    with _poller(folder, _json_lines(folder)) as target:
+    with _running_poller(folder, _create_jsonl_source(folder)) as target:
         recording.healthy(target)
     recording.faulty(target)
 
 
 def accounting_fails(folder, recording):
-    with _poller(folder, _accounting(folder)) as target:
-        until(lambda: _values(target, LAST_SUCCESS), "a poll", 60)
-        polls = chain.rising(target, "batchjob_stats_db_polls_total", result="ok")
-        recording.healthy(target, between=polls)
-        _accounting(folder, works=False)
-        fails = chain.rising(target, "batchjob_stats_db_polls_total", result="error")
-        fails()
-        recording.faulty(target, between=fails)
+    with _running_poller(folder, _write_accounting_commands(folder)) as target:
+        until(lambda: _series_values(target, LAST_SUCCESS), "a poll", 60)
+        wait_for_poll = chain.counter_rise(target, "batchjob_stats_db_polls_total", result="ok")
+        recording.healthy(target, between=wait_for_poll)
+        _write_accounting_commands(folder, works=False)
+        wait_for_failed_poll = chain.counter_rise(
+            target, "batchjob_stats_db_polls_total", result="error"
+        )
+        wait_for_failed_poll()
+        recording.faulty(target, between=wait_for_failed_poll)
 
 
 def accounting_never_answered(folder, recording):
-    source = _accounting(folder)
-    with _poller(folder, source) as target:
-        until(lambda: _values(target, LAST_SUCCESS), "a poll", 60)
+    source = _write_accounting_commands(folder)
+    with _running_poller(folder, source) as target:
+        until(lambda: _series_values(target, LAST_SUCCESS), "a poll", 60)
         recording.healthy(target)
-    _accounting(folder, works=False)
-    with _poller(folder, source) as target:
-        fails = chain.rising(target, "batchjob_stats_db_polls_total", result="error")
-        recording.faulty(target, between=fails)
+    _write_accounting_commands(folder, works=False)
+    with _running_poller(folder, source) as target:
+        wait_for_failed_poll = chain.counter_rise(
+            target, "batchjob_stats_db_polls_total", result="error"
+        )
+        recording.faulty(target, between=wait_for_failed_poll)
 
 
 LAST_SUCCESS = "batchjob_stats_db_last_success_timestamp_seconds"
 
 
 def backups_are_gone(folder, recording):
-    with _with_backup(folder) as (target, backup):
+    with _poller_with_backup(folder) as (target, backup):
         recording.healthy(target)
         backup.unlink()
         recording.faulty(target)
@@ -90,125 +98,129 @@ def backups_are_gone(folder, recording):
 
 def backups_are_not_made(folder, recording):
     recording.slack_seconds = 40 * 3600
-    with _with_backup(folder) as (target, _):
-        recording.healthy(target, between=lambda: _back_up(folder))
+    with _poller_with_backup(folder) as (target, _):
+        recording.healthy(target, between=lambda: _create_backup(folder))
         recording.faulty(target)
 
 
 def samples_are_missing(folder, recording):
     """Jobs with every sample, and then jobs without any. The kernel has no memory.peak."""
-    jobs = _Jobs(folder)
+    jobs = _JobFile(folder)
     end = jobs.begin + JOB_SECONDS
-    lines = [each for number in range(60) for each in _samples(str(number), jobs.begin, end)]
-    with tsdb.prometheus(lines) as url, _poller(folder, jobs.source, tsdb=url) as target:
-        measured = chain.rising(target, "batchjob_stats_db_measured_jobs_total")
+    lines = [each for number in range(60) for each in _sample_lines(str(number), jobs.begin, end)]
+    with tsdb.prometheus(lines) as url, _running_poller(folder, jobs.source, tsdb=url) as target:
+        wait_for_measurement = chain.counter_rise(target, "batchjob_stats_db_measured_jobs_total")
 
-        def more():
+        def end_jobs():
             jobs.write(10)
-            measured()
+            wait_for_measurement()
 
-        recording.healthy(target, between=more)
+        recording.healthy(target, between=end_jobs)
         jobs.number = 1000
-        recording.faulty(target, between=more)
+        recording.faulty(target, between=end_jobs)
 
 
 def jobs_fail_on_one_node(folder, recording):
-    jobs = _Jobs(folder)
-    with _poller(folder, jobs.source) as target:
-        ended = chain.rising(target, "batchjob_stats_db_ended_jobs_total", node="n002")
+    jobs = _JobFile(folder)
+    with _running_poller(folder, jobs.source) as target:
+        wait_for_jobs = chain.counter_rise(
+            target, "batchjob_stats_db_ended_jobs_total", node="n002"
+        )
 
-        def more(state="COMPLETED"):
+        def end_jobs(state="COMPLETED"):
             jobs.write(3, nodes=["n001"], state=state)
             jobs.write(6, nodes=["n002"])
-            ended()
+            wait_for_jobs()
 
-        recording.healthy(target, between=more)
-        recording.faulty(target, between=lambda: more("FAILED"))
+        recording.healthy(target, between=end_jobs)
+        recording.faulty(target, between=lambda: end_jobs("FAILED"))
 
 
 def tracked_work_fails(folder, recording):
-    jobs = _Jobs(folder)
-    with _poller(folder, jobs.source) as target:
-        ended = chain.rising(target, "batchjob_stats_db_tracked_work_total", tool="blast")
+    jobs = _JobFile(folder)
+    with _running_poller(folder, jobs.source) as target:
+        wait_for_jobs = chain.counter_rise(
+            target, "batchjob_stats_db_tracked_work_total", tool="blast"
+        )
 
-        def more(state="COMPLETED"):
+        def end_jobs(state="COMPLETED"):
             jobs.write(3, tool="blast", state=state)
-            ended()
+            wait_for_jobs()
 
-        recording.healthy(target, between=more)
-        recording.faulty(target, between=lambda: more("FAILED"))
+        recording.healthy(target, between=end_jobs)
+        recording.faulty(target, between=lambda: end_jobs("FAILED"))
 
 
 def server_is_stopped(folder, recording):
-    with _server(folder) as target:
+    with _running_server(folder) as target:
         recording.healthy(target)
     recording.faulty(target)
 
 
 def database_of_the_server_is_gone(folder, recording):
-    with _server(folder) as target:
-        assert _asks(target) == 200
-        recording.healthy(target, between=lambda: _asks(target))
+    with _running_server(folder) as target:
+        assert _request_jobs(target) == 200
+        recording.healthy(target, between=lambda: _request_jobs(target))
         (folder / "jobs.db").rename(folder / "elsewhere.db")
-        until(lambda: _asks(target) >= 500, "an error", 60)
-        recording.faulty(target, between=lambda: _asks(target))
+        until(lambda: _request_jobs(target) >= 500, "an error", 60)
+        recording.faulty(target, between=lambda: _request_jobs(target))
 
 
-class _Jobs:
-    """Jobs of an hour, which ended some minutes ago, in a file that the poller follows."""
+class _JobFile:
+    """A file that the poller follows, with jobs of an hour that ended some minutes ago."""
 
     def __init__(self, folder):
-        self.source = _json_lines(folder)
+        self.source = _create_jsonl_source(folder)
         self.begin = int(time.time()) - JOB_SECONDS - 600
         self.number = 0
         self._path = folder / "jobs.jsonl"
 
-    def write(self, count, nodes=("n001",), state="COMPLETED", **more):
+    def write(self, count, nodes=("n001",), state="COMPLETED", **fields):
         with self._path.open("a") as file:
             for _ in range(count):
                 record = {
                     "jobid": str(self.number), "user": "alice", "uid": 1001, "state": state,
                     "submit_time": self.begin - 60, "start_time": self.begin,
                     "end_time": self.begin + JOB_SECONDS, "allocated_cpus": 2,
-                    "allocated_nodes": 1, "nodes": list(nodes), **more,
+                    "allocated_nodes": 1, "nodes": list(nodes), **fields,
                 }  # fmt: skip
                 file.write(json.dumps(record) + "\n")
                 self.number += 1
 
 
-def _samples(jobid, begin, end):
+def _sample_lines(jobid, begin, end):
     for at in range(begin, end + 30, 30):
         labels = {"jobid": jobid, "cluster": CLUSTER, "instance": "n001"}
         yield tsdb.line("cpu_seconds_total", at - begin, at, mode="user", **labels)
         yield tsdb.line("memory_current_bytes", 1 << 30, at, **labels)
 
 
-def _json_lines(folder):
+def _create_jsonl_source(folder):
     (folder / "jobs.jsonl").touch()
     return {"jsonl": {"path": str(folder / "jobs.jsonl")}}
 
 
-def _accounting(folder, works=True):
-    """Slurm's commands, which answer that there are no jobs."""
+def _write_accounting_commands(folder, works=True):
+    """Write commands of Slurm that find no jobs, or fail."""
     recording = FIXTURES / "accounting/slurm-22.05.8.sacct.xz"
-    head = lzma.decompress(recording.read_bytes()).partition(b"\n")[0]
-    fields = head.decode().replace("\x02", " ")
+    header = lzma.decompress(recording.read_bytes()).partition(b"\n")[0]
+    fields = header.decode().replace("\x02", " ")
     answer = f'case "$*" in --helpformat) echo "{fields}";; esac' if works else "exit 1"
     programs = {}
     for name in ("sacct", "squeue", "sacctmgr"):
-        new = folder / f"{name}.new"
-        new.write_text(f"#!/bin/sh\n{answer}\n")
-        new.chmod(0o755)
-        programs[name] = str(new.replace(folder / name))
+        new_program = folder / f"{name}.new"
+        new_program.write_text(f"#!/bin/sh\n{answer}\n")
+        new_program.chmod(0o755)
+        programs[name] = str(new_program.replace(folder / name))
     return {"sacct": programs}
 
 
 @contextlib.contextmanager
-def _poller(folder, source, **more):
-    """The poller's target, once it answers."""
+def _running_poller(folder, source, **options):
+    """Run the poller; gives its target once it answers."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     config = folder / "stats_db.yml"
-    store = {"tsdb": {"url": more["tsdb"], "linger": "5s"}} if "tsdb" in more else {}
+    tsdb_config = {"tsdb": {"url": options["tsdb"], "linger": "5s"}} if "tsdb" in options else {}
     document = {
         "db": {"url": f"sqlite:///{folder}/jobs.db"},
         "web": {"listen-address": address},
@@ -216,32 +228,34 @@ def _poller(folder, source, **more):
         "backup": {"directory": str(folder / "backups")},
         "clusters": [{"name": CLUSTER, "sources": source}],
     }
-    config.write_text(yaml.safe_dump(document | store))
+    config.write_text(yaml.safe_dump(document | tsdb_config))
     target = chain.poller(address)
     with program("batchjob_stats_db", config, migrate=True):
-        until(lambda: _values(target, "batchjob_stats_db_poll_interval_seconds"), "poller", 60)
+        until(
+            lambda: _series_values(target, "batchjob_stats_db_poll_interval_seconds"), "poller", 60
+        )
         yield target
 
 
 @contextlib.contextmanager
-def _with_backup(folder):
-    """The poller's target, and the file that the command made."""
-    with _poller(folder, _json_lines(folder)) as target:
-        _back_up(folder)
+def _poller_with_backup(folder):
+    """Run the poller after a backup; gives its target and the file of the backup."""
+    with _running_poller(folder, _create_jsonl_source(folder)) as target:
+        _create_backup(folder)
         (backup,) = (folder / "backups").glob("*.db")
         yield target, backup
 
 
-def _back_up(folder):
-    time.sleep(1)  # a backup is named after its second
+def _create_backup(folder):
+    time.sleep(1)  # backups are named by the second
     config = f"--config.file={folder}/stats_db.yml"
     call(sys.executable, "-m", "batchjob_stats_db.main", config, "backup")
 
 
 @contextlib.contextmanager
-def _server(folder):
-    """The server's target, over the tables that the poller made."""
-    with _poller(folder, _json_lines(folder)):
+def _running_server(folder):
+    """Run the server over the tables of the poller; gives its target."""
+    with _running_poller(folder, _create_jsonl_source(folder)):
         pass
     address = f"127.0.0.1:{free_ports(1)[0]}"
     secret = folder / "secret"
@@ -263,8 +277,8 @@ def _server(folder):
 SECRET = "correct horse battery staple"
 
 
-def _asks(target):
-    """The status of a list of jobs."""
+def _request_jobs(target):
+    """Request the list of jobs, and return the status."""
     headers = {"X-Batchjob-Secret": SECRET, "X-Grafana-User": "root"}
     request = urllib.request.Request(f"http://{target.address}/api/v1/jobs", headers=headers)
     try:
@@ -275,19 +289,19 @@ def _asks(target):
 
 
 @contextlib.contextmanager
-def _cluster(folder):
-    """An exporter with the collector `cluster` over recorded answers of a Slurm."""
+def _running_cluster_exporter(folder):
+    """Run an exporter with the collector `cluster` over recorded answers of Slurm."""
     programs = folder / "bin"
     programs.mkdir()
     recorded = FIXTURES / "cluster/slurm-24.11"
 
-    def answer(name):
+    def read_answer(name):
         return lzma.decompress((recorded / f"{name}.xz").read_bytes())
 
-    nodes = answer("scontrol_show_nodes.json")
+    nodes = read_answer("scontrol_show_nodes.json")
     commands.install(programs, "scontrol", {"--json -a show nodes": nodes})
-    commands.install(programs, "squeue", {"--json": answer("squeue.json")})
-    commands.install(programs, "sdiag", {"--json": answer("sdiag.json")})
+    commands.install(programs, "squeue", {"--json": read_answer("squeue.json")})
+    commands.install(programs, "sdiag", {"--json": read_answer("sdiag.json")})
     commands.install(programs, "sshare", {"-P": (recorded / "sshare.txt").read_bytes()})
     flags = (
         "--collector.disable-defaults", "--collector.cluster",
@@ -300,7 +314,7 @@ def _cluster(folder):
         yield running
 
 
-def _values(target, name, **labels):
+def _series_values(target, name, **labels):
     wanted = {("__name__", name), *labels.items()}
     return [(dict(key), value) for key, value in target.scrape().items() if wanted <= set(key)]
 

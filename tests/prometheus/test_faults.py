@@ -1,4 +1,4 @@
-"""Each alert fires when its fault is brought about in the real programs, and not before."""
+"""Each alert fires when its fault occurs in the real programs, and not before."""
 
 import shutil
 
@@ -12,13 +12,13 @@ pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="not in
 
 
 @pytest.mark.parametrize("fault", dict.fromkeys(FAULTS.values()), ids=lambda each: each.__name__)
-def test_the_fault_makes_its_alerts_fire(fault, tmp_path):
+def test_fault_fires_its_alerts(fault, tmp_path):
     recording = chain.Recording()
     fault(tmp_path, recording)
     for alert in FAULTS:
         if FAULTS[alert] is fault:
-            recording.fires(alert, tmp_path)
+            recording.assert_fires(alert, tmp_path)
 
 
-def test_every_alert_has_its_fault():
-    assert FAULTS.keys() == chain.rules().keys()
+def test_every_alert_has_a_fault():
+    assert FAULTS.keys() == chain.alert_rules().keys()

@@ -1,4 +1,4 @@
-"""Recording rules, alerts and scrape configuration, checked by Prometheus' own promtool."""
+"""Recording rules, alerts and scrape configuration, checked by promtool."""
 
 import re
 import shutil
@@ -16,11 +16,11 @@ TESTS = sorted((PROMETHEUS / "tests").glob("*.yml"))
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="not installed: promtool")
 
 
-def promtool(*arguments):
-    done = subprocess.run(
+def run_promtool(*arguments):
+    result = subprocess.run(
         ["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def rules():
@@ -31,35 +31,35 @@ def rules():
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
 def test_rules_and_alerts(path):
-    promtool("test", "rules", f"tests/{path.name}")
+    run_promtool("test", "rules", f"tests/{path.name}")
 
 
 def test_every_rule_has_a_test():
     tested = "".join(path.read_text() for path in TESTS)
     names = {rule.get("record") or rule["alert"] for rule in rules()}
-    # DCGM's fields are all joined by the same words.
+    # The rules of all DCGM fields are alike.
     untested = {name for name in names if name not in tested and ":dcgm_" not in name}
-    assert untested == {"batchjob:job_gpu:info", "batchjob:node:power_watts"}  # steps to others
+    assert untested == {"batchjob:job_gpu:info", "batchjob:node:power_watts"}  # used by other rules
 
 
-def test_messages_suit_one_and_many():
-    """A plain number stands after a colon: "2 jobs are" would become "1 jobs are"."""
+def test_messages_fit_singular_and_plural():
+    """A number is not followed by a word: "2 jobs are" would become "1 jobs are"."""
     for rule in rules():
         for message in rule.get("annotations", {}).values():
             assert not re.search(r"{{ \$value }} \w", message), message
 
 
-def test_rules_ask_for_what_there_is():
+def test_rules_use_existing_series():
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     for rule in rules():
-        assert families.used(rule["expr"]) <= families.known() | recorded, rule["expr"]
+        assert families.names_in(rule["expr"]) <= families.exposed_names() | recorded, rule["expr"]
 
 
-def test_the_scrape_configuration(tmp_path):
+def test_scrape_configuration_is_valid(tmp_path):
     copy = shutil.copytree(PROMETHEUS, tmp_path / "prometheus")
     config = copy / "prometheus.yml"
     targets = '[{"targets": ["n001:10910"], "labels": {"cluster": "alpha"}}]'
     (tmp_path / "alpha.json").write_text(targets)
     text = config.read_text().replace("/etc/prometheus/batchjob", str(tmp_path))
     config.write_text(text)
-    promtool("check", "config", str(config))
+    run_promtool("check", "config", str(config))

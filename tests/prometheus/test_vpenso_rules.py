@@ -1,4 +1,4 @@
-"""The rules that give the cluster's numbers the names of vpenso's dashboards."""
+"""The rules that rename the metrics of the cluster for the dashboards of vpenso."""
 
 import re
 import shutil
@@ -14,23 +14,23 @@ PROMETHEUS = Path(__file__).parents[2] / "prometheus"
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_values():
-    done = subprocess.run(
+def test_rule_values():
+    result = subprocess.run(
         ["promtool", "test", "rules", "tests/vpenso.yml"],
         cwd=PROMETHEUS,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_they_ask_for_what_the_collector_shows():
+def test_rules_use_existing_cluster_metrics():
     rules = yaml.safe_load((PROMETHEUS / "rules" / "vpenso.yml").read_text())
-    asked = {
+    used_names = {
         name
         for group in rules["groups"]
         for rule in group["rules"]
         for name in re.findall(r"batchjob_cluster_\w+", rule["expr"])
     }
-    assert asked <= {metric.name for metric in METRICS}
+    assert used_names <= {metric.name for metric in METRICS}

@@ -1,10 +1,10 @@
-"""The example site of the server's tests, for attacks on it."""
+"""The server of tests/batchjob_stats_server, for attacks on it."""
 
 from tests.batchjob_stats_server.conftest import (  # noqa: F401
+    database_path,
+    database_template,
     database_url,
-    filled,
-    path,
     services,
     site_authority,
-    token,
+    token_headers,
 )

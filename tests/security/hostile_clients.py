@@ -1,13 +1,13 @@
-"""Clients that only want to be in the way, by the hundred, in a process of their own.
+"""Hundreds of clients that try to block a server, in a process of their own.
 
     python -m tests.security.hostile_clients KIND COUNT HOST:PORT [--tls] [--addresses N] [--pace N]
 
     with hostile("talking", 300, address, tls=True, addresses=5) as crowd:
         ...                                   # ask the server meanwhile
-    crowd.said.dropped                        # what they met with
+    crowd.said.dropped                        # what happened to them
 
-Each client does what its kind says (`KINDS`), and comes again when it is sent away. They connect
-from 127.0.0.2 and the addresses after it. The process ends with its standard input.
+Each client behaves as its kind (`KINDS`), and connects again when it is disconnected. They connect
+from 127.0.0.2 and the addresses after it. The process ends when its standard input is closed.
 """
 
 import argparse
@@ -43,31 +43,31 @@ class Kind(NamedTuple):
     """How a client behaves once it is connected."""
 
     first: bytes = b""  # sent at once
-    drip: bytes = b""  # then this, byte by byte, over and over
-    pause: float = 0.0  # seconds between two bytes
-    again: float = 0.0  # seconds until `first` is sent again
+    drip: bytes = b""  # then sent byte by byte, repeatedly
+    drip_seconds: float = 0.0  # between two bytes
+    repeat_seconds: float = 0.0  # until `first` is sent again
     reads: bool = True
-    leaves: float = 0.0  # seconds until it breaks off and comes again
-    encrypts: bool = True  # of a TLS server: makes its handshake first
+    leave_seconds: float = 0.0  # until it disconnects and connects again
+    uses_tls: bool = True  # makes the handshake of a TLS server first
 
 
 KINDS = {
-    "silent": Kind(encrypts=False),
-    "slow": Kind(b"GET /metrics HTTP/1.1\r\n", b"X-A: b\r\n", pause=1.0),
-    "talking": Kind(drip=_get("/metrics")[:-4] + b"\r\nX-A: " + b"b" * 8000, pause=0.05),
+    "silent": Kind(uses_tls=False),
+    "slow": Kind(b"GET /metrics HTTP/1.1\r\n", b"X-A: b\r\n", drip_seconds=1.0),
+    "talking": Kind(drip=_get("/metrics")[:-4] + b"\r\nX-A: " + b"b" * 8000, drip_seconds=0.05),
     "not-reading": Kind(_get("/metrics") * 20, reads=False),
-    "pipelining": Kind(_get("/") * 50, again=0.1),
-    "scraping": Kind(_get("/metrics"), again=0.05),
-    "guessing": Kind(_get("/metrics", "Basic GUESS"), again=0.05),
-    "leaving": Kind(_get("/metrics"), leaves=0.05),
-    "greeting slowly": Kind(drip=_HELLO, pause=0.05, encrypts=False),
-    "knocking": Kind(leaves=0.02),
+    "pipelining": Kind(_get("/") * 50, repeat_seconds=0.1),
+    "scraping": Kind(_get("/metrics"), repeat_seconds=0.05),
+    "guessing": Kind(_get("/metrics", "Basic GUESS"), repeat_seconds=0.05),
+    "leaving": Kind(_get("/metrics"), leave_seconds=0.05),
+    "greeting slowly": Kind(drip=_HELLO, drip_seconds=0.05, uses_tls=False),
+    "knocking": Kind(leave_seconds=0.02),
 }
 
 
 @dataclass
-class Said:
-    """What happened to all clients together."""
+class Outcome:
+    """What happened to all clients of an attack."""
 
     connected: int = 0
     dropped: int = 0  # by the server
@@ -78,30 +78,32 @@ _NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Client:
-    """One of them."""
+    """A hostile client."""
 
-    def __init__(self, kind: Kind, host: str, context: ssl.SSLContext | None, said: Said) -> None:
+    def __init__(
+        self, kind: Kind, host: str, context: ssl.SSLContext | None, said: Outcome
+    ) -> None:
         self.kind, self.host, self.said = kind, host, said
-        self.context = context if kind.encrypts else None
+        self.context = context if kind.uses_tls else None
         self.socket: socket.socket | None = None
 
     def connect(self, target: tuple[str, int]) -> None:
-        """Begin; raises OSError."""
+        """Start to connect; raises OSError."""
         self.socket = socket.socket()
         self.socket.setblocking(False)
         if not self.kind.reads:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
         self.socket.bind((self.host, 0))
-        self.encrypted = self.context is None
-        self.rest = self._first()
-        self.at = 0
-        self.due = self.again = self.since = time.monotonic()
+        self.handshake_done = self.context is None
+        self.unsent = self._first_bytes()
+        self.drip_position = 0
+        self.next_drip_time = self.next_repeat_time = self.connected_time = time.monotonic()
         with contextlib.suppress(BlockingIOError):
             self.socket.connect(target)
 
     def close(self, reset: bool = False) -> None:
-        """Leave, with a reset if it is to be rude."""
+        """Disconnect, optionally with a reset."""
         if self.socket is not None:
             if reset:
                 linger = struct.pack("ii", 1, 0)
@@ -110,43 +112,43 @@ class Client:
             self.socket = None
 
     def step(self, now: float) -> None:
-        """Do what is due; raises OSError when the server has had enough."""
+        """Send and receive what is due; raises OSError when the server disconnects."""
         try:
-            if not self.encrypted:
-                self._encrypt()
-            self._talk(now)
+            if not self.handshake_done:
+                self._make_handshake()
+            self._send(now)
         except _NOT_YET:
             pass
         if self.kind.reads and self.kind.first:
             with contextlib.suppress(*_NOT_YET):
-                self._read()
-        if self.kind.leaves and now >= self.since + self.kind.leaves:
+                self._receive()
+        if self.kind.leave_seconds and now >= self.connected_time + self.kind.leave_seconds:
             self.close(reset=True)
 
-    def _first(self) -> bytes:
+    def _first_bytes(self) -> bytes:
         return self.kind.first.replace(b"GUESS", base64.b64encode(b"prom:" + os.urandom(9)))
 
-    def _encrypt(self) -> None:
+    def _make_handshake(self) -> None:
         if not isinstance(self.socket, ssl.SSLSocket):
-            taken = select.poll()  # select() knows no more than 1024 descriptors
-            taken.register(self.socket, select.POLLOUT)
-            if not taken.poll(0):
+            writable = select.poll()  # select() knows no more than 1024 descriptors
+            writable.register(self.socket, select.POLLOUT)
+            if not writable.poll(0):
                 raise BlockingIOError  # the kernel has not taken the connection yet
             self.socket = self.context.wrap_socket(self.socket, do_handshake_on_connect=False)
         self.socket.do_handshake()
-        self.encrypted = True
+        self.handshake_done = True
 
-    def _talk(self, now: float) -> None:
-        if not self.rest and self.kind.again and now >= self.again:
-            self.again, self.rest = now + self.kind.again, self._first()
-        if self.rest:
-            self.rest = self.rest[self.socket.send(self.rest) :]
-        if self.kind.drip and now >= self.due:
-            self.due = now + self.kind.pause
-            self.socket.send(self.kind.drip[self.at : self.at + 1])
-            self.at = (self.at + 1) % len(self.kind.drip)
+    def _send(self, now: float) -> None:
+        if not self.unsent and self.kind.repeat_seconds and now >= self.next_repeat_time:
+            self.next_repeat_time, self.unsent = now + self.kind.repeat_seconds, self._first_bytes()
+        if self.unsent:
+            self.unsent = self.unsent[self.socket.send(self.unsent) :]
+        if self.kind.drip and now >= self.next_drip_time:
+            self.next_drip_time = now + self.kind.drip_seconds
+            self.socket.send(self.kind.drip[self.drip_position : self.drip_position + 1])
+            self.drip_position = (self.drip_position + 1) % len(self.kind.drip)
 
-    def _read(self) -> None:
+    def _receive(self) -> None:
         data = self.socket.recv(65536)
         self.said.received_bytes += len(data)
         if not data:
@@ -166,9 +168,9 @@ class Attack:
         addresses: int = 1,
         pace: int = 5000,
     ) -> None:
-        """`pace`: how many of them come (again) in a second."""
-        self.said = Said()
-        self._coming = round(pace * _ROUND)
+        """`pace`: how many clients connect in a second."""
+        self.said = Outcome()
+        self._connections_per_round = round(pace * _ROUND)
         context = None
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -179,11 +181,11 @@ class Attack:
             for number in range(count)
         ]
 
-    def turn(self) -> None:
-        """Every client does what is due."""
+    def run_round(self) -> None:
+        """Let every client do what is due."""
         now = time.monotonic()
-        self._come()
-        self._notice_who_was_dropped()
+        self._connect_missing()
+        self._count_dropped()
         for client in self._clients:
             try:
                 if client.socket is not None:
@@ -192,37 +194,37 @@ class Attack:
                 self.said.dropped += 1
                 client.close()
 
-    def end(self) -> None:
-        """All leave."""
+    def disconnect_all(self) -> None:
+        """Disconnect all clients."""
         for client in self._clients:
             client.close()
 
-    def _come(self) -> None:
-        away = (client for client in self._clients if client.socket is None)
-        for client in islice(away, self._coming):
+    def _connect_missing(self) -> None:
+        disconnected = (client for client in self._clients if client.socket is None)
+        for client in islice(disconnected, self._connections_per_round):
             try:
                 client.connect(self._target)
                 self.said.connected += 1
             except OSError:
                 client.close()
 
-    def _notice_who_was_dropped(self) -> None:
-        """Those that never read would not."""
-        closed = select.poll()
-        known = {}
+    def _count_dropped(self) -> None:
+        """Close dropped connections; clients that never read would not notice."""
+        poll = select.poll()
+        clients = {}
         for client in self._clients:
             if client.socket is not None:
-                known[client.socket.fileno()] = client
-                closed.register(client.socket.fileno(), select.POLLRDHUP)
-        for descriptor, _ in closed.poll(0):
+                clients[client.socket.fileno()] = client
+                poll.register(client.socket.fileno(), select.POLLRDHUP)
+        for descriptor, _ in poll.poll(0):
             self.said.dropped += 1
-            known[descriptor].close()
+            clients[descriptor].close()
 
 
 class Crowd:
-    """A running attack; `said` is there when it is over."""
+    """A running attack; `said` is its outcome, once it has ended."""
 
-    said = Said()
+    said = Outcome()
 
 
 @contextlib.contextmanager
@@ -235,7 +237,7 @@ def hostile(
     addresses: int = 1,
     pace: int = 5000,
 ) -> Iterator[Crowd]:
-    """Have them in the way meanwhile."""
+    """Attack a server meanwhile."""
     argv = [sys.executable, "-m", __name__, kind, str(count), f"{target[0]}:{target[1]}"]
     argv += [f"--addresses={addresses}", f"--pace={pace}", *(["--tls"] if tls else [])]
     crowd = Crowd()
@@ -247,7 +249,7 @@ def hostile(
         assert process.stdout.readline() == "ready\n"
         yield crowd
         process.stdin.close()
-        crowd.said = Said(**json.loads(process.stdout.readline()))
+        crowd.said = Outcome(**json.loads(process.stdout.readline()))
 
 
 def main() -> None:
@@ -257,24 +259,24 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("target")
     parser.add_argument("--tls", action="store_true", help="the server speaks TLS")
-    parser.add_argument("--addresses", type=int, default=1, help="from which they come")
+    parser.add_argument("--addresses", type=int, default=1, help="source addresses")
     parser.add_argument("--pace", type=int, default=5000, help="connections a second")
-    given = parser.parse_args()
-    host, _, port = given.target.rpartition(":")
+    options = parser.parse_args()
+    host, _, port = options.target.rpartition(":")
     attack = Attack(
-        KINDS[given.kind],
-        given.count,
+        KINDS[options.kind],
+        options.count,
         (host, int(port)),
-        tls=given.tls,
-        addresses=given.addresses,
-        pace=given.pace,
+        tls=options.tls,
+        addresses=options.addresses,
+        pace=options.pace,
     )
     print("ready", flush=True)
     while not select.select([sys.stdin], [], [], 0)[0]:
         begin = time.monotonic()
-        attack.turn()
+        attack.run_round()
         time.sleep(max(0.0, begin + _ROUND - time.monotonic()))
-    attack.end()
+    attack.disconnect_all()
     print(json.dumps(asdict(attack.said)))
 
 

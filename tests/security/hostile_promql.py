@@ -1,6 +1,6 @@
-"""Queries made to cost the server or the database more than their length, and ones at the bounds.
+"""Queries made to cost the server or the database much more than their length.
 
-All run over series such as `batchjob_job_info{x="..."}`.
+All use series such as `batchjob_job_info{x="..."}`.
 """
 
 QUOTED = '"x"'
@@ -9,13 +9,13 @@ _SEED = f'label_replace({INFO},"x","{"a" * 36}","","")'
 
 
 def nested(times, inner, wrap):
-    """`wrap` around `inner` that many times; `%s` stands for the inside."""
+    """`wrap` around `inner`, as often as `times`; `%s` stands for the inner query."""
     for _ in range(times):
         inner = wrap.replace("%s", inner)
     return inner
 
 
-GROWING = {
+AMPLIFYING_QUERIES = {
     "eight references, six times": nested(
         6, _SEED, 'label_replace(%s,"x","$1$1$1$1$1$1$1$1","x","(.*)")'
     ),
@@ -47,9 +47,9 @@ GROWING = {
         f'count_over_time(count_values("y", {INFO} * time())[1h:1s])'
     ),
 }
-"""Refused in a range query of 11000 points."""
+"""Rejected in a range query of 11000 points."""
 
-STOPPING = {
+SLOW_QUERIES = {
     "regular expressions": " or ".join([r'up{x=~"(\\p{L}{1,50}){1,19}"}'] * 110),
     "a chain of operators": "+".join(["1"] * 2000),
     "a chain of comparisons": "<".join(["a"] * 1300),
@@ -71,4 +71,4 @@ STOPPING = {
     "digits": "9" * 4000,
     "a long regular expression": 'a{x=~"' + r"\\w" * 1300 + '"}',
 }
-"""Once too much for the parser, or likely to be."""
+"""Queries that have been too slow for the parser, or may be."""

@@ -3,7 +3,7 @@
     python long_environment.py MEGABYTES UID
 
 Any user may move the bounds of both (prctl(2), PR_SET_MM_MAP) to a mapping that has no pages.
-Prints "ready", or why the kernel does not let it, and waits for the end of its standard input.
+Prints "ready" or the error of the kernel, and waits until its standard input is closed.
 """
 
 import ctypes
@@ -29,23 +29,25 @@ class MemoryMap(ctypes.Structure):
 
 
 def main() -> None:
-    """Move the bounds, and wait."""
+    """Move the bounds of environment and command line, and wait."""
     size = int(sys.argv[1]) << 20
     os.setuid(int(sys.argv[2]))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.sbrk.restype = ctypes.c_void_p
-    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE)
-    begin = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    mapping = mmap.mmap(-1, size, mmap.MAP_PRIVATE)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
     # proc_pid_stat(5), from the third field on.
-    fields = [0, 0, 0, *Path("/proc/self/stat").read_text().rpartition(")")[2].split()]
-    moved = MemoryMap(
-        *(int(fields[at]) for at in (26, 27, 45, 46, 47)),
+    stat_fields = [0, 0, 0, *Path("/proc/self/stat").read_text().rpartition(")")[2].split()]
+    memory_map = MemoryMap(
+        *(int(stat_fields[index]) for index in (26, 27, 45, 46, 47)),
         libc.sbrk(0),
-        int(fields[28]),
+        int(stat_fields[28]),
         begin, begin + size, begin, begin + size, 0, 0, 0xFFFFFFFF,
     )  # fmt: skip
-    done = libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(moved), ctypes.sizeof(moved), 0)
-    print("ready" if done == 0 else os.strerror(ctypes.get_errno()), flush=True)
+    status = libc.prctl(
+        PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(memory_map), ctypes.sizeof(memory_map), 0
+    )
+    print("ready" if status == 0 else os.strerror(ctypes.get_errno()), flush=True)
     sys.stdin.read()
 
 

@@ -1,4 +1,4 @@
-"""`batchjob up` that serves other machines: TLS, certificates of an admin, a viewer and nobody."""
+"""`batchjob up` for other machines: TLS, and certificates of an admin, a viewer and neither."""
 
 import contextlib
 import datetime as dt
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class RemoteUp(NamedTuple):
-    """Where it answers; `<name>.pem` in the folder holds the certificate and key of a person."""
+    """Its URL and data; `<name>.pem` in the folder has the certificate and key of a user."""
 
     url: str
     folder: Path
@@ -32,16 +32,16 @@ class RemoteUp(NamedTuple):
 
 
 def start(
-    folder: Path, address: str, *flags: str, within: tuple[str, ...] = ()
+    folder: Path, address: str, *flags: str, command_prefix: tuple[str, ...] = ()
 ) -> subprocess.Popen[bytes]:
-    """`batchjob up`, once it has written its token; `within`: a command to start it with."""
+    """Start `batchjob up`, and wait for its token; `command_prefix` is a command that starts it."""
     argv = [
-        *within, sys.executable, "-m", "batchjob_cli", "up", f"--data={folder / 'data'}",
+        *command_prefix, sys.executable, "-m", "batchjob_cli", "up", f"--data={folder / 'data'}",
         f"--listen-address={address}", "--log.level=info", *flags,
     ]  # fmt: skip
-    with (folder / "log").open("ab") as out:
+    with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
-            argv, stdout=out, stderr=out, cwd="/",
+            argv, stdout=log, stderr=log, cwd="/",
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
     token = folder / "data" / "token"
@@ -51,8 +51,10 @@ def start(
 
 
 @contextlib.contextmanager
-def serving(folder: Path, host: str, port: int, within: tuple[str, ...] = ()) -> Iterator[RemoteUp]:
-    """ada is an admin, vera a viewer, and nemo's certificate names no role."""
+def remote_server(
+    folder: Path, host: str, port: int, command_prefix: tuple[str, ...] = ()
+) -> Iterator[RemoteUp]:
+    """Run `batchjob up`: ada is an admin, vera a viewer, and nemo's certificate names no role."""
     ca = trustme.CA()
     ca.cert_pem.write_to_path(str(folder / "ca.pem"))
     server = ca.issue_cert(host)
@@ -67,7 +69,7 @@ def serving(folder: Path, host: str, port: int, within: tuple[str, ...] = ()) ->
         folder, f"{host}:{port}", "--runs.remote",
         f"--web.tls-cert-file={folder / 'server.crt'}",
         f"--web.tls-key-file={folder / 'server.key'}",
-        f"--auth.client-ca-file={folder / 'clients.pem'}", within=within,
+        f"--auth.client-ca-file={folder / 'clients.pem'}", command_prefix=command_prefix,
     )  # fmt: skip
     token = (folder / "data" / "token").read_text().strip()
     try:
@@ -77,18 +79,18 @@ def serving(folder: Path, host: str, port: int, within: tuple[str, ...] = ()) ->
         process.wait(30)
 
 
-def cli(
-    remote: RemoteUp, *arguments: str, who: str = "ada", within: tuple[str, ...] = (),
+def run_cli(
+    remote: RemoteUp, *arguments: str, who: str = "ada", command_prefix: tuple[str, ...] = (),
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """`batchjob ...` on another machine: without this one's data, with a certificate."""
-    named = {
+    """Run `batchjob ...` as on another machine: without local data, with a certificate."""
+    connection = {
         "BATCHJOB_SERVER": remote.url, "BATCHJOB_CA_FILE": str(remote.folder / "ca.pem"),
         "BATCHJOB_CERT_FILE": str(remote.folder / f"{who}.pem") if who else "",
     }  # fmt: skip
     return subprocess.run(
-        [*within, sys.executable, "-m", "batchjob_cli", *arguments], capture_output=True,
+        [*command_prefix, sys.executable, "-m", "batchjob_cli", *arguments], capture_output=True,
         text=True, timeout=90, cwd="/", check=False,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": "/nonexistent",
-             "BATCHJOB_DATA": "/nonexistent/data", **named, **environment},
+             "BATCHJOB_DATA": "/nonexistent/data", **connection, **environment},
     )  # fmt: skip

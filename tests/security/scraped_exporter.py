@@ -1,4 +1,4 @@
-"""An exporter as sites protect it, and a scraper that may come in."""
+"""An exporter as sites protect it, and a scraper with access to it."""
 
 import base64
 import contextlib
@@ -21,7 +21,7 @@ FLAGS = ("--collector.disable-defaults", "--collector.node", "--collector.jobs")
 
 
 class Scraped(NamedTuple):
-    """An exporter, and what its scraper needs to come in."""
+    """An exporter, and the credentials of its scraper."""
 
     target: exporter.Target
     context: ssl.SSLContext | None
@@ -29,7 +29,7 @@ class Scraped(NamedTuple):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Host and port of the exporter."""
         host, _, port = self.target.address.rpartition(":")
         return host, int(port)
 
@@ -49,8 +49,8 @@ class Scraped(NamedTuple):
         return answer.status, time.monotonic() - begin
 
 
-def certificates(folder: Path) -> tuple[ssl.SSLContext, trustme.CA]:
-    """A server's certificate, and the context and the authority of its clients."""
+def write_certificates(folder: Path) -> tuple[ssl.SSLContext, trustme.CA]:
+    """Write certificates of a server; returns the context and the CA of its clients."""
     authority, clients = trustme.CA(), trustme.CA()
     server = authority.issue_cert("127.0.0.1")
     write_key(server, folder / "key.pem")
@@ -65,13 +65,13 @@ def certificates(folder: Path) -> tuple[ssl.SSLContext, trustme.CA]:
 def scraped(
     transport: str, folder: Path, *flags: str, inside: Sequence[str] = ()
 ) -> Iterator[Scraped]:
-    """An exporter behind nothing, TLS and a password, or client certificates.
+    """Run an exporter without protection, with TLS and a password, or with client certificates.
 
     `inside` is a prefix of its command line.
     """
     context, headers, lines = None, {}, []
     if transport != "plain":
-        context, clients = certificates(folder)
+        context, clients = write_certificates(folder)
         lines = ["tls_server_config:", "  cert_file: cert.pem", "  key_file: key.pem"]
     if transport == "mtls":
         clients.issue_cert("prometheus.example.org").configure_cert(context)
@@ -83,7 +83,7 @@ def scraped(
         lines += ["basic_auth_users:", f"  prom: {password}"]
     (folder / "web.yml").write_text("\n".join(lines))
     flags = (*FLAGS, *flags, f"--web.config.file={folder}/web.yml")
-    # Only ours says to plain HTTP that it speaks TLS.
+    # Only our server tells clients of plain HTTP that it expects TLS.
     ready = exporter.Target.listens if inside else exporter.Target.answers
     with exporter.running(*flags, inside=inside, ready=ready) as target:
         yield Scraped(target, context, headers)

@@ -16,13 +16,13 @@ from tests.e2e.processes import daemon, free_ports, until
 
 
 class Process(NamedTuple):
-    """What runs."""
+    """The process of the server."""
 
     pid: int
 
 
 class ServedApi(NamedTuple):
-    """A server, and what its user needs to come in."""
+    """A server, and the token of its user."""
 
     target: Process
     address: tuple[str, int]
@@ -42,7 +42,7 @@ class ServedApi(NamedTuple):
 
 @contextlib.contextmanager
 def served_api(folder: Path) -> Iterator[ServedApi]:
-    """Run it on loopback, with an empty database; any name is good for it."""
+    """Run a server on loopback, with an empty database."""
     (port,) = free_ports(1)
     url = f"sqlite:///{folder}/jobs.db"
     engine = writer_engine(parse_url(url), create=True)
@@ -51,19 +51,19 @@ def served_api(folder: Path) -> Iterator[ServedApi]:
         now = int(time.time())
         token = tokens.create(db, "alice", TokenRole.USER, "attack", now)
     engine.dispose()
-    # As for clients elsewhere: on the machine itself /metrics is open to all.
-    names = ["--web.metrics-from=192.0.2.1/32"]
-    names += [f"--web.allowed-host={name}" for name in ("n", "127.0.0.1")]
-    argv = [sys.executable, "-m", "batchjob_stats_server", f"--db.url={url}", *names,
+    # As for clients on other machines: by default, /metrics is open on loopback.
+    flags = ["--web.metrics-from=192.0.2.1/32"]
+    flags += [f"--web.allowed-host={name}" for name in ("n", "127.0.0.1")]
+    argv = [sys.executable, "-m", "batchjob_stats_server", f"--db.url={url}", *flags,
             f"--web.listen-address=127.0.0.1:{port}"]  # fmt: skip
     with daemon(argv, folder / "log") as process:
-        made = ServedApi(Process(process.pid), ("127.0.0.1", port), token)
-        until(lambda: _answers(made), "the server", 60)
-        yield made
+        api = ServedApi(Process(process.pid), ("127.0.0.1", port), token)
+        until(lambda: _answers(api), "the server", 60)
+        yield api
 
 
-def _answers(made: ServedApi) -> bool:
+def _answers(api: ServedApi) -> bool:
     try:
-        return made.scrape()[0] == 200
+        return api.scrape()[0] == 200
     except OSError:
         return False

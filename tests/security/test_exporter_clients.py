@@ -1,8 +1,8 @@
-"""A crowd of hostile clients is in the way, and a scraper gets its metrics all the same.
+"""A scraper gets its metrics while many hostile clients attack the exporter.
 
 Each attack takes about two seconds; with --long there are a thousand clients, all kinds come from
-one address and from fifty, and those who talk go on for half a minute each time.
-benchmarks/hostile.py says how long a scrape takes meanwhile.
+one address and from fifty, and clients of the kind "talking" attack for half a minute each time.
+benchmarks/hostile.py measures how long a scrape takes meanwhile.
 """
 
 import base64
@@ -18,29 +18,29 @@ from tests.security.scraped_exporter import TRANSPORTS, scraped
 
 pytestmark = pytest.mark.e2e
 
-LONG = {"talking": 30.0}  # seconds
+LONG_FORM_SECONDS = {"talking": 30.0}
 
 
 @pytest.fixture(scope="module", params=TRANSPORTS)
 def server(request, tmp_path_factory):
-    with scraped(request.param, tmp_path_factory.mktemp(request.param)) as made:
-        for _ in range(3):  # a password is computed once
-            assert made.scrape()[0] == 200
-        yield made
+    with scraped(request.param, tmp_path_factory.mktemp(request.param)) as server:
+        for _ in range(3):  # the hash of a password is computed once
+            assert server.scrape()[0] == 200
+        yield server
 
 
-def threads(pid):
+def thread_count(pid):
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
 @pytest.mark.parametrize("addresses", [1, 50])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scrape_is_answered_meanwhile(server, kind, addresses, long_form):
+def test_scrape_is_answered_during_attack(server, kind, addresses, long_form):
     if addresses > 1 and server.context is not None and not long_form:
         pytest.skip("only with --long")
-    before = threads(server.target.pid)
+    threads_before = thread_count(server.target.pid)
     tls = server.context is not None
-    clients, seconds = (1000, LONG.get(kind, 5.0)) if long_form else (300, 0.5)
+    clients, seconds = (1000, LONG_FORM_SECONDS.get(kind, 5.0)) if long_form else (300, 0.5)
     with hostile(kind, clients, server.address, tls=tls, addresses=addresses) as crowd:
         time.sleep(1)
         until, statuses = time.monotonic() + seconds, []
@@ -49,18 +49,18 @@ def test_a_scrape_is_answered_meanwhile(server, kind, addresses, long_form):
             time.sleep(0.1)
     assert set(statuses) == {200}
     assert crowd.said.connected > 256  # twice as many as there are places
-    assert threads(server.target.pid) <= before + 2
+    assert thread_count(server.target.pid) <= threads_before + 2
     assert resident_bytes(server.target.pid, peak=True) < 80e6
     assert server.scrape()[0] == 200
 
 
 @pytest.mark.parametrize("kind", ["silent", "slow", "talking", "greeting slowly", "knocking"])
-def test_even_from_the_address_of_the_crowd(server, kind, long_form):
+def test_scrape_from_attacking_address_is_answered(server, kind, long_form):
     tls = server.context is not None
     if tls and not long_form:
         pytest.skip("only with --long")
-    # A handshake takes a few turns, in which it may become the longest waiting: no more than fit,
-    # with those of the crowd before who have just left.
+    # A handshake takes a few rounds, during which the scraper may become the longest idle client:
+    # no more clients than the server has places, with those of the previous attack.
     clients = 60 if tls else 1000 if long_form else 300
     with hostile(kind, clients, server.address, tls=tls, pace=500):
         time.sleep(1)
@@ -72,7 +72,7 @@ def test_even_from_the_address_of_the_crowd(server, kind, long_form):
 
 
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
-def test_guessers_do_not_keep_out_a_scraper_that_nobody_remembers(tmp_path, source):
+def test_password_guessing_does_not_lock_out_new_scraper(tmp_path, source):
     with scraped("tls", tmp_path) as server:
         with hostile("guessing", 5, server.address, tls=True):
             time.sleep(1)
@@ -80,13 +80,13 @@ def test_guessers_do_not_keep_out_a_scraper_that_nobody_remembers(tmp_path, sour
         assert statuses == [200] * 5
 
 
-def test_a_password_that_was_changed_meanwhile_counts(tmp_path):
+def test_password_change_applies_during_attack(tmp_path):
     with scraped("tls", tmp_path) as server, hostile("guessing", 5, server.address, tls=True):
         assert server.scrape()[0] == 200
         text = (tmp_path / "web.yml").read_text()
-        head = text.partition("basic_auth_users:")[0]
-        new = bcrypt.hashpw(b"new", bcrypt.gensalt(10)).decode()
-        (tmp_path / "web.yml").write_text(f"{head}basic_auth_users:\n  prom: {new}\n")
+        config = text.partition("basic_auth_users:")[0]
+        password_hash = bcrypt.hashpw(b"new", bcrypt.gensalt(10)).decode()
+        (tmp_path / "web.yml").write_text(f"{config}basic_auth_users:\n  prom: {password_hash}\n")
         assert server.scrape()[0] == 401
         server.headers["Authorization"] = "Basic " + base64.b64encode(b"prom:new").decode()
         assert server.scrape()[0] == 200

@@ -1,4 +1,4 @@
-"""What a job's processes show of themselves fills nobody's memory."""
+"""Huge environments and command lines of processes do not fill the memory of the exporter."""
 
 import errno
 import os
@@ -13,28 +13,28 @@ from benchmarks.measure import resident_bytes
 from tests.e2e import exporter
 from tests.e2e.processes import until
 
-SOMEBODY = 31002 if os.geteuid() == 0 else os.geteuid()
-HOSTILE = Path(__file__).with_name("long_environment.py")
+ORDINARY_UID = 31002 if os.geteuid() == 0 else os.geteuid()
+PROGRAM = Path(__file__).with_name("long_environment.py")
 
 
 @contextmanager
-def long_environment(megabytes):
-    """A process of an ordinary user whose /proc/<pid>/environ and cmdline are that long."""
-    argv = [sys.executable, HOSTILE, str(megabytes), str(SOMEBODY)]
+def long_environment_process(megabytes):
+    """Run a process of an ordinary user whose /proc/<pid>/environ and cmdline are that long."""
+    argv = [sys.executable, PROGRAM, str(megabytes), str(ORDINARY_UID)]
     with subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        said = process.stdout.readline().strip()
-        if said in map(os.strerror, (errno.EPERM, errno.EINVAL)):
-            pytest.skip(f"prctl(PR_SET_MM_MAP): {said}")
-        assert said == "ready"
+        first_line = process.stdout.readline().strip()
+        if first_line in map(os.strerror, (errno.EPERM, errno.EINVAL)):
+            pytest.skip(f"prctl(PR_SET_MM_MAP): {first_line}")
+        assert first_line == "ready"
         yield process.pid
         process.stdin.close()
 
 
 @contextmanager
-def job_of(pids, cgroupfs):
-    """An exporter that takes these processes for a Slurm job."""
+def exporter_with_job(pids, cgroupfs):
+    """Run an exporter that sees these processes as a Slurm job."""
     task = cgroupfs / "system.slice/slurmstepd.scope/job_7/step_batch/user/task_0"
     task.mkdir(parents=True)
     (cgroupfs / "cgroup.controllers").write_text("cpu memory\n")
@@ -45,11 +45,11 @@ def job_of(pids, cgroupfs):
         yield target
 
 
-def test_an_environment_of_gigabytes_costs_the_exporter_nothing(tmp_path):
+def test_huge_environment_does_not_grow_exporter_memory(tmp_path):
     with (
-        long_environment(1000) as hostile,
+        long_environment_process(1000) as hostile,
         subprocess.Popen(["sleep", "60"]) as honest,
-        job_of([hostile, honest.pid], tmp_path / "cgroup") as target,
+        exporter_with_job([hostile, honest.pid], tmp_path / "cgroup") as target,
     ):
         try:
             with open(f"/proc/{hostile}/environ", "rb") as file:

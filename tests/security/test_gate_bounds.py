@@ -1,4 +1,4 @@
-"""Hostile PromQL at the gate, before any database: refused, and in little time of the processor."""
+"""Hostile PromQL at the gate, before any database: it is rejected, in little CPU time."""
 
 import contextlib
 import json
@@ -18,36 +18,36 @@ from batchjob_stats_server.promql.query_limits import (
     TooLarge,
 )
 from batchjob_stats_server.promql.rewrite import confine, confine_selector
-from tests.security.hostile_promql import GROWING, STOPPING, nested
+from tests.security.hostile_promql import AMPLIFYING_QUERIES, SLOW_QUERIES, nested
 
 T = 1_700_000_000.0
 MONTHS = QueryWindow(T - 10_999 * 60, T, 60.0)
 ALICE = Confinement.of(Access((ClusterLogin("c1", "alice"),)), ())
-MOST_SECONDS = 1.0  # of the processor, which others may use as well: 20 times what is needed
+MAX_CPU_SECONDS = 1.0  # 20 times what is needed, as the tests may share the CPU
 
 
-def confined(query, window=MONTHS):
+def confine_for_alice(query, window=MONTHS):
     return confine(query, ALICE, window, QueryLimits())
 
 
 @contextlib.contextmanager
-def little_work():
-    begun = time.process_time()
+def little_cpu_time():
+    started = time.process_time()
     yield
-    assert time.process_time() - begun < MOST_SECONDS
+    assert time.process_time() - started < MAX_CPU_SECONDS
 
 
-@pytest.mark.parametrize("query", GROWING.values(), ids=GROWING)
-def test_what_grows_faster_than_the_query_is_refused(query):
+@pytest.mark.parametrize("query", AMPLIFYING_QUERIES.values(), ids=AMPLIFYING_QUERIES)
+def test_amplifying_query_is_rejected(query):
     with pytest.raises(TooLarge):
-        confined(query)
+        confine_for_alice(query)
 
 
-@pytest.mark.parametrize("query", STOPPING.values(), ids=STOPPING)
-def test_no_query_keeps_the_server_busy(query):
-    with little_work(), contextlib.suppress(QueryError):
-        confined(query)
-    with little_work(), contextlib.suppress(QueryError):
+@pytest.mark.parametrize("query", SLOW_QUERIES.values(), ids=SLOW_QUERIES)
+def test_hostile_query_takes_little_cpu_time(query):
+    with little_cpu_time(), contextlib.suppress(QueryError):
+        confine_for_alice(query)
+    with little_cpu_time(), contextlib.suppress(QueryError):
         confine_selector(query, ALICE, MONTHS, QueryLimits())
 
 
@@ -65,24 +65,24 @@ def test_no_query_keeps_the_server_busy(query):
         'a{instance=~"' + "|".join(f"n{number:03}" for number in range(700)) + '"}',
     ],
 )  # fmt: skip
-def test_what_dashboards_ask_is_let_through(query):
-    assert confined(query, QueryWindow(T - 90 * 86400, T, 90 * 86.4))
+def test_dashboard_query_is_accepted(query):
+    assert confine_for_alice(query, QueryWindow(T - 90 * 86400, T, 90 * 86.4))
 
 
-def test_count_values_at_one_time():
+def test_count_values_is_accepted_at_one_time_only():
     at_once = QueryWindow(T, T)
-    assert confined('count_values("version", a)', at_once)
+    assert confine_for_alice('count_values("version", a)', at_once)
     with pytest.raises(TooLarge, match="count_values"):
-        confined('max_over_time(count_values("version", a)[1h:1m])', at_once)
+        confine_for_alice('max_over_time(count_values("version", a)[1h:1m])', at_once)
 
 
-def test_a_regular_expression_is_handed_on_as_it_is():
+def test_regular_expression_is_passed_on_unchanged():
     for pattern in ("(", "a{2}{3", "[[:word:]]+", r"\pL\Q.*\E", "0", "é", ""):
         written = json.dumps(pattern, ensure_ascii=False)
-        assert f"x=~{written}" in confined(f'a{{x=~{written},y="z"}}')
+        assert f"x=~{written}" in confine_for_alice(f'a{{x=~{written},y="z"}}')
 
 
-PIECES = [
+FRAGMENTS = [
     "a", "1", "(", ")", "{", "}", "[", "]", ",", "+", "-", "^", "<", ">", "==", " or ", " and ",
     " on (", "sum(", "rate(", "abs(", "[5m]", "[5m:1m]", " offset 1m", " @ 1", '"b"', '"', "'",
     "`", "\\", "#", "\n", "x=~", '"(\\\\pL{9})"', "a{b=~", '}', 'a{b=~"c.*"}', " by (x) ", "bool ",
@@ -90,15 +90,17 @@ PIECES = [
 
 
 @settings(max_examples=150)
-@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=12), st.sampled_from(["", ")", "}"]))
-def test_pieces_repeated_to_the_longest_query_are_little_work(pieces, end):
-    piece = "".join(pieces)
-    query = piece * (LONGEST_QUERY // len(piece))
+@given(
+    st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=12), st.sampled_from(["", ")", "}"])
+)
+def test_longest_query_of_repeated_fragments_takes_little_cpu_time(fragments, end):
+    text = "".join(fragments)
+    query = text * (LONGEST_QUERY // len(text))
     closed = query[: LONGEST_QUERY // 2] + end * (LONGEST_QUERY // 2)
-    with little_work():
+    with little_cpu_time():
         for each in (query, closed):
             with contextlib.suppress(QueryError):
-                confined(each)
+                confine_for_alice(each)
 
 
 OPERANDS = ['a{b=~"c.*"}', "1", "(a)", "-a", "sum by (x) (a)", "rate(a[5m])", "abs(a)"]
@@ -111,7 +113,7 @@ OPERATORS = [" + ", " or ", " ^ ", " > bool ", " * on (x) group_left () "]
              max_size=60),
     st.integers(0, 60),
 )  # fmt: skip
-def test_sound_queries_at_the_bounds_are_little_work(terms, depth):
+def test_valid_query_at_the_limits_takes_little_cpu_time(terms, depth):
     query = "a" + "".join(operator + operand for operator, operand in terms)
-    with little_work(), contextlib.suppress(QueryError):
-        confined("(" * depth + query + ")" * depth)
+    with little_cpu_time(), contextlib.suppress(QueryError):
+        confine_for_alice("(" * depth + query + ")" * depth)

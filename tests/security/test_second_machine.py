@@ -1,7 +1,7 @@
 """`batchjob up` on one machine and the command line on a second one.
 
-Each has a network of its own, which a cable joins: two network namespaces and a veth pair, made and
-removed here. The machine's own network is left as it is.
+Each has a network of its own, joined by a cable: two network namespaces and a veth pair, created
+and removed here. The network of this machine is not changed.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.processes import call, until
-from tests.security.remote_up import RemoteUp, cli, serving
+from tests.security.remote_up import RemoteUp, remote_server, run_cli
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nsenter"),
@@ -26,38 +26,38 @@ PORT = 9443
 
 
 class Machines(NamedTuple):
-    """The first serves; commands are given on the second."""
+    """The first machine runs the server, the second one the command line."""
 
     served: RemoteUp
     second: tuple[str, ...]
     cable: tuple[str, ...]
 
     def cli(self, *arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
-        return cli(self.served, *arguments, within=self.second, **options)
+        return run_cli(self.served, *arguments, command_prefix=self.second, **options)
 
 
-def inside(name: str) -> tuple[str, ...]:
-    """Start a command in a network alone: `ip netns exec` would mount another /sys as well."""
+def in_namespace(name: str) -> tuple[str, ...]:
+    """The prefix of a command in a namespace; `ip netns exec` would mount another /sys as well."""
     return ("nsenter", f"--net=/run/netns/{name}", "--")
 
 
 @contextlib.contextmanager
-def networks(*names: str) -> Iterator[None]:
-    made = []
+def joined_networks(*names: str) -> Iterator[None]:
+    created = []
     try:
         for name in names:
             call("ip", "netns", "add", name)
-            made.append(name)
-            call(*inside(name), "ip", "link", "set", "lo", "up")
+            created.append(name)
+            call(*in_namespace(name), "ip", "link", "set", "lo", "up")
         one, two = names
-        call(*inside(one), "ip", "link", "add", "cable", "type", "veth",
+        call(*in_namespace(one), "ip", "link", "add", "cable", "type", "veth",
              "peer", "name", "cable", "netns", two)  # fmt: skip
         for name, address in zip(names, ADDRESSES, strict=True):
-            call(*inside(name), "ip", "address", "add", f"{address}/24", "dev", "cable")
-            call(*inside(name), "ip", "link", "set", "cable", "up")
+            call(*in_namespace(name), "ip", "address", "add", f"{address}/24", "dev", "cable")
+            call(*in_namespace(name), "ip", "link", "set", "cable", "up")
         yield
     finally:
-        for name in made:
+        for name in created:
             call("ip", "netns", "delete", name)
 
 
@@ -65,19 +65,24 @@ def networks(*names: str) -> Iterator[None]:
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     folder = tmp_path_factory.mktemp("machines")
     one, two = (f"bj-{os.getpid()}-{place}" for place in ("one", "two"))
-    with networks(one, two), serving(folder, ADDRESSES[0], PORT, inside(one)) as served:
-        made = Machines(served, inside(two), (*inside(one), "ip", "link", "set", "cable"))
-        until(lambda: made.cli("jobs").returncode == 0, "the first machine answers", 60)
-        yield made
+    with (
+        joined_networks(one, two),
+        remote_server(folder, ADDRESSES[0], PORT, in_namespace(one)) as server,
+    ):
+        pair = Machines(
+            server, in_namespace(two), (*in_namespace(one), "ip", "link", "set", "cable")
+        )
+        until(lambda: pair.cli("jobs").returncode == 0, "the first machine answers", 60)
+        yield pair
 
 
-def test_the_first_machine_can_only_be_reached_by_the_cable(machines: Machines) -> None:
-    told = cli(machines.served, "jobs")
-    assert told.returncode != 0
-    assert told.stderr.count("\n") == 1
+def test_first_machine_is_reachable_only_over_cable(machines: Machines) -> None:
+    result = run_cli(machines.served, "jobs")
+    assert result.returncode != 0
+    assert result.stderr.count("\n") == 1
 
 
-def test_a_run_from_its_start_to_its_deletion(machines: Machines) -> None:
+def test_run_lifecycle(machines: Machines) -> None:
     script = "echo out; echo problem >&2; sleep 600"
     started = machines.cli("run", "--detach", "--name=far", "--", "sh", "-c", script)
     jobid = started.stdout.strip()
@@ -95,20 +100,20 @@ def test_a_run_from_its_start_to_its_deletion(machines: Machines) -> None:
     stopped = machines.cli("stop", "--grace=1s", "far")
     assert (stopped.returncode, "stopped" in stopped.stdout) == (0, True), stopped.stderr
     assert machines.cli("delete", "far").stdout == "batchjob: 1 deleted\n"
-    told = machines.served.log()
+    log = machines.served.log()
     for line in ("started", "stopped", "deleted"):
-        assert f"{line} run {jobid}" in told
+        assert f"{line} run {jobid}" in log
 
 
-def test_a_run_in_the_foreground_and_one_of_later(machines: Machines) -> None:
-    done = machines.cli("run", "--", "sh", "-c", "echo here; exit 3")
-    assert (done.returncode, done.stdout) == (3, "here\n"), done.stderr
-    later = machines.cli("run", "--at=+1h", "--", "true").stdout.strip()
-    until(lambda: later[:8] in machines.cli("jobs", "--pending").stdout, "in the list", 30)
-    assert "cancelled" in machines.cli("cancel", later[:13]).stdout
+def test_foreground_run_and_scheduled_run(machines: Machines) -> None:
+    foreground = machines.cli("run", "--", "sh", "-c", "echo here; exit 3")
+    assert (foreground.returncode, foreground.stdout) == (3, "here\n"), foreground.stderr
+    scheduled = machines.cli("run", "--at=+1h", "--", "true").stdout.strip()
+    until(lambda: scheduled[:8] in machines.cli("jobs", "--pending").stdout, "in the list", 30)
+    assert "cancelled" in machines.cli("cancel", scheduled[:13]).stdout
 
 
-def test_who_may_do_what(machines: Machines) -> None:
+def test_rights_by_token_and_certificate(machines: Machines) -> None:
     token = {"BATCHJOB_TOKEN": machines.served.token}
     assert machines.cli("jobs", who="", **token).returncode == 0
     for who in ("", "nemo"):  # no certificate, and one without a role
@@ -121,12 +126,12 @@ def test_who_may_do_what(machines: Machines) -> None:
     assert wrong.stderr.count("\n") == 1
 
 
-def test_a_cable_that_is_pulled_out_ends_no_run(machines: Machines) -> None:
+def test_run_survives_network_outage(machines: Machines) -> None:
     jobid = machines.cli("run", "--detach", "--", "sleep", "600").stdout.strip()
     call(*machines.cable, "down")
-    cut = machines.cli("job", jobid)
-    assert cut.returncode not in (0, 1)
-    assert cut.stderr.count("\n") == 1
+    disconnected = machines.cli("job", jobid)
+    assert disconnected.returncode not in (0, 1)
+    assert disconnected.stderr.count("\n") == 1
     call(*machines.cable, "up")
     until(lambda: "RUNNING" in machines.cli("job", jobid).stdout, "it runs", 60)
     assert machines.cli("stop", "--grace=1s", jobid).returncode == 0

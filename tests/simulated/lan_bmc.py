@@ -1,8 +1,8 @@
 """A program: pyghmi's own BMC on 127.0.0.1, whose power comes from the simulated BMC.
 
-    python tests/simulated/lan_bmc.py PORT WATTS
+    python tests/simulated/lan_bmc.py WATTS
 
-Prints "ready" when it listens. User `power`, password `geheim`. Commands on standard input:
+Listens on a free port and prints it. User `power`, password `geheim`. Commands on standard input:
 `watts N`, `silent on`, `silent off` (while on it answers no request), `die` (at the next request,
 in its middle), `dcmi off`. Each is confirmed by a line.
 """
@@ -27,8 +27,9 @@ RECORDS = (
 class LanBmc(Bmc):
     """Sends raw requests to the simulated BMC."""
 
-    def __init__(self, port, simulated):
-        super().__init__({"power": "geheim"}, port=port, address="127.0.0.1")
+    def __init__(self, simulated):
+        super().__init__({"power": "geheim"}, port=0, address="127.0.0.1")
+        self.port = self.serversocket.getsockname()[1]  # pyghmi finds sessions by it
         self.simulated = simulated
         self.silent = False
         self.dying = False
@@ -74,10 +75,10 @@ def obey(bmc):
 
 
 def main():
-    port, watts = map(int, sys.argv[1:3])
-    bmc = LanBmc(port, SimulatedBmc(watts, records=RECORDS, readings={2: 50, 3: 36}))
+    watts = int(sys.argv[1])
+    bmc = LanBmc(SimulatedBmc(watts, records=RECORDS, readings={2: 50, 3: 36}))
     threading.Thread(target=obey, args=(bmc,), daemon=True).start()
-    print("ready", flush=True)
+    print(bmc.port, flush=True)
     bmc.listen()
 
 

@@ -15,11 +15,11 @@ from batchjob_cli.main import main
 from batchjob_cli.run import summary
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
-from tests.batchjob_cli.served_data import served, words
+from tests.batchjob_cli.served_data import plain_text, serve_data
 from tests.e2e.processes import until
 
 
-def ended(name, seconds, start=None, **more):
+def ended_run(name, seconds, start=None, **more):
     """A run of so many seconds that began an hour ago, without limits."""
     start = int(time.time()) - 3600 if start is None else start
     return record.Run(
@@ -30,16 +30,16 @@ def ended(name, seconds, start=None, **more):
     )  # fmt: skip
 
 
-def kept(data, run):
+def write_run(data, run):
     (data / "runs").mkdir(exist_ok=True)
     record.write(data / "runs", run)
     return run
 
 
-def sampled(data, run, cpu_seconds, user=None):
+def write_samples(data, run, cpu_seconds, user=None):
     """Samples each 5 s up to its end, at which it has used so many CPU seconds."""
-    who = SampleHeader("local", run.jobid, run.user if user is None else user, run.node, 5.0)
-    writer = Writer(folder_of(data / "samples", run.jobid), who, run.start_time)
+    header = SampleHeader("local", run.jobid, run.user if user is None else user, run.node, 5.0)
+    writer = Writer(folder_of(data / "samples", run.jobid), header, run.start_time)
     times = [run.start_time + 5 * n for n in range(1, int(run.wall_seconds / 5) + 1)]
     for at in [*times, run.end_time]:
         part = (at - run.start_time) / run.wall_seconds
@@ -51,75 +51,75 @@ def sampled(data, run, cpu_seconds, user=None):
     writer.close()
 
 
-def command(capsys, data, *arguments):
+def command_output(capsys, data, *arguments):
     assert main([*arguments, f"--data={data}"]) == 0
     return capsys.readouterr().out
 
 
-def test_a_run_whose_user_was_not_seen_is_not_another_user_s(tmp_path, capsys):
+def test_unknown_user_is_not_reported_as_another_user(tmp_path, capsys):
     """It was over before its processes were looked at; its only sample names nobody."""
-    run = kept(tmp_path, ended("short", 0.4))
-    sampled(tmp_path, run, cpu_seconds=0.3, user="")
-    with served(tmp_path) as client:
+    run = write_run(tmp_path, ended_run("short", 0.4))
+    write_samples(tmp_path, run, cpu_seconds=0.3, user="")
+    with serve_data(tmp_path) as client:
         (row,) = client.get("/api/v1/jobs").json()
-        page = words(client.get(f"/jobs/{run.jobid}").text)
+        page = plain_text(client.get(f"/jobs/{run.jobid}").text)
     assert row["usage_user_cpu_seconds"] == pytest.approx(0.3)
     assert (row["usage_doubt"], row["usage_dropped_series"]) == ("user unknown", 0)
-    report = command(capsys, tmp_path, "job", "short")
-    for told in (page, report):
-        assert "the job ended before its user was seen" in told
-        assert "series of another user" not in told
-        assert "0.3 s" in told
+    report = command_output(capsys, tmp_path, "job", "short")
+    for output in (page, report):
+        assert "the job ended before its user was seen" in output
+        assert "series of another user" not in output
+        assert "0.3 s" in output
 
 
-def test_half_a_cpu_is_half_a_cpu_everywhere(tmp_path, capsys):
-    run = kept(
+def test_half_a_cpu_is_shown_the_same_everywhere(tmp_path, capsys):
+    run = write_run(
         tmp_path,
-        ended("half", 40.0, allocated_cpus=0.5, user_cpu_seconds=19.0, system_cpu_seconds=0.4),
+        ended_run("half", 40.0, allocated_cpus=0.5, user_cpu_seconds=19.0, system_cpu_seconds=0.4),
     )
-    sampled(tmp_path, run, cpu_seconds=19.4)
-    said = summary.format_report(summary.RunOutcome(run, run.wall_seconds))
-    assert "97 % of 0.5 CPUs" in said
-    assert "97 %" in command(capsys, tmp_path, "jobs")
-    assert "97 %" in command(capsys, tmp_path, "job", "half")
-    with served(tmp_path) as client:
+    write_samples(tmp_path, run, cpu_seconds=19.4)
+    summary_text = summary.format_report(summary.RunOutcome(run, run.wall_seconds))
+    assert "97 % of 0.5 CPUs" in summary_text
+    assert "97 %" in command_output(capsys, tmp_path, "jobs")
+    assert "97 %" in command_output(capsys, tmp_path, "job", "half")
+    with serve_data(tmp_path) as client:
         (row,) = client.get("/api/v1/jobs").json()
         pages = [client.get(path).text for path in ("/jobs", f"/jobs/{run.jobid}")]
     assert row["allocated_cpus"] == 0.5
     assert row["cpu_efficiency"] == pytest.approx(0.97)
-    assert all("97 %" in words(page) for page in pages)
+    assert all("97 %" in plain_text(page) for page in pages)
 
 
-def lines_of(client, name):
+def sparkline_paths(client, name):
     """None of them at first where the machine is busy: no page waits for a line."""
     page = client.get("/jobs", params={"name": name}).text
     return re.findall(r'<svg class="spark".*?<path class="line" d="([^"]*)"', page)
 
 
-def test_the_line_of_a_run_without_a_cpu_limit(tmp_path):
+def test_sparkline_of_run_without_cpu_limit(tmp_path):
     """One that sleeps is at the bottom, and one that keeps a CPU busy is at the top."""
     for name, cpus in (("sleep", 0.0006), ("burn", 1.0)):
-        run = kept(tmp_path, ended(name, 40.0))
-        sampled(tmp_path, run, cpu_seconds=40 * cpus)
+        run = write_run(tmp_path, ended_run(name, 40.0))
+        write_samples(tmp_path, run, cpu_seconds=40 * cpus)
     heights = {}
-    with served(tmp_path) as client:
+    with serve_data(tmp_path) as client:
         for name in ("sleep", "burn"):
-            (path,) = until(lambda name=name: lines_of(client, name), "its line", 60)
+            (path,) = until(lambda name=name: sparkline_paths(client, name), "its line", 60)
             heights[name] = {20 - float(y) for y in re.findall(r" ([\d.]+)", path)}
     assert max(heights["sleep"]) <= 0.1
     assert min(heights["burn"]) >= 19.9
 
 
-def test_a_run_of_20_milliseconds_did_not_take_a_second(tmp_path, capsys):
-    run = kept(tmp_path, ended("quick", 0.02))
-    assert " 0.02 s " in command(capsys, tmp_path, "jobs")
-    assert re.search(r"0\.020? s\b", command(capsys, tmp_path, "job", "quick"))
-    with served(tmp_path) as client:
+def test_duration_of_20_milliseconds_is_not_rounded(tmp_path, capsys):
+    run = write_run(tmp_path, ended_run("quick", 0.02))
+    assert " 0.02 s " in command_output(capsys, tmp_path, "jobs")
+    assert re.search(r"0\.020? s\b", command_output(capsys, tmp_path, "job", "quick"))
+    with serve_data(tmp_path) as client:
         (row,) = client.get("/api/v1/jobs").json()
         pages = [client.get(path).text for path in ("/jobs", f"/jobs/{run.jobid}")]
     assert row["elapsed_seconds"] == 0.02
     assert row["end_time"] - row["start_time"] == 20
-    assert all(re.search(r"\b0\.020? s\b", words(page)) for page in pages)
+    assert all(re.search(r"\b0\.020? s\b", plain_text(page)) for page in pages)
 
 
 @pytest.fixture
@@ -132,9 +132,11 @@ def new_york(monkeypatch):
     time.tzset()
 
 
-def test_the_list_and_the_report_tell_times_in_the_same_zone(tmp_path, capsys, new_york):
-    kept(tmp_path, ended("plot", 60.0, start=1_775_300_000))  # 10:53:20 UTC
-    shown = [command(capsys, tmp_path, *asked) for asked in (["jobs"], ["job", "plot"])]
-    for told in shown:
-        assert "2026-04-04 06:53:20 EDT" in told
-        assert "10:53" not in told
+def test_list_and_report_use_the_same_time_zone(tmp_path, capsys, new_york):
+    write_run(tmp_path, ended_run("plot", 60.0, start=1_775_300_000))  # 10:53:20 UTC
+    shown = [
+        command_output(capsys, tmp_path, *arguments) for arguments in (["jobs"], ["job", "plot"])
+    ]
+    for output in shown:
+        assert "2026-04-04 06:53:20 EDT" in output
+        assert "10:53" not in output

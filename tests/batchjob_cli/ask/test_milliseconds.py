@@ -31,20 +31,22 @@ def data(tmp_path):
     return str(tmp_path)
 
 
-def listed(capsys, data, *arguments):
+def listed_jobs(capsys, data, *arguments):
     assert jobs.run(["--data", data, "--format", "json", *arguments]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_newest_first(data, capsys):
+def test_newest_run_is_first(data, capsys):
     names = ["work-750", "work-500", "work-250", "work-125"]
-    assert [each["name"] for each in listed(capsys, data)] == names
-    assert [each["name"] for each in listed(capsys, data, "--sort", "start_time")] == names[::-1]
+    assert [each["name"] for each in listed_jobs(capsys, data)] == names
+    assert [each["name"] for each in listed_jobs(capsys, data, "--sort", "start_time")] == names[
+        ::-1
+    ]
     assert [each.name for each in batchjob.history(data=data)] == names
 
 
-def test_times_and_durations(data, capsys):
-    newest = listed(capsys, data)[0]
+def test_times_and_durations_have_milliseconds(data, capsys):
+    newest = listed_jobs(capsys, data)[0]
     assert newest["start_time"] == START * 1000 + 750
     assert newest["start_time_rfc3339"] == "2026-04-04T10:53:20.750Z"
     assert newest["end_time"] == START * 1000 + 850
@@ -52,7 +54,7 @@ def test_times_and_durations(data, capsys):
     assert newest["wait_seconds"] == 0
 
 
-def test_a_report_says_them_to_the_millisecond(data, capsys):
+def test_report_has_milliseconds(data, capsys):
     assert job.run(["--data", data, "--utc", "work-750"]) == 0
     text = capsys.readouterr().out
     assert "2026-04-04 10:53:20.750 UTC" in text

@@ -1,4 +1,4 @@
-"""What a command says of a server that is none of batchjob's, such as a proxy's log-in page."""
+"""Errors of commands whose server is not batchjob_stats_server, such as a proxy's login page."""
 
 import contextlib
 import socket
@@ -59,8 +59,8 @@ def serve():
         server.server_close()
 
 
-def complaint(capsys, command, url):
-    """The one line in which a command says that nobody of ours answers."""
+def error_line(capsys, command, url):
+    """The one-line error of a command whose server is not ours."""
     assert main([*command, f"--server={url}"]) == 5
     out, error = capsys.readouterr()
     assert error.count("\n") == 1, error
@@ -69,45 +69,45 @@ def complaint(capsys, command, url):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_web_page(serve, capsys, command):
-    error = complaint(capsys, command, serve(200, *WEB_PAGE))
+def test_web_page_is_reported(serve, capsys, command):
+    error = error_line(capsys, command, serve(200, *WEB_PAGE))
     assert "expected an answer of batchjob_stats_server, found a web page at http://" in error
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_redirect_to_a_log_in(serve, capsys, command):
+def test_redirect_to_login_is_reported(serve, capsys, command):
     url = serve(302, "text/plain", b"", Location="https://sso.example.org/login")
-    error = complaint(capsys, command, url)
+    error = error_line(capsys, command, url)
     assert "found a redirect to https://sso.example.org/login at http://" in error
 
 
-def test_a_proxy_whose_server_is_away(serve, capsys):
-    error = complaint(capsys, ["jobs"], serve(502, WEB_PAGE[0], b"<html><h1>Oops</h1></html>"))
+def test_proxy_error_is_reported(serve, capsys):
+    error = error_line(capsys, ["jobs"], serve(502, WEB_PAGE[0], b"<html><h1>Oops</h1></html>"))
     assert error == "batchjob: Bad Gateway (status 502)\n"
 
 
 @pytest.mark.parametrize("command", [["jobs"], ["stats"], ["metrics", "42"], ["stop", "42"]])
 @pytest.mark.parametrize("body", [b"{}", b"[1, 2]", b'[{"a": 1}]', b"", b"[" * 100_000, b"\xff"])
-def test_json_of_another_program(serve, capsys, command, body):
+def test_json_of_another_program_is_reported(serve, capsys, command, body):
     if body == b"" and command[0] == "metrics":
         pytest.skip("a job without samples")
-    error = complaint(capsys, command, serve(200, "application/json", body))
+    error = error_line(capsys, command, serve(200, "application/json", body))
     assert "expected an answer of batchjob_stats_server, found '" in error
 
 
 @pytest.fixture
-def silent():
+def silent_server():
     """A server that accepts connections, sends what it is given, and no more."""
     with contextlib.ExitStack() as stack:
 
-        def begin(said=b""):
+        def begin(response=b""):
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
             def answer():
                 with contextlib.suppress(OSError):
                     connection = stack.enter_context(listener.accept()[0])
                     connection.recv(1 << 16)
-                    connection.sendall(said)
+                    connection.sendall(response)
 
             threading.Thread(target=answer, daemon=True).start()
             return f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -120,17 +120,17 @@ FOLLOWED = {"follow": "true"}
 
 
 @pytest.mark.parametrize(
-    ("said", "parameters"), [(b"", {}), (b"", FOLLOWED), (STREAM, {})],
+    ("response", "parameters"), [(b"", {}), (b"", FOLLOWED), (STREAM, {})],
     ids=["nothing at all", "nothing to follow", "half of the output"],
 )  # fmt: skip
-def test_a_server_that_falls_silent_is_not_waited_for(silent, said, parameters):
-    server = Server(silent(said), "", seconds=0.2)
+def test_silent_server_times_out(silent_server, response, parameters):
+    server = Server(silent_server(response), "", seconds=0.2)
     with pytest.raises(UnreachableError, match=r"http://127.0.0.1:\d+/api/v1/: timed out"):
         list(server.stream("runs/42/logs", parameters))
 
 
-def test_a_job_that_is_followed_may_be_silent(silent):
-    lines = Server(silent(STREAM), "", seconds=0.2).stream("runs/42/logs", FOLLOWED)
+def test_followed_job_may_be_silent(silent_server):
+    lines = Server(silent_server(STREAM), "", seconds=0.2).stream("runs/42/logs", FOLLOWED)
     assert next(lines) == b"first line\n"
     reader = threading.Thread(target=lambda: list(lines), daemon=True)
     reader.start()

@@ -29,7 +29,7 @@ def run(name, state=JobState.COMPLETED, ago=1000, **more):
     )  # fmt: skip
 
 
-WAITS = {"start_time": None, "end_time": None, "exit_code": None}
+PENDING_VALUES = {"start_time": None, "end_time": None, "exit_code": None}
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def recorded():
     return (
         run("align", ago=900, tool="blast"),
         run("align", JobState.FAILED, ago=800, exit_code=1),
-        run("later", JobState.PENDING, ago=700, **WAITS),
+        run("later", JobState.PENDING, ago=700, **PENDING_VALUES),
     )
 
 
@@ -57,7 +57,7 @@ def data(tmp_path, recorded):
     return tmp_path
 
 
-def alike(rows):
+def without_changing_keys(rows):
     """Rows without the time at which they were written, and what goes on from second to second."""
     moving = (
         "update_time", "update_time_rfc3339", "usage_measured_time",
@@ -79,37 +79,37 @@ def alike(rows):
         {"cluster": "local"},
     ],
 )
-def test_both_lists_are_the_same(data, question):
+def test_quick_list_equals_full_list(data, question):
     now = int(time.time())
     question = {
         key: now + value if key.startswith("started") else value for key, value in question.items()
     }
     quick = quick_list.rows(data, {**question, "limit": 10}, 10)
-    (whole,) = local_jobs.job_pages(data, {**question, "limit": 10}, 10)
+    (full,) = local_jobs.job_pages(data, {**question, "limit": 10}, 10)
     assert quick is not None
-    assert json.dumps(alike(quick)) == json.dumps(alike(whole))
+    assert json.dumps(without_changing_keys(quick)) == json.dumps(without_changing_keys(full))
 
 
-def test_those_that_wait_come_first_then_the_newest(data):
+def test_pending_jobs_come_first_then_the_newest(data):
     names = [row["name"] for row in quick_list.rows(data, {}, 10)]
     assert names == ["later", "plot", "long", "align", "align", "never"]
     assert [row["name"] for row in quick_list.rows(data, {}, 2)] == names[:2]
 
 
-def test_what_takes_more_is_left_to_others(data, tmp_path_factory):
+def test_unsupported_queries_return_none(data, tmp_path_factory):
     assert quick_list.rows(data, {"sort": "-usage_energy_joules"}, 10) is None
     assert quick_list.rows(data, {"node": "n1"}, 10) is None
     assert quick_list.rows(tmp_path_factory.mktemp("empty"), {}, 10) is None
 
 
-def test_a_run_that_has_ended_since_it_was_recorded_is_recorded_again(data, recorded):
+def test_changed_run_makes_quick_list_return_none(data, recorded):
     (path,) = (data / "runs").glob(f"{recorded[2].jobid}*")
     started = recorded[2]._replace(start_time=int(time.time()) - 5, state=JobState.RUNNING)
     assert record.write(path.parent, started) == path
     assert quick_list.rows(data, {}, 10) is None
 
 
-def test_a_run_whose_samples_are_whole_is_measured(data):
+def test_ended_run_is_measured_before_quick_list_answers(data):
     record.write(data / "runs", run("ended", ago=300))
     assert quick_list.rows(data, {}, 10) is None
     (rows,) = local_jobs.job_pages(data, {}, 10)
@@ -117,15 +117,15 @@ def test_a_run_whose_samples_are_whole_is_measured(data):
     assert quick_list.rows(data, {}, 10) is not None
 
 
-def test_a_damaged_database_is_left_to_others(data):
+def test_damaged_database_returns_none(data):
     (data / "jobs.db").write_bytes(b"nothing of the kind" * 1000)
     assert quick_list.rows(data, {}, 10) is None
 
 
-def test_the_statement_is_up_to_date():
-    made = job_list_statement.text()
+def test_stored_statement_is_up_to_date():
+    statement = job_list_statement.text()
     module = job_list_statement.__name__
-    assert job_list.STATEMENT.read_text() == made, f"run: python -m {module}"
+    assert job_list.STATEMENT.read_text() == statement, f"run: python -m {module}"
 
 
 LIST = """
@@ -139,7 +139,7 @@ sys.exit(status)
 
 
 @pytest.mark.parametrize("arguments", [["jobs"], ["jobs", "--format=json"], ["jobs", "--running"]])
-def test_a_local_list_loads_nothing_that_takes_its_time(data, arguments):
+def test_local_list_imports_no_heavy_libraries(data, arguments):
     argv = [sys.executable, "-c", LIST, *arguments, "--data", str(data)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stderr.split() == []

@@ -17,7 +17,7 @@ from batchjob_cli.main import main
 NOW = time.time()
 
 
-def job(name, state, **more):
+def local_run(name, state, **more):
     return record.Run(
         jobid=str(uuid.uuid4()), node=os.uname().nodename, user="alice", uid=1000,
         submit_time=NOW - 90, start_time=None if state == JobState.PENDING else NOW - 90,
@@ -29,9 +29,9 @@ def job(name, state, **more):
 def data(tmp_path):
     (tmp_path / "runs").mkdir()
     for each in (
-        job("busy", JobState.RUNNING),
-        job("later", JobState.PENDING),
-        job("done", JobState.COMPLETED, end_time=NOW - 10, exit_code=0)._replace(
+        local_run("busy", JobState.RUNNING),
+        local_run("later", JobState.PENDING),
+        local_run("done", JobState.COMPLETED, end_time=NOW - 10, exit_code=0)._replace(
             start_time=NOW - 200
         ),
     ):
@@ -39,46 +39,48 @@ def data(tmp_path):
     return str(tmp_path)
 
 
-def given(data):
+def top_arguments(data):
     return top.parse_arguments([f"--data={data}", "--interval=200ms"])
 
 
-def names(app):
+def shown_names(app):
     table = app.query_one(DataTable)
     return [str(table.get_cell_at((row, 1))) for row in range(table.row_count)]
 
 
-async def until(app, pilot, expected):
+async def wait_for_names(app, pilot, expected):
     for _ in range(200):
         await pilot.pause(0.05)
-        if names(app) == expected:
+        if shown_names(app) == expected:
             return
-    raise AssertionError(f"{names(app)}, not {expected}; {app.sub_title}")
+    raise AssertionError(f"{shown_names(app)}, not {expected}; {app.sub_title}")
 
 
-def test_what_runs_and_waits_and_new_jobs(data, tmp_path):
+def test_running_pending_and_new_jobs_are_shown(data, tmp_path):
     async def look():
-        app = top.JobsTop(given(data))
+        app = top.JobsTop(top_arguments(data))
         async with app.run_test(size=(100, 24)) as pilot:
-            await until(app, pilot, ["busy", "later"])
+            await wait_for_names(app, pilot, ["busy", "later"])
             assert "1 running of 2 shown" in app.sub_title
-            record.write(tmp_path / "runs", job("newer", JobState.RUNNING)._replace(start_time=NOW))
-            await until(app, pilot, ["newer", "busy", "later"])
+            record.write(
+                tmp_path / "runs", local_run("newer", JobState.RUNNING)._replace(start_time=NOW)
+            )
+            await wait_for_names(app, pilot, ["newer", "busy", "later"])
             await pilot.press("s")
             await pilot.pause(0.5)
             assert "by cpu efficiency" in app.sub_title
             await pilot.press("e")
             await pilot.press("s", "s", "s")
-            await until(app, pilot, ["later", "newer", "busy", "done"])
+            await wait_for_names(app, pilot, ["later", "newer", "busy", "done"])
 
     asyncio.run(look())
 
 
-def test_the_cursor_stays_where_it_is_when_the_jobs_are_updated(data):
+def test_cursor_stays_when_jobs_are_updated(data):
     async def look():
-        app = top.JobsTop(given(data))
+        app = top.JobsTop(top_arguments(data))
         async with app.run_test(size=(100, 24)) as pilot:
-            await until(app, pilot, ["busy", "later"])
+            await wait_for_names(app, pilot, ["busy", "later"])
             table = app.query_one(DataTable)
             assert table.cursor_row == 0
             for key, row in (("down", 1), ("up", 0)):
@@ -89,11 +91,11 @@ def test_the_cursor_stays_where_it_is_when_the_jobs_are_updated(data):
     asyncio.run(look())
 
 
-def test_a_narrow_terminal_has_the_figures_in_view(data):
+def test_narrow_terminal_shows_efficiency_columns(data):
     async def look():
-        app = top.JobsTop(given(data))
+        app = top.JobsTop(top_arguments(data))
         async with app.run_test(size=(80, 24)) as pilot:
-            await until(app, pilot, ["busy", "later"])
+            await wait_for_names(app, pilot, ["busy", "later"])
             table = app.query_one(DataTable)
             titles = [str(column.label) for column in table.ordered_columns]
             assert {"CPU EFF.", "PEAK MEMORY"} < set(titles)
@@ -103,11 +105,11 @@ def test_a_narrow_terminal_has_the_figures_in_view(data):
     asyncio.run(look())
 
 
-def test_a_wrong_question_is_told_at_once(data):
+def test_unknown_state_is_an_error(data):
     with pytest.raises(SettingsError, match="expected one of"):
         top.run([f"--data={data}", "--state=done"])
 
 
-def test_without_a_terminal_it_names_the_command_for_scripts(data, capsys):
+def test_without_terminal_names_jobs_command(data, capsys):
     assert main(["top", f"--data={data}"]) == 2
     assert "expected a terminal; elsewhere use `batchjob jobs" in capsys.readouterr().err

@@ -13,12 +13,12 @@ def machine(tmp_path):
 
     def make(files=()):
         for path, text in dict(files).items():
-            place = Path(tmp_path / path)
+            file = Path(tmp_path / path)
             if text is None:
-                place.mkdir(parents=True, exist_ok=True)
+                file.mkdir(parents=True, exist_ok=True)
             else:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(text)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
         return Host(
             procfs=str(tmp_path / "proc"),
             sysfs=str(tmp_path / "sys"),

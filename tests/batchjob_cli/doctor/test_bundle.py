@@ -30,7 +30,7 @@ def redacted():
     return Redaction(["alice", "bob"], ["n001.example.org", "n001"])
 
 
-def test_people_hosts_addresses_and_secrets(redacted):
+def test_private_values_are_redacted(redacted):
     text = redacted(SETTINGS)
     for private in ("hunter2", "alice,", "bob@", "192.0.2.7", "0123456789abcdef", "bj_", "abc.def"):
         assert private not in text
@@ -39,7 +39,7 @@ def test_people_hosts_addresses_and_secrets(redacted):
     assert "web.listen-address: address1:10910" in text
 
 
-def test_the_same_name_has_the_same_number(redacted):
+def test_same_name_gets_same_number(redacted):
     assert redacted("alice on n001") == redacted("alice on n001")
     first, second = redacted("alice"), redacted("bob")
     assert {first, second} == {"user1", "user2"}
@@ -48,7 +48,7 @@ def test_the_same_name_has_the_same_number(redacted):
     )
 
 
-def test_keys_and_certificates(redacted):
+def test_private_keys_are_redacted(redacted):
     key = "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----"
     assert redacted(f"before\n{key}\nafter") == "before\nREDACTED\nafter"
 
@@ -84,11 +84,11 @@ def test_keys_and_certificates(redacted):
         "OPTIONS=\"--collector.redfish.password='a hunter2'\"",
     ],
 )
-def test_secrets_in_any_place(redacted, text):
+def test_secrets_are_redacted_in_every_syntax(redacted, text):
     assert "hunter2" not in redacted(text)
 
 
-def test_secrets_in_every_option(redacted):
+def test_secrets_are_redacted_in_every_option(redacted):
     """Wherever an address or a header may stand, the secret in it is cut out."""
     pages = ("options", "server_options", "stats_db_options")
     text = "".join((ROOT / f"docs/{page}.md").read_text() for page in pages)
@@ -111,11 +111,11 @@ def test_secrets_in_every_option(redacted):
         "tsdb.url: http://localhost:9090", "db.url: sqlite:////var/lib/batchjob/jobs.db",
     ],
 )  # fmt: skip
-def test_what_is_no_secret_stays(redacted, text):
+def test_harmless_text_is_unchanged(redacted, text):
     assert redacted(text) == text
 
 
-def test_addresses_of_every_form(redacted):
+def test_ipv6_addresses_are_redacted(redacted):
     shown = redacted("2001:db8::5 fe80::1%eth0 2001:db8:0:0:0:0:0:7 ::1 2001:db8::5")
     assert shown == "address1 address2%eth0 address3 ::1 address1"
 
@@ -129,17 +129,17 @@ def test_addresses_of_every_form(redacted):
         ("https://{node}-bmc/redfish https://stats.example.org", "https://{node}-bmc/redfish https://host3"),
     ],
 )  # fmt: skip
-def test_hosts_that_settings_name(redacted, text, shown):
+def test_hosts_in_settings_are_redacted(redacted, text, shown):
     assert shown in redacted(text)
 
 
-def test_a_host_of_the_settings_is_replaced_in_the_log_as_well():
+def test_host_of_settings_is_redacted_in_log():
     settings, log = "tsdb.url: https://tsdb.example.org/prom", "tsdb.example.org: timed out"
     redacted = Redaction([], find_hosts(settings, log))
     assert "tsdb.example.org" not in redacted(settings) + redacted(log)
 
 
-def test_people_that_no_list_has():
+def test_logins_of_directory_service_are_found():
     """A directory service names people whom it does not list; the kernel's root is no person."""
     nobody, root = pwd.getpwuid(65534).pw_name, "root"
     known = find_logins(
@@ -149,7 +149,7 @@ def test_people_that_no_list_has():
     assert not {nobody, root} & set(known)
 
 
-def test_who_looked_at_whose_jobs_is_left_out():
+def test_audit_lines_are_left_out():
     lines = (
         b'ts=1 level=info logger=batchjob.audit msg="vera (viewer) saw jobs of zoe"\n'
         b'{"ts": "1", "level": "info", "logger": "batchjob.audit", "msg": "vera saw"}\n'
@@ -158,7 +158,7 @@ def test_who_looked_at_whose_jobs_is_left_out():
     assert without_audit(lines) == b'ts=1 level=info logger=batchjob.poller msg="done"\n'
 
 
-def test_one_file_for_its_owner(tmp_path, capsys):
+def test_bundle_file_is_private_and_not_overwritten(tmp_path, capsys):
     settings, file = tmp_path / "exporter.yml", tmp_path / "report.txt"
     settings.write_text("web.max-requests: 7  # at n9, 192.0.2.77\n")
     main(["doctor", f"--bundle={file}", "--config.file", str(settings)])

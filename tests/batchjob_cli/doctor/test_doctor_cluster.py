@@ -8,7 +8,7 @@ from batchjob_cli.doctor.finding import ExaminedNode, run_checks
 
 
 @pytest.fixture
-def bin_directory(tmp_path, monkeypatch):
+def install_command(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def install(name, script):
@@ -23,13 +23,13 @@ def finding(**options):
     return found[0].finding if found else None
 
 
-def test_nothing_is_asked_where_the_collector_is_off():
+def test_disabled_collector_is_not_checked():
     assert finding() is None
 
 
-def test_a_scheduler_that_answers_in_part(bin_directory):
-    bin_directory("pbsnodes", """echo '{"nodes": {"n1": {"state": "free"}}}'""")
-    bin_directory("qstat", "echo 'cannot connect to server' >&2; exit 1")
+def test_partly_failing_scheduler_is_a_warning(install_command):
+    install_command("pbsnodes", """echo '{"nodes": {"n1": {"state": "free"}}}'""")
+    install_command("qstat", "echo 'cannot connect to server' >&2; exit 1")
     seen = finding(cluster=ClusterOptions(scheduler="pbs", timeout=5))
     assert seen.result == "warning"
     assert "pbs reports nodes in 0." in seen.seen
@@ -39,7 +39,7 @@ def test_a_scheduler_that_answers_in_part(bin_directory):
     assert seen.result == "ok"
 
 
-def test_no_scheduler(monkeypatch, tmp_path):
+def test_missing_scheduler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     seen = finding(cluster=ClusterOptions())
     assert (seen.result, "none of the commands" in seen.seen) == ("missing", True)

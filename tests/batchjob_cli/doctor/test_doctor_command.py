@@ -1,4 +1,4 @@
-"""The command: output and exit status."""
+"""`batchjob doctor`: output and exit status."""
 
 import json
 
@@ -9,7 +9,7 @@ from batchjob_cli.doctor.report import as_text
 from batchjob_cli.main import main
 
 
-def paths(host):
+def path_flags(host):
     return [
         f"--path.procfs={host.procfs}",
         f"--path.sysfs={host.sysfs}",
@@ -19,15 +19,15 @@ def paths(host):
     ]
 
 
-def test_json_of_a_node_with_jobs(tree, capsys):
-    assert main(["doctor", "--json", *paths(tree("slurm-24.11-v2-r3-b"))]) == 0
+def test_json_report(tree, capsys):
+    assert main(["doctor", "--json", *path_flags(tree("slurm-24.11-v2-r3-b"))]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["jobs_visible"] is True
     assert {"subject", "name", "result", "seen", "advice"} == set(report["checks"][0])
 
 
-def test_a_node_without_jobs(machine, capsys):
-    assert main(["doctor", *paths(machine())]) == 1
+def test_node_without_jobs_exits_with_1(machine, capsys):
+    assert main(["doctor", *path_flags(machine())]) == 1
     assert "No jobs can be seen on this node" in capsys.readouterr().out
 
 
@@ -41,7 +41,7 @@ def test_a_node_without_jobs(machine, capsys):
         (["doctor", "--config.file=/none"], "batchjob: /none: No such file or directory"),
     ],
 )
-def test_wrong_usage(arguments, complaint, capsys):
+def test_wrong_usage_exits_with_2(arguments, complaint, capsys):
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith(complaint)
@@ -54,13 +54,13 @@ def test_help_and_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("batchjob ")
     assert main([]) == 2
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         main(["doctor", "--help"])
-    assert left.value.code == 0
+    assert exited.value.code == 0
     assert "Exit status" in capsys.readouterr().out
 
 
-def test_text_is_aligned_and_advice_follows():
+def test_text_report():
     answers = [
         CheckResult("cgroups", "version", Finding("ok", "version 2 only", "unused")),
         CheckResult("energy", "rapl", Finding("missing", "no zones", "modprobe intel_rapl_msr")),

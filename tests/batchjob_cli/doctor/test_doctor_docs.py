@@ -13,20 +13,20 @@ from collectors.jobs.discovery.site_layouts import site_layouts
 ROOT = Path(__file__).parents[3]
 
 
-def test_pages_that_are_named_exist():
-    sides = registry.job_managers().values()
-    advice = [text for side in sides for text in (side.advice, *side.controllers.values())]
+def test_pages_named_in_advice_exist():
+    managers = registry.job_managers().values()
+    advice = [text for side in managers for text in (side.advice, *side.controllers.values())]
     pages = {page for text in advice for page in re.findall(r"docs/\S+\.md", text)}
     assert pages
     assert [page for page in pages if not (ROOT / page).exists()] == []
 
 
-def test_every_subject_is_on_its_page():
+def test_every_subject_is_documented():
     page = (ROOT / "docs/doctor.md").read_text()
     assert [each.name for each in SUBJECTS if f"| {each.name} |" not in page] == []
 
 
-def test_the_examples_of_rows_find_jobs():
+def test_documented_layouts_find_jobs():
     page = (ROOT / "docs/schedulers/others.md").read_text()
     example = re.search(r"```yaml\n(.*?)```", page, re.DOTALL)
     rows = site_layouts(yaml.safe_load(example[1])["collector.jobs.layouts"])

@@ -22,11 +22,11 @@ def findings(host):
     return {each.name: each.finding for each in run_checks(ExaminedNode(host), "gpus", gpus.CHECKS)}
 
 
-def test_a_node_without_gpus_lacks_nothing(machine):
+def test_node_without_gpus_has_no_findings(machine):
     assert findings(machine()) == {}
 
 
-def test_device_files_that_may_not_be_opened(machine, monkeypatch):
+def test_inaccessible_device_files_are_reported(machine, monkeypatch):
     host = machine(GPU_NODE)
     assert findings(host)["permission"].result == "ok"
     monkeypatch.setattr(gpus.os, "access", lambda path, mode: "nvidia1" not in path)
@@ -34,7 +34,7 @@ def test_device_files_that_may_not_be_opened(machine, monkeypatch):
     assert (found.result, found.seen.count("nvidia1")) == ("missing", 1)
 
 
-def test_orders_that_differ(machine):
+def test_device_order_unlike_pci_order_is_a_warning(machine):
     def information(address, minor):
         return {f"proc/driver/nvidia/gpus/{address}/information": f"Device Minor: \t {minor}\n"}
 
@@ -45,7 +45,7 @@ def test_orders_that_differ(machine):
     assert (found.result, found.seen) == ("warning", "in PCI order the GPUs' device files are 1, 0")
 
 
-ASK = """
+CHECK_PROGRAM = """
 import json
 from batchjob_cli.doctor import gpus
 gpus._TIMEOUT_SECONDS = 2.0
@@ -59,8 +59,8 @@ os._exit(0)
 
 
 @pytest.fixture
-def asked(machine, tmp_path):
-    """What doctor says of a driver that answers so; in a process that has loaded it."""
+def check_readings(machine, tmp_path):
+    """What doctor says of the fake driver, in a process that has loaded it."""
     pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
     from tests.fake_nvml.library import FakeNvml, compile_into
 
@@ -68,9 +68,9 @@ def asked(machine, tmp_path):
     library = compile_into(tmp_path)
     fake = FakeNvml(tmp_path / "nvml")
 
-    def ask():
+    def check():
         done = subprocess.run(
-            [sys.executable, "-c", ASK.format(procfs=host.procfs, dev=host.dev)],
+            [sys.executable, "-c", CHECK_PROGRAM.format(procfs=host.procfs, dev=host.dev)],
             env=os.environ | {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML": str(fake.path)},
             capture_output=True,
             text=True,
@@ -79,26 +79,26 @@ def asked(machine, tmp_path):
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    ask.fake = fake
-    return ask
+    check.fake = fake
+    return check
 
 
-def test_gpus_that_answer(asked):
-    asked.fake.gpus(2)
-    assert asked() == ["ok", "2 of 2 GPUs answer"]
-    asked.fake.mig(1, {0: {}, 1: {}})
-    assert asked() == ["ok", "2 of 2 GPUs answer; 1 in MIG mode with 2 instances"]
+def test_number_of_answering_gpus(check_readings):
+    check_readings.fake.add_gpus(2)
+    assert check_readings() == ["ok", "2 of 2 GPUs answer"]
+    check_readings.fake.create_mig_instances(1, {0: {}, 1: {}})
+    assert check_readings() == ["ok", "2 of 2 GPUs answer; 1 in MIG mode with 2 instances"]
 
 
-def test_gpus_that_do_not(asked):
-    asked.fake.gpus(2)
-    asked.fake.set({"gpu1.returns": 15})
-    assert asked() == ["warning", "1 of 2 GPUs answer; GPU 1: gpu_is_lost"]
-    asked.fake.set({"nvmlInitWithFlags.returns": 18})
-    assert asked()[0] == "missing"
+def test_failing_gpus_are_reported(check_readings):
+    check_readings.fake.add_gpus(2)
+    check_readings.fake.set({"gpu1.returns": 15})
+    assert check_readings() == ["warning", "1 of 2 GPUs answer; GPU 1: gpu_is_lost"]
+    check_readings.fake.set({"nvmlInitWithFlags.returns": 18})
+    assert check_readings()[0] == "missing"
 
 
-def test_a_driver_that_hangs(asked):
-    asked.fake.gpus(1)
-    asked.fake.set({"gpu0.nvmlDeviceGetName.hangs": 1})
-    assert asked() == ["missing", "the driver did not answer within 2 s"]
+def test_hanging_driver_is_reported(check_readings):
+    check_readings.fake.add_gpus(1)
+    check_readings.fake.set({"gpu0.nvmlDeviceGetName.hangs": 1})
+    assert check_readings() == ["missing", "the driver did not answer within 2 s"]

@@ -38,20 +38,20 @@ def bmc(monkeypatch):
     return bmc
 
 
-def test_a_bmc_that_answers(machine, bmc):
+def test_bmc_power_reading(machine, bmc):
     seen = finding("ipmi", machine({"dev/ipmi0": ""}), ipmi=IpmiOptions())
     assert seen.result == "ok"
     assert seen.seen.startswith("345 W by DCMI in ")
     assert seen.seen.endswith(" ms")
 
 
-def test_a_bmc_that_denies_that_it_measures(machine, bmc):
+def test_bmc_reading_with_inactive_measurement(machine, bmc):
     bmc.active = False
     seen = finding("ipmi", machine({"dev/ipmi0": ""}), ipmi=IpmiOptions())
     assert seen.seen.endswith("although it reports measurement as inactive")
 
 
-def test_a_bmc_without_any_power(machine, bmc):
+def test_bmc_without_power_reading(machine, bmc):
     bmc.power_code = 0xD4
     seen = finding("ipmi", machine({"dev/ipmi0": ""}), ipmi=IpmiOptions())
     assert seen.result == "warning"
@@ -59,18 +59,18 @@ def test_a_bmc_without_any_power(machine, bmc):
     assert "collector.ipmi.privilege" in seen.advice
 
 
-def test_a_bmc_is_not_asked_where_the_collector_is_off(machine, bmc):
+def test_bmc_is_not_asked_when_collector_is_disabled(machine, bmc):
     assert finding("ipmi", machine({"dev/ipmi0": ""})) == ("ok", "readable", "")
     assert bmc.asked == []
 
 
-def test_a_machine_without_a_bmc(machine):
+def test_machine_without_bmc(machine):
     seen = finding("ipmi", machine(), ipmi=IpmiOptions())
     assert seen[:2] == ("missing", "not present")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_who_may_read_the_device(machine, tmp_path):
+def test_unreadable_ipmi_device(machine, tmp_path):
     host = machine({"dev/ipmi0": ""})
     (tmp_path / "dev/ipmi0").chmod(0o200)
     seen = finding("ipmi", host, ipmi=IpmiOptions())
@@ -94,7 +94,7 @@ def redfish(tmp_path):
     service.close()
 
 
-def test_a_redfish_service_that_answers(machine, redfish):
+def test_redfish_power_reading(machine, redfish):
     seen = finding("redfish", machine(), redfish=redfish.options)
     assert seen.result == "ok"
     assert seen.seen.startswith("374 W (chassis 1) in ")
@@ -102,22 +102,22 @@ def test_a_redfish_service_that_answers(machine, redfish):
 
 
 @pytest.mark.parametrize(
-    ("change", "seen_", "advised"),
+    ("change", "expected_text", "expected_advice"),
     [
         ({"ca_file": ""}, "certificate not trusted", "collector.redfish.ca-file"),
         ({"user": "root"}, "login refused", "collector.redfish.user"),
         ({"url": ""}, "expected https://HOST", ""),
     ],
 )
-def test_a_redfish_service_that_does_not(machine, redfish, change, seen_, advised):
+def test_redfish_failures(machine, redfish, change, expected_text, expected_advice):
     options = dataclasses.replace(redfish.options, **change)
     result, seen, advice = finding("redfish", machine(), redfish=options)
     assert result == "warning"
-    assert seen_ in seen
-    assert advised in advice
+    assert expected_text in seen
+    assert expected_advice in advice
 
 
-def test_what_is_not_configured_is_not_asked_about(machine, monkeypatch):
+def test_unconfigured_sources_are_not_asked(machine, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", None)
     assert finding("redfish", machine()) is None
     assert finding("emission factors", machine()) is None
@@ -130,7 +130,7 @@ def test_emission_factors(machine):
     assert "(lifecycle, " in seen.seen
 
 
-def test_a_provider_that_is_down_and_one_that_is_wrong(machine, monkeypatch):
+def test_failing_and_missing_emission_providers(machine, monkeypatch):
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     provider = Provider()
     provider.status = 500
@@ -143,7 +143,7 @@ def test_a_provider_that_is_down_and_one_that_is_wrong(machine, monkeypatch):
     assert "expected PROVIDER:ZONE" in wrong.seen
 
 
-def test_the_command_takes_the_collectors_own_flags(machine, capsys):
+def test_command_accepts_collector_flags(machine, capsys):
     host = machine({"proc/self/status": ""})
     run(
         ["--json", f"--path.procfs={host.procfs}", f"--path.sysfs={host.sysfs}",

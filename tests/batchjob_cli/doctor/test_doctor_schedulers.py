@@ -27,7 +27,7 @@ V2 = "sys/fs/cgroup/"
 ROOT = {f"{V2}cgroup.controllers": "cpuset cpu io memory pids\n"}
 
 
-def test_slurm_on_version_1(tree):
+def test_slurm_on_cgroup_v1(tree):
     host = tree("slurm-22.05-v1-05-multistep-2nodes-gpu")
     seen = findings(host)
     assert jobs_visible(ExaminedNode(host))
@@ -46,7 +46,7 @@ def test_slurm_on_version_1(tree):
     }
 
 
-def test_an_idle_node_on_version_1_lacks_nothing_yet(tree):
+def test_idle_node_on_cgroup_v1_has_no_core_advice(tree):
     """Slurm makes its tree of CPUs with the first job that is confined there, and it may stay."""
     host = tree("slurm-22.05-v1-05-multistep-2nodes-gpu", copy=True)
     for tree_of_cpus in Path(host.cgroupfs).glob("cpuset/slurm_*"):
@@ -59,7 +59,7 @@ def test_an_idle_node_on_version_1_lacks_nothing_yet(tree):
     assert not [each for each in seen.values() if "ConstrainCores" in each.advice]
 
 
-def test_slurm_on_version_2(tree):
+def test_slurm_on_cgroup_v2(tree):
     host = tree("slurm-24.11-v2-r1-a")
     seen = findings(host)
     scope = "system.slice/node01_slurmstepd.scope"
@@ -78,12 +78,12 @@ def test_slurm_on_version_2(tree):
     )
 
 
-def test_the_second_slurmd_without_controllers_by_hand_is_named(tree):
+def test_second_slurmd_without_controllers_is_named(tree):
     seen = findings(tree("slurm-24.11-v2-r3-b"))["numbers", "block IO"]
     assert "node02_slurmstepd.scope" in seen.advice  # node01's has io and pids
 
 
-def test_pressure_missing_from_a_kernel(tree):
+def test_kernel_without_pressure(tree):
     seen = findings(tree("slurm-22.05-v2-uml"))["numbers", "pressure"]
     assert seen.result == "warning"
     assert "psi=1" in seen.advice
@@ -104,7 +104,7 @@ def test_pbs(tree):
         ("sbatchd", "LSF_LINUX_CGROUP_ACCT=Y"),
     ],
 )
-def test_a_daemon_without_a_tree(machine, daemon, advice):
+def test_daemon_without_cgroup_tree(machine, daemon, advice):
     process = {"proc/77/comm": f"{daemon}\n", "proc/77/cmdline": f"/usr/sbin/{daemon}\0-D\0"}
     host = machine({**ROOT, **process})
     missing = [f for f in findings(host).values() if f.seen.startswith(daemon)]
@@ -113,36 +113,36 @@ def test_a_daemon_without_a_tree(machine, daemon, advice):
     assert not jobs_visible(ExaminedNode(host))
 
 
-def test_a_daemon_that_has_ended_does_not_run(machine):
+def test_ended_daemon_is_not_reported(machine):
     host = machine({**ROOT, "proc/77/comm": "slurmd\n", "proc/77/cmdline": ""})
     assert ("schedulers", "slurm") not in findings(host)
 
 
-def test_an_idle_node_shows_its_tree(machine):
+def test_idle_node_with_cgroup_tree(machine):
     host = machine({**ROOT, f"{V2}lsf/prod/": None})
     assert findings(host)["schedulers", "lsf"].seen == "no jobs in lsf (cgroup v2)"
     assert jobs_visible(ExaminedNode(host))
 
 
-def test_a_node_without_any_scheduler(machine):
+def test_node_without_scheduler(machine):
     host = machine({**ROOT, f"{V2}user.slice/user-1.slice/user@1.service/app.slice/": None})
     assert findings(host)["schedulers", "jobs"].result == "missing"
     assert not jobs_visible(ExaminedNode(host))
 
 
-def test_a_tree_that_the_site_describes(machine):
+def test_site_defined_layout(machine):
     host = machine({**ROOT, f"{V2}mybatch/user_5/": None, f"{V2}mybatch/user_6/job_1/": None})
     rows = site_layouts([{"manager": "mybatch", "pattern": "/mybatch/user_{uid}/job_{jobid}"}])
     assert findings(host, (*rows, *BUILT_IN))["schedulers", "others"].seen == "mybatch: 1 job"
 
 
-def test_no_hierarchy_at_all(machine):
+def test_missing_cgroup_hierarchy(machine):
     seen = findings(machine())
     assert seen["cgroups", "hierarchies"].result == "missing"
     assert "--path.cgroupfs" in seen["cgroups", "hierarchies"].advice
 
 
-def test_a_container_sees_a_part(machine):
+def test_container_with_partial_cgroup_tree(machine):
     host = machine({**ROOT, f"{V2}cgroup.type": "domain\n"})
     assert findings(host)["cgroups", "whole tree"].result == "missing"
 

@@ -1,4 +1,4 @@
-"""Permissions, meters and the rest."""
+"""What doctor reports of permissions, energy meters, GPUs and the service."""
 
 import os
 import socket
@@ -53,7 +53,7 @@ def test_few_inotify_watches(machine):
     )
 
 
-def energy(host):
+def energy_findings(host):
     return {name: finding for (about, name), finding in findings(host).items() if about == "energy"}
 
 
@@ -66,8 +66,8 @@ CRAY = {
 ZONE = "sys/class/powercap/intel-rapl:0"
 
 
-def test_meters(machine):
-    seen = energy(
+def test_energy_meters(machine):
+    seen = energy_findings(
         machine(
             {
                 f"{ZONE}/name": "package-0\n",
@@ -86,8 +86,8 @@ def test_meters(machine):
     assert seen["job energy"] == ("ok", "from hwmon (of hwmon, rapl)", "")
 
 
-def test_sensors_that_stand_for_nothing(machine):
-    seen = energy(
+def test_sensor_of_unknown_part_is_a_warning(machine):
+    seen = energy_findings(
         machine(
             {
                 "sys/class/hwmon/hwmon1/name": "ina226\n",
@@ -100,26 +100,26 @@ def test_sensors_that_stand_for_nothing(machine):
     assert seen["job energy"].result == "missing"
 
 
-def test_rapl_alone_is_not_the_node(machine):
-    seen = energy(machine({f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj": "12\n"}))
+def test_rapl_alone_is_a_warning(machine):
+    seen = energy_findings(machine({f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj": "12\n"}))
     assert seen["job energy"].result == "warning"
 
 
-def test_rapl_without_a_register_behind_it(machine):
-    seen = energy(machine({f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj/": None}))
+def test_unreadable_rapl_zone(machine):
+    seen = energy_findings(machine({f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj/": None}))
     assert seen["rapl"].result == "missing"
     assert "Is a directory" in seen["rapl"].seen
 
 
 @pytest.mark.parametrize("form", ["300 W 17 us", "plenty"])
-def test_cray_counters_that_are_dead_or_unknown(machine, form):
-    seen = energy(machine({**CRAY, "sys/cray/pm_counters/power": form}))
+def test_stale_or_unparsable_cray_counters(machine, form):
+    seen = energy_findings(machine({**CRAY, "sys/cray/pm_counters/power": form}))
     assert seen["cray"].result == "missing"
     assert seen["job energy"].result == "missing"
 
 
 def test_no_meters(machine):
-    assert {name: finding.result for name, finding in energy(machine()).items()} == {
+    assert {name: finding.result for name, finding in energy_findings(machine()).items()} == {
         "rapl": "missing",
         "ipmi": "missing",
         "hwmon": "missing",
@@ -127,35 +127,35 @@ def test_no_meters(machine):
     }
 
 
-def test_a_meter_that_was_named_and_is_silent(machine):
+def test_chosen_meter_without_response(machine):
     host = machine({f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj": "12\n"})
     options = {"rapl": RaplOptions(), "energy": EnergyOptions(source="cray")}
-    (said,) = [
+    (check,) = [
         each for each in examine(ExaminedNode(host, options=options)) if each.name == "job energy"
     ]
-    assert said.finding.seen == "cray does not respond"
+    assert check.finding.seen == "cray does not respond"
     without = ExaminedNode(host, options={"rapl": RaplOptions()})
     assert not [each for each in examine(without) if each.name == "job energy"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_meter_for_root_only(machine, tmp_path):
+def test_meter_readable_by_root_only(machine, tmp_path):
     host = machine({"dev/ipmi0": ""})
     (tmp_path / "dev/ipmi0").chmod(0)
     assert findings(host)["energy", "ipmi"].result == "missing"
 
 
-def test_gpus_are_asked_about_only_where_there_are_some(machine):
+def test_node_without_gpus_has_no_gpu_checks(machine):
     assert not [key for key in findings(machine()) if key[0] == "gpus"]
 
 
-def test_gpus_without_a_driver(machine):
+def test_gpus_without_driver(machine):
     seen = findings(machine({"dev/nvidia0": "", "dev/nvidiactl": ""}))
     assert seen["gpus", "nvidia"] == ("missing", "1 devices, no driver", "modprobe nvidia")
     assert ("gpus", "nvml") in seen
 
 
-def test_the_address(machine):
+def test_listen_address_in_use(machine):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         seen = findings(machine(), listen=(f"127.0.0.1:{port}",))["service", "address"]
@@ -165,11 +165,11 @@ def test_the_address(machine):
     assert free == ("ok", f"127.0.0.1:{port} is free", "")
 
 
-def test_the_clock_has_an_answer(machine):
+def test_clock_check(machine):
     assert findings(machine())["service", "clock"].result in ("ok", "warning")
 
 
-def test_a_question_that_fails_hides_no_other():
+def test_failing_check_does_not_hide_others():
     def broken(node):
         raise OSError("gone")
 

@@ -1,4 +1,4 @@
-"""Runs for real: processes of their own, with a data directory of the test's."""
+"""The `batchjob` command as a process, with a data directory of the test."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = (sys.executable, "-c", "import sys; from batchjob_cli.main import main; sys.exit(main())")
-WAYS = ("never", "auto")
+CGROUP_MODES = ("never", "auto")
 
 
 def _heed_hangups() -> None:
@@ -19,7 +19,7 @@ def _heed_hangups() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-class Bench:
+class BatchjobCommand:
     """`batchjob ...` with a data directory."""
 
     def __init__(self, data: Path) -> None:
@@ -56,18 +56,18 @@ class Bench:
 
 
 @pytest.fixture
-def batchjob(tmp_path) -> Bench:
-    return Bench(tmp_path / "data")
+def batchjob(tmp_path) -> BatchjobCommand:
+    return BatchjobCommand(tmp_path / "data")
 
 
-@pytest.fixture(params=WAYS)
-def way(request) -> str:
-    """`--cgroup`: without, and with where this machine lets us."""
+@pytest.fixture(params=CGROUP_MODES)
+def cgroup_mode(request) -> str:
+    """`--cgroup`: never, and where this machine allows it."""
     return request.param
 
 
 def until(condition, seconds: float = 20.0):
-    """Wait for something; what it was."""
+    """Wait until the condition is true; returns its value."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it did not happen"

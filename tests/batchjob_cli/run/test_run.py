@@ -1,4 +1,4 @@
-"""`batchjob run`: what goes in, what comes out, what is on record."""
+"""`batchjob run`: input, output, exit status, and the record of the run."""
 
 import os
 import re
@@ -24,8 +24,8 @@ BURN = "import time\nwhile time.process_time() < {}: pass"
         ("kill -SEGV $$", 128 + 11, "FAILED"),
     ],
 )
-def test_the_exit_status_is_passed_on(batchjob, way, script, status, state):
-    done = batchjob("run", "--cgroup", way, "--", "sh", "-c", script)
+def test_exit_status_is_passed_on(batchjob, cgroup_mode, script, status, state):
+    done = batchjob("run", "--cgroup", cgroup_mode, "--", "sh", "-c", script)
     record = batchjob.record()
     assert done.returncode == status
     assert record["state"] == state
@@ -34,7 +34,7 @@ def test_the_exit_status_is_passed_on(batchjob, way, script, status, state):
 
 
 @pytest.mark.parametrize(
-    ("command", "status", "says"),
+    ("command", "status", "message"),
     [
         ("no-such-command", 127, "no-such-command: not found"),
         ("./no/such/file", 127, "no such file"),
@@ -42,19 +42,19 @@ def test_the_exit_status_is_passed_on(batchjob, way, script, status, state):
         ("/", 126, "/: "),
     ],
 )
-def test_a_command_that_cannot_be_started(batchjob, way, command, status, says):
-    done = batchjob("run", "--cgroup", way, "--", command)
+def test_command_that_cannot_be_started(batchjob, cgroup_mode, command, status, message):
+    done = batchjob("run", "--cgroup", cgroup_mode, "--", command)
     assert (done.returncode, done.stdout) == (status, "")
-    assert says in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
     record = batchjob.record()
     assert (record["state"], record["exit_code"]) == ("FAILED", status)
     assert own_cgroups(record["jobid"]) == []
 
 
-def test_streams_go_through_and_are_kept(batchjob, way):
+def test_streams_are_passed_on_and_recorded(batchjob, cgroup_mode):
     script = "cat; echo to-stderr >&2; printf 'no line feed'"
-    done = batchjob("run", "--cgroup", way, "--quiet", "--", "sh", "-c", script,
+    done = batchjob("run", "--cgroup", cgroup_mode, "--quiet", "--", "sh", "-c", script,
                     stdin=None, input="line one\nline two\n")  # fmt: skip
     assert done.stdout == "line one\nline two\nno line feed"
     assert done.stderr == "to-stderr\n"
@@ -62,18 +62,18 @@ def test_streams_go_through_and_are_kept(batchjob, way):
     assert batchjob.output("stderr") == b"to-stderr\n"
 
 
-def test_binary_output_is_not_touched(batchjob):
+def test_binary_output_is_unchanged(batchjob):
     data = bytes(range(256)) * 2000
     done = batchjob("run", "--quiet", "--", "cat", text=False, stdin=None, input=data)
     assert done.stdout == data
     assert batchjob.output() == data
 
 
-def test_totals_are_the_processes_totals(batchjob, way):
+def test_cpu_time_includes_all_descendants(batchjob, cgroup_mode):
     """A child and a grandchild that nobody waited for count as well."""
     burn = f"{sys.executable} -c '{BURN.format(0.3)}'"
     script = f"{burn}; (setsid {burn} & echo) & {burn}; sleep 1.5"
-    done = batchjob("run", "--cgroup", way, "--name", "burner", "--", "bash", "-c", script)
+    done = batchjob("run", "--cgroup", cgroup_mode, "--name", "burner", "--", "bash", "-c", script)
     record = batchjob.record()
     cpu = record["user_cpu_seconds"] + record["system_cpu_seconds"]
     assert 0.85 <= cpu < 3.0
@@ -81,30 +81,30 @@ def test_totals_are_the_processes_totals(batchjob, way):
     assert re.search(r"CPU time +[\d.]+ s \(user", done.stderr)
 
 
-def test_peak_memory(batchjob, way):
+def test_peak_memory(batchjob, cgroup_mode):
     hold = "x = bytearray(200 << 20); import time; time.sleep(0.6)"
-    batchjob("run", "--cgroup", way, "--", sys.executable, "-c", hold)
+    batchjob("run", "--cgroup", cgroup_mode, "--", sys.executable, "-c", hold)
     assert 200 << 20 < batchjob.record()["peak_memory_bytes"] < 300 << 20
 
 
-def test_a_small_run_has_not_its_supervisors_memory(batchjob, way):
-    batchjob("run", "--cgroup", way, "--", "true")
+def test_peak_memory_excludes_supervisor(batchjob, cgroup_mode):
+    batchjob("run", "--cgroup", cgroup_mode, "--", "true")
     assert batchjob.record().get("peak_memory_bytes", 0) < 8 << 20
 
 
-def test_what_is_left_behind_is_ended(batchjob, way):
+def test_leftover_processes_are_ended(batchjob, cgroup_mode):
     script = "setsid sh -c 'trap \"\" TERM; sleep 600' & sleep 600 & sleep 0.2; exit 4"
     begun = time.monotonic()
-    done = batchjob("run", "--cgroup", way, "--", "bash", "-c", script)
+    done = batchjob("run", "--cgroup", cgroup_mode, "--", "bash", "-c", script)
     assert done.returncode == 4
     assert "left processes behind" in done.stderr
     assert 2.0 < time.monotonic() - begun < 30
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-def test_signals_are_handed_on(batchjob, way, number):
+def test_signals_are_forwarded(batchjob, cgroup_mode, number):
     script = f"trap 'echo got it; exit 5' {number.value}; echo ready; while :; do sleep 0.05; done"
-    run = batchjob.start("run", "--cgroup", way, "--quiet", "--", "bash", "-c", script)
+    run = batchjob.start("run", "--cgroup", cgroup_mode, "--quiet", "--", "bash", "-c", script)
     assert run.stdout.readline() == "ready\n"
     run.send_signal(number)
     assert run.communicate(timeout=30) == ("got it\n", "")
@@ -112,18 +112,18 @@ def test_signals_are_handed_on(batchjob, way, number):
     assert batchjob.record()["state"] == "FAILED"
 
 
-def test_a_run_that_somebody_ends_was_cancelled(batchjob, way):
-    run = batchjob.start("run", "--cgroup", way, "--", "sleep", "600")
+def test_terminated_run_is_cancelled(batchjob, cgroup_mode):
+    run = batchjob.start("run", "--cgroup", cgroup_mode, "--", "sleep", "600")
     until(lambda: batchjob.data.exists() and batchjob.records())
     time.sleep(0.3)
     run.terminate()
-    _, said = run.communicate(timeout=30)
+    _, output = run.communicate(timeout=30)
     assert run.returncode == 128 + 15
-    assert "cancelled, signal 15" in said
+    assert "cancelled, signal 15" in output
     assert batchjob.record()["state"] == "CANCELLED"
 
 
-def test_interrupted_it_ends_as_its_command_did(batchjob):
+def test_interrupted_run_ends_by_sigint(batchjob):
     run = batchjob.start("run", "--", "sleep", "600")
     until(lambda: batchjob.data.exists() and batchjob.records())
     time.sleep(0.3)
@@ -132,11 +132,11 @@ def test_interrupted_it_ends_as_its_command_did(batchjob):
     assert run.returncode == -signal.SIGINT  # so that a shell's loop ends; $? is 130
 
 
-def test_the_time_limit_ends_what_does_not_listen(batchjob, way):
+def test_time_limit_kills_after_grace_time(batchjob, cgroup_mode):
     script = "trap '' TERM; echo begun; while :; do sleep 0.1; done"
     begun = time.monotonic()
-    done = batchjob("run", "--cgroup", way, "--time-limit", "500ms", "--grace", "500ms", "--",
-                    "bash", "-c", script)  # fmt: skip
+    done = batchjob("run", "--cgroup", cgroup_mode, "--time-limit", "500ms", "--grace", "500ms",
+                    "--", "bash", "-c", script)  # fmt: skip
     assert done.returncode == 124
     assert time.monotonic() - begun < 20
     record = batchjob.record()
@@ -144,7 +144,7 @@ def test_the_time_limit_ends_what_does_not_listen(batchjob, way):
     assert "ended at its time limit" in done.stderr
 
 
-def test_who_reads_no_more_ends_the_command_as_a_pipe_does(batchjob):
+def test_closed_pipe_ends_command_with_sigpipe(batchjob):
     shell = f"{PROGRAM[0]} -c '{PROGRAM[2]}' run --quiet -- yes | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", shell], env=batchjob.environment, capture_output=True, text=True, timeout=60
@@ -153,24 +153,26 @@ def test_who_reads_no_more_ends_the_command_as_a_pipe_does(batchjob):
     assert batchjob.record()["exit_signal"] == signal.SIGPIPE
 
 
-def test_nohup_stays(batchjob):
+def test_nohup_is_inherited(batchjob):
     done = batchjob("run", "--quiet", "--", "sh", "-c", "kill -HUP $PPID; sleep 0.3; echo here",
                     preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "here\n")
 
 
-def test_a_supervisor_that_is_killed_takes_the_command_with_it(batchjob, way):
-    run = batchjob.start("run", "--cgroup", way, "--", "sh", "-c", "echo $$; exec sleep 600")
+def test_killed_supervisor_takes_command_with_it(batchjob, cgroup_mode):
+    run = batchjob.start(
+        "run", "--cgroup", cgroup_mode, "--", "sh", "-c", "echo $$; exec sleep 600"
+    )
     pid = int(run.stdout.readline())
     run.kill()
     run.communicate(timeout=30)
     until(lambda: not Path(f"/proc/{pid}").exists())
     assert batchjob.record()["state"] == "RUNNING"  # whoever reads it sees that nobody watches
-    batchjob("run", "--cgroup", way, "--quiet", "--", "true")
+    batchjob("run", "--cgroup", cgroup_mode, "--quiet", "--", "true")
     until(lambda: all(own_cgroups(each["jobid"]) == [] for each in batchjob.records()))
 
 
-def test_no_place_for_the_record(batchjob, tmp_path):
+def test_unusable_data_directory_exits_with_125(batchjob, tmp_path):
     (tmp_path / "file").write_text("")
     done = batchjob("run", "--data", str(tmp_path / "file"), "--", "touch", str(tmp_path / "ran"))
     assert done.returncode == 125
@@ -178,7 +180,7 @@ def test_no_place_for_the_record(batchjob, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_limits_without_a_cgroup_are_refused(batchjob):
+def test_limits_without_cgroup_are_refused(batchjob):
     done = batchjob("run", "--cgroup", "never", "--memory", "1G", "--cpus", "1", "--", "true")
     assert done.returncode == 125
     assert "--cpus, --memory: limits need a cgroup" in done.stderr
@@ -191,7 +193,7 @@ def test_limits_without_a_cgroup_are_refused(batchjob):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ((), "expected a command"),
         (("--cpus", "0", "true"), "expected a number above 0"),
@@ -201,46 +203,48 @@ def test_limits_without_a_cgroup_are_refused(batchjob):
         (("--time-limit", "x", "true"), "expected a duration"),
     ],
 )
-def test_wrong_usage_is_one_line(batchjob, arguments, says):
+def test_wrong_usage_is_one_line_error(batchjob, arguments, message):
     done = batchjob("run", *arguments)
     assert done.returncode == 2
-    assert says in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_files_are_their_owners_alone(batchjob):
+def test_files_are_private(batchjob):
     batchjob("run", "--quiet", "--", "true")
     modes = {oct(path.stat().st_mode & 0o777) for path in batchjob.data.rglob("*")}
     assert modes == {"0o700", "0o600"}
 
 
-def test_in_the_background(batchjob, way):
-    done = batchjob("run", "--cgroup", way, "--detach", "--", "sh", "-c", "echo out; sleep 0.5")
+def test_detach(batchjob, cgroup_mode):
+    done = batchjob(
+        "run", "--cgroup", cgroup_mode, "--detach", "--", "sh", "-c", "echo out; sleep 0.5"
+    )
     assert re.fullmatch(r"[0-9a-f-]{36}\n", done.stdout)
     assert done.stdout.strip() == batchjob.record()["jobid"]
     until(lambda: batchjob.record()["state"] == "COMPLETED")
     assert batchjob.output() == b"out\n"
 
 
-def test_in_the_background_what_cannot_start_says_so(batchjob):
+def test_detach_reports_command_that_cannot_start(batchjob):
     done = batchjob("run", "--detach", "--", "no-such-command")
     assert (done.returncode, done.stdout) == (127, "")
     assert "not found" in done.stderr
 
 
-def test_a_run_of_later(batchjob):
+def test_run_at_later_time(batchjob):
     run = batchjob.start("run", "--at", "+2s", "--", "echo", "now")
     until(lambda: batchjob.data.exists() and batchjob.records())
     record = batchjob.record()
     assert record["state"] == "PENDING"
     assert "start_time" not in record
-    said, _ = run.communicate(timeout=30)
-    assert said == "now\n"
+    output, _ = run.communicate(timeout=30)
+    assert output == "now\n"
     record = batchjob.record()
     assert 1 <= record["start_time"] - record["submit_time"] <= 4
 
 
-def test_a_run_of_later_that_is_interrupted(batchjob):
+def test_interrupted_run_at_later_time(batchjob):
     run = batchjob.start("run", "--at", "+1h", "--", "echo", "now")
     until(lambda: batchjob.data.exists() and batchjob.records())
     time.sleep(0.3)

@@ -22,34 +22,34 @@ BURN = "import time\nwhile time.process_time() < {}: pass"
 
 
 @pytest.fixture(scope="module")
-def own():
+def require_cgroup():
     """Skips where no cgroup can be made, or none with the controllers that limits need."""
     jobid = "00000000-0000-4000-8000-000000000001"
     try:
-        made = cgroup.create(jobid, RunLimits(1, 1 << 20))
+        run_cgroup = cgroup.create(jobid, RunLimits(1, 1 << 20))
     except (cgroup.NoCgroup, OSError) as error:
         pytest.skip(f"no cgroup: {error}")
     try:
-        made.limit(RunLimits(1, 1 << 20), "/")
+        run_cgroup.limit(RunLimits(1, 1 << 20), "/")
     except LimitError as error:
         pytest.skip(str(error))
     finally:
-        assert made.remove() == []
+        assert run_cgroup.remove() == []
 
 
-def test_the_exporter_knows_it(own, batchjob, tmp_path):
-    said_all = tmp_path / "said-all"
-    script = f"cat /proc/self/cgroup; touch {said_all}; sleep 600"
+def test_exporter_finds_cgroup_of_run(require_cgroup, batchjob, tmp_path):
+    output_written = tmp_path / "output-written"
+    script = f"cat /proc/self/cgroup; touch {output_written}; sleep 600"
     run = batchjob.start("run", "--", "sh", "-c", script)
     record = until(lambda: batchjob.data.exists() and batchjob.records())[0]
     directories = until(lambda: own_cgroups(record["jobid"]))
     for directory in directories:
         path = str(directory.relative_to("/sys/fs/cgroup")).partition("batchjob.slice")
         assert match("".join(path[1:]), registry.layouts(), 1).jobid == record["jobid"]
-    until(said_all.exists)
+    until(output_written.exists)
     run.terminate()
-    said, _ = run.communicate(timeout=30)
-    assert f"/batchjob.slice/run-{record['jobid']}" in said
+    output, _ = run.communicate(timeout=30)
+    assert f"/batchjob.slice/run-{record['jobid']}" in output
     assert own_cgroups(record["jobid"]) == []
 
 
@@ -63,7 +63,7 @@ with open(f"/sys/fs/cgroup/cpuacct{path}/cpuacct.usage") as file:
 """
 
 
-def test_totals_agree_with_the_kernels(own, batchjob):
+def test_cpu_time_agrees_with_kernel(require_cgroup, batchjob):
     """What it says of the cgroup at the end of the job, and what the end of a process takes."""
     done = batchjob("run", "--", sys.executable, "-S", "-c", READ_OWN_CPU)
     record = batchjob.record()
@@ -72,7 +72,7 @@ def test_totals_agree_with_the_kernels(own, batchjob):
     assert kernels <= record["user_cpu_seconds"] + record["system_cpu_seconds"] <= kernels + 0.05
 
 
-def test_memory(own, batchjob):
+def test_memory_limit(require_cgroup, batchjob):
     hold = "x = bytearray(300 << 20)"
     done = batchjob("run", "--memory", "60M", "--", sys.executable, "-c", hold)
     record = batchjob.record()
@@ -84,7 +84,7 @@ def test_memory(own, batchjob):
     assert "of 60 MiB" in done.stderr
 
 
-def test_cpus(own, batchjob):
+def test_cpu_limit(require_cgroup, batchjob):
     """0.5 s of CPU time at 0.2 CPUs take 2.5 s, less the first period's share."""
     begun = time.monotonic()
     done = batchjob("run", "--cpus", "0.2", "--", sys.executable, "-c", BURN.format(0.5))
@@ -94,7 +94,7 @@ def test_cpus(own, batchjob):
     assert batchjob.record()["allocated_cpus"] == 0.2
 
 
-def test_the_list_has_the_cpu_efficiency_of_the_summary(own, batchjob):
+def test_list_and_summary_agree_on_cpu_efficiency(require_cgroup, batchjob):
     done = batchjob("run", "--cpus", "0.5", "--", sys.executable, "-c", BURN.format(0.3))
     (percent,) = re.findall(r"(\d+ %) of 0\.5 CPUs", done.stderr)
     assert f"  {percent}  " in batchjob("jobs").stdout
@@ -102,7 +102,7 @@ def test_the_list_has_the_cpu_efficiency_of_the_summary(own, batchjob):
     assert (row["allocated_cpus"], share(row["cpu_efficiency"])) == (0.5, percent)
 
 
-def test_io(own, batchjob, tmp_path):
+def test_io_limit(require_cgroup, batchjob, tmp_path):
     """8 MB at 4 MB a second; where the folder lies on no disk it is refused."""
     file = tmp_path / "file"
     write = f"dd if=/dev/zero of={file} bs=1M count=8 oflag=direct 2>/dev/null"
@@ -114,21 +114,21 @@ def test_io(own, batchjob, tmp_path):
     assert done.returncode == 0
     assert time.monotonic() - begun > 1.3
     assert "8 MiB written" in done.stderr
-    told = batchjob("job", done.stderr.split()[1])
-    assert "IO 4 MiB/s" in told.stdout
+    report = batchjob("job", done.stderr.split()[1])
+    assert "IO 4 MiB/s" in report.stdout
 
 
-def test_bytes_are_what_the_program_wrote(batchjob, tmp_path, way):
+def test_written_bytes(batchjob, tmp_path, cgroup_mode):
     """Whoever brings them to the disk, and whenever: here the kernel does so later."""
     write = f"dd if=/dev/zero of={tmp_path}/file bs=1M count=20 2>/dev/null"
-    done = batchjob("run", "--cgroup", way, "--", "sh", "-c", write)
+    done = batchjob("run", "--cgroup", cgroup_mode, "--", "sh", "-c", write)
     if os.statvfs(tmp_path).f_flag and "0 B written" in done.stderr:
         pytest.skip("the folder lies in memory")
     assert batchjob.record()["written_bytes"] >= 20 << 20
     assert "20 MiB written" in done.stderr
 
 
-def test_limits_that_are_not_in_force_are_not_allocated(batchjob):
+def test_limits_not_in_force_are_not_recorded(batchjob):
     limits = ("--cpus", "0.5", "--memory", "64M", "--best-effort")
     done = batchjob("run", "--cgroup", "never", *limits, "--", "true")
     record = batchjob.record()
@@ -144,22 +144,22 @@ def test_limits_that_are_not_in_force_are_not_allocated(batchjob):
     assert "--cpus, --memory: limits need a cgroup" in refused.stderr
 
 
-def test_io_on_no_disk_is_refused(batchjob):
+def test_io_limit_without_disk_is_refused(batchjob):
     done = batchjob("run", "--io", "4M", "--", "true", cwd="/proc")
     assert done.returncode == 125
     assert "--io: " in done.stderr
 
 
-def test_many_runs_at_once_make_and_remove_the_same_slice(own, batchjob):
+def test_concurrent_runs_share_one_slice(require_cgroup, batchjob):
     jobids = [f"00000000-0000-4000-8000-0000000001{n:02}" for n in range(8)]
     failures = []
 
     def work(jobid):
         for _ in range(20):
             try:
-                made = cgroup.create(jobid, RunLimits())
-                made.read()
-                failures.extend(made.remove())
+                run_cgroup = cgroup.create(jobid, RunLimits())
+                run_cgroup.read()
+                failures.extend(run_cgroup.remove())
             except Exception as error:
                 failures.append(error)
 
@@ -171,7 +171,7 @@ def test_many_runs_at_once_make_and_remove_the_same_slice(own, batchjob):
     assert failures == []
 
 
-def test_nested_cgroups_of_the_job_go_as_well(own, batchjob):
+def test_nested_cgroups_are_removed(require_cgroup, batchjob):
     script = """
     for each in $(grep batchjob.slice /proc/self/cgroup | cut -d: -f2,3); do
         top=/sys/fs/cgroup/${each%%:*}
@@ -181,7 +181,7 @@ def test_nested_cgroups_of_the_job_go_as_well(own, batchjob):
     assert own_cgroups(batchjob.record()["jobid"]) == []
 
 
-class Tree:
+class FakeCgroupTree:
     """A cgroup v2 file system as plain files."""
 
     def __init__(self, root: Path, own: str = "/user.slice/me") -> None:
@@ -195,19 +195,19 @@ class Tree:
                 (path / name).write_text("")
 
 
-def test_root_makes_it_at_the_top_others_in_what_is_theirs(tmp_path, monkeypatch):
-    tree = Tree(tmp_path)
+def test_cgroup_location_for_root_and_other_users(tmp_path, monkeypatch):
+    tree = FakeCgroupTree(tmp_path)
     jobid = "00000000-0000-4000-8000-000000000002"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    made = cgroup.create(jobid, RunLimits(), tree.host)
-    assert made.directories == (f"{tree.top}/batchjob.slice/run-{jobid}",)
+    run_cgroup = cgroup.create(jobid, RunLimits(), tree.host)
+    assert run_cgroup.directories == (f"{tree.top}/batchjob.slice/run-{jobid}",)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    made = cgroup.create(jobid, RunLimits(), tree.host)
-    assert made.directories == (f"{tree.top}/user.slice/me/batchjob.slice/run-{jobid}",)
+    run_cgroup = cgroup.create(jobid, RunLimits(), tree.host)
+    assert run_cgroup.directories == (f"{tree.top}/user.slice/me/batchjob.slice/run-{jobid}",)
 
 
-def test_whether_one_can_be_made_is_found_out_without_a_trace(tmp_path, monkeypatch):
-    tree = Tree(tmp_path)
+def test_creation_error_leaves_no_trace(tmp_path, monkeypatch):
+    tree = FakeCgroupTree(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert cgroup.creation_error(tree.host) == ""
     assert not (tree.top / "batchjob.slice").exists()
@@ -215,24 +215,24 @@ def test_whether_one_can_be_made_is_found_out_without_a_trace(tmp_path, monkeypa
     assert cgroup.creation_error(none) == "no cgroup file system is mounted"
 
 
-def test_a_run_of_cgroup2_is_bound_by_its_cpuset(tmp_path, monkeypatch):
-    tree = Tree(tmp_path)
+def test_cpu_binding_on_cgroup_v2(tmp_path, monkeypatch):
+    tree = FakeCgroupTree(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    made = cgroup.create("00000000-0000-4000-8000-000000000004", RunLimits(), tree.host)
-    run = Path(*made.directories)
-    assert not made.bind_cpus(
+    run_cgroup = cgroup.create("00000000-0000-4000-8000-000000000004", RunLimits(), tree.host)
+    run = Path(*run_cgroup.directories)
+    assert not run_cgroup.bind_cpus(
         "1-2"
     )  # the kernel has no such controller: each process is bound alone
     (run / "cpuset.cpus").touch()
     (run.parent / "cgroup.subtree_control").touch()
-    assert made.bind_cpus("1-2,5")
+    assert run_cgroup.bind_cpus("1-2,5")
     assert (run / "cpuset.cpus").read_text() == "1-2,5"
     for above in (tree.top, run.parent):  # it is handed down from the top
         assert "+cpuset" in (above / "cgroup.subtree_control").read_text()
 
 
-def test_nothing_of_ours(tmp_path, monkeypatch):
-    tree = Tree(tmp_path, own="/")
+def test_no_usable_cgroup(tmp_path, monkeypatch):
+    tree = FakeCgroupTree(tmp_path, own="/")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(cgroup.NoCgroup, match="may not use any cgroup there"):
         cgroup.create("00000000-0000-4000-8000-000000000003", RunLimits(), tree.host)
@@ -241,7 +241,7 @@ def test_nothing_of_ours(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("asked", "version", "expected"),
+    ("run_limits", "version", "expected"),
     [
         (RunLimits(cpus=1.5), 2, [("cpu.max", "150000 100000")]),
         (RunLimits(cpus=0.001), 2, [("cpu.max", "1000 100000")]),
@@ -253,13 +253,13 @@ def test_nothing_of_ours(tmp_path, monkeypatch):
         ),
     ],
 )  # fmt: skip
-def test_files_and_values(asked, version, expected):
+def test_cgroup_settings(run_limits, version, expected):
     assert [
-        (each.file, each.value) for each in limits.cgroup_settings(asked, version, "/")
+        (each.file, each.value) for each in limits.cgroup_settings(run_limits, version, "/")
     ] == expected
 
 
-def test_the_disk_of_a_partition(tmp_path):
+def test_find_disk_of_partition(tmp_path):
     device = os.stat(tmp_path).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     disk = tmp_path / "sys/devices/sda"

@@ -1,4 +1,4 @@
-"""The numbers of a run beside those of `/usr/bin/time -v`, which asks the kernel by wait4(2)."""
+"""The figures of a run compared with `/usr/bin/time -v`, which asks the kernel by wait4(2)."""
 
 import re
 import shutil
@@ -46,12 +46,12 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_they_are_those_of_time(batchjob, way, tmp_path, name):
-    told = tmp_path / "told"
-    time = ("/usr/bin/time", "-v", "-o", str(told), sys.executable, "-c", PROGRAMS[name])
-    done = batchjob("run", "--cgroup", way, "--quiet", "--", *time, cwd=tmp_path)
+def test_figures_match_usr_bin_time(batchjob, cgroup_mode, tmp_path, name):
+    time_report = tmp_path / "time.txt"
+    time = ("/usr/bin/time", "-v", "-o", str(time_report), sys.executable, "-c", PROGRAMS[name])
+    done = batchjob("run", "--cgroup", cgroup_mode, "--quiet", "--", *time, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    record, text = batchjob.record(), told.read_text()
+    record, text = batchjob.record(), time_report.read_text()
 
     def number(label):
         return float(re.search(rf"{re.escape(label)}: ([\d.]+)", text)[1])
@@ -68,7 +68,7 @@ def test_they_are_those_of_time(batchjob, way, tmp_path, name):
         assert record["written_bytes"] == pytest.approx(written, abs=64 << 10)
 
 
-def test_the_peak_is_known_where_a_larger_process_started_the_run(batchjob):
+def test_peak_memory_excludes_larger_parent_process(batchjob):
     larger = bytearray(400 << 20)
     larger[::4096] = b"x" * len(larger[::4096])
     batchjob("run", "--cgroup", "never", "--quiet", "--", sys.executable, "-c", HOLD)

@@ -1,4 +1,4 @@
-"""What a site sets down for all runs: defaults, a longest time, a queue, a log; core binding."""
+"""Site settings for all runs: defaults, maximum time limit, queue, log; CPU binding."""
 
 import os
 import re
@@ -13,31 +13,31 @@ SLEEP = ("sh", "-c", "echo ready; sleep 600")
 
 @pytest.fixture
 def site(batchjob, tmp_path):
-    """Writes the site's file, which the runs of the bench then read."""
+    """Writes the site's file, which the runs of the test then read."""
 
-    def written(text: str):
+    def write_config(text: str):
         path = tmp_path / "run.yml"
         path.write_text(text)
         batchjob.environment["BATCHJOB_RUN_CONFIG"] = str(path)
         return batchjob
 
-    return written
+    return write_config
 
 
-def states(batchjob) -> dict[str, str]:
+def states_by_name(batchjob) -> dict[str, str]:
     return {record["name"]: record["state"] for record in batchjob.records()}
 
 
-def stop(batchjob, *names: str) -> None:
+def stop_runs(batchjob, *names: str) -> None:
     for name in names:
         batchjob("stop", "--grace", "0", name)
 
 
-def test_a_run_is_bound_to_cpus(batchjob, way):
+def test_cpu_list_binds_run(batchjob, cgroup_mode):
     cpu = str(max(os.sched_getaffinity(0)))
     tell = "import os; print(*os.sched_getaffinity(0))"
     argv = ("python3", "-c", tell)
-    done = batchjob("run", "--cgroup", way, "--quiet", "--cpu-list", cpu, "--", *argv)
+    done = batchjob("run", "--cgroup", cgroup_mode, "--quiet", "--cpu-list", cpu, "--", *argv)
     assert (done.stdout, done.stderr, done.returncode) == (f"{cpu}\n", "", 0)
     record = batchjob.record()
     assert (record["cpu_list"], record["allocated_cpus"]) == (cpu, 1)
@@ -45,7 +45,7 @@ def test_a_run_is_bound_to_cpus(batchjob, way):
 
 
 @pytest.mark.parametrize("given", ["x", "3-1", "", "99999", "0-"])
-def test_cpus_that_are_none(batchjob, given):
+def test_invalid_cpu_list(batchjob, given):
     done = batchjob("run", f"--cpu-list={given}", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
     assert re.search(
@@ -54,7 +54,7 @@ def test_cpus_that_are_none(batchjob, given):
     assert not batchjob.data.exists()
 
 
-def test_defaults_hold_unless_a_flag_says_otherwise(site):
+def test_flags_override_site_defaults(site):
     batchjob = site("time-limit: 90s\nmax-time-limit: 1h\n")
     batchjob("run", "--name", "plain", "--", "true")
     batchjob("run", "--name", "own", "--time-limit", "30m", "--", "true")
@@ -62,7 +62,7 @@ def test_defaults_hold_unless_a_flag_says_otherwise(site):
     assert found == {"plain": 90, "own": 1800}
 
 
-def test_a_maximum_time_limit(site):
+def test_max_time_limit(site):
     batchjob = site("max-time-limit: 300ms\n")
     refused = batchjob("run", "--time-limit", "2h", "--", "true")
     assert (refused.returncode, refused.stdout) == (2, "")
@@ -72,39 +72,39 @@ def test_a_maximum_time_limit(site):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("mist: 1\n", "unknown key mist"), ("cpus: -1\n", "expected a number above 0"),
      ("max-runs: many\n", "expected a whole number")],
 )  # fmt: skip
-def test_a_site_s_file_that_is_wrong_is_named_with_its_line(site, text, said):
+def test_invalid_site_file_is_named_with_line(site, text, message):
     done = site(text)("run", "--", "true")
     assert done.returncode == 2
-    assert re.search(rf"run\.yml:1: .*{said}", done.stderr)
+    assert re.search(rf"run\.yml:1: .*{message}", done.stderr)
 
 
-def test_no_more_runs_than_the_site_wants_at_once(site):
+def test_max_runs_queues_further_runs(site):
     batchjob = site("max-runs: 1\n")
     batchjob("run", "--detach", "--name", "first", "--", *SLEEP)
     for name in ("second", "third"):
         waits = batchjob("run", "--detach", "--name", name, "--", *SLEEP)
         assert waits.returncode == 0
         assert f"{name} is pending; at most 1 run at once; limits: none" in waits.stderr
-    assert states(batchjob) == {"first": "RUNNING", "second": "PENDING", "third": "PENDING"}
+    assert states_by_name(batchjob) == {"first": "RUNNING", "second": "PENDING", "third": "PENDING"}
     listed = batchjob("jobs", "--pending").stdout
     assert "(at most 1 run at once)" in listed
     assert "first" not in listed
     assert "at most 1 run at once" in batchjob("job", "second").stdout
-    stop(batchjob, "first")
-    until(lambda: states(batchjob)["second"] == "RUNNING")
-    assert states(batchjob)["third"] == "PENDING"  # they begin in their order
+    stop_runs(batchjob, "first")
+    until(lambda: states_by_name(batchjob)["second"] == "RUNNING")
+    assert states_by_name(batchjob)["third"] == "PENDING"  # they begin in their order
     assert batchjob("cancel", "third").returncode == 0
-    stop(batchjob, "second")
+    stop_runs(batchjob, "second")
     ended = dict.fromkeys(("first", "second", "third"), "CANCELLED")
-    until(lambda: states(batchjob) == ended)
+    until(lambda: states_by_name(batchjob) == ended)
     assert "at once" not in batchjob("job", "second").stdout
 
 
-def test_a_place_and_a_ticket_end_with_their_process(site):
+def test_killed_supervisor_frees_its_place(site):
     batchjob = site("max-runs: 1\n")
     batchjob("run", "--detach", "--name", "first", "--", *SLEEP)
     for name in ("second", "third"):
@@ -112,17 +112,17 @@ def test_a_place_and_a_ticket_end_with_their_process(site):
     pids = {each["name"]: each["supervisor"]["pid"] for each in batchjob.records()}
     os.kill(pids["second"], signal.SIGKILL)
     os.kill(pids["first"], signal.SIGKILL)
-    until(lambda: states(batchjob)["third"] == "RUNNING")
-    stop(batchjob, "third")
+    until(lambda: states_by_name(batchjob)["third"] == "RUNNING")
+    stop_runs(batchjob, "third")
 
 
-def test_the_life_of_runs_in_a_log(site, tmp_path):
+def test_site_log_of_runs(site, tmp_path):
     log = tmp_path / "runs.log"
     batchjob = site(f"max-runs: 1\nlog:\n  file: {log}\n")
     batchjob("run", "--detach", "--name", "slow", "--", *SLEEP)
     batchjob("run", "--detach", "--name", "waits", "--", "false")
-    stop(batchjob, "slow")
-    until(lambda: states(batchjob)["waits"] == "FAILED")
+    stop_runs(batchjob, "slow")
+    until(lambda: states_by_name(batchjob)["waits"] == "FAILED")
     ids = {each["name"]: each["jobid"] for each in batchjob.records()}
     lines = [line.split("msg=", 1)[1].strip('"') for line in log.read_text().splitlines()]
     slow, waits = (f"run {ids[name]} ({name})" for name in ("slow", "waits"))

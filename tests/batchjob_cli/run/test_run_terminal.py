@@ -49,17 +49,17 @@ def terminal(batchjob):
     shell.close()
 
 
-def test_the_command_has_terminals(terminal):
+def test_command_has_terminal_streams(terminal):
     terminal.type("batchjob run --quiet -- sh -c 'test -t 0 -a -t 1 -a -t 2 && echo all-three'\n")
     terminal.expect("all-three\r\n")
 
 
-def test_it_knows_the_size(terminal):
+def test_command_sees_terminal_size(terminal):
     terminal.type("stty rows 33 cols 77; batchjob run --quiet -- sh -c 'stty size <&1'\n")
     terminal.expect("33 77\r\n")
 
 
-def test_ctrl_c_reaches_the_command_once(terminal, batchjob):
+def test_ctrl_c_reaches_command_once(terminal, batchjob):
     script = 'n=0; trap "n=\\$((n+1)); echo caught \\$n" INT; echo go; sleep 1; sleep 1; exit 7'
     terminal.type(f"batchjob run --quiet -- bash -c '{script}'; echo status $?\n")
     terminal.expect("go\r\n")
@@ -70,7 +70,7 @@ def test_ctrl_c_reaches_the_command_once(terminal, batchjob):
     assert batchjob.output().startswith(b"go\n")
 
 
-def test_ctrl_z_and_back(terminal, batchjob):
+def test_suspend_and_resume(terminal, batchjob):
     terminal.type("batchjob run --quiet -- sh -c 'echo begun; sleep 1; echo ended'\n")
     terminal.expect("begun")
     terminal.type("\x1a")
@@ -80,14 +80,14 @@ def test_ctrl_z_and_back(terminal, batchjob):
     until(lambda: batchjob.record()["state"] == "COMPLETED")
 
 
-def test_in_a_pipeline_the_others_keep_the_terminal(terminal):
+def test_pipeline_members_keep_terminal(terminal):
     terminal.type("batchjob run --quiet -- echo from-run | (read x; read y </dev/tty; echo $x$y)\n")
     time.sleep(0.5)
     terminal.type("typed\n")
     terminal.expect("from-runtyped")
 
 
-def test_the_command_reads_what_is_typed(terminal):
+def test_command_reads_terminal_input(terminal):
     terminal.type("batchjob run --quiet -- sh -c 'read x; echo got $x'\n")
     time.sleep(0.7)
     terminal.type("words\n")

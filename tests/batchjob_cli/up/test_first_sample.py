@@ -15,15 +15,15 @@ from tests.security.remote_up import ROOT, start
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cgroups need root")
 
 
-def command(data: Path, *arguments: str) -> str:
+def command_output(data: Path, *arguments: str) -> str:
     argv = [sys.executable, "-m", "batchjob_cli", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(data)}
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60).stdout
 
 
-def test_a_run_that_was_there_before(tmp_path: Path) -> None:
+def test_earlier_run_is_sampled_at_once(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    jobid = command(data, "run", "--detach", "--", "sleep", "600").strip()
+    jobid = command_output(data, "run", "--detach", "--", "sleep", "600").strip()
     try:
         if not own_cgroups(jobid):
             pytest.skip("runs have no cgroup here")
@@ -35,4 +35,4 @@ def test_a_run_that_was_there_before(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
     finally:
-        command(data, "stop", "--grace=0", jobid)
+        command_output(data, "stop", "--grace=0", jobid)

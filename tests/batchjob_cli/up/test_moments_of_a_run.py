@@ -1,4 +1,4 @@
-"""What is shown of runs at every moment of their lives, beside the kernel's own numbers.
+"""Figures shown of runs at every stage, compared with the kernel's own.
 
 While they run the cgroup's files are the truth, and at the end `/usr/bin/time -v`, which asks the
 kernel by wait4(2): programs of known kinds run, and each place is asked again and again.
@@ -69,7 +69,7 @@ for _ in turns(): subprocess.run([sys.executable, "-S", "-c", burner])
 
 
 class Kernel(NamedTuple):
-    """What the files of a run's cgroup say at a moment."""
+    """Figures of a run's cgroup at one time."""
 
     at: float
     cpu_seconds: float
@@ -78,7 +78,7 @@ class Kernel(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What a place says of a run; None for what it leaves out."""
+    """Figures that a place shows of a run; None for what it leaves out."""
 
     place: str
     since: float  # the figures must not be older
@@ -88,7 +88,7 @@ class Shown(NamedTuple):
     threads: float | None = None
 
 
-def kernel(jobid: str) -> Kernel | None:
+def kernel_figures(jobid: str) -> Kernel | None:
     """The files of either version; None once they are gone."""
     try:
         files = {file.name: file for path in own_cgroups(jobid) for file in path.iterdir()}
@@ -161,11 +161,11 @@ class Life:
         ).strip()
 
     def watch(self) -> None:
-        """Look at the truth of every run, again and again, until `over` is set."""
+        """Record the kernel's figures of every run until `over` is set."""
         before = time.time()
         while not self.over.wait(0.1):
             for name, jobid in list(self.ids.items()):
-                if (seen := kernel(jobid)) is not None:
+                if (seen := kernel_figures(jobid)) is not None:
                     self.truth[name].append(seen)
             self.longest_pause = max(self.longest_pause, time.time() - before)
             before = time.time()
@@ -177,8 +177,8 @@ class Life:
         with contextlib.suppress(OSError):  # it is being started again
             self.shown[name].append(place(self, name))
 
-    def ask_until_each_place_told(self) -> None:
-        """What is there to be said of each run that runs."""
+    def ask_until_every_place_answered(self) -> None:
+        """Ask every place for every run until each has shown figures."""
         begun, missing = time.time(), {(name, place) for name in PROGRAMS for place in PLACES}
         while missing:
             assert time.time() < begun + LONGEST / 3, missing
@@ -206,17 +206,17 @@ def api_row(life: Life, name: str) -> Shown:
 def report(life: Life, name: str) -> Shown:
     """The report, whose figures stand on the page of the job as well."""
     try:
-        told = life.api(f"jobs/{life.ids[name]}/report")
+        answer = life.api(f"jobs/{life.ids[name]}/report")
     except urllib.error.HTTPError:  # not on record yet
         return Shown("report", 0.0, time.time())
-    at = (told["basis"]["until_time"] or 0) / 1000
-    used = told["use"]
+    at = (answer["basis"]["until_time"] or 0) / 1000
+    used = answer["use"]
     return Shown("report", at, time.time(), used["cpu_seconds"], used["peak_memory_bytes"])
 
 
 def metrics(life: Life, name: str) -> Shown:
     """What Prometheus would scrape, which is read for it."""
-    asked = time.time()
+    asked_at = time.time()
     found = parse(life.get(life.exporter, "/metrics"), 0)
 
     def value(metric: str) -> float | None:
@@ -225,7 +225,7 @@ def metrics(life: Life, name: str) -> Shown:
 
     cpu = value("cpu_seconds_total")
     peak, threads = value("memory_peak_bytes"), value("threads")
-    return Shown("metrics", asked, time.time(), cpu, peak, threads)
+    return Shown("metrics", asked_at, time.time(), cpu, peak, threads)
 
 
 PLACES = (metrics, api_row, report)
@@ -233,14 +233,14 @@ PLACES = (metrics, api_row, report)
 
 def sampled(life: Life, name: str) -> list[float]:
     """When the run was sampled, in epoch seconds."""
-    told = life.command("metrics", "--json", "--no-follow", name)
-    return [json.loads(line)["time"] for line in told.splitlines()]
+    output = life.command("metrics", "--json", "--no-follow", name)
+    return [json.loads(line)["time"] for line in output.splitlines()]
 
 
 def samples(life: Life, name: str) -> Shown:
     """The last sample, by the command line."""
-    told = life.command("metrics", "--json", "--no-follow", "--limit=1", name)
-    last = json.loads(told.splitlines()[-1])
+    output = life.command("metrics", "--json", "--no-follow", "--limit=1", name)
+    last = json.loads(output.splitlines()[-1])
     cpu = last["cpu_user_seconds"] + last["cpu_system_seconds"]
     return Shown(
         "samples", last["time"], time.time(), cpu, last.get("memory_peak_bytes"),
@@ -251,28 +251,28 @@ def samples(life: Life, name: str) -> Shown:
 @pytest.fixture(scope="module")
 def life(tmp_path_factory) -> Iterator[Life]:
     """All lives, from before the first run to after the last."""
-    made = Life(tmp_path_factory.mktemp("moments"))
-    watcher = threading.Thread(target=made.watch)
+    new_life = Life(tmp_path_factory.mktemp("moments"))
+    watcher = threading.Thread(target=new_life.watch)
     watcher.start()
     try:
         for name in PROGRAMS:
-            made.begin(name)
-            made.ask(name, metrics)  # it has hardly begun
-            made.ask(name, api_row)
-        if not made.running():
+            new_life.begin(name)
+            new_life.ask(name, metrics)  # it has hardly begun
+            new_life.ask(name, api_row)
+        if not new_life.running():
             pytest.skip("runs have no cgroup here")
-        made.ask_until_each_place_told()
-        made.kill_and_restart()
-        made.ask_until_each_place_told()
-        (made.folder / "enough").touch()
-        until(lambda: not made.running(), "the ends of the programs", 60)
-        made.over.set()
+        new_life.ask_until_every_place_answered()
+        new_life.kill_and_restart()
+        new_life.ask_until_every_place_answered()
+        (new_life.folder / "enough").touch()
+        until(lambda: not new_life.running(), "the ends of the programs", 60)
+        new_life.over.set()
         watcher.join()
-        made.sampled = {name: sampled(made, name) for name in PROGRAMS}
-        yield made
+        new_life.sampled = {name: sampled(new_life, name) for name in PROGRAMS}
+        yield new_life
     finally:
-        made.over.set()
-        made.end()
+        new_life.over.set()
+        new_life.end()
 
 
 _LATE = 3.0  # seconds by which what is shown may be older than it says
@@ -280,7 +280,7 @@ _TICKS = 0.1  # of 10 ms, by which cgroup v1 tells user from system time; neithe
 
 
 def faults(shown: Shown, life: Life, name: str) -> Iterator[str]:
-    """What is not true of what a place showed while the run ran."""
+    """Wrong figures that a place showed of a running run."""
     truth, late = life.truth[name], _LATE + 2 * life.longest_pause
     # On a busy machine samples come late; the last one may just be written.
     sampled = [at for at in life.sampled[name] if at <= shown.since][-2:]
@@ -309,20 +309,20 @@ def faults(shown: Shown, life: Life, name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_while_it_runs(life, name):
+def test_figures_while_running(life, name):
     assert len(life.truth[name]) > 3
     assert not [fault for shown in life.shown[name] for fault in faults(shown, life, name)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_when_it_has_ended(life, name):
+def test_figures_after_end(life, name):
     last, jobid = life.truth[name][-1], life.ids[name]
     text = until(lambda: (life.folder / f"{name}.told").read_text(), "time has told", 20)
 
-    def told(label: str) -> float:
+    def time_figure(label: str) -> float:
         return float(re.search(rf"{re.escape(label)}: ([\d.]+)", text)[1])
 
-    cpu = told("User time (seconds)") + told("System time (seconds)")
+    cpu = time_figure("User time (seconds)") + time_figure("System time (seconds)")
     until(lambda: life.api(f"jobs/{jobid}")[0]["end_time"], "the end on record", 30)
 
     def right(row: Any) -> None:
@@ -331,7 +331,7 @@ def test_when_it_has_ended(life, name):
         if last.peak_bytes is not None:
             assert row["memory_used_bytes"] >= last.peak_bytes
         if name == "memory":
-            resident = told("Maximum resident set size (kbytes)") * 1024
+            resident = time_figure("Maximum resident set size (kbytes)") * 1024
             assert row["memory_used_bytes"] == pytest.approx(resident, rel=0.25)
 
     right(life.api(f"jobs/{jobid}")[0])  # just ended
@@ -352,6 +352,6 @@ def test_when_it_has_ended(life, name):
     assert size(used["peak_memory_bytes"]) in page
     assert samples(life, name).cpu_seconds == pytest.approx(cpu, abs=0.15)
     if name == "io":
-        written = told("File system outputs") * 512
+        written = time_figure("File system outputs") * 512
         assert written >= 1 << 20  # how many turns it had is up to the disk
         assert used["written_bytes"] == pytest.approx(written, abs=64 << 10)

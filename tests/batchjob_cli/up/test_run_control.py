@@ -7,7 +7,7 @@ from batchjob_cli.up.run_control import LocalRunControl
 from batchjob_stats_server.run_control import RunRequest
 
 
-def test_modules_of_the_directory_of_a_run_are_not_ours(tmp_path):
+def test_modules_in_run_directory_are_not_imported(tmp_path):
     """Somebody else may have put a `json.py` into /tmp."""
     public, data = tmp_path / "public", tmp_path / "data"
     public.mkdir()

@@ -15,7 +15,8 @@ from batchjob.schedulers.states import JobState
 from batchjob_cli.main import main
 from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
 from collectors.job_samples import find_sources, take_samples
-from tests.batchjob_cli.served_data import served
+from collectors.jobs import collector
+from tests.batchjob_cli.served_data import serve_data
 from tests.collectors.jobs.nodes import Node
 
 RUN = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -27,21 +28,22 @@ SECONDS = 100
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path / "node")
-    yield made
-    for each in made.started:
+    node = Node(tmp_path / "node")
+    yield node
+    for each in node.collectors:
         each.stop()
 
 
 @pytest.fixture
-def data(node: Node, tmp_path: Path) -> Path:
+def data(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Its samples, every 5 s, and its record; its last seconds are in no sample."""
+    monkeypatch.setattr(collector, "SCAN_WAIT_SECONDS", 60.0)  # the machine may be busy
     folder = tmp_path / "data"
     (folder / "runs").mkdir(parents=True)
     begin = node.now = int(time.time()) - 3600.0
-    node.process(10, uid=UID, io=(0, 0, 0, 0))
-    os.chown(node.job(f"run-{RUN}", "batchjob.slice", pids=[10]), UID, -1)
-    jobs = node.jobs()
+    node.add_process(10, uid=UID, io=(0, 0, 0, 0))
+    os.chown(node.add_job(f"run-{RUN}", "batchjob.slice", pids=[10]), UID, -1)
+    jobs = node.collector()
     jobs.start()
     jobs.update()  # its seconds are shorter than ours: none passes before it is seen
     sources = find_sources([jobs])
@@ -52,20 +54,20 @@ def data(node: Node, tmp_path: Path) -> Path:
     )  # fmt: skip
     for second in range(SECONDS):
         node.now = begin + second
-        node.process(10, uid=UID, io=(0, second * SPEED, 0, 0))
+        node.add_process(10, uid=UID, io=(0, second * SPEED, 0, 0))
         if second % 5 == 0:
             recorder.record()
     node.now = begin + SECONDS + 15  # when its processes are looked at in any case
-    node.end_process(10)
-    node.job(f"run-{RUN}", "batchjob.slice")  # it has no process any more
+    node.remove_process(10)
+    node.add_job(f"run-{RUN}", "batchjob.slice")  # it has no process any more
     jobs.update()
-    record.write(folder / "runs", finished(begin))
+    record.write(folder / "runs", finished_run(begin))
     recorder.record()
     recorder.stop()
     return folder
 
 
-def finished(begin: float) -> record.Run:
+def finished_run(begin: float) -> record.Run:
     return record.Run(
         jobid=RUN, node=os.uname().nodename, user=login_of(UID), uid=UID, name="writer",
         submit_time=begin, start_time=begin, end_time=begin + SECONDS, state=JobState.COMPLETED,
@@ -74,21 +76,21 @@ def finished(begin: float) -> record.Run:
     )  # fmt: skip
 
 
-def test_its_curve_is_steady(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_write_curve_is_steady(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From its first to its last stretch: a sample has what its process has written by then."""
-    with served(data) as client:
+    with serve_data(data) as client:
         rows = client.get(f"/api/v1/jobs/{RUN}/metrics", params={"metric": "file_write"}).json()
-    drawn = [row["mean"] for row in rows]
-    assert len(drawn) == SECONDS / 5
-    assert drawn == [pytest.approx(SPEED)] * len(drawn)
+    means = [row["mean"] for row in rows]
+    assert len(means) == SECONDS / 5
+    assert means == [pytest.approx(SPEED)] * len(means)
     assert main(["metrics", RUN, "--json", "--no-follow", f"--data={data}"]) == 0
     samples = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    told = [sample.get("process_io_written_bytes_per_second") for sample in samples]
-    assert told[2:-1] == [pytest.approx(SPEED)] * (len(told) - 3)
+    rates = [sample.get("process_io_written_bytes_per_second") for sample in samples]
+    assert rates[2:-1] == [pytest.approx(SPEED)] * (len(rates) - 3)
 
 
-def test_its_last_seconds_are_in_its_totals(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with served(data) as client:
+def test_last_seconds_are_in_totals(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve_data(data) as client:
         (row,) = client.get("/api/v1/jobs").json()
         page = client.get(f"/jobs/{RUN}").text.replace("\u202f", " ")
     assert row["usage_process_io_written_bytes"] == 800 * MIB

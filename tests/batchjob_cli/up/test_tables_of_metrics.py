@@ -35,21 +35,21 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     process = start(
         folder, f"127.0.0.1:{port}", "--metrics=all", "--samples.interval=1s", "--interval=1s"
     )
-    made = folder / "data"
+    data_directory = folder / "data"
     limits = ("--cpus=2", "--memory=256M", "--best-effort")
-    jobid = command(made, "run", "--detach", "--name=held", *limits, "--", sys.executable, "-c",
-                    PROGRAM).strip()  # fmt: skip
+    jobid = command_output(data_directory, "run", "--detach", "--name=held", *limits, "--",
+                    sys.executable, "-c", PROGRAM).strip()  # fmt: skip
     try:
         if not own_cgroups(jobid):
             pytest.skip("runs have no cgroup here")
-        yield made
+        yield data_directory
     finally:
-        command(made, "stop", "--grace=0", jobid)
+        command_output(data_directory, "stop", "--grace=0", jobid)
         process.send_signal(signal.SIGTERM)
         process.wait(30)
 
 
-def command(data: Path, *arguments: str) -> str:
+def command_output(data: Path, *arguments: str) -> str:
     argv = [sys.executable, "-m", "batchjob_cli", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(data)}
     done = subprocess.run(
@@ -60,16 +60,16 @@ def command(data: Path, *arguments: str) -> str:
 
 def last_row(data: Path, type: str) -> list[tuple[str, str]]:
     """Heading and value of each column, of the last sample."""
-    told = command(data, "metrics", f"--type={type}", "--no-follow", "--limit=1", "held")
-    lines = [re.split(r"\s{2,}", line.strip()) for line in told.splitlines()]
+    table = command_output(data, "metrics", f"--type={type}", "--no-follow", "--limit=1", "held")
+    lines = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()]
     return list(zip(*lines, strict=True)) if len(lines) == 2 else []
 
 
 def value_limit_percent(data: Path, type: str, heading: str) -> tuple[str, str, float] | None:
     """A column and the two that follow it, once all of them are known."""
     row = last_row(data, type)
-    place = [each for each, _ in row].index(heading) if row else 0
-    three = row[place : place + 3]
+    index = [each for each, _ in row].index(heading) if row else 0
+    three = row[index : index + 3]
     if not row or "-" in dict(three).values():
         return None
     (_, value), (limit_heading, limit), (percent_heading, percent) = three
@@ -98,7 +98,7 @@ def test_memory_and_its_limit(data: Path) -> None:
     assert 25 <= float(row["% OF LIMIT"]) < 50
 
 
-def test_cpu_time_in_percent_of_its_cpus(data: Path) -> None:
+def test_cpu_time_in_percent_of_cpus(data: Path) -> None:
     def known() -> list[tuple[str, str]]:
         row = dict(last_row(data, "cpu"))
         return [*row.items()] if row and row["CPU %"] != "-" else []

@@ -1,4 +1,4 @@
-"""The token of a start."""
+"""The token that `batchjob up` creates at each start."""
 
 import stat
 
@@ -15,22 +15,26 @@ from batchjob_stats_db.database.tokens import TokenRole
     [("sqlite:////tmp/jobs.db", TokenRole.ADMIN, True),
      ("postgresql+psycopg://site/jobs", TokenRole.VIEWER, False)],
 )  # fmt: skip
-def test_it_is_an_admin_s_in_a_database_of_one_s_own_alone(url, role, can_make_tokens):
-    made = token.create_token("me", make_url(url))
-    assert (made.user, made.role, made.can_make_tokens) == ("me", role, can_make_tokens)
-    assert made.text != token.create_token("me", make_url(url)).text
+def test_token_is_admin_only_with_sqlite_database(url, role, can_make_tokens):
+    start_token = token.create_token("me", make_url(url))
+    assert (start_token.user, start_token.role, start_token.can_make_tokens) == (
+        "me",
+        role,
+        can_make_tokens,
+    )
+    assert start_token.text != token.create_token("me", make_url(url)).text
 
 
-def test_its_file_is_the_owner_s_and_goes_with_the_stop(tmp_path):
-    made = token.create_token("me", make_url("sqlite:///jobs.db"))
-    with keep_file(tmp_path / TOKEN_FILE, made.text):
+def test_token_file_is_private_and_removed_at_stop(tmp_path):
+    start_token = token.create_token("me", make_url("sqlite:///jobs.db"))
+    with keep_file(tmp_path / TOKEN_FILE, start_token.text):
         (file,) = tmp_path.iterdir()
-        assert file.read_text() == f"{made.text}\n"
+        assert file.read_text() == f"{start_token.text}\n"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert not list(tmp_path.iterdir())
 
 
-def test_the_file_of_a_later_start_stays(tmp_path):
+def test_token_file_of_later_start_is_kept(tmp_path):
     first, second = (token.create_token("me", make_url("sqlite:///jobs.db")) for _ in range(2))
     with keep_file(tmp_path / TOKEN_FILE, first.text):
         (tmp_path / TOKEN_FILE).write_text(second.text)

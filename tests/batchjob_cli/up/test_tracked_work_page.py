@@ -48,15 +48,15 @@ def page(tmp_path: Path) -> Iterator[Any]:
                 "--disable-dev-shm-usage", "--disable-background-networking"],
             )
         ) as browser:  # fmt: skip
-            made = browser.new_page()
-            made.goto(f"http://{address}/?token={token}")
-            yield made
+            browser_page = browser.new_page()
+            browser_page.goto(f"http://{address}/?token={token}")
+            yield browser_page
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
 
 
-def test_all_of_a_failed_work_is_on_its_page(page: Any, tmp_path: Path) -> None:
+def test_page_of_failed_work_is_complete(page: Any, tmp_path: Path) -> None:
     environment = {
         **os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(tmp_path / "data")
     }  # fmt: skip
@@ -65,21 +65,21 @@ def test_all_of_a_failed_work_is_on_its_page(page: Any, tmp_path: Path) -> None:
     record = json.loads(path.read_text())
     jobs = page.url.rstrip("/")
 
-    def opened() -> str:
+    def loaded_text() -> str:
         page.goto(f"{jobs}/jobs/{record['jobid']}")
         text = str(page.inner_text("main")).replace("\u202f", " ")
         return text if "openfoam" in text and "it has not ended" not in text else ""
 
-    text = until(opened, "the page of the work", 30)
+    text = until(loaded_text, "the page of the work", 30)
     user, system = record["user_cpu_seconds"], record["system_cpu_seconds"]
-    for told in (
+    for expected in (
         "openfoam", '{"cells": 1000}', "no mesh <b>here</b>", "task-17",
         f"{record['wall_seconds']:.3f} s",  # to the millisecond
         f"user {format_duration(user)}, system {format_duration(system)}",
         format_duration(user + system),
         size(record["peak_memory_bytes"]),
     ):  # fmt: skip
-        assert told in text, told
+        assert expected in text, expected
     facts = dict(
         zip(
             page.locator("dl.facts dt").all_inner_texts(),

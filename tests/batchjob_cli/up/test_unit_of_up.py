@@ -14,7 +14,7 @@ from tests.security.remote_up import ROOT
 UNIT = (ROOT / "deploy/systemd/user/batchjob_up.service").read_text()
 
 
-def test_it_tells_systemd_that_it_is_ready_and_ends_well(tmp_path: Path) -> None:
+def test_unit_notifies_readiness_and_stops_cleanly(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     found = re.search(r"^ExecStart=(\S+/batchjob) (.*) \$OPTIONS$", UNIT, re.M)
     assert found is not None

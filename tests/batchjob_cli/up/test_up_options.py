@@ -1,4 +1,4 @@
-"""What `batchjob up` is told: by flags, and by a file with the same names."""
+"""Options of `batchjob up`: flags, and a file with the same names."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob_cli.up.options import settings
 
 
-def test_flags_go_over_the_file(tmp_path):
+def test_flags_override_file(tmp_path):
     file = tmp_path / "up.yml"
     file.write_text("data: /srv/batchjob\nruns:\n  remote: true\nlog.level: info\ninterval: 9s\n")
     chosen = settings([f"--config.file={file}", "--interval=5s"])
@@ -15,7 +15,7 @@ def test_flags_go_over_the_file(tmp_path):
     assert settings([]).log.level == "warning"
 
 
-def test_every_group_of_metrics_can_be_switched_on():
+def test_every_metrics_group_can_be_enabled():
     assert settings([]).up.metrics == ()
     assert settings(["--metrics=open-files", "--metrics=all"]).up.metrics == ("open-files", "all")
     with pytest.raises(SettingsError, match=r"metrics: expected one of .*open-files"):
@@ -23,7 +23,7 @@ def test_every_group_of_metrics_can_be_switched_on():
 
 
 @pytest.mark.parametrize("text", ["color: red", "runs.remote: perhaps", "- data"])
-def test_a_wrong_file_is_named_with_its_line(tmp_path, text):
+def test_invalid_file_is_named(tmp_path, text):
     file = tmp_path / "up.yml"
     file.write_text(text)
     with pytest.raises(SettingsError, match=r"up\.yml"):

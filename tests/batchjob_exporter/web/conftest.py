@@ -11,6 +11,7 @@ from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.connection import ClientTimeouts
 from batchjob_exporter.web.message import text_response
 from batchjob_exporter.web.server import ConnectionLimits, HttpServer
+from tests.batchjob_exporter.web.raw_http import read_all
 
 
 @pytest.fixture
@@ -39,31 +40,24 @@ def connect():
     """connect(address, host) opens a raw connection, from that host, closed at the end."""
     opened = []
 
-    def open_one(address, host=""):
+    def open_connection(address, host=""):
         client = socket.create_connection(address, timeout=10, source_address=(host, 0))
         opened.append(client)
         return client
 
-    yield open_one
+    yield open_connection
     for client in opened:
         with closing(client):
             pass
 
 
 @pytest.fixture
-def ask(connect):
-    """ask(address, raw request) gives all bytes until the server closes."""
+def send_request(connect):
+    """send_request(address, raw request) returns all bytes until the server closes."""
 
-    def asked(address, request):
+    def send(address, request):
         client = connect(address)
         client.sendall(request)
         return read_all(client)
 
-    return asked
-
-
-def read_all(client):
-    received = b""
-    while data := client.recv(65536):
-        received += data
-    return received
+    return send

@@ -1,4 +1,4 @@
-"""Addresses to listen on, and who may come."""
+"""Addresses to listen on, and which clients are allowed."""
 
 import os
 import socket
@@ -21,20 +21,20 @@ from batchjob_exporter.web.addresses import (
 @pytest.mark.parametrize(
     "text", [":10910", "127.0.0.1:1", "[::1]:0", "localhost:80", "node-1.x.org:80", "unix:/run/x"]
 )
-def test_addresses(text):
+def test_valid_listen_addresses(text):
     assert listen_address(text) == text
 
 
 @pytest.mark.parametrize(
     "text", ["", "10910", "::1:80", ":65536", ":-1", "a b:80", "[::1]", 10910, None, "unix:x", ":٣"]
 )
-def test_wrong_addresses(text):
+def test_invalid_listen_addresses(text):
     with pytest.raises(ValueError, match="expected :PORT"):
         listen_address(text)
 
 
 @pytest.mark.parametrize(
-    ("peer", "networks", "may"),
+    ("peer", "networks", "allowed"),
     [
         ("10.1.2.3", [], True),
         ("10.1.2.3", ["10.0.0.0/8"], True),
@@ -45,8 +45,8 @@ def test_wrong_addresses(text):
         ("", ["10.0.0.0/8"], True),  # unix socket: its file's permissions decide
     ],
 )
-def test_allowed(peer, networks, may):
-    assert is_allowed(peer, tuple(map(ip_network, networks))) is may
+def test_allowed_networks(peer, networks, allowed):
+    assert is_allowed(peer, tuple(map(ip_network, networks))) is allowed
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_allowed(peer, networks, may):
         ("", ""),
     ],
 )
-def test_whom_a_connection_belongs_to(peer, client):
+def test_client_key(peer, client):
     assert client_key(peer) == client
 
 
-def test_all_addresses_are_reachable_over_ipv4_too():
+def test_wildcard_address_is_reachable_over_ipv4():
     (listener,) = open_listeners((":0",))
     with listener:
         port = listener.getsockname()[1]
@@ -72,21 +72,21 @@ def test_all_addresses_are_reachable_over_ipv4_too():
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
 
-def test_loopback_and_unix_sockets_are_not_reachable_by_others(tmp_path):
+def test_loopback_and_unix_sockets_are_not_reachable_remotely(tmp_path):
     for listener in open_listeners(("127.0.0.1:0", f"unix:{tmp_path}/s")):
         with listener:
             assert not is_reachable_remotely(listener)
             assert format_address(listener).startswith(("127.0.0.1:", "unix:/"))
 
 
-def test_an_address_in_use_is_named_and_the_others_are_closed(tmp_path):
+def test_address_in_use_is_named_and_others_are_closed(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}: Address"):
             open_listeners((f"unix:{tmp_path}/s", f"127.0.0.1:{port}"))
 
 
-def test_a_socket_file_left_behind_is_replaced_and_one_in_use_is_not(tmp_path):
+def test_stale_socket_file_is_replaced_and_used_one_is_not(tmp_path):
     path = f"{tmp_path}/s"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
@@ -95,7 +95,7 @@ def test_a_socket_file_left_behind_is_replaced_and_one_in_use_is_not(tmp_path):
         open_listeners((f"unix:{path}",))
 
 
-def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
+def test_regular_file_is_not_replaced(tmp_path):
     (tmp_path / "s").write_text("precious")
     with pytest.raises(SettingsError, match="in use"):
         open_listeners((f"unix:{tmp_path}/s",))
@@ -106,7 +106,7 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
     "environment",
     [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": "self", "LISTEN_FDS": "x"}],
 )
-def test_without_systemd_there_are_no_sockets(monkeypatch, environment):
+def test_systemd_listeners_require_socket_activation(monkeypatch, environment):
     for name in ("LISTEN_PID", "LISTEN_FDS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

@@ -21,7 +21,7 @@ def config_file(tmp_path):
     return write
 
 
-def test_everything(config_file, tmp_path):
+def test_all_settings(config_file, tmp_path):
     config = read(
         config_file(
             f"""
@@ -60,7 +60,7 @@ rate_limit:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "basic_auth_users: {}\n"])
-def test_nothing(config_file, text):
+def test_empty_file(config_file, text):
     assert read(config_file(text)) == WebConfig()
 
 
@@ -97,19 +97,19 @@ TLS = "tls_server_config:\n  cert_file: c\n  key_file: k\n"
         ("rate_limit:\n  burst: -1\n", "expected a whole number"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(config_file, text, complaint):
+def test_invalid_settings_are_one_line_errors(config_file, text, complaint):
     with pytest.raises(SettingsError, match=complaint) as raised:
         read(config_file(text))
     assert "\n" not in str(raised.value)
 
 
-def test_no_file(tmp_path):
+def test_missing_file(tmp_path):
     with pytest.raises(SettingsError, match=r"nothing\.yml: No such file"):
         read(f"{tmp_path}/nothing.yml")
 
 
 @given(st.text(max_size=100) | st.sampled_from(["1", "[]", "{}", "null", "a: b", "? {}\n: 1"]))
-def test_any_other_file_is_refused_clearly(tmp_path_factory, text):
+def test_arbitrary_text_raises_no_other_error(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("web") / "web.yml"
     for content in (text, f"tls_server_config: {text}", f"basic_auth_users: {text}"):
         path.write_text(content, encoding="utf-8", errors="replace")
@@ -117,7 +117,7 @@ def test_any_other_file_is_refused_clearly(tmp_path_factory, text):
             assert isinstance(read(str(path)), WebConfig)
 
 
-def test_wishes_that_cannot_be_followed_are_warned_about(caplog):
+def test_unsupported_settings_are_logged(caplog):
     warn_unsupported(
         WebConfig(Tls(cipher_suites=("A",), client_auth_type="RequireAnyClientCert"), Http())
     )

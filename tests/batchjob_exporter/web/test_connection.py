@@ -1,4 +1,4 @@
-"""The life of a connection, step by step, on a socket that only a test could have."""
+"""The steps of an HTTP connection, over a scripted stream."""
 
 import itertools
 import socket
@@ -20,7 +20,7 @@ from batchjob_exporter.web.connection import (
 from batchjob_exporter.web.message import HttpRequest, render_response, text_response
 
 
-class Script:
+class ScriptedStream:
     """A stream that receives the given chunks (None: not ready), and takes `room` bytes at once."""
 
     def __init__(self, chunks, room=1 << 30):
@@ -54,19 +54,19 @@ class Script:
         self._other.close()
 
 
-def live(chunks, **more):
+def sent_bytes(chunks, **more):
     """Everything the connection sends, answering each request with its path."""
-    stream = Script(chunks, **more)
+    stream = ScriptedStream(chunks, **more)
     connection = HttpConnection(stream, "", ClientTimeouts(), clock=lambda: 0.0)
     answer = None
     try:
         while True:
-            wanted = connection.steps.send(answer)
+            step = connection.steps.send(answer)
             answer = None
-            if isinstance(wanted, HttpRequest):
+            if isinstance(step, HttpRequest):
                 answer = Answer(
                     render_response(
-                        text_response(HTTPStatus.OK, wanted.path), keep_alive=True, now=0
+                        text_response(HTTPStatus.OK, step.path), keep_alive=True, now=0
                     ),
                     keep_alive=True,
                 )
@@ -81,25 +81,25 @@ REQUESTS = b"".join(b"GET /%d HTTP/1.1\r\nHost: n\r\n\r\n" % number for number i
 
 
 @given(st.lists(st.integers(0, len(REQUESTS)), max_size=12), st.booleans(), st.integers(1, 50))
-def test_however_the_bytes_arrive_the_answers_are_the_same(cuts, blocking, room):
+def test_chunk_boundaries_do_not_change_responses(cuts, blocking, room):
     edges = [0, *sorted(cuts), len(REQUESTS)]
     chunks = [REQUESTS[a:b] for a, b in itertools.pairwise(edges) if a < b]
     if blocking:
         chunks = [piece for chunk in chunks for piece in (None, chunk)]
-    assert live(chunks, room=room) == live([REQUESTS])
+    assert sent_bytes(chunks, room=room) == sent_bytes([REQUESTS])
 
 
 @given(st.lists(st.binary(max_size=100), max_size=10))
-def test_whatever_arrives_the_end_is_orderly(chunks):
-    sent = live(chunk for chunk in chunks if chunk)
+def test_arbitrary_bytes_get_http_response_or_none(chunks):
+    sent = sent_bytes(chunk for chunk in chunks if chunk)
     assert sent == b"" or sent.startswith(b"HTTP/1.1 ")
 
 
 @pytest.mark.parametrize(
     ("received", "status"), [([], b""), ([b"GET / HT"], b"HTTP/1.1 408 Request Timeout")]
 )
-def test_at_the_deadline(received, status):
-    stream = Script([*received, None, b""])
+def test_deadline_gets_408_only_within_a_request(received, status):
+    stream = ScriptedStream([*received, None, b""])
     connection = HttpConnection(stream, "", ClientTimeouts(head=3.0), clock=lambda: 7.0)
     assert connection.resume() == Wait(EVENT_READ, 10.0)
     with pytest.raises(StopIteration):
@@ -109,9 +109,9 @@ def test_at_the_deadline(received, status):
     stream.close()
 
 
-def test_the_pause_between_requests_may_be_longer_than_within_one():
+def test_idle_timeout_applies_between_requests():
     now = [0.0]
-    stream = Script([b"GET / HTTP/1.1\r\nHost: n\r\n\r\n", None, b"GET", None])
+    stream = ScriptedStream([b"GET / HTTP/1.1\r\nHost: n\r\n\r\n", None, b"GET", None])
     connection = HttpConnection(
         stream, "", ClientTimeouts(head=3.0, idle=100.0), clock=lambda: now[0]
     )

@@ -18,7 +18,7 @@ from batchjob_exporter.web.message import (
 )
 
 
-def test_a_request():
+def test_parse_request():
     request = parse_request(
         b"GET /metrics?collect%5B%5D=jobs&x=a+b HTTP/1.1\r\nHost: n1\r\nACCEPT: */*"
     )
@@ -39,7 +39,7 @@ def test_a_request():
         (b"POST / HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked", False),
     ],
 )
-def test_what_keeps_the_connection_open(head, keep_alive):
+def test_keep_alive(head, keep_alive):
     assert parse_request(head).keep_alive is keep_alive
 
 
@@ -52,7 +52,7 @@ def test_what_keeps_the_connection_open(head, keep_alive):
         (b"/?", "/"),
     ],
 )
-def test_paths(target, path):
+def test_request_path(target, path):
     assert parse_request(b"GET " + target + b" HTTP/1.0").path == path
 
 
@@ -80,19 +80,19 @@ def test_paths(target, path):
         (b"GET /?" + b"a=b&" * 101 + b" HTTP/1.0", 400),
     ],
 )
-def test_what_is_refused(head, status):
+def test_invalid_requests_are_refused(head, status):
     with pytest.raises(RequestRefused) as refused:
         parse_request(head)
     assert refused.value.status == status
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=50).map(lambda b: b"GET /" + b + b" HTTP/1.0"))
-def test_no_bytes_raise_anything_else(head):
+def test_arbitrary_bytes_raise_no_other_error(head):
     with contextlib.suppress(RequestRefused):
         parse_request(head)
 
 
-def test_an_answer_on_the_wire():
+def test_render_response():
     wire = render_response(
         text_response(HTTPStatus.NOT_FOUND, "nothing", ("X-A", "b")), keep_alive=True, now=0
     )
@@ -108,7 +108,7 @@ def test_an_answer_on_the_wire():
     )
 
 
-def test_head_has_the_length_and_no_body():
+def test_head_response_has_length_and_no_body():
     wire = render_response(
         text_response(HTTPStatus.OK, "nothing"), keep_alive=False, with_body=False
     )
@@ -122,17 +122,17 @@ LONG = HttpResponse(HTTPStatus.OK, b"batchjob " * 1000)
 @pytest.mark.parametrize(
     "accept", ["gzip", "deflate, gzip;q=0.5", "*", "GZIP", "gzip;q=1.0, *;q=0", "br;q=1, *;q=.1"]
 )
-def test_gzip(accept):
+def test_gzip_is_used_when_accepted(accept):
     packed = compress(LONG, accept)
     assert ("Content-Encoding", "gzip") in packed.headers
     assert gzip.decompress(packed.body) == LONG.body
 
 
 @pytest.mark.parametrize("accept", ["", "identity", "gzip;q=0", "*;q=0", "br", "gzip;q=x"])
-def test_no_gzip(accept):
+def test_gzip_is_not_used_when_not_accepted(accept):
     assert compress(LONG, accept) is LONG
 
 
-def test_short_answers_are_not_worth_it():
+def test_short_responses_are_not_compressed():
     short = text_response(HTTPStatus.OK, "healthy")
     assert compress(short, "gzip") is short

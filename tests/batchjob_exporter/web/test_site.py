@@ -15,7 +15,7 @@ from batchjob_exporter.web.site import MetricsSite, negotiate
 from collectors.metric import NO_LABELS, Metric, MetricFamily
 
 
-class One:
+class OneGaugeCollector:
     """A collector with one gauge."""
 
     def __init__(self, name):
@@ -33,22 +33,22 @@ class One:
 
 @pytest.fixture
 def exporter():
-    return Exporter({name: One(name) for name in ("node", "jobs", "rapl")})
+    return Exporter({name: OneGaugeCollector(name) for name in ("node", "jobs", "rapl")})
 
 
 @pytest.fixture
 def get(exporter):
     site = MetricsSite(exporter, "/metrics", "batchjob_exporter <1>")
 
-    def asked(target, method="GET", **headers):
+    def send_request(target, method="GET", **headers):
         lines = [f"{method} {target} HTTP/1.1", "Host: n"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         return site.answer(parse_request("\r\n".join(lines).encode()))
 
-    return asked
+    return send_request
 
 
-def collectors_in(response):
+def collector_names(response):
     lines = response.body.decode().splitlines()
     return [line.split()[0].removeprefix("batchjob_") for line in lines if line[-4:] == " 1.0"
             and "{" not in line]  # fmt: skip
@@ -64,10 +64,10 @@ def collectors_in(response):
         ("?other=x", ["node", "jobs", "rapl"]),
     ],
 )
-def test_chosen_collectors(get, query, names):
+def test_collect_and_exclude_select_collectors(get, query, names):
     response = get(f"/metrics{query}")
     assert response.status == 200
-    assert collectors_in(response) == names
+    assert collector_names(response) == names
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_chosen_collectors(get, query, names):
         ("?exclude[]=", "no enabled collector is named ''"),
     ],
 )
-def test_wrong_choice(get, query, complaint):
+def test_invalid_collector_selection_gets_400(get, query, complaint):
     response = get(f"/metrics{query}")
     assert response.status == 400
     assert complaint in response.body.decode()
 
 
-def test_format_by_accept(get):
+def test_accept_header_selects_format(get):
     assert dict(get("/metrics").headers)["Content-Type"].startswith("text/plain; version=0.0.4")
     response = get("/metrics", accept="application/openmetrics-text; version=1.0.0")
     assert dict(response.headers)["Content-Type"].startswith("application/openmetrics-text; v")
@@ -95,7 +95,7 @@ def test_format_by_accept(get):
     ("header", "seconds"),
     [("10", 9.5), ("0.4", 0.2), ("", 9.5), ("x", 9.5), ("nan", 9.5), ("-1", 9.5), ("1e9", 9.5)],
 )
-def test_the_scrapers_own_time_out_is_the_deadline(get, exporter, monkeypatch, header, seconds):
+def test_scrape_timeout_header_sets_deadline(get, exporter, monkeypatch, header, seconds):
     given = []
     monkeypatch.setattr(exporter, "collect", lambda names, seconds: given.append(seconds) or [])
     get("/metrics", X_Prometheus_Scrape_Timeout_Seconds=header)
@@ -116,20 +116,20 @@ def test_health_and_readiness(get, exporter):
     assert get("/-/ready").status == 200
 
 
-def test_what_is_not_there(get):
+def test_unknown_path_gets_404(get):
     assert get("/metric").status == 404
     assert get("/metrics/").status == 404
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_other_methods(get, method):
+def test_other_methods_get_405(get, method):
     response = get("/metrics", method)
     assert response.status == 405
     assert ("Allow", "GET, HEAD") in response.headers
 
 
-def test_metrics_may_be_served_at_the_root():
-    site = MetricsSite(Exporter({"node": One("node")}), "/", "1")
+def test_metrics_can_be_served_at_root():
+    site = MetricsSite(Exporter({"node": OneGaugeCollector("node")}), "/", "1")
     assert b"batchjob_node 1.0" in site.answer(parse_request(b"GET / HTTP/1.0")).body
 
 
@@ -167,7 +167,7 @@ def test_any_accept_header_gets_a_format(accept):
     assert negotiate(accept) in (TEXT, OPENMETRICS)
 
 
-class Lister:
+class NodeListCollector:
     """A collector that knows two nodes, or none yet."""
 
     def __init__(self, names):
@@ -186,13 +186,13 @@ class Lister:
         return self._names
 
 
-def asked_for_targets(names, query):
-    site = MetricsSite(Exporter({"cluster": Lister(names)}), "/metrics", "1")
+def targets_response(names, query):
+    site = MetricsSite(Exporter({"cluster": NodeListCollector(names)}), "/metrics", "1")
     return site.answer(HttpRequest("GET", "/targets", query, {}, True))
 
 
-def test_the_nodes_of_the_cluster_are_targets():
-    answer = asked_for_targets(["n1", "n2"], (("cluster", "alpha"),))
+def test_cluster_nodes_are_targets():
+    answer = targets_response(["n1", "n2"], (("cluster", "alpha"),))
     assert answer.status == 200
     assert dict(answer.headers)["Content-Type"] == "application/json"
     assert json.loads(answer.body) == [
@@ -201,17 +201,17 @@ def test_the_nodes_of_the_cluster_are_targets():
     ]
 
 
-def test_without_a_list_of_nodes_prometheus_keeps_its_targets():
-    assert asked_for_targets(None, (("cluster", "alpha"),)).status == 503
+def test_targets_without_node_list_get_503():
+    assert targets_response(None, (("cluster", "alpha"),)).status == 503
 
 
 @pytest.mark.parametrize("query", [(), (("cluster", ""),), (("clutser", "a"),)])
-def test_targets_need_the_name_of_the_cluster(query):
-    answer = asked_for_targets(["n1"], query)
+def test_targets_require_cluster_name(query):
+    answer = targets_response(["n1"], query)
     assert answer.status == 400
     assert b"/targets?cluster=NAME" in answer.body
 
 
-def test_an_exporter_of_a_node_has_no_targets():
-    site = MetricsSite(Exporter({"node": One("node")}), "/metrics", "1")
+def test_targets_without_cluster_collector_get_404():
+    site = MetricsSite(Exporter({"node": OneGaugeCollector("node")}), "/metrics", "1")
     assert site.answer(HttpRequest("GET", "/targets", (), {}, True)).status == 404

@@ -13,9 +13,8 @@ import trustme
 from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.message import HttpResponse, text_response
+from tests.batchjob_exporter.web.raw_http import GET
 from tests.private_keys import write_key
-
-GET = b"GET /x HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
 
 
 class Site:
@@ -77,7 +76,7 @@ def test_https(site, serve_web):
     assert fetch(serve_web(site.configure()), site.client_context()) == b"/x\n"
 
 
-def test_certificate_and_key_inline(site, serve_web):
+def test_inline_certificate_and_key(site, serve_web):
     def block(name):
         lines = (site.directory / name).read_text().splitlines()
         return "|\n" + "".join(f"    {line}\n" for line in lines)
@@ -88,7 +87,8 @@ def test_certificate_and_key_inline(site, serve_web):
     assert fetch(serve_web(path), site.client_context()) == b"/x\n"
 
 
-# Who gets in, by client_auth_type: nobody's certificate, a good one, a stranger's.
+# Which clients are accepted, by client_auth_type: without a certificate, with a good one, with
+# one of another authority.
 @pytest.mark.parametrize(
     ("auth_type", "without", "good", "stranger"),
     [
@@ -100,7 +100,7 @@ def test_certificate_and_key_inline(site, serve_web):
         ("RequireAndVerifyClientCert", False, True, False),
     ],
 )
-def test_client_certificates(site, serve_web, auth_type, without, good, stranger):
+def test_client_auth_types(site, serve_web, auth_type, without, good, stranger):
     ca_file = None if auth_type == "NoClientCert" else "clients.pem"
     address = serve_web(site.configure(client_auth_type=auth_type, client_ca_file=ca_file))
     contexts = {
@@ -108,17 +108,17 @@ def test_client_certificates(site, serve_web, auth_type, without, good, stranger
         "good": site.client_context(site.clients_ca, "prometheus.example.org"),
         "stranger": site.client_context(site.stranger_ca, "prometheus.example.org"),
     }
-    got_in = {}
+    accepted = {}
     for name, context in contexts.items():
         try:
-            got_in[name] = fetch(address, context) == b"/x\n"
+            accepted[name] = fetch(address, context) == b"/x\n"
         except REFUSED:
-            got_in[name] = False
-    assert got_in == {"without": without, "good": good, "stranger": stranger}
+            accepted[name] = False
+    assert accepted == {"without": without, "good": good, "stranger": stranger}
 
 
 @pytest.mark.parametrize(
-    ("names", "comes_in"),
+    ("names", "allowed"),
     [
         (["prometheus.example.org"], True),
         (["other.example.org", "prometheus.example.org"], True),
@@ -128,7 +128,7 @@ def test_client_certificates(site, serve_web, auth_type, without, good, stranger
         (["192.0.2.1"], False),
     ],
 )
-def test_allowed_names_of_clients(site, serve_web, names, comes_in):
+def test_client_allowed_sans(site, serve_web, names, allowed):
     path = site.configure(
         client_auth_type="RequireAndVerifyClientCert",
         client_ca_file="clients.pem",
@@ -136,7 +136,7 @@ def test_allowed_names_of_clients(site, serve_web, names, comes_in):
     )
     context = site.client_context(site.clients_ca, *names)
     address = serve_web(path)
-    if comes_in:
+    if allowed:
         assert fetch(address, context) == b"/x\n"
     else:
         with pytest.raises(REFUSED):
@@ -144,7 +144,7 @@ def test_allowed_names_of_clients(site, serve_web, names, comes_in):
 
 
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
-def test_versions(site, serve_web, version):
+def test_min_version(site, serve_web, version):
     address = serve_web(site.configure(min_version="TLS13"))
     context = site.client_context()
     context.maximum_version = ssl.TLSVersion[version]
@@ -155,7 +155,7 @@ def test_versions(site, serve_web, version):
             fetch(address, context)
 
 
-def test_clients_that_stall_in_the_handshake_delay_nobody(site, serve_web, connect):
+def test_stalled_handshakes_delay_no_other_client(site, serve_web, connect):
     address = serve_web(site.configure())
     for begun in (b"", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"):
         for _ in range(20):
@@ -164,7 +164,7 @@ def test_clients_that_stall_in_the_handshake_delay_nobody(site, serve_web, conne
 
 
 @pytest.mark.parametrize("sent", [b"\x00" * 100, os.urandom(300), b"\x16\x03\x01\x00\x01\x00"])
-def test_garbage_instead_of_a_handshake(site, serve_web, connect, sent):
+def test_garbage_instead_of_handshake_stops_no_other_client(site, serve_web, connect, sent):
     address = serve_web(site.configure())
     client = connect(address)
     with contextlib.suppress(OSError):  # it may have been sent away before it is done
@@ -175,19 +175,19 @@ def test_garbage_instead_of_a_handshake(site, serve_web, connect, sent):
     assert fetch(address, site.client_context()) == b"/x\n"
 
 
-def test_plain_http_on_the_port_is_told_so(site, serve_web, connect):
+def test_plain_http_request_gets_explanation(site, serve_web, connect):
     client = connect(serve_web(site.configure()))
     client.sendall(GET)
     assert b"this port speaks HTTPS" in client.recv(1000)
 
 
-def test_a_large_answer_over_tls(site, serve):
+def test_large_response_over_tls(site, serve):
     large = HttpResponse(HTTPStatus.OK, os.urandom(3_000_000))
     web = WebAccess(site.configure(), lambda _: large)
     assert fetch(serve(web=web), site.client_context()) == large.body
 
 
-def test_kept_alive_over_tls(site, serve_web):
+def test_keep_alive_over_tls(site, serve_web):
     client = http.client.HTTPSConnection(
         *serve_web(site.configure()), context=site.client_context(), timeout=5
     )
@@ -197,7 +197,7 @@ def test_kept_alive_over_tls(site, serve_web):
             assert client.getresponse().read() == f"{path}\n".encode()
 
 
-def served_certificate(address, context):
+def fetch_certificate(address, context):
     with (
         socket.create_connection(address, timeout=5) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
@@ -205,28 +205,28 @@ def served_certificate(address, context):
         return client.getpeercert(binary_form=True)
 
 
-def test_a_renewed_certificate_is_used_at_once(site, serve_web):
+def test_renewed_certificate_is_used_at_once(site, serve_web):
     address, context = serve_web(site.configure()), site.client_context()
-    before = served_certificate(address, context)
-    assert served_certificate(address, context) == before
+    before = fetch_certificate(address, context)
+    assert fetch_certificate(address, context) == before
     site.new_certificate()
-    assert served_certificate(address, context) != before
+    assert fetch_certificate(address, context) != before
 
 
-def test_a_broken_certificate_is_reported_and_the_old_one_stays(site, serve_web, caplog):
+def test_invalid_certificate_is_reported_and_old_one_stays(site, serve_web, caplog):
     address, context = serve_web(site.configure()), site.client_context()
-    before = served_certificate(address, context)
+    before = fetch_certificate(address, context)
     (site.directory / "cert.pem").write_text("nonsense")
-    assert served_certificate(address, context) == before
-    assert served_certificate(address, context) == before
+    assert fetch_certificate(address, context) == before
+    assert fetch_certificate(address, context) == before
     (message,) = caplog.messages
     assert "not reloaded" in message
     assert "cert.pem" in message
     site.new_certificate()
-    assert served_certificate(address, context) != before
+    assert fetch_certificate(address, context) != before
 
 
-def test_tls_is_not_switched_off_by_an_emptied_file(site, serve_web, caplog):
+def test_emptied_file_does_not_switch_tls_off(site, serve_web, caplog):
     address = serve_web(site.configure())
     (site.directory / "web.yml").write_text("")
     assert fetch(address, site.client_context()) == b"/x\n"
@@ -243,6 +243,6 @@ def test_tls_is_not_switched_off_by_an_emptied_file(site, serve_web, caplog):
         }),
     ],
 )  # fmt: skip
-def test_files_that_do_not_work_are_named(site, wrong, tls):
+def test_unusable_certificate_files_are_named(site, wrong, tls):
     with pytest.raises(SettingsError, match=wrong):
         WebAccess(site.configure(**tls))

@@ -1,4 +1,4 @@
-"""Backups, and putting one back."""
+"""Backup and restore."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from batchjob_stats_db.poller.self_metrics import PollerMetrics
 
 @pytest.fixture
 def run(url, tmp_path, capsys, monkeypatch):
-    """Runs the command on the test's database; returns status, output and complaints."""
+    """Runs the command on the test's database; returns status, output and errors."""
     # Debian keeps pg_dump beside the server of its release.
     for programs in Path("/usr/lib/postgresql").glob("*/bin"):
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
@@ -35,14 +35,14 @@ def run(url, tmp_path, capsys, monkeypatch):
 
     def call(*arguments):
         status = main(["--config.file", str(config), *map(str, arguments)])
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
 
     return call
 
 
-def users(url):
-    """Logins on record, read by an engine of its own."""
+def recorded_users(url):
+    """Users of the recorded jobs, read by a separate engine."""
     engine = reader_engine(url)
     with engine.connect() as db:
         found = sorted(row.username for row in db.execute(sa.select(schema.job.c.username)))
@@ -51,44 +51,46 @@ def users(url):
 
 
 @pytest.fixture
-def alices(run, url, store, job):
+def job_of_alice(run, url, store, job):
     """A database with one job, of alice."""
     store.write(Batch((job("1"),), (), "", 0), "s")
     store.engine.dispose()
 
 
-def sqlite_only(url):
+def skip_unless_sqlite(url):
     if url.get_backend_name() != "sqlite":
-        pytest.skip("a file is what SQLite has")
+        pytest.skip("only SQLite has a database file")
 
 
-def test_a_directory_is_made_and_holds_the_newest(alices, run, url, tmp_path, monkeypatch):
+def test_backup_directory_is_created_and_keeps_the_newest(
+    job_of_alice, run, url, tmp_path, monkeypatch
+):
     stamps = iter(f"2026010{day}T000000Z" for day in range(1, 5))
     monkeypatch.setattr("batchjob_stats_db.admin.commands.time_stamp", lambda: next(stamps))
     for _ in range(3):
-        status, said, error = run("backup")
+        status, output, error = run("backup")
         assert status == 0, error
     kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
     assert [name.partition(".")[0][-16:-9] for name in kept] == ["2026010"] * 2
-    assert "20260101" in said.splitlines()[1]
+    assert "20260101" in output.splitlines()[1]
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept").iterdir()} == {0o600}
     assert run("backup", tmp_path / "many/of/them", "--keep", 1)[0] == 0
     assert len(list((tmp_path / "many/of/them").iterdir())) == 1
 
 
-def test_a_name_with_an_ending_is_a_file(alices, run, url, tmp_path):
+def test_target_with_a_suffix_is_a_file(job_of_alice, run, url, tmp_path):
     ending = "db" if url.get_backend_name() == "sqlite" else "dump"
     copy = tmp_path / f"copy.{ending}"
-    status, said, error = run("backup", copy)
+    status, output, error = run("backup", copy)
     assert status == 0, error
-    assert said.startswith(f"{copy}: ")
+    assert output.startswith(f"{copy}: ")
     status, _, error = run("backup", copy)
     assert (status, error) == (2, f"batchjob_stats_db: {copy}: already exists\n")
 
 
-def test_a_damaged_database_is_named_and_not_backed_up(alices, run, url, tmp_path):
-    sqlite_only(url)
+def test_damaged_database_is_not_backed_up(job_of_alice, run, url, tmp_path):
+    skip_unless_sqlite(url)
     path = Path(url.database)
     path.write_bytes(b"no database at all" * 1000)
     status, _, error = run("backup")
@@ -97,26 +99,26 @@ def test_a_damaged_database_is_named_and_not_backed_up(alices, run, url, tmp_pat
     assert not list(tmp_path.glob("kept/*"))
 
 
-def test_a_file_in_the_place_of_the_directory(alices, run, tmp_path):
+def test_backup_directory_that_is_a_file_is_refused(job_of_alice, run, tmp_path):
     (tmp_path / "kept").touch()
     status, _, error = run("backup")
     assert status == 2
     assert "expected a directory" in error
 
 
-def test_restore(alices, run, url, tmp_path):
+def test_restore(job_of_alice, run, url, tmp_path):
     assert run("backup")[0] == 0
     assert run("forget", "--user", "alice")[0] == 0
-    assert users(url) == ["forgotten"]
+    assert recorded_users(url) == ["forgotten"]
     (copy,) = (tmp_path / "kept").iterdir()
-    status, said, error = run("restore", copy)
+    status, output, error = run("restore", copy)
     assert status == 0, error
-    assert said.startswith(f"{url.database}: restored from {copy}")
-    assert users(url) == ["alice"]
+    assert output.startswith(f"{url.database}: restored from {copy}")
+    assert recorded_users(url) == ["alice"]
 
 
-def test_restore_keeps_what_was_there(alices, run, url, tmp_path):
-    sqlite_only(url)
+def test_restore_keeps_the_replaced_file(job_of_alice, run, url, tmp_path):
+    skip_unless_sqlite(url)
     assert run("backup")[0] == 0
     path = Path(url.database)
     path.chmod(0o640)
@@ -124,15 +126,15 @@ def test_restore_keeps_what_was_there(alices, run, url, tmp_path):
     (copy,) = (tmp_path / "kept").iterdir()
     assert run("restore", copy)[0] == 0
     assert path.stat().st_mode & 0o777 == 0o640
-    (before,) = path.parent.glob(f"{path.name}.replaced-*")
-    with closing(sqlite3.connect(before)) as db:
+    (replaced,) = path.parent.glob(f"{path.name}.replaced-*")
+    with closing(sqlite3.connect(replaced)) as db:
         assert db.execute("SELECT username FROM job").fetchall() == [("forgotten",)]
     assert not path.with_name(path.name + "-wal").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_restore_by_root_leaves_the_file_to_its_owner(alices, run, url, tmp_path):
-    sqlite_only(url)
+def test_restore_by_root_keeps_the_owner(job_of_alice, run, url, tmp_path):
+    skip_unless_sqlite(url)
     assert run("backup")[0] == 0
     path = Path(url.database)
     os.chown(path, 12345, 12346)
@@ -142,16 +144,16 @@ def test_restore_by_root_leaves_the_file_to_its_owner(alices, run, url, tmp_path
         assert (each.stat().st_uid, each.stat().st_gid) == (12345, 12346)
 
 
-def test_restore_where_there_is_no_database(alices, run, url, tmp_path):
-    sqlite_only(url)
+def test_restore_without_an_existing_database(job_of_alice, run, url, tmp_path):
+    skip_unless_sqlite(url)
     assert run("backup")[0] == 0
     (copy,) = (tmp_path / "kept").iterdir()
     Path(url.database).unlink()
     assert run("restore", copy)[0] == 0
-    assert users(url) == ["alice"]
+    assert recorded_users(url) == ["alice"]
 
 
-HOLDER = """
+OPEN_DATABASE_PROGRAM = """
 import sys
 from batchjob_stats_db.database.engine import parse_url, reader_engine
 engine = reader_engine(parse_url(sys.argv[1]))
@@ -162,11 +164,11 @@ with engine.connect() as db:
 """
 
 
-def test_restore_is_refused_while_another_process_has_the_database(alices, run, url, tmp_path):
+def test_restore_is_refused_while_the_database_is_open(job_of_alice, run, url, tmp_path):
     assert run("backup")[0] == 0
     (copy,) = (tmp_path / "kept").iterdir()
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, url.render_as_string(hide_password=False)],
+        [sys.executable, "-c", OPEN_DATABASE_PROGRAM, url.render_as_string(hide_password=False)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -181,8 +183,8 @@ def test_restore_is_refused_while_another_process_has_the_database(alices, run, 
     assert run("restore", copy)[0] == 0
 
 
-def test_restore_is_refused_while_a_poller_writes(alices, run, url, tmp_path):
-    sqlite_only(url)
+def test_restore_is_refused_while_a_poller_runs(job_of_alice, run, url, tmp_path):
+    skip_unless_sqlite(url)
     assert run("backup")[0] == 0
     (copy,) = (tmp_path / "kept").iterdir()
     with writer_lock(url):
@@ -191,9 +193,9 @@ def test_restore_is_refused_while_a_poller_writes(alices, run, url, tmp_path):
     assert "is already writing to it" in error
 
 
-def test_restore_of_a_database_that_is_a_link_is_refused(alices, run, url, tmp_path):
-    """SQLite's other files lie beside the real one, where nobody would look for a reader."""
-    sqlite_only(url)
+def test_restore_over_a_symbolic_link_is_refused(job_of_alice, run, url, tmp_path):
+    """SQLite's other files are beside the real file, where open readers would be missed."""
+    skip_unless_sqlite(url)
     assert run("backup")[0] == 0
     (copy,) = (tmp_path / "kept").iterdir()
     real = Path(url.database).rename(tmp_path / "elsewhere.db")
@@ -201,29 +203,31 @@ def test_restore_of_a_database_that_is_a_link_is_refused(alices, run, url, tmp_p
     status, _, error = run("restore", copy)
     assert status == 2
     assert f"a symbolic link; expected the file itself in db.url, {real}" in error
-    assert users(url) == ["alice"]
+    assert recorded_users(url) == ["alice"]
 
 
 @pytest.mark.parametrize("name", ["writer", "partial"])
-def test_restore_by_root_follows_no_link(alices, run, url, tmp_path, name):
-    """The directory is another user's, who could have made one to a file of root's."""
-    sqlite_only(url)
+def test_restore_by_root_follows_no_symbolic_link(job_of_alice, run, url, tmp_path, name):
+    """The directory belongs to another user, who could link to a file of root."""
+    skip_unless_sqlite(url)
     assert run("backup")[0] == 0
     (copy,) = (tmp_path / "kept").iterdir()
     private = tmp_path / "private"
     private.write_text("root's")
-    end = "writer" if name == "writer" else f"partial-{os.getpid()}"
-    link = Path(f"{url.database}.{end}")
+    suffix = "writer" if name == "writer" else f"partial-{os.getpid()}"
+    link = Path(f"{url.database}.{suffix}")
     link.unlink(missing_ok=True)
     link.symlink_to(private)
     status, _, error = run("restore", copy)
     assert (status, error.count("\n")) == (2, 1)
     assert private.read_text() == "root's"
-    assert users(url) == ["alice"]
+    assert recorded_users(url) == ["alice"]
 
 
-def test_restore_twice_keeps_both_that_were_there(alices, run, url, tmp_path, monkeypatch):
-    sqlite_only(url)
+def test_second_restore_does_not_overwrite_a_replaced_file(
+    job_of_alice, run, url, tmp_path, monkeypatch
+):
+    skip_unless_sqlite(url)
     assert run("backup")[0] == 0
     (copy,) = (tmp_path / "kept").iterdir()
     monkeypatch.setattr("time.strftime", lambda *_: "20260101T000000Z")
@@ -231,12 +235,12 @@ def test_restore_twice_keeps_both_that_were_there(alices, run, url, tmp_path, mo
     status, _, error = run("restore", copy)
     assert status == 2
     assert "replaced-20260101T000000Z: already exists" in error
-    assert users(url) == ["alice"]
+    assert recorded_users(url) == ["alice"]
 
 
-def test_a_file_with_a_log_beside_it_is_no_backup(alices, run, url, tmp_path):
-    """As `cp` leaves it of a database in use: half of it is in the log."""
-    sqlite_only(url)
+def test_file_with_a_write_ahead_log_is_not_a_backup(job_of_alice, run, url, tmp_path):
+    """As `cp` leaves it of a database in use: part of it is in the log."""
+    skip_unless_sqlite(url)
     assert run("backup")[0] == 0
     (copy,) = (tmp_path / "kept").iterdir()
     Path(f"{copy}-wal").write_text("rows")
@@ -245,7 +249,7 @@ def test_a_file_with_a_log_beside_it_is_no_backup(alices, run, url, tmp_path):
     assert "expected a copy that `backup` made" in error
 
 
-def test_postgresqls_programs_are_missing(alices, run, url, tmp_path, monkeypatch):
+def test_missing_postgresql_programs_are_reported(job_of_alice, run, url, tmp_path, monkeypatch):
     if url.get_backend_name() != "postgresql":
         pytest.skip("SQLite needs no programs")
     assert run("backup")[0] == 0
@@ -259,48 +263,48 @@ def test_postgresqls_programs_are_missing(alices, run, url, tmp_path, monkeypatc
         assert error.count("\n") == 1
 
 
-def test_what_is_no_backup_is_refused(alices, run, url, tmp_path):
+def test_restore_of_another_file_is_refused(job_of_alice, run, url, tmp_path):
     (tmp_path / "other.db").write_text("no database " * 1000)
     status, _, error = run("restore", tmp_path / "other.db")
     assert status == 2
     assert error.count("\n") == 1
-    assert users(url) == ["alice"]
+    assert recorded_users(url) == ["alice"]
     assert run("restore", tmp_path / "none.db")[2].endswith("none.db: no such file\n")
 
 
-def test_a_replaced_file_is_opened_again(alices, run, url, tmp_path, capsys):
-    sqlite_only(url)
+def test_replaced_database_file_is_reopened(job_of_alice, run, url, tmp_path, capsys):
+    skip_unless_sqlite(url)
     assert run("backup")[0] == 0
     engine = reader_engine(url)
 
-    def now():
+    def users_seen_by_engine():
         with engine.connect() as db:
             return [row.username for row in db.execute(sa.select(schema.job.c.username))]
 
     assert run("forget", "--user", "alice")[0] == 0
-    assert now() == ["forgotten"]
+    assert users_seen_by_engine() == ["forgotten"]
     (copy,) = (tmp_path / "kept").iterdir()
-    copy.rename(url.database)  # as with `mv`, by whoever does not know of `restore`
-    for end in ("-wal", "-shm"):
-        Path(url.database + end).unlink(missing_ok=True)
-    assert now() == ["alice"]
+    copy.rename(url.database)  # as with `mv` instead of `restore`
+    for suffix in ("-wal", "-shm"):
+        Path(url.database + suffix).unlink(missing_ok=True)
+    assert users_seen_by_engine() == ["alice"]
     assert f"{url.database} was replaced; it is opened again" in capsys.readouterr().err
     Path(url.database).unlink()
     with pytest.raises(sa.exc.OperationalError):
-        now()
+        users_seen_by_engine()
     engine.dispose()
 
 
-def test_the_poller_tells_the_age_of_the_newest(tmp_path):
+def test_time_of_the_newest_backup_is_a_metric(tmp_path):
     metrics = PollerMetrics()
     metrics.watch_backups(str(tmp_path))
 
-    def told():
+    def backup_time():
         name = "batchjob_stats_db_backup_timestamp_seconds"
         return metrics.registry.get_sample_value(name, {"directory": str(tmp_path)})
 
-    assert told() == 0
+    assert backup_time() == 0
     (tmp_path / "batchjob-20260101T000000Z.db").touch()
     (tmp_path / "batchjob-20260102T000000Z.db.partial-7").touch()
     os.utime(tmp_path / "batchjob-20260101T000000Z.db", (1000, 1000))
-    assert told() == 1000
+    assert backup_time() == 1000

@@ -1,4 +1,4 @@
-"""A whole database into another one, by the command."""
+"""Copying a database into another one with `batchjob_stats_db copy`."""
 
 import json
 
@@ -19,22 +19,22 @@ TABLES = schema.metadata.sorted_tables
 
 @pytest.fixture
 def source(tmp_path):
-    """An SQLite database with a row in each table, and a token made with another one."""
+    """An SQLite database with a row in each table, and a token made from another token."""
     url = parse_url(f"sqlite:///{tmp_path}/source.db")
     engine = writer_engine(url, create=True)
     migrate(engine)
     with engine.begin() as db:
         for table in TABLES:
-            db.execute(sa.insert(table), {each.name: some_value(each) for each in table.columns})
+            db.execute(sa.insert(table), {each.name: sample_value(each) for each in table.columns})
         later = {"id": 7, "parent_id": 1, "digest": "another"}
-        row = {each.name: some_value(each) for each in schema.api_token.columns}
+        row = {each.name: sample_value(each) for each in schema.api_token.columns}
         db.execute(sa.insert(schema.api_token), row | later)
     engine.dispose()
     return url
 
 
-def some_value(column):
-    """The same for columns that refer to each other."""
+def sample_value(column):
+    """The same value for columns that refer to each other."""
     if column.name == "parent_id":
         return None
     if isinstance(column.type, sa.LargeBinary):
@@ -43,21 +43,23 @@ def some_value(column):
 
 
 @pytest.fixture
-def copy(source, tmp_path, capsys):
-    """Runs the command; returns status, output and complaints."""
+def run_copy(source, tmp_path, capsys):
+    """Runs the command; returns status, output and errors."""
     config = tmp_path / "stats_db.yml"
 
-    def call(to, of=source):
-        config.write_text(f"db: {{url: {json.dumps(of.render_as_string(hide_password=False))}}}\n")
-        text = to.render_as_string(hide_password=False)
+    def call(to_url, from_url=source):
+        config.write_text(
+            f"db: {{url: {json.dumps(from_url.render_as_string(hide_password=False))}}}\n"
+        )
+        text = to_url.render_as_string(hide_password=False)
         status = main(["--config.file", str(config), "copy", "--to", text])
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
 
     return call
 
 
-def contents(url):
+def read_tables(url):
     engine = writer_engine(url)
     with engine.connect() as db:
         found = {
@@ -68,20 +70,20 @@ def contents(url):
     return {name: [tuple(row) for row in rows] for name, rows in found.items()}
 
 
-def test_each_row_of_each_table_is_copied(copy, source, empty_url):
-    status, out, _ = copy(empty_url)
+def test_all_rows_of_all_tables_are_copied(run_copy, source, empty_url):
+    status, out, _ = run_copy(empty_url)
     assert (status, out) == (0, f"{len(TABLES) + 1} rows\n")
-    assert contents(empty_url) == contents(source)
+    assert read_tables(empty_url) == read_tables(source)
 
 
-def test_there_and_back(copy, source, empty_url, tmp_path):
+def test_copy_there_and_back(run_copy, source, empty_url, tmp_path):
     back = parse_url(f"sqlite:///{tmp_path}/back.db")
-    assert copy(empty_url)[0] == copy(back, of=empty_url)[0] == 0
-    assert contents(back) == contents(source)
+    assert run_copy(empty_url)[0] == run_copy(back, from_url=empty_url)[0] == 0
+    assert read_tables(back) == read_tables(source)
 
 
-def test_new_jobs_get_numbers_after_those_copied(copy, empty_url, job):
-    copy(empty_url)
+def test_new_jobs_get_ids_after_the_copied_ones(run_copy, empty_url, job):
+    run_copy(empty_url)
     engine = writer_engine(empty_url)
     Store(engine, "c1", UsagePolicy(), clock=lambda: NOW).write(Batch((job("5"),), (), "", 0), "s")
     with engine.connect() as db:
@@ -89,41 +91,41 @@ def test_new_jobs_get_numbers_after_those_copied(copy, empty_url, job):
     engine.dispose()
 
 
-def test_a_database_with_rows_is_left_as_it_is(copy, source, empty_url):
-    copy(empty_url)
-    before = contents(empty_url)
-    status, _, complaint = copy(empty_url)
+def test_target_with_rows_is_left_unchanged(run_copy, source, empty_url):
+    run_copy(empty_url)
+    before = read_tables(empty_url)
+    status, _, error = run_copy(empty_url)
     assert status == 2
-    assert complaint.endswith("--to: expected an empty database, but account has rows\n")
-    assert contents(empty_url) == before
+    assert error.endswith("--to: expected an empty database, but account has rows\n")
+    assert read_tables(empty_url) == before
 
 
-def test_a_database_of_another_version_is_left_as_it_is(copy, empty_url):
-    copy(empty_url)
+def test_target_with_another_schema_is_left_unchanged(run_copy, empty_url):
+    run_copy(empty_url)
     engine = writer_engine(empty_url)
     with engine.begin() as db:
         db.execute(sa.text("UPDATE alembic_version SET version_num = '0000'"))
-    status, _, complaint = copy(empty_url)
+    status, _, error = run_copy(empty_url)
     assert status == 2
-    assert "0000" in complaint
+    assert "0000" in error
     with engine.connect() as db:
         assert db.scalar(sa.text("SELECT version_num FROM alembic_version")) == "0000"
     engine.dispose()
 
 
-def test_not_while_the_poller_writes(copy, source, empty_url):
+def test_copy_is_refused_while_the_poller_writes(run_copy, source, empty_url):
     with writer_lock(source):
-        status, _, complaint = copy(empty_url)
+        status, _, error = run_copy(empty_url)
     assert status != 0
-    assert "is already writing to it" in complaint
+    assert "is already writing to it" in error
 
 
-def test_not_into_itself(copy, source):
-    assert copy(source)[0] == 2
+def test_copy_into_itself_is_refused(run_copy, source):
+    assert run_copy(source)[0] == 2
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "message"),
     [
         ("--to=x", "--to: expected sqlite:///PATH or postgresql://..., got 'x'"),
         ("--to=mysql://h/d", "--to: expected sqlite:///PATH or postgresql://..., not mysql"),
@@ -135,16 +137,16 @@ def test_not_into_itself(copy, source):
         ("--to=sqlite:////nowhere/x.db", "/nowhere/x.db.writer: No such file or directory"),
     ],
 )
-def test_a_target_that_cannot_be_used_is_named(source, capsys, target, told):
+def test_unusable_target_is_reported(source, capsys, target, message):
     url = f"--db.url={source.render_as_string(hide_password=False)}"
     assert main([url, "copy", target]) > 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"batchjob_stats_db: {told}")
+    assert line.startswith(f"batchjob_stats_db: {message}")
 
 
-def test_a_password_file_that_is_not_there(source, capsys):
+def test_missing_password_file_is_reported(source, capsys):
     url = f"--db.url={source.render_as_string(hide_password=False)}"
-    to = ["--to=postgresql://h/d", "--to-password-file=/nowhere"]
-    assert main([url, "copy", *to]) == 2
-    told = "--to-password-file: /nowhere: No such file or directory"
-    assert capsys.readouterr().err == f"batchjob_stats_db: {told}\n"
+    options = ["--to=postgresql://h/d", "--to-password-file=/nowhere"]
+    assert main([url, "copy", *options]) == 2
+    message = "--to-password-file: /nowhere: No such file or directory"
+    assert capsys.readouterr().err == f"batchjob_stats_db: {message}\n"

@@ -1,4 +1,4 @@
-"""Which databases are taken, and which not."""
+"""Opening databases: URLs, file systems, permissions, locks and schema revisions."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ MOUNTS = """\
         ("/lustre/a b/jobs.db", "lustre"),
     ],
 )
-def test_type_of_the_file_system(tmp_path, path, kind):
+def test_file_system_type(tmp_path, path, kind):
     (tmp_path / "mountinfo").write_text(MOUNTS)
     assert filesystem.filesystem_type(path, str(tmp_path / "mountinfo")) == kind
 
@@ -46,7 +46,7 @@ def test_sqlite_on_a_network_file_system_is_refused(monkeypatch, tmp_path):
         writer_engine(parse_url(f"sqlite:///{tmp_path}/jobs.db"), create=True)
 
 
-def test_so_is_a_link_to_a_file_on_one(monkeypatch, tmp_path):
+def test_link_to_a_network_file_system_is_refused(monkeypatch, tmp_path):
     (tmp_path / "lustre").mkdir()
     (tmp_path / "lustre/jobs.db").touch()
     (tmp_path / "jobs.db").symlink_to(tmp_path / "lustre/jobs.db")
@@ -59,15 +59,15 @@ def test_so_is_a_link_to_a_file_on_one(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("jobs.db", "expected sqlite:///PATH or postgresql"),
         ("mysql://host/db", "not mysql"),
         ("sqlite://", "expected the path of a file"),
     ],
 )
-def test_a_wrong_url_is_said_in_one_line(url, said):
-    with pytest.raises(DatabaseError, match=said) as caught:
+def test_invalid_url_is_reported_in_one_line(url, message):
+    with pytest.raises(DatabaseError, match=message) as caught:
         parse_url(url)
     assert "\n" not in str(caught.value)
 
@@ -76,8 +76,8 @@ def test_a_wrong_url_is_said_in_one_line(url, said):
     ("umask", "mode"),
     [(0o022, 0o600), (0o002, 0o600), (0o000, 0o600), (0o077, 0o600), (0o027, 0o640)],
 )
-def test_a_new_database_is_nobody_else_s(tmp_path, umask, mode):
-    """Nor its -wal and -shm; the group's only where the umask was chosen to keep others out."""
+def test_new_database_is_not_readable_by_others(tmp_path, umask, mode):
+    """Nor its -wal and -shm; the group may read where the umask excludes only others."""
     before = os.umask(umask)
     try:
         engine = writer_engine(parse_url(f"sqlite:///{tmp_path}/jobs.db"), create=True)
@@ -91,7 +91,7 @@ def test_a_new_database_is_nobody_else_s(tmp_path, umask, mode):
     assert modes == dict.fromkeys(["jobs.db", "jobs.db-wal", "jobs.db-shm"], mode)
 
 
-def test_the_password_comes_from_a_file(tmp_path):
+def test_password_is_read_from_a_file(tmp_path):
     (tmp_path / "secret").write_text("s3cret\n")
     (tmp_path / "secret").chmod(0o600)
     url = parse_url("postgresql://batchjob@db/jobs", str(tmp_path / "secret"))
@@ -101,7 +101,7 @@ def test_the_password_comes_from_a_file(tmp_path):
         parse_url("postgresql://batchjob@db/jobs", str(tmp_path / "none"))
 
 
-def test_a_reader_cannot_write(url, store, job):
+def test_reader_cannot_write(url, store, job):
     engine = reader_engine(url)
     with pytest.raises(sa.exc.DBAPIError), engine.begin() as db:
         db.execute(sa.insert(schema.cluster).values(name="c9", first_time=0))
@@ -110,7 +110,7 @@ def test_a_reader_cannot_write(url, store, job):
     engine.dispose()
 
 
-def test_a_statement_ends_after_its_time(url):
+def test_statement_timeout(url):
     engine = reader_engine(url, statement_seconds=0.2)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) "
     with engine.connect() as db:
@@ -123,8 +123,10 @@ def test_a_statement_ends_after_its_time(url):
 
 def test_sqlite_has_one_writer(tmp_path):
     url = parse_url(f"sqlite:///{tmp_path}/jobs.db")
-    taken = pytest.raises(DatabaseError, match=f"process {os.getpid()} is already writing to it")
-    with writer_lock(url), taken, writer_lock(url):
+    is_refused = pytest.raises(
+        DatabaseError, match=f"process {os.getpid()} is already writing to it"
+    )
+    with writer_lock(url), is_refused, writer_lock(url):
         pass
     program = (
         "import os, signal, sys\n"
@@ -136,7 +138,7 @@ def test_sqlite_has_one_writer(tmp_path):
         pass  # a killed writer leaves no lock
 
 
-def test_only_migrate_migrates(empty_url):
+def test_only_migrate_changes_the_schema(empty_url):
     engine = writer_engine(empty_url, create=True)
     with pytest.raises(DatabaseError, match="is empty; run `batchjob_stats_db migrate`"):
         revision.require_current(engine)
@@ -149,26 +151,26 @@ def test_only_migrate_migrates(empty_url):
         revision.require_current(engine)
     with engine.begin() as db:
         db.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
-    for refused in (revision.require_current, migrate):
+    for operation in (revision.require_current, migrate):
         with pytest.raises(DatabaseError, match="of a newer version"):
-            refused(engine)
+            operation(engine)
     engine.dispose()
 
 
-def test_a_missing_database_is_not_made_by_accident(tmp_path):
+def test_missing_database_is_not_created(tmp_path):
     url = parse_url(f"sqlite:///{tmp_path}/none.db")
-    for door in (writer_engine, reader_engine):
+    for open_engine in (writer_engine, reader_engine):
         with pytest.raises(DatabaseError, match="no such database"):
-            door(url)
+            open_engine(url)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-def test_a_reader_of_a_url_that_wants_the_server_that_takes_writes(url):
-    chosen = url.update_query_dict({"target_session_attrs": "read-write"})
-    for_reading = reader_engine(chosen)
-    with for_reading.connect() as db:
+def test_reader_of_a_read_write_url_is_still_read_only(url):
+    read_write_url = url.update_query_dict({"target_session_attrs": "read-write"})
+    engine = reader_engine(read_write_url)
+    with engine.connect() as db:
         assert db.execute(sa.text("SELECT 1")).scalar() == 1
         with pytest.raises(sa.exc.InternalError, match="read-only transaction"):
             db.execute(sa.text("DELETE FROM job"))
-    for_reading.dispose()
+    engine.dispose()

@@ -1,4 +1,4 @@
-"""Batch scripts: kept once, bounded, and gone with the last job that has them."""
+"""Batch scripts: stored once, bounded, and deleted with the last job that has them."""
 
 import pytest
 import sqlalchemy as sa
@@ -14,8 +14,8 @@ DAY = 86400
 
 
 @pytest.fixture
-def kept(store, job, engine, now):
-    """Two jobs of alice's with one script, and a later one that has none."""
+def jobs_with_script(store, job, engine, now):
+    """Two jobs of alice with one script, and a later one that has none."""
     old = {"start_time": now - 100 * DAY, "end_time": now - 99 * DAY}
     store.write(Batch((job("1", **old), job("2"), job("3")), (), "", 0), "sacct")
     with engine.begin() as db:
@@ -25,49 +25,49 @@ def kept(store, job, engine, now):
     return ids
 
 
-def texts(engine, access=EVERYTHING):
+def visible_scripts(engine, access=EVERYTHING):
     with engine.connect() as db:
         ids = db.scalars(sa.select(schema.job.c.id)).all()
         return [row["script"] for row in scripts.of_jobs(db, access, ids)]
 
 
-def test_a_script_is_kept_once_up_to_its_limit(kept, engine, rows):
-    assert texts(engine) == ["#!/bin/sh\necho "] * 2
+def test_script_is_stored_once_up_to_its_limit(jobs_with_script, engine, rows):
+    assert visible_scripts(engine) == ["#!/bin/sh\necho "] * 2
     (script,) = rows(schema.batch_script)
     assert script["whole_bytes"] == 18
 
 
-def test_only_jobs_that_were_not_asked_for_are_without(kept, store, job, engine, now):
+def test_jobs_without_script_are_those_not_read_yet(jobs_with_script, store, job, engine, now):
     store.write(Batch((job("4", start_time=now - 60),), (), "", 0), "sacct")
     with engine.connect() as db:
         source = job("4").source
         found = scripts.jobs_without_script(db, "c1", source, now - DAY, now, 10)
         new = scripts.jobs_without_script(db, "c1", source, now - DAY, now - 1, 10)
     assert [each.jobid for _, each in found] == ["4"]
-    assert not new  # whose script accounting may not have yet
+    assert not new  # accounting may not have its script yet
 
 
-def test_it_goes_with_its_last_job(kept, store, engine, rows, now):
+def test_script_is_deleted_with_its_last_job(jobs_with_script, store, engine, rows, now):
     delete_expired(store, RetentionOptions(jobs=50 * DAY), now)
-    assert len(texts(engine)) == 1
+    assert len(visible_scripts(engine)) == 1
     with engine.begin() as db:
         db.execute(sa.delete(schema.job))
     delete_expired(store, RetentionOptions(), now)
     assert rows(schema.batch_script) == []
 
 
-def test_it_goes_with_the_names(kept, store, engine, rows, now):
+def test_script_expires_with_the_names(jobs_with_script, store, engine, rows, now):
     delete_expired(store, RetentionOptions(names=50 * DAY), now)
-    assert len(texts(engine)) == 1
-    assert len(rows(schema.job_script)) == 3  # nobody asks again
+    assert len(visible_scripts(engine)) == 1
+    assert len(rows(schema.job_script)) == 3  # so it is not queried again
 
 
-def test_who_is_forgotten_leaves_none(kept, engine, rows):
+def test_forgetting_a_user_deletes_the_scripts(jobs_with_script, engine, rows):
     with engine.begin() as db:
         privacy.forget(db, "alice")
     assert rows(schema.batch_script) == []
 
 
-def test_it_is_shown_to_whom_the_access_is_for(kept, engine):
-    assert texts(engine, Access((ClusterLogin("c1", "bob"),))) == []
-    assert len(texts(engine, Access((ClusterLogin("c1", "alice"),)))) == 2
+def test_script_is_visible_only_with_access_to_the_job(jobs_with_script, engine):
+    assert visible_scripts(engine, Access((ClusterLogin("c1", "bob"),))) == []
+    assert len(visible_scripts(engine, Access((ClusterLogin("c1", "alice"),)))) == 2

@@ -1,4 +1,4 @@
-"""What the store keeps, changes and refuses."""
+"""Writing records: inserts, updates, quarantine, deletions and the watermark."""
 
 import pytest
 import sqlalchemy as sa
@@ -23,7 +23,7 @@ def batch(*jobs, watermark="w1", **more):
     return Batch(tuple(jobs), more.pop("quarantined", ()), watermark, 0, **more)
 
 
-def test_columns_are_the_record_s_fields():
+def test_columns_match_the_record_fields():
     names = {"user": "username", "group": "groupname"}
     fields = [names.get(name, name) for name in JobRecord._fields if name not in ("nodes", "steps")]
     columns = [column.name for column in schema.job.columns]
@@ -32,7 +32,7 @@ def test_columns_are_the_record_s_fields():
     assert [c.name for c in schema.job_node.columns][1:5] == list(NodeShare._fields)
 
 
-def test_a_job_is_there_once_however_often_it_is_written(store, job, rows):
+def test_job_written_twice_is_stored_once(store, job, rows):
     assert store.write(batch(job()), "sacct") == WriteCounts(new=1)
     assert store.write(batch(job()), "sacct") == WriteCounts(unchanged=1)
     (row,) = rows(schema.job)
@@ -41,7 +41,7 @@ def test_a_job_is_there_once_however_often_it_is_written(store, job, rows):
     assert [cluster["name"] for cluster in rows(schema.cluster)] == ["c1"]
 
 
-def test_a_late_correction_changes_the_row_and_its_days(store, job, rows, engine, now):
+def test_late_correction_updates_the_row_and_marks_its_days(store, job, rows, engine, now):
     store.write(batch(job(start_time=now - 10 * DAY, end_time=now - 9 * DAY)), "sacct")
     with engine.begin() as db:
         db.execute(sa.delete(schema.rollup_due))
@@ -52,7 +52,7 @@ def test_a_late_correction_changes_the_row_and_its_days(store, job, rows, engine
     assert days == set(days_of(now - 10 * DAY, now - 8 * DAY))
 
 
-def test_what_a_record_does_not_say_is_kept(store, job, rows):
+def test_empty_fields_do_not_overwrite(store, job, rows):
     store.write(batch(job(name="train", work_dir="/home/alice")), "sacct")
     store.write(batch(job(name="", work_dir="", exit_code=None, nodes=(), reason="x")), "sacct")
     (row,) = rows(schema.job)
@@ -61,19 +61,19 @@ def test_what_a_record_does_not_say_is_kept(store, job, rows):
     assert len(rows(schema.job_node)) == 1
 
 
-def test_a_requeue_is_a_row_of_its_own(store, job, rows, now):
+def test_requeued_run_is_a_separate_row(store, job, rows, now):
     first = job(state=JobState.REQUEUED, submit_time=now - 9000)
     store.write(batch(first, job(submit_time=now - 8000), job(submit_time=now - 8000, run=2)), "s")
     assert [row["submit_time"] for row in rows(schema.job)] == [now - 9000, now - 8000, now - 8000]
 
 
-def test_the_nodes_follow_the_job(store, job, rows):
+def test_nodes_are_replaced_with_the_job(store, job, rows):
     store.write(batch(job(nodes=(NodeShare("n1"), NodeShare("n2")), node_list="n[1-2]")), "s")
     store.write(batch(job(nodes=(NodeShare("n3"),), node_list="n3")), "s")
     assert [node["node"] for node in rows(schema.job_node)] == ["n3"]
 
 
-def test_steps_of_a_running_job_are_brought_up_to_date(store, job, rows):
+def test_steps_of_a_running_job_are_updated(store, job, rows):
     first = StepRecord("batch", JobState.RUNNING, "RUNNING")
     second = StepRecord("0", JobState.COMPLETED, "COMPLETED", cpus=4)
     running = job(state=JobState.RUNNING, end_time=None, steps=(first,))
@@ -85,7 +85,7 @@ def test_steps_of_a_running_job_are_brought_up_to_date(store, job, rows):
     ]
 
 
-def test_unfinished_jobs_are_known_by_their_last_run(store, job, now):
+def test_unfinished_lists_the_last_run_of_each_job(store, job, now):
     live = {"state": JobState.RUNNING, "end_time": None}
     store.write(batch(job("1", **live), job("1", run=2, **live), job("2")), "s")
     (found,) = store.unfinished().items()
@@ -99,36 +99,36 @@ def test_vanished_and_runaway_jobs(store, job, rows):
     states = [(row["state"], row["doubt"]) for row in rows(schema.job)]
     assert states == [("VANISHED", ""), ("RUNNING", "runaway"), ("COMPLETED", "")]
     assert set(store.unfinished()) == {"2"}
-    store.write(batch(job("1"), job("2")), "s")  # the scheduler knows how they ended after all
+    store.write(batch(job("1"), job("2")), "s")  # the scheduler reports their end after all
     assert [row["state"] for row in rows(schema.job)] == ["COMPLETED"] * 3
     assert [row["doubt"] for row in rows(schema.job)] == ["", "", ""]
 
 
-def test_the_watermark_moves_with_the_rows(store, job, rows, engine):
+def test_watermark_and_rows_are_written_in_one_transaction(store, job, rows, engine):
     assert store.watermark("sacct") == ""
     store.write(batch(job(), watermark="17"), "sacct")
     assert store.watermark("sacct") == "17"
 
-    def killed(db, cursor, statement, *_):
+    def interrupt_at_watermark(db, cursor, statement, *_):
         if statement.startswith(("INSERT INTO poll_state", "UPDATE poll_state")):
             raise KeyboardInterrupt
 
-    sa.event.listen(engine, "before_cursor_execute", killed)
+    sa.event.listen(engine, "before_cursor_execute", interrupt_at_watermark)
     with pytest.raises(KeyboardInterrupt):
         Store(engine, "c1").write(batch(job("2"), watermark="18"), "sacct")
-    sa.event.remove(engine, "before_cursor_execute", killed)
+    sa.event.remove(engine, "before_cursor_execute", interrupt_at_watermark)
     assert store.watermark("sacct") == "17"
     assert len(rows(schema.job)) == 1
 
 
-def test_an_error_is_kept_beside_the_watermark(store, job, rows):
+def test_error_is_stored_beside_the_watermark(store, job, rows):
     store.write(batch(job(), watermark="17"), "sacct")
     store.record_failure("sacct", "sacct: no answer within 60 s")
     (state,) = rows(schema.poll_state)
     assert (state["watermark"], state["error"]) == ("17", "sacct: no answer within 60 s")
 
 
-def test_quarantine_keeps_a_bad_row_once(store, rows):
+def test_quarantined_row_is_stored_once(store, rows):
     bad = QuarantinedRow("sacct", "a time of 'soon'", "1|soon|\0\udc80")
     store.write(batch(quarantined=(bad,)), "sacct")
     store.write(batch(quarantined=(bad,)), "sacct")
@@ -136,10 +136,10 @@ def test_quarantine_keeps_a_bad_row_once(store, rows):
     assert row["reason"] == "a time of 'soon'"
 
 
-def test_a_row_no_database_takes_is_set_aside_and_nothing_else_lost(store, job, rows):
-    impossible = job("2", priority=1 << 70)
-    odd = job("3", name="nul\0 and \udc80")
-    written = store.write(batch(job("1"), impossible, odd), "sacct")
+def test_row_the_database_rejects_is_quarantined_alone(store, job, rows):
+    too_large = job("2", priority=1 << 70)
+    with_invalid_text = job("3", name="nul\0 and \udc80")
+    written = store.write(batch(job("1"), too_large, with_invalid_text), "sacct")
     assert written.quarantined == 1
     assert [row["jobid"] for row in rows(schema.job)] == ["1", "3"]
     assert "\udc80" not in rows(schema.job)[1]["name"]
@@ -148,26 +148,26 @@ def test_a_row_no_database_takes_is_set_aside_and_nothing_else_lost(store, job, 
     assert "'2'" in bad["raw"]
 
 
-RUN = "0f8fad5b-d9cb-469f-a165-70867728950e"
+RUN_ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
 
-def test_a_run_stays_its_owner_s(store, job, rows):
-    """Whose file has gone, and whose id somebody else gives to a run of his own."""
-    run = job(RUN, source="runs", uid=1001, user="alice")
+def test_run_of_another_user_is_not_overwritten(store, job, rows):
+    """Even if its file is gone and another user gives its id to a run of their own."""
+    run = job(RUN_ID, source="runs", uid=1001, user="alice")
     store.write(batch(run, job("1")), "runs")
     forged = run._replace(uid=1002, user="mallory", name="mine", end_time=None)
     written = store.write(batch(forged, forged._replace(submit_time=run.submit_time + 1)), "runs")
     assert written == (0, 0, 0, 2)
-    alices, other = sorted(rows(schema.job), key=lambda row: row["jobid"] != RUN)
+    alices, other = sorted(rows(schema.job), key=lambda row: row["jobid"] != RUN_ID)
     assert (alices["username"], alices["name"], other["jobid"]) == ("alice", "train", "1")
     assert all("uid 1002 wrote a run of uid 1001" in bad["reason"]
                for bad in rows(schema.quarantine))  # fmt: skip
-    # Numbers of a scheduler are used again, and accounting may learn late who somebody is.
+    # Scheduler ids are reused, and accounting may learn the user of a job late.
     store.write(batch(job("1", uid=1002), job("1", uid=1003, submit_time=5)), "sacct")
     assert [row["uid"] for row in rows(schema.job) if row["jobid"] == "1"] == [1002, 1003]
 
 
-def test_a_job_on_a_hundred_thousand_nodes(store, job, engine):
+def test_job_on_a_hundred_thousand_nodes(store, job, engine):
     shares = tuple(NodeShare(f"n{number:06}") for number in range(100_000))
     store.write(batch(job(nodes=shares, node_list="n[000000-099999]")), "sacct")
     with engine.connect() as db:
@@ -175,7 +175,7 @@ def test_a_job_on_a_hundred_thousand_nodes(store, job, engine):
     assert counted == 100_000
 
 
-def test_clusters_do_not_mix(store, engine, job, rows, now):
+def test_clusters_are_kept_apart(store, engine, job, rows, now):
     other = Store(engine, "c2", clock=lambda: now)
     store.write(batch(job()), "sacct")
     other.write(batch(job(cluster="c2")), "sacct")
@@ -183,29 +183,27 @@ def test_clusters_do_not_mix(store, engine, job, rows, now):
     assert [row["cluster"] for row in rows(schema.job)] == ["c1", "c2"]
 
 
-def test_when_a_job_is_measured():
+def test_time_at_which_a_job_is_due_for_measurement():
     policy = UsagePolicy(settle_seconds=400, refresh_seconds=3600, horizon_seconds=DAY)
     assert policy.due_time(None, None, 1000) is None  # pending
     assert policy.due_time(1000, None, 1500) == 1500 + 3600
     assert policy.due_time(1000, 2000, 2100) == 2400
     assert policy.due_time(1000, 2000, 2000 + 2 * DAY) is None  # too old to be in the TSDB
-    nothing_to_ask = UsagePolicy(horizon_seconds=0)
+    without_tsdb = UsagePolicy(horizon_seconds=0)
     assert (
-        nothing_to_ask.due_time(1000, None, 1500)
-        is nothing_to_ask.due_time(1000, 1400, 1500)
-        is None
+        without_tsdb.due_time(1000, None, 1500) is without_tsdb.due_time(1000, 1400, 1500) is None
     )
 
 
-def test_a_deleted_record_goes_with_all_that_hangs_on_it(store, job, rows, engine, now):
-    ran = {"start_time": now - 2 * DAY, "end_time": now - 2 * DAY + 60, "source": "runs"}
+def test_deleted_record_is_removed_with_its_dependent_rows(store, job, rows, engine, now):
+    fields = {"start_time": now - 2 * DAY, "end_time": now - 2 * DAY + 60, "source": "runs"}
     for uid in (1, 2):
-        store.write(batch(job(jobid=f"r{uid}", uid=uid, **ran)), "runs")
+        store.write(batch(job(jobid=f"r{uid}", uid=uid, **fields)), "runs")
     store.write(batch(job(jobid="s", uid=1)), "sacct")
     with engine.begin() as db:
         db.execute(sa.delete(schema.rollup_due))
-    mine = [DeletedRecord("runs", jobid, 1) for jobid in ("r1", "r2", "s", "unknown")]
-    store.write(batch(deleted=mine), "runs")
+    deletions = [DeletedRecord("runs", jobid, 1) for jobid in ("r1", "r2", "s", "unknown")]
+    store.write(batch(deleted=deletions), "runs")
     assert {row["jobid"] for row in rows(schema.job)} == {"r2", "s"}
     assert len(rows(schema.job_node)) == 2
     assert [row["day"] for row in rows(schema.rollup_due)] == list(
@@ -215,19 +213,22 @@ def test_a_deleted_record_goes_with_all_that_hangs_on_it(store, job, rows, engin
     assert {row["jobid"] for row in rows(schema.job)} == {"s"}
 
 
-def test_a_record_of_a_running_job_does_not_replace_its_end(store, job, rows):
+def test_record_of_a_running_job_does_not_replace_its_end(store, job, rows):
     store.write(batch(job(name="")), "pbs_log")
-    late = job(state=JobState.RUNNING, end_time=None, name="train", work_dir="/home/alice")
-    store.write(batch(late), "pbs_log")
+    late_running_record = job(
+        state=JobState.RUNNING, end_time=None, name="train", work_dir="/home/alice"
+    )
+    store.write(batch(late_running_record), "pbs_log")
     (row,) = rows(schema.job)
     assert (row["state"], row["end_time"]) == ("COMPLETED", job().end_time)
-    assert (row["name"], row["work_dir"]) == ("train", "/home/alice")  # what the end did not say
-    live = job("2", state=JobState.RUNNING, end_time=None)
-    store.write(batch(*merge_by_key([job("2"), live])), "pbs_log")
+    # The record of its end lacked these.
+    assert (row["name"], row["work_dir"]) == ("train", "/home/alice")
+    running = job("2", state=JobState.RUNNING, end_time=None)
+    store.write(batch(*merge_by_key([job("2"), running])), "pbs_log")
     assert [row["state"] for row in rows(schema.job)] == ["COMPLETED", "COMPLETED"]
 
 
-def test_what_grows_while_a_job_runs_is_not_written(store, job, rows):
+def test_growing_values_of_a_running_job_are_not_stored(store, job, rows):
     running = job(state=JobState.RUNNING, end_time=None, cpu_seconds=10.0, peak_memory_bytes=5)
     assert store.write(batch(running), "qstat") == WriteCounts(new=1)
     later = running._replace(elapsed_seconds=9999, cpu_seconds=99.0, peak_memory_bytes=50)
@@ -236,7 +237,7 @@ def test_what_grows_while_a_job_runs_is_not_written(store, job, rows):
     assert (row["elapsed_seconds"], row["cpu_seconds"], row["peak_memory_bytes"]) == (None,) * 3
 
 
-def test_a_job_that_ended_before_it_started_is_doubtful(store, job, rows, now):
+def test_job_that_ended_before_its_start_is_doubtful(store, job, rows, now):
     store.write(batch(job(start_time=now - 10, end_time=now - 100)), "pbs_log")
     assert rows(schema.job)[0]["doubt"] == "times"
     store.write(batch(job(start_time=now - 200, end_time=now - 100)), "pbs_log")

@@ -1,4 +1,4 @@
-"""A job of many nodes whose counters were reset takes little memory."""
+"""Measuring a job of many nodes whose counters were reset takes little memory."""
 
 import shutil
 
@@ -11,9 +11,9 @@ from benchmarks.big_job import measured
     ("store", "nodes", "reset_nodes"),
     [("victoria-metrics", 50, 1), ("victoria-metrics", 50, 50), ("prometheus", 6, 6)],
 )
-def test_memory_of_measuring(store, nodes, reset_nodes):
+def test_memory_used_while_measuring_a_large_job(store, nodes, reset_nodes):
     if not shutil.which(store):
         pytest.skip(f"no {store} is installed")
-    found = measured(store, nodes, 24, reset_nodes)
-    assert found["cpu_seconds"] == pytest.approx(found["expected"])
-    assert found["peak_mb"] - found["before_mb"] < 100
+    result = measured(store, nodes, 24, reset_nodes)
+    assert result["cpu_seconds"] == pytest.approx(result["expected"])
+    assert result["peak_mb"] - result["before_mb"] < 100

@@ -1,4 +1,4 @@
-"""What measurements stand for that have gaps: of counters and of averages, in every store."""
+"""Measurements with gaps, of counters and of averages, in every store."""
 
 import pytest
 
@@ -19,37 +19,37 @@ from tests.batchjob_stats_db.tsdb import line
 
 STEP = 30
 BEGIN = NOW - 3600
-BUSY = 3.0  # of 4 CPUs
+BUSY_CPUS = 3.0  # of 4 CPUs
 
 
-def node(jobid, *seen, instance="n001:10910", reset=0, end=None):
-    """Samples of a node, in seconds since the job's start; of a counter that may restart."""
+def node_lines(jobid, *periods, instance="n001:10910", reset_at=0, end_at=None):
+    """Samples of a node in periods of seconds since the job's start; its counter may restart."""
     lines = []
-    for first, last in seen:
+    for first, last in periods:
         for at in range(first, last + 1, STEP):
-            own = {"jobid": jobid, "instance": instance}
-            used = BUSY * (at - reset if at > reset else at)
-            lines.append(line("cpu_seconds_total", used, BEGIN + at, mode="user", **own))
-            lines.append(line("memory_current_bytes", 4096, BEGIN + at, **own))
-            lines.append(line("memory_peak_bytes", 4096, BEGIN + at, **own))
-            if end is not None and at >= end:
-                lines.append(line("end_time_seconds", BEGIN + end, BEGIN + at, **own))
+            labels = {"jobid": jobid, "instance": instance}
+            used = BUSY_CPUS * (at - reset_at if at > reset_at else at)
+            lines.append(line("cpu_seconds_total", used, BEGIN + at, mode="user", **labels))
+            lines.append(line("memory_current_bytes", 4096, BEGIN + at, **labels))
+            lines.append(line("memory_peak_bytes", 4096, BEGIN + at, **labels))
+            if end_at is not None and at >= end_at:
+                lines.append(line("end_time_seconds", BEGIN + end_at, BEGIN + at, **labels))
     return lines
 
 
 LINES = [
-    *node("gap", (20, 620), (1520, 3590)),
-    *node("reset", (20, 620), (1520, 3590), reset=1000),
-    *node("silent", (20, 620), (1520, 2000)),
-    *node("one stopped", (20, 3590)),
-    *node("one stopped", (20, 620), (1520, 1790), instance="n002:10910"),
-    *node("ended", (20, 620), (1520, 3010), end=3000),
-    *node("end unseen", (20, 620), (1520, 2030)),
-    *node("seen late", (1820, 3590)),
+    *node_lines("gap", (20, 620), (1520, 3590)),
+    *node_lines("reset", (20, 620), (1520, 3590), reset_at=1000),
+    *node_lines("silent", (20, 620), (1520, 2000)),
+    *node_lines("one stopped", (20, 3590)),
+    *node_lines("one stopped", (20, 620), (1520, 1790), instance="n002:10910"),
+    *node_lines("ended", (20, 620), (1520, 3010), end_at=3000),
+    *node_lines("end unseen", (20, 620), (1520, 2030)),
+    *node_lines("seen late", (1820, 3590)),
 ]
 
 
-def job(jobid, nodes=1, end=None, number=7):
+def job_to_measure(jobid, nodes=1, end=None, number=7):
     until = NOW if end is None else BEGIN + end + 390
     span = JobWindow("c1", jobid, BEGIN, until, end=None if end is None else BEGIN + end)
     return JobToMeasure(number, "c1", jobid, "alice", 1001, BEGIN, span.end, nodes, 4 * nodes, span)
@@ -61,13 +61,13 @@ def history(request):
         yield opened
 
 
-def efficiency(usage, job):
+def cpu_efficiency(usage, job):
     seconds = (usage.until_time - job.start) * usage.coverage
     return usage.values["user_cpu_seconds"] / (job.cpus * seconds)
 
 
 @pytest.mark.parametrize(
-    ("jobid", "more", "until", "covered", "doubts"),
+    ("jobid", "fields", "until", "expected_coverage", "doubt"),
     [
         ("gap", {}, 3590, 1.0, "running, gaps in samples"),
         ("silent", {}, 2000, 1.0, "running, gaps in samples"),
@@ -83,62 +83,65 @@ def efficiency(usage, job):
         ("seen late", {}, 3590, 1.0, "running, gaps in samples"),
     ],
 )
-def test_a_counter_stands_for_all_the_time_up_to_its_last_sample(
-    history, jobid, more, until, covered, doubts
+def test_counter_covers_the_time_up_to_its_last_sample(
+    history, jobid, fields, until, expected_coverage, doubt
 ):
-    which = job(jobid, **more)
-    (usage,) = measure(history, [which], STEP)
+    measured_job = job_to_measure(jobid, **fields)
+    (usage,) = measure(history, [measured_job], STEP)
     assert usage.until_time == BEGIN + until
-    assert usage.coverage == pytest.approx(covered, abs=0.01)
-    assert usage.doubt == doubts
-    assert efficiency(usage, which) == pytest.approx(0.75, abs=0.01)
+    assert usage.coverage == pytest.approx(expected_coverage, abs=0.01)
+    assert usage.doubt == doubt
+    assert cpu_efficiency(usage, measured_job) == pytest.approx(0.75, abs=0.01)
 
 
-def test_what_a_counter_lost_that_began_anew_in_a_gap_is_not_covered(history):
-    (usage,) = measure(history, [job("reset")], STEP)
-    assert usage.values["user_cpu_seconds"] == pytest.approx(BUSY * (620 + 2590))
+def test_gap_with_a_counter_reset_is_not_covered(history):
+    (usage,) = measure(history, [job_to_measure("reset")], STEP)
+    assert usage.values["user_cpu_seconds"] == pytest.approx(BUSY_CPUS * (620 + 2590))
     assert usage.coverage == pytest.approx((21 + 70) * STEP / 3590)
 
 
-def test_jobs_that_are_measured_together_have_the_same_figures(history):
-    jobs = [job(each, number=n) for n, each in enumerate(("gap", "silent", "reset", "seen late"))]
-    apart = [measure(history, [each], STEP)[0] for each in jobs]
-    for together, alone in zip(measure(history, jobs, STEP), apart, strict=True):
+def test_jobs_measured_together_or_alone_give_the_same_usage(history):
+    jobs = [
+        job_to_measure(each, number=n)
+        for n, each in enumerate(("gap", "silent", "reset", "seen late"))
+    ]
+    usages_alone = [measure(history, [each], STEP)[0] for each in jobs]
+    for together, alone in zip(measure(history, jobs, STEP), usages_alone, strict=True):
         assert together.until_time == alone.until_time
         assert together.coverage == pytest.approx(alone.coverage)
 
 
-RUNS = MeasuredTime(0, None, 3600)
+RUNNING_TIME = MeasuredTime(0, None, 3600)
 
 
-def test_a_job_is_covered_by_the_nodes_that_it_has():
-    whole = NodeSamples(120, latest=3600.0)
-    assert coverage([whole, whole], 2, RUNS, 30) == 1
-    assert coverage([whole], 2, RUNS, 30) == 0.5
-    assert coverage([], 2, RUNS, 30) == 0
+def test_coverage_is_relative_to_all_nodes_of_the_job():
+    full = NodeSamples(120, latest=3600.0)
+    assert coverage([full, full], 2, RUNNING_TIME, 30) == 1
+    assert coverage([full], 2, RUNNING_TIME, 30) == 0.5
+    assert coverage([], 2, RUNNING_TIME, 30) == 0
 
 
-def test_the_end_is_not_known_of_a_node_that_did_not_tell_of_it():
+def test_node_without_an_end_sample_is_not_fully_covered():
     ended = MeasuredTime(0, 3600, 3600)
     assert coverage([NodeSamples(130, latest=3700.0)], 1, ended, 30) == 0.999
     assert coverage([NodeSamples(3, latest=3700.0, end=3600.0)], 1, ended, 30) == 1
 
 
-def test_some_samples_may_be_missing_without_a_gap():
-    assert not has_gaps([NodeSamples(120, 3600.0, gauge_samples=116)], RUNS, 30)
-    assert has_gaps([NodeSamples(120, 3600.0, gauge_samples=100)], RUNS, 30)
+def test_few_missing_samples_are_no_gap():
+    assert not has_gaps([NodeSamples(120, 3600.0, gauge_samples=116)], RUNNING_TIME, 30)
+    assert has_gaps([NodeSamples(120, 3600.0, gauge_samples=100)], RUNNING_TIME, 30)
     assert not has_gaps([NodeSamples(1, 25.0, gauge_samples=1)], MeasuredTime(0, None, 25), 30)
 
 
-def test_a_gpu_seen_for_half_the_time_leaves_a_gap():
-    assert not has_gpu_gaps([120, 116], 1.0, RUNS, 30)
-    assert has_gpu_gaps([120, 60], 1.0, RUNS, 30)
-    assert not has_gpu_gaps([60], 0.5, RUNS, 30)  # as long as all else
-    assert not has_gpu_gaps([], 1.0, RUNS, 30)
+def test_gpu_seen_for_half_the_time_has_a_gap():
+    assert not has_gpu_gaps([120, 116], 1.0, RUNNING_TIME, 30)
+    assert has_gpu_gaps([120, 60], 1.0, RUNNING_TIME, 30)
+    assert not has_gpu_gaps([60], 0.5, RUNNING_TIME, 30)  # as long as the job itself was seen
+    assert not has_gpu_gaps([], 1.0, RUNNING_TIME, 30)
 
 
-def test_a_job_that_ended_on_all_its_nodes_is_known_to_its_end():
-    going_on, over = NodeSamples(120, latest=3570.0), NodeSamples(90, latest=2900.0, end=2650.4)
-    assert measured_until([going_on, over], 3600) == 3570
-    assert measured_until([over, over._replace(end=2600.0)], 3600) == 2651
+def test_job_that_ended_on_all_nodes_is_measured_until_its_end():
+    running, ended = NodeSamples(120, latest=3570.0), NodeSamples(90, latest=2900.0, end=2650.4)
+    assert measured_until([running, ended], 3600) == 3570
+    assert measured_until([ended, ended._replace(end=2600.0)], 3600) == 2651
     assert measured_until([NodeSamples(1)], 3600) == 3600

@@ -1,4 +1,4 @@
-"""What is made of a job's samples, and what is doubted."""
+"""The usage computed from a job's samples, and the reasons to doubt it."""
 
 import pytest
 
@@ -24,24 +24,24 @@ def sample(statistic, metric, value, **labels):
     )
 
 
-def found(*samples):
-    made = {}
+def by_statistic(*samples):
+    grouped = {}
     for key, each in samples:
-        made.setdefault(key, []).append(each)
-    return made
+        grouped.setdefault(key, []).append(each)
+    return grouped
 
 
-SEEN = (
+WHOLE_RUN_SAMPLES = (
     sample(Statistic.COUNT, "cpu_seconds_total", 120, mode="user"),
     sample(Statistic.PEAK, "end_time_seconds", 3600),
 )
 
 
-def test_numbers_of_several_nodes_are_added():
+def test_values_of_several_nodes_are_added():
     usage = compute_usage(
         JOB._replace(nodes=2),
-        found(
-            *SEEN,
+        by_statistic(
+            *WHOLE_RUN_SAMPLES,
             sample(Statistic.COUNT, "cpu_seconds_total", 120, instance="n002:10910"),
             sample(Statistic.PEAK, "end_time_seconds", 3600, instance="n002:10910"),
             sample(Statistic.TOTAL, "cpu_seconds_total", 100.0, mode="user"),
@@ -61,8 +61,8 @@ def test_numbers_of_several_nodes_are_added():
     assert (usage.nodes, usage.samples, usage.coverage, usage.doubt) == (2, 240, 1.0, "")
 
 
-def test_what_was_not_measured_is_not_there():
-    usage = compute_usage(JOB, found(*SEEN), 30)
+def test_unmeasured_values_are_absent():
+    usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES), 30)
     assert usage.values == {}
     assert compute_usage(JOB, {}, 30).doubt == "no samples"
 
@@ -70,46 +70,50 @@ def test_what_was_not_measured_is_not_there():
 def test_samples_of_another_user_are_dropped_and_counted():
     other = sample(Statistic.TOTAL, "cpu_seconds_total", 9e9, mode="user", user="mallory")
     by_uid = sample(Statistic.TOTAL, "cpu_seconds_total", 5.0, mode="user", user="1001")
-    usage = compute_usage(JOB, found(*SEEN, other, by_uid), 30)
+    usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, other, by_uid), 30)
     assert usage.values["user_cpu_seconds"] == 5
     assert (usage.dropped_series, usage.doubt) == (1, "user differs")
 
 
-def test_series_without_a_user_are_the_job_s_where_no_others_are():
-    def nobodys(value, instance):
+def test_series_without_a_user_are_used_only_as_a_fallback():
+    def sample_without_user(value, instance):
         return sample(Statistic.TOTAL, "cpu_seconds_total", value, mode="user", user="",
                       instance=instance)  # fmt: skip
 
-    usage = compute_usage(JOB, found(*SEEN, nobodys(5.0, "short:10910")), 30)
+    usage = compute_usage(
+        JOB, by_statistic(*WHOLE_RUN_SAMPLES, sample_without_user(5.0, "short:10910")), 30
+    )
     assert usage.values["user_cpu_seconds"] == 5
     assert usage.doubt == "user unknown"
-    instance = SEEN[0][1].labels["instance"]
-    usage = compute_usage(JOB, found(*SEEN, nobodys(5.0, instance)), 30)
-    assert (
-        "user_cpu_seconds" not in usage.values
-    )  # the series of its beginning, before the user was seen
+    instance = WHOLE_RUN_SAMPLES[0][1].labels["instance"]
+    usage = compute_usage(
+        JOB, by_statistic(*WHOLE_RUN_SAMPLES, sample_without_user(5.0, instance)), 30
+    )
+    assert "user_cpu_seconds" not in usage.values  # from its start, before the user was known
     assert usage.doubt == ""
 
 
-def test_nan_is_no_number():
+def test_nan_is_dropped():
     bad = sample(Statistic.MEAN, "memory_current_bytes", float("nan"))
-    usage = compute_usage(JOB, found(*SEEN, bad), 30)
+    usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, bad), 30)
     assert (usage.values, usage.doubt) == ({}, "not a number")
 
 
-def test_a_node_that_did_not_see_the_end_counts_by_its_samples():
+def test_coverage_of_a_node_without_an_end_counts_its_samples():
     half = sample(Statistic.COUNT, "cpu_seconds_total", 60, mode="user")
-    usage = compute_usage(JOB, found(half), 30)
+    usage = compute_usage(JOB, by_statistic(half), 30)
     assert usage.coverage == 0.5
     assert usage.doubt == "nodes missing"
-    assert compute_usage(JOB._replace(nodes=2), found(*SEEN), 30).coverage == 0.5
+    assert (
+        compute_usage(JOB._replace(nodes=2), by_statistic(*WHOLE_RUN_SAMPLES), 30).coverage == 0.5
+    )
 
 
-def test_averages_over_gpus_weigh_their_time():
+def test_gpu_averages_are_weighted_by_time():
     usage = compute_usage(
         JOB,
-        found(
-            *SEEN,
+        by_statistic(
+            *WHOLE_RUN_SAMPLES,
             sample(Statistic.MEAN, "gpu_utilization_ratio", 1.0, gpu="0", uuid="GPU-a"),
             sample(Statistic.COUNT, "gpu_utilization_ratio", 100, gpu="0", uuid="GPU-a"),
             sample(Statistic.MEAN, "gpu_utilization_ratio", 0.0, gpu="1", uuid="GPU-b"),
@@ -126,38 +130,44 @@ def test_averages_over_gpus_weigh_their_time():
     ]
 
 
-SECOND = {"instance": "n002:10910"}
+SECOND_NODE = {"instance": "n002:10910"}
 ON_TWO_NODES = (
-    *SEEN,
-    sample(Statistic.COUNT, "cpu_seconds_total", 120, mode="user", **SECOND),
+    *WHOLE_RUN_SAMPLES,
+    sample(Statistic.COUNT, "cpu_seconds_total", 120, mode="user", **SECOND_NODE),
     sample(Statistic.PEAK, "memory_peak_bytes", 10),
     sample(Statistic.PEAK, "memory_current_bytes", 9),
 )
 
 
-def test_memory_of_nodes_whose_kernels_differ():
-    current = sample(Statistic.PEAK, "memory_current_bytes", 30, **SECOND)
-    usage = compute_usage(JOB._replace(nodes=2), found(*ON_TWO_NODES, current), 30)
+def test_memory_peak_of_nodes_with_different_kernels():
+    current = sample(Statistic.PEAK, "memory_current_bytes", 30, **SECOND_NODE)
+    usage = compute_usage(JOB._replace(nodes=2), by_statistic(*ON_TWO_NODES, current), 30)
     assert (usage.values["memory_peak_bytes"], usage.values["memory_peak_node_bytes"]) == (40, 30)
     assert "peak sampled" in usage.doubt
 
 
-def test_memory_of_one_node_is_not_the_job_s():
-    usage = compute_usage(JOB._replace(nodes=2), found(*ON_TWO_NODES), 30)
+def test_memory_peak_of_one_node_is_not_used_for_the_job():
+    usage = compute_usage(JOB._replace(nodes=2), by_statistic(*ON_TWO_NODES), 30)
     assert "memory_peak_bytes" not in usage.values
     assert "memory_peak_node_bytes" not in usage.values
 
 
-def test_doubts():
+def test_reasons_for_doubt():
     cpu = sample(Statistic.TOTAL, "cpu_seconds_total", 20_000.0, mode="user")
-    assert compute_usage(JOB, found(*SEEN, cpu), 30).doubt == "more cpu than allocated"
+    assert (
+        compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, cpu), 30).doubt
+        == "more cpu than allocated"
+    )
     current = sample(Statistic.PEAK, "memory_current_bytes", 12)
-    usage = compute_usage(JOB, found(*SEEN, current), 30)
+    usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, current), 30)
     assert (usage.values["memory_peak_bytes"], usage.doubt) == (12, "peak sampled")
-    runs = JOB._replace(end=None, span=JOB.span._replace(until=JOB.start + 3600))
-    assert compute_usage(runs, found(SEEN[0]), 30).doubt == "running"
-    near_run = JOB._replace(near_previous_run=True)
-    assert compute_usage(near_run, found(*SEEN), 30).doubt == "near another run"
+    running_job = JOB._replace(end=None, span=JOB.span._replace(until=JOB.start + 3600))
+    assert compute_usage(running_job, by_statistic(WHOLE_RUN_SAMPLES[0]), 30).doubt == "running"
+    job_near_another = JOB._replace(near_previous_run=True)
+    assert (
+        compute_usage(job_near_another, by_statistic(*WHOLE_RUN_SAMPLES), 30).doubt
+        == "near another run"
+    )
 
 
 ENERGY = "energy_joules_total"
@@ -165,46 +175,48 @@ HOST = {"component": "host", "kind": "active"}
 OF_GPU = {"component": "gpu", "kind": "active"}
 
 
-def on_two_nodes(*samples):
-    return compute_usage(JOB._replace(nodes=2), found(*ON_TWO_NODES[:3], *samples), 30)
+def usage_on_two_nodes(*samples):
+    return compute_usage(JOB._replace(nodes=2), by_statistic(*ON_TWO_NODES[:3], *samples), 30)
 
 
-def test_what_a_node_lacks_is_not_known_of_the_job():
+def test_value_missing_on_a_node_is_unknown_for_the_job():
     one = sample(Statistic.TOTAL, "process_io_read_bytes_total", 10)
-    usage = on_two_nodes(one)
+    usage = usage_on_two_nodes(one)
     assert "process_io_read_bytes" not in usage.values
     assert usage.doubt == "values of some nodes missing"
-    both = sample(Statistic.TOTAL, "process_io_read_bytes_total", 30, **SECOND)
-    usage = on_two_nodes(one, both)
+    both = sample(Statistic.TOTAL, "process_io_read_bytes_total", 30, **SECOND_NODE)
+    usage = usage_on_two_nodes(one, both)
     assert (usage.values["process_io_read_bytes"], usage.doubt) == (40, "")
 
 
-def test_a_node_without_disk_io_has_no_device():
-    usage = on_two_nodes(sample(Statistic.TOTAL, "io_read_bytes_total", 10, device="sda"))
+def test_node_without_disk_io_is_not_a_missing_value():
+    usage = usage_on_two_nodes(sample(Statistic.TOTAL, "io_read_bytes_total", 10, device="sda"))
     assert (usage.values["io_read_bytes"], usage.doubt) == (10, "")
 
 
-def test_energy_of_some_nodes_is_kept_for_sums_and_marked():
+def test_energy_of_only_some_nodes_is_kept_and_marked():
     one = sample(Statistic.TOTAL, ENERGY, 500.0, **HOST)
-    usage = on_two_nodes(one)
+    usage = usage_on_two_nodes(one)
     assert usage.values["energy_host_active_joules"] == 500
     assert usage.doubt == "energy of some nodes missing"
-    usage = on_two_nodes(one, sample(Statistic.TOTAL, ENERGY, 700.0, **HOST, **SECOND))
+    usage = usage_on_two_nodes(one, sample(Statistic.TOTAL, ENERGY, 700.0, **HOST, **SECOND_NODE))
     assert (usage.values["energy_host_active_joules"], usage.doubt) == (1200, "")
 
 
-def test_energy_of_gpus_is_asked_only_of_nodes_with_gpus():
+def test_gpu_energy_is_expected_only_of_nodes_with_gpus():
     gpu = {"gpu": "0", "uuid": "GPU-a"}
     energy = sample(Statistic.TOTAL, ENERGY, 90.0, **OF_GPU, **gpu)
     used = sample(Statistic.MEAN, "gpu_utilization_ratio", 1.0, **gpu)
     counted = sample(Statistic.COUNT, "gpu_utilization_ratio", 120, **gpu)
-    usage = on_two_nodes(energy, used, counted)
+    usage = usage_on_two_nodes(energy, used, counted)
     assert (usage.values["energy_gpu_active_joules"], usage.doubt) == (90, "")
-    other = sample(Statistic.MEAN, "gpu_utilization_ratio", 1.0, gpu="0", uuid="GPU-b", **SECOND)
-    assert "energy of some nodes missing" in on_two_nodes(energy, used, counted, other).doubt
+    other = sample(
+        Statistic.MEAN, "gpu_utilization_ratio", 1.0, gpu="0", uuid="GPU-b", **SECOND_NODE
+    )
+    assert "energy of some nodes missing" in usage_on_two_nodes(energy, used, counted, other).doubt
 
 
-def test_the_node_of_an_instance():
+def test_node_name_of_an_instance():
     assert node_name("n001:10910") == "n001"
     assert node_name("[::1]:10910") == "::1"
     assert node_name("n001") == "n001"
@@ -228,7 +240,7 @@ def history(request):
         yield Prometheus(Endpoint(url))
 
 
-def test_from_the_store_of_measurements_to_the_rows(store, job, rows, now, history):
+def test_measurements_are_written_to_the_database(store, job, rows, now, history):
     policy = UsagePolicy()
     short = job("short", start_time=now - 3402, end_time=now - 3399, user="alice")
     running = job("running", end_time=None)
@@ -252,8 +264,8 @@ def test_from_the_store_of_measurements_to_the_rows(store, job, rows, now, histo
     assert due["gone"] == now + 1800  # late samples may come
 
 
-def test_a_job_that_vanished_is_measured_once_more(store, job, rows, now, history):
-    """Nobody will know when it ended: what was measured up to its last sample is all of it."""
+def test_vanished_job_is_measured_once_more(store, job, rows, now, history):
+    """Its end will never be known: the samples up to the last one are all there is."""
     record = job("1", state=JobState.RUNNING, end_time=None)
     store.write(Batch((record,), (), "", 0), "squeue")
     assert measure_due(store, history, UsagePolicy(), 30, now).usages == {}
@@ -264,7 +276,7 @@ def test_a_job_that_vanished_is_measured_once_more(store, job, rows, now, histor
     assert (row["state"], row["usage_due_time"]) == ("VANISHED", None)
 
 
-def test_recompute_measures_again(store, job, rows, now, engine, history):
+def test_recompute_measures_jobs_again(store, job, rows, now, engine, history):
     store.write(Batch((job("1"),), (), "", 0), "sacct")
     measure_due(store, history, UsagePolicy(), 30, now)
     with engine.begin() as db:
@@ -274,13 +286,13 @@ def test_recompute_measures_again(store, job, rows, now, engine, history):
     assert len(rows(schema.job_usage)) == 1
 
 
-def test_a_requeued_job_s_runs_have_windows_of_their_own(store, job, engine, now):
+def test_runs_of_a_requeued_job_have_separate_windows(store, job, engine, now):
     first = job(submit_time=now - 9000, start_time=now - 8900, end_time=now - 7100)
     second = job(submit_time=now - 7080, start_time=now - 7000, end_time=now - 3400)
     store.write(Batch((first, second), (), "", 0), "sacct")
     with engine.connect() as db:
-        one, two = due_jobs(db, "c1", UsagePolicy(), now, 10)
-    assert one.span.near_other_run
-    assert two.span.near_other_run
-    assert one.span.until == now - 7001
-    assert (one.near_previous_run, two.near_previous_run) == (False, True)
+        first_due, second_due = due_jobs(db, "c1", UsagePolicy(), now, 10)
+    assert first_due.span.near_other_run
+    assert second_due.span.near_other_run
+    assert first_due.span.until == now - 7001
+    assert (first_due.near_previous_run, second_due.near_previous_run) == (False, True)

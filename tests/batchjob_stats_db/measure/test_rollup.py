@@ -1,4 +1,4 @@
-"""Daily sums: split over the days, added up again, recomputed."""
+"""Daily sums: runs split over days, corrections, vanished jobs, measured and accounted."""
 
 import random
 
@@ -16,8 +16,8 @@ GIB = 1 << 30
 
 
 @pytest.fixture
-def rolled(engine):
-    """Rolls up what is due and returns the sums by day."""
+def roll_up_due(engine):
+    """Rolls up the due days and returns the sums by day and user."""
 
     def roll(now=D0 + 40 * DAY):
         with engine.begin() as db:
@@ -35,7 +35,7 @@ def usage_row(job_id, **values):
     return {**given, "dropped_series": 0, "nodes": 1, "coverage": 1.0, **values}
 
 
-def test_a_run_is_split_over_its_days(store, job, engine, rolled):
+def test_run_is_split_over_its_days(store, job, engine, roll_up_due):
     run = job(start_time=D0 + DAY // 2, end_time=D0 + 2 * DAY + DAY // 4, submit_time=D0)
     store.write(Batch((run,), (), "", 0), "s")
     with engine.begin() as db:
@@ -51,7 +51,7 @@ def test_a_run_is_split_over_its_days(store, job, engine, rolled):
             )
         )
         db.execute(sa.insert(schema.job_emissions).values(job_id=1, provider="rte", grams=7.0))
-    days = rolled()
+    days = roll_up_due()
     assert [day for day, _ in days] == [0, 1, 2]
     assert [row["wall_seconds"] for row in days.values()] == [DAY / 2, DAY, DAY / 4]
     assert [row["cpu_seconds"] for row in days.values()] == pytest.approx([200, 400, 100])
@@ -66,24 +66,24 @@ def test_a_run_is_split_over_its_days(store, job, engine, rolled):
     assert sum(grams) == pytest.approx(7)
 
 
-def test_made_again_it_is_the_same(store, job, engine, rolled):
+def test_rollup_is_idempotent(store, job, engine, roll_up_due):
     store.write(Batch((job(start_time=D0, end_time=D0 + 90_000, submit_time=D0),), (), "", 0), "s")
-    once = rolled()
+    first_sums = roll_up_due()
     with engine.begin() as db:
         roll_up(db, "c1", D0, D0 + 9 * DAY)
         assert due_days(db, "c1", 10) == []
-    assert rolled() == once
+    assert roll_up_due() == first_sums
 
 
-def test_a_late_correction_leaves_nothing_behind(store, job, rolled):
+def test_late_correction_leaves_no_stale_sums(store, job, roll_up_due):
     run = job(start_time=D0, end_time=D0 + 3 * DAY, submit_time=D0, user="alice")
     store.write(Batch((run,), (), "", 0), "s")
-    assert len(rolled()) == 4
+    assert len(roll_up_due()) == 4
     store.write(Batch((run._replace(end_time=D0 + 10, user="bob"),), (), "", 0), "s")
-    assert list(rolled()) == [(0, "bob")]
+    assert list(roll_up_due()) == [(0, "bob")]
 
 
-def test_long_runs_and_running_ones(store, job, engine, rolled):
+def test_long_and_running_jobs(store, job, engine, roll_up_due):
     long = job("1", start_time=D0, end_time=D0 + 30 * DAY, submit_time=D0, user="long")
     running = job(
         "2", start_time=D0, end_time=None, submit_time=D0, user="running", state=JobState.RUNNING
@@ -93,15 +93,15 @@ def test_long_runs_and_running_ones(store, job, engine, rolled):
         for day in (D0 + 20 * DAY, D0 + 25 * DAY):
             roll_up(db, "c1", day, D0 + 25 * DAY + 100)
     with engine.connect() as db:
-        found = {
+        wall_seconds = {
             ((row.day - D0) // DAY, row.username): row.wall_seconds
             for row in db.execute(sa.select(schema.daily_usage))
         }
-    assert found[20, "long"] == found[20, "running"] == DAY
-    assert found[25, "running"] == 100
+    assert wall_seconds[20, "long"] == wall_seconds[20, "running"] == DAY
+    assert wall_seconds[25, "running"] == 100
 
 
-def test_the_days_since_the_last_sums_are_made_for_running_jobs(store, job, engine):
+def test_days_since_the_last_rollup_are_due_for_running_jobs(store, job, engine):
     running = job(start_time=D0, end_time=None, submit_time=D0, state=JobState.RUNNING)
     store.clock = lambda: D0 + 100
     store.write(Batch((running,), (), "", 0), "s")
@@ -112,51 +112,51 @@ def test_the_days_since_the_last_sums_are_made_for_running_jobs(store, job, engi
         assert due_days(db, "c1", 10) == [D0 + 2 * DAY, D0 + DAY, D0]
 
 
-def test_a_vanished_job_counts_until_it_was_missed(store, job, engine, rolled):
+def test_vanished_job_counts_until_it_was_missed(store, job, engine, roll_up_due):
     running = job(start_time=D0, end_time=None, submit_time=D0, state=JobState.RUNNING)
     store.clock = lambda: D0 + 100
     store.write(Batch((running,), (), "", 0), "s")
     store.write(Batch((), (), "", 0, vanished=("1",)), "s")
-    assert {key: row["wall_seconds"] for key, row in rolled().items()} == {(0, "alice"): 100}
+    assert {key: row["wall_seconds"] for key, row in roll_up_due().items()} == {(0, "alice"): 100}
 
 
-def test_a_vanished_job_that_was_measured_counts_until_then(store, job, engine, rolled):
+def test_vanished_job_counts_until_its_last_measurement(store, job, engine, roll_up_due):
     running = job(start_time=D0, end_time=None, submit_time=D0, state=JobState.RUNNING)
     store.clock = lambda: D0 + 100
     store.write(Batch((running,), (), "", 0), "s")
     with engine.begin() as db:
         db.execute(sa.insert(schema.job_usage).values(usage_row(1, until_time=D0 + 60)))
     store.write(Batch((), (), "", 0, vanished=("1",)), "s")
-    assert {key: row["wall_seconds"] for key, row in rolled().items()} == {(0, "alice"): 60}
+    assert {key: row["wall_seconds"] for key, row in roll_up_due().items()} == {(0, "alice"): 60}
 
 
-def test_a_run_of_no_length_counts_as_a_job(store, job, rolled):
+def test_run_of_zero_length_counts_as_a_job(store, job, roll_up_due):
     run = job(start_time=D0 + DAY, end_time=D0 + DAY, submit_time=D0, state=JobState.FAILED)
     store.write(Batch((run,), (), "", 0), "s")
-    (row,) = rolled().values()
+    (row,) = roll_up_due().values()
     assert (row["jobs_started"], row["jobs_failed"], row["wall_seconds"]) == (1, 1, 0)
 
 
-def test_a_job_from_the_future_is_counted_when_its_day_has_come(store, job, engine, rolled):
-    """The scheduler's clock is ahead, and there it is past midnight already."""
+def test_job_of_a_future_day_is_counted_once_that_day_begins(store, job, engine, roll_up_due):
+    """The scheduler's clock is ahead and has passed midnight."""
     run = job(start_time=D0 + 5, end_time=D0 + 65, submit_time=D0)
     store.write(Batch((run,), (), "", 0), "s")
     earlier = job("2", start_time=D0 - 90, end_time=D0 - 30, submit_time=D0 - DAY)
     store.write(Batch((earlier,), (), "", 0), "s")
-    assert list(rolled(now=D0 - 20)) == [(-1, "alice")]
-    assert [row["wall_seconds"] for row in rolled(now=D0 + 100).values()] == [60, 60]
+    assert list(roll_up_due(now=D0 - 20)) == [(-1, "alice")]
+    assert [row["wall_seconds"] for row in roll_up_due(now=D0 + 100).values()] == [60, 60]
 
 
-def test_an_idle_cluster_has_no_day_due(store, job, engine, rolled):
+def test_idle_cluster_has_no_due_days(store, job, engine, roll_up_due):
     run = job(start_time=D0, end_time=D0 + 60, submit_time=D0)
     store.write(Batch((run,), (), "", 0), "s")
-    rolled(now=D0 + 100)
+    roll_up_due(now=D0 + 100)
     with engine.begin() as db:
         mark_running(db, "c1", D0 + 60 * DAY)
         assert due_days(db, "c1", 1000) == []
 
 
-def test_neither_old_nor_new_days_starve(engine):
+def test_due_days_include_the_newest_and_the_oldest(engine):
     with engine.begin() as db:
         mark_days(db, "c1", range(D0, D0 + 200 * DAY, DAY))
         days = due_days(db, "c1", 50)
@@ -165,8 +165,8 @@ def test_neither_old_nor_new_days_starve(engine):
     assert D0 in days
 
 
-def test_sums_of_days_to_come_are_taken_back(store, job, engine, rows):
-    """They were made while a clock was ahead."""
+def test_sums_of_future_days_are_removed(store, job, engine, rows):
+    """They were written while a clock was ahead."""
     running = job(start_time=D0, end_time=None, submit_time=D0, state=JobState.RUNNING)
     store.clock = lambda: D0 + 100
     store.write(Batch((running,), (), "", 0), "s")
@@ -179,8 +179,8 @@ def test_sums_of_days_to_come_are_taken_back(store, job, engine, rows):
     assert [row["wall_seconds"] for row in rows(schema.USAGE.monthly_by_user)] == [3600]
 
 
-def measured_at(engine, run, moment, rate):
-    """A row of usage as of a run that uses `rate` CPUs, bytes, watts and grams per second."""
+def write_usage_at(engine, run, moment, rate):
+    """Write the usage of a run up to a moment; it uses `rate` CPUs, bytes, watts and grams/s."""
     until = moment if run.end_time is None else min(run.end_time, moment)
     seconds = until - run.start_time
     row = usage_row(
@@ -198,13 +198,11 @@ def measured_at(engine, run, moment, rate):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_sums_of_a_run_that_is_measured_now_and_then_are_of_the_time_up_to_then(
-    seed, store, job, engine, rolled
-):
-    chance = random.Random(seed)
-    start = D0 + chance.randrange(DAY)
-    end = start + chance.randrange(2 * DAY, 4 * DAY)
-    rate = chance.uniform(0.1, 4)
+def test_sums_cover_the_time_up_to_the_last_measurement(seed, store, job, engine, roll_up_due):
+    rng = random.Random(seed)
+    start = D0 + rng.randrange(DAY)
+    end = start + rng.randrange(2 * DAY, 4 * DAY)
+    rate = rng.uniform(0.1, 4)
     running = job(
         start_time=start, end_time=None, submit_time=D0, state=JobState.RUNNING, allocated_gpus=2
     )
@@ -214,26 +212,26 @@ def test_sums_of_a_run_that_is_measured_now_and_then_are_of_the_time_up_to_then(
         if number == 1:
             store.write(Batch((ended,), (), "", 0), "s")
         run = ended if number else running
-        moment = chance.randrange(start + 600, end)
+        moment = rng.randrange(start + 600, end)
         if number == 2:
             moment = end
-        until = measured_at(engine, run, moment, rate)
+        until = write_usage_at(engine, run, moment, rate)
         with engine.begin() as db:
             mark_days(db, "c1", [D0 + n * DAY for n in range(6)])
-        days = rolled(now=end)
+        days = roll_up_due(now=end)
         for (day, _), row in days.items():
             begin = max(start, D0 + day * DAY)
-            seen = max(0, min(until, D0 + (day + 1) * DAY) - begin)
-            assert row["cpu_seconds"] == pytest.approx(rate * seen, rel=0.01)
-            assert row["measured_cpu_allocated_seconds"] == 4 * seen
-            assert row["measured_gpu_allocated_seconds"] == 2 * seen
-            assert row["memory_byte_seconds"] == pytest.approx(rate * seen, rel=0.01)
-            assert row["energy_host_joules"] == pytest.approx(rate * seen, rel=0.01)
+            measured_seconds = max(0, min(until, D0 + (day + 1) * DAY) - begin)
+            assert row["cpu_seconds"] == pytest.approx(rate * measured_seconds, rel=0.01)
+            assert row["measured_cpu_allocated_seconds"] == 4 * measured_seconds
+            assert row["measured_gpu_allocated_seconds"] == 2 * measured_seconds
+            assert row["memory_byte_seconds"] == pytest.approx(rate * measured_seconds, rel=0.01)
+            assert row["energy_host_joules"] == pytest.approx(rate * measured_seconds, rel=0.01)
         assert sum(row["wall_seconds"] for row in days.values()) == end - start
 
 
 @pytest.mark.parametrize(
-    ("known", "gpu_seconds", "byte_seconds"),
+    ("measured", "gpu_seconds", "byte_seconds"),
     [
         ({"nodes": 2, "gpus": 4}, (4 * 3600, 2 * 3600), (16 * GIB * 3600, 8 * GIB * 3600)),
         ({"nodes": 1, "gpus": 2}, (2 * 3600, 3600), (8 * GIB * 3600, 8 * GIB * 3600)),
@@ -241,37 +239,37 @@ def test_sums_of_a_run_that_is_measured_now_and_then_are_of_the_time_up_to_then(
     ],
     ids=["all of two nodes", "one of two nodes", "memory of one of two nodes"],
 )
-def test_of_gpus_and_memory_only_what_was_measured_counts(
-    known, gpu_seconds, byte_seconds, store, job, engine, rolled
+def test_gpu_and_memory_sums_count_only_measured_resources(
+    measured, gpu_seconds, byte_seconds, store, job, engine, roll_up_due
 ):
     run = job(
         start_time=D0, end_time=D0 + 3600, submit_time=D0, allocated_gpus=4, allocated_nodes=2,
         allocated_memory_bytes=16 * GIB,
     )  # fmt: skip
     store.write(Batch((run,), (), "", 0), "s")
-    given = {"gpu_utilization_ratio": 0.5, "memory_average_bytes": 8 * GIB, **known}
+    given = {"gpu_utilization_ratio": 0.5, "memory_average_bytes": 8 * GIB, **measured}
     with engine.begin() as db:
         db.execute(sa.insert(schema.job_usage).values(usage_row(1, **given)))
-    (row,) = rolled().values()
+    (row,) = roll_up_due().values()
     assert (row["measured_gpu_allocated_seconds"], row["gpu_seconds"]) == gpu_seconds
-    found = row["measured_memory_allocated_byte_seconds"], row["memory_byte_seconds"]
-    assert found == byte_seconds
+    memory_sums = row["measured_memory_allocated_byte_seconds"], row["memory_byte_seconds"]
+    assert memory_sums == byte_seconds
 
 
-def test_accounting_fills_in_where_measurements_do_not_reach_the_end(store, job, engine, rolled):
+def test_accounting_replaces_measurements_that_end_early(store, job, engine, roll_up_due):
     run = job(start_time=D0, end_time=D0 + 7200, submit_time=D0, cpu_seconds=7200.0)
     store.write(Batch((run,), (), "", 0), "s")
-    measured_at(engine, run, D0 + 600, 3.0)
-    (row,) = rolled().values()
+    write_usage_at(engine, run, D0 + 600, 3.0)
+    (row,) = roll_up_due().values()
     assert row["cpu_seconds"] == 7200  # and not the 1800 of the first ten minutes
     assert row["measured_cpu_allocated_seconds"] == 4 * 7200
     assert row["energy_host_joules"] == 1800  # which accounting does not know
     assert row["measured_memory_allocated_byte_seconds"] == 600 * (8 << 30)
 
 
-def test_accounting_alone(store, job, rolled):
+def test_sums_from_accounting_alone(store, job, roll_up_due):
     run = job(start_time=D0, end_time=D0 + 7200, submit_time=D0, cpu_seconds=7200.0)
     store.write(Batch((run,), (), "", 0), "s")
-    (row,) = rolled().values()
+    (row,) = roll_up_due().values()
     assert (row["cpu_seconds"], row["measured_cpu_allocated_seconds"]) == (7200, 4 * 7200)
     assert row["measured_memory_allocated_byte_seconds"] == 0

@@ -14,11 +14,11 @@ from batchjob_stats_db.measure.waits import waits
 D0 = 20540 * DAY
 
 
-def test_a_job_waits_from_the_time_it_could_have_started(store, job, engine):
+def test_wait_begins_when_the_job_becomes_eligible(store, job, engine):
     runs = (
         job("1", submit_time=D0, start_time=D0 + 50),
         job("2", submit_time=D0, eligible_time=D0 + 40, start_time=D0 + 50),
-        job("3", submit_time=D0 + 90, start_time=D0 + 60),  # two clocks
+        job("3", submit_time=D0 + 90, start_time=D0 + 60),  # clocks disagree
         job("4", submit_time=D0, start_time=D0 + DAY),
         job("5", submit_time=D0, start_time=D0 + 70, partition="gpu"),
         job("6", submit_time=D0, start_time=None),
@@ -34,7 +34,7 @@ def test_a_job_waits_from_the_time_it_could_have_started(store, job, engine):
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=300))
-def test_percentiles_are_by_nearest_rank(seconds):
+def test_percentiles_use_the_nearest_rank(seconds):
     engine = sa.create_engine("sqlite://")
     schema.metadata.create_all(engine, tables=[schema.job])
     rows = [

@@ -1,4 +1,4 @@
-"""What alerts go by counts recent jobs, each end once."""
+"""The counters that alerts use: recent jobs only, and each end once."""
 
 import pytest
 
@@ -18,11 +18,11 @@ def metrics():
     return PollerMetrics()
 
 
-def told(metrics, name, **labels):
+def metric_value(metrics, name, **labels):
     return metrics.registry.get_sample_value(f"batchjob_stats_db_{name}", labels)
 
 
-def test_ends_by_node(metrics, job):
+def test_ended_jobs_are_counted_by_node_and_result(metrics, job):
     both = (NodeShare("n1", 1, None, None), NodeShare("n2", 1, None, None))
     jobs = [
         job("1", end_time=NOW - 60, state=JobState.FAILED, nodes=both),
@@ -31,68 +31,70 @@ def test_ends_by_node(metrics, job):
         job("4", end_time=None, state=JobState.RUNNING, nodes=both),
     ]
     count_ended(metrics, "c", jobs, NOW)
-    assert told(metrics, "ended_jobs_total", cluster="c", node="n1", result="failed") == 1
-    assert told(metrics, "ended_jobs_total", cluster="c", node="n2", result="failed") == 1
-    assert told(metrics, "ended_jobs_total", cluster="c", node="n1", result="other") == 1
+    assert metric_value(metrics, "ended_jobs_total", cluster="c", node="n1", result="failed") == 1
+    assert metric_value(metrics, "ended_jobs_total", cluster="c", node="n2", result="failed") == 1
+    assert metric_value(metrics, "ended_jobs_total", cluster="c", node="n1", result="other") == 1
 
 
-def test_failures_begin_at_zero(metrics, job):
-    """`increase()` does not count what a series begins with: the first failures of a node."""
+def test_failure_counters_start_at_zero(metrics, job):
+    """`increase()` ignores the first value of a series: a node's first failures."""
     nodes = (NodeShare("n1", 1, None, None),)
     count_ended(metrics, "c", [job("1", end_time=NOW, nodes=nodes, tool="blast")], NOW)
     failed = {"cluster": "c", "result": "failed"}
-    assert told(metrics, "ended_jobs_total", node="n1", **failed) == 0
-    assert told(metrics, "tracked_work_total", tool="blast", **failed) == 0
+    assert metric_value(metrics, "ended_jobs_total", node="n1", **failed) == 0
+    assert metric_value(metrics, "tracked_work_total", tool="blast", **failed) == 0
 
 
-def test_tools_of_tracked_work_are_bounded(metrics, job):
+def test_number_of_tool_labels_is_bounded(metrics, job):
     jobs = [job(str(number), end_time=NOW, tool=f"tool{number}") for number in range(120)]
     count_ended(metrics, "local", jobs, NOW)
     labels = {"cluster": "local", "result": "other"}
-    assert told(metrics, "tracked_work_total", tool="tool7", **labels) == 1
-    assert told(metrics, "tracked_work_total", tool=OTHER_TOOLS, **labels) == 20
+    assert metric_value(metrics, "tracked_work_total", tool="tool7", **labels) == 1
+    assert metric_value(metrics, "tracked_work_total", tool=OTHER_TOOLS, **labels) == 20
 
 
-def measured(start, end):
+def job_to_measure(start, end):
     span = JobWindow("c", "1", start, end or NOW, near_other_run=False, end=end)
     return JobToMeasure(1, "c", "1", "alice", 1001, start, end, 1, 4, span, False)
 
 
-def test_coverage_and_doubts(metrics):
+def test_coverage_and_doubtful_jobs_are_counted(metrics):
     good = MeasuredUsage(1, 10, 0, 1, 1.0, 0, "", {}, (), {})
     usages = {
-        measured(NOW - 1000, NOW - 100): good,
-        measured(NOW - 100, None): good,
-        measured(NOW - 500, NOW - 400): good._replace(coverage=0.0, doubt="no samples"),
-        measured(NOW - 90000, NOW - 89000): good._replace(coverage=0.0, doubt="no samples"),
-        measured(NOW - 50, NOW - 40)._replace(tool="blast"): good._replace(doubt="no samples"),
+        job_to_measure(NOW - 1000, NOW - 100): good,
+        job_to_measure(NOW - 100, None): good,
+        job_to_measure(NOW - 500, NOW - 400): good._replace(coverage=0.0, doubt="no samples"),
+        job_to_measure(NOW - 90000, NOW - 89000): good._replace(coverage=0.0, doubt="no samples"),
+        job_to_measure(NOW - 50, NOW - 40)._replace(tool="blast"): good._replace(
+            doubt="no samples"
+        ),
     }
     count_measured(metrics, "c", usages, NOW)
-    assert told(metrics, "measured_jobs_total", cluster="c") == 3
-    assert told(metrics, "doubtful_jobs_total", cluster="c") == 1
-    assert told(metrics, "measured_job_seconds_total", cluster="c") == 900 + 100 + 100
-    assert told(metrics, "covered_job_seconds_total", cluster="c") == 1000
+    assert metric_value(metrics, "measured_jobs_total", cluster="c") == 3
+    assert metric_value(metrics, "doubtful_jobs_total", cluster="c") == 1
+    assert metric_value(metrics, "measured_job_seconds_total", cluster="c") == 900 + 100 + 100
+    assert metric_value(metrics, "covered_job_seconds_total", cluster="c") == 1000
 
 
-def test_what_is_expected_is_no_doubt(metrics):
+def test_expected_doubts_are_not_counted(metrics):
     good = MeasuredUsage(1, 10, 0, 1, 1.0, 0, "", {}, (), {})
     usages = {
-        measured(NOW - 100, None): good._replace(doubt="running"),
-        measured(NOW - 200, NOW - 100): good._replace(doubt="peak sampled"),
-        measured(NOW - 300, None): good._replace(doubt="running, peak sampled"),
-        measured(NOW - 400, None): good._replace(doubt="running, nodes missing"),
+        job_to_measure(NOW - 100, None): good._replace(doubt="running"),
+        job_to_measure(NOW - 200, NOW - 100): good._replace(doubt="peak sampled"),
+        job_to_measure(NOW - 300, None): good._replace(doubt="running, peak sampled"),
+        job_to_measure(NOW - 400, None): good._replace(doubt="running, nodes missing"),
     }
     count_measured(metrics, "c", usages, NOW)
-    assert told(metrics, "measured_jobs_total", cluster="c") == 4
-    assert told(metrics, "doubtful_jobs_total", cluster="c") == 1
+    assert metric_value(metrics, "measured_jobs_total", cluster="c") == 4
+    assert metric_value(metrics, "doubtful_jobs_total", cluster="c") == 1
 
 
-def test_an_end_is_new_once(store, job):
-    def ends(*jobs):
-        found = []
-        store.write(Batch(jobs, (), "", 0), "s", 0.0, found)
-        return [each.jobid for each in found]
+def test_end_of_a_job_is_reported_once(store, job):
+    def newly_ended(*jobs):
+        ended = []
+        store.write(Batch(jobs, (), "", 0), "s", 0.0, ended)
+        return [each.jobid for each in ended]
 
-    assert ends(job("1"), job("2", end_time=None, state=JobState.RUNNING)) == ["1"]
-    assert ends(job("1"), job("2")) == ["2"]
-    assert ends(job("1"), job("2", exit_code=3)) == []
+    assert newly_ended(job("1"), job("2", end_time=None, state=JobState.RUNNING)) == ["1"]
+    assert newly_ended(job("1"), job("2")) == ["2"]
+    assert newly_ended(job("1"), job("2", exit_code=3)) == []

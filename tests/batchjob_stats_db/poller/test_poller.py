@@ -1,4 +1,4 @@
-"""Cycles: what flows, what fails, and what goes on nevertheless."""
+"""Cycles of the poller: recording, failures and recovery."""
 
 import threading
 import urllib.error
@@ -24,107 +24,111 @@ from batchjob_stats_db.poller.pace import Pace
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_db.timeseries.base import TimeSeriesError
-from tests.batchjob_stats_db.simulated import RUN, Simulated, poller
+from tests.batchjob_stats_db.simulated_source import RUN_SECONDS, SimulatedSource, build_poller
 
 
-def value(made, name, **labels):
-    return made.metrics.registry.get_sample_value(f"batchjob_stats_db_{name}", labels)
+def metric_value(poller, name, **labels):
+    return poller.metrics.registry.get_sample_value(f"batchjob_stats_db_{name}", labels)
 
 
-def cycles(made, number=9):
-    return [made.run_cycle() for _ in range(number)]
+def run_cycles(poller, number=9):
+    return [poller.run_cycle() for _ in range(number)]
 
 
-def test_jobs_flow_through(engine, rows):
-    source = Simulated(700, step=200)
-    made = poller(engine, source)
-    assert all(cycles(made))
+def test_all_jobs_are_recorded_and_summed(engine, rows):
+    source = SimulatedSource(700, step=200)
+    poller = build_poller(engine, source)
+    assert all(run_cycles(poller))
     jobs = rows(schema.job)
     assert len(jobs) == 700
     assert {job["state"] for job in jobs} == {"COMPLETED"}
     assert len(rows(schema.job_node)) == 1400
-    assert sum(row["wall_seconds"] for row in rows(schema.daily_usage)) == 700 * RUN
+    assert sum(row["wall_seconds"] for row in rows(schema.daily_usage)) == 700 * RUN_SECONDS
     assert rows(schema.rollup_due) == [] or len(rows(schema.rollup_due)) <= 1
-    assert value(made, "jobs_total", cluster="c1", outcome="new") == 700
-    assert value(made, "unfinished_jobs", cluster="c1") == 0
+    assert metric_value(poller, "jobs_total", cluster="c1", outcome="new") == 700
+    assert metric_value(poller, "unfinished_jobs", cluster="c1") == 0
     assert source.calls == 9  # one call in a cycle, however many jobs
 
 
-class Broken(Simulated):
+class FailingSource(SimulatedSource):
     def __init__(self):
         super().__init__(100)
-        self.well = False
+        self.is_working = False
 
     def read(self, watermark, unfinished):
         batches = super().read(watermark, unfinished)
         yield next(batches)
-        if not self.well:
+        if not self.is_working:
             raise SchedulerError("sacct: no answer within 60 s")
         yield from batches
 
 
-def test_a_scheduler_that_does_not_answer_is_asked_again_later(engine, rows):
-    source = Broken()
-    made = poller(engine, source)
-    assert cycles(made, 1) == [False]
+def test_failed_scheduler_query_is_recorded_and_retried(engine, rows):
+    source = FailingSource()
+    poller = build_poller(engine, source)
+    assert run_cycles(poller, 1) == [False]
     (state,) = rows(schema.poll_state)
     assert state["error"] == "sacct: no answer within 60 s"
-    assert value(made, "polls_total", cluster="c1", source="simulated", result="error") == 1
-    source.well = True
-    assert cycles(made, 1) == [True]
+    assert (
+        metric_value(poller, "polls_total", cluster="c1", source="simulated", result="error") == 1
+    )
+    source.is_working = True
+    assert run_cycles(poller, 1) == [True]
     assert len(rows(schema.job)) == 100
 
 
-class NoHistory:
+class UnavailableHistory:
     source = "prometheus"
 
     def measure(self, wanted, spans):
         raise TimeSeriesError("http://tsdb: timed out")
 
 
-def test_a_tsdb_that_is_down_costs_no_record(engine, rows):
-    source = Simulated(50)
-    made = poller(engine, source, history=NoHistory(), url="http://tsdb", retention=10**9)
-    assert cycles(made, 1) == [False]
+def test_unavailable_tsdb_does_not_prevent_recording(engine, rows):
+    source = SimulatedSource(50)
+    poller = build_poller(
+        engine, source, history=UnavailableHistory(), url="http://tsdb", retention=10**9
+    )
+    assert run_cycles(poller, 1) == [False]
     assert len(rows(schema.job)) == 50
-    assert value(made, "history_errors_total", cluster="c1") == 1
+    assert metric_value(poller, "history_errors_total", cluster="c1") == 1
     assert all(job["usage_due_time"] for job in rows(schema.job))  # still due
 
 
-def test_a_database_that_refuses_loses_nothing(engine, url, rows):
-    source = Simulated(50)
-    made = poller(engine, source)
-    made.store.engine = reader_engine(url)
-    assert cycles(made, 2) == [False, False]
-    assert value(made, "database_errors_total", cluster="c1") == 2
-    made.store.engine.dispose()
-    made.store.engine = engine
-    assert cycles(made, 1) == [True]
+def test_no_job_is_lost_while_the_database_rejects_writes(engine, url, rows):
+    source = SimulatedSource(50)
+    poller = build_poller(engine, source)
+    poller.store.engine = reader_engine(url)
+    assert run_cycles(poller, 2) == [False, False]
+    assert metric_value(poller, "database_errors_total", cluster="c1") == 2
+    poller.store.engine.dispose()
+    poller.store.engine = engine
+    assert run_cycles(poller, 1) == [True]
     assert len(rows(schema.job)) == 50
 
 
-def test_a_full_disk_loses_nothing(url, engine, rows):
+def test_no_job_is_lost_when_the_disk_is_full(url, engine, rows):
     if url.get_backend_name() != "sqlite":
-        pytest.skip("PostgreSQL's disk is its own affair; it answers with an error like any other")
-    source = Simulated(3000, step=3000)
-    made = poller(engine, source)
+        pytest.skip("PostgreSQL reports a full disk like any other error")
+    source = SimulatedSource(3000, step=3000)
+    poller = build_poller(engine, source)
     with engine.connect() as db:
         pages = db.exec_driver_sql("PRAGMA page_count").scalar()
         db.exec_driver_sql(f"PRAGMA max_page_count={pages + 50}")
-    assert cycles(made, 1) == [False]
+    assert run_cycles(poller, 1) == [False]
     assert 0 < len(rows(schema.job)) < 3000
     with engine.connect() as db:
         db.exec_driver_sql("PRAGMA max_page_count=1000000")
-    assert cycles(made, 2)[-1]
+    assert run_cycles(poller, 2)[-1]
     assert len(rows(schema.job)) == 3000
 
 
-class Staff:
+class AssociationSource:
     name = "sacctmgr"
     cluster = "c1"
 
-    def __init__(self, *people):
-        self.people = people
+    def __init__(self, *usernames):
+        self.usernames = usernames
         self.error = ""
 
     def check(self):
@@ -133,75 +137,79 @@ class Staff:
     def read(self):
         if self.error:
             raise SchedulerError(self.error)
-        given = (Association("", "physics", name, Role.COORDINATOR) for name in self.people)
-        return Associations(tuple(given), (), ())
+        coordinators = (
+            Association("", "physics", name, Role.COORDINATOR) for name in self.usernames
+        )
+        return Associations(tuple(coordinators), (), ())
 
 
-def test_people_are_replaced_as_a_whole(engine, rows):
-    staff, now = Staff("alice", "bob"), [0.0]
-    made = poller_of(staff, engine, now)
-    assert made.run_cycle()
-    staff.people = ("bob", "carol")
+def test_associations_are_replaced_completely(engine, rows):
+    associations, now = AssociationSource("alice", "bob"), [0.0]
+    poller = build_poller_with_associations(associations, engine, now)
+    assert poller.run_cycle()
+    associations.usernames = ("bob", "carol")
     now[0] = 3601.0
-    assert made.run_cycle()
+    assert poller.run_cycle()
     assert [row["username"] for row in rows(schema.association)] == ["bob", "carol"]
 
 
-def poller_of(staff, engine, now):
-    cluster = ClusterSettings("c1", (), (staff,), TsdbOptions())
+def build_poller_with_associations(associations, engine, now):
+    cluster = ClusterSettings("c1", (), (associations,), TsdbOptions())
     return Poller(
         cluster, Store(engine, "c1"), None, PollOptions(), RetentionOptions(), PollerMetrics(),
         monotonic=lambda: now[0],
     )  # fmt: skip
 
 
-def test_people_that_could_not_be_read_are_asked_for_again_soon(engine, rows):
-    staff, now = Staff("alice"), [0.0]
-    made = poller_of(staff, engine, now)
-    staff.error = "sacctmgr: exit status 1"
-    assert not made.run_cycle()
-    staff.error = ""
+def test_failed_read_of_associations_is_retried_soon(engine, rows):
+    associations, now = AssociationSource("alice"), [0.0]
+    poller = build_poller_with_associations(associations, engine, now)
+    associations.error = "sacctmgr: exit status 1"
+    assert not poller.run_cycle()
+    associations.error = ""
     now[0] = 121.0
-    assert made.run_cycle()
+    assert poller.run_cycle()
     assert [row["username"] for row in rows(schema.association)] == ["alice"]
-    staff.people = ("bob",)
+    associations.usernames = ("bob",)
     now[0] = 241.0
-    made.run_cycle()
-    assert [row["username"] for row in rows(schema.association)] == ["alice"]  # an hour's picture
+    poller.run_cycle()
+    assert [row["username"] for row in rows(schema.association)] == ["alice"]  # read once an hour
 
 
-def test_rights_are_checked(engine):
-    made = poller(engine, Simulated(1))
-    made.cluster = made.cluster._replace(people=(Staff(),))
-    assert list(made.check()) == ["c1: sacctmgr: grant operator to this user"]
+def test_check_reports_missing_rights(engine):
+    poller = build_poller(engine, SimulatedSource(1))
+    poller.cluster = poller.cluster._replace(people=(AssociationSource(),))
+    assert list(poller.check()) == ["c1: sacctmgr: grant operator to this user"]
 
 
-def test_a_backfill_goes_on_where_it_was_killed(engine, rows):
-    source = Simulated(900, step=900)
-    made = poller(engine, source)
-    for _, _ in zip(range(3), made.backfill(source, 0), strict=False):
+def test_interrupted_backfill_resumes(engine, rows):
+    source = SimulatedSource(900, step=900)
+    poller = build_poller(engine, source)
+    for _, _ in zip(range(3), poller.backfill(source, 0), strict=False):
         pass  # killed after the third batch
     assert len(rows(schema.job)) == 600
-    list(made.backfill(source, 0))
+    list(poller.backfill(source, 0))
     assert len(rows(schema.job)) == 900
     assert [row["source"] for row in rows(schema.poll_state)] == ["simulated"]
 
 
-def test_no_job_vanishes_in_a_backfill(engine, rows, monkeypatch):
-    source = Simulated(10)
-    seen = []
+def test_backfill_does_not_look_for_vanished_jobs(engine, rows, monkeypatch):
+    source = SimulatedSource(10)
+    unfinished_seen = []
     monkeypatch.setattr(
-        source, "read", lambda w, unfinished: (seen.append(unfinished), [Batch((), (), w, 0)])[1]
+        source,
+        "read",
+        lambda w, unfinished: (unfinished_seen.append(unfinished), [Batch((), (), w, 0)])[1],
     )
-    list(poller(engine, source).backfill(source, 0))
-    assert seen == [{}]
+    list(build_poller(engine, source).backfill(source, 0))
+    assert unfinished_seen == [{}]
 
 
-def test_stopping_ends_between_transactions(engine, rows):
-    made = poller(engine, Simulated(3000, step=3000))
+def test_stop_ends_the_cycle_after_a_transaction(engine, rows):
+    poller = build_poller(engine, SimulatedSource(3000, step=3000))
     stop = threading.Event()
     stop.set()
-    made.run_cycle(stop)
+    poller.run_cycle(stop)
     assert len(rows(schema.job)) == 0  # the first batch has only the jobs that were unfinished
 
 
@@ -211,7 +219,7 @@ def test_pace():
     pace.schedule_next(started=0, now=1, succeeded=True)
     assert pace.next_time == 60
     pace.schedule_next(started=100, now=130, succeeded=True)
-    assert pace.next_time == 100 + 4 * 30  # slow: left alone for longer
+    assert pace.next_time == 100 + 4 * 30  # a slow cycle delays the next one
     pace.schedule_next(started=100, now=101, succeeded=False)
     pace.schedule_next(started=200, now=201, succeeded=False)
     assert pace.next_time == 200 + 240
@@ -225,19 +233,19 @@ def test_pace():
     assert hourly.next_time == 120 + 3600
 
 
-def test_health(engine):
-    made = poller(engine, Simulated(1))
-    wrong = [""]
-    health = HealthServer(("127.0.0.1", 0), made.metrics.registry, lambda: "", lambda: wrong[0])
+def test_health_server(engine):
+    poller = build_poller(engine, SimulatedSource(1))
+    problem = [""]
+    health = HealthServer(("127.0.0.1", 0), poller.metrics.registry, lambda: "", lambda: problem[0])
     health.start()
     try:
         base = f"http://127.0.0.1:{health.port}"
-        made.run_cycle()
+        poller.run_cycle()
         with urllib.request.urlopen(f"{base}/metrics") as answer:
             assert b'batchjob_stats_db_jobs_total{cluster="c1",outcome="new"} 1.0' in answer.read()
         with urllib.request.urlopen(f"{base}/-/ready") as answer:
             assert answer.read() == b"ok\n"
-        wrong[0] = "not polled yet: c1"
+        problem[0] = "not polled yet: c1"
         with pytest.raises(urllib.error.HTTPError, match="503") as caught:
             urllib.request.urlopen(f"{base}/-/ready")
         caught.value.close()
@@ -245,36 +253,36 @@ def test_health(engine):
         health.stop()
 
 
-def test_the_watermark_and_the_rows_agree_after_every_cycle(engine):
-    made = poller(engine, Simulated(1000, step=150))
+def test_watermark_matches_the_rows_after_every_cycle(engine):
+    poller = build_poller(engine, SimulatedSource(1000, step=150))
     for _ in range(8):
-        made.run_cycle()
+        poller.run_cycle()
         with engine.connect() as db:
             count = db.execute(sa.select(sa.func.count(schema.job.c.id))).scalar()
-        assert int(made.store.watermark("simulated")) == count
+        assert int(poller.store.watermark("simulated")) == count
 
 
-def test_a_locked_database_loses_nothing(url, engine, rows):
+def test_no_job_is_lost_while_the_database_is_locked(url, engine, rows):
     if url.get_backend_name() != "sqlite":
         pytest.skip("only SQLite locks the whole database")
-    made = poller(engine, Simulated(50))
-    impatient = sa.create_engine(url, connect_args={"timeout": 0.1})
-    made.store.engine = impatient
-    with engine.begin():  # somebody else writes, and takes his time
-        assert cycles(made, 1) == [False]
-    assert cycles(made, 1) == [True]
-    impatient.dispose()
+    poller = build_poller(engine, SimulatedSource(50))
+    short_timeout_engine = sa.create_engine(url, connect_args={"timeout": 0.1})
+    poller.store.engine = short_timeout_engine
+    with engine.begin():  # another writer holds the lock
+        assert run_cycles(poller, 1) == [False]
+    assert run_cycles(poller, 1) == [True]
+    short_timeout_engine.dispose()
     assert len(rows(schema.job)) == 50
 
 
-def test_a_second_backfill_of_a_cluster_idle_for_months_ends(engine, rows):
-    source = Simulated(20)
-    months = [0.0]
-    made = poller(engine, source, clock=lambda: source.now + months[0])
-    list(made.backfill(source, 0))
-    months[0] = 120 * 86_400.0
-    assert made.roll_up_due_days() == 1
+def test_second_backfill_of_an_idle_cluster_ends(engine, rows):
+    source = SimulatedSource(20)
+    idle_seconds = [0.0]
+    poller = build_poller(engine, source, clock=lambda: source.now + idle_seconds[0])
+    list(poller.backfill(source, 0))
+    idle_seconds[0] = 120 * 86_400.0
+    assert poller.roll_up_due_days() == 1
     source.number = 21  # a correction is in the sums at once
-    list(made.backfill(source, 0))
-    assert made.roll_up_due_days() == 1
-    assert sum(row["wall_seconds"] for row in rows(schema.daily_usage)) == 21 * RUN
+    list(poller.backfill(source, 0))
+    assert poller.roll_up_due_days() == 1
+    assert sum(row["wall_seconds"] for row in rows(schema.daily_usage)) == 21 * RUN_SECONDS

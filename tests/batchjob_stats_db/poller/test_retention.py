@@ -1,4 +1,4 @@
-"""What goes when, and what is forgotten."""
+"""Retention of jobs, names, steps and sums, and forgetting users."""
 
 import sqlalchemy as sa
 
@@ -16,24 +16,24 @@ from batchjob_stats_db.poller.retention import delete_expired
 DAY = 86400
 
 
-def fill(store, job, now):
+def write_jobs(store, job, now):
     step = StepRecord("0", JobState.COMPLETED, "COMPLETED", name="secret", submit_line="srun x")
     old = {"start_time": now - 100 * DAY, "end_time": now - 99 * DAY, "steps": (step,)}
     live = {"start_time": now - 100 * DAY, "end_time": None, "state": JobState.RUNNING}
-    bad = (QuarantinedRow("s", "odd", "alice|..."),)
+    quarantined = (QuarantinedRow("s", "odd", "alice|..."),)
     jobs = (job("1", **old), job("2", steps=(step,)), job("3", **live))
-    store.write(Batch(jobs, bad, "", 0), "s")
+    store.write(Batch(jobs, quarantined, "", 0), "s")
 
 
-def roll_all(engine, now):
+def roll_up_all_days(engine, now):
     with engine.begin() as db:
         for day in due_days(db, "c1", 1000):
             roll_up(db, "c1", day, now)
 
 
-def test_old_jobs_go_and_their_sums_stay(store, job, rows, engine, now):
-    fill(store, job, now)
-    roll_all(engine, now)
+def test_expired_jobs_are_deleted_but_their_sums_kept(store, job, rows, engine, now):
+    write_jobs(store, job, now)
+    roll_up_all_days(engine, now)
     days = rows(schema.daily_usage)
     assert delete_expired(store, RetentionOptions(jobs=50 * DAY), now) == 1
     assert [row["jobid"] for row in rows(schema.job)] == ["2", "3"]
@@ -41,16 +41,16 @@ def test_old_jobs_go_and_their_sums_stay(store, job, rows, engine, now):
     assert rows(schema.daily_usage) == days
 
 
-def test_names_go_before_the_records(store, job, rows, now):
-    fill(store, job, now)
+def test_names_can_expire_before_the_jobs(store, job, rows, now):
+    write_jobs(store, job, now)
     delete_expired(store, RetentionOptions(names=50 * DAY), now)
     assert [row["name"] for row in rows(schema.job)] == ["", "train", "train"]
     assert [row["submit_line"] for row in rows(schema.job_step)] == ["", "srun x"]
     assert delete_expired(store, RetentionOptions(names=50 * DAY), now) == 0
 
 
-def test_steps_and_quarantine(store, job, rows, now):
-    fill(store, job, now)
+def test_steps_and_quarantine_expire(store, job, rows, now):
+    write_jobs(store, job, now)
     delete_expired(store, RetentionOptions(steps=50 * DAY), now)
     assert len(rows(schema.job_step)) == 1
     assert len(rows(schema.quarantine)) == 1
@@ -58,15 +58,15 @@ def test_steps_and_quarantine(store, job, rows, now):
     assert rows(schema.quarantine) == []
 
 
-def test_forget(store, job, rows, engine, now):
-    fill(store, job, now)
-    people = Associations((Association("", "physics", "alice", Role.MEMBER),), (), ())
-    store.write_associations(people, "sacctmgr")
-    roll_all(engine, now)
+def test_forget_removes_the_user_but_keeps_the_sums(store, job, rows, engine, now):
+    write_jobs(store, job, now)
+    associations = Associations((Association("", "physics", "alice", Role.MEMBER),), (), ())
+    store.write_associations(associations, "sacctmgr")
+    roll_up_all_days(engine, now)
     before = sum(row["wall_seconds"] for row in rows(schema.daily_usage))
     with engine.begin() as db:
         assert privacy.forget(db, "alice") == 3
-    roll_all(engine, now)
+    roll_up_all_days(engine, now)
     assert sum(row["wall_seconds"] for row in rows(schema.daily_usage)) == before
     with engine.connect() as db:
         for table in schema.metadata.sorted_tables:
@@ -76,9 +76,9 @@ def test_forget(store, job, rows, engine, now):
                 assert not any("alice|" in str(value) for value in row)
 
 
-def test_sums_by_account_and_by_month_go_with_the_days(store, job, rows, engine, now):
-    fill(store, job, now)
-    roll_all(engine, now)
+def test_account_and_monthly_sums_expire_with_the_days(store, job, rows, engine, now):
+    write_jobs(store, job, now)
+    roll_up_all_days(engine, now)
     delete_expired(store, RetentionOptions(daily=50 * DAY), now)
     first = now - 50 * DAY
     for sums in schema.SUMS:
@@ -91,23 +91,25 @@ def test_sums_by_account_and_by_month_go_with_the_days(store, job, rows, engine,
         assert [line for line in findings(db, now) if "by user" in line] == []
 
 
-def test_check_tells_sums_that_differ(store, job, engine, now):
-    fill(store, job, now)
-    roll_all(engine, now)
+def test_check_reports_inconsistent_sums(store, job, engine, now):
+    write_jobs(store, job, now)
+    roll_up_all_days(engine, now)
     with engine.begin() as db:
         db.execute(sa.delete(schema.USAGE.monthly_by_account))
-        told = [line for line in findings(db, now) if "by user" in line]
-    assert told
-    assert all(line.startswith("c1: monthly_account_usage: ") for line in told)
+        reported = [line for line in findings(db, now) if "by user" in line]
+    assert reported
+    assert all(line.startswith("c1: monthly_account_usage: ") for line in reported)
 
 
-def test_check_tells_days_that_count_other_jobs(store, job, engine, now):
-    fill(store, job, now)
+def test_check_reports_days_with_wrong_job_counts(store, job, engine, now):
+    write_jobs(store, job, now)
     later = {"start_time": now - 98 * DAY, "end_time": now - 97 * DAY}
     store.write(Batch((job("4", **later), job("5", **later)), (), "", 0), "s")
-    roll_all(engine, now)
+    roll_up_all_days(engine, now)
     with engine.begin() as db:
         assert [line for line in findings(db, now) if "but there are" in line] == []
         db.execute(sa.delete(schema.job).where(schema.job.c.jobid == "5"))
-        told = [line.partition(" of ")[0] for line in findings(db, now) if "but there are" in line]
-    assert told == ["c1: jobs_started", "c1: jobs_ended"]
+        reported = [
+            line.partition(" of ")[0] for line in findings(db, now) if "but there are" in line
+        ]
+    assert reported == ["c1: jobs_started", "c1: jobs_ended"]

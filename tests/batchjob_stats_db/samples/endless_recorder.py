@@ -1,4 +1,4 @@
-"""Records passes as fast as it can, and says of each when it is done: to be killed at it.
+"""Records passes as fast as it can and prints each number: a process to be killed.
 
 python -m tests.batchjob_stats_db.samples.endless_recorder DIRECTORY FIRST_PASS
 """
@@ -19,27 +19,27 @@ JOBS = ("1", "2[1].pbs01", "7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa")
 
 
 def main() -> None:
-    directory, number = Path(sys.argv[1]), int(sys.argv[2])
-    recorder.LONGEST_FILE = 1500  # so that files end and are packed again all the time
+    directory, first_pass = Path(sys.argv[1]), int(sys.argv[2])
+    recorder.LONGEST_FILE = 1500  # so that files are closed and repacked all the time
     names = [JobName("slurm", jobid, "alice", NO_LABELS) for jobid in JOBS]
-    moment = T + 5.0 * number
+    moment = T + 5.0 * first_pass
 
     def readings():
         cgroup = CgroupReading(cpu_user_seconds=moment - T, cpu_system_seconds=0.0)
         reading = job_reading(T, None, cgroup)
         return [(name, reading) for name in names]
 
-    made = recorder.Recorder(
+    endless_recorder = recorder.Recorder(
         partial(take_samples, SampleSources(readings)),
         directory,
         recorder.RecorderOptions(),
         lambda: moment,
         lambda: moment,
     )
-    for each in itertools.count(number):
-        moment = T + 5.0 * each
-        made.record()
-        print(each, flush=True)
+    for pass_number in itertools.count(first_pass):
+        moment = T + 5.0 * pass_number
+        endless_recorder.record()
+        print(pass_number, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""All ways to a job's past measurements, each with samples of our choice in it."""
+"""All stores of a job's past measurements, opened with given samples."""
 
 import contextlib
 import re
@@ -25,45 +25,45 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 def sample_files(lines, interval=30.0):
     """A history over files that hold the samples of the lines of cluster c1, one file a job.
 
-    Replicas do not exist here: of a series the first one's samples are taken. Nor does NaN.
+    Sample files know neither replicas nor NaN: only replica "a" is written.
     """
-    moments = defaultdict(lambda: defaultdict(dict))
+    samples_by_header = defaultdict(lambda: defaultdict(dict))
     for line in lines:
         metric, text, value, at = _LINE.fullmatch(line).groups()
         labels = dict(_LABEL.findall(text))
         if labels.pop("cluster") == "c1" and labels.pop("replica", "a") == "a" and value != "NaN":
-            own = (labels[name] for name in ("manager", "jobid", "user", "instance"))
-            who = SampleHeader(*own, interval)
-            moments[who][float(at)][_name(metric, labels)] = float(value)
+            fields = (labels[name] for name in ("manager", "jobid", "user", "instance"))
+            header = SampleHeader(*fields, interval)
+            samples_by_header[header][float(at)][_sample_key(metric, labels)] = float(value)
     with tempfile.TemporaryDirectory(prefix="bj-samples-") as folder:
-        for who, samples in moments.items():
-            writer = Writer(folder_of(Path(folder), who.jobid), who, min(samples))
+        for header, samples in samples_by_header.items():
+            writer = Writer(folder_of(Path(folder), header.jobid), header, min(samples))
             for at, values in sorted(samples.items()):
                 writer.write(JobSample(at, values))
             writer.close()
         yield SampleHistory(Path(folder), "c1")
 
 
-def _name(metric, labels):
+def _sample_key(metric, labels):
     for each in QUANTITIES:
         if each.metric.name == metric and dict(each.labels).items() <= labels.items():
-            own = each.group.labels if each.group else ()
-            return SampleKey(each.name, tuple(labels[label] for label in own))
+            group_labels = each.group.labels if each.group else ()
+            return SampleKey(each.name, tuple(labels[label] for label in group_labels))
     raise AssertionError(f"samples have no {metric} of {labels}")
 
 
-def _asked_over_http(store):
+def _queried_over_http(open_server):
     @contextlib.contextmanager
-    def opened(lines):
-        with store(lines) as url:
+    def open_history(lines):
+        with open_server(lines) as url:
             yield Prometheus(Endpoint(url))
 
-    return opened
+    return open_history
 
 
 STORES = [
-    pytest.param(_asked_over_http(prometheus), id="prometheus"),
-    pytest.param(_asked_over_http(victoria_metrics), id="victoria_metrics"),
+    pytest.param(_queried_over_http(prometheus), id="prometheus"),
+    pytest.param(_queried_over_http(victoria_metrics), id="victoria_metrics"),
     pytest.param(sample_files, id="samples"),
 ]
-"""A history opened over lines of samples."""
+"""Context managers that open a history over lines of samples."""

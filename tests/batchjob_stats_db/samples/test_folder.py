@@ -1,4 +1,4 @@
-"""Where samples lie, under which ids, and how long."""
+"""Sample folders: names, lookup by job id, deletion and retention."""
 
 import os
 
@@ -22,7 +22,7 @@ from batchjob_stats_db.samples.writer import Writer
 DAY = 86400.0
 
 
-def recorded(samples, jobid, at=0.0, user="alice"):
+def write_sample(samples, jobid, at=0.0, user="alice"):
     file = Writer(folder_of(samples, jobid), SampleHeader("slurm", jobid, user, "n001", 5.0), at)
     file.write(JobSample(at, {SampleKey("threads"): 1.0}))
     file.close()
@@ -43,13 +43,13 @@ def recorded(samples, jobid, at=0.0, user="alice"):
         ("100%", "100%25"),
     ],
 )
-def test_an_id_as_a_folder(tmp_path, jobid, name):
+def test_folder_name_of_an_id(tmp_path, jobid, name):
     assert folder_of(tmp_path, jobid) == tmp_path / name
     assert jobid_of(tmp_path / name) == jobid
 
 
 @given(st.text(min_size=1, max_size=100), st.text(min_size=1, max_size=100))
-def test_every_id_has_a_folder_of_its_own(tmp_path_factory, one, two):
+def test_every_id_has_a_separate_folder(tmp_path_factory, one, two):
     samples = tmp_path_factory.getbasetemp() / "samples"
     folder = folder_of(samples, one)
     assert folder.parent == samples
@@ -59,16 +59,16 @@ def test_every_id_has_a_folder_of_its_own(tmp_path_factory, one, two):
     assert (folder == folder_of(samples, two)) == (one == two)
 
 
-def test_a_long_id_is_found_by_what_its_files_say(tmp_path):
+def test_long_id_is_read_from_the_file_headers(tmp_path):
     jobid = "ü" * 120
-    recorded(tmp_path, jobid)
+    write_sample(tmp_path, jobid)
     assert [jobid_of(each) for each in folders(tmp_path)] == [jobid]
     assert find_jobid(tmp_path, "üü") == jobid
 
 
-def test_the_only_id_that_begins_so(tmp_path):
+def test_unique_prefix_of_an_id(tmp_path):
     for jobid in ("12", "123", "7b1e6a3c-aaaa", "7b1e6a3c-bbbb"):
-        recorded(tmp_path, jobid)
+        write_sample(tmp_path, jobid)
     assert find_jobid(tmp_path, "12") == "12"
     assert find_jobid(tmp_path, "7b1e6a3c-a") == "7b1e6a3c-aaaa"
     with pytest.raises(NoSuchJob, match="2 jobs: 7b1e6a3c-aaaa, 7b1e6a3c-bbbb"):
@@ -79,36 +79,36 @@ def test_the_only_id_that_begins_so(tmp_path):
         find_jobid(tmp_path / "nowhere", "1")
 
 
-def test_deleting_a_jobs_samples(tmp_path):
-    recorded(tmp_path, "1")
+def test_delete_job(tmp_path):
+    write_sample(tmp_path, "1")
     assert delete_job(tmp_path, "1")
     assert not delete_job(tmp_path, "1")
     assert not folders(tmp_path)
 
 
-def left(samples):
+def remaining_jobids(samples):
     return [folder.name for folder in folders(samples)]
 
 
-def test_samples_grow_old(tmp_path):
+def test_old_samples_expire_except_those_of_running_jobs(tmp_path):
     for day in range(5):
-        recorded(tmp_path, str(day), day * DAY)
+        write_sample(tmp_path, str(day), day * DAY)
     running = [folder_of(tmp_path, "0")]
     assert expire(tmp_path, 5 * DAY, 3 * DAY, 0, running) == 1
-    assert left(tmp_path) == ["0", "2", "3", "4"]
+    assert remaining_jobids(tmp_path) == ["0", "2", "3", "4"]
 
 
-def test_the_newest_stay_when_there_is_too_much(tmp_path):
+def test_size_limit_keeps_the_newest(tmp_path):
     for day in range(5):
-        recorded(tmp_path, str(day), day * DAY)
-    one = next(iter(files_of(folder_of(tmp_path, "0")))).stat().st_blocks * 512
-    assert expire(tmp_path, 5 * DAY, 0, 3 * one, [folder_of(tmp_path, "1")]) == 2
-    assert left(tmp_path) == ["1", "3", "4"]
+        write_sample(tmp_path, str(day), day * DAY)
+    file_bytes = next(iter(files_of(folder_of(tmp_path, "0")))).stat().st_blocks * 512
+    assert expire(tmp_path, 5 * DAY, 0, 3 * file_bytes, [folder_of(tmp_path, "1")]) == 2
+    assert remaining_jobids(tmp_path) == ["1", "3", "4"]
     assert expire(tmp_path, 5 * DAY, 0, 0, []) == 0
 
 
-def test_a_job_goes_as_a_whole_and_lives_by_its_last_file(tmp_path):
-    recorded(tmp_path, "1", 0)
-    recorded(tmp_path, "1", 9 * DAY)
+def test_job_expires_as_a_whole_by_its_last_file(tmp_path):
+    write_sample(tmp_path, "1", 0)
+    write_sample(tmp_path, "1", 9 * DAY)
     assert expire(tmp_path, 10 * DAY, 5 * DAY, 0, []) == 0
     assert expire(tmp_path, 15 * DAY, 5 * DAY, 0, []) == 1

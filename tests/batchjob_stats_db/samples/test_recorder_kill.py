@@ -1,4 +1,4 @@
-"""A recorder killed at any instant: every sample that was written can be read.
+"""A recorder killed at any time: every sample that was written can be read.
 
 The number of kills is 10; BATCHJOB_KILLS=100 is the long run.
 """
@@ -17,7 +17,7 @@ KILLS = int(os.environ.get("BATCHJOB_KILLS", "10"))
 ROOT = Path(__file__).parents[3]
 
 
-def passes_of(samples, jobid):
+def readable_passes(samples, jobid):
     """Numbers of the passes whose sample can be read."""
     replay = Replay(samples, jobid)
     try:
@@ -28,8 +28,8 @@ def passes_of(samples, jobid):
     return found
 
 
-def killed(samples, first, seconds):
-    """Run the recorder, kill it, and return the last pass that it said was done."""
+def run_until_killed(samples, first, passes, seconds):
+    """Run the recorder for some passes and seconds, kill it; the last pass that it printed."""
     argv = [
         sys.executable,
         "-m",
@@ -39,22 +39,23 @@ def killed(samples, first, seconds):
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        done = int(process.stdout.readline())
+        for _ in range(passes):
+            done = int(process.stdout.readline())
         time.sleep(seconds)
         process.kill()
-        said = process.stdout.read().split("\n")[:-1]  # a number that was cut off says nothing
-    return int(said[-1]) if said else done
+        printed = process.stdout.read().split("\n")[:-1]  # the last number may be cut off
+    return int(printed[-1]) if printed else done
 
 
-def test_killed_at_random_instants(tmp_path):
-    chance = random.Random(17)
+def test_recorder_killed_at_random_times_loses_no_sample(tmp_path):
+    rng = random.Random(17)
     first, expected = 0, set()
-    for _ in range(KILLS):
-        done = killed(tmp_path, first, chance.uniform(0.0, 0.2))
+    for kill in range(KILLS):
+        done = run_until_killed(tmp_path, first, (30, 1)[kill % 2], rng.uniform(0.0, 0.2))
         expected |= set(range(first, done + 1))
-        found = {jobid: passes_of(tmp_path, jobid) for jobid in JOBS}
+        found = {jobid: readable_passes(tmp_path, jobid) for jobid in JOBS}
         for numbers in found.values():
-            assert numbers == sorted(set(numbers))  # none twice
+            assert numbers == sorted(set(numbers))  # no duplicates
             assert expected <= set(numbers)
             assert numbers[-1] <= done + 1  # the pass in which it was killed
         first = max(numbers[-1] for numbers in found.values()) + 1

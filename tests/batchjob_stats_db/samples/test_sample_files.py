@@ -1,4 +1,4 @@
-"""Sample files: what is written is read again, also of a file that was cut or damaged."""
+"""Sample files: writing and reading, also of truncated and damaged files."""
 
 import contextlib
 import errno
@@ -23,7 +23,7 @@ T = 1_775_300_000.0
 ALICE = SampleHeader("slurm", "1", "alice", "n001", 5.0)
 
 
-def busy(number, at=None):
+def busy_sample(number, at=None):
     """A sample of a job that computes."""
     values = {
         SampleKey("cpu_user_seconds"): 4.987 * number,
@@ -37,8 +37,8 @@ def busy(number, at=None):
     return JobSample(T + 5 * number if at is None else at, values)
 
 
-def written(folder, samples, who=ALICE):
-    file = Writer(folder, who, T)
+def write_file(folder, samples):
+    file = Writer(folder, ALICE, T)
     for each in samples:
         file.write(each)
     file.close()
@@ -50,26 +50,26 @@ def read(path):
         return list(file.read()), file
 
 
-def test_a_file_is_named_by_its_time_and_tells_whose_it_is(tmp_path):
-    path = written(tmp_path / "1", [busy(0)])
+def test_file_name_is_a_time_and_the_header_names_the_job(tmp_path):
+    path = write_file(tmp_path / "1", [busy_sample(0)])
     assert path.name == "20260404-105320.jsonl.gz"
     samples, file = read(path)
     assert (file.header, file.damage) == (ALICE, "")
-    assert samples == [busy(0)]
+    assert samples == [busy_sample(0)]
 
 
-def unpacked(path):
-    """What zcat prints of a file, to its end and without a complaint."""
-    done = subprocess.run(["zcat", path], check=True, capture_output=True, text=True)
-    assert not done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def zcat_lines(path):
+    """The lines that zcat prints of a file, without an error."""
+    completed = subprocess.run(["zcat", path], check=True, capture_output=True, text=True)
+    assert not completed.stderr
+    return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
-def test_gzip_and_jq_read_it_at_every_moment(tmp_path):
+def test_file_is_valid_gzip_and_json_while_being_written(tmp_path):
     file = Writer(tmp_path / "1", ALICE, T)
     for number in range(3):
-        file.write(busy(number))
-        lines = unpacked(file.path)
+        file.write(busy_sample(number))
+        lines = zcat_lines(file.path)
         assert len(lines) == number + 1
         assert lines[-1] == {
             "time": T + 5 * number, "manager": "slurm", "jobid": "1", "user": "alice",
@@ -82,33 +82,33 @@ def test_gzip_and_jq_read_it_at_every_moment(tmp_path):
         }  # fmt: skip
     file.close()
     repack(file.path)
-    assert unpacked(file.path)[-1] == lines[-1]
+    assert zcat_lines(file.path)[-1] == lines[-1]
 
 
-def test_the_same_numbers_come_back(tmp_path):
-    samples = [busy(n) for n in range(50)]
-    path = written(tmp_path / "1", samples)
+def test_samples_round_trip_before_and_after_repacking(tmp_path):
+    samples = [busy_sample(n) for n in range(50)]
+    path = write_file(tmp_path / "1", samples)
     found, _ = read(path)
     for expected, got in zip(samples, found, strict=True):
         assert got.at == expected.at
         assert got.values == pytest.approx(expected.values, abs=0.05)
-    before = path.stat().st_size
+    size_before = path.stat().st_size
     repack(path)
-    again, _ = read(path)
-    assert again == found
-    assert path.stat().st_size < before
+    repacked, _ = read(path)
+    assert repacked == found
+    assert path.stat().st_size < size_before
     assert path.stat().st_mode & 0o777 == 0o400
 
 
-NAMES = [
+SAMPLE_KEYS = [
     SampleKey(each.name, tuple("x" for _ in each.group.labels) if each.group else ())
     for each in QUANTITIES
 ]
-VALUES = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 1 << 40))
+VALUES = st.dictionaries(st.sampled_from(SAMPLE_KEYS), st.integers(0, 1 << 40))
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 40), VALUES)))
-def test_whatever_comes_goes_or_begins_anew(states):
+def test_decoder_follows_any_sequence_of_values(states):
     decoder, before = Decoder(), {}
     for ticks, values in states:
         text = encode_line(ALICE, JobSample(ticks / 100, values))
@@ -124,7 +124,7 @@ HEAD = '"manager":"m","jobid":"1","user":"u","node":"n","interval_seconds":5'
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
-def test_a_line_is_read_or_refused(text):
+def test_any_line_is_decoded_or_rejected(text):
     with contextlib.suppress(LineError):
         Decoder().advance(text)
 
@@ -136,29 +136,29 @@ def test_a_line_is_read_or_refused(text):
      '{"time":1,HEAD,"io":7}', '{"time":1,HEAD,"threads":"8"}',
      '{"time":1,HEAD,"threads":Infinity}', '{"time":1,HEAD,"threads":18446744073709551616}'],
 )  # fmt: skip
-def test_numbers_that_are_none(text):
+def test_invalid_lines_are_rejected(text):
     with pytest.raises(LineError):
         Decoder().advance(text.replace("HEAD", HEAD).encode())
 
 
-def test_names_of_a_later_version_are_passed_over():
+def test_names_of_a_later_version_are_ignored():
     decoder = Decoder()
     text = '{"time":1,HEAD,"later":5,"threads":7,"io":{"sda":{"later":1,"reads":2}},"new":{"a":1}}'
     decoder.advance(text.replace("HEAD", HEAD).encode())
     assert decoder.values == {SampleKey("threads"): 7, SampleKey("io_reads", ("sda",)): 2}
 
 
-def test_each_name_means_one_thing():
+def test_quantity_names_are_unique():
     assert len(BY_NAME) == len(QUANTITIES)
     assert len(BY_NAME_IN_GROUP) == sum(each.group is not None for each in QUANTITIES)
 
 
-def test_a_file_being_written_is_read_to_its_last_sample(tmp_path):
+def test_file_being_written_is_read_up_to_its_last_sample(tmp_path):
     file = Writer(tmp_path, ALICE, T)
-    file.write(busy(0))
+    file.write(busy_sample(0))
     with SampleFile(file.path) as reader:
         for number in range(1, 30):
-            file.write(busy(number))
+            file.write(busy_sample(number))
             assert [each.at for each in reader.read()][-1:] == [T + 5 * number]
             assert not list(reader.read())
             assert reader.is_being_written
@@ -172,33 +172,33 @@ def test_a_file_being_written_is_read_to_its_last_sample(tmp_path):
         assert reader.is_complete
 
 
-def test_a_file_cut_anywhere_gives_what_is_before(tmp_path):
-    path = written(tmp_path / "1", [busy(n) for n in range(20)])
-    whole, (samples, _) = path.read_bytes(), read(path)
+def test_truncated_file_is_read_up_to_the_cut(tmp_path):
+    path = write_file(tmp_path / "1", [busy_sample(n) for n in range(20)])
+    content, (samples, _) = path.read_bytes(), read(path)
     counts = []
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
         found, file = read(path)
         assert found == samples[: len(found)]
         assert not file.damage
         counts.append(len(found))
     assert counts == sorted(counts)
-    assert counts[-1] == len(samples)  # only the checksum was missing
+    assert counts[-1] == len(samples)  # only the checksum is missing
 
 
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=30))
-def test_a_file_with_garbage_gives_what_is_before_and_says_so(tmp_path_factory, at, garbage):
-    path = written(tmp_path_factory.mktemp("job"), [busy(n) for n in range(20)])
-    whole, (samples, _) = path.read_bytes(), read(path)
-    path.write_bytes(whole[:at] + garbage + whole[at:])
+def test_inserted_garbage_is_reported_as_damage(tmp_path_factory, at, garbage):
+    path = write_file(tmp_path_factory.mktemp("job"), [busy_sample(n) for n in range(20)])
+    content, (samples, _) = path.read_bytes(), read(path)
+    path.write_bytes(content[:at] + garbage + content[at:])
     found, file = read(path)
     assert found[: len(samples)] == samples[: len(found)] or file.damage
 
 
-def test_garbage_costs_nothing_of_what_is_before(tmp_path):
+def test_samples_before_garbage_are_read(tmp_path):
     file = Writer(tmp_path, ALICE, T)
     for number in range(20):
-        file.write(busy(number))
+        file.write(busy_sample(number))
     so_far = file.path.read_bytes()
     file.close()
     file.path.write_bytes(so_far + random.Random(1).randbytes(1000))
@@ -207,9 +207,9 @@ def test_garbage_costs_nothing_of_what_is_before(tmp_path):
     assert "not gzip after this point" in reader.damage
 
 
-def test_garbage_is_named(tmp_path):
+def test_reason_of_damage(tmp_path):
     path = tmp_path / "x.jsonl.gz"
-    for content, said in (
+    for content, reason in (
         (b"hello", "not gzip"),
         (gzip.compress(b"hello\n"), "not JSON"),
         (gzip.compress(b'{"time":2}\n'), "expected 'manager'"),
@@ -217,12 +217,12 @@ def test_garbage_is_named(tmp_path):
     ):
         path.write_bytes(content)
         found, file = read(path)
-        assert (found, said in file.damage) == ([], True), file.damage
+        assert (found, reason in file.damage) == ([], True), file.damage
 
 
-def test_a_damaged_file_or_one_being_written_is_not_packed_anew(tmp_path):
+def test_damaged_or_unfinished_file_is_not_repacked(tmp_path):
     file = Writer(tmp_path, ALICE, T)
-    file.write(busy(0))
+    file.write(busy_sample(0))
     before = file.path.read_bytes()
     repack(file.path)
     assert file.path.read_bytes() == before
@@ -233,7 +233,7 @@ def test_a_damaged_file_or_one_being_written_is_not_packed_anew(tmp_path):
     assert file.path.read_bytes() == before
 
 
-def test_two_writers_of_one_second_have_a_file_each(tmp_path):
+def test_writers_started_in_the_same_second_have_separate_files(tmp_path):
     one, two = Writer(tmp_path, ALICE, T), Writer(tmp_path, ALICE, T)
     assert one.path != two.path
     one.close()
@@ -241,24 +241,24 @@ def test_two_writers_of_one_second_have_a_file_each(tmp_path):
     assert not list(tmp_path.iterdir())  # without a sample there is no file
 
 
-def test_a_full_disk_takes_nothing_of_what_was_there(tmp_path, monkeypatch):
+def test_full_disk_does_not_damage_earlier_samples(tmp_path, monkeypatch):
     file = Writer(tmp_path, ALICE, T)
-    file.write(busy(0))
+    file.write(busy_sample(0))
     real, calls = writing.os.pwrite, []
 
     def pwrite(descriptor, data, at):
-        """Half of the first data; what lay there before fits again."""
+        """Write half of the first data; later writes succeed."""
         calls.append(data)
         return real(descriptor, data[: len(data) // 2] if len(calls) == 1 else data, at)
 
     monkeypatch.setattr(writing.os, "pwrite", pwrite)
     with pytest.raises(OSError, match="No space left") as failure:
-        file.write(busy(1))
+        file.write(busy_sample(1))
     assert failure.value.errno == errno.ENOSPC
     monkeypatch.undo()
     file.close()
-    assert read(file.path)[0] == [busy(0)]
-    assert len(unpacked(file.path)) == 1
+    assert read(file.path)[0] == [busy_sample(0)]
+    assert len(zcat_lines(file.path)) == 1
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda each: each.name)

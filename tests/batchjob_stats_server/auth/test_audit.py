@@ -1,4 +1,4 @@
-"""Answers about others leave one line each, answers about oneself none."""
+"""The audit log has one line for each access to data of others, none for own data."""
 
 import pytest
 
@@ -20,13 +20,13 @@ def services(services):
 
 
 @pytest.fixture
-def noted(proxied, caplog):
-    """The lines that a request leaves."""
+def audit_lines(proxy_client, caplog):
+    """The audit log lines of a request."""
     caplog.set_level("INFO", "batchjob.audit")
 
     def ask(user, path):
         caplog.clear()
-        assert proxied(user).get(path).status_code == 200
+        assert proxy_client(user).get(path).status_code == 200
         return [each.getMessage() for each in caplog.records if each.name == "batchjob.audit"]
 
     return ask
@@ -49,8 +49,8 @@ def noted(proxied, caplog):
         ("/api/v1/stats/waste?user=bob", "saw waste of bob"),
     ],
 )
-def test_what_a_viewer_sees_of_others_is_noted(noted, address, line):
-    assert noted("vera", address) == ([f"vera (viewer) {line}"] if line else [])
+def test_access_of_viewer_to_data_of_others_is_logged(audit_lines, address, line):
+    assert audit_lines("vera", address) == ([f"vera (viewer) {line}"] if line else [])
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_what_a_viewer_sees_of_others_is_noted(noted, address, line):
     [f"{GATE}/query?query=up", f"{GATE}/labels", "/api/v1/usage?by=user", "/api/v1/users",
      "/api/v1/stats/failures"],
 )  # fmt: skip
-def test_what_users_see_of_their_own_is_not(noted, address):
-    assert noted("alice", address) == []
+def test_access_to_own_data_is_not_logged(audit_lines, address):
+    assert audit_lines("alice", address) == []
 
 
-def test_a_query_is_one_line(noted):
-    (line,) = noted("vera", f"{GATE}/query?query=a%0A%2Bb")
+def test_query_is_logged_on_one_line(audit_lines):
+    (line,) = audit_lines("vera", f"{GATE}/query?query=a%0A%2Bb")
     assert line == r"vera (viewer) asked PromQL query for 'a\n+b'"
 
 
-def test_a_refused_query_is_nobodys_sight(proxied, caplog):
+def test_rejected_query_is_not_logged(proxy_client, caplog):
     caplog.set_level("INFO", "batchjob.audit")
-    assert proxied("vera").get(f"{GATE}/query?query=(").status_code == 400
+    assert proxy_client("vera").get(f"{GATE}/query?query=(").status_code == 400
     assert not [each for each in caplog.records if each.name == "batchjob.audit"]

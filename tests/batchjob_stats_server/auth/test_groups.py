@@ -1,4 +1,4 @@
-"""Groups of the host's logins, and what they give."""
+"""Unix groups of logins, and the roles and accounts they give."""
 
 import grp
 import os
@@ -16,13 +16,13 @@ from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 P = "/api/v1"
 
 
-def test_the_groups_of_a_login_of_this_host():
+def test_groups_of_a_login_of_this_host():
     user = pwd.getpwuid(os.getuid())
     assert grp.getgrgid(user.pw_gid).gr_name in UnixGroups().of(user.pw_name)
     assert UnixGroups().of("nobody-of-this-name") == frozenset()
 
 
-def test_they_are_asked_for_once_a_minute():
+def test_groups_are_cached_for_a_minute():
     asked, now = [], [0.0]
 
     def ask(user):
@@ -36,7 +36,7 @@ def test_they_are_asked_for_once_a_minute():
     assert asked == ["alice", "alice"]
 
 
-def test_a_slow_directory_service_does_not_hold_up_others(services):
+def test_slow_directory_service_does_not_block_other_requests(services):
     threads = services.threads
 
     def ask(_user):
@@ -46,13 +46,13 @@ def test_a_slow_directory_service_does_not_hold_up_others(services):
     assert threads.run_short(lambda: groups.of("alice")) == {"free"}
 
 
-def test_nobody_is_asked_where_groups_decide_nothing():
+def test_groups_are_not_looked_up_when_no_option_uses_them():
     groups = Groups(AuthOptions(unix_groups=True), None, 1, lambda: NOW)
     assert groups.of(pwd.getpwuid(os.getuid()).pw_name) == frozenset()
 
 
 @pytest.mark.parametrize(
-    ("of_group", "role", "users"),
+    ("auth_options", "role", "users"),
     [
         ({"viewer_group": ("g",)}, "viewer", {"alice", "bob", "carol"}),
         ({"admin_group": ("g",)}, "admin", {"alice", "bob", "carol"}),
@@ -66,8 +66,8 @@ def test_nobody_is_asked_where_groups_decide_nothing():
         ),
     ],
 )
-def test_a_trusted_peer_s_users_have_what_their_groups_have(services, of_group, role, users):
-    auth = replace(services.settings.auth, unix_groups=True, **of_group)
+def test_groups_of_proxy_user_give_roles_and_accounts(services, auth_options, role, users):
+    auth = replace(services.settings.auth, unix_groups=True, **auth_options)
 
     class Known(Groups):
         def of(self, user):

@@ -1,4 +1,4 @@
-"""Who is believed, and about whom."""
+"""Who a request is from: tokens and user headers of trusted peers."""
 
 import pytest
 import sqlalchemy as sa
@@ -15,12 +15,12 @@ from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
 from batchjob_stats_server.options import AuthOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
-from tests.batchjob_stats_server.conftest import record
+from tests.batchjob_stats_server.conftest import job_record
 
 ME = "/api/v1/me"
 
 
-def test_no_identity_no_data(client):
+def test_request_without_identity_is_rejected(client):
     answer = client.get(ME)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
@@ -28,18 +28,18 @@ def test_no_identity_no_data(client):
     assert answer.json()["title"] == "Unauthorized"
 
 
-def test_a_token_is_its_user(client, token):
-    known = client.get(ME, headers=token("alice")).json()
-    assert known == {
+def test_token_identifies_its_user(client, token_headers):
+    me = client.get(ME, headers=token_headers("alice")).json()
+    assert me == {
         "user": "alice", "role": "user", "via": "token", "clusters": [], "coordinates": [],
         "sees_all_of": [],
     }  # fmt: skip
-    assert client.get(ME, headers=token("x", TokenRole.VIEWER)).json()["role"] == "viewer"
-    assert client.get(ME, headers=token("alice", cluster="c1")).json()["clusters"] == ["c1"]
+    assert client.get(ME, headers=token_headers("x", TokenRole.VIEWER)).json()["role"] == "viewer"
+    assert client.get(ME, headers=token_headers("alice", cluster="c1")).json()["clusters"] == ["c1"]
 
 
-def test_the_use_of_a_token_is_noted(client, token, services, now):
-    client.get(ME, headers=token("alice"))
+def test_last_use_of_token_is_recorded(client, token_headers, services, now):
+    client.get(ME, headers=token_headers("alice"))
     with services.reader.connect() as db:
         assert db.execute(sa.select(schema.api_token.c.last_used_time)).scalar() == now
 
@@ -47,84 +47,86 @@ def test_the_use_of_a_token_is_noted(client, token, services, now):
 @pytest.mark.parametrize(
     "value", ["Bearer ", "Bearer", "Bearer bj_wrong", "bearer ", "Basic YTpi", "", "bj_x"]
 )
-def test_a_wrong_token_is_refused(client, value):
+def test_invalid_token_is_rejected(client, value):
     assert client.get(ME, headers={"Authorization": value}).status_code == 401
 
 
-def test_an_expired_token_is_refused(client, token, now):
-    assert client.get(ME, headers=token("alice", expiry_time=now)).status_code == 401
-    assert client.get(ME, headers=token("alice", expiry_time=now + 1)).status_code == 200
+def test_expired_token_is_rejected(client, token_headers, now):
+    assert client.get(ME, headers=token_headers("alice", expiry_time=now)).status_code == 401
+    assert client.get(ME, headers=token_headers("alice", expiry_time=now + 1)).status_code == 200
 
 
-def test_a_trusted_peer_names_the_user(proxied):
-    assert proxied("alice").get(ME).json()["via"] == "header"
-    assert proxied("dave").get(ME).json()["coordinates"] == [
+def test_trusted_peer_names_the_user(proxy_client):
+    assert proxy_client("alice").get(ME).json()["via"] == "header"
+    assert proxy_client("dave").get(ME).json()["coordinates"] == [
         {"cluster": "c1", "account": "physics"}
     ]
-    roles = [proxied(user).get(ME).json()["role"] for user in ("alice", "vera", "root")]
+    roles = [proxy_client(user).get(ME).json()["role"] for user in ("alice", "vera", "root")]
     assert roles == ["user", "viewer", "admin"]
 
 
-def test_the_header_of_anybody_else_is_refused(client, proxied):
-    """Neither the right secret from elsewhere nor the right peer without it is enough."""
+def test_user_header_needs_trusted_peer_and_secret(client, proxy_client):
+    """Neither the right secret from another peer nor the right peer without it is enough."""
     forged = {"X-Grafana-User": "alice", "X-Batchjob-Secret": "correct horse battery staple"}
     assert client.get(ME, headers=forged).status_code == 401
     assert client.get(ME, headers={**forged, "X-Forwarded-For": "192.0.2.10"}).status_code == 401
     for secret in ("", "wrong", "correct horse battery stapl\u00e9".encode()):
-        answer = proxied("alice").get(ME, headers={"X-Batchjob-Secret": secret})
+        answer = proxy_client("alice").get(ME, headers={"X-Batchjob-Secret": secret})
         assert answer.status_code == 401
 
 
-def test_exactly_one_identity(proxied, token):
-    grafana = proxied("alice")
-    assert grafana.get(ME, headers=token("alice")).status_code == 400
+def test_several_identities_are_rejected(proxy_client, token_headers):
+    grafana = proxy_client("alice")
+    assert grafana.get(ME, headers=token_headers("alice")).status_code == 400
     twice = [("X-Grafana-User", "alice"), ("X-Grafana-User", "bob")]
-    assert proxied("alice").get(ME, headers=twice).status_code == 400
+    assert proxy_client("alice").get(ME, headers=twice).status_code == 400
     secrets = [("X-Batchjob-Secret", "correct horse battery staple")] * 2
-    assert proxied("alice").get(ME, headers=secrets).status_code == 401
+    assert proxy_client("alice").get(ME, headers=secrets).status_code == 401
 
 
 @pytest.mark.parametrize("user", ["", " ", "alice, bob", "a/b", "-x", "a" * 200, "' OR 1=1"])
-def test_a_name_that_is_no_login_is_refused(proxied, user):
-    assert proxied(user).get(ME).status_code == 400
+def test_invalid_login_name_is_rejected(proxy_client, user):
+    assert proxy_client(user).get(ME).status_code == 400
 
 
-def test_a_browser_s_password_for_the_proxy_is_no_second_identity(proxied):
-    assert proxied("alice").get(ME, headers={"Authorization": "Basic YTpi"}).status_code == 200
+def test_basic_authorization_beside_user_header_is_ignored(proxy_client):
+    assert proxy_client("alice").get(ME, headers={"Authorization": "Basic YTpi"}).status_code == 200
 
 
-def test_without_a_trusted_peer_the_header_means_nothing(services, token):
+def test_user_header_is_ignored_without_trusted_peers(services, token_headers):
     auth = services.settings.auth.__class__()
     alone = services._replace(settings=services.settings._replace(auth=auth))
-    asker = TestClient(app.make(alone), client=("192.0.2.10", 1))
-    assert asker.get(ME, headers={"X-Grafana-User": "alice"}).status_code == 401
-    answer = asker.get(ME, headers={"X-Grafana-User": "bob", **token("alice")})
+    test_client = TestClient(app.make(alone), client=("192.0.2.10", 1))
+    assert test_client.get(ME, headers={"X-Grafana-User": "alice"}).status_code == 401
+    answer = test_client.get(ME, headers={"X-Grafana-User": "bob", **token_headers("alice")})
     assert answer.json()["user"] == "alice"
 
 
-WHOLE = {"c1:adam", "c1:eve", "c1:olga"}
+ALL_OF_C1 = {"c1:adam", "c1:eve", "c1:olga"}
 
 
 @pytest.mark.parametrize(
-    ("least", "seen"),
+    ("minimum_level", "jobs_by_user"),
     [
         ("none", {"olga": {"c1:olga"}, "adam": {"c1:adam"}}),
-        ("administrator", {"olga": {"c1:olga"}, "adam": WHOLE}),
-        ("operator", {"olga": WHOLE, "adam": WHOLE}),
+        ("administrator", {"olga": {"c1:olga"}, "adam": ALL_OF_C1}),
+        ("operator", {"olga": ALL_OF_C1, "adam": ALL_OF_C1}),
     ],
 )
-def test_slurm_s_administrators_see_their_cluster(tmp_path, least, seen, now):
-    """By their level in that cluster's accounting, and of that cluster alone."""
+def test_slurm_administrator_sees_all_jobs_of_own_cluster(
+    tmp_path, minimum_level, jobs_by_user, now
+):
+    """According to their level in the accounting of that cluster, and on no other cluster."""
     engine = writer_engine(parse_url(f"sqlite:///{tmp_path}/admins.db"), create=True)
     migrate(engine)
     levels = (Administrator("olga", "operator"), Administrator("adam", "administrator"))
     for cluster, people in (("c1", Associations((), levels, ())), ("c2", Associations((), (), ()))):
         store = Store(engine, cluster, UsagePolicy(), clock=lambda: now)
         users = ("adam", "olga", "eve") if cluster == "c1" else ("eve",)
-        rows = (record(str(i), cluster=cluster, user=user) for i, user in enumerate(users))
+        rows = (job_record(str(i), cluster=cluster, user=user) for i, user in enumerate(users))
         store.write(Batch(tuple(rows), (), "", 0), "s")
         store.write_associations(people, "people")
-    auth = AuthOptions(slurm_admins=least)
+    auth = AuthOptions(slurm_admins=minimum_level)
     made = build(
         ServerSettings(
             DatabaseOptions(f"sqlite:///{tmp_path}/admins.db"),
@@ -133,15 +135,17 @@ def test_slurm_s_administrators_see_their_cluster(tmp_path, least, seen, now):
         )
     )
     with engine.begin() as db:
-        texts = {user: tokens.create(db, user, TokenRole.USER, "", 1) for user in seen}
+        texts = {user: tokens.create(db, user, TokenRole.USER, "", 1) for user in jobs_by_user}
         elsewhere = tokens.create(db, "adam", TokenRole.USER, "", 1, cluster="c2")
     engine.dispose()
-    with TestClient(app.make(made)) as asker:
+    with TestClient(app.make(made)) as test_client:
 
         def rows(text, path="jobs"):
-            return asker.get(f"/api/v1/{path}", headers={"Authorization": f"Bearer {text}"}).json()
+            return test_client.get(
+                f"/api/v1/{path}", headers={"Authorization": f"Bearer {text}"}
+            ).json()
 
-        for user, jobs in seen.items():
+        for user, jobs in jobs_by_user.items():
             assert sorted(f"{row['cluster']}:{row['user']}" for row in rows(texts[user])) == (
                 sorted(jobs)
             )
@@ -154,11 +158,11 @@ def test_slurm_s_administrators_see_their_cluster(tmp_path, least, seen, now):
 
 
 @pytest.mark.parametrize("role", [TokenRole.VIEWER, TokenRole.ADMIN])
-def test_a_role_reaches_as_far_as_its_token(client, token, role):
-    """One for a cluster sees all of that cluster, and makes tokens for it alone."""
-    headers = token("vera", role, cluster="c2")
-    known = client.get(ME, headers=headers).json()
-    assert (known["clusters"], known["sees_all_of"]) == (["c2"], ["c2"])
+def test_role_of_cluster_token_is_limited_to_that_cluster(client, token_headers, role):
+    """It sees all of that cluster, and creates tokens for that cluster only."""
+    headers = token_headers("vera", role, cluster="c2")
+    me = client.get(ME, headers=headers).json()
+    assert (me["clusters"], me["sees_all_of"]) == (["c2"], ["c2"])
     wanted = {"label": "x", "role": role}
     for more, status in (
         ({"cluster": "c1"}, 403),

@@ -1,4 +1,4 @@
-"""Logging in through a real OpenID provider on loopback, and what a wrong one achieves."""
+"""Logging in through an OpenID provider on loopback, and attacks on the log-in."""
 
 import html
 import re
@@ -26,21 +26,21 @@ OWN = {"Origin": URL}
 
 
 @pytest.fixture
-def moment():
-    """[now], which a test may move."""
+def current_time():
+    """[now], which a test may change."""
     return [float(NOW)]
 
 
 @pytest.fixture
-def provider(moment):
-    made = oidc_provider.OidcProvider("batchjob", SECRET, lambda: moment[0])
+def provider(current_time):
+    made = oidc_provider.OidcProvider("batchjob", SECRET, lambda: current_time[0])
     made.redirect_uris = {f"{URL}/oidc/callback"}
     with oidc_provider.serving(made):
         yield made
 
 
 @pytest.fixture
-def services(services, provider, moment):
+def services(services, provider, current_time):
     options = OidcOptions(
         issuer=provider.issuer, client_id="batchjob", server_url=URL, name="Example University"
     )
@@ -50,7 +50,7 @@ def services(services, provider, moment):
         viewer_group=("hpc-staff",),
         account_group=(AccountGroup("chemists", "c1", "chem"),),
     )
-    clock = lambda: moment[0]  # noqa: E731
+    clock = lambda: current_time[0]  # noqa: E731
     return services._replace(
         settings=services.settings._replace(oidc=options, auth=auth),
         provider=OidcProvider(options, SECRET, clock, clock),
@@ -60,40 +60,42 @@ def services(services, provider, moment):
 
 
 @pytest.fixture
-def browser(services):
-    """Makes browsers of their own."""
+def make_browser(services):
+    """Make separate browsers."""
     made = app.make(services)
     return lambda: TestClient(made, client=("203.0.113.5", 50000), headers=HTML)
 
 
-def callback(asker, there="/jobs?state=FAILED"):
+def callback_path(client, next_path="/jobs?state=FAILED"):
     """Go to the provider and back as far as the callback's address, as a browser does."""
-    begun = asker.get("/oidc/log-in", params={"next": there}, follow_redirects=False)
-    assert begun.status_code == 303
-    sent = requests.get(begun.headers["location"], allow_redirects=False, timeout=5)
-    return sent.headers["Location"].removeprefix(URL)
+    redirect = client.get("/oidc/log-in", params={"next": next_path}, follow_redirects=False)
+    assert redirect.status_code == 303
+    response = requests.get(redirect.headers["location"], allow_redirects=False, timeout=5)
+    return response.headers["Location"].removeprefix(URL)
 
 
-def log_in(asker, **more):
-    return asker.get(callback(asker, **more), follow_redirects=False)
+def log_in(client, **more):
+    return client.get(callback_path(client, **more), follow_redirects=False)
 
 
-def whoami(asker):
-    answer = asker.get(f"{P}/me")
-    told = answer.json()
-    return (told["user"], told["role"], told["via"]) if answer.status_code == 200 else 401
+def whoami(client):
+    answer = client.get(f"{P}/me")
+    identity = answer.json()
+    return (
+        (identity["user"], identity["role"], identity["via"]) if answer.status_code == 200 else 401
+    )
 
 
-def test_the_sign_in_page_leads_to_the_provider(browser):
-    page = browser().get("/usage?by=account")
+def test_sign_in_page_links_to_provider(make_browser):
+    page = make_browser().get("/usage?by=account")
     assert page.status_code == 401
     link = re.search(r'href="(/oidc/log-in[^"]*)">([^<]*)', page.text)
     assert html.unescape(link[1]) == "/oidc/log-in?next=%2Fusage%3Fby%3Daccount"
     assert link[2] == "Log in with Example University"
 
 
-def test_log_in(browser):
-    alice = browser()
+def test_log_in(make_browser):
+    alice = make_browser()
     answer = log_in(alice)
     assert answer.status_code == 200
     assert 'content="0;url=/jobs?state=FAILED"' in answer.text
@@ -121,17 +123,17 @@ def test_log_in(browser):
     ],
 )
 @pytest.mark.parametrize("in_userinfo", [(), ("groups", "preferred_username")])
-def test_groups_give_roles_and_accounts(browser, provider, groups, role, users, in_userinfo):
+def test_groups_give_roles_and_accounts(make_browser, provider, groups, role, users, in_userinfo):
     provider.person |= {"groups": groups}
     provider.in_userinfo = in_userinfo
-    alice = browser()
+    alice = make_browser()
     log_in(alice)
     assert whoami(alice) == ("alice", role, "session")
     assert {row["user"] for row in alice.get(f"{P}/jobs").json()} == users
 
 
 @pytest.mark.parametrize(
-    ("claims", "said"),
+    ("claims", "message"),
     [
         ({"aud": "another"}, "invalid ID token"),
         ({"aud": ["batchjob", "another"], "azp": "another"}, "invalid ID token"),
@@ -147,51 +149,51 @@ def test_groups_give_roles_and_accounts(browser, provider, groups, role, users, 
         ({"preferred_username": ["alice"]}, "sent no preferred_username"),
     ],
 )
-def test_a_wrong_id_token_is_nobody(browser, provider, claims, said):
+def test_invalid_id_token_is_rejected(make_browser, provider, claims, message):
     provider.claims = claims
-    alice = browser()
+    alice = make_browser()
     answer = log_in(alice)
     assert answer.status_code == 403
-    assert said in answer.text
+    assert message in answer.text
     assert whoami(alice) == 401
 
 
-def test_keys_may_change_at_any_time(browser, provider, moment):
-    log_in(browser())
+def test_changed_provider_key_is_fetched(make_browser, provider, current_time):
+    log_in(make_browser())
     assert provider.asked.count("/keys") == 1
     provider.renew_key()
-    moment[0] += 20
-    alice = browser()
+    current_time[0] += 20
+    alice = make_browser()
     log_in(alice)
     assert whoami(alice) == ("alice", "user", "session")
     assert provider.asked.count("/keys") == 2
 
 
-def test_another_s_signature_is_refused(browser, provider):
+def test_signature_of_another_key_is_rejected(make_browser, provider):
     other = RSAKey.generate_key(2048, {"kid": provider.key.kid})
     provider.signed = lambda claims: oidc_provider.OidcProvider.signed(provider, claims, other)
-    assert log_in(browser()).status_code == 403
+    assert log_in(make_browser()).status_code == 403
 
 
-def test_only_the_browser_that_began_can_finish(browser):
-    """Nobody is signed in as somebody else by a link (RFC 6749, 10.12)."""
-    stolen = callback(browser())
-    alice = browser()
+def test_log_in_is_finished_only_by_the_browser_that_started_it(make_browser):
+    """A link cannot sign a user in as another one (RFC 6749, 10.12)."""
+    stolen = callback_path(make_browser())
+    alice = make_browser()
     assert alice.get(stolen).status_code == 403
-    callback(alice)  # with a log-in of her own under way
+    callback_path(alice)  # with a log-in of her own under way
     assert alice.get(stolen).status_code == 403
     assert whoami(alice) == 401
 
 
-def test_a_callback_is_good_once(browser):
-    alice = browser()
-    address = callback(alice)
+def test_callback_works_once(make_browser):
+    alice = make_browser()
+    address = callback_path(alice)
     assert alice.get(address, follow_redirects=False).status_code == 200
     assert alice.get(address, follow_redirects=False).status_code == 403
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             lambda query: {**query, "iss": "https://evil.example"},
@@ -206,54 +208,54 @@ def test_a_callback_is_good_once(browser):
         (lambda query: {**query, "state": "another"}, "not started in this browser"),
     ],
 )
-def test_a_wrong_answer_is_refused(browser, change, said):
-    alice = browser()
-    query = {name: each[0] for name, each in parse_qs(urlsplit(callback(alice)).query).items()}
+def test_invalid_provider_response_is_rejected(make_browser, change, message):
+    alice = make_browser()
+    query = {name: each[0] for name, each in parse_qs(urlsplit(callback_path(alice)).query).items()}
     answer = alice.get("/oidc/callback", params=change(query))
     assert answer.status_code == 403
-    assert said in html.unescape(answer.text)
+    assert message in html.unescape(answer.text)
 
 
 @pytest.mark.parametrize(
-    "there", ["https://evil.example/x", "//evil.example", "/\\evil.example", "http://["]
+    "next_path", ["https://evil.example/x", "//evil.example", "/\\evil.example", "http://["]
 )
-def test_it_leads_to_no_other_site(browser, there):
-    answer = log_in(browser(), there=there)
+def test_log_in_never_redirects_to_another_site(make_browser, next_path):
+    answer = log_in(make_browser(), next_path=next_path)
     (target,) = re.findall(r'content="0;url=([^"]*)"', answer.text)
     assert target.startswith("/")
     assert not target.startswith(("//", "/\\"))
 
 
-def test_a_provider_that_is_gone_is_told(browser, services, provider):
+def test_unreachable_provider_gives_503(make_browser, services, provider):
     gone = services.settings.oidc.__class__(
         issuer="http://127.0.0.1:1", client_id="batchjob", server_url=URL
     )
-    asker = TestClient(app.make(services._replace(provider=OidcProvider(gone, SECRET))))
-    answer = asker.get("/oidc/log-in")
+    client = TestClient(app.make(services._replace(provider=OidcProvider(gone, SECRET))))
+    answer = client.get("/oidc/log-in")
     assert answer.status_code == 503
     assert "no answer from the provider" in answer.json()["detail"]
 
 
-def test_a_provider_that_says_it_is_another_is_not_believed(browser, provider):
+def test_provider_with_another_issuer_is_rejected(make_browser, provider):
     described = provider.described
     provider.described = lambda: {**described(), "issuer": "https://evil.example"}
-    assert browser().get("/oidc/log-in").status_code == 503
+    assert make_browser().get("/oidc/log-in").status_code == 503
 
 
 @pytest.mark.parametrize("endpoint", ["token_endpoint", "jwks_uri", "userinfo_endpoint"])
-def test_nothing_is_sent_to_an_address_in_plain_http(browser, provider, endpoint):
+def test_endpoint_in_plain_http_is_rejected(make_browser, provider, endpoint):
     described = provider.described
     provider.described = lambda: {**described(), endpoint: "http://idp.example/here"}
     provider.in_userinfo = ("preferred_username",)
-    alice = browser()
+    alice = make_browser()
     answer = log_in(alice)
     assert answer.status_code == 503
     assert f"the provider's {endpoint} is not an https URL" in html.unescape(answer.text)
     assert whoami(alice) == 401
 
 
-def test_sign_out_ends_the_sessions_everywhere(browser, provider):
-    laptop, phone, other = browser(), browser(), browser()
+def test_sign_out_ends_all_sessions_of_the_user(make_browser, provider):
+    laptop, phone, other = make_browser(), make_browser(), make_browser()
     log_in(laptop)
     log_in(phone)
     provider.person = {"sub": "7", "preferred_username": "bob"}
@@ -266,14 +268,14 @@ def test_sign_out_ends_the_sessions_everywhere(browser, provider):
     back = requests.get(away, allow_redirects=False, timeout=5).headers["Location"]
     assert back == f"{URL}/signed-out"
     assert "Your sessions have ended" in laptop.get("/signed-out").text
-    thief = browser()
+    thief = make_browser()
     thief.cookies.update(copied)
     assert [whoami(each) for each in (laptop, phone, thief)] == [401] * 3
     assert whoami(other) == ("bob", "user", "session")
 
 
-def test_the_provider_ends_a_session(browser, provider):
-    alice, server = browser(), browser()
+def test_back_channel_log_out_ends_session(make_browser, provider):
+    alice, server = make_browser(), make_browser()
     log_in(alice)
     wrong = (
         provider.logout_token(aud="another"),
@@ -295,10 +297,10 @@ def test_the_provider_ends_a_session(browser, provider):
     assert whoami(alice) == 401
 
 
-def test_a_session_ends_by_itself(browser, moment, services):
-    alice = browser()
+def test_session_expires(make_browser, current_time, services):
+    alice = make_browser()
     log_in(alice)
-    moment[0] += services.settings.oidc.session
+    current_time[0] += services.settings.oidc.session
     assert whoami(alice) == 401
     assert "the session has ended" in alice.get("/").text.lower()
     log_in(alice)
@@ -306,28 +308,30 @@ def test_a_session_ends_by_itself(browser, moment, services):
         assert len(db.execute(schema.login_session.select()).all()) == 1
 
 
-def test_tokens_follow_the_last_log_in(browser, provider, moment, services):
-    """Who is taken out of a group loses its role at the next log-in, and in time without one."""
+def test_token_role_follows_groups_of_the_last_log_in(
+    make_browser, provider, current_time, services
+):
+    """A user removed from a group loses its role at the next log-in, or after some time."""
     provider.person |= {"groups": ["hpc-admins"]}
-    alice = browser()
+    alice = make_browser()
     log_in(alice)
     wanted = {"label": "x", "role": "admin", "lifetime_seconds": 300 * 86400}
     assert alice.post(f"{P}/tokens", json=wanted).status_code == 401  # as another site may ask
     made = alice.post(f"{P}/tokens", json=wanted, headers=OWN).json()["token"]
-    program = browser()
+    program = make_browser()
     program.headers["Authorization"] = f"Bearer {made}"
     assert whoami(program) == ("alice", "admin", "token")
-    moment[0] += services.settings.oidc.remember
+    current_time[0] += services.settings.oidc.remember
     assert whoami(program) == ("alice", "user", "token")
     log_in(alice)
     assert whoami(program) == ("alice", "admin", "token")
     provider.person |= {"groups": []}
-    log_in(browser())
+    log_in(make_browser())
     assert [whoami(each)[1] for each in (program, alice)] == ["user", "user"]
 
 
-def test_without_a_provider_there_is_no_log_in(services, browser):
-    alice = browser()
+def test_log_in_without_provider_is_not_found(services, make_browser):
+    alice = make_browser()
     log_in(alice)
     nobody = TestClient(app.make(services._replace(provider=None)), headers=HTML)
     nobody.cookies.update(alice.cookies)

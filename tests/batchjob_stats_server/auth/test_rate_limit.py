@@ -1,4 +1,4 @@
-"""How often somebody may ask."""
+"""Limits on the rate of requests."""
 
 import pytest
 from fastapi.testclient import TestClient
@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def test_a_burst_and_then_so_many_a_second():
+def test_burst_is_followed_by_steady_rate():
     clock = Clock()
     rate = RateLimiter(2, 3, clock=clock)
     assert [rate.acquire("alice") for _ in range(4)] == [0, 0, 0, 0.5]
@@ -37,29 +37,29 @@ def test_memory_is_bounded():
     assert rate.acquire(999) > 0
 
 
-def test_no_rate_no_limit():
+def test_zero_rate_means_no_limit():
     rate = RateLimiter(0, 1)
     assert not any(rate.acquire("alice") for _ in range(1000))
     assert len(rate) == 0
 
 
 @given(st.lists(st.floats(0, 5), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
-def test_never_more_than_rate_and_burst(pauses, per_second, burst):
+def test_rate_and_burst_are_never_exceeded(pauses, per_second, burst):
     clock = Clock()
     rate = RateLimiter(per_second, burst, clock=clock)
-    taken = []
+    acquired_times = []
     for pause in pauses:
         clock.now += pause
         if not rate.acquire("x"):
-            taken.append(clock.now)
-        for first, begun in enumerate(taken):
+            acquired_times.append(clock.now)
+        for first, begun in enumerate(acquired_times):
             most = burst + (clock.now - begun) * per_second
-            assert len(taken) - first <= most + 1e-6
+            assert len(acquired_times) - first <= most + 1e-6
 
 
 @pytest.fixture
-def limited(services):
-    """A client at an address, where each may ask twice in a long time."""
+def limited_client(services):
+    """Make a client at an address, with limits of two requests per user and four per peer."""
     slow = services._replace(rates=Rates(RateLimiter(0.01, 2), RateLimiter(0.01, 4)))
 
     def at(host, **headers):
@@ -68,49 +68,52 @@ def limited(services):
     return at
 
 
-def rejected(services, by):
+def rejected_count(services, by):
     name = "batchjob_stats_server_rate_limited_total"
     return services.metrics.registry.get_sample_value(name, {"by": by})
 
 
-def test_a_user_who_asks_too_often(limited, token, services):
-    alice = limited("192.0.2.77", **token("alice"))
+def test_user_above_rate_gets_429(limited_client, token_headers, services):
+    alice = limited_client("192.0.2.77", **token_headers("alice"))
     assert [alice.get(ME).status_code for _ in range(3)] == [200, 200, 429]
     answer = alice.get(ME)
     assert answer.headers["content-type"] == "application/problem+json"
     assert 90 <= int(answer.headers["retry-after"]) <= 200
-    assert rejected(services, "user") == 2
+    assert rejected_count(services, "user") == 2
     # The address, too, has had its four; health has no such limit, others are elsewhere.
-    assert alice.get(ME, headers=token("bob")).status_code == 429
-    assert rejected(services, "peer") == 1
+    assert alice.get(ME, headers=token_headers("bob")).status_code == 429
+    assert rejected_count(services, "peer") == 1
     assert alice.get("/-/healthy").status_code == 200
-    assert limited("192.0.2.78", **token("bob")).get(ME).status_code == 200
+    assert limited_client("192.0.2.78", **token_headers("bob")).get(ME).status_code == 200
 
 
-def test_tokens_for_one_cluster_or_another_are_one_person_s(services, token):
-    """Else whoever makes twenty tokens has twenty people's share of everything."""
+def test_tokens_created_by_one_user_share_a_limit(services, token_headers):
+    """Otherwise twenty tokens would give one user twenty times the rate."""
     rates = Rates(RateLimiter(0.01, 4), RateLimiter(0, 0))
-    asker = TestClient(app.make(services._replace(rates=rates)))
-    first = token("alice")
+    test_client = TestClient(app.make(services._replace(rates=rates)))
+    first = token_headers("alice")
     wanted = [{"label": "x", "cluster": name} for name in ("c1", "nowhere")]
-    made = [asker.post("/api/v1/tokens", json=each, headers=first).json() for each in wanted]
-    given = [{"Authorization": f"Bearer {each['token']}"} for each in made]
-    assert [asker.get(ME, headers=each).status_code for each in (*given, *given)] == [
+    created = [
+        test_client.post("/api/v1/tokens", json=each, headers=first).json() for each in wanted
+    ]
+    given = [{"Authorization": f"Bearer {each['token']}"} for each in created]
+    assert [test_client.get(ME, headers=each).status_code for each in (*given, *given)] == [
         200, 200, 429, 429
     ]  # fmt: skip
-    assert asker.get(ME, headers=token("alice", cluster="c2")).status_code == 200  # a namesake
+    namesake = token_headers("alice", cluster="c2")
+    assert test_client.get(ME, headers=namesake).status_code == 200
 
 
-def test_one_network_of_ipv6_is_one_peer(limited):
-    codes = [limited(f"2001:db8::{number}").get(ME).status_code for number in range(5)]
+def test_ipv6_network_counts_as_one_peer(limited_client):
+    codes = [limited_client(f"2001:db8::{number}").get(ME).status_code for number in range(5)]
     assert codes == [401] * 4 + [429]
-    assert limited("2001:db8:0:1::1").get(ME).status_code == 401
+    assert limited_client("2001:db8:0:1::1").get(ME).status_code == 401
 
 
-def test_a_trusted_peer_asks_for_many(limited):
+def test_trusted_peer_is_limited_per_user(limited_client):
     def ask(user):
         secret = "correct horse battery staple"
-        return limited("192.0.2.10", **{"X-Grafana-User": user, "X-Batchjob-Secret": secret})
+        return limited_client("192.0.2.10", **{"X-Grafana-User": user, "X-Batchjob-Secret": secret})
 
     assert [ask(f"user{number}").get(ME).status_code for number in range(9)] == [200] * 9
     assert [ask("user0").get(ME).status_code for _ in range(2)] == [200, 429]

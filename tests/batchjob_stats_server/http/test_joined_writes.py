@@ -1,4 +1,4 @@
-"""The head and the body of an answer leave in one piece; nothing waits longer than a pass."""
+"""Head and body of a response are sent together; no write waits longer than a loop iteration."""
 
 import asyncio
 import socket
@@ -8,8 +8,8 @@ from batchjob_stats_server.http.joined_writes import JoinedWrites
 from tests.batchjob_stats_server.serving import serving
 
 
-def sent(speak):
-    """What leaves, piece by piece, when `speak` writes to the transport during a pass."""
+def sent_pieces(speak):
+    """What is sent, piece by piece, when `speak` writes to the transport in one loop iteration."""
     pieces = []
 
     class Transport:
@@ -22,15 +22,15 @@ def sent(speak):
         def close(self):
             pieces.append("closed")
 
-    async def passes():
+    async def run_one_iteration():
         speak(JoinedWrites(Transport()))
         await asyncio.sleep(0)
 
-    asyncio.run(passes())
+    asyncio.run(run_one_iteration())
     return pieces
 
 
-def write(*pieces):
+def writes(*pieces):
     def speak(transport):
         for piece in pieces:
             transport.write(piece)
@@ -38,31 +38,31 @@ def write(*pieces):
     return speak
 
 
-def test_the_second_piece_leaves_with_the_first():
-    assert sent(write(b"head", b"body")) == [b"headbody"]
+def test_second_write_is_joined_to_the_first():
+    assert sent_pieces(writes(b"head", b"body")) == [b"headbody"]
 
 
-def test_a_single_piece_leaves_at_the_end_of_the_pass():
-    assert sent(write(b"head")) == [b"head"]
+def test_single_write_is_sent_at_end_of_loop_iteration():
+    assert sent_pieces(writes(b"head")) == [b"head"]
 
 
-def test_one_piece_at_most_is_kept_in_a_pass():
-    assert sent(write(b"head", b"1", b"2", b"3")) == [b"head1", b"2", b"3"]
+def test_only_first_write_of_an_iteration_is_delayed():
+    assert sent_pieces(writes(b"head", b"1", b"2", b"3")) == [b"head1", b"2", b"3"]
 
 
-def test_a_piece_without_bytes_is_no_end():
-    assert sent(write(b"head", b"", b"body")) == [b"head", b"body"]
+def test_empty_write_does_not_flush():
+    assert sent_pieces(writes(b"head", b"", b"body")) == [b"head", b"body"]
 
 
-def test_what_is_kept_leaves_before_the_end():
+def test_delayed_write_is_sent_before_close():
     def speak(transport):
         transport.write(b"head")
         transport.close()
 
-    assert sent(speak) == [b"head", "closed"]
+    assert sent_pieces(speak) == [b"head", "closed"]
 
 
-def test_a_short_answer_is_one_segment(services):
+def test_short_response_is_one_tcp_segment(services):
     with (
         serving(services) as port,
         socket.create_connection(("127.0.0.1", port), timeout=5) as client,
@@ -71,10 +71,10 @@ def test_a_short_answer_is_one_segment(services):
         received = b""
         while not received.endswith(b"}"):
             received += client.recv(65536)
-        assert segments_received(client) == 1
+        assert received_segment_count(client) == 1
 
 
-def segments_received(client):
+def received_segment_count(client):
     """Segments with data; tcpi_data_segs_in of linux/tcp.h."""
     info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 156)
     return struct.unpack_from("I", info, 152)[0]

@@ -1,13 +1,15 @@
-"""Over real sockets: certificates of clients, slow clients, and requests beyond all bounds."""
+"""Over real sockets: client certificates, slow clients, and malformed or oversized requests."""
 
 import datetime as dt
 import json
+import re
 import select
 import socket
 import ssl
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 import trustme
@@ -17,7 +19,7 @@ from batchjob_stats_server.auth.certificates import Certificates
 from batchjob_stats_server.http.protocol import Connection
 from batchjob_stats_server.main import open_listener
 from tests.batchjob_stats_server.authority import Authority, pem, write_pair
-from tests.batchjob_stats_server.serving import serving, spoken
+from tests.batchjob_stats_server.serving import exchange_bytes, serving
 from tests.private_keys import write_key
 
 VERA = (("CN", "vera"), ("OU", "viewer"))
@@ -29,8 +31,8 @@ def authority():
 
 
 @pytest.fixture
-def secured(services, tmp_path, authority):
-    """Services with TLS and client certificates; TLS knows no clock but the real one."""
+def tls_services(services, tmp_path, authority):
+    """Services with TLS and client certificates, at the real time, as TLS checks validity by it."""
     site = trustme.CA()
     leaf = site.issue_cert("127.0.0.1")
     write_key(leaf, tmp_path / "key.pem")
@@ -54,9 +56,9 @@ def secured(services, tmp_path, authority):
 
 
 @pytest.fixture
-def ask(secured, tmp_path):
-    """The status and the document for a certificate (and headers), and what TLS said."""
-    with serving(secured) as port:
+def get_over_tls(tls_services, tmp_path):
+    """Request a path with a client certificate and headers: the status and the document."""
+    with serving(tls_services) as port:
 
         def get(pair=None, headers=None, path="/api/v1/me", version=None):
             context = ssl.create_default_context(cafile=tmp_path / "site.pem")
@@ -77,38 +79,42 @@ def ask(secured, tmp_path):
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_certificate_identifies(ask, authority, version):
-    status, me = ask(authority.issue(*VERA), version=version)
+def test_client_certificate_identifies_user(get_over_tls, authority, version):
+    status, me = get_over_tls(authority.issue(*VERA), version=version)
     assert (status, me["user"], me["role"], me["via"]) == (200, "vera", "viewer", "certificate")
-    assert ask(authority.issue(("CN", "root"), ("OU", "admin")))[1]["role"] == "admin"
+    assert get_over_tls(authority.issue(("CN", "root"), ("OU", "admin")))[1]["role"] == "admin"
 
 
-def test_tokens_go_on_working(ask, token):
-    headers = token("alice")
+def test_token_works_beside_client_certificates(get_over_tls, token_headers):
+    headers = token_headers("alice")
     # The token was made at the test's own time, which the real clock has passed.
-    assert ask(headers=headers)[1]["via"] == "token"
-    assert ask()[0] == 401
+    assert get_over_tls(headers=headers)[1]["via"] == "token"
+    assert get_over_tls()[0] == 401
 
 
-def test_two_identities_are_refused(ask, authority, token):
-    status, problem = ask(authority.issue(*VERA), token("alice"))
+def test_certificate_with_token_is_rejected(get_over_tls, authority, token_headers):
+    status, problem = get_over_tls(authority.issue(*VERA), token_headers("alice"))
     assert (status, problem["detail"]) == (400, "expected one identity, got several")
-    assert ask(authority.issue(("CN", "vera")), token("alice"))[0] == 400
+    assert get_over_tls(authority.issue(("CN", "vera")), token_headers("alice"))[0] == 400
 
 
-def test_what_the_application_judges_is_a_problem(ask, authority, tmp_path):
-    assert "one OU" in ask(authority.issue(("CN", "vera")))[1]["detail"]
-    assert "login" in ask(authority.issue(("CN", "a, b"), ("OU", "admin")))[1]["detail"]
+def test_certificate_rejected_by_application_gives_problem_document(
+    get_over_tls, authority, tmp_path
+):
+    assert "one OU" in get_over_tls(authority.issue(("CN", "vera")))[1]["detail"]
+    assert "login" in get_over_tls(authority.issue(("CN", "a, b"), ("OU", "admin")))[1]["detail"]
     pair = authority.issue(*VERA)
-    assert ask(pair)[0] == 200
+    assert get_over_tls(pair)[0] == 200
     (tmp_path / "crl.pem").write_bytes(authority.revocation_list(pair[0]))
-    status, problem = ask(pair)
+    status, problem = get_over_tls(pair)
     assert (status, problem["detail"]) == (401, "the certificate has been revoked")
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("what", ["another CA", "expired", "a server's"])
-def test_what_tls_judges_is_an_alert(ask, authority, secured, what, version):
+def test_certificate_rejected_by_tls_gives_alert(
+    get_over_tls, authority, tls_services, what, version
+):
     pair, alert = {
         "another CA": lambda: (Authority("x", authority.now).issue(*VERA), "unknown ca"),
         "expired": lambda: (authority.issue(*VERA, days=-1), "expired"),
@@ -117,22 +123,22 @@ def test_what_tls_judges_is_an_alert(ask, authority, secured, what, version):
         ),
     }[what]()  # fmt: skip
     with pytest.raises((OSError, urllib.error.URLError)) as raised:
-        ask(pair, version=version)
+        get_over_tls(pair, version=version)
     assert alert in str(raised.value).lower().replace("_", " ")
     name, reason = "batchjob_stats_server_refused_total", {"reason": "certificate"}
-    assert secured.metrics.registry.get_sample_value(name, reason) == 1
+    assert tls_services.metrics.registry.get_sample_value(name, reason) == 1
 
 
-def test_old_tls_is_refused(ask):
+def test_tls_1_1_is_rejected(get_over_tls):
     with (
         pytest.warns(DeprecationWarning, match="TLSv1"),
         pytest.raises(OSError, match=r"(?i)version|protocol"),
     ):
-        ask(version=ssl.TLSVersion.TLSv1_1)
+        get_over_tls(version=ssl.TLSVersion.TLSv1_1)
 
 
 @pytest.fixture(autouse=True)
-def _shorter_waits(monkeypatch):
+def shorten_linger(monkeypatch):
     monkeypatch.setattr("batchjob_stats_server.http.protocol.LINGER_SECONDS", 0.5)
 
 
@@ -205,8 +211,8 @@ CHUNKS = b"POST /api/v1/tokens HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked
         ([CHUNKS + b"1;x=", *[b"x" * 1_000_000] * 10], 431),
     ],
 )
-def test_what_is_too_large_or_no_http_is_a_problem(port, pieces, status, caplog):
-    assert problem(spoken(port, *pieces))[0] == status
+def test_malformed_or_oversized_request_gives_problem_document(port, pieces, status, caplog):
+    assert problem(exchange_bytes(port, *pieces))[0] == status
     assert "Traceback" not in caplog.text
 
 
@@ -218,17 +224,17 @@ def test_what_is_too_large_or_no_http_is_a_problem(port, pieces, status, caplog)
         ([b"POST /api/v1/tokens HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{"], 408),
     ],
 )
-def test_a_slow_client_is_not_waited_for(services, pieces, status, monkeypatch):
+def test_slow_client_times_out(services, pieces, status, monkeypatch):
     monkeypatch.setattr(
         Connection, "arrival_seconds", 0.3 if b"POST" not in b"".join(pieces) else 9
     )
     monkeypatch.setattr("batchjob_stats_server.http.middleware.RequestSizeLimit.body_seconds", 0.2)
     with serving(services) as port:
-        answer = spoken(port, *pieces)
+        answer = exchange_bytes(port, *pieces)
         assert (problem(answer)[0] if answer else None) == status
 
 
-def test_a_byte_now_and_then_buys_no_time(services, monkeypatch):
+def test_trickled_bytes_do_not_extend_the_timeout(services, monkeypatch):
     monkeypatch.setattr(Connection, "arrival_seconds", 0.3)
     with (
         serving(services) as port,
@@ -236,16 +242,16 @@ def test_a_byte_now_and_then_buys_no_time(services, monkeypatch):
     ):
         client.sendall(b"GET / HTTP/1.1\r\n")
         client.setblocking(False)
-        begun = time.monotonic()
-        while not _readable(client) and time.monotonic() < begun + 5:
+        start = time.monotonic()
+        while not is_readable(client) and time.monotonic() < start + 5:
             client.sendall(b"x: y\r\n")
             time.sleep(0.05)
         assert problem(client.recv(65536))[0] == 408
 
 
-def test_what_is_pipelined_is_read_as_strictly(port):
+def test_pipelined_request_is_parsed_strictly(port):
     folded = b"GET /-/healthy HTTP/1.1\r\nhost: testserver\r\nx: a\r\n b\r\n\r\n"
-    answer = spoken(port, b"GET /-/healthy HTTP/1.1\r\nhost: testserver\r\n\r\n" + folded)
+    answer = exchange_bytes(port, b"GET /-/healthy HTTP/1.1\r\nhost: testserver\r\n\r\n" + folded)
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.count(b"HTTP/1.1 400") == 1
 
@@ -264,60 +270,71 @@ FORM = b"POST /api/v1/prometheus/api/v1/query HTTP/1.1\r\nhost: testserver\r\n"
         FORM + b"upgrade: h2c\r\nconnection: upgrade\r\ncontent-length: 9\r\n\r\nGET / HTT",
     ],
 )
-def test_a_body_ends_where_it_says(port, first, size):
+def test_request_after_body_is_parsed_separately(port, first, size):
     sent = HEALTH + b"\r\n" + first + LAST
     pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
-    statuses = [each[:3] for each in spoken(port, *pieces).split(b"HTTP/1.1 ")[1:]]
+    statuses = [each[:3] for each in exchange_bytes(port, *pieces).split(b"HTTP/1.1 ")[1:]]
     assert statuses == [b"200", b"401", b"200"]
 
 
-def test_a_trailer_is_no_header(port, token):
+def test_trailer_does_not_count_as_header(port, token_headers):
     head = b"GET /api/v1/me HTTP/1.1\r\nhost: testserver\r\nconnection: close\r\n"
-    identity = "".join(f"{name}: {value}\r\n" for name, value in token("alice").items()).encode()
+    identity = "".join(
+        f"{name}: {value}\r\n" for name, value in token_headers("alice").items()
+    ).encode()
     chunks = b"transfer-encoding: chunked\r\n\r\n0\r\n"
-    assert spoken(port, head + identity + chunks + b"\r\n").startswith(b"HTTP/1.1 200")
-    assert problem(spoken(port, head + chunks + identity + b"\r\n"))[0] == 401
+    assert exchange_bytes(port, head + identity + chunks + b"\r\n").startswith(b"HTTP/1.1 200")
+    assert problem(exchange_bytes(port, head + chunks + identity + b"\r\n"))[0] == 401
 
 
 def test_many_pipelined_requests_are_answered_in_order(port):
     paths = [b"/api/v1/prometheus/%d" % number for number in range(300)]
     asked = b"".join(b"GET " + path + b" HTTP/1.1\r\nhost: testserver\r\n\r\n" for path in paths)
-    answers = spoken(port, asked + LAST).split(b"HTTP/1.1 ")[1:]
+    answers = exchange_bytes(port, asked + LAST).split(b"HTTP/1.1 ")[1:]
     assert [each[:3] for each in answers] == [b"404"] * 300 + [b"200"]
 
 
-def test_tls_is_to_be_kept(secured, tmp_path):
-    with serving(secured) as port:
+def test_strict_transport_security_header(tls_services, tmp_path):
+    with serving(tls_services) as port:
         context = ssl.create_default_context(cafile=tmp_path / "site.pem")
         url = f"https://127.0.0.1:{port}/-/healthy"
         with urllib.request.urlopen(url, context=context, timeout=10) as answer:
             assert answer.headers["strict-transport-security"] == "max-age=31536000"
 
 
-def _readable(client):
+def is_readable(client):
     return bool(select.select([client], [], [], 0)[0])
 
 
-def test_who_does_not_read_is_dropped(services, monkeypatch):
-    """The kernel ends it: neither thread nor memory waits for ever."""
+def test_client_that_does_not_read_is_disconnected(services, monkeypatch):
+    """The kernel closes the connection: neither thread nor memory is held for ever."""
     monkeypatch.setattr("batchjob_stats_server.http.protocol.UNREAD_MILLISECONDS", 500)
     with serving(services) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.connect(("127.0.0.1", port))
         page = b"GET /api/v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"
         client.sendall(page * 20)
-        time.sleep(3)
+        deadline = time.monotonic() + 30
+        while has_server_socket(port, client.getsockname()[1]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         client.settimeout(5)
         with pytest.raises(ConnectionResetError):
-            _read_all(client)
+            read_to_end(client)
 
 
-def _read_all(client):
+def has_server_socket(port, client_port):
+    """Whether the kernel still has the server's end of a connection (proc(5), /proc/net/tcp)."""
+    table = Path("/proc/net/tcp").read_text()
+    return re.search(rf":{port:04X} [0-9A-F]{{8}}:{client_port:04X} ", table) is not None
+
+
+def read_to_end(client):
     while client.recv(65536):
         pass
 
 
-def test_short_answers_do_not_wait_for_acknowledgements():
+def test_accepted_connection_has_tcp_nodelay():
     with (
         open_listener(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()),

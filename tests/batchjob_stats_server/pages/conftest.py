@@ -1,4 +1,4 @@
-"""Pages as a browser gets them."""
+"""Fixtures and helpers to request pages as a browser does."""
 
 import contextlib
 
@@ -11,13 +11,13 @@ from batchjob_stats_server import app
 from batchjob_stats_server.options import ReportOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
-from tests.batchjob_stats_server.pages.example_history import measured
+from tests.batchjob_stats_server.pages.example_history import with_example_history
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 
 
-def parsed(answer):
-    """The document of a page; whatever is not valid HTML fails."""
+def parse_page(answer):
+    """The document of a page; invalid HTML fails the test."""
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     parser = html5lib.HTMLParser(strict=False, namespaceHTMLElements=False)
     document = parser.parse(answer.text)
@@ -30,7 +30,7 @@ def parsed(answer):
     return document
 
 
-def drawings(document, name):
+def svg_elements(document, name):
     """The SVG elements of a class."""
     return [
         each
@@ -39,46 +39,47 @@ def drawings(document, name):
     ]
 
 
-def words(element):
+def element_text(element):
     """The text of an element, spaces folded; as people read it, without what is hidden."""
     return " ".join("".join(element.itertext()).replace("\u202f", " ").split())
 
 
 @pytest.fixture
-def page(proxied):
+def page(proxy_client):
     """Get a page as somebody: `page("alice", "/jobs", state="FAILED")` is its document."""
 
     def get(who, path, status=200, /, **params):
-        answer = proxied(who).get(path, params=params, headers=HTML)
+        answer = proxy_client(who).get(path, params=params, headers=HTML)
         assert answer.status_code == status, answer.text
-        return parsed(answer)
+        return parse_page(answer)
 
     return get
 
 
 @pytest.fixture(scope="module")
 def example_services(tmp_path_factory):
-    """Those of the example site, and its admin's token."""
+    """Services of the example site, and the token of its admin."""
     path = tmp_path_factory.mktemp("example") / "jobs.db"
-    _, root = example_site.make(path)
+    _, root_token = example_site.make(path)
     web = ServerWebOptions(allowed_host=("testserver",))
     report = ReportOptions(
         help_url="https://hpc.example.org/advice#{rule}", mail_address="{user}@example.org"
     )
-    return build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, report=report)), root
+    settings = ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, report=report)
+    return build(settings), root_token
 
 
 @contextlib.contextmanager
-def asked_as(token, services):
+def open_as(token, services):
     """Get a page as somebody who has a token."""
     with TestClient(app.make(services)) as client:
         headers = {"Authorization": f"Bearer {token}", **HTML}
-        yield lambda there: client.get(there, headers=headers)
+        yield lambda path: client.get(path, headers=headers)
 
 
 @pytest.fixture(scope="module")
-def example(example_services):
+def example_page(example_services):
     """Get a page of the example site as its admin."""
-    made, root = example_services
-    with asked_as(root, measured(made)) as get:
+    services, root_token = example_services
+    with open_as(root_token, with_example_history(services)) as get:
         yield get

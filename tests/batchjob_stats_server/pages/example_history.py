@@ -1,4 +1,4 @@
-"""Measurements of the example site's jobs: waves, made from the job and the time alone."""
+"""Simulated measurements of the example site: waves computed from job and time."""
 
 import math
 import zlib
@@ -40,7 +40,7 @@ GPU = {
 }
 
 
-def _nodes_now(cluster):
+def _current_node_values(cluster):
     for number in range(1, 41):
         node = f"{cluster[0]}{number:03d}"
         state = "down" if number == 9 else ("mixed", "allocated", "idle")[number % 3]
@@ -62,7 +62,7 @@ def _nodes_now(cluster):
             yield SeriesValue("batchjob_node_cpus", {"instance": f"{node}:10910"}, 64.0)
 
 
-def _gpus_now(cluster, instance):
+def _current_gpu_values(cluster, instance):
     for gpu in range(8 if cluster == "beta-gpu" else 0):
         labels = {"gpu": str(gpu), "uuid": f"GPU-{gpu}", "gpu_instance": "", "instance": instance}
         busy = 0.0 if gpu == 3 else 0.9
@@ -78,7 +78,7 @@ def _gpus_now(cluster, instance):
 
 
 class ExampleHistory:
-    """A History over the example's database; the second node of a job does little."""
+    """A time series store for the example site; the second node of a job does little."""
 
     source = "prometheus"
 
@@ -94,27 +94,27 @@ class ExampleHistory:
         if asked.metric in NODE:
             mean, swing = NODE[asked.metric]
             return [
-                self._course(cut, {"instance": f"{n.node}:10910", "user": job["username"]},
+                self._wave_series(cut, {"instance": f"{n.node}:10910", "user": job["username"]},
                              mean(n) * (0.12 if place == 1 else 1.0) if swing else mean(n), swing)
                 for place, n in enumerate(nodes)
             ]  # fmt: skip
         if asked.metric == f"{J}energy_joules_total":
             return [
-                self._course(cut, {"instance": f"{n.node}:10910", "user": job["username"],
+                self._wave_series(cut, {"instance": f"{n.node}:10910", "user": job["username"],
                                    "component": "host"}, 5.0 * n.cpus, 0.2)
                 for n in nodes
             ]  # fmt: skip
         if asked.metric == f"{J}pressure_waiting_seconds_total":
             part = asked.where["resource"][0]
             return [
-                self._course(cut, {"instance": f"{n.node}:10910", "user": job["username"]},
+                self._wave_series(cut, {"instance": f"{n.node}:10910", "user": job["username"]},
                              {"cpu": 0.05, "memory": 0.001, "io": 0.2}[part], 0.8)
                 for n in nodes[:1]
             ]  # fmt: skip
         if asked.metric in GPU:
             mean, swing = GPU[asked.metric]
             return [
-                self._course(
+                self._wave_series(
                     cut,
                     {"instance": f"{g.node}:10910", "user": job["username"], "gpu": g.gpu,
                      "uuid": g.uuid, "gpu_instance": ""},
@@ -155,8 +155,8 @@ class ExampleHistory:
     def latest(self, cluster, metrics, now, instance=""):
         """40 nodes: one is drained, one down, one reports nothing; 8 GPUs on each of beta-gpu."""
         if instance:
-            return list(_gpus_now(cluster, instance))
-        found = list(_nodes_now(cluster))
+            return list(_current_gpu_values(cluster, instance))
+        found = list(_current_node_values(cluster))
         for account, level in (("physics", 1.8), ("chemistry", 0.4), ("climate", 1.0)):
             shares = {"shares_ratio": 0.5, "usage_ratio": 0.5 / level, "fairshare_level": level}
             found += [
@@ -192,7 +192,7 @@ class ExampleHistory:
                       for gpu in range(8)] if cluster == "beta-gpu" else []  # fmt: skip
         else:
             labels = [{"component": "host"}] if "component" in asked.by else [{}]
-        return [self._course(cut, each, mean, swing) for each in labels]
+        return [self._wave_series(cut, each, mean, swing) for each in labels]
 
     def _job(self, db, span):
         job, node, gpu = schema.job, schema.job_node, schema.job_gpu
@@ -205,7 +205,7 @@ class ExampleHistory:
         gpus = db.execute(sa.select(gpu).where(gpu.c.job_id == row["id"])).all()
         return row, nodes, gpus
 
-    def _course(self, cut, labels, mean, swing):
+    def _wave_series(self, cut, labels, mean, swing):
         phase = zlib.crc32(repr(sorted(labels.items())).encode()) % 628 / 100
         points = []
         for number in range(cut.bin_count):
@@ -219,11 +219,11 @@ class ExampleHistory:
         return TimeSeries(labels, points)
 
 
-def measured(made: Services, seconds: float = 60.0) -> Services:
-    """A server of the example site with these; a page waits so long for them."""
+def with_example_history(services: Services, seconds: float = 60.0) -> Services:
+    """Services of the example site with these measurements; pages wait `seconds` for them."""
     bounded = BoundedWait(4, seconds)
-    histories = TimeSeriesPool([ExampleHistory(made.reader) for _ in range(4)])
-    return made._replace(
+    histories = TimeSeriesPool([ExampleHistory(services.reader) for _ in range(4)])
+    return services._replace(
         bounded_wait=bounded,
         histories=histories,
         readings=ClusterReadings(histories, bounded),

@@ -1,4 +1,4 @@
-"""How full a cluster is, for everybody, and what its nodes, accounts and operators have."""
+"""Pages of a cluster, its nodes and accounts, and the admin page."""
 
 from urllib.parse import parse_qs, urlsplit
 
@@ -10,25 +10,25 @@ from batchjob_stats_server import app
 from batchjob_stats_server.mail_template import load_mail_template
 from batchjob_stats_server.options import ReportOptions
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
-from tests.batchjob_stats_server.pages.conftest import HTML, parsed, words
-from tests.batchjob_stats_server.pages.test_pages import table
+from tests.batchjob_stats_server.pages.conftest import HTML, element_text, parse_page
+from tests.batchjob_stats_server.pages.test_pages import table_rows
 
 FEW = "\u2013fewer than ten jobs started in the last 30 days"
 
 
-def main(document):
-    return words(document.find(".//main"))
+def main_text(document):
+    return element_text(document.find(".//main"))
 
 
-def test_everybody_sees_the_queues_and_nobody_elses_jobs(page):
+def test_partitions_are_visible_to_all_without_jobs_of_other_users(page):
     document = page("bob", "/clusters/c1")
-    assert table(document, "Partitions") == [["cpu", "1", "1", "4", "0", "1", "0", "0", FEW]]
-    assert "carol" not in main(document)
-    assert "alice" not in main(document)
-    assert "at least ten jobs started" in main(document)
+    assert table_rows(document, "Partitions") == [["cpu", "1", "1", "4", "0", "1", "0", "0", FEW]]
+    assert "carol" not in main_text(document)
+    assert "alice" not in main_text(document)
+    assert "at least ten jobs started" in main_text(document)
 
 
-def test_totals_may_be_kept_for_viewers(services):
+def test_cluster_totals_can_be_restricted_to_viewers(services):
     auth = services.settings.auth.__class__(
         **{**vars(services.settings.auth), "cluster_totals": "viewers"}
     )
@@ -37,36 +37,36 @@ def test_totals_may_be_kept_for_viewers(services):
     with TestClient(app.make(closed), client=(PROXY, 50000)) as client:
         for who in ("bob", "vera"):
             headers = {"X-Grafana-User": who, "X-Batchjob-Secret": SECRET, **HTML}
-            shown[who] = parsed(client.get("/clusters/c1", headers=headers))
-    assert table(shown["bob"], "Partitions") is None
-    assert table(shown["bob"], "Waits in") is None
-    assert table(shown["vera"], "Partitions")
+            shown[who] = parse_page(client.get("/clusters/c1", headers=headers))
+    assert table_rows(shown["bob"], "Partitions") is None
+    assert table_rows(shown["bob"], "Waits in") is None
+    assert table_rows(shown["vera"], "Partitions")
 
 
-def test_nodes_by_state_and_totals(example):
-    text = main(parsed(example("/clusters/beta-gpu")))
+def test_node_states_and_totals(example_page):
+    text = main_text(parse_page(example_page("/clusters/beta-gpu")))
     assert "Nodes in use25 of 40, 2 take no jobs" in text
     assert "GPUs allocated" in text
     assert "of 320" in text
     assert "1 down" in text
-    assert "drain: bad DIMM" in example("/clusters/beta-gpu").text
+    assert "drain: bad DIMM" in example_page("/clusters/beta-gpu").text
 
 
-def test_waits_of_a_partition_by_day(example):
-    document = parsed(example("/clusters/alpha?partition=long"))
-    assert "Waits in long" in main(document)
-    assert len(table(document, "Waits in long")) == 30
+def test_partition_waits_by_day(example_page):
+    document = parse_page(example_page("/clusters/alpha?partition=long"))
+    assert "Waits in long" in main_text(document)
+    assert len(table_rows(document, "Waits in long")) == 30
 
 
-def test_a_node_has_its_state_gpus_and_curves(example):
-    text = example("/clusters/beta-gpu/nodes/b010").text
-    document = parsed(example("/clusters/beta-gpu/nodes/b010"))
-    assert "Stateallocated" in main(document)
-    assert "Exporteranswers" in main(document)
+def test_node_page_shows_state_gpus_and_time_series(example_page):
+    text = example_page("/clusters/beta-gpu/nodes/b010").text
+    document = parse_page(example_page("/clusters/beta-gpu/nodes/b010"))
+    assert "Stateallocated" in main_text(document)
+    assert "Exporteranswers" in main_text(document)
     assert len(document.findall(".//ul[@class='gpus']/li")) == 8
     assert 'data-curves="gpu_utilization"' in text
-    assert "no job" in main(document)
-    rows = example(
+    assert "no job" in main_text(document)
+    rows = example_page(
         "/api/v1/clusters/beta-gpu/nodes/b010/metrics?metric=memory&metric=gpu_power&points=5"
     ).json()
     assert {(row["metric"], row["line"]) for row in rows} == {
@@ -75,55 +75,55 @@ def test_a_node_has_its_state_gpus_and_curves(example):
     assert 100 < rows[0]["mean"] / 2**30 < 256
 
 
-def test_a_node_that_does_not_report_says_so(example):
-    text = main(parsed(example("/clusters/alpha/nodes/a009")))
+def test_node_page_without_exporter_says_so(example_page):
+    text = main_text(parse_page(example_page("/clusters/alpha/nodes/a009")))
     assert "Exporterdoes not answer" in text
     assert "no exporter of this node is answering" in text
 
 
-def test_others_on_a_node_are_bars_without_a_name(page):
+def test_jobs_of_other_users_on_a_node_are_anonymous(page):
     document = page("dave", "/clusters/c1/nodes/n001", since=1775290000, until=1775300000)
     titles = [each.text for each in document.iter("{http://www.w3.org/2000/svg}title")]
     assert titles.count("A job of another user") == 1
-    assert "bob" not in main(document)
+    assert "bob" not in main_text(document)
 
 
-def test_an_account_has_members_fair_share_and_limits(example):
-    text = main(parsed(example("/clusters/alpha/accounts/physics")))
+def test_account_page_shows_members_fair_share_and_limits(example_page):
+    text = main_text(parse_page(example_page("/clusters/alpha/accounts/physics")))
     assert "Fair share: shares divided by use1.8 has used less than its share" in text
     assert "GrpTREScpu=512,gres/gpu=8" in text
-    found = table(parsed(example("/clusters/alpha/accounts/physics")), "Members")
+    found = table_rows(parse_page(example_page("/clusters/alpha/accounts/physics")), "Members")
     assert {row[0] for row in found} == {"alice", "carol"}
 
 
-def test_a_member_sees_own_use_of_an_account_alone(page):
-    found = table(page("alice", "/clusters/c1/accounts/physics"), "You")
+def test_account_member_sees_only_own_usage(page):
+    found = table_rows(page("alice", "/clusters/c1/accounts/physics"), "You")
     assert [row[:2] for row in found] == [["alice", "member"]]
     page("alice", "/clusters/c1/accounts/chem", 404)
 
 
-def test_the_admin_page_shows_what_is_missing_and_prepares_e_mails(example):
-    document = parsed(example("/admin"))
-    assert "Nodes that never report1 of 40" in main(document)
-    headings = [words(each) for each in document.iter("h3")]
-    assert len(headings) == len(set(headings))  # sections are told apart by them
+def test_admin_page_lists_missing_data_and_links_emails(example_page):
+    document = parse_page(example_page("/admin"))
+    assert "Nodes that never report1 of 40" in main_text(document)
+    headings = [element_text(each) for each in document.iter("h3")]
+    assert len(headings) == len(set(headings))  # they distinguish the sections
     silent = document.find(".//section[@aria-labelledby='h-silent-1']")
-    assert words(silent.find(".//tbody/tr/th")) == "a009"
+    assert element_text(silent.find(".//tbody/tr/th")) == "a009"
     coverage = document.find(".//section[@aria-labelledby='h-coverage-1']")
-    assert words(coverage.findall(".//tbody/tr/th")[1]) == "a005"
-    links = [each.get("href") for each in document.iter("a") if "Write" in words(each)]
+    assert element_text(coverage.findall(".//tbody/tr/th")[1]) == "a005"
+    links = [each.get("href") for each in document.iter("a") if "Write" in element_text(each)]
     parts = urlsplit(links[0])
     assert parts.scheme == "mailto"
     assert parts.path.endswith("@example.org")
     assert "hours of allocated CPU time" in parse_qs(parts.query)["body"][0]
 
 
-def test_advice_leads_to_the_sites_own_help(example):
-    text = example("/jobs/40133?cluster=alpha").text
+def test_advice_links_to_help_of_the_site(example_page):
+    text = example_page("/jobs/40133?cluster=alpha").text
     assert 'href="https://hpc.example.org/advice#unbalanced-nodes"' in text
 
 
-def test_mail_templates_name_what_is_wrong_with_their_template(tmp_path):
+def test_mail_template_errors_name_the_option(tmp_path):
     with pytest.raises(SettingsError, match=r"mail-address: expected .user."):
         load_mail_template(ReportOptions(mail_address="help@example.org"))
     (tmp_path / "template").write_text("Your jobs\n{name}, please look\n")

@@ -1,4 +1,4 @@
-"""Every page, every role: whose jobs are on it. A page without a rule fails."""
+"""Whose jobs each page shows to each role. A page without a rule fails."""
 
 import re
 
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.app import PAGES
-from tests.batchjob_stats_server.pages.conftest import HTML, parsed
+from tests.batchjob_stats_server.pages.conftest import HTML, parse_page
 
 ROLES = ("nobody", "alice", "dave", "vera", "root")
 NONE, MINE, PHYSICS, ALL = "", "alice", "alice carol", "alice bob carol"
@@ -74,7 +74,7 @@ def test_every_page_has_a_rule():
     assert routes == {("GET", path) for path in reading} | {("POST", path) for path in CHANGING}
 
 
-def address(path, what):
+def page_address(path, what):
     values = iter(what.split())
     filled = re.sub(r"\{\w+\}", lambda _: next(values), path)
     return filled if filled != path else f"{path}?{what}"
@@ -82,14 +82,14 @@ def address(path, what):
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("rule", RULES, ids=" ".join)
-def test_matrix(rule, role, client, proxied):
-    asker = client if role == "nobody" else proxied(role)
-    answer = asker.get(address(*rule), headers=HTML, follow_redirects=False)
+def test_page_shows_each_role_only_its_jobs(rule, role, client, proxy_client):
+    role_client = client if role == "nobody" else proxy_client(role)
+    answer = role_client.get(page_address(*rule), headers=HTML, follow_redirects=False)
     expected = RULES[rule][ROLES.index(role)]
     if isinstance(expected, int):
         assert answer.status_code == expected
         return
-    main = parsed(answer).find(".//main")
+    main = parse_page(answer).find(".//main")
     shown = " ".join([*main.itertext(), *(each.get("href") or "" for each in main.iter("a"))])
     named = {user for user in ("alice", "bob", "carol") if re.search(rf"\b{user}\b", shown)}
     asked = {role, rule[1].removeprefix("user=").removeprefix("q=")}
@@ -101,7 +101,7 @@ def test_matrix(rule, role, client, proxied):
             assert not [each for each in secrets if each not in rule[1] and each in shown]
 
 
-def test_nothing_can_be_changed_without_a_post():
+def test_pages_accept_either_get_or_post():
     for router in PAGES:
         for route in router.routes:
             assert route.methods in ({"GET"}, {"POST"})
@@ -109,9 +109,9 @@ def test_nothing_can_be_changed_without_a_post():
 
 @pytest.mark.parametrize("role", [TokenRole.VIEWER, TokenRole.ADMIN])
 @pytest.mark.parametrize("rule", RULES, ids=" ".join)
-def test_a_token_for_one_cluster_shows_no_other_s_jobs(rule, role, client, token):
-    headers = HTML | token("vera", role, cluster="c2")
-    answer = client.get(address(*rule), headers=headers, follow_redirects=False)
+def test_token_of_one_cluster_shows_no_jobs_of_another(rule, role, client, token_headers):
+    headers = HTML | token_headers("vera", role, cluster="c2")
+    answer = client.get(page_address(*rule), headers=headers, follow_redirects=False)
     if answer.status_code != 200:
         assert (answer.status_code, rule[0]) in {
             (404, "/jobs/{jobid}"),
@@ -121,6 +121,6 @@ def test_a_token_for_one_cluster_shows_no_other_s_jobs(rule, role, client, token
             (303, "/search"),
         }
         return
-    shown = " ".join(parsed(answer).find(".//main").itertext())
+    shown = " ".join(parse_page(answer).find(".//main").itertext())
     assert not re.search(r"\b(bob|carol)\b", shown.replace(rule[1].partition("=")[2], ""))
     assert not [each for each in sum(SECRETS.values(), ()) if each in shown and each not in rule[1]]

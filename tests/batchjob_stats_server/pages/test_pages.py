@@ -1,4 +1,4 @@
-"""What stands on the pages."""
+"""Content of the pages."""
 
 import re
 import threading
@@ -11,66 +11,72 @@ from batchjob_stats_server.options import GrafanaOptions
 from batchjob_stats_server.pages.rendering.frame import POLICY
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
-from tests.batchjob_stats_server.pages.conftest import HTML, asked_as, drawings, parsed, words
-from tests.batchjob_stats_server.pages.example_history import ExampleHistory, measured
+from tests.batchjob_stats_server.pages.conftest import (
+    HTML,
+    element_text,
+    open_as,
+    parse_page,
+    svg_elements,
+)
+from tests.batchjob_stats_server.pages.example_history import ExampleHistory, with_example_history
 
 
-def table(document, heading):
+def table_rows(document, heading):
     """Rows of the table in the section of a heading: lists of texts."""
     for section in document.iter("section"):
-        if heading in words(section.find(".//h2")):
+        if heading in element_text(section.find(".//h2")):
             return [
-                [words(cell) for cell in row if cell.tag in ("td", "th")]
+                [element_text(cell) for cell in row if cell.tag in ("td", "th")]
                 for row in section.findall(".//tbody/tr")
             ]
     return None
 
 
-def test_running_jobs_come_first(page):
+def test_job_list_has_running_waiting_and_ended_jobs_in_order(page):
     document = page("root", "/jobs")
-    titles = [words(each) for each in document.iter("h2")]
+    titles = [element_text(each) for each in document.iter("h2")]
     assert [title.split()[0] for title in titles] == ["Running", "Waiting", "Ended"]
-    assert table(document, "Running")[0][1] == "3"
-    assert table(document, "Waiting")[0][1] == "8"
+    assert table_rows(document, "Running")[0][1] == "3"
+    assert table_rows(document, "Waiting")[0][1] == "8"
 
 
-def test_ids_as_people_know_them(page):
-    found = {row[1] for row in table(page("alice", "/"), "Ended")}
-    assert found == {"1", "4_7", "6+1", "0f3a2b1c…"}
+def test_job_ids_are_displayed_as_in_the_scheduler(page):
+    displayed_ids = {row[1] for row in table_rows(page("alice", "/"), "Ended")}
+    assert displayed_ids == {"1", "4_7", "6+1", "0f3a2b1c…"}
 
 
-def test_filters_are_in_the_address(page):
+def test_active_filters_are_shown_with_links_that_remove_them(page):
     document = page("root", "/jobs", user="bob", state="COMPLETED", name="")
-    assert [row[1] for row in table(document, "Ended")] == ["2"]
+    assert [row[1] for row in table_rows(document, "Ended")] == ["2"]
     assert document.find(".//input[@id='f-user']").get("value") == "bob"
     hrefs = [each.get("href") for each in document.findall(".//ul[@class='asked']//a")]
     assert hrefs == ["/jobs?state=COMPLETED&name=", "/jobs?user=bob&name="]
 
 
-def test_those_that_never_began(page):
+def test_list_of_jobs_that_never_started(page):
     document = page("alice", "/jobs", started="false")
-    assert [row[1] for row in table(document, "Ended without")] == ["9"]
+    assert [row[1] for row in table_rows(document, "Ended without")] == ["9"]
 
 
-def test_pages_follow_each_other(proxied):
-    vera = proxied("vera")
-    path, found = "/jobs?limit=2", []
+def test_paging_reaches_all_ended_jobs(proxy_client):
+    vera = proxy_client("vera")
+    path, displayed_ids = "/jobs?limit=2", []
     while path:
-        document = parsed(vera.get(path, headers=HTML))
-        found += [row[1] for row in table(document, "Ended") or ()]
+        document = parse_page(vera.get(path, headers=HTML))
+        displayed_ids += [row[1] for row in table_rows(document, "Ended") or ()]
         link = document.find(".//a[@rel='next']")
         path = link.get("href") if link is not None else None
-    assert sorted(found) == sorted(["1", "1", "1", "2", "4_7", "6+1", "0f3a2b1c…"])
+    assert sorted(displayed_ids) == sorted(["1", "1", "1", "2", "4_7", "6+1", "0f3a2b1c…"])
 
 
-def test_names_are_text(page):
-    """Markup, quotes, template braces, formulas: shown as they are, doing nothing."""
+def test_job_names_are_escaped(page):
+    """Markup, quotes, template braces and formulas are shown as text."""
     name = "<img src=x onerror=alert(1)>\"'&{{ 7*7 }}"
     document = page("alice", "/jobs", name=name)
     assert document.find(".//input[@id='f-name']").get("value") == name
-    assert name in words(document.find(".//ul[@class='asked']"))
+    assert name in element_text(document.find(".//ul[@class='asked']"))
     assert not list(document.iter("img"))
-    assert name in words(page("alice", "/search", q=name).find(".//main"))
+    assert name in element_text(page("alice", "/search", q=name).find(".//main"))
 
 
 @pytest.mark.parametrize(
@@ -82,52 +88,54 @@ def test_names_are_text(page):
         ({"limit": "0"}, "limit"),
     ],
 )
-def test_bad_input_is_a_page_that_names_it(page, params, says):
+def test_invalid_parameter_is_named_on_error_page(page, params, says):
     document = page("alice", "/jobs", 422, **params)
-    assert says in words(document.find(".//main"))
+    assert says in element_text(document.find(".//main"))
 
 
-def test_what_is_not_there_is_a_page(page):
-    assert "404" in words(page("alice", "/nowhere", 404).find(".//main"))
-    assert "c3" in words(page("alice", "/clusters/c3", 404).find(".//main"))
+def test_not_found_page(page):
+    assert "404" in element_text(page("alice", "/nowhere", 404).find(".//main"))
+    assert "c3" in element_text(page("alice", "/clusters/c3", 404).find(".//main"))
 
 
 def test_usage_by_user_and_account(page):
-    rows = table(page("root", "/usage", since="0", until="2026-04-05"), "By user")
+    rows = table_rows(page("root", "/usage", since="0", until="2026-04-05"), "By user")
     assert {row[0] for row in rows} == {"alice", "bob", "carol"}
-    rows = table(page("root", "/usage", by="account"), "By account")
+    rows = table_rows(page("root", "/usage", by="account"), "By account")
     assert {row[0] for row in rows} == {"physics", "chem", "x"}
     document = page("root", "/usage", show="cpu")
-    assert drawings(document, "columns")
-    assert len(table(document, "by day")) == 31
+    assert svg_elements(document, "columns")
+    assert len(table_rows(document, "by day")) == 31
 
 
-def test_usage_says_what_was_not_measured(page):
+def test_usage_page_says_what_was_not_measured(page):
     document = page("alice", "/usage")
-    assert "no energy was measured" in words(document.find(".//dl"))
-    assert "CPU time by day" in words(document.find(".//main"))
+    assert "no energy was measured" in element_text(document.find(".//dl"))
+    assert "CPU time by day" in element_text(document.find(".//main"))
     energy = page("alice", "/usage", show="energy")
-    assert "nothing was measured on these days" in words(energy.find(".//main"))
+    assert "nothing was measured on these days" in element_text(energy.find(".//main"))
 
 
-def test_a_node_over_time(page, now):
+def test_node_page_timeline(page, now):
     document = page("root", "/clusters/c1/nodes/n001")
-    (line,) = drawings(document, "timeline")
+    (line,) = svg_elements(document, "timeline")
     assert len(list(line.iter("{http://www.w3.org/2000/svg}a"))) == 6
-    assert len(table(document, "Jobs 6")) == 6
+    assert len(table_rows(document, "Jobs 6")) == 6
     empty = page("root", "/clusters/c1/nodes/n001", until=now - 8000)
-    assert "No job" in words(empty.find(".//main"))
+    assert "No job" in element_text(empty.find(".//main"))
     page("root", "/clusters/c1/nodes/n001", 422, since=now, until=now - 1)
 
 
-def test_a_cluster(page):
+def test_cluster_page(page):
     document = page("root", "/clusters/c1")
-    assert [words(each) for each in document.findall(".//ul[@class='nodes']//a")] == ["n002 1 jobs"]
-    assert words(document.find(".//dl/div/dd")) == "1 jobs"
+    assert [element_text(each) for each in document.findall(".//ul[@class='nodes']//a")] == [
+        "n002 1 jobs"
+    ]
+    assert element_text(document.find(".//dl/div/dd")) == "1 jobs"
 
 
 @pytest.mark.parametrize(
-    ("words_", "leads_to"),
+    ("search_text", "location"),
     [
         ("2", "/jobs/2?cluster=c1"),
         ("4_7", "/jobs/5?cluster=c1"),
@@ -141,19 +149,19 @@ def test_a_cluster(page):
         ("c2", "/clusters/c2"),
     ],
 )
-def test_one_meaning_is_gone_to(proxied, words_, leads_to):
-    answer = proxied("root").get("/search", params={"q": words_}, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
+def test_search_with_one_match_redirects(proxy_client, search_text, location):
+    answer = proxy_client("root").get("/search", params={"q": search_text}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, location)
 
 
-def test_several_meanings_are_shown(page):
+def test_search_with_several_matches_lists_them(page):
     document = page("root", "/search", q="1")
-    clusters = {row[1] for row in table(document, "Jobs")}
+    clusters = {row[1] for row in table_rows(document, "Jobs")}
     assert clusters == {"c1", "c2"}
 
 
-def test_headers(proxied):
-    answer = proxied("alice").get("/", headers=HTML)
+def test_security_headers(proxy_client):
+    answer = proxy_client("alice").get("/", headers=HTML)
     assert answer.headers.get_list("content-security-policy") == [f"{POLICY}'none'"]
     assert "unsafe" not in POLICY
     assert answer.headers["cache-control"] == "private, no-store"
@@ -161,9 +169,9 @@ def test_headers(proxied):
     assert answer.headers.get_list("referrer-policy") == ["same-origin"]
 
 
-@pytest.mark.parametrize("there", ["/", "/jobs", "/usage", "/clusters", "/clusters/c1", "/search"])
-def test_every_page_is_whole(page, there):
-    document = page("root", there)
+@pytest.mark.parametrize("path", ["/", "/jobs", "/usage", "/clusters", "/clusters/c1", "/search"])
+def test_page_markup_is_accessible_and_loads_nothing_external(page, path):
+    document = page("root", path)
     assert document.get("lang") == "en"
     assert document.find(".//title").text.endswith("batchjob")
     assert len(document.findall(".//h1")) == 1
@@ -190,92 +198,92 @@ def test_static_files(client):
         assert client.get(f"/static/{name}").status_code == 404
 
 
-def test_a_job(page):
+def test_page_of_ended_job(page):
     document = page("alice", "/jobs/5", cluster="c1")
-    assert words(document.find(".//h1")) == "Job 4_7 completed train"
-    time_of_limit = table(document, "Efficiency")[2]
+    assert element_text(document.find(".//h1")) == "Job 4_7 completed train"
+    time_of_limit = table_rows(document, "Efficiency")[2]
     assert time_of_limit[:3] == ["Time", "\u2013no time limit is known", "1 h"]
-    assert [row[0] for row in table(document, "Nodes")] == ["n001"]
-    assert "Its usage is unknown" in words(document.find(".//main"))
+    assert [row[0] for row in table_rows(document, "Nodes")] == ["n001"]
+    assert "Its usage is unknown" in element_text(document.find(".//main"))
 
 
-def test_a_job_that_waits(page):
+def test_page_of_pending_job(page):
     document = page("alice", "/jobs/8")
-    assert "it has not started" in words(document.find(".//dl"))
-    assert table(document, "Efficiency") is None
+    assert "it has not started" in element_text(document.find(".//dl"))
+    assert table_rows(document, "Efficiency") is None
 
 
-def test_several_jobs_of_one_id_are_a_choice(page):
-    rows = table(page("root", "/jobs/1"), "Choose one")
+def test_ambiguous_job_id_lists_the_clusters(page):
+    rows = table_rows(page("root", "/jobs/1"), "Choose one")
     assert {row[1] for row in rows} == {"c1", "c2"}
 
 
-def test_runs_of_one_id(page, now):
+def test_page_lists_runs_with_the_same_id(page, now):
     document = page("root", "/jobs/1", cluster="c1")
-    assert len(table(document, "Runs with this id")) == 2
+    assert len(table_rows(document, "Runs with this id")) == 2
     older = page("root", "/jobs/1", cluster="c1", submitted=now - 7200)
-    assert "2026-04-04 08:53 UTC" in words(older.find(".//dl"))
+    assert "2026-04-04 08:53 UTC" in element_text(older.find(".//dl"))
     page("root", "/jobs/1", 404, cluster="c1", submitted=now)
 
 
-def test_links_to_grafana_have_the_window(services, proxied, now):
-    del proxied
+def test_grafana_links_contain_time_range(services, proxy_client, now):
+    del proxy_client
     settings = services.settings._replace(grafana=GrafanaOptions("https://grafana.example.org"))
     client = TestClient(
         app.make(services._replace(settings=settings)), client=(PROXY, 1),
         headers={"X-Grafana-User": "root", "X-Batchjob-Secret": SECRET, **HTML},
     )  # fmt: skip
-    links = [each.get("href") for each in parsed(client.get("/jobs/2")).iter("a")]
+    links = [each.get("href") for each in parse_page(client.get("/jobs/2")).iter("a")]
     assert (
         "https://grafana.example.org/d/batchjob-job?var-cluster=c1&var-job=2"
         f"&from={(now - 6060) * 1000}&to={(now - 3340) * 1000}"
     ) in links
-    node = parsed(client.get(f"/clusters/c1/nodes/n001?until={now}"))
+    node = parse_page(client.get(f"/clusters/c1/nodes/n001?until={now}"))
     assert any("/d/batchjob-node?var-cluster=c1&var-node=n001&" in each.get("href", "")
                for each in node.iter("a"))  # fmt: skip
 
 
-def test_compare(page):
+def test_compare_page(page):
     document = page("root", "/compare", job=["2", "c1:5", "nono", "c1:1775292800:1:1"])
-    assert [words(each) for each in document.findall(".//thead//a")] == ["2", "4_7", "1"]
-    assert "There is no job nono" in words(document.find(".//main"))
+    assert [element_text(each) for each in document.findall(".//thead//a")] == ["2", "4_7", "1"]
+    assert "There is no job nono" in element_text(document.find(".//main"))
     page("root", "/compare", 422, job=[str(number) for number in range(9)])
 
 
-def test_lines_of_jobs_in_a_list(example):
-    document = parsed(example("/jobs?limit=20"))
-    (line, *_) = drawings(document, "spark")
+def test_job_list_has_cpu_sparklines(example_page):
+    document = parse_page(example_page("/jobs?limit=20"))
+    (line, *_) = svg_elements(document, "spark")
     assert line.get("role") == "img"
     assert re.match(r"CPU use between \d", line.get("aria-label"))
 
 
-def test_a_slow_store_keeps_nobody_waiting(example_services, monkeypatch):
-    made, root = example_services
+def test_slow_time_series_store_does_not_delay_page(example_services, monkeypatch):
+    services, root_token = example_services
     release = threading.Event()
     monkeypatch.setattr(ExampleHistory, "job_series", lambda *_: release.wait(60) and [])
-    with asked_as(root, measured(made, seconds=0.05)) as example:
-        document = parsed(example("/jobs?limit=20&state=COMPLETED&sort=start_time"))
+    with open_as(root_token, with_example_history(services, seconds=0.05)) as example_page:
+        document = parse_page(example_page("/jobs?limit=20&state=COMPLETED&sort=start_time"))
         release.set()
-    assert not drawings(document, "spark")
-    assert "no measurements in time" in words(document.find(".//main"))
+    assert not svg_elements(document, "spark")
+    assert "no measurements in time" in element_text(document.find(".//main"))
 
 
-def test_what_does_less_than_the_others_shows(example):
-    document = parsed(example("/jobs/40133?cluster=alpha"))
-    nodes = table(document, "Nodes")
+def test_underused_node_is_marked(example_page):
+    document = parse_page(example_page("/jobs/40133?cluster=alpha"))
+    nodes = table_rows(document, "Nodes")
     assert [row[4].endswith("(low)") for row in nodes] == [False, True]
-    assert "unbalanced-nodes" in words(document.find(".//main"))
-    policy = example("/jobs/40133?cluster=alpha").headers["content-security-policy"]
+    assert "unbalanced-nodes" in element_text(document.find(".//main"))
+    policy = example_page("/jobs/40133?cluster=alpha").headers["content-security-policy"]
     assert "style-src 'self'; style-src-attr 'unsafe-inline';" in policy
     assert "script-src 'self';" in policy
 
 
-def test_every_page_of_the_example_is_valid(example):
-    for there in (
+def test_every_page_of_the_example_is_valid(example_page):
+    for path in (
         "/", "/jobs", "/usage", "/usage?show=emissions&by=account", "/clusters/alpha",
         "/clusters/alpha/nodes/a010", "/search?q=39000", "/jobs/40120?cluster=alpha",
         "/jobs/40107?cluster=alpha", "/compare?job=alpha:40120&job=alpha:40133", "/jobs/40012",
     ):  # fmt: skip
-        document = parsed(example(there))
+        document = parse_page(example_page(path))
         assert not [each for each in document.iter() if each.tag == "img"]
-        assert example_site.HOSTILE not in example(there).text
+        assert example_site.HOSTILE_NAME not in example_page(path).text

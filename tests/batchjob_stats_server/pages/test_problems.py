@@ -1,44 +1,46 @@
-"""What cannot be answered, as a page."""
+"""Error pages, and compression of pages."""
 
 import gzip
 
-from tests.batchjob_stats_server.pages.conftest import HTML, parsed, words
+from tests.batchjob_stats_server.pages.conftest import HTML, element_text, parse_page
 
 
-def test_a_page_that_is_not_there_keeps_the_navigation(page):
+def test_not_found_page_keeps_navigation(page):
     for path in ("/nowhere", "/jobs/nothing", "/clusters/none"):
         document = page("alice", path, 404)
         assert document.find(".//nav") is not None
         assert document.find(".//form[@role='search']") is not None
-        assert "alice" in words(document.find(".//header"))
+        assert "alice" in element_text(document.find(".//header"))
 
 
-def test_a_wrong_value_is_told_in_words_and_can_be_left_out(page):
+def test_invalid_parameters_are_explained_with_link_without_them(page):
     document = page("alice", "/jobs", 422, state="DONE", usr="bob", limit="many")
-    told = [words(each) for each in document.findall(".//ul[@class='wrong']/li")]
-    assert len(told) == 3
-    assert "usr: unknown parameter" in told
-    assert any(each.startswith("limit: expected a whole number") for each in told)
+    messages = [element_text(each) for each in document.findall(".//ul[@class='wrong']/li")]
+    assert len(messages) == 3
+    assert "usr: unknown parameter" in messages
+    assert any(each.startswith("limit: expected a whole number") for each in messages)
     hrefs = [each.get("href") for each in document.findall(".//main//a")]
     assert hrefs == ["/jobs", "/"]
     assert document.find(".//nav") is not None
 
 
-def test_nobody_is_known_where_nobody_signed_in(client):
+def test_error_page_without_sign_in_has_no_navigation(client):
     answer = client.get("/nowhere", headers=HTML)
     assert answer.status_code == 404
-    assert parsed(answer).find(".//nav") is None
+    assert parse_page(answer).find(".//nav") is None
 
 
-def test_pages_and_answers_are_compressed(proxied):
+def test_pages_and_api_responses_are_compressed(proxy_client):
     """A page of jobs, and a page of rows of the API."""
     for path in ("/jobs", "/api/v1/jobs?limit=100"):
-        answer = proxied("root").get(path, headers={**HTML, "Accept-Encoding": "gzip"})
+        answer = proxy_client("root").get(path, headers={**HTML, "Accept-Encoding": "gzip"})
         assert answer.headers["content-encoding"] == "gzip"
-        packed = int(answer.headers["content-length"]) if "content-length" in answer.headers else 0
-        assert packed < len(answer.content) / 3
+        compressed_bytes = (
+            int(answer.headers["content-length"]) if "content-length" in answer.headers else 0
+        )
+        assert compressed_bytes < len(answer.content) / 3
 
 
-def test_no_page_of_the_example_takes_more_than_60_kb_compressed(example):
+def test_example_pages_are_below_60_kb_compressed(example_page):
     for path in ("/jobs?limit=200", "/jobs/40120?cluster=alpha", "/clusters/alpha", "/usage"):
-        assert len(gzip.compress(example(path).content, 5)) < 60_000, path
+        assert len(gzip.compress(example_page(path).content, 5)) < 60_000, path

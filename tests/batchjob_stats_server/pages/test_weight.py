@@ -1,4 +1,4 @@
-"""No page makes a browser load much."""
+"""Compressed size of the pages."""
 
 import gzip
 
@@ -15,8 +15,8 @@ MOST_BYTES = 60_000
         "/embed/jobs/40120?cluster=alpha", "/compare?job=alpha:40120&job=alpha:40133",
     ],
 )  # fmt: skip
-def test_a_compressed_page_is_small(example, path):
-    answer = example(path)
+def test_a_compressed_page_is_small(example_page, path):
+    answer = example_page(path)
     assert answer.status_code == 200
     assert answer.headers["content-encoding"] == "gzip"
     assert len(gzip.compress(answer.content, 5)) < MOST_BYTES

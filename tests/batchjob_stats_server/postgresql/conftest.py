@@ -1,11 +1,11 @@
-"""The same database on a PostgreSQL server: what the tests here import runs on it."""
+"""The same database on a PostgreSQL server, on which the tests imported here run."""
 
 import pytest
 import sqlalchemy as sa
 
 from batchjob_stats_db.database.engine import writer_engine
 from tests.batchjob_stats_db.conftest import postgresql  # noqa: F401
-from tests.batchjob_stats_server.conftest import fill
+from tests.batchjob_stats_server.conftest import fill_database
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def filled_postgresql(postgresql):  # noqa: F811
     with base.connect() as db:
         db.execute(sa.text("CREATE DATABASE served"))
     url = postgresql.set(database="served")
-    fill(writer_engine(url))
+    fill_database(writer_engine(url))
     return url
 
 

@@ -2,10 +2,10 @@
 
 from tests.batchjob_stats_server.test_access_matrix import (  # noqa: F401
     services,
-    test_a_token_may_no_more_than_its_maker_may_now,
-    test_logins_of_a_proxy_for_some_clusters_have_only_the_tokens_of_these,
-    test_namesakes_neither_see_nor_revoke_each_other_s_tokens,
-    test_sums_of_a_viewer_of_one_cluster_are_those_of_the_cluster,
-    test_tokens_for_one_cluster,
-    test_tokens_that_are_good_no_more,
+    test_proxy_login_of_one_cluster_sees_only_tokens_of_that_cluster,
+    test_same_login_on_another_cluster_cannot_see_or_revoke_tokens,
+    test_token_of_one_cluster_sees_only_that_cluster,
+    test_token_rights_are_limited_to_current_rights_of_its_maker,
+    test_token_with_revoked_parent_or_unprivileged_maker_is_rejected,
+    test_usage_sums_of_cluster_viewer_cover_only_that_cluster,
 )

@@ -1,3 +1,3 @@
-"""What a token may do follows its maker: on PostgreSQL."""
+"""Rights of a token follow its creator: on PostgreSQL."""
 
 from tests.batchjob_stats_server.auth.test_rights import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Random PromQL, well-typed as the grammar wants it and often hostile."""
+"""Random PromQL expressions: well-typed, and often hostile."""
 
 import json
 
@@ -50,7 +50,7 @@ def ranges(draw, vectors):
 
 
 def grown(vectors):
-    """One layer more around instant vectors."""
+    """Instant vectors inside one more layer of functions or operators."""
     by = st.sampled_from(["", " by (user, secret) ", " without (user) ", " by () "])
     matching = st.sampled_from(["", "on (jobid)", "ignoring (user, mode)"])
     group = st.sampled_from(["on () group_left () ", "on (instance, jobid) group_left (user) "])

@@ -1,4 +1,4 @@
-"""Who may ask the time series database when."""
+"""Order and limits of requests to the time series database."""
 
 import threading
 
@@ -10,7 +10,7 @@ from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 
 
 class Database:
-    """Work that ends when it is told to; notes whose it was."""
+    """Requests that end on demand; records whose they were."""
 
     def __init__(self):
         self.begun = []
@@ -30,7 +30,7 @@ class Database:
 def run(scenario, concurrent=4, each=2):
     turns, database = FairQueue(concurrent, each), Database()
 
-    async def all_of_it():
+    async def run_scenario():
         async with anyio.create_task_group() as group:
 
             async def ask(who, times):
@@ -44,10 +44,10 @@ def run(scenario, concurrent=4, each=2):
             database.end(1000)
         assert (turns.count(), turns.count_running(), turns.users) == (0, 0, {})
 
-    anyio.run(all_of_it)
+    anyio.run(run_scenario)
 
 
-def test_one_user_leaves_places_to_others():
+def test_one_user_cannot_take_all_places():
     async def scenario(turns, database, ask):
         await ask("alice", 20)
         assert database.begun == ["alice"] * 2
@@ -57,7 +57,7 @@ def test_one_user_leaves_places_to_others():
     run(scenario)
 
 
-def test_turns_go_from_user_to_user():
+def test_waiting_users_are_served_in_turn():
     async def scenario(turns, database, ask):
         await ask("alice", 20)
         await ask("bob", 3)
@@ -65,13 +65,13 @@ def test_turns_go_from_user_to_user():
         database.end(26)
         while len(database.begun) < 26:
             await anyio.sleep(0.001)
-        # Whoever came later waits for a place, not for all that others have in line.
+        # A later user waits for a place, not for all queued requests of the others.
         assert {database.begun.index(who) for who in ("alice", "bob", "carol")} == {0, 1, 2}
 
     run(scenario, concurrent=1, each=1)
 
 
-def test_the_line_of_one_user_has_an_end():
+def test_requests_of_one_user_are_limited():
     async def scenario(turns, database, ask):
         await ask("alice", MAX_REQUESTS_PER_USER)
         with pytest.raises(TooMany, match="simultaneous requests"):
@@ -81,7 +81,7 @@ def test_the_line_of_one_user_has_an_end():
     run(scenario)
 
 
-def test_so_has_the_line_of_all():
+def test_requests_of_all_users_are_limited():
     async def scenario(turns, database, ask):
         for number in range(32):
             await ask(f"user{number}", 1)
@@ -91,7 +91,7 @@ def test_so_has_the_line_of_all():
     run(scenario, concurrent=1)
 
 
-def test_who_leaves_gives_up_the_place():
+def test_cancelled_request_leaves_the_queue():
     async def scenario(turns, database, ask):
         await ask("alice", 2)
         with anyio.move_on_after(0.01):
@@ -101,18 +101,18 @@ def test_who_leaves_gives_up_the_place():
     run(scenario)
 
 
-def as_user(turns, database, who):
+def run_as_user(turns, database, who):
     """A request of somebody who is identified first."""
     return turns.run_as(lambda: who, str, lambda asker: database.work(asker)())
 
 
-async def until(condition):
+async def wait_until(condition):
     with anyio.fail_after(10):
         while not condition():
             await anyio.sleep(0.001)
 
 
-def test_a_request_is_identified_and_answered_in_one_thread():
+def test_identification_and_work_use_the_same_thread():
     async def scenario(turns, database, ask):
         threads = await turns.run_as(
             threading.get_ident, str, lambda asker: (asker, threading.get_ident())
@@ -122,19 +122,19 @@ def test_a_request_is_identified_and_answered_in_one_thread():
     run(scenario)
 
 
-def test_one_who_is_identified_in_the_same_thread_leaves_places_to_others_too():
+def test_user_identified_in_the_queue_cannot_take_all_places():
     async def scenario(turns, database, ask):
         async with anyio.create_task_group() as group:
             for _ in range(20):
-                group.start_soon(as_user, turns, database, "alice")
-            await until(lambda: turns.count() == 20 and turns.count_running() == 2)
+                group.start_soon(run_as_user, turns, database, "alice")
+            await wait_until(lambda: turns.count() == 20 and turns.count_running() == 2)
             assert database.begun == ["alice"] * 2
-            group.start_soon(as_user, turns, database, "bob")
-            await until(lambda: "bob" in database.begun)
+            group.start_soon(run_as_user, turns, database, "bob")
+            await wait_until(lambda: "bob" in database.begun)
             assert database.begun == ["alice"] * 2 + ["bob"]
             for number in range(1, 10):
                 database.end(1)
-                await until(lambda number=number: len(database.begun) >= 3 + number - 1)
+                await wait_until(lambda number=number: len(database.begun) >= 3 + number - 1)
                 assert turns.count_running() <= 3
             database.end(1000)
         assert database.begun.count("alice") == 20
@@ -142,27 +142,27 @@ def test_one_who_is_identified_in_the_same_thread_leaves_places_to_others_too():
     run(scenario)
 
 
-def test_who_cannot_be_identified_is_told_even_if_all_places_are_taken():
-    def nobody():
+def test_identification_error_is_raised_while_all_places_are_taken():
+    def fail_identification():
         raise LookupError("nobody")
 
     async def scenario(turns, database, ask):
         for taken in range(2):
             with pytest.raises(LookupError):
-                await turns.run_as(nobody, str, lambda _: None)
+                await turns.run_as(fail_identification, str, lambda _: None)
             await ask(f"user{taken}", 1)
 
     run(scenario, concurrent=1)
 
 
-def test_who_is_identified_and_leaves_gives_up_the_place():
+def test_cancelled_request_leaves_the_queue_after_identification():
     async def scenario(turns, database, ask):
         await ask("alice", 2)
         with anyio.move_on_after(0.05):
-            await as_user(turns, database, "alice")
+            await run_as_user(turns, database, "alice")
         assert turns.count() == 2
         database.end(2)
-        await until(lambda: turns.count() == 0)
+        await wait_until(lambda: turns.count() == 0)
         await turns.run_as(lambda: "alice", str, lambda _: None)
 
     run(scenario)

@@ -7,7 +7,7 @@ ALL = frozenset({"query", "time", "start", "end", "step", "timeout", "limit", "m
 
 
 def test_values_are_parsed():
-    asked = parse_params(
+    params = parse_params(
         [
             ("query", "up"),
             ("time", "2023-11-14T22:13:20.5Z"),
@@ -20,7 +20,7 @@ def test_values_are_parsed():
         ],
         ALL,
     )
-    assert asked.values == {
+    assert params.values == {
         "query": "up",
         "time": 1700000000.5,
         "start": 1700000000.25,
@@ -28,7 +28,7 @@ def test_values_are_parsed():
         "timeout": 5.0,
         "limit": 7,
     }
-    assert asked.match == ("a", "b")
+    assert params.match == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_values_are_parsed():
         ("limit", "1" * 5000),
     ],
 )
-def test_what_has_no_meaning_is_refused_by_name(name, text):
+def test_invalid_value_is_rejected_by_name(name, text):
     with pytest.raises(Malformed, match=f"^{name}: expected") as raised:
         parse_params([(name, text)], ALL)
     assert len(str(raised.value)) < 250
@@ -63,17 +63,17 @@ def test_what_has_no_meaning_is_refused_by_name(name, text):
     "name",
     ["extra_label", "extra_filters[]", "dedup", "nocache", "match", "Query", "query ", "stats", ""],
 )
-def test_what_is_unknown_is_refused(name):
+def test_unknown_parameter_is_rejected(name):
     with pytest.raises(Malformed, match="not known here"):
         parse_params([(name, "1")], ALL)
 
 
-def test_what_is_given_twice_is_refused():
+def test_repeated_parameter_is_rejected():
     with pytest.raises(Malformed, match="query: expected once"):
         parse_params([("query", "a"), ("query", "a")], ALL)
 
 
-def test_a_window_has_both_ends():
+def test_window_defaults():
     assert parse_params([], ALL).window(1000.0, 60.0) == QueryWindow(940.0, 1000.0)
     assert parse_params([("end", "500")], ALL).window(1000.0, 60.0) == QueryWindow(440.0, 500.0)
     with pytest.raises(Malformed, match="not before start"):

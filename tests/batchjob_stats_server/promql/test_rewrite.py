@@ -25,7 +25,7 @@ from batchjob_stats_server.promql.rewrite import confine, confine_selector
 from tests.batchjob_stats_server.promql.expressions import EXPRESSIONS
 
 T = 1_700_000_000.0
-NOW = QueryWindow(T, T)
+INSTANT = QueryWindow(T, T)
 LIMITS = QueryLimits()
 ALICE = Confinement.of(Access((ClusterLogin("c1", "alice"),)), ())
 MINE = 'cluster="c1",user="alice"'
@@ -33,8 +33,8 @@ PARENTHESES = str.maketrans("", "", "()")
 FACTOR = "batchjob_emission_factor_grams_per_kilowatt_hour"
 
 
-def asked(query, own=ALICE, window=NOW, limits=LIMITS):
-    return confine(query, own, window, limits)
+def confined(query, confinement=ALICE, window=INSTANT, limits=LIMITS):
+    return confine(query, confinement, window, limits)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def asked(query, own=ALICE, window=NOW, limits=LIMITS):
         (f'{{__name__="{FACTOR}", zone="FR"}}', f'{{__name__="{FACTOR}",zone="FR"}}'),
     ],
 )
-def test_query_is_written_anew_with_the_callers_matchers(query, expected):
-    assert asked(query) == expected
+def test_query_is_rewritten_with_matchers_of_the_user(query, expected):
+    assert confined(query) == expected
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_query_is_written_anew_with_the_callers_matchers(query, expected):
         'label_replace(a, "user", "bob", "x", "}")',
     ],
 )
-def test_what_looks_like_an_escape_is_only_narrowed(query):
-    check_confined(asked(query))
+def test_escape_attempt_is_confined(query):
+    check_confined(confined(query))
 
 
-def test_a_public_name_frees_no_other_selector():
-    assert asked(f"{FACTOR} or a") == f'{{__name__="{FACTOR}"}} or {{__name__="a",{MINE}}}'
+def test_public_metric_does_not_exempt_other_selectors():
+    assert confined(f"{FACTOR} or a") == f'{{__name__="{FACTOR}"}} or {{__name__="a",{MINE}}}'
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_a_public_name_frees_no_other_selector():
         ("a offset 1e15", "not PromQL"),
     ],
 )
-def test_what_the_gate_does_not_know_is_refused(query, says):
+def test_unsupported_syntax_is_rejected(query, says):
     with pytest.raises(Malformed, match=says) as raised:
-        asked(query)
+        confined(query)
     assert "\n" not in str(raised.value)
 
 
@@ -143,38 +143,42 @@ def test_what_the_gate_does_not_know_is_refused(query, says):
         ("max_over_time(max_over_time(a[1h:1s])[90d:1h])", "points: at most 11000"),
     ],
 )
-def test_what_costs_too_much_is_refused(query, says):
+def test_expensive_query_is_rejected(query, says):
     with pytest.raises(QueryError, match=says):
-        asked(query)
+        confined(query)
 
 
-def test_subqueries_are_bounded_over_the_whole_range_of_a_range_query():
-    asked("max_over_time((a)[1h:1s])")
+def test_subquery_limit_covers_the_whole_query_range():
+    confined("max_over_time((a)[1h:1s])")
     with pytest.raises(TooLarge, match="points"):
-        asked("max_over_time((a)[1h:1s])", window=QueryWindow(T - 86400, T))
+        confined("max_over_time((a)[1h:1s])", window=QueryWindow(T - 86400, T))
 
 
-def test_several_logins_in_one_selector():
-    own = Confinement.of(Access((ClusterLogin("", "a.b"), ClusterLogin("", "al"))), ("c2", "c1"))
-    assert asked("up", own) == r'{__name__="up",cluster=~"c1|c2",user=~"a\\.b|al"}'
+def test_several_logins_give_one_selector():
+    confinement = Confinement.of(
+        Access((ClusterLogin("", "a.b"), ClusterLogin("", "al"))), ("c2", "c1")
+    )
+    assert confined("up", confinement) == r'{__name__="up",cluster=~"c1|c2",user=~"a\\.b|al"}'
 
 
-def test_a_cluster_of_others_gives_matchers_that_exclude_each_other():
-    assert asked('up{cluster="c9"}') == '{__name__="up",cluster="c9",cluster="c1",user="alice"}'
+def test_foreign_cluster_matcher_is_kept_beside_own():
+    assert confined('up{cluster="c9"}') == '{__name__="up",cluster="c9",cluster="c1",user="alice"}'
 
 
-def test_logins_that_differ_between_clusters_never_make_a_cross_product():
-    own = Confinement.of(Access((ClusterLogin("c1", "alice"), ClusterLogin("c2", "asmith"))), ())
+def test_different_logins_per_cluster_are_not_combined():
+    confinement = Confinement.of(
+        Access((ClusterLogin("c1", "alice"), ClusterLogin("c2", "asmith"))), ()
+    )
     with pytest.raises(NotYours, match='such as cluster="c1"'):
-        asked("up", own)
-    assert asked('up{cluster="c2"}', own) == (
+        confined("up", confinement)
+    assert confined('up{cluster="c2"}', confinement) == (
         '{__name__="up",cluster="c2",cluster="c2",user="asmith"}'
     )
-    assert confine_selector("up", own, NOW, QueryLimits()) == [
+    assert confine_selector("up", confinement, INSTANT, QueryLimits()) == [
         '{__name__="up",cluster="c1",user="alice"}',
         '{__name__="up",cluster="c2",user="asmith"}',
     ]
-    assert own.selectors(NOW) == [
+    assert confinement.selectors(INSTANT) == [
         '{cluster="c1",user="alice"}',
         '{cluster="c2",user="asmith"}',
     ]
@@ -184,64 +188,66 @@ def test_logins_that_differ_between_clusters_never_make_a_cross_product():
     "query",
     ["a offset 1h", "a[1h]", "(a)[1h:]", "a @ 1699998000", "max_over_time(rate(a[10m])[15m:1m])"],
 )
-def test_a_login_given_anew_does_not_show_its_former_holder(query):
-    own = Confinement.of(Access((ClusterLogin("c1", "alice", since=int(T) - 1800),)), ())
-    asked("a[10m] offset 5m", own)
+def test_reassigned_login_does_not_show_its_former_holder(query):
+    confinement = Confinement.of(Access((ClusterLogin("c1", "alice", since=int(T) - 1800),)), ())
+    confined("a[10m] offset 5m", confinement)
     with pytest.raises(NotYours, match=r"1699998200|no login"):
-        asked(query, own)
+        confined(query, confinement)
     with pytest.raises(NotYours):
-        asked("a", own, QueryWindow(T - 600, T, 1800))
+        confined("a", confinement, QueryWindow(T - 600, T, 1800))
 
 
-def test_a_login_of_another_time_is_left_out():
+def test_login_of_another_period_is_left_out():
     logins = (ClusterLogin("c1", "alice", until=int(T) - 86400), ClusterLogin("c2", "alice"))
-    own = Confinement.of(Access(logins), ())
-    assert asked("a", own) == '{__name__="a",cluster="c2",user="alice"}'
+    confinement = Confinement.of(Access(logins), ())
+    assert confined("a", confinement) == '{__name__="a",cluster="c2",user="alice"}'
     with pytest.raises(NotYours, match="reaches from"):
-        asked("a offset 1d", own)
+        confined("a offset 1d", confinement)
 
 
 @pytest.mark.parametrize(
     "access",
     [NOTHING, Access(accounts=(ClusterAccount("c1", "physics"),)), Access((ClusterLogin("", ""),))],
 )
-def test_nobody_in_particular_reads_only_what_is_public(access):
-    own = Confinement.of(access, ("c1",))
+def test_access_without_login_reads_only_public_metrics(access):
+    confinement = Confinement.of(access, ("c1",))
     with pytest.raises(NotYours):
-        asked("up", own)
+        confined("up", confinement)
     with pytest.raises(NotYours):
-        own.selectors(NOW)
-    assert asked(FACTOR, own)
+        confinement.selectors(INSTANT)
+    assert confined(FACTOR, confinement)
 
 
-def test_a_viewer_of_some_clusters_is_confined_to_these():
-    own = Confinement.of(Access(clusters=("c2", "c1")), ("c1", "c2", "c3"))
-    assert asked('a{user="bob"}', own) == '{__name__="a",user="bob",cluster=~"c1|c2"}'
-    assert asked('rate(a{cluster="c3"}[5m])', own) == (
+def test_viewer_of_some_clusters_is_confined_to_them():
+    confinement = Confinement.of(Access(clusters=("c2", "c1")), ("c1", "c2", "c3"))
+    assert confined('a{user="bob"}', confinement) == '{__name__="a",user="bob",cluster=~"c1|c2"}'
+    assert confined('rate(a{cluster="c3"}[5m])', confinement) == (
         'rate({__name__="a",cluster="c3",cluster=~"c1|c2"}[300000ms])'
     )
-    assert own.selectors(NOW) == ['{cluster=~"c1|c2"}']
-    assert asked(FACTOR, own) == asked(FACTOR)
+    assert confinement.selectors(INSTANT) == ['{cluster=~"c1|c2"}']
+    assert confined(FACTOR, confinement) == confined(FACTOR)
 
 
-def test_who_has_a_login_reads_its_series_alone():
+def test_user_with_login_reads_only_its_series():
     """An administrator of Slurm sees the others' jobs elsewhere, as a coordinator does."""
-    own = Confinement.of(Access((ClusterLogin("c1", "alice"),), clusters=("c1",)), ("c1", "c2"))
-    assert asked("a", own) == '{__name__="a",cluster="c1",user="alice"}'
+    confinement = Confinement.of(
+        Access((ClusterLogin("c1", "alice"),), clusters=("c1",)), ("c1", "c2")
+    )
+    assert confined("a", confinement) == '{__name__="a",cluster="c1",user="alice"}'
 
 
-def test_a_viewer_is_bounded_but_not_confined():
-    own = Confinement.of(EVERYTHING, ())
-    assert asked('a{user="bob"}', own) == '{__name__="a",user="bob"}'
-    assert own.selectors(NOW) == []
+def test_viewer_is_limited_but_not_confined():
+    confinement = Confinement.of(EVERYTHING, ())
+    assert confined('a{user="bob"}', confinement) == '{__name__="a",user="bob"}'
+    assert confinement.selectors(INSTANT) == []
     with pytest.raises(Malformed):
-        asked('a{x="1" or y="2"}', own)
+        confined('a{x="1" or y="2"}', confinement)
 
 
 @pytest.mark.parametrize("text", ["sum(a)", "a[5m]", "a offset 5m", "a @ 1", "a or b", "1", '"a"'])
-def test_match_takes_a_selector_alone(text):
+def test_match_accepts_only_a_selector(text):
     with pytest.raises(Malformed, match="selector"):
-        confine_selector(text, ALICE, NOW, QueryLimits())
+        confine_selector(text, ALICE, INSTANT, QueryLimits())
 
 
 def check_confined(text):
@@ -270,7 +276,7 @@ def check_confined(text):
 @given(EXPRESSIONS)
 def test_every_selector_of_any_query_is_confined(query):
     try:
-        text = asked(query)
+        text = confined(query)
     except TooLarge:
         return
     except Malformed:
@@ -278,12 +284,12 @@ def test_every_selector_of_any_query_is_confined(query):
             promql_parser.parse(query)
         return
     check_confined(text)
-    again = asked(text, Confinement.of(EVERYTHING, ()))
-    assert again.translate(PARENTHESES) == text.translate(PARENTHESES)
+    reparsed = confined(text, Confinement.of(EVERYTHING, ()))
+    assert reparsed.translate(PARENTHESES) == text.translate(PARENTHESES)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(st.sampled_from("ab{}[]()\"'`\\=~!,:@#\n 15mor_+-*"), max_size=40))
-def test_no_text_is_an_error_of_ours(text):
+def test_arbitrary_text_raises_only_query_errors(text):
     with contextlib.suppress(QueryError):
-        asked(asked(text), Confinement.of(EVERYTHING, ()))
+        confined(confined(text), Confinement.of(EVERYTHING, ()))

@@ -1,4 +1,4 @@
-"""Each rule of advice: a job of which it speaks, and one like it of which it does not."""
+"""Each rule of advice: an example job to which it applies, and one to which it does not."""
 
 import contextlib
 from pathlib import Path
@@ -25,20 +25,20 @@ from tests.batchjob_stats_server.report.test_report import (
 )
 
 
-def used(cpus):
-    """CPU time of so many of the CPUs."""
+def cpu_usage(cpus):
+    """Usage of a job that keeps this number of CPUs busy."""
     return {"usage_user_cpu_seconds": cpus * 7200.0, "usage_system_cpu_seconds": 0.0}
 
 
-def peak(gib):
+def memory_peak(gib):
     return {"usage_memory_peak_bytes": gib * GIB, "usage_memory_peak_node_bytes": gib * GIB}
 
 
-def ran(seconds, **more):
+def elapsed_time(seconds, **more):
     return {"elapsed_seconds": seconds, "end_time": T + seconds, **more}
 
 
-def gpus(*ratios, **more):
+def gpu_usage(*ratios, **more):
     devices = [{**GPU, "uuid": f"GPU-{n}", "utilization_ratio": r} for n, r in enumerate(ratios)]
     return {
         "allocated_gpus": len(ratios), "usage_gpus": len(ratios), "gpus": devices,
@@ -48,13 +48,13 @@ def gpus(*ratios, **more):
     }  # fmt: skip
 
 
-TWO = {"allocated_nodes": 2, "usage_nodes": 2, "allocated_cpus": 16, **used(14)}
-SMALL_GPU = gpus(0.2)
+TWO = {"allocated_nodes": 2, "usage_nodes": 2, "allocated_cpus": 16, **cpu_usage(14)}
+SMALL_GPU = gpu_usage(0.2)
 SMALL_GPU["gpus"][0]["memory_peak_bytes"] = 4 * GIB
 RUNNING = {"state": "RUNNING", "end_time": None}
 
-# Rule; a job of which it speaks; what it says to do; the same job a little different, of which it
-# does not speak.
+# Rule; a job to which it applies; what it suggests; changes to the job with which it no longer
+# applies.
 EXAMPLES = [
     ("out-of-memory", {"state": "OUT_OF_MEMORY"}, "more memory", {"state": "FAILED"}),
     ("out-of-memory", {"state": "OUT_OF_MEMORY", "allocated_memory_bytes": 16 * GIB},
@@ -64,20 +64,21 @@ EXAMPLES = [
     ("memory-near-limit", {"usage_working_set_average_bytes": 15 * GIB}, "",
      {"usage_working_set_average_bytes": 12 * GIB}),
     ("memory-near-limit",
-     {**peak(16), "usage_memory_limit_hits": 9, "usage_memory_waiting_seconds": 600.0,
+     {**memory_peak(16), "usage_memory_limit_hits": 9, "usage_memory_waiting_seconds": 600.0,
       "usage_working_set_average_bytes": 8 * GIB},
      "Request more memory", {"usage_memory_waiting_seconds": 0.0}),  # page cache
-    ("memory-oversized", peak(3.1), "Request 4 GiB (--mem=4096M)", peak(9)),
-    ("memory-oversized", {**peak(3.1), "source": "qstat"}, "(-l mem=4096mb)", {"state": "FAILED"}),
-    ("memory-oversized", {**peak(3.1), **TWO, "allocated_memory_bytes": 32 * GIB},
+    ("memory-oversized", memory_peak(3.1), "Request 4 GiB (--mem=4096M)", memory_peak(9)),
+    ("memory-oversized", {**memory_peak(3.1), "source": "qstat"}, "(-l mem=4096mb)",
+     {"state": "FAILED"}),
+    ("memory-oversized", {**memory_peak(3.1), **TWO, "allocated_memory_bytes": 32 * GIB},
      "4 GiB per node", {"usage_coverage": 0.5}),
-    ("memory-oversized", peak(3.1), "", {"similar": [row()]}),  # a job like it needed 12 GiB
+    ("memory-oversized", memory_peak(3.1), "", {"similar": [row()]}),  # a job like it needed 12 GiB
     ("memory-pressure", {"usage_memory_waiting_seconds": 900.0}, "",
      {"usage_memory_waiting_seconds": 100.0}),
-    ("low-cpu", used(3), "Request 4 CPUs", used(5)),
-    ("low-cpu", used(3), "", gpus(0.8)),
-    ("single-threaded", used(1), "Request 1 CPU", used(2)),
-    ("cpu-idle", used(0.1), "", used(1)),
+    ("low-cpu", cpu_usage(3), "Request 4 CPUs", cpu_usage(5)),
+    ("low-cpu", cpu_usage(3), "", gpu_usage(0.8)),
+    ("single-threaded", cpu_usage(1), "Request 1 CPU", cpu_usage(2)),
+    ("cpu-idle", cpu_usage(0.1), "", cpu_usage(1)),
     ("cpu-throttled", {"usage_throttled_seconds": 9000.0}, "(8)", {"usage_throttled_seconds": 9.0}),
     ("too-many-threads", {"usage_threads_peak": 64, "usage_cpu_waiting_seconds": 5000.0}, "to 8",
      {"usage_threads_peak": 16}),
@@ -85,26 +86,26 @@ EXAMPLES = [
      "all 2 nodes", {"nodes": [NodeUse("n1", 90.0, 1), NodeUse("n2", 60.0, 1)]}),
     ("io-bound", {"usage_io_waiting_seconds": 3600.0}, "", {"usage_io_waiting_seconds": 60.0}),
     ("swapped", {"usage_swap_peak_bytes": GIB}, "", {"usage_swap_peak_bytes": 1 << 20}),
-    ("gpu-unused", gpus(0.0, 0.001), "", gpus(0.0, 0.5)),
-    ("gpu-unused-so-far", gpus(0.0, 0.001, **RUNNING), "nvidia-smi", gpus(0.0, 0.5)),
-    ("gpu-partly-unused", gpus(0.0, 0.9, 0.9), "only 2 of them", gpus(0.5, 0.9, 0.9)),
-    ("gpu-partly-unused", gpus(0.0, 0.9), "only 1 of them", {"allocated_gpus": 3}),
-    ("gpu-low", gpus(0.2, 0.2), "", gpus(0.2, 0.6)),
-    ("gpu-small-enough", SMALL_GPU, "MIG", gpus(0.2)),
-    ("gpu-memory-near-limit", gpus(0.8, gpu_memory={"GPU-0": 30.0 * GIB}), "", gpus(0.8)),
+    ("gpu-unused", gpu_usage(0.0, 0.001), "", gpu_usage(0.0, 0.5)),
+    ("gpu-unused-so-far", gpu_usage(0.0, 0.001, **RUNNING), "nvidia-smi", gpu_usage(0.0, 0.5)),
+    ("gpu-partly-unused", gpu_usage(0.0, 0.9, 0.9), "only 2 of them", gpu_usage(0.5, 0.9, 0.9)),
+    ("gpu-partly-unused", gpu_usage(0.0, 0.9), "only 1 of them", {"allocated_gpus": 3}),
+    ("gpu-low", gpu_usage(0.2, 0.2), "", gpu_usage(0.2, 0.6)),
+    ("gpu-small-enough", SMALL_GPU, "MIG", gpu_usage(0.2)),
+    ("gpu-memory-near-limit", gpu_usage(0.8, gpu_memory={"GPU-0": 30.0 * GIB}), "", gpu_usage(0.8)),
     ("time-limit-reached", {"state": "TIMEOUT", "time_limit_seconds": 7200},
      "Twice the limit is 4:00:00 (--time=4:00:00).", {"state": "COMPLETED"}),
     ("time-limit-reached", {"state": "TIMEOUT", "time_limit_seconds": None},
      "continue from them in the next job.", {"state": "COMPLETED"}),
     ("time-limit-too-long", {"time_limit_seconds": 86400}, "2:30:00 (--time=2:30:00)",
      {"time_limit_seconds": 14_000}),
-    ("failed-soon", ran(20, state="FAILED"), "", ran(7200, state="FAILED")),
-    ("many-short-jobs", ran(20, short_jobs=80), "array", {"array_jobid": "6"}),
+    ("failed-soon", elapsed_time(20, state="FAILED"), "", elapsed_time(7200, state="FAILED")),
+    ("many-short-jobs", elapsed_time(20, short_jobs=80), "array", {"array_jobid": "6"}),
     ("not-measured", UNMEASURED, "", {name: JOB[name] for name in UNMEASURED}),
 ]  # fmt: skip
 
 
-def said(**changed):
+def advice_by_rule(**changed):
     return {
         each.rule: each
         for each in advise(RULES, evaluate_quantities(material(**changed)), UNITS)[0]
@@ -112,85 +113,97 @@ def said(**changed):
 
 
 @pytest.mark.parametrize(("rule", "job", "step", "other"), EXAMPLES)
-def test_a_rule_speaks_of_its_job_alone(rule, job, step, other):
-    found = said(**job)
+def test_rule_applies_only_to_its_example_job(rule, job, step, other):
+    found = advice_by_rule(**job)
     assert rule in found
     assert step in found[rule].step
     assert "unknown" not in found[rule].reason + found[rule].step
     if other:
-        assert rule not in said(**{**job, **other})
+        assert rule not in advice_by_rule(**{**job, **other})
     else:
-        assert rule not in said()
+        assert rule not in advice_by_rule()
 
 
 def test_every_rule_has_an_example():
     assert {rule for rule, *_ in EXAMPLES} == {rule.id for rule in RULES}
 
 
-def test_there_is_nothing_to_say_of_a_good_job():
-    assert said() == {}
-    assert said(**gpus(0.8)) == {}
+def test_efficient_job_gets_no_advice():
+    assert advice_by_rule() == {}
+    assert advice_by_rule(**gpu_usage(0.8)) == {}
 
 
-def test_the_numbers_are_given_in_base_units():
-    found = said(**peak(3.1))["memory-oversized"]
+def test_advice_numbers_are_in_base_units():
+    found = advice_by_rule(**memory_peak(3.1))["memory-oversized"]
     assert found.numbers["memory_peak"] == 3.1 * GIB
     assert found.reason.startswith("The peak was 3.1 GiB of 16 GiB (19 %)")
 
 
-def test_serious_things_come_first():
-    severities = [each.severity for each in said(**peak(1), **used(1), state="TIMEOUT").values()]
+def test_advice_is_sorted_by_severity():
+    severities = [
+        each.severity
+        for each in advice_by_rule(**memory_peak(1), **cpu_usage(1), state="TIMEOUT").values()
+    ]
     assert severities == sorted(severities, key=("serious", "warning", "info").index)
     assert severities[0] == "serious"
 
 
-def silent(**changed):
+def silence_reasons(**changed):
     found = advise(RULES, evaluate_quantities(material(**changed)), UNITS)[1]
     return {each.rule: each.reason for each in found}
 
 
-def test_thin_data_is_a_reason_to_be_silent():
-    thin = silent(usage_coverage=0.4, **used(1))
+def test_insufficient_data_silences_rules_with_a_reason():
+    thin = silence_reasons(usage_coverage=0.4, **cpu_usage(1))
     assert thin["low-cpu"] == "needs cpu_final == yes, it is no"
-    assert silent(**ran(60))["low-cpu"] == "needs elapsed >= 5 min, it is 0:01:00"
-    assert silent(**WITH_GPU, gpus=[])["gpu-unused"].startswith("needs gpu_samples >= 5, it is 0")
-    assert silent(**TWO)["unbalanced-nodes"] == "node_balance_ratio is not known"
+    assert silence_reasons(**elapsed_time(60))["low-cpu"] == "needs elapsed >= 5 min, it is 0:01:00"
+    assert silence_reasons(**WITH_GPU, gpus=[])["gpu-unused"].startswith(
+        "needs gpu_samples >= 5, it is 0"
+    )
+    assert silence_reasons(**TWO)["unbalanced-nodes"] == "node_balance_ratio is not known"
 
 
-def test_a_running_job_is_not_told_to_ask_for_less():
-    assert "memory-oversized" not in said(**RUNNING, **peak(1))
-    assert "memory-oversized" not in silent(**RUNNING)
+def test_running_job_is_not_advised_to_request_less():
+    assert "memory-oversized" not in advice_by_rule(**RUNNING, **memory_peak(1))
+    assert "memory-oversized" not in silence_reasons(**RUNNING)
 
 
-def test_a_node_without_measurements_is_no_idle_node():
+def test_unmeasured_node_does_not_count_as_idle():
     one = [NodeUse("n1", 90.0, 1)]
-    assert "unbalanced-nodes" in silent(**TWO, nodes=one)
+    assert "unbalanced-nodes" in silence_reasons(**TWO, nodes=one)
 
 
-def test_gpus_that_were_not_all_measured_are_not_called_unused():
-    assert "gpu-unused" in silent(**gpus(0.0, allocated_gpus=2))
+def test_partly_measured_gpus_are_not_reported_unused():
+    assert "gpu-unused" in silence_reasons(**gpu_usage(0.0, allocated_gpus=2))
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
+DOCUMENTATION = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_the_page_has_every_rule(rule):
-    assert f"| `{rule.id}` | {rule.severity} | {rule.title} |" in PAGE
+def test_documentation_lists_rule(rule):
+    assert f"| `{rule.id}` | {rule.severity} | {rule.title} |" in DOCUMENTATION
 
 
 @pytest.mark.parametrize("name", QUANTITIES)
-def test_the_page_has_every_quantity(name):
-    assert f"| `{name}` | {QUANTITIES[name].unit} | {QUANTITIES[name].about} |" in PAGE
+def test_documentation_lists_quantity(name):
+    assert f"| `{name}` | {QUANTITIES[name].unit} | {QUANTITIES[name].about} |" in DOCUMENTATION
 
 
-# The language of conditions.
+# Conditions of rules.
 
-SOME = {"a": "bytes", "b": "bytes", "t": "seconds", "r": "ratio", "n": "count", "w": "word"}
+QUANTITY_UNITS = {
+    "a": "bytes",
+    "b": "bytes",
+    "t": "seconds",
+    "r": "ratio",
+    "n": "count",
+    "w": "word",
+}
 
 
 @pytest.mark.parametrize(
-    ("condition", "given_", "holds"),
+    ("condition", "values", "holds"),
     [
         ("a < 2 GiB", {"a": GIB}, True),
         ("t >= 5 min", {"t": 299}, False),
@@ -210,13 +223,13 @@ SOME = {"a": "bytes", "b": "bytes", "t": "seconds", "r": "ratio", "n": "count", 
         ({"any": ["a > 1", {"all": ["b > 1", "n > 1"]}]}, {"a": 0, "b": 0}, False),
     ],
 )
-def test_conditions(condition, given_, holds):
-    known = dict.fromkeys(SOME) | given_
-    assert parse_condition(condition, SOME).holds(known) is holds
+def test_conditions(condition, values, holds):
+    known = dict.fromkeys(QUANTITY_UNITS) | values
+    assert parse_condition(condition, QUANTITY_UNITS).holds(known) is holds
 
 
 @pytest.mark.parametrize(
-    ("condition", "said_"),
+    ("condition", "message"),
     [
         ("c < 1", "unknown quantity 'c'; known are a, b"),
         ("a < 1 parsec", "unknown unit 'parsec'"),
@@ -233,19 +246,19 @@ def test_conditions(condition, given_, holds):
         ({"not": ["a < 1"]}, "expected a comparison"),
     ],
 )
-def test_wrong_conditions(condition, said_):
-    with pytest.raises(ConditionError, match=said_.replace("(", r"\(")):
-        parse_condition(condition, SOME)
+def test_invalid_condition_is_explained(condition, message):
+    with pytest.raises(ConditionError, match=message.replace("(", r"\(")):
+        parse_condition(condition, QUANTITY_UNITS)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: (
     st.lists(inner) | st.dictionaries(st.sampled_from(["all", "any", "x"]), inner))))  # fmt: skip
-def test_whatever_stands_there_is_a_condition_or_said_to_be_none(raw):
+def test_arbitrary_condition_parses_or_raises_condition_error(raw):
     with contextlib.suppress(ConditionError):
-        parse_condition(raw, SOME)
+        parse_condition(raw, QUANTITY_UNITS)
 
 
-# What a site changes.
+# Rules files of a site.
 
 RULE = """
   - id: my-rule
@@ -257,7 +270,7 @@ RULE = """
 """
 
 
-def test_a_site_adds_changes_and_switches_off(tmp_path):
+def test_site_rules_file_adds_replaces_and_disables_rules(tmp_path):
     file = tmp_path / "rules.yml"
     file.write_text(f"without: [swapped]\nrules:{RULE}{RULE.replace('my-rule', 'low-cpu')}")
     rules = {rule.id: rule for rule in load_rules(UNITS, str(file))}
@@ -268,7 +281,7 @@ def test_a_site_adds_changes_and_switches_off(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said_"),
+    ("text", "message"),
     [
         ("- a", "expected the keys rules and without"),
         ("rules: 5", "expected lists under rules and without"),
@@ -285,16 +298,16 @@ def test_a_site_adds_changes_and_switches_off(tmp_path):
         ("!!python/object/apply:os.system [x]", "could not determine a constructor"),
     ],
 )
-def test_a_file_of_rules_with_a_mistake(tmp_path, text, said_):
+def test_invalid_rules_file_is_explained(tmp_path, text, message):
     file = tmp_path / "rules.yml"
     file.write_text(text)
     with pytest.raises(SettingsError) as caught:
         load_rules(UNITS, str(file))
-    assert said_ in str(caught.value)
+    assert message in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_of_rules_that_is_not_there(tmp_path):
+def test_missing_rules_file_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"gone\.yml"):
         load_rules(UNITS, str(tmp_path / "gone.yml"))

@@ -1,4 +1,4 @@
-"""No advice asks for less than a job truly used, however little of it was seen, and whenever."""
+"""No advice suggests requesting less than a job used, whatever part of it was measured."""
 
 import re
 
@@ -28,7 +28,7 @@ def test_rules_that_suggest_a_smaller_request_are_known():
 
 @st.composite
 def jobs(draw, gpus=0):
-    """What a job truly used, and what is known of it at some stage of its life."""
+    """What a job really used, and what is known of it at some stage of its life."""
     nodes = draw(st.integers(1, 3))
     peaks = [draw(st.integers(GIB // 4, 16 * GIB)) for _ in range(nodes)]
     cpus = 8 * nodes
@@ -72,19 +72,19 @@ def jobs(draw, gpus=0):
         "usage_memory_peak_bytes": int(sum(peaks) * seen),
         "usage_memory_peak_node_bytes": int(max(peaks) * seen),
     }
-    known |= draw(doubted(known, gaps))
-    known |= draw(seen_of_gpus(truth, whole and not gaps))
-    known["nodes"] = draw(seen_of_nodes(truth["shares"], whole))
+    known |= draw(doubtful_usage(known, gaps))
+    known |= draw(measured_gpus(truth, whole and not gaps))
+    known["nodes"] = draw(measured_nodes(truth["shares"], whole))
     if stage == "accounted":
         known |= {**UNMEASURED, "gpus": []}
     if stage == "accounted" or (stage != "running" and draw(st.booleans())):
-        known |= draw(accounting(busy, peaks, ended_by))
+        known |= draw(accounted_usage(busy, peaks, ended_by))
     return truth, known
 
 
 @st.composite
-def doubted(draw, known, gaps):
-    """What is marked as doubtful may be less than the truth."""
+def doubtful_usage(draw, known, gaps):
+    """Usage marked as doubtful, which may be too low."""
     sampled, odd = draw(st.sampled_from([(False, False)] * 2 + [(True, False), (False, True)]))
     doubts = {GAPS: gaps, PEAK_SAMPLED: sampled, NOT_A_NUMBER: odd}
     found = {"usage_doubt": ", ".join(doubt for doubt, there in doubts.items() if there)}
@@ -95,15 +95,15 @@ def doubted(draw, known, gaps):
 
 
 @st.composite
-def accounting(draw, busy, peaks, ended_by):
-    """It looks at memory from time to time, and may lack a step that was ended."""
+def accounted_usage(draw, busy, peaks, ended_by):
+    """Accounting samples memory periodically, and may lack a step that was terminated."""
     counted = busy if ended_by == "COMPLETED" else busy * draw(st.floats(0, 1))
     return {"cpu_seconds": counted, "peak_memory_bytes": draw(st.integers(0, sum(peaks)))}
 
 
 @st.composite
-def seen_of_gpus(draw, truth, whole):
-    """Measurements of a job's GPUs: all that is true, or whatever part of the time happened."""
+def measured_gpus(draw, truth, whole):
+    """Measurements of a job's GPUs: complete, or of any part of its time."""
     seen = draw(st.sampled_from([[0.0], [0.02], [0.0, 0.5]]))
     devices = [
         {
@@ -113,7 +113,7 @@ def seen_of_gpus(draw, truth, whole):
             "samples": draw(st.integers(4, 240)),
         }
         for number, true in enumerate(truth["gpus"])
-        if draw(st.integers(0, 3))  # no exporter, or no driver, tells of the others
+        if draw(st.integers(0, 3))  # the others are reported by no exporter or driver
     ]  # fmt: skip
     ratios = [each["utilization_ratio"] for each in devices]
     return {
@@ -126,7 +126,7 @@ def seen_of_gpus(draw, truth, whole):
 
 
 @st.composite
-def seen_of_nodes(draw, shares, whole):
+def measured_nodes(draw, shares, whole):
     return [
         NodeUse(f"n{number}", share if whole else share * draw(st.floats(0, 1)), GIB)
         for number, share in enumerate(shares)
@@ -134,22 +134,22 @@ def seen_of_nodes(draw, shares, whole):
     ]
 
 
-def said(job):
-    """The rules that speak of a job."""
+def applied_rules(job):
+    """The rules that apply to a job."""
     return {each.rule for each in advise(RULES, evaluate_quantities(material(**job[1])), UNITS)[0]}
 
 
 @pytest.mark.parametrize("rule", sorted(REDUCING))
-def test_jobs_are_of_all_kinds(rule):
+def test_generated_jobs_trigger_every_reducing_rule(rule):
     gpus = 2 if rule == "gpu-partly-unused" else int(rule.startswith("gpu"))
     any_job = settings(max_examples=3000, phases=[Phase.generate], database=None)
-    find(jobs(gpus), lambda job: rule in said(job), settings=any_job)
+    find(jobs(gpus), lambda job: rule in applied_rules(job), settings=any_job)
 
 
 @given(jobs())
-def test_no_request_below_what_was_used(job):
+def test_advice_never_requests_less_than_was_used(job):
     truth, known = job
-    found, rules = evaluate_quantities(material(**known)), said(job)
+    found, rules = evaluate_quantities(material(**known)), applied_rules(job)
     if "memory-oversized" in rules:
         assert found["memory_to_ask"] >= truth["node_peak"] * known["allocated_nodes"]
     if rules & {"low-cpu", "single-threaded"}:
@@ -162,9 +162,9 @@ def test_no_request_below_what_was_used(job):
 
 
 @given(st.integers(1, 3).flatmap(jobs))
-def test_no_gpu_that_was_used_is_given_back(job):
+def test_advice_never_gives_up_a_used_gpu(job):
     truth, known = job
-    found, rules = evaluate_quantities(material(**known)), said(job)
+    found, rules = evaluate_quantities(material(**known)), applied_rules(job)
     used_gpus = sum(ratio >= 0.01 for ratio in truth["gpus"])
     if "gpu-unused" in rules:
         assert used_gpus == 0

@@ -8,24 +8,28 @@ from tests.batchjob_stats_server.report.test_report import GIB, T, material
 WAITING = {"state": "PENDING", "start_time": None, "end_time": None, "exit_code": None}
 
 
-def said(usual_wait=None, steps=(), **changed):
+def headline_of(usual_wait=None, steps=(), **changed):
     return headline(material(**changed)._replace(usual_wait=usual_wait, steps=steps))
 
 
-def test_a_waiting_job_says_why_how_long_and_how_long_such_jobs_wait():
-    text = said(**WAITING, reason="Priority", priority=1200, partition="gpu", usual_wait=5400.0,
-                submit_time=T + 8000 - 3720)  # fmt: skip
+def test_pending_job_shows_reason_wait_and_usual_wait():
+    text = headline_of(
+        **WAITING, reason="Priority", priority=1200, partition="gpu", usual_wait=5400.0,
+        submit_time=T + 8000 - 3720,
+    )  # fmt: skip
     assert text == (
         "Waiting for 1 h 2 min: jobs with a higher priority are ahead of it (Priority)."
         " Its priority is 1200. Jobs in gpu usually wait 1 h 30 min (median of the last 30 days)."
     )
 
 
-def test_a_waiting_job_says_when_its_scheduler_expects_to_start_it():
+def test_pending_job_shows_expected_start():
     now = T + 8000
-    text = said(**WAITING, reason="Resources", expected_start_time=now + 7200.0)
+    text = headline_of(**WAITING, reason="Resources", expected_start_time=now + 7200.0)
     assert "The scheduler expects to start it in 2 h." in text
-    assert "expects" not in said(**WAITING, reason="Resources", expected_start_time=now - 60.0)
+    assert "expects" not in headline_of(
+        **WAITING, reason="Resources", expected_start_time=now - 60.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,8 +45,8 @@ def test_a_waiting_job_says_when_its_scheduler_expects_to_start_it():
         ("sacct", "None", "the scheduler gives no reason"),
     ],
 )  # fmt: skip
-def test_the_reason_is_told_in_words(source, reason, words):
-    assert words in said(**WAITING, source=source, reason=reason)
+def test_pending_reason_is_explained(source, reason, words):
+    assert words in headline_of(**WAITING, source=source, reason=reason)
 
 
 @pytest.mark.parametrize(
@@ -60,43 +64,43 @@ def test_the_reason_is_told_in_words(source, reason, words):
         (None, None, "the scheduler gives no exit code"),
     ],
 )
-def test_an_exit_code_is_explained(code, signal, words):
-    assert words in said(state="FAILED", exit_code=code, exit_signal=signal)
+def test_exit_code_is_explained(code, signal, words):
+    assert words in headline_of(state="FAILED", exit_code=code, exit_signal=signal)
 
 
-def test_an_error_that_the_job_itself_tells_stands_for_its_code():
-    text = said(state="FAILED", exit_code=125, error="--cpus: no cgroup can be made.")
+def test_error_reported_by_the_job_replaces_exit_code_explanation():
+    text = headline_of(state="FAILED", exit_code=125, error="--cpus: no cgroup can be made.")
     assert text == "Failed with exit code 125: --cpus: no cgroup can be made."
-    assert said(state="FAILED", exit_code=None, error="no mesh") == "Failed: no mesh."
-    assert len(said(state="FAILED", exit_code=1, error="no such file " * 1000)) < 300
+    assert headline_of(state="FAILED", exit_code=None, error="no mesh") == "Failed: no mesh."
+    assert len(headline_of(state="FAILED", exit_code=1, error="no such file " * 1000)) < 300
 
 
-def test_out_of_memory_names_the_step_and_the_node():
+def test_out_of_memory_names_step_and_node():
     steps = [{"step": "batch", "state": "COMPLETED", "nodes": 1, "node_list": "n1"},
              {"step": "0", "state": "OUT_OF_MEMORY", "nodes": 1, "node_list": "n2"}]  # fmt: skip
-    text = said(state="OUT_OF_MEMORY", steps=steps, allocated_memory_bytes=16 * GIB)
+    text = headline_of(state="OUT_OF_MEMORY", steps=steps, allocated_memory_bytes=16 * GIB)
     assert text == "Out of memory in step 0 on n2: the kernel killed a process. It had 16 GiB."
-    assert "out of memory in step 0 on n2" in said(state="COMPLETED", steps=steps)
+    assert "out of memory in step 0 on n2" in headline_of(state="COMPLETED", steps=steps)
 
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "BOOT_FAIL"])
-def test_a_job_that_could_not_help_it_is_told_so(state):
-    assert "This is not a fault of the job" in said(state=state)
+def test_failure_outside_the_job_is_not_blamed_on_it(state):
+    assert "This is not a fault of the job" in headline_of(state=state)
 
 
-def test_a_cancelled_job_says_by_whom_where_that_is_known():
-    assert said(state="CANCELLED", cancelled_by="alice") == "Cancelled by its owner."
-    assert said(state="CANCELLED", cancelled_by="0", start_time=None) == (
+def test_cancelled_job_names_who_cancelled_it():
+    assert headline_of(state="CANCELLED", cancelled_by="alice") == "Cancelled by its owner."
+    assert headline_of(state="CANCELLED", cancelled_by="0", start_time=None) == (
         "Cancelled by root or an administrator (uid 0) before it started."
     )
-    assert said(state="CANCELLED") == "Cancelled."
+    assert headline_of(state="CANCELLED") == "Cancelled."
 
 
-def test_a_job_at_its_time_limit_says_which():
-    assert said(state="TIMEOUT", reason="TimeLimit") == (
+def test_timeout_names_the_time_limit():
+    assert headline_of(state="TIMEOUT", reason="TimeLimit") == (
         "It reached its time limit of 2 h 30 min and was terminated."
     )
 
 
-def test_a_job_that_runs_or_completed_needs_no_words():
-    assert said() == said(state="RUNNING", end_time=None) == ""
+def test_running_and_completed_jobs_have_no_headline():
+    assert headline_of() == headline_of(state="RUNNING", end_time=None) == ""

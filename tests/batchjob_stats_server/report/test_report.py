@@ -59,67 +59,67 @@ def material(gpus=(), nodes=(), gpu_memory=MEMORY, similar=(), short_jobs=0, **c
     )
 
 
-def made(pue=None, **given):
+def report_of(pue=None, **given):
     return build_report(material(**given), RULES, pue)
 
 
 def ratios(**changed):
-    return {each.what: each.ratio for each in made(**changed).efficiency}
+    return {each.what: each.ratio for each in report_of(**changed).efficiency}
 
 
-def test_efficiency_of_a_job_that_ended():
+def test_efficiency_of_ended_job():
     assert ratios() == {"cpu": pytest.approx(0.9), "memory": 0.75, "time": 0.8}
 
 
-def test_the_formula_and_the_source_are_stated():
-    cpu, memory, _ = made().efficiency
+def test_efficiency_states_formula_and_source():
+    cpu, memory, _ = report_of().efficiency
     assert (cpu.used, cpu.available, cpu.unit) == (51_840, 57_600, "seconds")
     assert cpu.formula == "CPU time / (CPUs * elapsed time * part measured)"
     assert memory.source == "prometheus"
 
 
-def test_of_what_was_measured_in_part_only_that_part_counts():
+def test_efficiency_refers_to_the_measured_part():
     half = {"usage_coverage": 0.5, "allocated_nodes": 2, "allocated_cpus": 16}
     assert ratios(**half) == {"cpu": pytest.approx(0.9), "memory": 1.5, "time": 0.8}
 
 
-def test_accounting_stands_in_for_measurements():
-    found = made(**UNMEASURED, cpu_seconds=28_800.0, peak_memory_bytes=4 * GIB)
+def test_accounting_is_used_without_measurements():
+    found = report_of(**UNMEASURED, cpu_seconds=28_800.0, peak_memory_bytes=4 * GIB)
     cpu, memory, _ = found.efficiency
     assert (cpu.ratio, cpu.source) == (0.5, "accounting")
     assert (memory.ratio, memory.source) == (0.25, "accounting")
     assert found.basis.source == "accounting"
 
 
-def test_what_is_missing_is_said_in_plain_words_with_what_it_means():
-    text = " ".join(written.as_text(made(usage_doubt="nodes missing, user differs")).split())
+def test_doubts_are_explained():
+    text = " ".join(written.as_text(report_of(usage_doubt="nodes missing, user differs")).split())
     assert "more than 5 % of the job's time on its nodes was not measured" in text
     assert "energy may be too low; series of another user with this job id are left out" in text
     assert "nodes missing" not in text
 
 
-def test_that_nothing_was_measured_is_said_once():
+def test_missing_measurements_are_mentioned_once():
     given = {**UNMEASURED, "usage_doubt": "no samples"}
-    text = " ".join(written.as_text(made(**given, cpu_seconds=28_800.0)).split())
+    text = " ".join(written.as_text(report_of(**given, cpu_seconds=28_800.0)).split())
     assert "none; what the scheduler or `batchjob run` recorded is used instead" in text
     assert "Caveats" not in text
 
 
-def test_that_a_job_was_measured_while_it_ran_is_a_caveat_after_its_end():
+def test_measurement_of_running_job_is_a_caveat_only_after_its_end():
     told = "measured while the job ran, not up to its end"
     ended = {"usage_doubt": "running"}
     running = {**ended, "state": "RUNNING", "end_time": None}
-    assert told in " ".join(written.as_text(made(**ended)).split())
-    assert told not in " ".join(written.as_text(made(**running)).split())
+    assert told in " ".join(written.as_text(report_of(**ended)).split())
+    assert told not in " ".join(written.as_text(report_of(**running)).split())
 
 
-def test_a_command_of_several_lines_is_shown_on_one():
-    text = written.as_text(made(submit_line="sbatch --wrap 'echo a\n\techo b\x1b[2J'"))
+def test_multiline_command_is_shown_on_one_line():
+    text = written.as_text(report_of(submit_line="sbatch --wrap 'echo a\n\techo b\x1b[2J'"))
     assert "sbatch --wrap 'echo a  echo b?[2J'" in text
 
 
-def test_what_is_not_known_has_a_reason_and_no_number():
-    found = made(**UNMEASURED, time_limit_seconds=None, allocated_memory_bytes=None)
+def test_unknown_efficiency_has_a_reason():
+    found = report_of(**UNMEASURED, time_limit_seconds=None, allocated_memory_bytes=None)
     assert {each.what: (each.ratio, each.missing) for each in found.efficiency} == {
         "cpu": (None, "nothing was measured"),
         "memory": (None, "its memory limit is not known"),
@@ -127,29 +127,29 @@ def test_what_is_not_known_has_a_reason_and_no_number():
     }
 
 
-def test_impossible_cpu_time_is_not_an_efficiency():
-    cpu = made(usage_doubt="more cpu than allocated").efficiency[0]
+def test_impossible_cpu_time_gives_no_efficiency():
+    cpu = report_of(usage_doubt="more cpu than allocated").efficiency[0]
     assert (cpu.ratio, cpu.missing) == (None, "more CPU time than the CPUs can provide")
 
 
-def test_a_running_job_is_judged_up_to_its_last_measurement():
+def test_running_job_is_rated_up_to_its_last_measurement():
     running = {"state": "RUNNING", "end_time": None, "elapsed_seconds": None}
-    found = made(**running, usage_until_time=T + 6400, usage_user_cpu_seconds=44_240.0)
+    found = report_of(**running, usage_until_time=T + 6400, usage_user_cpu_seconds=44_240.0)
     assert found.interim
     assert found.efficiency[0].ratio == pytest.approx(0.9)
     assert found.job.elapsed_seconds == 8000
 
 
-def test_the_time_of_a_vanished_job_does_not_grow():
+def test_elapsed_time_of_vanished_job_does_not_grow():
     vanished = {"state": "VANISHED", "state_word": "RUNNING", "end_time": None}
-    found = made(**vanished, elapsed_seconds=3600, usage_until_time=T + 3600)
+    found = report_of(**vanished, elapsed_seconds=3600, usage_until_time=T + 3600)
     assert (found.job.state, found.job.elapsed_seconds, found.interim) == ("VANISHED", 3600, False)
-    unmeasured = made(**UNMEASURED, **vanished, elapsed_seconds=None)
+    unmeasured = report_of(**UNMEASURED, **vanished, elapsed_seconds=None)
     assert unmeasured.job.elapsed_seconds is None
 
 
-def test_a_job_that_waits():
-    found = made(**UNMEASURED, state="PENDING", start_time=None, end_time=None)
+def test_pending_job_has_no_efficiency_and_no_advice():
+    found = report_of(**UNMEASURED, state="PENDING", start_time=None, end_time=None)
     assert {each.missing for each in found.efficiency} == {"the job has not started"}
     assert (found.advice, found.silent) == ((), ())
 
@@ -162,39 +162,39 @@ def test_energy_and_emissions_with_and_without_pue():
     assert (found.energy.total_joules, found.energy.site_joules) == (3.6e6, 4.5e6)
     assert (found.emissions[0].grams, found.emissions[0].site_grams) == (44, 55)
     assert build_report(given, RULES).emissions[0].site_grams is None
-    assert made(energy_joules=1000).energy.source == "accounting"
-    assert made().energy.total_joules is None
+    assert report_of(energy_joules=1000).energy.source == "accounting"
+    assert report_of().energy.total_joules is None
 
 
-def others(*peaks):
+def jobs_with_memory_peaks(*peaks):
     return [row(usage_memory_peak_bytes=peak * GIB) for peak in peaks]
 
 
-def test_where_it_lies_among_similar_jobs():
-    found = made(similar=others(8, 10, 14, 20)).similar
+def test_comparison_with_similar_jobs():
+    found = report_of(similar=jobs_with_memory_peaks(8, 10, 14, 20)).similar
     (memory,) = (each for each in found.comparisons if each.what == "peak memory")
     assert (memory.median, memory.this, memory.below) == (12 * GIB, 12 * GIB, 0.5)
     assert (memory.jobs, found.alike) == (4, "name")
 
 
-def test_too_few_similar_jobs_are_no_comparison():
-    found = made(similar=others(8, 10)).similar
+def test_too_few_similar_jobs_give_no_comparison():
+    found = report_of(similar=jobs_with_memory_peaks(8, 10)).similar
     assert found.comparisons == ()
     assert found.missing == "2 similar jobs completed; at least 3 are needed"
 
 
 @pytest.mark.parametrize(
-    ("need", "asked"), [(3.1, 4), (0.4, 0.5), (12, 15), (20, 24), (100, 128), (700, 848)]
+    ("need", "requested"), [(3.1, 4), (0.4, 0.5), (12, 15), (20, 24), (100, 128), (700, 848)]
 )
-def test_memory_worth_asking_for(need, asked):
-    assert memory_to_request_bytes(need * GIB) == asked * GIB
+def test_memory_to_request(need, requested):
+    assert memory_to_request_bytes(need * GIB) == requested * GIB
 
 
 @pytest.mark.parametrize(
-    ("need", "asked"), [(5, 600), (1500, 2400), (7200, 9000), (20 * 3600, 25 * 3600)]
+    ("need", "requested"), [(5, 600), (1500, 2400), (7200, 9000), (20 * 3600, 25 * 3600)]
 )
-def test_time_worth_asking_for(need, asked):
-    assert time_to_request_seconds(need) == asked
+def test_time_to_request(need, requested):
+    assert time_to_request_seconds(need) == requested
 
 
 HOSTILE = "</title><script>alert(1)</script> | [x](y) `z` \x1b[2J\n# \u202e"
@@ -224,8 +224,8 @@ FULL = {
 }  # fmt: skip
 
 
-def test_the_page_is_whole_without_scripts_and_small():
-    page = written.as_html(made(**FULL, pue=1.2))
+def test_html_is_well_formed_small_and_without_scripts():
+    page = written.as_html(report_of(**FULL, pue=1.2))
     tags = Tags(page)
     assert not tags.open
     assert tags.seen <= {"html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p",
@@ -234,14 +234,14 @@ def test_the_page_is_whole_without_scripts_and_small():
     assert len(page) < 20_000
 
 
-def test_text_does_not_move_the_cursor():
-    text = written.as_text(made(**FULL))
+def test_text_report_has_no_control_characters():
+    text = written.as_text(report_of(**FULL))
     assert text.replace("\n", "").isprintable()
     assert all(len(line) <= 90 or "script" in line for line in text.splitlines())
 
 
-def test_markdown_keeps_markup_of_others_out():
-    text = written.as_markdown(made(**FULL))
+def test_markdown_escapes_foreign_markup():
+    text = written.as_markdown(report_of(**FULL))
     assert r"\<script\>" in text
     assert "<script" not in text.replace(r"\<script", "")
     assert r"\[x\](y) \`z\`" in text
@@ -249,7 +249,7 @@ def test_markdown_keeps_markup_of_others_out():
         assert len(row.replace(r"\|", "").split("|")) == 4
 
 
-def test_text_as_a_terminal_shows_it():
+def test_text_report():
     given = material(usage_memory_peak_bytes=3 * GIB, usage_memory_peak_node_bytes=3 * GIB)
     text = written.as_text(build_report(given, RULES))
     assert "  CPU     [##################..] 90 %, 14:24:00 of 16:00:00" in text
@@ -257,8 +257,8 @@ def test_text_as_a_terminal_shows_it():
     assert "    > Request 4 GiB (--mem=4096M); the job may start sooner." in text
 
 
-def test_json_is_complete():
-    found = json.loads(json.dumps(dataclasses.asdict(made(**FULL))))
+def test_report_serializes_to_json():
+    found = json.loads(json.dumps(dataclasses.asdict(report_of(**FULL))))
     assert found["efficiency"][0]["formula"]
     assert found["job"]["start_time"] == T * 1000
 
@@ -275,6 +275,6 @@ def test_json_is_complete():
         ("", "json"),
     ],
 )
-def test_the_form_a_client_accepts(accept, form):
+def test_format_negotiation(accept, form):
     forms = {"text/html": "html", "text/plain": "text", "text/markdown": "markdown"}
     assert negotiate_format(accept, {**forms, "application/json": "json"}, "json") == form

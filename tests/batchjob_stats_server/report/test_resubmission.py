@@ -1,4 +1,4 @@
-"""The corrected submit line, made from a job and its earlier runs."""
+"""The suggested submit line, derived from a job and its earlier runs."""
 
 import pytest
 
@@ -13,19 +13,19 @@ JOB = {
 NEEDS = {"memory_to_ask": 12 * GIB, "time_to_ask": 7200}
 
 
-def made(values=NEEDS, runs=3, alike="name", **job):
+def resubmission_of(values=NEEDS, runs=3, alike="name", **job):
     row = {**JOB, **job}
     return resubmission(ReportInput(row, 0, similar=[row] * runs, alike=alike), values)
 
 
-def test_options_are_put_in_place_and_the_scripts_own_stay():
-    found = made()
+def test_options_are_replaced_and_script_arguments_kept():
+    found = resubmission_of()
     assert found.line == "sbatch --mem=6144M --time=2:00:00 run.sh --time=5"
     assert (found.runs, found.saved_memory_bytes, found.saved_seconds) == (3, 52 * GIB, 79200)
 
 
 @pytest.mark.parametrize(
-    ("line", "after"),
+    ("line", "expected"),
     [
         ("sbatch run.sh", "sbatch --mem=1G run.sh"),
         ("sbatch --mem-per-cpu 4G -n 4 run.sh", "sbatch --mem=1G -n 4 run.sh"),
@@ -34,8 +34,8 @@ def test_options_are_put_in_place_and_the_scripts_own_stay():
         ("sbatch  --wrap=python --mem=9G", "sbatch  --wrap=python --mem=1G"),
     ],
 )
-def test_where_an_option_goes(line, after):
-    assert with_option(line, ("--mem", "--mem-per-cpu"), "--mem=1G") == after
+def test_option_position_in_submit_line(line, expected):
+    assert with_option(line, ("--mem", "--mem-per-cpu"), "--mem=1G") == expected
 
 
 @pytest.mark.parametrize(
@@ -50,5 +50,5 @@ def test_where_an_option_goes(line, after):
         {"values": {"memory_to_ask": 60 * GIB, "time_to_ask": 80000}},
     ],
 )
-def test_nothing_is_said_without_a_reason(why_not):
-    assert made(**why_not) is None
+def test_no_resubmission_without_a_reason(why_not):
+    assert resubmission_of(**why_not) is None

@@ -9,7 +9,7 @@ from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.streams import StreamLimit
 
 
-def at(seconds, **more):
+def job_sample(seconds, **more):
     """A sample of a job that uses one CPU."""
     values = {
         SampleKey("cpu_user_seconds"): seconds % 100_000,
@@ -20,16 +20,16 @@ def at(seconds, **more):
     )
 
 
-def begun(samples, jobid, user, begin):
-    """A file that grows."""
+def open_sample_file(samples, jobid, user, begin):
+    """Begin a sample file that the test goes on writing."""
     return Writer(folder_of(samples, jobid), SampleHeader("slurm", jobid, user, "n001", 5.0), begin)
 
 
-def recorded(samples, jobid, user, times):
-    """A file that has ended."""
-    writer = begun(samples, jobid, user, times[0])
+def write_sample_file(samples, jobid, user, times):
+    """Write a complete sample file; returns its path."""
+    writer = open_sample_file(samples, jobid, user, times[0])
     for each in times:
-        writer.write(at(each))
+        writer.write(job_sample(each))
     writer.close()
     return writer.path
 

@@ -1,4 +1,4 @@
-"""A job's samples over HTTP: replayed, followed, kept."""
+"""Samples of a job over HTTP: replay, follow, download."""
 
 import gzip
 import json
@@ -9,7 +9,12 @@ import tracemalloc
 import pytest
 
 from tests.batchjob_stats_server.conftest import NOW
-from tests.batchjob_stats_server.samples.recording import at, begun, recorded, with_samples
+from tests.batchjob_stats_server.samples.recording import (
+    job_sample,
+    open_sample_file,
+    with_samples,
+    write_sample_file,
+)
 
 P = "/api/v1/jobs"
 START, END = NOW - 6000, NOW - 3400  # of job 2, bob's
@@ -25,65 +30,69 @@ def samples(tmp_path):
     return tmp_path / "samples"
 
 
-def times(answer):
+def sample_times(answer):
     assert answer.status_code == 200, answer.text
     return [json.loads(line)["time"] for line in answer.text.splitlines()]
 
 
-def test_the_samples_of_a_job(proxied, samples):
-    recorded(samples, "2", "bob", [START + 5, START + 10])
-    answer = proxied("bob").get(f"{P}/2/samples")
+def test_samples_of_a_job(proxy_client, samples):
+    write_sample_file(samples, "2", "bob", [START + 5, START + 10])
+    answer = proxy_client("bob").get(f"{P}/2/samples")
     assert answer.headers["content-type"].startswith("application/x-ndjson")
     one, two = map(json.loads, answer.text.splitlines())
     assert (one["jobid"], one["node"], one["time"]) == ("2", "n001", START + 5)
     assert two["cpu_percent"] == 100
 
 
-def test_only_the_run_and_the_time_asked_for(proxied, samples):
-    recorded(samples, "2", "bob", [START - 500, START + 5, START + 10, START + 15, NOW + 99999])
-    recorded(samples, "2", "mallory", [START + 6, START + 7])
-    bob = proxied("bob")
-    assert times(bob.get(f"{P}/2/samples")) == [START + 5, START + 10, START + 15]
-    assert times(bob.get(f"{P}/2/samples?since={START + 8}&until={START + 12}")) == [START + 10]
+def test_samples_are_limited_to_the_job_run_and_time_range(proxy_client, samples):
+    write_sample_file(
+        samples, "2", "bob", [START - 500, START + 5, START + 10, START + 15, NOW + 99999]
+    )
+    write_sample_file(samples, "2", "mallory", [START + 6, START + 7])
+    bob = proxy_client("bob")
+    assert sample_times(bob.get(f"{P}/2/samples")) == [START + 5, START + 10, START + 15]
+    assert sample_times(bob.get(f"{P}/2/samples?since={START + 8}&until={START + 12}")) == [
+        START + 10
+    ]
 
 
-def test_a_file_to_keep(proxied, samples):
-    recorded(samples, "2", "bob", list(range(START + 5, START + 2000, 1)))
-    answer = proxied("bob").get(f"{P}/2/samples?format=gzip")
+def test_gzip_download(proxy_client, samples):
+    write_sample_file(samples, "2", "bob", list(range(START + 5, START + 2000, 1)))
+    answer = proxy_client("bob").get(f"{P}/2/samples?format=gzip")
     assert answer.headers["content-type"] == "application/gzip"
     assert "2.jsonl.gz" in answer.headers["content-disposition"]
     assert "content-encoding" not in answer.headers
     assert len(gzip.decompress(answer.content).splitlines()) == 1995
 
 
-def test_a_running_job_is_followed_to_its_end(proxied, samples, services):
+def test_follow_streams_running_job_to_its_end(proxy_client, samples, services):
     begin = NOW - 5000  # of job 3, carol's, which runs
-    writer = begun(samples, "3", "carol", begin)
-    writer.write(at(begin + 5))
+    writer = open_sample_file(samples, "3", "carol", begin)
+    writer.write(job_sample(begin + 5))
 
-    def go_on():
+    def write_later():
         for number in range(2, 5):
             time.sleep(0.2)
-            writer.write(at(begin + 5 * number))
-        writer.write(at(begin + 25, end_time_seconds=float(begin + 24)))
+            writer.write(job_sample(begin + 5 * number))
+        writer.write(job_sample(begin + 25, end_time_seconds=float(begin + 24)))
 
-    thread = threading.Thread(target=go_on)
+    thread = threading.Thread(target=write_later)
     thread.start()
     try:
-        answer = proxied("vera").get(f"{P}/3/samples?follow=true")
+        answer = proxy_client("vera").get(f"{P}/3/samples?follow=true")
     finally:
         thread.join()
         writer.close()
-    assert times(answer) == [begin + 5 * number for number in range(1, 6)]
+    assert sample_times(answer) == [begin + 5 * number for number in range(1, 6)]
     assert services.streams.open_count() == 0
 
 
-def test_the_last_ones_are_not_all_kept_in_memory(proxied, samples):
+def test_limit_does_not_load_all_samples_into_memory(proxy_client, samples):
     many = 20_000
     moments = [START + number / 10 for number in range(many)]
-    recorded(samples, "2", "bob", moments)
-    asker, query = proxied("bob"), {"type": "energy"}
-    last = times(asker.get(f"{P}/2/samples", params=query | {"limit": 3}))
+    write_sample_file(samples, "2", "bob", moments)
+    asker, query = proxy_client("bob"), {"type": "energy"}
+    last = sample_times(asker.get(f"{P}/2/samples", params=query | {"limit": 3}))
     assert last == moments[-3:]
     tracemalloc.start()
     try:
@@ -95,54 +104,54 @@ def test_the_last_ones_are_not_all_kept_in_memory(proxied, samples):
     assert peak < 4 * len(answer.content)
 
 
-def test_there_are_so_many_streams_and_no_more(proxied, samples, services):
-    recorded(samples, "2", "bob", [START + 5])
+def test_open_streams_are_limited(proxy_client, samples, services):
+    write_sample_file(samples, "2", "bob", [START + 5])
     for other in range(4):
         services.streams.acquire(other)
-    answer = proxied("bob").get(f"{P}/2/samples")
+    answer = proxy_client("bob").get(f"{P}/2/samples")
     assert answer.status_code == 503
     assert answer.json()["detail"] == "too many streams are open"
     services.streams.release(0)
     for _ in range(3):
-        assert times(proxied("bob").get(f"{P}/2/samples")) == [START + 5]
+        assert sample_times(proxy_client("bob").get(f"{P}/2/samples")) == [START + 5]
 
 
-def test_nobody_has_all_streams(proxied, samples, services):
-    recorded(samples, "2", "bob", [START + 5])
+def test_open_streams_per_user_are_limited(proxy_client, samples, services):
+    write_sample_file(samples, "2", "bob", [START + 5])
     for _ in range(2):
         services.streams.acquire(("bob", ()))
-    answer = proxied("bob").get(f"{P}/2/samples")
+    answer = proxy_client("bob").get(f"{P}/2/samples")
     assert answer.status_code == 429
     assert answer.json()["detail"] == "at most 2 streams of one user at once"
-    assert times(proxied("vera").get(f"{P}/2/samples")) == [START + 5]
+    assert sample_times(proxy_client("vera").get(f"{P}/2/samples")) == [START + 5]
     services.streams.release(("bob", ()))
-    assert times(proxied("bob").get(f"{P}/2/samples")) == [START + 5]
+    assert sample_times(proxy_client("bob").get(f"{P}/2/samples")) == [START + 5]
 
 
-def test_a_job_without_samples_or_of_somebody_else(proxied, samples):
-    recorded(samples, "2", "bob", [START + 5])
-    assert times(proxied("bob").get(f"{P}/77/samples")) == []
-    assert times(proxied("alice").get(f"{P}/2/samples")) == []
-    assert times(proxied("alice").get(f"{P}/1/samples")) == []
+def test_job_without_samples_or_of_another_user_gives_none(proxy_client, samples):
+    write_sample_file(samples, "2", "bob", [START + 5])
+    assert sample_times(proxy_client("bob").get(f"{P}/77/samples")) == []
+    assert sample_times(proxy_client("alice").get(f"{P}/2/samples")) == []
+    assert sample_times(proxy_client("alice").get(f"{P}/1/samples")) == []
 
 
-def test_a_damaged_file_gives_what_can_be_read(proxied, samples):
-    path = recorded(samples, "2", "bob", [START + 5, START + 10])
+def test_damaged_file_gives_readable_samples(proxy_client, samples):
+    path = write_sample_file(samples, "2", "bob", [START + 5, START + 10])
     path.write_bytes(path.read_bytes() + b"\xff" * 20)
-    assert times(proxied("bob").get(f"{P}/2/samples")) == [START + 5, START + 10]
+    assert sample_times(proxy_client("bob").get(f"{P}/2/samples")) == [START + 5, START + 10]
 
 
-def test_curves_and_usage_come_from_samples_as_well(proxied, samples):
-    recorded(samples, "2", "bob", list(range(START + 5, START + 105, 5)))
-    rows = proxied("bob").get(f"{P}/2/metrics?metric=cpu").json()
+def test_metrics_route_reads_samples(proxy_client, samples):
+    write_sample_file(samples, "2", "bob", list(range(START + 5, START + 105, 5)))
+    rows = proxy_client("bob").get(f"{P}/2/metrics?metric=cpu").json()
     assert {row["node"] for row in rows} == {"n001"}
     assert rows[1]["mean"] == pytest.approx(1.0)
     window = {"since": START + 50, "until": START + 70, "metric": "cpu"}
-    part = proxied("bob").get(f"{P}/2/metrics", params=window).json()
+    part = proxy_client("bob").get(f"{P}/2/metrics", params=window).json()
     assert [row["time"] // 1000 - START for row in part] == [55, 60, 65, 70]
     assert [row["mean"] for row in part] == pytest.approx([1.0] * 4)
 
 
 @pytest.mark.parametrize("query", ["follow=perhaps", "format=xml", "since=soon", "page=1"])
-def test_what_is_asked_wrongly(proxied, query):
-    assert proxied("bob").get(f"{P}/2/samples?{query}").status_code == 422
+def test_invalid_parameter_is_rejected(proxy_client, query):
+    assert proxy_client("bob").get(f"{P}/2/samples?{query}").status_code == 422

@@ -1,4 +1,4 @@
-"""Recorded answers, and programs that give them under the schedulers' names."""
+"""Recorded output of schedulers, and fake commands that print it."""
 
 import lzma
 from pathlib import Path
@@ -11,8 +11,8 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "cluster"
 
 
 @pytest.fixture
-def recorded():
-    """Bytes of a recorded answer."""
+def recorded_output():
+    """Function that reads a recorded file."""
 
     def read(name: str) -> bytes:
         path = FIXTURES / name
@@ -24,8 +24,8 @@ def recorded():
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch):
-    """Put a program into PATH, in front of all others; `answers` by the arguments they need."""
+def install_command(tmp_path, monkeypatch):
+    """Function that puts a fake command first in PATH; `answers` maps arguments to output."""
     directory = tmp_path / "bin"
     directory.mkdir()
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")

@@ -1,4 +1,4 @@
-"""Spells of nodes: out of use, and draining."""
+"""How long nodes are unavailable or draining."""
 
 import pytest
 
@@ -10,51 +10,51 @@ IDLE = ClusterNode("n1", "idle", frozenset(), ())
 DOWN = IDLE._replace(state="down")
 
 
-def over(histogram: Histogram) -> tuple[int, float]:
+def count_and_seconds(histogram: Histogram) -> tuple[int, float]:
     return sum(histogram.counts), histogram.seconds
 
 
-def test_a_spell_counts_when_it_is_over():
-    spells = ConditionDurations(is_unavailable)
-    spells.observe([IDLE], 100)
-    assert over(spells.observe([DOWN], 130)) == (0, 0)
-    assert over(spells.observe([DOWN], 160)) == (0, 0)
-    assert over(spells.observe([IDLE], 190)) == (1, 60)
-    assert over(spells.observe([IDLE], 220)) == (1, 60)
+def test_duration_is_recorded_when_the_condition_ends():
+    durations = ConditionDurations(is_unavailable)
+    durations.observe([IDLE], 100)
+    assert count_and_seconds(durations.observe([DOWN], 130)) == (0, 0)
+    assert count_and_seconds(durations.observe([DOWN], 160)) == (0, 0)
+    assert count_and_seconds(durations.observe([IDLE], 190)) == (1, 60)
+    assert count_and_seconds(durations.observe([IDLE], 220)) == (1, 60)
 
 
-def test_it_begins_when_its_reason_was_given():
-    spells = ConditionDurations(is_unavailable)
-    spells.observe([IDLE], 100)
-    spells.observe([DOWN._replace(reason_since=110)], 130)
-    spells.observe([DOWN._replace(reason_since=150)], 160)  # another reason, the same spell
-    assert over(spells.observe([IDLE], 190)) == (1, 80)
+def test_duration_starts_at_the_time_of_the_reason():
+    durations = ConditionDurations(is_unavailable)
+    durations.observe([IDLE], 100)
+    durations.observe([DOWN._replace(reason_since=110)], 130)
+    durations.observe([DOWN._replace(reason_since=150)], 160)  # another reason, same outage
+    assert count_and_seconds(durations.observe([IDLE], 190)) == (1, 80)
 
 
-def test_the_reason_of_an_earlier_spell_is_not_this_ones():
-    spells = ConditionDurations(is_unavailable)
-    spells.observe([IDLE], 100)
-    spells.observe([DOWN._replace(reason_since=20)], 130)
-    assert over(spells.observe([IDLE], 190)) == (1, 60)
+def test_reason_older_than_the_condition_does_not_extend_the_duration():
+    durations = ConditionDurations(is_unavailable)
+    durations.observe([IDLE], 100)
+    durations.observe([DOWN._replace(reason_since=20)], 130)
+    assert count_and_seconds(durations.observe([IDLE], 190)) == (1, 60)
 
 
-@pytest.mark.parametrize(("since", "counted"), [(None, (0, 0)), (40, (1, 90))])
-def test_a_spell_older_than_the_first_reading_needs_a_time(since, counted):
-    spells = ConditionDurations(is_unavailable)
-    spells.observe([DOWN._replace(reason_since=since)], 100)
-    assert over(spells.observe([IDLE], 130)) == counted
+@pytest.mark.parametrize(("reason_since", "expected"), [(None, (0, 0)), (40, (1, 90))])
+def test_condition_older_than_the_first_reading_is_counted_only_with_a_time(reason_since, expected):
+    durations = ConditionDurations(is_unavailable)
+    durations.observe([DOWN._replace(reason_since=reason_since)], 100)
+    assert count_and_seconds(durations.observe([IDLE], 130)) == expected
 
 
-def test_a_node_that_is_gone_is_forgotten():
-    spells = ConditionDurations(is_unavailable)
-    spells.observe([IDLE], 100)
-    spells.observe([DOWN], 130)
-    spells.observe([], 160)
-    assert over(spells.observe([IDLE], 190)) == (0, 0)
+def test_removed_node_is_forgotten():
+    durations = ConditionDurations(is_unavailable)
+    durations.observe([IDLE], 100)
+    durations.observe([DOWN], 130)
+    durations.observe([], 160)
+    assert count_and_seconds(durations.observe([IDLE], 190)) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("node", "drains"),
+    ("node", "expected"),
     [
         (IDLE._replace(flags=frozenset(("drain",)), cpus_allocated=2), True),
         (IDLE._replace(flags=frozenset(("drain",)), state="mixed"), True),
@@ -62,5 +62,5 @@ def test_a_node_that_is_gone_is_forgotten():
         (IDLE._replace(state="mixed", cpus_allocated=2), False),
     ],
 )
-def test_what_draining_is(node, drains):
-    assert is_draining(node) is drains
+def test_is_draining(node, expected):
+    assert is_draining(node) is expected

@@ -1,4 +1,4 @@
-"""The collector: what it shows, how values age, and how waits are counted."""
+"""The cluster collector: its metrics, expiry of values, and counting of waiting times."""
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -29,7 +29,7 @@ class Clock:
         return self.now
 
 
-def shown(collector):
+def sample_values(collector):
     text = render(collector.collect(), OPENMETRICS).decode()
     return {
         (sample.name.removeprefix("batchjob_cluster_"), *sample.labels.values()): sample.value
@@ -38,20 +38,20 @@ def shown(collector):
     }
 
 
-def cluster(clock, options=None, **parts):
+def cluster_collector(clock, options=None, **parts):
     host = Host(clock=clock, monotonic=clock)
     return Cluster(host, "slurm", ClusterReaders(**parts), options or ClusterOptions())
 
 
-def test_a_drained_node_shows_its_reason_and_offers_nothing():
+def test_drained_node_has_a_reason_and_no_idle_cpus():
     drained = ClusterNode(
         "n1", "idle", frozenset(("drain",)), ("cpu", "gpu"), 8, 2, 100, 50, 4, 1, "bad DIMM", 900
     )
     idle = ClusterNode("n2", "idle", frozenset(), ("cpu",), 8, 2)
-    collector = cluster(Clock(), nodes=lambda: [drained, idle])
+    collector = cluster_collector(Clock(), nodes=lambda: [drained, idle])
     collector.refresh()
-    values = shown(collector)
-    assert values["nodes", "idle"] == 2  # in two partitions, and counted once
+    values = sample_values(collector)
+    assert values["nodes", "idle"] == 2  # n1 is in two partitions, but counted once
     assert values["nodes_flagged", "drain"] == 1
     assert values["partition_nodes", "cpu", "idle"] == 2
     assert values["node_unavailable_info", "n1", "bad DIMM"] == 1
@@ -59,30 +59,32 @@ def test_a_drained_node_shows_its_reason_and_offers_nothing():
     assert values["node_cpus_idle", "n1"] == 0
     assert values["node_cpus_idle", "n2"] == 6
     assert values["node_gpus_allocated", "n1"] == 1
-    assert ("node_gpus", "n2") not in values  # not said, so not shown
+    assert ("node_gpus", "n2") not in values  # unknown, so not exported
 
 
-def test_each_failure_of_a_node_is_counted_once():
+def test_node_failure_is_counted_once():
     states = ["down", "idle", "down", "down", "idle", "error"]
-    collector = cluster(Clock(), nodes=lambda: [ClusterNode("n1", states.pop(0), frozenset(), ())])
+    collector = cluster_collector(
+        Clock(), nodes=lambda: [ClusterNode("n1", states.pop(0), frozenset(), ())]
+    )
     counts = []
     while states:
         collector.refresh()
-        counts.append(shown(collector)["node_failures_total", "n1"])
-    assert counts == [0, 0, 1, 1, 1, 2]  # it was down before we looked
+        counts.append(sample_values(collector)["node_failures_total", "n1"])
+    assert counts == [0, 0, 1, 1, 1, 2]  # it was down before the first reading
 
 
-def test_time_out_of_use_and_draining_are_histograms():
+def test_unavailable_and_draining_times_are_histograms():
     clock = Clock()
     idle = ClusterNode("n1", "idle", frozenset(), ("cpu",), 8, 2)
-    drains = idle._replace(state="mixed", flags=frozenset(("drain",)))
-    drained = drains._replace(state="idle", cpus_allocated=0)
-    answers = [idle, drains, drained, idle]
-    collector = cluster(clock, nodes=lambda: [answers.pop(0)])
+    draining = idle._replace(state="mixed", flags=frozenset(("drain",)))
+    drained = draining._replace(state="idle", cpus_allocated=0)
+    answers = [idle, draining, drained, idle]
+    collector = cluster_collector(clock, nodes=lambda: [answers.pop(0)])
     for _ in range(4):
         collector.refresh()
         clock.now += 30
-    values = shown(collector)
+    values = sample_values(collector)
     assert values["node_draining_seconds_sum",] == 30
     assert values["node_unavailable_seconds_sum",] == 60
     assert values["node_unavailable_seconds_bucket", "60.0"] == 1
@@ -93,26 +95,26 @@ def test_time_out_of_use_and_draining_are_histograms():
 def test_gpu_time_by_state():
     clock = Clock()
     node = ClusterNode("n1", "mixed", frozenset(), ("gpu",), gpus=4, gpus_allocated=1)
-    drains = node._replace(flags=frozenset(("drain",)))
-    answers = [node, drains, node, node]
-    collector = cluster(clock, nodes=lambda: [answers.pop(0)])
-    for pause in (30, 10, 1000, 0):  # nobody knows what was in so long a pause
+    draining = node._replace(flags=frozenset(("drain",)))
+    answers = [node, draining, node, node]
+    collector = cluster_collector(clock, nodes=lambda: [answers.pop(0)])
+    for seconds in (30, 10, 1000, 0):  # the long gap is not counted
         collector.refresh()
-        clock.now += pause
-    values = shown(collector)
-    found = {
+        clock.now += seconds
+    values = sample_values(collector)
+    seconds_by_state = {
         state: values["node_gpu_seconds_total", "n1", state]
         for state in ("allocated", "idle", "unavailable")
     }
-    assert found == {"allocated": 40, "idle": 90, "unavailable": 30}
+    assert seconds_by_state == {"allocated": 40, "idle": 90, "unavailable": 30}
 
 
 def test_gpus_by_model():
     models = (GpuModel("a100", 2, 1), GpuModel("v100", 4, None))
     node = ClusterNode("n1", "mixed", frozenset(), ("gpu",), gpu_models=models)
-    collector = cluster(Clock(), nodes=lambda: [node])
+    collector = cluster_collector(Clock(), nodes=lambda: [node])
     collector.refresh()
-    values = shown(collector)
+    values = sample_values(collector)
     assert values["node_model_gpus", "n1", "a100"] == 2
     assert values["node_model_gpus_allocated", "n1", "a100"] == 1
     assert ("node_model_gpus_allocated", "n1", "v100") not in values
@@ -123,49 +125,49 @@ def test_partitions_sum_their_nodes():
         ClusterNode("n1", "mixed", frozenset(), ("cpu", "all"), 8, 2, gpus=4, gpus_allocated=1),
         ClusterNode("n2", "idle", frozenset(("drain",)), ("all",), 8, 0),
     ]
-    collector = cluster(Clock(), nodes=lambda: nodes)
+    collector = cluster_collector(Clock(), nodes=lambda: nodes)
     collector.refresh()
-    values = shown(collector)
+    values = sample_values(collector)
     assert (values["partition_cpus", "cpu"], values["partition_cpus", "all"]) == (8, 16)
     assert values["partition_cpus_allocated", "all"] == 2
     assert values["partition_cpus_idle", "all"] == 6
     assert values["partition_gpus_idle", "all"] == 3
 
 
-def test_jobs_of_accounts_and_on_demand_of_users():
+def test_jobs_by_account_and_optionally_by_user():
     jobs = [
         ClusterJob("1", "cpu", JobState.RUNNING, cpus=4, account="astro", user="alice"),
         ClusterJob("2", "cpu", JobState.PENDING, tasks=3, cpus=2, account="astro", user="alice"),
         ClusterJob("3", "cpu", JobState.COMPLETED, cpus=2, account="astro", user="bob"),
     ]
     for users in (False, True):
-        collector = cluster(Clock(), ClusterOptions(users=users), jobs=lambda: jobs)
+        collector = cluster_collector(Clock(), ClusterOptions(users=users), jobs=lambda: jobs)
         collector.refresh()
-        values = shown(collector)
+        values = sample_values(collector)
         assert values["account_jobs", "astro", "PENDING"] == 3
         assert values["account_cpus", "astro"] == 4
         assert (("user_jobs", "alice", "RUNNING") in values) is users
         assert ("user_jobs", "bob", "COMPLETED") not in values
 
 
-def test_what_slurm_shows_itself_is_left_out_on_demand():
+def test_metrics_that_slurm_exports_itself_can_be_omitted():
     node = ClusterNode("n1", "idle", frozenset(("drain",)), ("cpu",), 8, 2, reason="bad DIMM")
-    collector = cluster(Clock(), ClusterOptions(native=False), nodes=lambda: [node])
+    collector = cluster_collector(Clock(), ClusterOptions(native=False), nodes=lambda: [node])
     collector.refresh()
-    names = {key[0] for key in shown(collector)}
+    names = {key[0] for key in sample_values(collector)}
     assert "node_unavailable_info" in names
     assert not names & {"nodes", "node_cpus", "partition_nodes"}
 
 
-def test_jobs_that_wait():
+def test_pending_jobs():
     jobs = [
         ClusterJob("1", "cpu", JobState.PENDING, "Priority", 3, 4, 1, 400),
         ClusterJob("2", "cpu", JobState.PENDING, "Resources", 1, 2, None, 900),
         ClusterJob("3", "cpu", JobState.COMPLETED),
     ]
-    collector = cluster(Clock(), jobs=lambda: jobs)
+    collector = cluster_collector(Clock(), jobs=lambda: jobs)
     collector.refresh()
-    values = shown(collector)
+    values = sample_values(collector)
     assert values["jobs", "cpu", "PENDING"] == 4
     assert values["jobs_pending", "cpu", "Priority"] == 3
     assert values["pending_cpus", "cpu"] == 14
@@ -174,19 +176,20 @@ def test_jobs_that_wait():
     assert ("jobs", "cpu", "COMPLETED") not in values
 
 
-def test_each_wait_is_counted_once():
+def test_job_wait_is_counted_once():
     running = ClusterJob("1", "cpu", JobState.RUNNING, eligible_time=0, start_time=500)
     jobs = [running]
-    collector = cluster(Clock(), jobs=lambda: jobs)
+    collector = cluster_collector(Clock(), jobs=lambda: jobs)
     collector.refresh()
-    assert ("job_wait_seconds_count", "cpu") not in shown(collector)  # began before we looked
+    # The job had started before the first reading.
+    assert ("job_wait_seconds_count", "cpu") not in sample_values(collector)
     jobs.append(ClusterJob("2", "cpu", JobState.RUNNING, eligible_time=900, start_time=960))
     jobs.append(ClusterJob("3", "cpu", JobState.COMPLETED, eligible_time=0, start_time=700))
     for _ in range(2):
         collector.refresh()
     jobs[1] = jobs[1]._replace(state=JobState.COMPLETED)
     collector.refresh()
-    values = shown(collector)
+    values = sample_values(collector)
     assert values["job_wait_seconds_count", "cpu"] == 2
     assert values["job_wait_seconds_sum", "cpu"] == 760
     assert values["job_wait_seconds_bucket", "cpu", "60.0"] == 1
@@ -194,7 +197,7 @@ def test_each_wait_is_counted_once():
     assert values["job_wait_seconds_bucket", "cpu", "+Inf"] == 2
 
 
-def test_the_last_good_values_age_and_disappear_while_others_go_on():
+def test_values_of_a_failing_part_age_and_expire():
     clock = Clock()
     answers = [[ClusterNode("n1", "idle", frozenset(), ())]]
 
@@ -203,47 +206,47 @@ def test_the_last_good_values_age_and_disappear_while_others_go_on():
             raise SchedulerError("scontrol lists no nodes")
         return answers.pop()
 
-    collector = cluster(clock, nodes=nodes, jobs=list)
+    collector = cluster_collector(clock, nodes=nodes, jobs=list)
     collector.refresh()
     clock.now += 60
     collector.refresh()
-    values = shown(collector)
+    values = sample_values(collector)
     assert values["nodes", "idle"] == 1
     assert values["age_seconds", "nodes"] == 60
     assert values["age_seconds", "jobs"] == 0
     assert values["errors_total", "nodes"] == 1
     clock.now += 51  # 3 * interval + time-out = 110 s
     collector.refresh()
-    values = shown(collector)
+    values = sample_values(collector)
     assert ("nodes", "idle") not in values
     assert ("age_seconds", "nodes") not in values
     assert values["age_seconds", "jobs"] == 0
 
 
-def test_a_command_that_hangs_is_ended(command):
-    program = command("scontrol")
+def test_hanging_command_is_killed(install_command):
+    program = install_command("scontrol")
     program.write_text("#!/bin/sh\nsleep 60\n")
     collector = build(Host(), ClusterOptions(scheduler="slurm", timeout=0.2, without=("jobs",)), {})
     collector.refresh()
-    assert shown(collector)["errors_total", "nodes"] == 1
+    assert sample_values(collector)["errors_total", "nodes"] == 1
 
 
-def test_recorded_slurm_as_metrics(recorded, command):
-    command(
+def test_metrics_of_recorded_slurm_output(recorded_output, install_command):
+    install_command(
         "scontrol",
         **{
-            "--json -a show nodes": recorded("slurm-24.11/scontrol_show_nodes.json"),
+            "--json -a show nodes": recorded_output("slurm-24.11/scontrol_show_nodes.json"),
             "-o -a show partitions": b"PartitionName=batch AllowGroups=ALL State=UP TotalCPUs=8\n",
             "show licenses": b"No licenses configured in Slurm.\n",
             "show reservations": b"No reservations in the system\n",
         },
     )
-    command("squeue", **{"--json": recorded("slurm-24.11/squeue.json")})
-    command("sdiag", **{"--json": recorded("slurm-24.11/sdiag.json")})
-    command("sshare", **{"-P": recorded("slurm-24.11/sshare.txt")})
+    install_command("squeue", **{"--json": recorded_output("slurm-24.11/squeue.json")})
+    install_command("sdiag", **{"--json": recorded_output("slurm-24.11/sdiag.json")})
+    install_command("sshare", **{"-P": recorded_output("slurm-24.11/sshare.txt")})
     collector = build(Host(), ClusterOptions(), {})
     collector.refresh()
-    values = shown(collector)
+    values = sample_values(collector)
     assert values["info", "slurm"] == 1
     assert {value for key, value in values.items() if key[0] == "errors_total"} == {0}
     assert values["node_cpus_allocated", "node01"] == 7
@@ -256,12 +259,14 @@ def test_recorded_slurm_as_metrics(recorded, command):
     assert {family.metric.name for family in collector.collect()} <= names
 
 
-def test_parts_are_left_out_on_demand():
-    collector = cluster(Clock(), ClusterOptions(without=("nodes",)), nodes=list, jobs=list)
-    assert ("errors_total", "nodes") not in shown(collector)
+def test_parts_can_be_disabled():
+    collector = cluster_collector(
+        Clock(), ClusterOptions(without=("nodes",)), nodes=list, jobs=list
+    )
+    assert ("errors_total", "nodes") not in sample_values(collector)
 
 
-def test_no_scheduler_is_said_in_one_line(monkeypatch, tmp_path):
+def test_missing_scheduler_is_a_settings_error(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SettingsError, match="none of the commands scontrol, pbsnodes, bhosts"):
         build(Host(), ClusterOptions(), {})
@@ -277,22 +282,22 @@ def test_no_scheduler_is_said_in_one_line(monkeypatch, tmp_path):
         ("gpu 3 lost", "gpu 3 lost"),
     ],
 )
-def test_reasons_are_bounded(text, label):
+def test_reason_labels_are_shortened(text, label):
     assert shorten_reason(text) == label
 
 
-def test_a_word_for_why_a_job_waits():
+def test_reason_word():
     assert reason_word("Resources") == "Resources"
     assert reason_word("ReqNodeNotAvail, UnavailableNodes:n[1-9]") == "ReqNodeNotAvail"
     assert reason_word("") == ""
 
 
-def test_nodes_that_are_powered_down_are_no_targets():
+def test_powered_down_nodes_are_no_targets():
     states = {"n1": (), "n2": ("powered_down",), "n3": ("powering_down",), "n4": ("drain",)}
     nodes = [ClusterNode(name, "idle", frozenset(each), ()) for name, each in states.items()]
-    collector = cluster(
+    collector = cluster_collector(
         Clock(), nodes=lambda: [*nodes, ClusterNode("n5", "future", frozenset(), ())]
     )
-    assert collector.node_names() is None  # not asked yet
+    assert collector.node_names() is None  # not read yet
     collector.refresh()
     assert collector.node_names() == ["n1", "n4"]

@@ -1,4 +1,4 @@
-"""LSF's answers in the forms that bhosts(1), bjobs(1) and lshosts(1) describe."""
+"""Parsing of LSF output as documented in bhosts(1), bjobs(1) and lshosts(1)."""
 
 import json
 
@@ -13,7 +13,7 @@ from batchjob.schedulers.states import JobState
 NOW = 1776000000  # 12 April 2026
 
 
-def host(status, slots="16", jobs="0"):
+def node_with_status(status, slots="16", jobs="0"):
     record = {"HOST_NAME": "h1", "STATUS": status, "MAX": slots, "NJOBS": jobs}
     (node,) = lsf.nodes([record], {})
     return node
@@ -33,13 +33,13 @@ def host(status, slots="16", jobs="0"):
         ("ok", "-", "unknown", set(), False),
     ],
 )
-def test_states_of_a_host(status, jobs, state, flags, usable):
-    node = host(status, jobs=jobs)
+def test_host_states(status, jobs, state, flags, usable):
+    node = node_with_status(status, jobs=jobs)
     assert (node.state, node.flags, node.is_usable) == (state, flags, usable)
 
 
-def test_a_host_without_a_slot_limit_shows_no_cpus():
-    node = host("ok", slots="-", jobs="3")
+def test_host_without_slot_limit_has_no_cpus():
+    node = node_with_status("ok", slots="-", jobs="3")
     assert (node.state, node.cpus, node.cpus_allocated) == ("mixed", None, 3)
 
 
@@ -53,12 +53,12 @@ h3                             UNKNOWN    UNKNOWN   1.0     -      -      -    D
 GIB = 1 << 30
 
 
-def test_memory_of_hosts():
+def test_host_memory():
     assert lsf.parse_host_memory(LSHOSTS) == {"h1": 503.5 * GIB, "h2": 16030 << 20}
 
 
 @pytest.mark.parametrize("output", [b"", b"lim is down; try later\n", b"HOST_NAME type\nh1 x\n"])
-def test_no_memory_where_lshosts_names_none(output):
+def test_host_memory_is_empty_if_lshosts_lists_none(output):
     assert lsf.parse_host_memory(output) == {}
 
 
@@ -72,16 +72,16 @@ def test_no_memory_where_lshosts_names_none(output):
         ("0.0", 0),
         ("-", None),
         ("", None),
-        ("143", None),  # of what unit?
+        ("143", None),  # unknown unit
     ],
 )
-def test_memory_that_jobs_have_reserved(reserved, expected):
+def test_reserved_memory(reserved, expected):
     record = {"HOST_NAME": "h1", "STATUS": "ok", "RESERVED_MEM": reserved}
     (node,) = lsf.nodes([record], {"h1": 16 * GIB})
     assert (node.memory_bytes, node.memory_allocated_bytes) == (16 * GIB, expected)
 
 
-def test_gpus_of_hosts():
+def test_host_gpus():
     records = [
         {"HOST_NAME": "gpu1", "STATUS": "ok", "NGPUS": "8", "NGPUS_ALLOC": "3"},
         {"HOST_NAME": "cpu1", "STATUS": "ok", "NGPUS": "0", "NGPUS_ALLOC": "0"},
@@ -101,32 +101,32 @@ def bhosts(**fields):
     return json.dumps({"COMMAND": "bhosts", "HOSTS": 1, "RECORDS": [record]}).encode()
 
 
-def asked():
+def read_host():
     (node,) = lsf.command_readers(CommandOptions(timeout=5)).nodes()
     return node.memory_bytes, node.memory_allocated_bytes, node.gpus, node.gpus_allocated
 
 
-def test_hosts_of_a_late_fix_pack(command):
-    command("lshosts", **{"-w": LSHOSTS})
+def test_hosts_of_a_recent_fix_pack(install_command):
+    install_command("lshosts", **{"-w": LSHOSTS})
     gpus = {"NGPUS": "4", "NGPUS_ALLOC": "1"}
-    command("bhosts", **{"ngpus_alloc reserved_mem": bhosts(**gpus, RESERVED_MEM="3.5G")})
-    assert asked() == (503.5 * GIB, 3.5 * GIB, 4, 1)
+    install_command("bhosts", **{"ngpus_alloc reserved_mem": bhosts(**gpus, RESERVED_MEM="3.5G")})
+    assert read_host() == (503.5 * GIB, 3.5 * GIB, 4, 1)
 
 
-def test_hosts_of_fix_packs_without_some_fields(command):
-    command("lshosts", **{"-w": LSHOSTS})
+def test_hosts_of_older_fix_packs_without_some_fields(install_command):
+    install_command("lshosts", **{"-w": LSHOSTS})
     gpus = {"NGPUS": "4", "NGPUS_ALLOC": "1"}
-    # What bhosts does not know, it refuses.
+    # bhosts rejects fields that it does not know.
     old = {"reserved_mem": b"Bad field name", "ngpus ngpus_alloc": bhosts(**gpus)}
-    command("bhosts", **old)
-    assert asked() == (503.5 * GIB, None, 4, 1)
-    command("bhosts", ngpus=b"Bad field name", njobs=bhosts())
-    assert asked() == (503.5 * GIB, None, None, None)
+    install_command("bhosts", **old)
+    assert read_host() == (503.5 * GIB, None, 4, 1)
+    install_command("bhosts", ngpus=b"Bad field name", njobs=bhosts())
+    assert read_host() == (503.5 * GIB, None, None, None)
 
 
-def test_hosts_without_lshosts(command):
-    command("bhosts", njobs=bhosts(NGPUS="4", NGPUS_ALLOC="1", RESERVED_MEM="0M"))
-    assert asked() == (None, 0, 4, 1)
+def test_hosts_without_lshosts(install_command):
+    install_command("bhosts", njobs=bhosts(NGPUS="4", NGPUS_ALLOC="1", RESERVED_MEM="0M"))
+    assert read_host() == (None, 0, 4, 1)
 
 
 PENDING = {
@@ -141,13 +141,17 @@ RUNNING = PENDING | {
 
 
 def test_jobs():
-    waits, runs = lsf.jobs([PENDING, RUNNING], NOW)
-    assert (waits.jobid, waits.partition, waits.state) == ("42[3]", "gpu", JobState.PENDING)
-    assert (waits.cpus, waits.gpus, waits.reason) == (4, 2, "New_job_is_waiting_for_scheduling")
-    assert waits.start_time is None
-    assert (waits.user, waits.account) == ("alice", "astro")
-    assert (runs.jobid, runs.cpus, runs.gpus) == ("42", 8, 0)
-    assert runs.start_time - runs.eligible_time == 300
+    pending, running = lsf.jobs([PENDING, RUNNING], NOW)
+    assert (pending.jobid, pending.partition, pending.state) == ("42[3]", "gpu", JobState.PENDING)
+    assert (pending.cpus, pending.gpus, pending.reason) == (
+        4,
+        2,
+        "New_job_is_waiting_for_scheduling",
+    )
+    assert pending.start_time is None
+    assert (pending.user, pending.account) == ("alice", "astro")
+    assert (running.jobid, running.cpus, running.gpus) == ("42", 8, 0)
+    assert running.start_time - running.eligible_time == 300
 
 
 @pytest.mark.parametrize(
@@ -159,45 +163,45 @@ def test_jobs():
         ("new", "", (None, None, None)),
     ],
 )
-def test_states_of_a_queue(status, limit, expected):
+def test_queue_states(status, limit, expected):
     (queue,) = lsf.partitions([{"QUEUE_NAME": "gpu", "STATUS": status, "MAX": limit}])
     assert queue == ("gpu", *expected)
 
 
-def test_noise_before_the_json(command):
+def test_text_before_the_json_is_ignored(install_command):
     answer = {"COMMAND": "bhosts", "HOSTS": 1, "RECORDS": [{"HOST_NAME": "h1", "STATUS": "ok"}]}
     noise = b"Cannot connect to LSF. Please wait ...\n"
-    command("bhosts", **{"-json": noise + json.dumps(answer).encode()})
+    install_command("bhosts", **{"-json": noise + json.dumps(answer).encode()})
     (node,) = lsf.command_readers(CommandOptions(timeout=5)).nodes()
     assert node.name == "h1"
 
 
-def test_no_job_is_no_error_and_no_host_is_one(command):
-    program = command("bjobs")
+def test_no_jobs_are_valid_but_no_hosts_are_an_error(install_command):
+    program = install_command("bjobs")
     program.write_text("#!/bin/sh\necho 'No job found' >&2; exit 255\n")
-    command("bhosts", **{"-json": b'{"COMMAND":"bhosts","HOSTS":0,"RECORDS":[]}'})
-    sources = lsf.command_readers(CommandOptions(timeout=5))
-    assert sources.jobs() == []
+    install_command("bhosts", **{"-json": b'{"COMMAND":"bhosts","HOSTS":0,"RECORDS":[]}'})
+    readers = lsf.command_readers(CommandOptions(timeout=5))
+    assert readers.jobs() == []
     with pytest.raises(SchedulerError, match="lists no hosts"):
-        sources.nodes()
+        readers.nodes()
 
 
 @given(st.text())
-def test_any_text_is_read(text):
+def test_arbitrary_fields_are_accepted(text):
     lsf.jobs([dict.fromkeys(PENDING, text)], NOW)
     names = ("STATUS", "MAX", "NJOBS", "NGPUS", "NGPUS_ALLOC", "RESERVED_MEM")
     lsf.nodes([{"HOST_NAME": "h"} | dict.fromkeys(names, text)], {})
 
 
 @given(st.text())
-def test_any_memory_is_a_size_or_none(text):
-    found = lsf.parse_host_memory(
+def test_arbitrary_memory_is_not_negative(text):
+    memory_bytes = lsf.parse_host_memory(
         f"HOST_NAME ncpus maxmem\nh1 4 {text}\n".encode("utf-8", "replace")
     )
-    assert all(size >= 0 for size in found.values())
+    assert all(size >= 0 for size in memory_bytes.values())
 
 
 @given(st.binary())
-def test_any_answer_of_lshosts_is_read(output):
+def test_arbitrary_lshosts_output_is_accepted(output):
     lsf.parse_host_memory(output)
     lsf.parse_host_memory(b"HOST_NAME maxmem\n" + output)

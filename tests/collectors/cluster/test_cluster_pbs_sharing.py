@@ -1,4 +1,4 @@
-"""PBS' licences as its server lists them, and fair share as pbsfs(8B) prints it."""
+"""PBS licences from the server, and fair share from pbsfs(8B)."""
 
 import json
 
@@ -41,84 +41,86 @@ unknown   : Grp: 0      cgrp: 1    Shares: 0      Usage: 1      Perc:  0.000%
 """
 
 
-def server(**attributes):
+def server_document(**attributes):
     return {"Server": {"pbs01": attributes}}
 
 
-def test_openpbs_has_no_licences_of_its_own(recorded):
-    answer = parse_json_object(recorded("openpbs-23.06/qstat-Bf.json"))
+def test_openpbs_has_no_licences(recorded_output):
+    answer = parse_json_object(recorded_output("openpbs-23.06/qstat-Bf.json"))
     assert answer["Server"]["pbs01"]["license_count"].startswith("Avail_Global:1000000 ")
-    assert licenses(answer, recorded("openpbs-23.06/qmgr-print-server.txt")) == []
+    assert licenses(answer, recorded_output("openpbs-23.06/qmgr-print-server.txt")) == []
 
 
-def test_licences_of_pbs_itself_where_a_licence_server_gives_them():
+def test_pbs_licences_from_a_licence_server():
     counts = "Avail_Global:300 Avail_Local:60 Used:140 High_Use:180"
-    answer = server(pbs_license_info="6200@licences", license_count=counts)
+    answer = server_document(pbs_license_info="6200@licences", license_count=counts)
     assert licenses(answer, b"") == [License("PBS", 500, 140, 360, None)]
-    answer = server(pbs_license_info="6200@licences", license_count="Avail_Sockets:4")
+    answer = server_document(pbs_license_info="6200@licences", license_count="Avail_Sockets:4")
     assert licenses(answer, b"") == []
 
 
-def test_a_consumable_of_the_server_is_a_licence():
-    answer = server(
+def test_consumable_server_resource_is_a_licence():
+    answer = server_document(
         resources_available={"matlab": 20, "ansys": "4", "ngpus": 8, "site": 1, "ncpus": 512},
         resources_assigned={"matlab": 5, "ncpus": 96, "mem": "100mb"},
     )
     assert licenses(answer, RESOURCES) == [
         License("matlab", 20, 5, 15, None),
-        License("ansys", 4, 0, 4, None),  # nobody has held one yet
+        License("ansys", 4, 0, 4, None),  # never used yet
     ]
 
 
-def test_more_held_than_there_are():
-    answer = server(resources_available={"matlab": 2}, resources_assigned={"matlab": 3})
+def test_free_licences_are_not_negative():
+    answer = server_document(resources_available={"matlab": 2}, resources_assigned={"matlab": 3})
     assert licenses(answer, RESOURCES) == [License("matlab", 2, 3, 0, None)]
 
 
-def shares(output, entities=False):
+def fairshare_by_account(output, entities=False):
     return {share.account: tuple(share[1:4]) for share in fairshare(output.encode(), entities)}
 
 
-def test_groups_of_the_fair_share_tree():
-    assert shares(PBSFS) == {
+def test_fairshare_of_groups():
+    assert fairshare_by_account(PBSFS) == {
         "group2": (0.6, 1000 / 1200, pytest.approx(0.6 / (1000 / 1200))),
         "group1": (0.4, 200 / 1200, pytest.approx(0.4 / (200 / 1200))),
     }
 
 
-def test_what_is_in_the_groups_on_demand():
-    found = shares(PBSFS, entities=True)
-    assert found["pbsuser3"] == (0.4, 0.999, pytest.approx(0.4 / 0.999))
-    assert found["pbsuser2"] == (0.6, 0.0, INFINITE)
-    assert found["pbsuser1"] == found["pbsuser"] == (0.5, 0.5, 1.0)
-    assert found["unknown"] == (0.0, 0.0, None)  # no share, and nothing used
+def test_fairshare_of_entities():
+    shares_by_account = fairshare_by_account(PBSFS, entities=True)
+    assert shares_by_account["pbsuser3"] == (0.4, 0.999, pytest.approx(0.4 / 0.999))
+    assert shares_by_account["pbsuser2"] == (0.6, 0.0, INFINITE)
+    assert shares_by_account["pbsuser1"] == shares_by_account["pbsuser"] == (0.5, 0.5, 1.0)
+    assert shares_by_account["unknown"] == (0.0, 0.0, None)  # no share and no usage
 
 
-def test_a_tree_that_nobody_has_used_has_no_usage():
+def test_unused_fairshare_tree_has_no_usage():
     tree = """\
 TREEROOT  : Grp: -1     cgrp: 0    Shares: -1     Usage: 1      Perc: 100.000%
 chemistry-and-physics: Grp: 0      cgrp: 12345Shares: 10     Usage: 1      Perc: 100.000%
 alice     : Grp: 12345  cgrp: 6    Shares: 1      Usage: 1      Perc: 100.000%
 """
-    assert shares(tree) == {"chemistry-and-physics": (1.0, None, None)}
+    assert fairshare_by_account(tree) == {"chemistry-and-physics": (1.0, None, None)}
 
 
-def test_an_answer_without_a_tree_is_an_error():
+def test_output_without_fairshare_tree_is_an_error():
     with pytest.raises(SchedulerError, match="TREEROOT"):
         fairshare(b"Unable to access fairshare data: Permission denied\n")
 
 
-def test_both_are_asked_for(command):
-    command("qstat", **{"-B -f -F json": json.dumps(server()).encode()})
-    command("qmgr", **{"-c print server": RESOURCES})
-    command("pbsfs", **{"": PBSFS.encode()})
+def test_commands_for_licences_and_fairshare(install_command):
+    install_command("qstat", **{"-B -f -F json": json.dumps(server_document()).encode()})
+    install_command("qmgr", **{"-c print server": RESOURCES})
+    install_command("pbsfs", **{"": PBSFS.encode()})
     readers = pbs.command_readers(ClusterOptions(timeout=5))
-    assert readers.fairshare is None  # root's alone: not unasked
-    sources = pbs.command_readers(ClusterOptions(timeout=5, pbsfs="pbsfs -p"))
-    assert sources.licenses() == []
-    assert [share.account for share in sources.fairshare()] == ["group2", "group1"]
-    users = pbs.command_readers(ClusterOptions(timeout=5, pbsfs="pbsfs -p", users=True))
-    assert len(users.fairshare()) == 7
+    assert readers.fairshare is None  # pbsfs needs root, so only if configured
+    readers_with_pbsfs = pbs.command_readers(ClusterOptions(timeout=5, pbsfs="pbsfs -p"))
+    assert readers_with_pbsfs.licenses() == []
+    assert [share.account for share in readers_with_pbsfs.fairshare()] == ["group2", "group1"]
+    readers_with_users = pbs.command_readers(
+        ClusterOptions(timeout=5, pbsfs="pbsfs -p", users=True)
+    )
+    assert len(readers_with_users.fairshare()) == 7
 
 
 JSON = st.recursive(
@@ -129,21 +131,21 @@ JSON = st.recursive(
 
 
 @given(JSON, JSON, st.text())
-def test_any_answer_of_the_server_is_read(there, held, counts):
-    answer = server(resources_available=there, resources_assigned=held,
+def test_arbitrary_server_answer_is_accepted(available, assigned, counts):
+    answer = server_document(resources_available=available, resources_assigned=assigned,
                     pbs_license_info="x", license_count=counts)  # fmt: skip
     licenses(answer, RESOURCES)
-    licenses({"Server": there}, counts.encode("utf-8", "replace"))
+    licenses({"Server": available}, counts.encode("utf-8", "replace"))
 
 
 NUMBERS = st.integers(-(10**6), 10**6)
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS)))
-def test_any_tree_is_read(vertices):
+def test_arbitrary_fairshare_tree_is_accepted(vertices):
     lines = [
-        f"v{at}: Grp: {parent} cgrp: {group}Shares: {part} Usage: {usage} Perc: 1.000%"
-        for at, (parent, group, part, usage) in enumerate(vertices)
+        f"v{number}: Grp: {parent} cgrp: {group}Shares: {share_count} Usage: {usage} Perc: 1.000%"
+        for number, (parent, group, share_count, usage) in enumerate(vertices)
     ]
     for share in fairshare("\n".join([PBSFS, *lines]).encode(), entities=True):
         assert share.shares >= 0

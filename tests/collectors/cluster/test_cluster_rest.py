@@ -1,4 +1,4 @@
-"""Slurm's cluster by slurmrestd, on what Slurm 24.11 answered."""
+"""The Slurm cluster by slurmrestd, on recorded answers of Slurm 24.11."""
 
 import http.server
 import json
@@ -16,7 +16,7 @@ from collectors.host import Host
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers from `server.answers`: path below /slurm/v0.0.42 to document or status."""
+    """Answers from `server.answers`: path below /slurm/v0.0.42 to document or status code."""
 
     def do_GET(self):
         answer = self.server.answers.get(self.path.removeprefix("/slurm/v0.0.42/"), 404)
@@ -31,13 +31,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def slurmrestd(recorded):
+def slurmrestd(recorded_output):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.answers = {
         "ping": {"errors": []},
-        "nodes": parse_json_object(recorded("slurm-24.11/scontrol_show_nodes.json")),
-        "jobs": parse_json_object(recorded("slurm-24.11/squeue.json")),
-        "diag": parse_json_object(recorded("slurm-24.11/sdiag.json")),
+        "nodes": parse_json_object(recorded_output("slurm-24.11/scontrol_show_nodes.json")),
+        "jobs": parse_json_object(recorded_output("slurm-24.11/squeue.json")),
+        "diag": parse_json_object(recorded_output("slurm-24.11/sdiag.json")),
         "licenses": {"licenses": [], "errors": []},
         "reservations": 500,
     }
@@ -49,12 +49,12 @@ def slurmrestd(recorded):
     thread.join()
 
 
-def options(server):
+def options_for(server):
     return ClusterOptions(slurmrestd_url=f"http://127.0.0.1:{server.server_address[1]}", timeout=5)
 
 
-def test_all_that_is_there_is_shown(slurmrestd):
-    collector = build(Host(), options(slurmrestd), {})
+def test_available_parts_are_exported(slurmrestd):
+    collector = build(Host(), options_for(slurmrestd), {})
     collector.refresh()
     lines = render(collector.collect()).decode().splitlines()
     assert 'batchjob_cluster_node_gpus_allocated{node="node01"} 2.0' in lines
@@ -64,10 +64,10 @@ def test_all_that_is_there_is_shown(slurmrestd):
     assert 'batchjob_cluster_errors_total{part="nodes"} 0.0' in lines
 
 
-def test_what_the_version_has_not_is_left_alone_for_long(slurmrestd):
-    _, sources = find_readers(options(slurmrestd))
+def test_part_missing_in_the_api_version_is_retried_after_an_hour(slurmrestd):
+    _, readers = find_readers(options_for(slurmrestd))
     with pytest.raises(AbsentError) as caught:
-        sources.fairshare()
+        readers.fairshare()
     assert caught.value.seconds == 3600
     with pytest.raises(RestError, match="HTTP 500"):
-        sources.reservations()
+        readers.reservations()

@@ -1,4 +1,4 @@
-"""Recorded output of Slurm 22.05 and 24.11: JSON and text say what the text tools say."""
+"""Parsed JSON and text of Slurm 22.05 and 24.11 match the recorded tables of its commands."""
 
 import contextlib
 from collections import Counter
@@ -21,12 +21,12 @@ def sinfo_rows(text: bytes) -> dict[str, list[str]]:
     return {row[0]: row for row in rows}
 
 
-def test_nodes_of_22_05_are_those_of_sinfo(recorded):
-    nodes = slurm_text.nodes(recorded("slurm-22.05/scontrol-node-d-o.txt"))
-    shown = sinfo_rows(recorded("slurm-22.05/sinfo-O.txt"))
-    assert {node.name for node in nodes} == set(shown)
+def test_nodes_of_22_05_match_sinfo(recorded_output):
+    nodes = slurm_text.nodes(recorded_output("slurm-22.05/scontrol-node-d-o.txt"))
+    expected = sinfo_rows(recorded_output("slurm-22.05/sinfo-O.txt"))
+    assert {node.name for node in nodes} == set(expected)
     for node in nodes:
-        _, state, _, cpus, memory, allocated, *_ = shown[node.name]
+        _, state, _, cpus, memory, allocated, *_ = expected[node.name]
         assert node.state == state
         assert f"{node.cpus_allocated}/{node.cpus - node.cpus_allocated}/0/{node.cpus}" == cpus
         assert node.memory_bytes == int(memory) << 20
@@ -36,15 +36,17 @@ def test_nodes_of_22_05_are_those_of_sinfo(recorded):
     assert nodes[0].partitions == ("cpu", "gpu")
 
 
-def test_json_and_text_of_22_05_agree(recorded):
-    of_text = slurm_text.nodes(recorded("slurm-22.05/scontrol-node-d-o.txt"))
-    of_json = slurm_json.nodes(parse_json_object(recorded("slurm-22.05/sinfo.json")))
-    assert [node._replace(reason_since=None) for node in of_json] == of_text
+def test_json_and_text_of_22_05_agree(recorded_output):
+    from_text = slurm_text.nodes(recorded_output("slurm-22.05/scontrol-node-d-o.txt"))
+    from_json = slurm_json.nodes(parse_json_object(recorded_output("slurm-22.05/sinfo.json")))
+    assert [node._replace(reason_since=None) for node in from_json] == from_text
 
 
-def test_json_of_24_11_is_what_sinfo_and_scontrol_print(recorded):
-    nodes = slurm_json.nodes(parse_json_object(recorded("slurm-24.11/scontrol_show_nodes.json")))
-    text = recorded("slurm-24.11/scontrol_show_node_d.txt").decode().replace("\n   ", " ")
+def test_json_of_24_11_matches_sinfo_and_scontrol(recorded_output):
+    nodes = slurm_json.nodes(
+        parse_json_object(recorded_output("slurm-24.11/scontrol_show_nodes.json"))
+    )
+    text = recorded_output("slurm-24.11/scontrol_show_node_d.txt").decode().replace("\n   ", " ")
     assert [node._replace(reason_since=None) for node in nodes] == slurm_text.nodes(text.encode())
     assert [(node.name, node.state, node.cpus, node.cpus_allocated) for node in nodes] == [
         ("node01", "mixed", 8, 7),
@@ -54,14 +56,14 @@ def test_json_of_24_11_is_what_sinfo_and_scontrol_print(recorded):
     assert nodes[0].memory_allocated_bytes == 1220 << 20
 
 
-def without_names(output: bytes) -> bytes:
-    """The table less its column NAME, which we never ask for: one name there holds a `|`."""
+def without_name_column(output: bytes) -> bytes:
+    """The table without the column NAME: it is never requested, and one name contains `|`."""
     rows = [line.split(b"|") for line in output.splitlines()]
     width = len(rows[0])
     return b"\n".join(b"|".join([*row[:3], *row[4 + len(row) - width :]]) for row in rows)
 
 
-def by_partition_and_state(jobs):
+def count_by_partition_and_state(jobs):
     counts = Counter()
     for job in jobs:
         if job.state.is_live:
@@ -69,39 +71,39 @@ def by_partition_and_state(jobs):
     return counts
 
 
-def test_jobs_of_22_05_are_those_of_squeue(recorded):
-    of_json = slurm_json.jobs(parse_json_object(recorded("slurm-22.05/squeue.json")))
-    of_text = slurm_text.jobs(without_names(recorded("slurm-22.05/squeue-O.txt")))
-    assert by_partition_and_state(of_json) == by_partition_and_state(of_text)
-    assert by_partition_and_state(of_json) == {
+def test_jobs_of_22_05_match_squeue(recorded_output):
+    from_json = slurm_json.jobs(parse_json_object(recorded_output("slurm-22.05/squeue.json")))
+    from_text = slurm_text.jobs(without_name_column(recorded_output("slurm-22.05/squeue-O.txt")))
+    assert count_by_partition_and_state(from_json) == count_by_partition_and_state(from_text)
+    assert count_by_partition_and_state(from_json) == {
         ("cpu", "PENDING"): 4,  # two of them are 38_[3-4%2]
         ("cpu", "RUNNING"): 4,
         ("gpu", "PENDING"): 1,
         ("gpu", "RUNNING"): 2,
     }
-    reasons = {(job.reason, job.tasks) for job in of_json if job.state is JobState.PENDING}
+    reasons = {(job.reason, job.tasks) for job in from_json if job.state is JobState.PENDING}
     assert reasons == {
         ("BeginTime", 1),
         ("JobArrayTaskLimit", 2),
         ("JobHeldUser", 1),
         ("Resources", 1),
     }
-    (waits_for_gpus,) = [job for job in of_json if job.reason == "Resources"]
-    assert waits_for_gpus.gpus == 2
-    assert [job.gpus for job in of_text if job.jobid == waits_for_gpus.jobid] == [2]
+    (waiting_for_gpus,) = [job for job in from_json if job.reason == "Resources"]
+    assert waiting_for_gpus.gpus == 2
+    assert [job.gpus for job in from_text if job.jobid == waiting_for_gpus.jobid] == [2]
 
 
-def test_jobs_of_24_11_are_those_of_squeue(recorded):
-    jobs = slurm_json.jobs(parse_json_object(recorded("slurm-24.11/squeue.json")))
-    lines = recorded("slurm-24.11/squeue_all.txt").decode().splitlines()[1:]
+def test_jobs_of_24_11_match_squeue(recorded_output):
+    jobs = slurm_json.jobs(parse_json_object(recorded_output("slurm-24.11/squeue.json")))
+    lines = recorded_output("slurm-24.11/squeue_all.txt").decode().splitlines()[1:]
     # Names may hold the separator, so the columns are counted from the end.
-    shown = Counter((line.split("|")[-11], line.split("|")[-7]) for line in lines)
-    assert by_partition_and_state(jobs) == shown
-    assert sum(shown.values()) == 9
+    expected = Counter((line.split("|")[-11], line.split("|")[-7]) for line in lines)
+    assert count_by_partition_and_state(jobs) == expected
+    assert sum(expected.values()) == 9
 
 
-def test_controller_of_22_05(recorded):
-    controller = slurm_text.controller(recorded("slurm-22.05/sdiag.txt"))
+def test_controller_of_22_05(recorded_output):
+    controller = slurm_text.controller(recorded_output("slurm-22.05/sdiag.txt"))
     numbers = controller.numbers
     assert (numbers["threads"], numbers["submitted"], numbers["backfilled"]) == (3, 46, 20)
     assert (numbers["main_cycles"], numbers["main_last"]) == (229, 197e-6)
@@ -110,19 +112,24 @@ def test_controller_of_22_05(recorded):
     assert controller.by_user["root"].calls > 0
 
 
-def test_controller_of_24_11_by_json_and_text(recorded):
-    of_text = slurm_text.controller(recorded("slurm-24.11/sdiag.txt"))
-    of_json = slurm_json.controller(parse_json_object(recorded("slurm-24.11/sdiag.json")))
-    assert of_text.numbers.keys() == of_json.numbers.keys()
+def test_controller_of_24_11_in_json_and_text(recorded_output):
+    from_text = slurm_text.controller(recorded_output("slurm-24.11/sdiag.txt"))
+    from_json = slurm_json.controller(parse_json_object(recorded_output("slurm-24.11/sdiag.json")))
+    assert from_text.numbers.keys() == from_json.numbers.keys()
     # The text was taken 14 s later: three cycles went by.
-    moved = {name for name in of_text.numbers if of_text.numbers[name] != of_json.numbers[name]}
-    assert moved == {"main_cycles", "main_last", "main_mean"}
-    assert of_text.by_type.keys() >= of_json.by_type.keys() - {"REQUEST_STATS_INFO"}
-    assert of_json.by_user["bob"] == of_text.by_user["bob"] == Rpc(24, 1.583199)
+    changed_numbers = {
+        name for name in from_text.numbers if from_text.numbers[name] != from_json.numbers[name]
+    }
+    assert changed_numbers == {"main_cycles", "main_last", "main_mean"}
+    assert from_text.by_type.keys() >= from_json.by_type.keys() - {"REQUEST_STATS_INFO"}
+    assert from_json.by_user["bob"] == from_text.by_user["bob"] == Rpc(24, 1.583199)
 
 
-def test_fair_share_is_that_of_sshare(recorded):
-    shares = {s.account: s for s in slurm_text.fairshare(recorded("slurm-24.11/sshare.txt"))}
+def test_fairshare_matches_sshare(recorded_output):
+    shares = {
+        share.account: share
+        for share in slurm_text.fairshare(recorded_output("slurm-24.11/sshare.txt"))
+    }
     assert set(shares) == {"ml", "science", "chemistry", "physics"}
     ml = shares["ml"]
     assert (ml.shares, ml.usage, ml.level, ml.factor) == (0.833333, 0.379083, 2.198284, None)
@@ -175,12 +182,12 @@ def test_licenses_reservations_and_shares_in_json():
     ("text", "tasks"),
     [("", 1), ("3-4%2", 2), ("1-5,7,10-20:2", 12), ("1,...", 1), ("5-1", 1), ("x", 1)],
 )
-def test_tasks_of_an_array(text, tasks):
+def test_number_of_array_tasks(text, tasks):
     assert slurm_json.array_tasks(text) == tasks
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused(text):
+def test_arbitrary_text_is_parsed_or_rejected(text):
     for read in (slurm_text.nodes, slurm_text.jobs, slurm_text.controller, slurm_text.fairshare):
         with contextlib.suppress(SchedulerError):
             read(text.encode("utf-8", "replace"))
@@ -194,34 +201,38 @@ def test_gpus_of_several_models():
     assert slurm_json.node_gpus(gres, used) == (7, 1, (("a100", 2, 1), ("v100", 4, 0)))
 
 
-def test_gpus_of_which_nobody_says_how_many_are_used():
+def test_gpus_with_unknown_allocation():
     assert slurm_json.node_gpus("gpu:a100:2", None) == (2, None, (("a100", 2, None),))
     (node,) = slurm_json.nodes({"nodes": [{"name": "n1", "state": ["IDLE"], "gres": "gpu:2"}]})
     assert (node.gpus, node.gpus_allocated) == (2, None)
 
 
-def test_a_warning_before_the_json_does_no_harm(recorded):
-    output = b"slurm_load_jobs: warning {1}\n" + recorded("slurm-24.11/squeue.json") + b"bye\n"
+def test_warning_before_the_json_is_ignored(recorded_output):
+    output = (
+        b"slurm_load_jobs: warning {1}\n" + recorded_output("slurm-24.11/squeue.json") + b"bye\n"
+    )
     assert len(slurm_json.jobs(parse_json_object(output))) > 5
 
 
-def test_commands_without_json_are_asked_for_text(recorded, command):
-    command("sdiag", **{"": recorded("slurm-22.05/sdiag.txt")})
-    command("scontrol", **{"-d show nodes": recorded("slurm-22.05/scontrol-node-d-o.txt")})
-    command("squeue", **{"--json": recorded("slurm-22.05/squeue.json")})
-    command("sshare", **{"-P -l": recorded("slurm-22.05/sshare.txt")})
-    sources = slurm.command_readers(CommandOptions(timeout=5))
-    assert sources.controller().numbers["threads"] == 3
+def test_text_is_read_from_commands_without_json_option(recorded_output, install_command):
+    install_command("sdiag", **{"": recorded_output("slurm-22.05/sdiag.txt")})
+    install_command(
+        "scontrol", **{"-d show nodes": recorded_output("slurm-22.05/scontrol-node-d-o.txt")}
+    )
+    install_command("squeue", **{"--json": recorded_output("slurm-22.05/squeue.json")})
+    install_command("sshare", **{"-P -l": recorded_output("slurm-22.05/sshare.txt")})
+    readers = slurm.command_readers(CommandOptions(timeout=5))
+    assert readers.controller().numbers["threads"] == 3
     for _ in range(2):
-        assert len(sources.nodes()) == 4
-    assert len(sources.jobs()) > 10
-    assert {share.account for share in sources.fairshare()} == {"chem", "physics", "astro"}
+        assert len(readers.nodes()) == 4
+    assert len(readers.jobs()) > 10
+    assert {share.account for share in readers.fairshare()} == {"chem", "physics", "astro"}
 
 
-def test_nothing_is_no_answer(command):
-    command("scontrol", **{"": b""})
-    command("squeue", **{"": b""})
-    sources = slurm.command_readers(CommandOptions(timeout=5))
-    for read in (sources.nodes, sources.jobs):
+def test_empty_output_is_an_error(install_command):
+    install_command("scontrol", **{"": b""})
+    install_command("squeue", **{"": b""})
+    readers = slurm.command_readers(CommandOptions(timeout=5))
+    for read in (readers.nodes, readers.jobs):
         with pytest.raises(SchedulerError):
             read()

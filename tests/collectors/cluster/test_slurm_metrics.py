@@ -1,4 +1,4 @@
-"""What slurmctld shows to Prometheus itself, asked for with a token."""
+"""Metrics that slurmctld itself exports, read with a token."""
 
 import http.server
 import threading
@@ -34,14 +34,14 @@ ANSWERS = {
 }
 
 
-class Controller(http.server.BaseHTTPRequestHandler):
-    """As slurmctld with MetricsAuthUsers: nobody but the one with the token."""
+class SlurmctldHandler(http.server.BaseHTTPRequestHandler):
+    """As slurmctld with MetricsAuthUsers: it answers only requests with the token."""
 
     def do_GET(self):
-        known = self.headers["X-SLURM-USER-TOKEN"] == TOKEN
-        found = ANSWERS.get(self.path) if known else None
-        self.send_response(200 if found else 404 if known else 403)
-        body = (found or "denied").encode()
+        authorized = self.headers["X-SLURM-USER-TOKEN"] == TOKEN
+        answer = ANSWERS.get(self.path) if authorized else None
+        self.send_response(200 if answer else 404 if authorized else 403)
+        body = (answer or "denied").encode()
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -51,8 +51,8 @@ class Controller(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def url():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Controller)
+def metrics_url():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlurmctldHandler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
@@ -61,40 +61,40 @@ def url():
     thread.join()
 
 
-def lines(options):
+def exported_lines(options):
     reader = native_metrics.reader(options)
     collector = Cluster(Host(), "slurm", ClusterReaders(native=reader), options)
     collector.refresh()
     return render(collector.collect()).decode().splitlines()
 
 
-def test_they_have_slurms_names(url, tmp_path):
+def test_slurm_metrics_keep_their_names(metrics_url, tmp_path):
     token = tmp_path / "jwt"
     token.touch(0o600)
     token.write_text(f"SLURM_JWT={TOKEN}\n")
-    options = ClusterOptions(slurm_metrics_url=url, slurmrestd_token_file=str(token))
-    shown = lines(options)
-    assert "slurm_nodes 3" in shown
-    assert 'slurm_node_cpus_alloc{node="gpu-02"} 32' in shown
-    assert "# HELP slurm_node_cpus_alloc Allocated cpus in the node" in shown
-    assert not [line for line in shown if line.startswith(("batchjob_jobs", "slurm_bf_active"))]
-    assert not [line for line in shown if line.startswith("slurm_user_jobs")]
-    of_users = lines(
-        ClusterOptions(slurm_metrics_url=url, slurmrestd_token_file=str(token), users=True)
+    options = ClusterOptions(slurm_metrics_url=metrics_url, slurmrestd_token_file=str(token))
+    lines = exported_lines(options)
+    assert "slurm_nodes 3" in lines
+    assert 'slurm_node_cpus_alloc{node="gpu-02"} 32' in lines
+    assert "# HELP slurm_node_cpus_alloc Allocated cpus in the node" in lines
+    assert not [line for line in lines if line.startswith(("batchjob_jobs", "slurm_bf_active"))]
+    assert not [line for line in lines if line.startswith("slurm_user_jobs")]
+    lines_with_users = exported_lines(
+        ClusterOptions(slurm_metrics_url=metrics_url, slurmrestd_token_file=str(token), users=True)
     )
-    assert 'slurm_user_jobs{username="a\\"b"} 1' in of_users
+    assert 'slurm_user_jobs{username="a\\"b"} 1' in lines_with_users
 
 
-def test_without_the_token_there_is_an_error_and_nothing_else(url):
-    options = ClusterOptions(slurm_metrics_url=url)
+def test_missing_token_is_an_error_and_exports_nothing(metrics_url):
+    options = ClusterOptions(slurm_metrics_url=metrics_url)
     with pytest.raises(RestError, match=r"/metrics/jobs: HTTP 403: denied"):
         native_metrics.reader(options)()
-    shown = lines(options)
-    assert 'batchjob_cluster_errors_total{part="native"} 1.0' in shown
-    assert not [line for line in shown if line.startswith("slurm_")]
+    lines = exported_lines(options)
+    assert 'batchjob_cluster_errors_total{part="native"} 1.0' in lines
+    assert not [line for line in lines if line.startswith("slurm_")]
 
 
 @pytest.mark.parametrize("text", ["<html>", "slurm_x one\n", "\x00\n"])
-def test_what_is_no_exposition_is_refused(text):
+def test_invalid_exposition_is_rejected(text):
     with pytest.raises(RestError, match="not metrics"):
         list(native_metrics.parse(text))

@@ -1,4 +1,4 @@
-"""Providers over HTTP on 127.0.0.1, bad days, restarts, and what a scrape then shows."""
+"""The emissions collector: providers over HTTP on 127.0.0.1, their failures, and restarts."""
 
 import dataclasses
 import email.utils
@@ -31,9 +31,9 @@ class Clock:
         return self.now
 
 
-def eco2mix(clock, grams=23, age=1500):
-    time_ = datetime.fromtimestamp(clock.now - age, UTC).isoformat()
-    return {"results": [{"taux_co2": grams, "date_heure": time_}]}
+def eco2mix_document(clock, grams=23, age_seconds=1500):
+    observed_at = datetime.fromtimestamp(clock.now - age_seconds, UTC).isoformat()
+    return {"results": [{"taux_co2": grams, "date_heure": observed_at}]}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def clock():
 
 @pytest.fixture
 def provider(clock):
-    provider = Provider({RTE: eco2mix(clock)})
+    provider = Provider({RTE: eco2mix_document(clock)})
     yield provider
     provider.close()
 
@@ -54,11 +54,11 @@ def no_state_directory(monkeypatch):
 
 
 @pytest.fixture
-def rte(provider):
+def rte_options(provider):
     return EmissionsOptions(provider=("rte:FR",), url=(f"rte={provider.url}",), timeout=5.0)
 
 
-def made(options, clock):
+def emissions_collector(options, clock):
     return build(Host(clock=clock), options, {})
 
 
@@ -67,7 +67,7 @@ def refresh(collector):
         source.refresher.refresh()
 
 
-def shown(collector, metric):
+def samples(collector, metric):
     return {
         labels: value
         for family in collector.collect()
@@ -76,15 +76,15 @@ def shown(collector, metric):
     }
 
 
-def errors(collector):
-    return {labels: count for labels, count in shown(collector, ERRORS).items() if count}
+def error_counts(collector):
+    return {labels: count for labels, count in samples(collector, ERRORS).items() if count}
 
 
-def test_a_table_needs_no_network_and_no_thread(clock, monkeypatch):
+def test_country_tables_need_no_network_and_no_thread(clock, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", None)
-    collector = made(EmissionsOptions(provider=("owid:FR", "codecarbon:FR")), clock)
+    collector = emissions_collector(EmissionsOptions(provider=("owid:FR", "codecarbon:FR")), clock)
     collector.start()
-    assert shown(collector, FACTOR) == {
+    assert samples(collector, FACTOR) == {
         'provider="owid",zone="FR",scope="lifecycle"': pytest.approx(44.18, rel=1e-3),
         'provider="codecarbon",zone="FR",scope="lifecycle"': 56.039,
     }
@@ -92,29 +92,29 @@ def test_a_table_needs_no_network_and_no_thread(clock, monkeypatch):
     collector.stop()
 
 
-def test_a_live_factor_has_scope_age_and_credit(rte, clock):
-    collector = made(rte, clock)
-    assert shown(collector, FACTOR) == {}
+def test_live_factor_has_scope_age_and_credit(rte_options, clock):
+    collector = emissions_collector(rte_options, clock)
+    assert samples(collector, FACTOR) == {}
     refresh(collector)
-    assert shown(collector, FACTOR) == {'provider="rte",zone="FR",scope="combustion"': 23}
-    assert shown(collector, AGE) == {'provider="rte",zone="FR"': 1500}
-    assert shown(collector, ESTIMATED) == {'provider="rte",zone="FR"': 0}
-    assert any("RTE" in labels for labels in shown(collector, INFO))
+    assert samples(collector, FACTOR) == {'provider="rte",zone="FR",scope="combustion"': 23}
+    assert samples(collector, AGE) == {'provider="rte",zone="FR"': 1500}
+    assert samples(collector, ESTIMATED) == {'provider="rte",zone="FR"': 0}
+    assert any("RTE" in labels for labels in samples(collector, INFO))
     assert {family.metric for family in collector.collect()} <= set(METRICS)
     (factor,) = collector.current()
     assert (factor.grams_per_kilowatt_hour, factor.age_seconds) == (23, 1500)
 
 
-def test_two_providers_are_two_series_and_never_one(rte, clock):
-    options = dataclasses.replace(rte, provider=("rte:FR", "owid:FR"))
-    collector = made(options, clock)
+def test_each_provider_has_a_series_of_its_own(rte_options, clock):
+    options = dataclasses.replace(rte_options, provider=("rte:FR", "owid:FR"))
+    collector = emissions_collector(options, clock)
     refresh(collector)
-    assert len(shown(collector, FACTOR)) == 2
-    clock.now += 6 * 3600  # RTE has died
-    assert list(shown(collector, FACTOR)) == ['provider="owid",zone="FR",scope="lifecycle"']
+    assert len(samples(collector, FACTOR)) == 2
+    clock.now += 6 * 3600  # RTE stopped answering
+    assert list(samples(collector, FACTOR)) == ['provider="owid",zone="FR",scope="lifecycle"']
 
 
-def test_only_the_configured_zone_is_asked(provider, clock, tmp_path):
+def test_only_the_configured_zone_is_requested(provider, clock, tmp_path):
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "token").chmod(0o600)
     provider.otherwise = {"zone": "DK-DK1", "carbonIntensity": 80, "datetime": "2024-05-02T12:00Z"}
@@ -123,13 +123,13 @@ def test_only_the_configured_zone_is_asked(provider, clock, tmp_path):
         url=(f"electricity_maps={provider.url}",),
         electricity_maps_token_file=str(tmp_path / "token"),
     )
-    collector = made(options, clock)
+    collector = emissions_collector(options, clock)
     refresh(collector)
     assert [path for path, _ in provider.requests] == [
         "/v3/carbon-intensity/latest?zone=DK-DK1&emissionFactorType=lifecycle"
     ]
     assert provider.requests[0][1]["auth-token"] == "secret"
-    assert shown(collector, FACTOR)
+    assert samples(collector, FACTOR)
 
 
 @pytest.mark.parametrize(
@@ -147,56 +147,56 @@ def test_only_the_configured_zone_is_asked(provider, clock, tmp_path):
     ],
     ids=["500", "302", "401", "429", "html", "truncated", "nulls", "empty", "huge"],
 )
-def test_bad_days_are_counted_and_keep_the_last_factor(
-    provider, rte, clock, document, status, reason
+def test_failed_request_is_counted_and_the_last_factor_kept(
+    provider, rte_options, clock, document, status, reason
 ):
-    collector = made(rte, clock)
+    collector = emissions_collector(rte_options, clock)
     refresh(collector)
     provider.documents, provider.otherwise, provider.status = {}, document, status
     refresh(collector)
-    assert errors(collector) == {f'provider="rte",reason="{reason}"': 1}
-    assert list(shown(collector, FACTOR).values()) == [23]
+    assert error_counts(collector) == {f'provider="rte",reason="{reason}"': 1}
+    assert list(samples(collector, FACTOR).values()) == [23]
 
 
-def test_a_late_row_is_no_factor(provider, rte, clock):
-    provider.documents[RTE] = eco2mix(clock, age=6 * 3600 + 60)
-    collector = made(rte, clock)
+def test_outdated_value_is_no_factor(provider, rte_options, clock):
+    provider.documents[RTE] = eco2mix_document(clock, age_seconds=6 * 3600 + 60)
+    collector = emissions_collector(rte_options, clock)
     refresh(collector)
-    assert shown(collector, FACTOR) == {}
-    assert errors(collector) == {'provider="rte",reason="late"': 1}
+    assert samples(collector, FACTOR) == {}
+    assert error_counts(collector) == {'provider="rte",reason="late"': 1}
 
 
 @pytest.mark.parametrize("fault", ["silence", "drip", "drip without length"])
-def test_a_slow_provider_costs_its_deadline(provider, rte, clock, fault):
-    collector = made(dataclasses.replace(rte, timeout=0.4), clock)
+def test_slow_provider_times_out(provider, rte_options, clock, fault):
+    collector = emissions_collector(dataclasses.replace(rte_options, timeout=0.4), clock)
     provider.delay = 3.0 if fault == "silence" else 0.0
     provider.drip = 0.0 if fault == "silence" else 0.05
     provider.length = fault != "drip without length"
-    began = time.monotonic()
+    started = time.monotonic()
     refresh(collector)
-    assert time.monotonic() - began < 1.5
-    assert errors(collector) == {'provider="rte",reason="deadline"': 1}
+    assert time.monotonic() - started < 1.5
+    assert error_counts(collector) == {'provider="rte",reason="deadline"': 1}
 
 
-def test_a_provider_that_is_gone_is_unreachable(provider, rte, clock):
+def test_stopped_provider_is_unreachable(provider, rte_options, clock):
     provider.close()
-    collector = made(rte, clock)
+    collector = emissions_collector(rte_options, clock)
     refresh(collector)
-    assert errors(collector) == {'provider="rte",reason="unreachable"': 1}
+    assert error_counts(collector) == {'provider="rte",reason="unreachable"': 1}
 
 
-def test_failures_are_logged_once(provider, rte, clock, caplog):
+def test_failures_are_logged_once(provider, rte_options, clock, caplog):
     provider.status = 500
-    collector = made(rte, clock)
+    collector = emissions_collector(rte_options, clock)
     for _ in range(3):
         refresh(collector)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "emissions rte:FR" in caplog.text
 
 
-def test_retry_after_is_honoured(provider, rte, clock):
+def test_retry_after_is_honoured(provider, rte_options, clock):
     provider.status, provider.headers = 429, {"Retry-After": "7200"}
-    collector = made(rte, clock)
+    collector = emissions_collector(rte_options, clock)
     refresh(collector)
     assert collector.factors.pollers[0].refresher.pause == 7200
 
@@ -213,26 +213,28 @@ def test_retry_after_is_honoured(provider, rte, clock):
         ("-5", 0),
     ],
 )
-def test_forms_of_retry_after(text, seconds):
+def test_parse_retry_after(text, seconds):
     assert parse_retry_after(text, 1714653600.0) == seconds
 
 
-def test_an_answer_outlives_a_restart_and_asks_no_sooner(provider, rte, clock, tmp_path):
-    options = dataclasses.replace(rte, cache_directory=str(tmp_path / "cache"))
-    first = made(options, clock)
+def test_cached_answer_is_used_after_a_restart_until_the_next_request_is_due(
+    provider, rte_options, clock, tmp_path
+):
+    options = dataclasses.replace(rte_options, cache_directory=str(tmp_path / "cache"))
+    first = emissions_collector(options, clock)
     refresh(first)
     clock.now += 600
-    second = made(options, clock)
-    assert list(shown(second, FACTOR).values()) == [23]
-    assert list(shown(second, AGE).values()) == [2100]
+    second = emissions_collector(options, clock)
+    assert list(samples(second, FACTOR).values()) == [23]
+    assert list(samples(second, AGE).values()) == [2100]
     assert second.factors.pollers[0].refresher.pause == 300
     clock.now += 6 * 3600
-    assert shown(second, FACTOR) == {}
+    assert samples(second, FACTOR) == {}
 
 
-def test_the_state_directory_of_the_service_is_used(rte, clock, tmp_path, monkeypatch):
+def test_cache_is_in_the_state_directory_of_the_service(rte_options, clock, tmp_path, monkeypatch):
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
-    refresh(made(rte, clock))
+    refresh(emissions_collector(rte_options, clock))
     assert os.listdir(tmp_path / "emissions") == ["rte-FR.json"]
 
 
@@ -241,65 +243,69 @@ def test_the_state_directory_of_the_service_is_used(rte, clock, tmp_path, monkey
     ["", "{}", "[1]", '{"asked_at": "x", "observations": []}',
      '{"asked_at": 1, "observations": [{"provider": 1}]}'],
 )  # fmt: skip
-def test_a_broken_cache_is_no_cache(rte, clock, tmp_path, content):
+def test_damaged_cache_is_ignored(rte_options, clock, tmp_path, content):
     (tmp_path / "rte-FR.json").write_text(content)
-    collector = made(dataclasses.replace(rte, cache_directory=str(tmp_path)), clock)
-    assert shown(collector, FACTOR) == {}
+    collector = emissions_collector(
+        dataclasses.replace(rte_options, cache_directory=str(tmp_path)), clock
+    )
+    assert samples(collector, FACTOR) == {}
     refresh(collector)
     assert json.loads((tmp_path / "rte-FR.json").read_text())["asked_at"] == clock.now
 
 
-def test_a_cache_that_cannot_be_written_costs_a_line(rte, clock, tmp_path, caplog):
+def test_unwritable_cache_is_logged_once(rte_options, clock, tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    collector = made(dataclasses.replace(rte, cache_directory=str(tmp_path / "file/c")), clock)
+    collector = emissions_collector(
+        dataclasses.replace(rte_options, cache_directory=str(tmp_path / "file/c")), clock
+    )
     refresh(collector)
     refresh(collector)
-    assert shown(collector, FACTOR)
+    assert samples(collector, FACTOR)
     assert len(caplog.records) == 1
 
 
-def test_the_cache_keeps_what_it_was_given(tmp_path):
-    kept = cache.CachedObservation(
+def test_cache_returns_the_saved_observations(tmp_path):
+    cached = cache.CachedObservation(
         5.0, (Observation("uk_grid", "GB-13", "combustion", 1.5, 2.0, True),)
     )
-    cache.save(str(tmp_path), "uk_grid:GB-13", kept)
-    assert cache.load(str(tmp_path), "uk_grid:GB-13") == kept
+    cache.save(str(tmp_path), "uk_grid:GB-13", cached)
+    assert cache.load(str(tmp_path), "uk_grid:GB-13") == cached
 
 
-def test_the_server_hands_on_factors_and_the_nodes_own_come_first(provider, clock):
-    own = datetime.fromtimestamp(clock.now - 60, UTC).isoformat()
-    row = {"scope": "lifecycle", "grams_per_kilowatt_hour": 99, "observed_at": own}
+def test_factors_of_the_server_are_added_unless_the_node_has_its_own(provider, clock):
+    observed_at = datetime.fromtimestamp(clock.now - 60, UTC).isoformat()
+    row = {"scope": "lifecycle", "grams_per_kilowatt_hour": 99, "observed_at": observed_at}
     provider.documents["/api/v1/emission-factors"] = {
         "factors": [row | {"provider": "owid", "zone": "DE"}, row | {"provider": "x", "zone": "y"}]
     }
     options = EmissionsOptions(provider=("owid:FR",), server_url=provider.url)
-    collector = made(options, clock)
+    collector = emissions_collector(options, clock)
     refresh(collector)
-    assert set(shown(collector, FACTOR)) == {
+    assert set(samples(collector, FACTOR)) == {
         'provider="owid",zone="FR",scope="lifecycle"',
         'provider="x",zone="y",scope="lifecycle"',
     }
 
 
-def test_threads_begin_and_end(provider, rte, clock, monkeypatch):
+def test_thread_fetches_factors_until_it_is_stopped(provider, rte_options, clock, monkeypatch):
     monkeypatch.setattr("collectors.emissions.site_factors.SPREAD_SECONDS", 0.0)
-    factors = site_factors(rte, clock=clock)
+    factors = site_factors(rte_options, clock=clock)
     factors.start()
-    give_up = time.monotonic() + 5
-    while not factors.current() and time.monotonic() < give_up:
+    deadline = time.monotonic() + 5
+    while not factors.current() and time.monotonic() < deadline:
         time.sleep(0.01)
     factors.stop()
     assert len(factors.current()) == 1
 
 
-def test_every_failure_of_a_request_has_its_reason():
+def test_http_failure_reasons_are_declared():
     from batchjob.runtime import http_client
 
     assert set(http_client.REASONS) <= set(REASONS)
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("settings", "complaint"),
     [
         ({}, "collector.emissions.provider: expected PROVIDER:ZONE, such as owid:FR"),
         ({"provider": ["owid:FR", "owid:DE"]}, "expected one zone for owid"),
@@ -313,8 +319,8 @@ def test_every_failure_of_a_request_has_its_reason():
         ({"provider": ["rte:FR"], "ca-file": "/nonexistent"}, "ca-file: /nonexistent: No such"),
     ],
 )
-def test_wrong_settings_are_told_in_one_line(given, complaint):
-    named = {f"collector.emissions.{key}": value for key, value in given.items()}
+def test_invalid_settings_are_rejected(settings, complaint):
+    named_settings = {f"collector.emissions.{key}": value for key, value in settings.items()}
     with pytest.raises(SettingsError, match=complaint) as caught:
-        build(Host(), build_section(EmissionsOptions, "collector.emissions", named), {})
+        build(Host(), build_section(EmissionsOptions, "collector.emissions", named_settings), {})
     assert "\n" not in str(caught.value)

@@ -1,9 +1,9 @@
-"""A node of 64 CPUs, and its time."""
+"""A node of 64 CPUs with simulated clocks."""
 
 import pytest
 
 from collectors.host import Host
-from tests.collectors.energy.bench import BOOT_ID
+from tests.collectors.energy.fake_collectors import BOOT_ID
 from tests.simulated.node import Time, write_stat
 from tests.simulated.powercap import Powercap
 

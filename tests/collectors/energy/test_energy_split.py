@@ -1,3 +1,5 @@
+"""Splitting the energy of the host and of GPUs between jobs."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ A = Claim(480, 32)
 
 
 @pytest.mark.parametrize(
-    ("joules", "idle_watts", "claims", "busy", "jobs", "system", "unallocated"),
+    ("joules", "idle_watts", "claims", "busy_seconds", "jobs", "system", "unallocated"),
     [
         (12000, 150, {"A": A, "B": Claim(240, 16)}, 750, {"A": 7050, "B": 3525}, 300, 1125),
         (12000, 0, {"A": A, "B": Claim(240, 16)}, 750, {"A": 7680, "B": 3840}, 480, 0),
@@ -36,8 +38,8 @@ A = Claim(480, 32)
         "oversubscribed",
     ],
 )
-def test_host_energy(joules, idle_watts, claims, busy, jobs, system, unallocated):
-    split = split_host(joules, idle_watts * SECONDS, CPUS, busy, claims)
+def test_host_energy_split(joules, idle_watts, claims, busy_seconds, jobs, system, unallocated):
+    split = split_host(joules, idle_watts * SECONDS, CPUS, busy_seconds, claims)
     assert {job: split.active[job] + split.idle[job] for job in claims} == pytest.approx(jobs)
     assert split.system == pytest.approx(system)
     assert split.unallocated == pytest.approx(unallocated)
@@ -69,11 +71,11 @@ def test_host_energy(joules, idle_watts, claims, busy, jobs, system, unallocated
         ({"A": GpuClaim(3 / 7, None, 0.5)}, {"A": (6000 / 7, 1500 / 7)}, 13500 / 7),
     ],
     ids=[
-        "whole", "unheld", "shared", "one instance", "instances at work", "idle instance",
+        "whole GPU", "unallocated", "shared", "one instance", "instances at work", "idle instance",
         "short job", "one after the other", "short job of an instance",
     ],
 )  # fmt: skip
-def test_gpu_energy(claims, jobs, unallocated):
+def test_gpu_energy_split(claims, jobs, unallocated):
     split = split_gpu(3000, 1000, claims)
     for job, (active, idle) in jobs.items():
         assert split.active[job] == pytest.approx(active)
@@ -82,7 +84,7 @@ def test_gpu_energy(claims, jobs, unallocated):
     assert split.total() == pytest.approx(3000)
 
 
-def test_gpu_energy_of_a_short_job_while_idle_power_is_not_known():
+def test_gpu_energy_of_a_short_job_without_known_idle_power():
     split = split_gpu(3000, 0, {"A": GpuClaim(1, None, 0.1)})
     assert (split.active["A"], split.unallocated) == (pytest.approx(300), pytest.approx(2700))
 
@@ -99,8 +101,8 @@ gpu_jobs = st.dictionaries(
 
 
 @given(energies, energies, st.integers(1, 1024), st.floats(0, 1e5), jobs)
-def test_host_energy_is_conserved(joules, idle, cpus, busy, claims):
-    split = split_host(joules, idle, cpus, busy, claims)
+def test_host_energy_is_conserved(joules, idle, cpus, busy_seconds, claims):
+    split = split_host(joules, idle, cpus, busy_seconds, claims)
     assert split.total() == pytest.approx(joules, rel=1e-9, abs=1e-9)
     assert min([0, *split.active.values(), *split.idle.values()]) == 0
     assert split.system >= 0

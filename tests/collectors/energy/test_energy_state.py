@@ -1,4 +1,4 @@
-"""Sums on disk: what a restart takes up again, and what it refuses."""
+"""The state file: totals that a restart continues, and files that it rejects."""
 
 import contextlib
 import json
@@ -15,89 +15,92 @@ from collectors.energy.interval import NodeSnapshot, Processors, job_key
 from collectors.energy.ledger import Ledger
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
-from tests.collectors.energy.bench import (
+from tests.collectors.energy.fake_collectors import (
     BOOT_ID,
-    Source,
-    counter,
-    energy,
-    run,
-    shown,
-    steady,
+    FakeMeters,
+    constant_power,
+    energy_collector,
+    meter,
+    run_for,
+    samples,
 )
 from tests.simulated.node import Job, Jobs, name
 
 
-def test_sums_go_on_after_a_restart_within_a_boot(host, time, tmp_path):
+def test_totals_continue_after_a_restart_within_the_same_boot(host, time, tmp_path):
     job = Job(1, 64, 64, time.clock(), float("inf"))
-    built = {"jobs": Jobs(time, [job]), "cray": Source(counter("cray", steady(time, 100)))}
+    collectors = {
+        "jobs": Jobs(time, [job]),
+        "cray": FakeMeters(meter("cray", constant_power(time, 100))),
+    }
     options = {"state_directory": str(tmp_path), "idle_watts": 20.0}
-    first = energy(host, built, **options)
-    run(first, time, 100)
-    before = shown(first, "job_energy_joules_total")
+    first = energy_collector(host, collectors, **options)
+    run_for(first, time, 100)
+    before = samples(first, "job_energy_joules_total")
     time.pass_(60)
 
-    second = energy(host, built, **options)
+    second = energy_collector(host, collectors, **options)
     second.tick()
-    after = shown(second, "job_energy_joules_total")
+    after = samples(second, "job_energy_joules_total")
     assert before.keys() == after.keys()
     assert sum(after.values()) - sum(before.values()) == pytest.approx(100 * 60)
 
     (tmp_path / "proc/sys/kernel/random/boot_id").write_text("another boot\n")
-    third = energy(host, built, **options)
-    run(third, time, 10)
-    assert sum(shown(third, "job_energy_joules_total").values()) == pytest.approx(1000)
+    third = energy_collector(host, collectors, **options)
+    run_for(third, time, 10)
+    assert sum(samples(third, "job_energy_joules_total").values()) == pytest.approx(1000)
 
 
-def test_another_meter_begins_new_sums(host, time, tmp_path):
-    built = {
-        "cray": Source(counter("cray", steady(time, 100))),
-        "rapl": Source(counter("rapl", steady(time, 50))),
+def test_totals_restart_with_another_meter(host, time, tmp_path):
+    collectors = {
+        "cray": FakeMeters(meter("cray", constant_power(time, 100))),
+        "rapl": FakeMeters(meter("rapl", constant_power(time, 50))),
     }
-    run(energy(host, built, state_directory=str(tmp_path)), time, 100)
-    other = energy(host, built, state_directory=str(tmp_path), source="rapl")
-    run(other, time, 10)
-    assert sum(shown(other, "node_energy_joules_total").values()) == pytest.approx(500)
+    run_for(energy_collector(host, collectors, state_directory=str(tmp_path)), time, 100)
+    with_rapl = energy_collector(host, collectors, state_directory=str(tmp_path), source="rapl")
+    run_for(with_rapl, time, 10)
+    assert sum(samples(with_rapl, "node_energy_joules_total").values()) == pytest.approx(500)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 1}', '{"version": 9}'])
-def test_damaged_state_is_a_restart(host, time, tmp_path, caplog, content):
+def test_totals_restart_from_zero_if_the_state_file_is_damaged(
+    host, time, tmp_path, caplog, content
+):
     (tmp_path / "energy.json").write_text(content)
-    built = {"rapl": Source(counter("rapl", steady(time, 100)))}
-    collector = energy(host, built, state_directory=str(tmp_path))
-    run(collector, time, 10)
-    assert sum(shown(collector, "node_energy_joules_total").values()) == pytest.approx(1000)
+    collectors = {"rapl": FakeMeters(meter("rapl", constant_power(time, 100)))}
+    collector = energy_collector(host, collectors, state_directory=str(tmp_path))
+    run_for(collector, time, 10)
+    assert sum(samples(collector, "node_energy_joules_total").values()) == pytest.approx(1000)
     assert caplog.text.count("energy counters start from zero") == 1
 
 
-def test_every_number_of_the_state_is_needed(host, time, tmp_path):
-    built = {
+def test_missing_key_in_the_state_file_causes_no_error(host, time, tmp_path):
+    collectors = {
         "jobs": Jobs(time, [Job(1, 64, 64, time.clock(), float("inf"))]),
-        "rapl": Source(counter("rapl", steady(time, 100))),
+        "rapl": FakeMeters(meter("rapl", constant_power(time, 100))),
     }
-    run(energy(host, built, state_directory=str(tmp_path)), time, 100)
+    run_for(energy_collector(host, collectors, state_directory=str(tmp_path)), time, 100)
     document = json.loads((tmp_path / "energy.json").read_text())
     for key in document:
         without = {each: value for each, value in document.items() if each != key}
         (tmp_path / "energy.json").write_text(json.dumps(without))
-        collector = energy(host, built, state_directory=str(tmp_path))
-        run(collector, time, 60)
-        assert shown(collector, "energy_tick_errors_total") == {"": 0}
+        collector = energy_collector(host, collectors, state_directory=str(tmp_path))
+        run_for(collector, time, 60)
+        assert samples(collector, "energy_tick_errors_total") == {"": 0}
 
 
-def test_state_that_cannot_be_written_is_said_once_and_leaves_no_old_file(
-    host, time, tmp_path, caplog
-):
-    built = {"rapl": Source(counter("rapl", steady(time, 100)))}
-    collector = energy(host, built, state_directory=str(tmp_path))
-    run(collector, time, 10)
+def test_unwritable_state_is_logged_once_and_the_old_file_removed(host, time, tmp_path, caplog):
+    collectors = {"rapl": FakeMeters(meter("rapl", constant_power(time, 100)))}
+    collector = energy_collector(host, collectors, state_directory=str(tmp_path))
+    run_for(collector, time, 10)
     (tmp_path / "energy.json.new").mkdir()
-    run(collector, time, 30)
+    run_for(collector, time, 30)
     assert not (tmp_path / "energy.json").exists()
     assert caplog.text.count("will start from zero") == 1
-    assert sum(shown(collector, "node_energy_joules_total").values()) == pytest.approx(4000)
+    assert sum(samples(collector, "node_energy_joules_total").values()) == pytest.approx(4000)
 
 
-values = st.recursive(
+json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: (
         st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
@@ -107,10 +110,10 @@ values = st.recursive(
 
 
 @given(st.data())
-def test_whatever_the_state_says_is_taken_or_refused(data):
+def test_arbitrary_state_is_restored_or_rejected(data):
     ledger = Ledger(IdlePower())
     job = JobCpu(name(1), 5.0, 2.0, None, None)
-    holding = GpuEnergyShare(name(1), 1.0)
+    gpu_share = GpuEnergyShare(name(1), 1.0)
     for at in (0.0, 10.0):
         ledger.book(
             NodeSnapshot(
@@ -119,22 +122,22 @@ def test_whatever_the_state_says_is_taken_or_refused(data):
                 MeterReading(at, joules=at * 100),
                 Processors(at, 4),
                 {job_key(job.name): job},
-                {"GPU-1": GpuEnergyReading("GPU-1", at, at * 50, 0, (holding,))},
+                {"GPU-1": GpuEnergyReading("GPU-1", at, at * 50, 0, (gpu_share,))},
             )
         )
     with tempfile.TemporaryDirectory() as directory:
         checkpoint.save(directory, BOOT_ID, "cray", ["cray"], ledger)
         document = checkpoint.load(directory)
-        same = Ledger(IdlePower())
-        assert checkpoint.restore(document, BOOT_ID, "cray", same)
-        assert same.jobs.keys() == ledger.jobs.keys()
-        assert (same.node, same.last_snapshot, same.last_gpu_readings) == (
+        restored = Ledger(IdlePower())
+        assert checkpoint.restore(document, BOOT_ID, "cray", restored)
+        assert restored.jobs.keys() == ledger.jobs.keys()
+        assert (restored.node, restored.last_snapshot, restored.last_gpu_readings) == (
             ledger.node,
             ledger.last_snapshot,
             ledger.last_gpu_readings,
         )
-        changed = data.draw(st.sampled_from(sorted(document.keys() - {"version"})))
-        document[changed] = data.draw(values)
+        changed_key = data.draw(st.sampled_from(sorted(document.keys() - {"version"})))
+        document[changed_key] = data.draw(json_values)
         Path(directory, "energy.json").write_text(json.dumps(document))
         with contextlib.suppress(ValueError):
             checkpoint.restore(checkpoint.load(directory), BOOT_ID, "cray", Ledger(IdlePower()))

@@ -1,4 +1,4 @@
-"""A node with NVIDIA GPUs: our NVML stand-in, behind pynvml's own loader."""
+"""A node with NVIDIA GPUs: an NVML stand-in behind pynvml's own loader."""
 
 import time
 
@@ -18,20 +18,20 @@ def nvml_library(tmp_path_factory):
 
 
 @pytest.fixture
-def fake(nvml_library, tmp_path, monkeypatch):
+def fake_nvml(nvml_library, tmp_path, monkeypatch):
     """The state of the driver; empty until GPUs are added."""
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml"))
     return library.FakeNvml(tmp_path / "nvml")
 
 
 class Clock:
-    """A monotonic clock that can be put forward."""
+    """A monotonic clock that can be advanced."""
 
     def __init__(self):
-        self.ahead = 0.0
+        self.offset_seconds = 0.0
 
     def __call__(self):
-        return time.monotonic() + self.ahead
+        return time.monotonic() + self.offset_seconds
 
 
 @pytest.fixture
@@ -51,11 +51,11 @@ def host(tmp_path, clock):
 
 
 @pytest.fixture
-def driver(fake, host):
+def driver(fake_nvml, host):
     """A driver that reads every 20 ms."""
-    made = NvidiaGpus(host, 0.02)
-    yield made
-    made.stop()
+    gpus = NvidiaGpus(host, 0.02)
+    yield gpus
+    gpus.stop()
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def eventually():
     """Wait until something holds, for at most 20 s."""
 
     def wait(condition, seconds=20.0):
-        end = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while not (found := condition()):
-            assert time.monotonic() < end, "it never came to hold"
+            assert time.monotonic() < deadline, "the condition was not met in time"
             time.sleep(0.01)
         return found
 

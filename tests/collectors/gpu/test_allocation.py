@@ -119,7 +119,7 @@ CASES = (
     Case("MPS", "slurm", PLAIN,
          (BATCH | {"SLURM_JOB_GPUS": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"},),
          ("1",), "SLURM_JOB_GPUS"),
-    Case("MIG by UUID; places count instances", "slurm", SLICED,
+    Case("MIG by UUID; positions count instances", "slurm", SLICED,
          (BATCH | {"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": MIG_0_2},),
          ("0.2",), "CUDA_VISIBLE_DEVICES"),
     Case("MIG by the name old drivers give", "slurm", SLICED,
@@ -127,7 +127,7 @@ CASES = (
     Case("MIG, several tasks with one instance each", "slurm", SLICED,
          ({"CUDA_VISIBLE_DEVICES": MIG_0_1}, {"CUDA_VISIBLE_DEVICES": MIG_0_2}),
          ("0.1", "0.2"), "CUDA_VISIBLE_DEVICES"),
-    Case("MIG and nothing but places", "slurm", SLICED, (BATCH | {"SLURM_JOB_GPUS": "1"},), ()),
+    Case("MIG and only positions", "slurm", SLICED, (BATCH | {"SLURM_JOB_GPUS": "1"},), ()),
     Case("MIG and the site's order", "slurm", SLICED, (BATCH | {"SLURM_JOB_GPUS": "1"},),
          ("0.2",), "SLURM_JOB_GPUS", site=Site(positions=(MIG_0_1, MIG_0_2, "index:1"))),
     Case("MIG instance that has gone", "slurm", SLICED,
@@ -135,7 +135,7 @@ CASES = (
          (), "CUDA_VISIBLE_DEVICES", ("MIG-77777777-0000-5000-8000-000000000000",)),
     Case("AMD under Slurm", "slurm", RADEON,
          (BATCH | {"SLURM_JOB_GPUS": "1", "ROCR_VISIBLE_DEVICES": "0"},), ("1",), "SLURM_JOB_GPUS"),
-    Case("two makes on one node", "slurm", MIXED, (BATCH | {"SLURM_JOB_GPUS": "0"},), ()),
+    Case("two vendors on one node", "slurm", MIXED, (BATCH | {"SLURM_JOB_GPUS": "0"},), ()),
     # OpenPBS and Torque
     Case("UUIDs", "pbs", PLAIN, ({"CUDA_VISIBLE_DEVICES": uuid(1)},), ("1",), "CUDA_VISIBLE_DEVICES"),
     Case("MIG UUIDs", "pbs", SLICED, ({"CUDA_VISIBLE_DEVICES": f"{MIG_0_1},{uuid(1)}"},),
@@ -176,7 +176,7 @@ CASES = (
     Case("too little of a UUID", "local", PLAIN, ({"CUDA_VISIBLE_DEVICES": "GPU-aaaa"},),
          (), "CUDA_VISIBLE_DEVICES", ("GPU-aaaa",)),
     Case("none", "local", PLAIN, ({"CUDA_VISIBLE_DEVICES": "-1"},), ()),
-    Case("nothing said", "local", PLAIN, ({},), ()),
+    Case("no variables", "local", PLAIN, ({},), ()),
     Case("no process seen", "local", PLAIN, (), ()),
     Case("AMD by unique id", "local", RADEON, ({"ROCR_VISIBLE_DEVICES": amd_gpu(1).uuid},),
          ("1",), "ROCR_VISIBLE_DEVICES"),
@@ -191,25 +191,25 @@ def job(manager="slurm", environs=(), jobid="1", directories=(), pids=(), user="
     return JobHolder(name, 1000, pids, environs, directories)
 
 
-def said(found):
+def unit_names(found):
     return tuple(
         sorted(f"{u.gpu.index}{'.' * bool(u.gpu_instance)}{u.gpu_instance}" for u in found)
     )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.manager}: {case.what}")
-def test_a_job_was_given(case, tmp_path):
+def test_allocation(case, tmp_path):
     assert all(GPU_VARIABLES.fullmatch(name) for environ in case.environs for name in environ)
     if case.devices:
         (tmp_path / "devices.list").write_text(case.devices)
     holder = job(case.manager, case.environs, directories=(str(tmp_path),))
-    seen = AllocationContext(case.table, case.site, {}, 508, "gpu01")
-    told = allocations(holder, seen)
-    best = next((each for each in told if each.units), told[0] if told else None)
+    context = AllocationContext(case.table, case.site, {}, 508, "gpu01")
+    candidates = allocations(holder, context)
+    best = next((each for each in candidates if each.units), candidates[0] if candidates else None)
     if best is None:
         assert (case.expected, case.source) == ((), "")
         return
-    assert (said(best.units), best.source, best.unknown) == (
+    assert (unit_names(best.units), best.source, best.unknown) == (
         case.expected,
         case.source,
         case.unknown,
@@ -244,50 +244,50 @@ def prolog(tmp_path):
         ("1", SLICED, ("0.1", "0.2", "1"), ("5",)),
     ],
 )
-def test_a_prolog_notes_jobs_as_dcgm_exporter_reads_them(prolog, jobid, table, expected, unknown):
-    seen = read_context(Host(), table, Site(), PrologFiles(prolog).read())
-    (found,) = allocations(job(jobid=jobid), seen)
-    assert (found.source, said(found.units), found.unknown) == ("prolog", expected, unknown)
+def test_prolog_files_in_the_format_of_dcgm_exporter(prolog, jobid, table, expected, unknown):
+    context = read_context(Host(), table, Site(), PrologFiles(prolog).read())
+    (found,) = allocations(job(jobid=jobid), context)
+    assert (found.source, unit_names(found.units), found.unknown) == ("prolog", expected, unknown)
 
 
-def test_a_prolog_that_wrote_nothing(tmp_path, caplog):
+def test_missing_prolog_directory_is_ignored(tmp_path, caplog):
     assert PrologFiles(str(tmp_path / "missing")).read() == {}
     assert PrologFiles("").read() == {}
     assert caplog.messages == []
 
 
-def test_what_a_prolog_wrote_and_nobody_may_read_is_said_once(prolog, caplog):
+def test_unreadable_prolog_file_is_logged_once(prolog, caplog):
     files = PrologFiles(prolog)
     assert files.read()["2"] == {"1"}  # whatever is wrong with another file
     files.read()
-    (told,) = caplog.messages
-    assert told.startswith(f"{prolog}/3: ")
+    (message,) = caplog.messages
+    assert message.startswith(f"{prolog}/3: ")
     (Path(prolog) / "3").rmdir()
     files.read()
     assert len(caplog.messages) == 1
-    away = PrologFiles(f"{prolog}/0")  # no directory
-    assert (away.read(), away.read()) == ({}, {})
+    not_a_directory = PrologFiles(f"{prolog}/0")
+    assert (not_a_directory.read(), not_a_directory.read()) == ({}, {})
     assert caplog.messages[1:] == [
         f"{prolog}/0: Not a directory; other sources are used to map GPUs to jobs"
     ]
 
 
-def test_pbs_writes_its_own_files(tmp_path):
+def test_pbs_and_torque_files(tmp_path):
     (tmp_path / "aux").mkdir()
     (tmp_path / "aux/1.pbs01.env").write_text(
         f"PBS_JOBID=1.pbs01\nCUDA_VISIBLE_DEVICES={uuid(2)}\n"
     )
     (tmp_path / "aux/2.pbs01gpu").write_text("gpu01-gpu3\ngpu02-gpu0\n")
-    seen = AllocationContext(PLAIN, Site(pbs_homes=(str(tmp_path),)), {}, None, "gpu01")
+    context = AllocationContext(PLAIN, Site(pbs_homes=(str(tmp_path),)), {}, None, "gpu01")
     environs = ({"CUDA_VISIBLE_DEVICES": uuid(0)},)  # what a user may write there himself
-    first, second = allocations(job("pbs", environs, "1.pbs01"), seen)
-    assert (first.source, said(first.units)) == ("pbs", ("2",))
-    assert (second.source, said(second.units)) == ("CUDA_VISIBLE_DEVICES", ("0",))
-    (torque,) = allocations(job("torque", (), "2.pbs01"), seen)
-    assert said(torque.units) == ("3",)
+    first, second = allocations(job("pbs", environs, "1.pbs01"), context)
+    assert (first.source, unit_names(first.units)) == ("pbs", ("2",))
+    assert (second.source, unit_names(second.units)) == ("CUDA_VISIBLE_DEVICES", ("0",))
+    (torque,) = allocations(job("torque", (), "2.pbs01"), context)
+    assert unit_names(torque.units) == ("3",)
 
 
-def test_the_real_pbs_gpu_jobs(tree):
+def test_recorded_pbs_gpu_jobs(tree):
     host = tree("openpbs-23.06-v1-07-two-gpu-jobs")
     first, second = (
         "GPU-11111111-aaaa-4bbb-8ccc-000000000000",
@@ -296,11 +296,11 @@ def test_the_real_pbs_gpu_jobs(tree):
     table = GpuTable(
         [Gpu("nvidia", n, u, n, f"00000000:0{n}:00.0", "") for n, u in enumerate((first, second))]
     )
-    seen = read_context(host, table, Site(), {})
+    context = read_context(host, table, Site(), {})
     for jobid, expected in (("11.pbs01", "0"), ("12.pbs01", "1")):
         directory = f"{host.cgroupfs}/devices/pbs_jobs.service/jobid/{jobid}"
-        (found,) = allocations(job("pbs", (), jobid, (directory,)), seen)
-        assert (found.source, said(found.units)) == ("devices", (expected,))
+        (found,) = allocations(job("pbs", (), jobid, (directory,)), context)
+        assert (found.source, unit_names(found.units)) == ("devices", (expected,))
 
 
 @given(
@@ -312,8 +312,8 @@ def test_the_real_pbs_gpu_jobs(tree):
         st.text() | st.from_regex(r"[0-9,\-]*", fullmatch=True),
     )
 )  # fmt: skip
-def test_whatever_a_user_writes_names_gpus_of_the_node_or_none(environ):
+def test_arbitrary_environ_gives_only_gpus_of_the_node(environ):
     for table in (PLAIN, SLICED, RADEON, MIXED):
-        seen = AllocationContext(table, Site(), {}, 508, "gpu01")
-        for each in allocations(job(environs=(environ,)), seen):
+        context = AllocationContext(table, Site(), {}, 508, "gpu01")
+        for each in allocations(job(environs=(environ,)), context):
             assert each.units <= set(table.units)

@@ -47,13 +47,13 @@ CARD = {
 }
 
 
-class Board:
-    """A sysfs with cards, to which files are added and from which they are taken."""
+class AmdSysfs:
+    """A sysfs tree to which AMD cards are added."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def card(self, number, address, render, files=CARD):
+    def add_card(self, number, address, render, files=CARD):
         device = self.root / "devices/pci0000:c0" / address
         driver = self.root / "bus/pci/drivers/amdgpu"
         driver.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class Board:
         (self.root / "class/drm" / f"card{number}-DP-1").mkdir()
         return device
 
-    def kfd(self, node, gpu_id, location, vram):
+    def add_kfd_node(self, node, gpu_id, location, vram):
         root = self.root / "class/kfd/kfd"
         (root / "topology/nodes" / str(node)).mkdir(parents=True)
         (root / "topology/nodes" / str(node) / "gpu_id").write_text(f"{gpu_id}\n")
@@ -80,8 +80,8 @@ class Board:
 
 
 @pytest.fixture
-def board(tmp_path):
-    return Board(tmp_path / "sys")
+def amd_sysfs(tmp_path):
+    return AmdSysfs(tmp_path / "sys")
 
 
 @pytest.fixture
@@ -93,16 +93,16 @@ def read(host, index=0):
     return amd.read(host, amd.find_cards(host)[index], index)
 
 
-def test_a_card_is_described(board, host):
-    board.card(1, "0000:c1:00.0", 129)
+def test_card_is_identified(amd_sysfs, host):
+    amd_sysfs.add_card(1, "0000:c1:00.0", 129)
     gpu = read(host).gpu
     assert (gpu.vendor, gpu.index, gpu.minor) == ("amd", 0, 129)
     assert (gpu.uuid, gpu.pci_bus_id) == ("GPU-9f1c2a4b5d6e7f80", "00000000:C1:00.0")
     assert gpu.name == "AMD Instinct MI210"
 
 
-def test_values_come_in_base_units(board, host):
-    board.card(0, "0000:c1:00.0", 128)
+def test_values_are_in_base_units(amd_sysfs, host):
+    amd_sysfs.add_card(0, "0000:c1:00.0", 128)
     assert read(host).values == pytest.approx(
         {
             UTILIZATION: 0.73,
@@ -123,8 +123,8 @@ def test_values_come_in_base_units(board, host):
 
 @pytest.mark.parametrize("name", CARD)
 @pytest.mark.parametrize("text", [None, "", "N/A"])
-def test_any_file_may_be_missing_or_say_nothing(board, host, name, text):
-    device = board.card(0, "0000:c1:00.0", 128)
+def test_any_file_may_be_missing_or_empty(amd_sysfs, host, name, text):
+    device = amd_sysfs.add_card(0, "0000:c1:00.0", 128)
     if text is None:
         (device / name).unlink()
     else:
@@ -133,47 +133,47 @@ def test_any_file_may_be_missing_or_say_nothing(board, host, name, text):
     if name == "vendor":
         assert found == []
     else:
-        whole = 12
-        assert whole - 2 <= len(amd.read(host, found[0], 0).values) <= whole
+        all_values = 12
+        assert all_values - 2 <= len(amd.read(host, found[0], 0).values) <= all_values
 
 
-def test_a_board_without_a_serial_goes_by_its_address(board, host):
-    board.card(0, "0000:c1:00.0", 128, CARD | {"unique_id": "0"})
+def test_card_without_unique_id_is_identified_by_its_address(amd_sysfs, host):
+    amd_sysfs.add_card(0, "0000:c1:00.0", 128, CARD | {"unique_id": "0"})
     assert read(host).gpu.uuid == "0000:c1:00.0"
 
 
-def test_cards_are_numbered_along_the_bus_and_others_are_left_out(board, host):
-    board.card(2, "0000:41:00.0", 130)
-    board.card(0, "0000:c1:00.0", 128)
-    board.card(1, "0000:05:00.0", 129, {"vendor": "0x10de"})
+def test_amd_cards_are_ordered_by_pci_address(amd_sysfs, host):
+    amd_sysfs.add_card(2, "0000:41:00.0", 130)
+    amd_sysfs.add_card(0, "0000:c1:00.0", 128)
+    amd_sysfs.add_card(1, "0000:05:00.0", 129, {"vendor": "0x10de"})
     assert [card.address for card in amd.find_cards(host)] == ["0000:41:00.0", "0000:c1:00.0"]
 
 
-def test_processes_come_from_kfd(board, host):
-    board.card(0, "0000:c1:00.0", 128)
+def test_processes_are_read_from_kfd(amd_sysfs, host):
+    amd_sysfs.add_card(0, "0000:c1:00.0", 128)
     assert read(host).processes is None
-    board.kfd(1, 4711, 0xC1 << 8, {10: 2**20, 11: 0})
+    amd_sysfs.add_kfd_node(1, 4711, 0xC1 << 8, {10: 2**20, 11: 0})
     assert read(host).processes == (GpuProcess(10, 2**20), GpuProcess(11, 0))
 
 
-def test_a_card_that_went_away(board, host):
-    device = board.card(0, "0000:c1:00.0", 128)
+def test_removed_card_raises_os_error(amd_sysfs, host):
+    device = amd_sysfs.add_card(0, "0000:c1:00.0", 128)
     (card,) = amd.find_cards(host)
     device.rename(device.with_name("gone"))
     with pytest.raises(OSError, match="No such file"):
         amd.read(host, card, 0)
 
 
-def both_once_held(collector):
-    """Energies of both GPUs; a slow machine may read them when one is too old already."""
+def energies_once_held(collector):
+    """Energies of both GPUs once one is held; on a slow machine, a reading may be too old."""
     energies = collector.gpu_energy()
     return energies if len(energies) == 2 and any(each.shares for each in energies) else None
 
 
-def test_a_job_on_an_amd_gpu(board, host, eventually):
-    board.card(0, "0000:c1:00.0", 128)
-    board.card(1, "0000:c5:00.0", 129, CARD | {"unique_id": "1f1c2a4b5d6e7f81"})
-    board.kfd(1, 4711, 0xC5 << 8, {10: 2**20})
+def test_job_holds_its_amd_gpu(amd_sysfs, host, eventually):
+    amd_sysfs.add_card(0, "0000:c1:00.0", 128)
+    amd_sysfs.add_card(1, "0000:c5:00.0", 129, CARD | {"unique_id": "1f1c2a4b5d6e7f81"})
+    amd_sysfs.add_kfd_node(1, 4711, 0xC5 << 8, {10: 2**20})
     name = JobName("slurm", "1", "alice", labels(manager="slurm", jobid="1", user="alice"))
     environ = {"SLURM_JOB_GPUS": "1", "SLURM_JOB_NUM_NODES": "1", "ROCR_VISIBLE_DEVICES": "0"}
 
@@ -191,7 +191,7 @@ def test_a_job_on_an_amd_gpu(board, host, eventually):
                 if f.metric.name.startswith("batchjob_job_gpu")
             }
         )
-        first, second = eventually(lambda: both_once_held(collector))
+        first, second = eventually(lambda: energies_once_held(collector))
     finally:
         collector.stop()
     assert 'gpu="1",uuid="GPU-1f1c2a4b5d6e7f81"' in shown["batchjob_job_gpu_info"][0][0]

@@ -43,11 +43,11 @@ TABLE = GpuTable([SLICED, PLAIN], {3: (0, 1, None), 4: (0, 1, 0), 12: (0, 2, 1)}
         ("gpu:a100:2", []),
     ],
 )
-def test_names(name, expected):
+def test_lookup_by_name(name, expected):
     assert [unit.instance for unit in TABLE.by_name(name)] == expected
 
 
-def test_numbers():
+def test_lookup_by_number():
     assert TABLE.by_index(0) == (Unit(PLAIN),)
     assert TABLE.by_minor(1) == (Unit(PLAIN),)
     assert [unit.instance for unit in TABLE.by_minor(0)] == [FIRST, SECOND, THIRD]
@@ -58,23 +58,23 @@ def test_numbers():
     assert TABLE.by_capability(99) == ()
 
 
-def test_a_number_that_could_mean_two_gpus_means_none():
+def test_ambiguous_index_finds_no_gpu():
     other = Gpu("amd", 0, "GPU-0123456789abcdef", 128, "00000000:C1:00.0", "MI210")
     assert GpuTable([PLAIN, other]).by_index(0) == ()
     assert GpuTable([PLAIN, other]).by_index(0, "amd") == (Unit(other),)
 
 
-def test_instances_as_dcgm_numbers_them():
+def test_instances_are_numbered_as_by_dcgm():
     assert [unit.gpu_instance for unit in TABLE.units] == ["", "1", "2/0", "2/1"]
     assert [round(unit.fraction * 7) for unit in TABLE.units] == [7, 3, 2, 2]
 
 
-def test_without_the_slices_of_the_whole_its_instances_are_the_whole():
+def test_instance_fractions_without_the_slices_of_the_gpu():
     gpu = Gpu("nvidia", 1, B, 0, "", "H100", True, None, (FIRST, SECOND, THIRD))
     assert [round(unit.fraction * 7) for unit in GpuTable([gpu]).units] == [3, 2, 2]
 
 
-def test_capabilities_as_the_driver_lists_them(tmp_path):
+def test_mig_minors_are_read(tmp_path):
     (tmp_path / "driver/nvidia-caps").mkdir(parents=True)
     (tmp_path / "driver/nvidia-caps/mig-minors").write_text(
         "config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu0/gi0/ci0/access 4\ngpu1/gi10/ci2/access 305\n"
@@ -87,7 +87,7 @@ def test_capabilities_as_the_driver_lists_them(tmp_path):
     assert read_mig_minors(Host(procfs=str(tmp_path / "nowhere"))) == {}
 
 
-def test_majors(tmp_path):
+def test_device_majors_are_read(tmp_path):
     (tmp_path / "devices").write_text(
         "Character devices:\n  1 mem\n195 nvidia\n508 nvidia-caps\n\nBlock devices:\n  8 sd\n"
     )
@@ -100,5 +100,5 @@ def test_majors(tmp_path):
 
 
 @given(st.text())
-def test_no_text_is_more_than_what_the_node_has(name):
+def test_arbitrary_name_finds_only_gpus_of_the_node(name):
     assert set(TABLE.by_name(name)) <= set(TABLE.units)

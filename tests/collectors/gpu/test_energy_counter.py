@@ -11,23 +11,23 @@ def follow():
     counter = EnergyCounter(max_gap_seconds=30)
 
     def step(at, joules=None, watts=None, session=1):
-        told = {ENERGY: joules, POWER: watts}
-        values = {quantity: value for quantity, value in told.items() if value is not None}
+        readings = {ENERGY: joules, POWER: watts}
+        values = {quantity: value for quantity, value in readings.items() if value is not None}
         energy = counter.update(values, at, session)
         return energy and (energy.joules, energy.series)
 
     return step
 
 
-def test_a_counter_is_taken_as_it_is(follow):
+def test_counter_is_returned_unchanged(follow):
     assert [follow(0, 100.0), follow(10, 150.0)] == [(100.0, 0), (150.0, 0)]
 
 
-def test_a_counter_that_goes_back_is_another_one(follow):
+def test_counter_that_decreases_starts_a_new_series(follow):
     assert [follow(0, 100.0), follow(10, 5.0)] == [(100.0, 0), (5.0, 1)]
 
 
-def test_after_a_reload_it_is_another_one_even_if_it_is_higher(follow):
+def test_driver_reload_starts_a_new_series(follow):
     assert [follow(0, 100.0), follow(10, 500.0, session=2)] == [(100.0, 0), (500.0, 1)]
 
 
@@ -36,20 +36,20 @@ def test_power_is_integrated_by_trapezoid(follow):
     assert steps == [(0.0, 0), (2000.0, 0), (5000.0, 0)]
 
 
-def test_a_long_gap_adds_nothing(follow):
+def test_power_is_not_integrated_over_a_long_gap(follow):
     assert [follow(0, watts=100), follow(31, watts=100)] == [(0.0, 0), (0.0, 1)]
 
 
-def test_from_counter_to_power_and_back(follow):
+def test_switch_between_counter_and_power_starts_a_new_series(follow):
     steps = [follow(0, 100.0), follow(10, watts=50), follow(20, watts=50), follow(30, 100.0)]
     assert steps == [(100.0, 0), (100.0, 1), (600.0, 1), (100.0, 2)]
 
 
-def test_nothing_told(follow):
+def test_no_values_give_no_energy(follow):
     assert follow(0) is None
 
 
-def test_a_glitch_is_no_power_and_nothing_is_integrated_around_it():
+def test_implausible_power_is_dropped_and_not_integrated():
     counter, shown = EnergyCounter(max_gap_seconds=30), []
     for at, watts in enumerate([300.0, 300.0, 65_535.0, 300.0, 300.0]):
         values = counter.drop_implausible_power({POWER: watts, POWER_LIMIT: 400.0})

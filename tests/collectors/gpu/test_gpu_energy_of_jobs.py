@@ -31,19 +31,19 @@ class TwoJobs:
 
 
 @pytest.fixture
-def books(fake, host, tmp_path):
-    """The energy collector over a running GPU collector; its ticks are the test's."""
-    fake.gpus(3)
+def collectors(fake_nvml, host, tmp_path):
+    """The energy collector over a running GPU collector; the test calls its ticks."""
+    fake_nvml.add_gpus(3)
     (tmp_path / "proc/stat").write_text("cpu  100 0 100 10000 0 0 0 0 0 0\ncpu0 1\nbtime 1\n")
     jobs = TwoJobs()
     gpus = GpuCollector(host, GpuOptions(interval=0.02), jobs)
     gpus.start()
-    made = energy.build(host, energy.EnergyOptions(), {"jobs": jobs, "gpu": gpus})
-    yield made, gpus
+    energy_collector = energy.build(host, energy.EnergyOptions(), {"jobs": jobs, "gpu": gpus})
+    yield energy_collector, gpus
     gpus.stop()
 
 
-def shown(families):
+def series_values(families):
     return {
         f"{family.metric.name}{{{text}}}": value
         for family in families
@@ -51,36 +51,38 @@ def shown(families):
     }
 
 
-def tick_until(made, clock, condition):
-    until = time.monotonic() + 20
-    while not condition(shown(made.collect())):
-        assert time.monotonic() < until, shown(made.collect())
-        clock.ahead += 10
+def tick_until(energy_collector, clock, condition):
+    deadline = time.monotonic() + 20
+    while not condition(series_values(energy_collector.collect())):
+        assert time.monotonic() < deadline, series_values(energy_collector.collect())
+        clock.offset_seconds += 10
         time.sleep(0.05)
-        made.tick()
+        energy_collector.tick()
 
 
-def test_each_gpus_joules_go_to_its_holders_and_the_rest_to_nobody(fake, books, clock):
-    made, gpus = books
-    until = time.monotonic() + 20
+def test_gpu_energy_is_attributed_to_holders_or_unallocated(fake_nvml, collectors, clock):
+    energy_collector, gpus = collectors
+    deadline = time.monotonic() + 20
     while len(gpus.gpu_energy()) < 3 or not all(r.shares for r in gpus.gpu_energy()[:2]):
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    made.tick()
-    clock.ahead += 40  # so long is waited for a meter of the node; there is none
-    tick_until(made, clock, lambda seen: any("consumer" in key for key in seen))
-    fake.set({f"gpu{n}.energy": 5_000_000 + 900_000 for n in range(3)})  # 900 J more on each
+    energy_collector.tick()
+    clock.offset_seconds += 40  # the collector waits this long for a node meter; there is none
+    tick_until(energy_collector, clock, lambda series: any("consumer" in key for key in series))
+    fake_nvml.set({f"gpu{n}.energy": 5_000_000 + 900_000 for n in range(3)})  # 900 J more on each
     node = 'batchjob_node_energy_joules_total{component="gpu",consumer='
     tick_until(
-        made,
+        energy_collector,
         clock,
-        lambda seen: seen.get(f'{node}"jobs"}}', 0) + seen.get(f'{node}"unallocated"}}', 0) > 2699,
+        lambda series: (
+            series.get(f'{node}"jobs"}}', 0) + series.get(f'{node}"unallocated"}}', 0) > 2699
+        ),
     )
-    seen = shown(made.collect())
+    series = series_values(energy_collector.collect())
     of_jobs = {
         jobid: sum(
             value
-            for key, value in seen.items()
+            for key, value in series.items()
             if key.startswith("batchjob_job_energy_joules_total")
             and f'jobid="{jobid}"' in key
             and 'component="gpu"' in key
@@ -89,4 +91,4 @@ def test_each_gpus_joules_go_to_its_holders_and_the_rest_to_nobody(fake, books, 
     }
     assert of_jobs["1"] == pytest.approx(900 + 450)
     assert of_jobs["2"] == pytest.approx(450)
-    assert seen[f'{node}"unallocated"}}'] == pytest.approx(900)
+    assert series[f'{node}"unallocated"}}'] == pytest.approx(900)

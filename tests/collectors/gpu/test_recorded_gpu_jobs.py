@@ -9,11 +9,11 @@ from collectors.jobs import collector as jobs_module
 
 
 @pytest.fixture
-def mapped(fake, host, as_recorded, tree):
-    """What tells (job, GPU index, source) on a recorded machine."""
-    running = []
+def start_mapping(fake_nvml, host, as_recorded, tree):
+    """Start both collectors on a recorded machine; return a function of its (job, GPU, source)."""
+    collectors = []
 
-    def of(name):
+    def start(name):
         recorded = tree(name)
         jobs = jobs_module.build(recorded, jobs_module.JobsOptions(), {})
         node = Host(
@@ -23,7 +23,7 @@ def mapped(fake, host, as_recorded, tree):
             monotonic=host.monotonic,
         )
         gpus = GpuCollector(node, GpuOptions(interval=0.05), jobs)
-        running.extend((gpus, jobs))
+        collectors.extend((gpus, jobs))
         jobs.start()
         gpus.start()
 
@@ -33,8 +33,8 @@ def mapped(fake, host, as_recorded, tree):
 
         return pairs
 
-    yield of
-    for each in running:
+    yield start
+    for each in collectors:
         each.stop()
 
 
@@ -46,14 +46,16 @@ def mapped(fake, host, as_recorded, tree):
         ("slurm-24.11-v2-r2-a", [("22", 2), ("22", 3)]),
     ],
 )
-def test_slurm_jobs(fake, mapped, eventually, name, expected):
-    fake.gpus(4)
-    found = mapped(name)
+def test_recorded_slurm_jobs_are_mapped_to_gpus(
+    fake_nvml, start_mapping, eventually, name, expected
+):
+    fake_nvml.add_gpus(4)
+    found = start_mapping(name)
     eventually(lambda: found() == [(job, gpu, "SLURM_JOB_GPUS") for job, gpu in expected], 20)
 
 
-def test_samples_have_what_each_gpu_tells(fake, host, as_recorded, tree, eventually):
-    fake.gpus(2)
+def test_samples_include_the_quantities_of_each_gpu(fake_nvml, host, as_recorded, tree, eventually):
+    fake_nvml.add_gpus(2)
     recorded = tree("openpbs-23.06-v1-07-two-gpu-jobs")  # the devices cgroup confirms the GPUs
     jobs = jobs_module.build(recorded, jobs_module.JobsOptions(), {})
     node = Host(
@@ -77,7 +79,7 @@ def test_samples_have_what_each_gpu_tells(fake, host, as_recorded, tree, eventua
     } <= quantities  # fmt: skip
 
 
-def test_pbs_jobs(fake, mapped, eventually):
-    fake.gpus(2)
-    found = mapped("openpbs-23.06-v1-07-two-gpu-jobs")
+def test_recorded_pbs_jobs_are_mapped_to_gpus(fake_nvml, start_mapping, eventually):
+    fake_nvml.add_gpus(2)
+    found = start_mapping("openpbs-23.06-v1-07-two-gpu-jobs")
     eventually(lambda: found() == [("11.pbs01", 0, "devices"), ("12.pbs01", 1, "devices")], 20)

@@ -25,7 +25,7 @@ RECORDS = sorted((Path(__file__).parents[2] / "fixtures" / "nvml").glob("*.txt")
 
 
 @pytest.fixture
-def pynvml(fake):
+def pynvml(fake_nvml):
     import pynvml
 
     pynvml.nvmlInit()
@@ -33,32 +33,32 @@ def pynvml(fake):
     pynvml.nvmlShutdown()
 
 
-def readings(pynvml):
+def all_readings(pynvml):
     count = pynvml.nvmlDeviceGetCount()
     return [nvml.read(pynvml, index, 0.0, Counter()) for index in range(count)]
 
 
-def test_what_is_recorded_reads_the_same(fake, pynvml, capsys):
-    fake.gpus(2)
-    fake.mig(1, {0: {}, 3: {"gpu_instance": 5}})
-    fake.set({"gpu0.process0": "10 5000 COMPUTE 4294967295 4294967295 40"})
-    fake.set({"gpu1.process0": "11 6000 COMPUTE 5 0 0"})
-    before = readings(pynvml)
-    fake.path.write_text(recorder.record(pynvml))
-    assert readings(pynvml) == before
+def test_recording_gives_the_same_readings(fake_nvml, pynvml, capsys):
+    fake_nvml.add_gpus(2)
+    fake_nvml.create_mig_instances(1, {0: {}, 3: {"gpu_instance": 5}})
+    fake_nvml.set({"gpu0.process0": "10 5000 COMPUTE 4294967295 4294967295 40"})
+    fake_nvml.set({"gpu1.process0": "11 6000 COMPUTE 5 0 0"})
+    before = all_readings(pynvml)
+    fake_nvml.path.write_text(recorder.record(pynvml))
+    assert all_readings(pynvml) == before
 
 
-def test_the_benchmark_reads_every_gpu(fake, pynvml, capsys):
-    fake.gpus(2)
+def test_benchmark_reads_every_gpu(fake_nvml, pynvml, capsys):
+    fake_nvml.add_gpus(2)
     assert recorder.main(["measure", "2"]) == 0
     assert capsys.readouterr().out.count("ms CPU per reading") == 2
     assert recorder.main(["guess"]) == 2
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_a_real_driver_s_answers(fake, pynvml, path):
-    fake.path.write_text(path.read_text())
-    found = readings(pynvml)
+def test_recorded_driver_gives_plausible_readings(fake_nvml, pynvml, path):
+    fake_nvml.path.write_text(path.read_text())
+    found = all_readings(pynvml)
     assert found
     for reading in found:
         values = reading.values
@@ -72,10 +72,10 @@ def test_a_real_driver_s_answers(fake, pynvml, path):
     ("record", "utilization", "shares"),
     [("idle", 0.0, []), ("busy", 0.5, [0.5]), ("shared", 1.0, [0.44, 0.56])],
 )
-def test_an_h100_at_known_load(fake, pynvml, record, utilization, shares):
+def test_recorded_h100_shows_its_known_load(fake_nvml, pynvml, record, utilization, shares):
     """Nothing; matrix products half of each second; two processes with as much as they get."""
     (path,) = [each for each in RECORDS if each.stem == f"h100_driver_580_{record}"]
-    fake.path.write_text(path.read_text())
+    fake_nvml.path.write_text(path.read_text())
     errors: Counter[tuple[str, str]] = Counter()
     reading = nvml.read(pynvml, 0, 0.0, errors)
     assert not errors

@@ -1,3 +1,5 @@
+"""The IPMI collector on simulated BMCs."""
+
 import dataclasses
 import logging
 import threading
@@ -38,12 +40,12 @@ def clock():
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch):
+def no_retry_delay(monkeypatch):
     monkeypatch.setattr(dcmi, "RETRY_SECONDS", 0)
 
 
-class Flaky(InProcess):
-    """A transport that fails as often as it is told."""
+class FailingTransport(InProcess):
+    """A transport that fails once for each element of `failures`."""
 
     failures = ()
 
@@ -54,24 +56,26 @@ class Flaky(InProcess):
         return super().query(request, timeout)
 
 
-class Rig:
-    """A collector on a simulated BMC, refreshed by hand."""
+class IpmiOnSimulatedBmc:
+    """The collector on a simulated BMC; `refresh()` reads once."""
 
     def __init__(self, clock, bmc, **options):
         self.bmc = bmc
         self.connections = []
-        chosen = dataclasses.replace(IpmiOptions(), **options)
-        source = BmcPower(self.connect, chosen.timeout, chosen.source, chosen.sensor)
-        self.collector = IpmiCollector(Host(monotonic=clock), source, chosen)
+        ipmi_options = dataclasses.replace(IpmiOptions(), **options)
+        power_reader = BmcPower(
+            self.connect, ipmi_options.timeout, ipmi_options.source, ipmi_options.sensor
+        )
+        self.collector = IpmiCollector(Host(monotonic=clock), power_reader, ipmi_options)
 
     def connect(self):
-        self.connections.append(Flaky(self.bmc, payload))
+        self.connections.append(FailingTransport(self.bmc, payload))
         return self.connections[-1]
 
     def refresh(self):
         self.collector.refresher.refresh()
 
-    def shown(self, metric):
+    def samples(self, metric):
         return {
             labels: value
             for family in self.collector.collect()
@@ -80,142 +84,149 @@ class Rig:
         }
 
 
-def test_dcmi_is_shown_with_statistics_period_and_age(clock):
-    rig = Rig(clock, SimulatedBmc())
-    rig.refresh()
+def test_dcmi_power_has_statistics_period_and_age(clock):
+    ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc())
+    ipmi.refresh()
     clock.now += 4
-    assert rig.shown(POWER) == {
+    assert ipmi.samples(POWER) == {
         'statistic="current"': 345,
         'statistic="min"': 300,
         'statistic="max"': 400,
         'statistic="average"': 350,
     }
-    assert rig.shown(PERIOD) == {"": 1.0}
-    assert rig.shown(ACTIVE) == {"": 1.0}
-    assert rig.shown(AGE) == {"": 4.0}
+    assert ipmi.samples(PERIOD) == {"": 1.0}
+    assert ipmi.samples(ACTIVE) == {"": 1.0}
+    assert ipmi.samples(AGE) == {"": 4.0}
 
 
-def test_deactivated_with_valid_watts_is_shown_with_its_state(clock):
+def test_deactivated_dcmi_with_valid_watts_is_exported_as_inactive(clock):
     bmc = SimulatedBmc()
     bmc.active, bmc.period_ms = False, 0
-    rig = Rig(clock, bmc)
-    rig.refresh()
-    assert rig.shown(POWER) == {'statistic="current"': 345}
-    assert rig.shown(ACTIVE) == {"": 0.0}
+    ipmi = IpmiOnSimulatedBmc(clock, bmc)
+    ipmi.refresh()
+    assert ipmi.samples(POWER) == {'statistic="current"': 345}
+    assert ipmi.samples(ACTIVE) == {"": 0.0}
 
 
-def test_sensors_serve_where_dcmi_is_unsupported(clock):
+def test_sensors_are_read_if_dcmi_is_unsupported(clock):
     records = [full_record("PS1 Input Power", 2, m=4), full_record("PS2 Input Power", 3, m=4)]
-    rig = Rig(clock, SimulatedBmc(dcmi=False, records=records, readings={2: 50, 3: 36}))
-    rig.refresh()
-    assert rig.shown(POWER) == {'statistic="current"': 344}
-    assert rig.shown(SENSOR) == {'sensor="PS1 Input Power"': 200, 'sensor="PS2 Input Power"': 144}
-    asked = len(rig.bmc.asked)
-    rig.refresh()
-    assert len(rig.bmc.asked) == asked + 2  # the repository is read once
+    ipmi = IpmiOnSimulatedBmc(
+        clock, SimulatedBmc(dcmi=False, records=records, readings={2: 50, 3: 36})
+    )
+    ipmi.refresh()
+    assert ipmi.samples(POWER) == {'statistic="current"': 344}
+    assert ipmi.samples(SENSOR) == {
+        'sensor="PS1 Input Power"': 200,
+        'sensor="PS2 Input Power"': 144,
+    }
+    requests_before = len(ipmi.bmc.asked)
+    ipmi.refresh()
+    assert len(ipmi.bmc.asked) == requests_before + 2  # the repository is read once
 
 
-def test_sensors_of_one_name_are_told_apart(clock):
+def test_sensors_of_the_same_name_are_numbered(clock):
     records = [full_record("Pwr", 2), full_record("Pwr", 3)]
     bmc = SimulatedBmc(dcmi=False, records=records, readings={2: 50, 3: 36})
-    rig = Rig(clock, bmc, sensor=("Pwr",))
-    rig.refresh()
-    assert rig.shown(SENSOR) == {'sensor="Pwr"': 50, 'sensor="Pwr #2"': 36}
+    ipmi = IpmiOnSimulatedBmc(clock, bmc, sensor=("Pwr",))
+    ipmi.refresh()
+    assert ipmi.samples(SENSOR) == {'sensor="Pwr"': 50, 'sensor="Pwr #2"': 36}
 
 
-def test_a_bmc_without_any_power_is_asked_again_in_an_hour(clock, caplog):
-    rig = Rig(clock, SimulatedBmc(dcmi=False, records=[full_record("Fan", 1, unit=18)]))
-    rig.refresh()
-    assert rig.shown(POWER) == {}
-    assert rig.shown(ERRORS)['reason="unsupported"'] == 1
-    assert rig.collector.refresher.pause == 3600
+def test_bmc_without_power_readings_is_retried_after_an_hour(clock, caplog):
+    ipmi = IpmiOnSimulatedBmc(
+        clock, SimulatedBmc(dcmi=False, records=[full_record("Fan", 1, unit=18)])
+    )
+    ipmi.refresh()
+    assert ipmi.samples(POWER) == {}
+    assert ipmi.samples(ERRORS)['reason="unsupported"'] == 1
+    assert ipmi.collector.refresher.pause == 3600
 
 
-def test_a_value_disappears_when_it_is_stale(clock):
-    rig = Rig(clock, SimulatedBmc(), interval=10.0, timeout=5.0)
-    rig.refresh()
-    meter = rig.collector.meters()[0]
+def test_stale_power_is_not_exported(clock):
+    ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc(), interval=10.0, timeout=5.0)
+    ipmi.refresh()
+    meter = ipmi.collector.meters()[0]
     assert meter.read().watts == 345
-    rig.connections[0].failures = (1,) * 9
-    rig.refresh()
+    ipmi.connections[0].failures = (1,) * 9
+    ipmi.refresh()
     clock.now += 35
-    assert rig.shown(POWER)
+    assert ipmi.samples(POWER)
     clock.now += 0.1
-    assert rig.shown(POWER) == {}
-    assert rig.shown(AGE) == {}
+    assert ipmi.samples(POWER) == {}
+    assert ipmi.samples(AGE) == {}
     assert meter.read() is None
-    assert rig.collector.meters() == ()
+    assert ipmi.collector.meters() == ()
 
 
 def test_failures_are_logged_once_and_counted(clock, caplog):
-    rig = Rig(clock, SimulatedBmc())
-    rig.bmc.power_code = 0xD4
+    ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc())
+    ipmi.bmc.power_code = 0xD4
     for _ in range(3):
-        rig.refresh()
-    assert rig.shown(ERRORS)['reason="privilege"'] == 3
-    assert [r.levelno for r in caplog.records] == [logging.WARNING]
+        ipmi.refresh()
+    assert ipmi.samples(ERRORS)['reason="privilege"'] == 3
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "privilege level too low" in caplog.text
 
 
-def test_every_reason_is_there_from_the_beginning(clock):
-    counts = Rig(clock, SimulatedBmc()).shown(ERRORS)
+def test_error_counters_of_all_reasons_start_at_zero(clock):
+    counts = IpmiOnSimulatedBmc(clock, SimulatedBmc()).samples(ERRORS)
     assert counts == {f'reason="{reason}"': 0.0 for reason in REASONS}
 
 
-def test_after_a_timeout_a_new_connection_is_made(clock):
-    rig = Rig(clock, SimulatedBmc())
-    rig.refresh()
-    rig.connections[0].failures = (1,)
-    rig.refresh()
-    rig.refresh()
-    assert len(rig.connections) == 2
-    assert rig.connections[0].closed
-    assert rig.shown(POWER)
+def test_timeout_causes_a_new_connection(clock):
+    ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc())
+    ipmi.refresh()
+    ipmi.connections[0].failures = (1,)
+    ipmi.refresh()
+    ipmi.refresh()
+    assert len(ipmi.connections) == 2
+    assert ipmi.connections[0].closed
+    assert ipmi.samples(POWER)
 
 
-def test_pauses_double_while_a_bmc_fails_and_end_with_it(clock):
-    rig = Rig(clock, SimulatedBmc(), interval=10.0)
-    rig.bmc.power_code = 0xFF
+def test_pause_doubles_while_a_bmc_fails(clock):
+    ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc(), interval=10.0)
+    ipmi.bmc.power_code = 0xFF
     pauses = []
     for _ in range(8):
-        rig.refresh()
-        pauses.append(rig.collector.refresher.pause)
+        ipmi.refresh()
+        pauses.append(ipmi.collector.refresher.pause)
     assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
-    rig.bmc.power_code = 0
-    rig.refresh()
-    assert rig.collector.refresher.pause == 10
+    ipmi.bmc.power_code = 0
+    ipmi.refresh()
+    assert ipmi.collector.refresher.pause == 10
 
 
-def test_dcmi_and_sensors_are_chosen_anew_after_three_failures(clock):
+def test_source_is_chosen_again_after_three_failures(clock):
     bmc = SimulatedBmc(records=[full_record("Power Meter", 2)], readings={2: 99})
-    rig = Rig(clock, bmc)
-    rig.refresh()
+    ipmi = IpmiOnSimulatedBmc(clock, bmc)
+    ipmi.refresh()
     bmc.dcmi = False  # new firmware
     for _ in range(4):
-        rig.refresh()
-    assert rig.shown(POWER) == {'statistic="current"': 99}
+        ipmi.refresh()
+    assert ipmi.samples(POWER) == {'statistic="current"': 99}
 
 
-def test_a_bmc_that_hangs_delays_no_scrape(clock):
-    hanging = threading.Event()
+def test_hanging_bmc_does_not_delay_a_scrape(clock):
+    released = threading.Event()
 
-    class Hanging:
+    class HangingReader:
         def read(self):
-            hanging.wait(30)
+            released.wait(30)
             raise IpmiError("timeout", "no answer")
 
         def close(self):
-            hanging.set()
+            released.set()
 
-    collector = IpmiCollector(Host(), Hanging(), IpmiOptions())
+    collector = IpmiCollector(Host(), HangingReader(), IpmiOptions())
     collector.start()
     families = collector.collect()
     assert [family.metric for family in families] == [ERRORS]
-    hanging.set()
+    released.set()
     collector.stop()
 
 
-def test_a_node_without_driver_says_so_without_a_warning(tmp_path, caplog):
+def test_missing_driver_is_logged_as_info(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     collector = build(Host(dev=str(tmp_path)), IpmiOptions(), {})
     collector.refresher.refresh()
@@ -225,7 +236,7 @@ def test_a_node_without_driver_says_so_without_a_warning(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("settings", "complaint"),
     [
         ({"access": "lan", "host": "b", "user": "u"}, "collector.ipmi.password-file: expected"),
         ({"access": "lan"}, "collector.ipmi.host: expected"),
@@ -236,34 +247,34 @@ def test_a_node_without_driver_says_so_without_a_warning(tmp_path, caplog):
         ({"privilege": "root"}, "expected one of callback, user"),
     ],
 )
-def test_wrong_settings_are_told_in_one_line(given, complaint):
-    named = {f"collector.ipmi.{key}": value for key, value in given.items()}
+def test_invalid_settings_are_rejected(settings, complaint):
+    named_settings = {f"collector.ipmi.{key}": value for key, value in settings.items()}
     with pytest.raises(SettingsError, match=complaint) as caught:
-        build(Host(), build_section(IpmiOptions, "collector.ipmi", named), {})
+        build(Host(), build_section(IpmiOptions, "collector.ipmi", named_settings), {})
     assert "\n" not in str(caught.value)
 
 
-def test_every_family_is_in_the_table(clock):
-    rig = Rig(clock, SimulatedBmc())
-    rig.refresh()
-    assert {family.metric for family in rig.collector.collect()} <= set(METRICS)
+def test_exported_families_are_declared(clock):
+    ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc())
+    ipmi.refresh()
+    assert {family.metric for family in ipmi.collector.collect()} <= set(METRICS)
 
 
-def test_a_glitch_is_neither_shown_nor_metered_nor_bridged(clock):
+def test_implausible_power_is_ignored_and_interrupts_the_energy(clock):
     bmc = SimulatedBmc()
-    rig = Rig(clock, bmc)
+    ipmi = IpmiOnSimulatedBmc(clock, bmc)
     for _ in range(6):
         clock.now += 10
-        rig.refresh()
-    (meter,) = rig.collector.meters()
-    before = meter.read()
+        ipmi.refresh()
+    (meter,) = ipmi.collector.meters()
+    reading_before = meter.read()
     clock.now += 10
     bmc.watts = 49152
-    rig.refresh()
-    assert rig.shown(POWER)['statistic="current"'] == 345
-    assert rig.shown(ERRORS)['reason="implausible"'] == 1
+    ipmi.refresh()
+    assert ipmi.samples(POWER)['statistic="current"'] == 345
+    assert ipmi.samples(ERRORS)['reason="implausible"'] == 1
     clock.now += 10
     bmc.watts = 345
-    rig.refresh()
-    after = meter.read()
-    assert energy_between(before, after, max_gap_seconds=60) is None
+    ipmi.refresh()
+    reading_after = meter.read()
+    assert energy_between(reading_before, reading_after, max_gap_seconds=60) is None

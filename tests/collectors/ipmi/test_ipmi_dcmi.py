@@ -1,3 +1,5 @@
+"""Power readings by DCMI."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,29 +16,29 @@ OPENBMC = bytes.fromhex("dc 59 01 59 01 59 01 59 01 00 00 00 00 00 00 00 00 00")
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch):
+def no_retry_delay(monkeypatch):
     monkeypatch.setattr(dcmi, "RETRY_SECONDS", 0)
 
 
-def test_every_field_of_a_power_reading():
+def test_power_reading_fields():
     assert parse_power_reading(ACTIVE) == PowerReading(345, 300, 400, 350, 0x6B00441B, 1.0, True)
 
 
-def test_deactivated_with_watts_is_a_reading_without_statistics():
+def test_deactivated_reading_has_watts_but_no_statistics():
     reading = parse_power_reading(OPENBMC)
     assert power_from_dcmi(reading) == Power("dcmi", 345.0, active=False)
 
 
-def test_a_period_makes_statistics():
+def test_reading_with_a_period_has_statistics():
     assert power_from_dcmi(parse_power_reading(ACTIVE)) == Power(
         "dcmi", 345.0, (("min", 300.0), ("max", 400.0), ("average", 350.0)), 1.0, True
     )
 
 
-@pytest.mark.parametrize("nothing", [0, 0xFFFF])
+@pytest.mark.parametrize("watts", [0, 0xFFFF])
 @pytest.mark.parametrize("active", [True, False])
-def test_no_watts_is_no_reading_and_not_zero(nothing, active):
-    bmc = SimulatedBmc(watts=nothing)
+def test_reading_without_watts_is_an_error(watts, active):
+    bmc = SimulatedBmc(watts=watts)
     bmc.active = active
     with pytest.raises(IpmiError) as caught:
         dcmi.read_power(InProcess(bmc, payload), 1)
@@ -44,7 +46,7 @@ def test_no_watts_is_no_reading_and_not_zero(nothing, active):
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_a_reading_or_malformed(data):
+def test_arbitrary_bytes_are_parsed_or_rejected(data):
     if len(data) < 18 or data[0] != 0xDC:
         with pytest.raises(IpmiError):
             parse_power_reading(data)
@@ -54,7 +56,7 @@ def test_any_bytes_are_a_reading_or_malformed(data):
     assert reading.period_seconds >= 0
 
 
-class Stubborn(SimulatedBmc):
+class RefusingBmc(SimulatedBmc):
     """Refuses the first requests, as some boards do."""
 
     def __init__(self, refusals, code):
@@ -67,12 +69,12 @@ class Stubborn(SimulatedBmc):
 
 
 @pytest.mark.parametrize("code", [0xC0, 0xFF])
-def test_a_busy_board_is_asked_three_times(code):
-    assert dcmi.read_power(InProcess(Stubborn(2, code), payload), 1).current_watts == 345
+def test_busy_bmc_is_tried_three_times(code):
+    assert dcmi.read_power(InProcess(RefusingBmc(2, code), payload), 1).current_watts == 345
     with pytest.raises(CompletionError):
-        dcmi.read_power(InProcess(Stubborn(3, code), payload), 1)
+        dcmi.read_power(InProcess(RefusingBmc(3, code), payload), 1)
 
 
-def test_unsupported_is_taken_at_its_word():
+def test_unsupported_command_is_not_retried():
     with pytest.raises(CompletionError):
-        dcmi.read_power(InProcess(Stubborn(1, 0xC1), payload), 1)
+        dcmi.read_power(InProcess(RefusingBmc(1, 0xC1), payload), 1)

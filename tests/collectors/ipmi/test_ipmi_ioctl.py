@@ -1,3 +1,5 @@
+"""The kernel's IPMI driver: ioctl numbers, structures and queries."""
+
 import ctypes
 import errno
 import os
@@ -33,12 +35,12 @@ def device(driver):
 
 
 @pytest.mark.skipif(platform.machine().startswith("ppc"), reason="powerpc has other numbers")
-def test_the_request_numbers_are_the_kernels():
+def test_ioctl_numbers():
     assert in_band.SEND_COMMAND == SEND_COMMAND
     assert in_band.RECEIVE_TRUNCATED == RECEIVE_MSG_TRUNC
 
 
-def test_powerpc_numbers_have_their_own_direction_bits():
+def test_ioctl_numbers_on_powerpc():
     assert ioctl_number(13, 40, "r", "ppc64le") == 0x4028690D
     assert ioctl_number(11, 48, "rw", "ppc64le") == 0xC030690B
 
@@ -57,7 +59,7 @@ def test_powerpc_numbers_have_their_own_direction_bits():
         (in_band.AnyAddress, 40, {"addr_type": 0, "channel": 4, "data": 6}),
     ],
 )
-def test_structures_are_laid_out_as_the_compiler_does(structure, size, offsets):
+def test_structure_layout(structure, size, offsets):
     assert ctypes.sizeof(structure) == size
     assert {name: getattr(structure, name).offset for name, _ in structure._fields_} == offsets
 
@@ -75,9 +77,9 @@ C_NAMES = {  # each structure by its name in the kernel's header
 @pytest.mark.skipif(
     not (shutil.which("cc") and os.path.exists(HEADER)), reason="no C compiler or kernel headers"
 )
-def test_structures_and_numbers_are_those_of_the_kernels_header(tmp_path):
-    """Ask a C compiler and this machine's own header."""
-    wanted = [
+def test_structures_and_constants_match_the_kernel_header(tmp_path):
+    """A C compiler checks the values against this machine's header."""
+    constants = [
         ("IPMICTL_SEND_COMMAND", in_band.SEND_COMMAND),
         ("IPMICTL_RECEIVE_MSG_TRUNC", in_band.RECEIVE_TRUNCATED),
         ("IPMI_SYSTEM_INTERFACE_ADDR_TYPE", in_band.SYSTEM_INTERFACE),
@@ -86,11 +88,14 @@ def test_structures_and_numbers_are_those_of_the_kernels_header(tmp_path):
         ("IPMI_MAX_MSG_LENGTH", in_band.LONGEST_MESSAGE),
     ]
     for structure, name in C_NAMES.items():
-        wanted.append((f"sizeof({name})", ctypes.sizeof(structure)))
+        constants.append((f"sizeof({name})", ctypes.sizeof(structure)))
         for field, _ in structure._fields_:
             offset = getattr(structure, field).offset
-            wanted.append((f"offsetof({name}, {field})", offset))
-    checks = "".join(f'_Static_assert({c} == {value}, "{c}");\n' for c, value in wanted)
+            constants.append((f"offsetof({name}, {field})", offset))
+    checks = "".join(
+        f'_Static_assert({expression} == {value}, "{expression}");\n'
+        for expression, value in constants
+    )
     source = tmp_path / "layout.c"
     source.write_text(
         f"#include <stddef.h>\n#include <sys/ioctl.h>\n#include <linux/ipmi.h>\n{checks}"
@@ -98,19 +103,19 @@ def test_structures_and_numbers_are_those_of_the_kernels_header(tmp_path):
     subprocess.run(["cc", "-fsyntax-only", str(source)], check=True)
 
 
-def test_a_request_comes_back_without_its_completion_code(device, driver):
+def test_query_returns_the_data_without_completion_code(device, driver):
     answer = device.query(POWER, 1)
     assert answer.hex(" ") == "dc 59 01 2c 01 90 01 5e 01 5b 30 00 6b e8 03 00 00 40"
     assert driver.requests == [(1, 0x2C, 0x02, POWER.data, 0)]
 
 
-def test_the_lun_travels_in_the_address(device, driver):
+def test_lun_is_sent_in_the_address(device, driver):
     driver.bmc.readings = {7: 1}
     device.query(Request(0x04, 0x2D, b"\x07", lun=2), 1)
     assert driver.requests[-1][-1] == 2
 
 
-def test_a_late_answer_to_an_earlier_request_is_not_taken(device, driver):
+def test_late_answer_to_an_earlier_request_is_ignored(device, driver):
     driver.silent = True
     with pytest.raises(IpmiError, match="no response from the BMC within"):
         device.query(POWER, 0.05)
@@ -119,23 +124,23 @@ def test_a_late_answer_to_an_earlier_request_is_not_taken(device, driver):
     assert device.query(POWER, 1)[1:3] == (345).to_bytes(2, "little")
 
 
-def test_events_and_answers_to_other_commands_are_dropped(device, driver):
+def test_events_and_answers_to_other_commands_are_ignored(device, driver):
     driver.deliver(1, 0x2D, 0x02, b"\0", kind=2)  # an asynchronous event
     driver.deliver(1, 0x2D, 0x01, b"\0")
     driver.deliver(7, 0x2D, 0x02, b"\0")  # another request's sequence number
     assert device.query(POWER, 1)[1:3] == (345).to_bytes(2, "little")
 
 
-def test_a_silent_bmc_costs_its_deadline_and_no_more(device, driver):
+def test_query_times_out_if_the_bmc_is_silent(device, driver):
     driver.silent = True
-    began = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(IpmiError) as caught:
         device.query(POWER, 0.1)
     assert caught.value.reason == "timeout"
-    assert 0.09 < time.monotonic() - began < 1
+    assert 0.09 < time.monotonic() - started < 1
 
 
-def test_stale_answers_without_end_do_not_stretch_the_deadline(device, driver):
+def test_stale_answers_do_not_extend_the_timeout(device, driver):
     driver.silent = True
     for _ in range(50):
         driver.deliver(99, 0x2D, 0x02, b"\0")
@@ -155,14 +160,14 @@ def test_stale_answers_without_end_do_not_stretch_the_deadline(device, driver):
         (0x80, "completion_code"),
     ],
 )
-def test_completion_codes_have_reasons(device, driver, code, reason):
+def test_reason_of_a_completion_code(device, driver, code, reason):
     driver.bmc.power_code = code
     with pytest.raises(CompletionError, match=f"0x{code:02x}") as caught:
         device.query(POWER, 1)
     assert caught.value.reason == reason
 
 
-def test_an_answer_without_completion_code_is_malformed(device, driver):
+def test_answer_without_completion_code_is_malformed(device, driver):
     driver.silent = True
     driver.deliver(1, 0x2D, 0x02, b"")
     with pytest.raises(IpmiError) as caught:
@@ -179,21 +184,21 @@ def test_an_answer_without_completion_code_is_malformed(device, driver):
         (errno.EMSGSIZE, "malformed"),
     ],
 )
-def test_errors_of_the_driver_have_reasons(device, driver, number, reason):
+def test_reason_of_a_driver_error(device, driver, number, reason):
     driver.fails = number
     with pytest.raises(IpmiError) as caught:
         device.query(POWER, 1)
     assert caught.value.reason == reason
 
 
-def test_a_machine_without_driver_is_told(tmp_path):
+def test_missing_driver_is_no_device(tmp_path):
     with pytest.raises(IpmiError) as caught:
         open_device(str(tmp_path))
     assert caught.value.reason == "no_device"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
-def test_a_device_that_may_not_be_opened_is_told(tmp_path):
+def test_forbidden_device_is_a_permission_error(tmp_path):
     (tmp_path / "ipmi0").write_bytes(b"")
     (tmp_path / "ipmi0").chmod(0)
     with pytest.raises(IpmiError, match="ipmi0: Permission denied") as caught:
@@ -202,7 +207,7 @@ def test_a_device_that_may_not_be_opened_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ipmi0", "ipmi/0", "ipmidev/0"])
-def test_the_device_is_found_under_any_of_its_names(tmp_path, name):
+def test_device_is_found_by_each_of_its_names(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(b"")
     assert find_device(str(tmp_path)) == f"{tmp_path}/{name}"

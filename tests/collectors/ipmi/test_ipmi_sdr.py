@@ -1,3 +1,5 @@
+"""Power sensors in the sensor data repository (SDR)."""
+
 import math
 
 import pytest
@@ -35,20 +37,20 @@ RECORDS = (
 )
 
 
-def bmc_with(*records, **more):
-    return SimulatedBmc(dcmi=False, records=records or RECORDS, **more)
+def bmc_with_records(*records, **options):
+    return SimulatedBmc(dcmi=False, records=records or RECORDS, **options)
 
 
-def sensors_of(bmc):
+def power_sensors(bmc):
     return find_power_sensors(InProcess(bmc, payload), 1, 10)
 
 
-def named(sensors):
+def sensor_names(sensors):
     return [sensor.name for sensor in sensors]
 
 
-def test_power_sensors_are_told_by_their_unit_and_owner():
-    assert named(sensors_of(bmc_with())) == [
+def test_power_sensors_are_found_by_unit_and_owner():
+    assert sensor_names(power_sensors(bmc_with_records())) == [
         "PS1 Input Power",
         "PS2 Input Power",
         "PS1 Output Power",
@@ -57,28 +59,28 @@ def test_power_sensors_are_told_by_their_unit_and_owner():
 
 
 @pytest.mark.parametrize("chunk", [8, 16, 32, 255])
-def test_slow_transports_take_smaller_parts(chunk):
-    assert len(sensors_of(bmc_with(chunk=chunk))) == 4
+def test_records_are_read_in_chunks_that_the_bmc_accepts(chunk):
+    assert len(power_sensors(bmc_with_records(chunk=chunk))) == 4
 
 
-def test_a_repository_that_changes_is_reserved_again():
-    bmc = bmc_with()
+def test_repository_is_reserved_again_after_a_change():
+    bmc = bmc_with_records()
     bmc.changes = 1
-    assert len(sensors_of(bmc)) == 4
+    assert len(power_sensors(bmc)) == 4
 
 
-def test_a_repository_that_always_changes_is_an_error():
-    bmc = bmc_with()
+def test_constantly_changing_repository_is_an_error():
+    bmc = bmc_with_records()
     bmc.changes = 99
     with pytest.raises(CompletionError):
-        sensors_of(bmc)
+        power_sensors(bmc)
 
 
-def test_an_empty_repository_has_no_sensors():
-    bmc = bmc_with()
+def test_empty_repository_is_an_error():
+    bmc = bmc_with_records()
     bmc.records = []
     with pytest.raises(CompletionError):
-        sensors_of(bmc)
+        power_sensors(bmc)
 
 
 @pytest.mark.parametrize(
@@ -94,30 +96,32 @@ def test_an_empty_repository_has_no_sensors():
         (["Total_Power"], ["Total_Power"]),
     ],
 )
-def test_the_node_is_one_sensor_or_the_sum_of_inputs(names, chosen):
+def test_node_power_is_one_sensor_or_all_supply_inputs(names, chosen):
     records = [full_record(name, number) for number, name in enumerate(names)]
-    assert named(node_sensors(sensors_of(bmc_with(*records)))) == chosen
+    assert sensor_names(node_sensors(power_sensors(bmc_with_records(*records)))) == chosen
 
 
-def test_the_site_may_name_sensors():
-    assert named(node_sensors(sensors_of(bmc_with()), ["ps1 output power"])) == ["PS1 Output Power"]
+def test_configured_sensors_are_chosen():
+    assert sensor_names(node_sensors(power_sensors(bmc_with_records()), ["ps1 output power"])) == [
+        "PS1 Output Power"
+    ]
 
 
-def test_readings_are_scaled_and_addressed_to_the_sensors_lun():
-    bmc = bmc_with(readings={6: 14})
-    sensor = sensors_of(bmc)[-1]
+def test_reading_is_scaled_and_requested_from_the_lun_of_the_sensor():
+    bmc = bmc_with_records(readings={6: 14})
+    sensor = power_sensors(bmc)[-1]
     assert read_sensor(InProcess(bmc, payload), sensor, 1) == 98.0
     assert bmc.asked[-1] == (0x04, 0x2D, b"\x06", 1)
 
 
-def test_factors_that_differ_from_reading_to_reading():
-    bmc = bmc_with(full_record("System Level", 9, linearization=0x70), readings={9: 120})
-    assert read_sensor(InProcess(bmc, payload), sensors_of(bmc)[0], 1) == 360.0
+def test_nonlinear_sensor_has_factors_by_reading():
+    bmc = bmc_with_records(full_record("System Level", 9, linearization=0x70), readings={9: 120})
+    assert read_sensor(InProcess(bmc, payload), power_sensors(bmc)[0], 1) == 360.0
 
 
-def test_an_unplugged_supply_takes_nothing_but_all_unplugged_is_no_reading():
-    bmc = bmc_with(readings={2: 50, 3: None})
-    chosen = node_sensors(sensors_of(bmc), ["PS1 Input Power", "PS2 Input Power"])
+def test_unavailable_supply_is_left_out_of_the_sum():
+    bmc = bmc_with_records(readings={2: 50, 3: None})
+    chosen = node_sensors(power_sensors(bmc), ["PS1 Input Power", "PS2 Input Power"])
     power = read_sensors(InProcess(bmc, payload), chosen, 1)
     assert power.watts == 200.0
     assert power.sensors == (("PS1 Input Power", 200.0),)
@@ -127,9 +131,9 @@ def test_an_unplugged_supply_takes_nothing_but_all_unplugged_is_no_reading():
     assert caught.value.reason == "no_reading"
 
 
-def test_a_sensor_of_the_node_that_is_silent_leaves_the_sum_unknown():
-    bmc = bmc_with(readings={2: 50})
-    chosen = node_sensors(sensors_of(bmc), ["PS1 Input Power", "Pwr Consumption"])
+def test_missing_reading_of_a_chosen_sensor_is_an_error():
+    bmc = bmc_with_records(readings={2: 50})
+    chosen = node_sensors(power_sensors(bmc), ["PS1 Input Power", "Pwr Consumption"])
     with pytest.raises(IpmiError, match="no reading from Pwr Consumption"):
         read_sensors(InProcess(bmc, payload), chosen, 1)
 
@@ -159,20 +163,20 @@ def test_linearizations(linearization, raw, value):
 
 
 @pytest.mark.parametrize(("form", "value"), [(0, 254.0), (1, -1.0), (2, -2.0), (3, None)])
-def test_forms_of_the_raw_reading(form, value):
+def test_raw_reading_formats(form, value):
     assert LINEAR._replace(format=form).value(0xFE) == value
 
 
-@pytest.mark.parametrize("impossible", [0x01, 0x07, 0x71])
-def test_no_value_where_the_formula_has_none(impossible):
-    assert LINEAR._replace(linearization=impossible).value(0) is None
+@pytest.mark.parametrize("linearization", [0x01, 0x07, 0x71])
+def test_reading_outside_the_domain_of_the_linearization_has_no_value(linearization):
+    assert LINEAR._replace(linearization=linearization).value(0) is None
 
 
 @given(
     st.integers(-512, 511), st.integers(-512, 511), st.integers(-8, 7), st.integers(-8, 7),
     st.integers(0, 255),
 )  # fmt: skip
-def test_factors_survive_their_encoding(m, b, b_exp, r_exp, raw):
+def test_encoded_factors_are_parsed(m, b, b_exp, r_exp, raw):
     record = b"\0\0" + full_record("P", 1, m=m, b=b, b_exp=b_exp, r_exp=r_exp)
     sensor = parse_record(record)
     assert sensor.factors == ConversionFactors(m, b, b_exp, r_exp)
@@ -180,13 +184,13 @@ def test_factors_survive_their_encoding(m, b, b_exp, r_exp, raw):
 
 
 @given(st.binary(min_size=6, max_size=6))
-def test_any_factors_decode(data):
+def test_arbitrary_factors_are_finite(data):
     factors = parse_factors(data)
     assert all(math.isfinite(each) for each in factors)
 
 
 @given(st.binary(max_size=80), st.integers(0, 255))
-def test_any_record_is_a_sensor_or_none(data, raw):
+def test_arbitrary_record_is_a_sensor_or_none(data, raw):
     sensor = parse_record(data)
     if sensor is not None:
         value = sensor.value(raw)
@@ -203,7 +207,7 @@ def test_any_record_is_a_sensor_or_none(data, raw):
         (0x04, "PS".encode("utf-16-le"), "PS"),
     ],
 )
-def test_encodings_of_a_name(code, data, name):
+def test_sensor_name_encodings(code, data, name):
     record = bytearray(b"\0\0" + full_record("", 1))
     record[47] = code
     assert parse_record(bytes(record) + data).name == name

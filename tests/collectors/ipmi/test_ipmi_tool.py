@@ -1,3 +1,5 @@
+"""Power readings by command-line tools."""
+
 import sys
 
 import pytest
@@ -40,7 +42,7 @@ ipmiutil dcmi ver 3.18
 """
 
 
-# Since 3.17 it tells the period, too.
+# Since 3.17, ipmiutil also prints the period.
 IPMIUTIL_3_17 = IPMIUTIL + "  Sampling period:                 5000 ms\n"
 
 
@@ -48,12 +50,12 @@ IPMIUTIL_3_17 = IPMIUTIL + "  Sampling period:                 5000 ms\n"
     ("text", "period"),
     [(IPMITOOL_1_8_19, 1.0), (IPMI_DCMI, 1.0), (IPMIUTIL, None), (IPMIUTIL_3_17, 5.0)],
 )
-def test_the_output_of_three_tools(text, period):
+def test_output_of_each_tool_is_parsed(text, period):
     assert parse(text) == ToolOutput(345, STATISTICS, period, True)
 
 
 @pytest.mark.parametrize("state", ["deactivated", "not active", "Not Available"])
-def test_states_that_say_no(state):
+def test_inactive_states(state):
     assert parse(IPMITOOL_1_8_19.replace("activated", state)).active is False
 
 
@@ -65,7 +67,7 @@ def test_output_without_a_reading_is_an_error(text):
 
 
 @given(st.text(max_size=300))
-def test_any_text_is_a_reading_or_an_error(text):
+def test_arbitrary_text_is_an_error(text):
     with pytest.raises(IpmiError):
         parse(text)
 
@@ -80,11 +82,11 @@ def test_any_text_is_a_reading_or_an_error(text):
         ("ipmi-dcmi --get-system-power-statistics", None),
     ],
 )
-def test_passwords_on_the_command_line_are_found(argv, flag):
+def test_password_on_the_command_line_is_found(argv, flag):
     assert password_on_command_line(tuple(argv.split())) == flag
 
 
-def tool(code, timeout=5):
+def power_tool(code, timeout=5):
     return ToolPower((sys.executable, "-c", code), timeout)
 
 
@@ -97,18 +99,18 @@ def tool(code, timeout=5):
         ("print(1)", "tool"),
     ],
 )
-def test_tools_that_fail(code, reason):
+def test_reason_of_a_failing_tool(code, reason):
     with pytest.raises(IpmiError) as caught:
-        tool(code).read()
+        power_tool(code).read()
     assert caught.value.reason == reason
 
 
-def test_a_tool_that_hangs_is_killed():
+def test_hanging_tool_is_killed():
     with pytest.raises(IpmiError) as caught:
-        tool("import time; time.sleep(60)", 0.3).read()
+        power_tool("import time; time.sleep(60)", 0.3).read()
     assert caught.value.reason == "timeout"
 
 
-def test_a_tool_that_is_missing_is_named():
+def test_missing_tool_is_named():
     with pytest.raises(IpmiError, match="/nonexistent/ipmitool: No such file"):
         ToolPower(("/nonexistent/ipmitool",), 1).read()

@@ -7,7 +7,7 @@ from tests.collectors.jobs.nodes import Node
 
 @pytest.fixture
 def node(tmp_path):
-    made = Node(tmp_path)
-    yield made
-    for each in made.started:
-        each.stop()
+    simulated = Node(tmp_path)
+    yield simulated
+    for collector in simulated.collectors:
+        collector.stop()

@@ -16,27 +16,27 @@ SCOPE = "system.slice/slurmstepd.scope"
 
 
 class Node:
-    """A cgroup v2 node with a clock of its own; everything happens when the test says so."""
+    """A cgroup v2 node with a clock of its own; nothing changes but by the test."""
 
     def __init__(self, top: Path) -> None:
         self.now = 1_800_000_000.0
-        self.clock_set_by = 0.0  # seconds
+        self.clock_offset_seconds = 0.0
         self.cgroup, self.proc = top / "cgroup", top / "proc"
         self.host = Host(
             procfs=str(self.proc),
             sysfs=str(top / "sys"),
             cgroupfs=str(self.cgroup),
             dev=str(top / "dev"),
-            clock=lambda: self.now + self.clock_set_by,
+            clock=lambda: self.now + self.clock_offset_seconds,
             monotonic=lambda: self.now - 1_700_000_000.0,
         )
         (self.cgroup / SCOPE).mkdir(parents=True)
         (self.cgroup / "cgroup.controllers").write_text("cpu memory\n")
         (self.proc / "1" / "ns").mkdir(parents=True)
         (self.proc / "stat").write_text(f"btime {int(self.now) - 1000}\n")
-        self.started = []
+        self.collectors = []
 
-    def job(self, name="job_1", scope=SCOPE, cpu=(1_000_000, 500_000), pids=(), populated=None):
+    def add_job(self, name="job_1", scope=SCOPE, cpu=(1_000_000, 500_000), pids=(), populated=None):
         """Make a job's directory with one task; `cpu` is user and system time in microseconds."""
         job = self.cgroup / scope / name
         task = job / "step_batch" / "user" / "task_0"
@@ -47,7 +47,7 @@ class Node:
         (job / "memory.max").write_text("max\n")
         (job / "cgroup.procs").write_text("")
         (task / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
-        self.populate(job, bool(pids) if populated is None else populated)
+        self.set_populated(job, bool(pids) if populated is None else populated)
         return job
 
     def set_cpu(self, job, cpu):
@@ -56,52 +56,52 @@ class Node:
             f"usage_usec {user + system}\nuser_usec {user}\nsystem_usec {system}\n"
         )
 
-    def populate(self, job, populated):
+    def set_populated(self, job, populated):
         (job / "cgroup.events").write_text(f"populated {int(populated)}\nfrozen 0\n")
 
-    def kernel_log(self):
+    def create_kernel_log(self):
         """Make /dev/kmsg, still empty; the collector reads what is added to it."""
         kmsg = Path(self.host.dev) / "kmsg"
         kmsg.parent.mkdir()
         kmsg.touch()
         return kmsg
 
-    def process(self, pid, uid=1000, parent=1, io=(0, 0, 0, 0), environ=b"", started=50_000,
+    def add_process(self, pid, uid=1000, parent=1, io=(0, 0, 0, 0), environ=b"", started=50_000,
                 cpu=(0, 0, 0, 0), program="a.out"):  # fmt: skip
         """Make /proc/<pid>; `cpu` is utime, stime, cutime, cstime in ticks."""
-        place = self.proc / str(pid)
-        place.mkdir(exist_ok=True)
+        directory = self.proc / str(pid)
+        directory.mkdir(exist_ok=True)
         before = " ".join(["0"] * 9)
         times = " ".join(map(str, cpu))
-        (place / "stat").write_text(
+        (directory / "stat").write_text(
             f"{pid} ({program}) S {parent} {before} {times} 20 0 1 0 {started} 0 0\n"
         )
-        (place / "status").write_text(f"Name:\t{program}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        (directory / "status").write_text(f"Name:\t{program}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
         keys = ("read_bytes", "write_bytes", "rchar", "wchar")
-        (place / "io").write_text("".join(f"{k}: {v}\n" for k, v in zip(keys, io, strict=True)))
-        (place / "environ").write_bytes(environ)
-        (place / "cmdline").write_bytes(program.encode())
-        return place
+        (directory / "io").write_text("".join(f"{k}: {v}\n" for k, v in zip(keys, io, strict=True)))
+        (directory / "environ").write_bytes(environ)
+        (directory / "cmdline").write_bytes(program.encode())
+        return directory
 
-    def end_process(self, pid):
+    def remove_process(self, pid):
         shutil.rmtree(self.proc / str(pid))
 
-    def jobs(self, names=None, **options):
+    def collector(self, names=None, **options):
         """The collector, its threads not started: `update()` does their work."""
-        made = collector.JobsCollector(self.host, collector.JobsOptions(**options), names)
-        self.started.append(made)
-        return made
+        jobs = collector.JobsCollector(self.host, collector.JobsOptions(**options), names)
+        self.collectors.append(jobs)
+        return jobs
 
-    def listening(self, **options):
-        """The collector with its watcher listening; looks at processes are the test's."""
-        made = self.jobs(**options)
-        made.update()
-        made.watcher.start()
-        return made
+    def watching_collector(self, **options):
+        """A collector whose watcher runs; the test itself calls the scans of processes."""
+        jobs = self.collector(**options)
+        jobs.update()
+        jobs.watcher.start()
+        return jobs
 
 
 def samples(jobs):
-    """What a scrape shows: (name, jobid, further labels but cgroup) → value."""
+    """Samples of a scrape: (name, jobid, other labels but cgroup) → value."""
     found = {}
     text = exposition.render(jobs.collect()).decode()
     for family in text_string_to_metric_families(text):
@@ -124,11 +124,11 @@ def users(jobs):
 
 
 def wait_until(condition, seconds=10.0):
-    """Wait for a thread to have done its work."""
-    until = time.monotonic() + seconds
+    """Wait until a thread has done its work."""
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.01)
 
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+requires_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")

@@ -1,4 +1,4 @@
-"""Parsers of the kernel's files, on whatever they may hold."""
+"""Parsers of the kernel's cgroup files, on valid and arbitrary content."""
 
 import contextlib
 import os
@@ -21,16 +21,16 @@ UNKNOWN = v1.Combined(None, None, None, None, None)
 @pytest.mark.parametrize(
     ("text", "count"), [(b"\n", 0), (b"0\n", 1), (b"0-3,8,10-11\n", 7), (b"5\n", 1)]
 )
-def test_lists_of_cpus(text, count):
+def test_cpu_list_is_counted(text, count):
     assert count_list(text) == count
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
-def test_any_list_of_cpus(cpus):
+def test_arbitrary_cpu_list_is_counted(cpus):
     assert count_list(",".join(map(str, sorted(cpus))).encode() + b"\n") == len(cpus)
 
 
-def test_flat_keyed_files_may_change_their_order():
+def test_flat_keyed_file_may_change_its_order():
     parse = flat_keyed({"b": ("b", 1), "c": ("c", 10)})
     assert parse(b"a 1\nb 2\nc 30\n") == {"b": 2, "c": 3.0}
     assert parse(b"c 50\nb 7\n") == {"b": 7, "c": 5.0}
@@ -38,7 +38,7 @@ def test_flat_keyed_files_may_change_their_order():
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2**63)))
-def test_flat_keyed_finds_what_is_there(pairs):
+def test_flat_keyed_returns_the_keys_present(pairs):
     parse = flat_keyed({"a": ("a", 1), "d": ("d", 1)})
     text = "".join(f"{key} {value}\n" for key, value in pairs.items()).encode()
     assert parse(text) == {key: value for key, value in pairs.items() if key in "ad"}
@@ -57,25 +57,25 @@ PARSERS = [
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused_or_ignored_but_nothing_else(data):
+def test_garbage_raises_only_value_or_lookup_errors(data):
     for parse in PARSERS:
         with contextlib.suppress(ValueError, LookupError):
             parse(data)
 
 
-def test_limits():
+def test_max_and_huge_limits_are_unlimited():
     assert single("x")(b"max\n") == {}
     assert single("x")(b"4096\n") == {"x": 4096}
     unlimited = CgroupParts(memory_hierarchical_limit=9223372036854771712)
     assert v1.combine(unlimited, 0.0) == UNKNOWN
 
 
-def test_io_stat_of_several_devices():
+def test_io_stat_skips_incomplete_devices():
     data = b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n7:0 rbytes=9 wbytes=9\n259:0\n"
     assert v2.parse_io_stat(data, NAMES) == {"8:0": (1, 2, 3, 4)}
 
 
-def test_stacked_devices_are_left_out(tmp_path):
+def test_stacked_devices_are_omitted(tmp_path):
     for number, name, slaves in (("8:0", "sda", []), ("253:0", "dm-0", ["sda"])):
         device = tmp_path / "devices" / name
         (device / "slaves").mkdir(parents=True)
@@ -89,7 +89,7 @@ def test_stacked_devices_are_left_out(tmp_path):
     ]  # fmt: skip
 
 
-def test_user_time_on_v1_is_exact_and_never_falls():
+def test_v1_user_time_is_exact_and_never_falls():
     first = v1.combine(CgroupParts(cpu_seconds=1.0049, cpu_system_ticks=10), 0.0)
     assert first.cpu_user_seconds == pytest.approx(0.9049)
     assert first.cpu_system_seconds == 0.10
@@ -98,23 +98,23 @@ def test_user_time_on_v1_is_exact_and_never_falls():
     assert later.cpu_user_seconds == first.cpu_user_seconds
 
 
-def test_what_is_combined_are_fields_of_a_reading():
+def test_combined_fields_are_fields_of_a_reading():
     assert set(v1.Combined._fields) < set(CgroupReading._fields)
 
 
-def test_without_one_of_both_files_v1_tells_no_cpu_time():
+def test_v1_cpu_time_needs_both_files():
     assert v1.combine(CgroupParts(cpu_seconds=1.0), 0.0) == UNKNOWN
     assert v1.combine(CgroupParts(cpu_system_ticks=10), 0.0) == UNKNOWN
 
 
-def test_blkio_of_v1():
+def test_v1_blkio():
     files = v1.sources(frozenset({"io"}), NAMES)["blkio"]
     read = files[0].parse(b"8:0 Read 5\n8:0 Write 6\n8:0 Total 11\nTotal 11\n")
     done = files[1].parse(b"8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 3\n")
     assert v1.combine(CgroupParts(**read, **done), 0.0).io == {"8:0": (5, 6, 1, 2)}
 
 
-def test_lists_are_read_to_their_end_though_the_kernel_hands_out_whole_lines(tmp_path, monkeypatch):
+def test_long_list_is_read_to_its_end_despite_short_reads(tmp_path, monkeypatch):
     pids = [str(pid) for pid in range(1, 20000, 7)]
     procs = tmp_path / "cgroup.procs"
     procs.write_text("".join(f"{pid}\n" for pid in pids))

@@ -1,4 +1,4 @@
-"""cgroup v1: a job is in several hierarchies, or in one only, and nobody says when it ends."""
+"""cgroup v1: a job is in one or several hierarchies, and the kernel does not report its end."""
 
 import shutil
 import subprocess
@@ -11,27 +11,27 @@ JOB = "slurm/uid_1000/job_7"
 
 
 @pytest.fixture
-def v1(node):
+def v1_node(node):
     """The node, with v1 hierarchies instead of v2."""
     shutil.rmtree(node.cgroup)
     node.cgroup.mkdir()
     return node
 
 
-def directory(node, controller, path, files=None, pids=()):
-    place = node.cgroup / controller / path
-    place.mkdir(parents=True, exist_ok=True)
+def add_directory(node, controller, path, files=None, pids=()):
+    path_on_host = node.cgroup / controller / path
+    path_on_host.mkdir(parents=True, exist_ok=True)
     for name, content in (files or {}).items():
-        (place / name).write_text(content)
-    (place / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
-    return place
+        (path_on_host / name).write_text(content)
+    (path_on_host / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    return path_on_host
 
 
-def cpuacct(usage=2_500_000_000, system=50):
+def cpuacct_files(usage=2_500_000_000, system=50):
     return {"cpuacct.usage": f"{usage}\n", "cpuacct.stat": f"user 200\nsystem {system}\n"}
 
 
-def memory(oom_kill=0):
+def memory_files(oom_kill=0):
     return {
         "memory.usage_in_bytes": "4096\n",
         "memory.max_usage_in_bytes": "8192\n",
@@ -41,22 +41,22 @@ def memory(oom_kill=0):
     }
 
 
-def whole_job(node):
-    directory(node, "freezer", f"{JOB}/step_0", pids=[10])
-    directory(node, "freezer", JOB, pids=[9])
-    directory(node, "cpuacct", JOB, cpuacct())
-    directory(node, "cpuacct", f"{JOB}/step_0/task_0", cpuacct(), pids=[10])
-    directory(node, "memory", JOB, memory())
-    directory(node, "memory", f"{JOB}/step_0/task_0", memory(oom_kill=2), pids=[10])
-    node.process(9, uid=0, program="slurmstepd")
-    node.process(10, parent=9)
-    jobs = node.jobs()
+def start_whole_job(node):
+    add_directory(node, "freezer", f"{JOB}/step_0", pids=[10])
+    add_directory(node, "freezer", JOB, pids=[9])
+    add_directory(node, "cpuacct", JOB, cpuacct_files())
+    add_directory(node, "cpuacct", f"{JOB}/step_0/task_0", cpuacct_files(), pids=[10])
+    add_directory(node, "memory", JOB, memory_files())
+    add_directory(node, "memory", f"{JOB}/step_0/task_0", memory_files(oom_kill=2), pids=[10])
+    node.add_process(9, uid=0, program="slurmstepd")
+    node.add_process(10, parent=9)
+    jobs = node.collector()
     jobs.update()
     return jobs
 
 
-def test_a_job_in_three_hierarchies_is_one(v1):
-    numbers = samples(whole_job(v1))
+def test_job_in_three_hierarchies_is_one_job(v1_node):
+    numbers = samples(start_whole_job(v1_node))
     assert numbers["cpu_seconds_total", "7", "user"] == 2.0
     assert numbers["cpu_seconds_total", "7", "system"] == 0.5
     assert numbers["memory_peak_bytes", "7"] == 8192
@@ -65,32 +65,32 @@ def test_a_job_in_three_hierarchies_is_one(v1):
     assert numbers["processes", "7"] == 1
 
 
-def test_kills_are_counted_in_the_directories_of_tasks(v1):
-    jobs = whole_job(v1)
+def test_oom_kills_of_task_directories_are_summed_and_kept(v1_node):
+    jobs = start_whole_job(v1_node)
     assert samples(jobs)["oom_kills_total", "7"] == 2
-    shutil.rmtree(v1.cgroup / "memory" / JOB / "step_0")
-    v1.now += 20
+    shutil.rmtree(v1_node.cgroup / "memory" / JOB / "step_0")
+    v1_node.now += 20
     jobs.scanner.scan()
     assert samples(jobs)["oom_kills_total", "7"] == 2
 
 
-def test_kills_in_directories_gone_unread_are_in_the_kernels_log(v1):
-    kmsg = v1.kernel_log()
-    jobs = whole_job(v1)
-    told = f"task_memcg=/{JOB}/step_1/task_0,task=python3,pid=11,uid=1000"
+def test_oom_kills_in_removed_directories_come_from_the_kernel_log(v1_node):
+    kmsg = v1_node.create_kernel_log()
+    jobs = start_whole_job(v1_node)
+    task_fields = f"task_memcg=/{JOB}/step_1/task_0,task=python3,pid=11,uid=1000"
     with kmsg.open("a") as file:
-        file.write(f"6,1,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/{JOB},{told}\n")
+        file.write(f"6,1,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/{JOB},{task_fields}\n")
     for controller in ("memory", "cpuacct", "freezer"):
-        shutil.rmtree(v1.cgroup / controller / "slurm")
+        shutil.rmtree(v1_node.cgroup / controller / "slurm")
     jobs.table.read_after_removal(jobs.table.all()[0])
     assert samples(jobs)["oom_kills_total", "7"] == 2 + 1
 
 
-def test_a_host_with_the_freezer_alone_sums_its_processes(v1):
-    directory(v1, "freezer", f"{JOB}/step_0", pids=[10])
-    (v1.cgroup / "memory").mkdir()
-    v1.process(10, cpu=(300, 100, 200, 0))
-    jobs = v1.jobs()
+def test_freezer_only_host_sums_cpu_of_processes(v1_node):
+    add_directory(v1_node, "freezer", f"{JOB}/step_0", pids=[10])
+    (v1_node.cgroup / "memory").mkdir()
+    v1_node.add_process(10, cpu=(300, 100, 200, 0))
+    jobs = v1_node.collector()
     jobs.update()
     numbers = samples(jobs)
     ticks = 100
@@ -99,97 +99,99 @@ def test_a_host_with_the_freezer_alone_sums_its_processes(v1):
     assert ("memory_current_bytes", "7") not in numbers
 
 
-def test_the_first_removed_directory_tells_of_the_end(v1):
-    jobs = whole_job(v1)
+def test_first_removed_directory_triggers_a_final_read(v1_node):
+    jobs = start_whole_job(v1_node)
     jobs.watcher.start()
-    (v1.cgroup / "cpuacct" / JOB / "cpuacct.usage").write_text("9500000000\n")
-    shutil.rmtree(v1.cgroup / "memory" / JOB / "step_0")
+    (v1_node.cgroup / "cpuacct" / JOB / "cpuacct.usage").write_text("9500000000\n")
+    shutil.rmtree(v1_node.cgroup / "memory" / JOB / "step_0")
     wait_until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 9.0)
     for controller in ("memory", "cpuacct", "freezer"):
-        shutil.rmtree(v1.cgroup / controller / "slurm")
+        shutil.rmtree(v1_node.cgroup / controller / "slurm")
     wait_until(lambda: ("end_time_seconds", "7") in samples(jobs))
     assert samples(jobs)["cpu_seconds_total", "7", "user"] == 9.0
 
 
-def test_directories_that_stay_without_processes_are_an_ended_job(v1):
-    jobs = whole_job(v1)
-    directory(v1, "freezer", f"{JOB}/step_0")
-    directory(v1, "freezer", JOB)
-    v1.now += 20
+def test_job_ends_when_its_directories_have_no_processes(v1_node):
+    jobs = start_whole_job(v1_node)
+    add_directory(v1_node, "freezer", f"{JOB}/step_0")
+    add_directory(v1_node, "freezer", JOB)
+    v1_node.now += 20
     jobs.scanner.scan()
-    assert samples(jobs)["end_time_seconds", "7"] == v1.now
+    assert samples(jobs)["end_time_seconds", "7"] == v1_node.now
 
 
-def test_steps_on_demand(v1):
-    whole_job(v1)
-    directory(v1, "cpuacct", f"{JOB}/step_0", cpuacct(usage=1_500_000_000))
-    jobs = v1.jobs(steps=True)
+def test_steps_are_shown_if_enabled(v1_node):
+    start_whole_job(v1_node)
+    add_directory(v1_node, "cpuacct", f"{JOB}/step_0", cpuacct_files(usage=1_500_000_000))
+    jobs = v1_node.collector(steps=True)
     jobs.update()
     numbers = samples(jobs)
     assert numbers["step_cpu_seconds_total", "7", "0", "user"] == 1.0
     assert users(jobs).keys() == {"7"}
 
 
-def test_cpu_of_processes_does_not_stand_in_for_a_directory_to_come(v1):
+def test_process_cpu_is_not_used_before_cpuacct_appears(v1_node):
     """The sum over processes, in ticks, may be more than what the cgroup says a moment later."""
-    (v1.cgroup / "cpuacct" / "slurm").mkdir(parents=True)
-    jobs = v1.jobs()
+    (v1_node.cgroup / "cpuacct" / "slurm").mkdir(parents=True)
+    jobs = v1_node.collector()
     jobs.update()
-    directory(v1, "freezer", f"{JOB}/step_0", pids=[10])
-    v1.process(10, cpu=(300, 100, 0, 0))
+    add_directory(v1_node, "freezer", f"{JOB}/step_0", pids=[10])
+    v1_node.add_process(10, cpu=(300, 100, 0, 0))
     jobs.walker.walk_all(is_new=True)
     jobs.scanner.scan()
     assert ("cpu_seconds_total", "7", "user") not in samples(jobs)
-    directory(v1, "cpuacct", JOB, cpuacct())
+    add_directory(v1_node, "cpuacct", JOB, cpuacct_files())
     jobs.walker.walk_all(is_new=True)
     assert samples(jobs)["cpu_seconds_total", "7", "user"] == 2.0
 
 
-def test_the_exit_of_a_process_tells_of_the_end_too(v1):
+def test_process_exit_triggers_a_final_read(v1_node):
     """Of a real process, before any directory is removed."""
     process = subprocess.Popen(["sleep", "600"])
     try:
-        directory(v1, "freezer", f"{JOB}/step_0", pids=[process.pid])
-        directory(v1, "cpuacct", JOB, cpuacct())
-        v1.process(process.pid)
-        jobs = v1.jobs()
+        add_directory(v1_node, "freezer", f"{JOB}/step_0", pids=[process.pid])
+        add_directory(v1_node, "cpuacct", JOB, cpuacct_files())
+        v1_node.add_process(process.pid)
+        jobs = v1_node.collector()
         jobs.update()
-        (v1.cgroup / "cpuacct" / JOB / "cpuacct.usage").write_text("9500000000\n")
+        (v1_node.cgroup / "cpuacct" / JOB / "cpuacct.usage").write_text("9500000000\n")
     finally:
         process.kill()
         process.wait()
     wait_until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 9.0)
 
 
-def hidden(node):
+def add_hidden_job(node):
     """A job of which /proc shows no process: hidepid=2 (proc(5)), or a recorded tree."""
-    directory(node, "cpuacct", "slurm/uid_20821/job_11/step_0/task_0", cpuacct(), pids=[50])
-    directory(node, "cpuacct", "slurm/uid_20821/job_11", cpuacct())
-    return node.jobs()
+    add_directory(
+        node, "cpuacct", "slurm/uid_20821/job_11/step_0/task_0", cpuacct_files(), pids=[50]
+    )
+    add_directory(node, "cpuacct", "slurm/uid_20821/job_11", cpuacct_files())
+    return node.collector()
 
 
-def test_the_uid_of_the_path_is_the_owner_where_proc_hides_the_processes(v1):
-    jobs = hidden(v1)
+def test_owner_comes_from_the_path_if_proc_hides_processes(v1_node):
+    jobs = add_hidden_job(v1_node)
     jobs.update()
     assert users(jobs) == {"11": "20821"}
     assert samples(jobs)["cpu_seconds_total", "11", "system"] == 0.5
 
 
-def test_and_where_there_is_no_proc_stat(v1):
-    (v1.proc / "stat").unlink()
-    jobs = hidden(v1)
+def test_owner_comes_from_the_path_without_proc_stat(v1_node):
+    (v1_node.proc / "stat").unlink()
+    jobs = add_hidden_job(v1_node)
     jobs.update()
     assert users(jobs) == {"11": "20821"}
 
 
-def test_gauges_of_a_directory_that_an_admin_removed_go_after_some_seconds(v1):
-    jobs = whole_job(v1)
+def test_gauges_of_a_removed_directory_disappear_after_seconds(v1_node):
+    jobs = start_whole_job(v1_node)
     assert samples(jobs)["memory_current_bytes", "7"] == 4096
-    shutil.rmtree(v1.cgroup / "memory" / JOB)
-    v1.now += 1
+    shutil.rmtree(v1_node.cgroup / "memory" / JOB)
+    v1_node.now += 1
     numbers = samples(jobs)  # the scheduler may be removing all of them
     assert numbers["memory_current_bytes", "7"] == 4096
-    v1.now += 6
+    v1_node.now += 6
     numbers = samples(jobs)
     assert not [key for key in numbers if key[0] in ("memory_current_bytes", "memory_limit_bytes")]
     assert numbers["memory_peak_bytes", "7"] == 8192
@@ -200,13 +202,13 @@ def test_gauges_of_a_directory_that_an_admin_removed_go_after_some_seconds(v1):
     ("text", "known"),
     [("Total 0\n", False), ("8:0 Read 10\n8:0 Write 20\n8:0 Total 30\nTotal 30\n", True)],
 )
-def test_block_io_without_the_line_of_any_device_is_not_known(v1, text, known):
+def test_block_io_without_any_device_line_is_unknown(v1_node, text, known):
     """blk-throttle counts nothing until a throttle is set, since Linux 6.10."""
     names = ("io_service_bytes_recursive", "io_serviced_recursive")
     files = {f"blkio.throttle.{name}": text for name in names}
-    directory(v1, "blkio", JOB, files, pids=[10])
-    v1.process(10)
-    jobs = v1.jobs()
+    add_directory(v1_node, "blkio", JOB, files, pids=[10])
+    v1_node.add_process(10)
+    jobs = v1_node.collector()
     jobs.update()
     assert (("io_written_bytes_total", "7", "8:0") in samples(jobs)) is known
     ((_, reading),) = jobs.readings()

@@ -21,7 +21,7 @@ TREES = sorted(
     for each in (REPOSITORY / "tests/fixtures/cgroupfs").glob("*.tar.xz")
 )
 
-# Unpacking takes a second each: those that show no shape of their own wait for the slow suite.
+# Unpacking takes a second each: trees with no layout of their own are left to the e2e suite.
 QUICK = (
     "slurm-22.05-v1-05-multistep-2nodes-gpu",
     "slurm-22.05-v1-09-batch2-hetjob-gpus-and-stale-empty-dirs",
@@ -34,9 +34,9 @@ QUICK = (
 MACHINES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.e2e) for name in TREES]
 
 
-def expose(host):
-    nobody = UserNames(look_up=lambda uid: None)  # this machine's users are not those
-    jobs = collector.JobsCollector(host, collector.JobsOptions(), nobody)
+def exposition_text(host):
+    no_names = UserNames(look_up=lambda uid: None)  # this machine's users are not those
+    jobs = collector.JobsCollector(host, collector.JobsOptions(), no_names)
     jobs.update()
     families = jobs.collect()
     jobs.stop()
@@ -47,8 +47,8 @@ def expose(host):
 
 @pytest.mark.usefixtures("as_recorded")
 @pytest.mark.parametrize("name", MACHINES)
-def test_exposition_of_a_recorded_machine(name, unpacked):
-    text = expose(unpacked(name))
+def test_exposition_matches_the_golden_file(name, unpacked):
+    text = exposition_text(unpacked(name))
     golden = GOLDEN / f"{name}.prom"
     if os.environ.get("BATCHJOB_UPDATE_GOLDEN"):
         golden.write_bytes(text)
@@ -56,7 +56,7 @@ def test_exposition_of_a_recorded_machine(name, unpacked):
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_no_series_stands_twice(name):
+def test_series_are_unique(name):
     lines = (GOLDEN / f"{name}.prom").read_text().splitlines()
     series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
     assert len(series) == len(set(series))
@@ -64,7 +64,7 @@ def test_no_series_stands_twice(name):
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 @pytest.mark.parametrize("name", TREES[::5])
-def test_promtool_has_nothing_to_say(name):
+def test_promtool_reports_no_problems(name):
     with open(GOLDEN / f"{name}.prom", "rb") as text:
         checked = subprocess.run(["promtool", "check", "metrics"], stdin=text, capture_output=True)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")

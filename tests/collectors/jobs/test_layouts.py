@@ -1,4 +1,4 @@
-"""Paths as schedulers make them, and what they say."""
+"""Cgroup paths of schedulers, and the jobs and steps they name."""
 
 import pytest
 from hypothesis import given
@@ -131,39 +131,39 @@ NO_JOBS = [
 
 
 @pytest.mark.parametrize(("version", "path", "manager", "jobid", "uid"), JOBS)
-def test_a_job(version, path, manager, jobid, uid):
+def test_path_is_a_job(version, path, manager, jobid, uid):
     job = match(path, BUILT_IN, version)
     assert job is not None
     assert (job.manager, job.jobid, job.uid) == (manager, jobid, uid)
 
 
 @pytest.mark.parametrize(("version", "path"), NO_JOBS)
-def test_no_job(version, path):
+def test_path_is_not_a_job(version, path):
     assert match(path, BUILT_IN, version) is None
 
 
-def test_every_row_has_an_example():
-    seen = {
+def test_every_enabled_layout_has_an_example():
+    matched_layouts = {
         job.layout.name for version, path, *_ in JOBS if (job := match(path, BUILT_IN, version))
     }
-    assert {row.name for row in BUILT_IN if row.enabled} - seen == set()
+    assert {row.name for row in BUILT_IN if row.enabled} - matched_layouts == set()
 
 
-def test_virtual_machines_count_when_enabled():
+def test_virtual_machines_are_jobs_if_enabled():
     rows = [row._replace(enabled=True) for row in BUILT_IN]
     job = match(r"machine.slice/machine-qemu\x2d3\x2dweb\x2d1.scope", rows, 2)
     assert job is not None
     assert (job.manager, job.jobid) == ("libvirt", "web-1")
 
 
-def test_lsf_tells_the_start_and_the_array():
+def test_lsf_path_has_start_time_and_array_index():
     job = match("lsf/prod/job.42[2].34071.1775289779", BUILT_IN, 1)
     assert job is not None
     assert job.started_at == 1775289779
     assert dict(job.info) == {"cluster": "prod", "array_index": "2", "serial": "34071"}
 
 
-def test_a_sluid_tells_its_submission_and_whom_to_ask():
+def test_sluid_has_submission_time_and_job_id_variable():
     job = match("system.slice/n1_slurmstepd.scope/sEKNKTV3WPV500", BUILT_IN, 2)
     assert job is not None
     assert job.submitted_at == 1781174000.485
@@ -171,14 +171,14 @@ def test_a_sluid_tells_its_submission_and_whom_to_ask():
     assert dict(job.info) == {"node": "n1", "sluid": "sEKNKTV3WPV500"}
 
 
-def test_a_job_number_in_the_path_is_asked_of_nobody():
+def test_job_number_in_the_path_needs_no_variable():
     job = match("system.slice/slurmstepd.scope/job_19", BUILT_IN, 2)
     assert job is not None
     assert job.jobid_variable is None
 
 
 @pytest.mark.parametrize(
-    ("version", "below", "step"),
+    ("version", "subdirectory", "step"),
     [
         (2, "", JobStep(None, "job")),
         (2, "step_0", JobStep("0", "step")),
@@ -195,15 +195,15 @@ def test_a_job_number_in_the_path_is_asked_of_nobody():
         (1, "step_0/task_0", JobStep("0", "task", "0")),
     ],
 )
-def test_steps_of_slurm(version, below, step):
+def test_slurm_steps(version, subdirectory, step):
     path = {1: "slurm/uid_1/job_1", 2: "system.slice/slurmstepd.scope/job_1"}[version]
     job = match(path, BUILT_IN, version)
     assert job is not None
-    assert step_of(job, below) == step
+    assert step_of(job, subdirectory) == step
 
 
 @pytest.mark.parametrize(
-    ("path", "below", "step"),
+    ("path", "subdirectory", "step"),
     [
         ("torque/1.srv", "R0.t1", JobStep("R0.t1", "step")),
         ("lsf/c/job.1.2.3", "leaf", JobStep(None, "user")),
@@ -212,10 +212,10 @@ def test_steps_of_slurm(version, below, step):
         ("pbs_jobs.service/jobid/1.srv", "own", None),
     ],
 )
-def test_steps_of_others(path, below, step):
+def test_steps_of_other_schedulers(path, subdirectory, step):
     job = match(path, BUILT_IN, 1)
     assert job is not None
-    assert step_of(job, below) == step
+    assert step_of(job, subdirectory) == step
 
 
 NAMES = st.text(
@@ -227,7 +227,7 @@ KNOWN_NAMES = st.sampled_from(sorted({n for _, path, *_ in JOBS for n in path.sp
 
 
 @given(st.lists(NAMES | KNOWN_NAMES, max_size=10), st.sampled_from([1, 2]))
-def test_any_path_is_a_job_or_none(names, version):
+def test_arbitrary_path_is_a_valid_job_or_none(names, version):
     job = match("/".join(names), BUILT_IN, version)
     if job is not None:
         assert job.jobid
@@ -236,7 +236,7 @@ def test_any_path_is_a_job_or_none(names, version):
 
 
 @given(st.integers(0, 2**32), st.integers(0, 2**32 - 2), NAMES)
-def test_slurm_ids_come_back_as_they_went_in(jobid, uid, node):
+def test_slurm_ids_are_parsed_from_generated_paths(jobid, uid, node):
     one = match(f"slurm_{node}/uid_{uid}/job_{jobid}", BUILT_IN, 1)
     two = match(f"system.slice/{node}_slurmstepd.scope/job_{jobid}", BUILT_IN, 2)
     assert one is not None
@@ -250,7 +250,7 @@ def test_slurm_ids_come_back_as_they_went_in(jobid, uid, node):
     st.none() | st.integers(0, 10**6),
     st.from_regex(r"[a-z][a-z0-9_-]{0,20}", fullmatch=True),
 )
-def test_pbs_ids_survive_systemds_escaping(number, index, server):
+def test_pbs_ids_are_unescaped_from_systemd_units(number, index, server):
     jobid = f"{number}{'' if index is None else f'[{index}]'}.{server}"
     escaped = "".join(c if c.isalnum() or c in "_." else f"\\x{ord(c):02x}" for c in jobid)
     job = match(f"pbspro.slice/pbspro-{escaped}.slice", BUILT_IN, 1)
@@ -264,5 +264,5 @@ def test_unescaping_never_fails(text):
     unescape_unit_name("\\x" + text)
 
 
-def test_unescaping_joins_the_bytes_of_a_character():
+def test_unescaping_decodes_multibyte_characters():
     assert unescape_unit_name(r"a\xc3\xa4\x2db\x") == "aä-b\\x"

@@ -1,4 +1,4 @@
-"""CPUs of LSF's jobs without a CPU set."""
+"""CPUs of LSF jobs without a cpuset."""
 
 import os
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.schedulers.lsf.cpus import count_on_node
-from tests.collectors.jobs.nodes import as_root, samples
+from tests.collectors.jobs.nodes import requires_root, samples
 
 HOST = os.uname().nodename
 
@@ -26,11 +26,11 @@ HOST = os.uname().nodename
         ("", None),
     ],
 )
-def test_slots_on_this_host(slots, cpus):
+def test_slots_are_counted_for_this_host(slots, cpus):
     assert count_on_node({"LSB_MCPU_HOSTS": slots}, "n2.cluster", 64) == cpus
 
 
-def affinity(tmp_path, uid=0, mode=0o644):
+def affinity_environ(tmp_path, uid=0, mode=0o644):
     file = tmp_path / "affinity"
     file.write_text("n1 0,1 0 1\nn2 2,3 0 1\nn2 4-5 0 1\nn2 2,3 0 1\n")
     file.chmod(mode)
@@ -38,16 +38,16 @@ def affinity(tmp_path, uid=0, mode=0o644):
     return {"LSB_AFFINITY_HOSTFILE": str(file), "LSB_MCPU_HOSTS": "n2 9"}
 
 
-@as_root
-def test_the_affinity_file_is_read_where_root_wrote_it(tmp_path):
-    assert count_on_node(affinity(tmp_path), "n2", 64) == 4
-    assert count_on_node(affinity(tmp_path, uid=1000), "n2", 64) == 9
-    assert count_on_node(affinity(tmp_path, mode=0o666), "n2", 64) == 9
+@requires_root
+def test_affinity_file_is_read_only_if_root_wrote_it(tmp_path):
+    assert count_on_node(affinity_environ(tmp_path), "n2", 64) == 4
+    assert count_on_node(affinity_environ(tmp_path, uid=1000), "n2", 64) == 9
+    assert count_on_node(affinity_environ(tmp_path, mode=0o666), "n2", 64) == 9
 
 
-@as_root
-def test_no_other_file_is_waited_for_or_followed(tmp_path):
-    environ = affinity(tmp_path)
+@requires_root
+def test_affinity_file_that_is_a_pipe_or_link_is_not_read(tmp_path):
+    environ = affinity_environ(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "affinity")
     for name in ("pipe", "link", "nothing"):
@@ -56,15 +56,15 @@ def test_no_other_file_is_waited_for_or_followed(tmp_path):
 
 
 @given(st.text(), st.text())
-def test_any_text_is_an_answer(slots, host):
+def test_arbitrary_slots_give_a_valid_count_or_none(slots, host):
     cpus = count_on_node({"LSB_MCPU_HOSTS": slots, "LSB_AFFINITY_HOSTFILE": ""}, host, 64)
     assert cpus is None or 0 < cpus <= 64
 
 
-def test_a_job_without_a_cpu_set_has_the_cpus_of_its_environment(node):
-    node.job("job.101.1.1795181000", scope="lsf/prod", pids=[10])
-    node.process(10, environ=f"LSB_MCPU_HOSTS={HOST} 1\0LSB_QUEUE=long\0".encode())
-    jobs = node.jobs()
+def test_job_without_a_cpuset_gets_cpus_from_its_environment(node):
+    node.add_job("job.101.1.1795181000", scope="lsf/prod", pids=[10])
+    node.add_process(10, environ=f"LSB_MCPU_HOSTS={HOST} 1\0LSB_QUEUE=long\0".encode())
+    jobs = node.collector()
     jobs.update()
     assert samples(jobs)["cpus", "101"] == 1
     assert jobs.usage()[0].cpus == 1

@@ -1,4 +1,4 @@
-"""Only ENOENT and ENODEV say that something is gone; any other error is counted and passes."""
+"""Only ENOENT and ENODEV mean that something is gone; other errors are counted and retried."""
 
 import errno
 import os
@@ -11,17 +11,17 @@ TRANSIENT = [errno.EIO, errno.ENOMEM, errno.ESTALE]
 
 
 @pytest.fixture
-def failing(monkeypatch):
-    """Have open(), stat() and listing of a path fail with an error: `failing(path, number)`."""
+def fail_path(monkeypatch):
+    """Make open(), stat() and scandir() of a path fail; calling what is returned undoes it."""
     broken = {}
 
     def wrap(module, name):
         original = getattr(module, name)
 
         def wrapped(path, *more, **others):
-            number = broken.get(os.fspath(path)) if not isinstance(path, int) else None
-            if number is not None:
-                raise OSError(number, os.strerror(number), path)
+            error_number = broken.get(os.fspath(path)) if not isinstance(path, int) else None
+            if error_number is not None:
+                raise OSError(error_number, os.strerror(error_number), path)
             return original(path, *more, **others)
 
         monkeypatch.setattr(module, name, wrapped)
@@ -29,106 +29,108 @@ def failing(monkeypatch):
     for name in ("open", "stat", "scandir"):
         wrap(os, name)
 
-    def fail(path, number):
-        broken[os.fspath(path)] = number
+    def fail(path, error_number):
+        broken[os.fspath(path)] = error_number
         return lambda: broken.pop(os.fspath(path))
 
     return fail
 
 
-def counted(numbers):
+def read_error_count(numbers):
     return numbers.get(("read_errors_total", "", "other"), 0)
 
 
-@pytest.mark.parametrize("number", TRANSIENT)
+@pytest.mark.parametrize("error_number", TRANSIENT)
 @pytest.mark.parametrize("file", ["step_batch/user/task_0/cgroup.procs", "step_batch", "."])
-def test_a_job_lives_on_while_its_processes_cannot_be_listed(node, failing, file, number):
-    job = node.job(pids=[10])
-    node.process(10)
-    jobs = node.jobs()
+def test_job_keeps_running_while_its_processes_cannot_be_listed(
+    node, fail_path, file, error_number
+):
+    job = node.add_job(pids=[10])
+    node.add_process(10)
+    jobs = node.collector()
     jobs.update()
-    mend = failing(job if file == "." else job / file, number)
+    restore = fail_path(job if file == "." else job / file, error_number)
     node.now += 20
     jobs.scanner.scan()
     numbers = samples(jobs)
     assert ("end_time_seconds", "1") not in numbers
     assert numbers["memory_current_bytes", "1"] == 4096
-    assert counted(numbers) >= 1
-    mend()
+    assert read_error_count(numbers) >= 1
+    restore()
     node.now += 20
     jobs.scanner.scan()
     assert samples(jobs)["processes", "1"] == 1
 
 
-@pytest.mark.parametrize("number", TRANSIENT)
-def test_a_job_lives_on_while_the_kernel_cannot_say_whether_it_is_populated(node, failing, number):
-    job = node.job(pids=[10])
-    node.process(10)
-    jobs = node.jobs()
+@pytest.mark.parametrize("error_number", TRANSIENT)
+def test_job_keeps_running_while_cgroup_events_cannot_be_read(node, fail_path, error_number):
+    job = node.add_job(pids=[10])
+    node.add_process(10)
+    jobs = node.collector()
     jobs.update()
     jobs.watcher.start()
-    mend = failing(job / "cgroup.events", number)
-    node.populate(job, True)
-    wait_until(lambda: counted(samples(jobs)) >= 1)
+    restore = fail_path(job / "cgroup.events", error_number)
+    node.set_populated(job, True)
+    wait_until(lambda: read_error_count(samples(jobs)) >= 1)
     assert ("end_time_seconds", "1") not in samples(jobs)
-    mend()
-    node.populate(job, False)
+    restore()
+    node.set_populated(job, False)
     wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
 
 
-def test_an_end_whose_notice_met_an_error_is_found_by_the_next_look(node, failing):
-    job = node.job(pids=[10])
-    node.process(10)
-    jobs = node.jobs()
+def test_missed_end_of_a_job_is_found_by_the_next_scan(node, fail_path):
+    job = node.add_job(pids=[10])
+    node.add_process(10)
+    jobs = node.collector()
     jobs.update()
-    node.populate(job, False)  # nobody listens
+    node.set_populated(job, False)  # the watcher is not started
     (job / "step_batch/user/task_0/cgroup.procs").write_text("")
     node.now += 20
     jobs.scanner.scan()
     assert ("end_time_seconds", "1") in samples(jobs)
 
 
-@pytest.mark.parametrize("number", TRANSIENT)
-def test_what_a_process_read_and_wrote_is_not_counted_twice_after_an_error(node, failing, number):
-    node.job(pids=[10])
-    place = node.process(10, io=(100, 200, 300, 400))
-    jobs = node.jobs()
+@pytest.mark.parametrize("error_number", TRANSIENT)
+def test_process_io_is_not_counted_twice_after_an_error(node, fail_path, error_number):
+    node.add_job(pids=[10])
+    process_directory = node.add_process(10, io=(100, 200, 300, 400))
+    jobs = node.collector()
     jobs.update()
-    mend = failing(place / "stat", number)
+    restore = fail_path(process_directory / "stat", error_number)
     node.now += 20
     jobs.scanner.scan()
-    mend()
+    restore()
     node.now += 20
     jobs.scanner.scan()
     numbers = samples(jobs)
     assert numbers["process_io_written_bytes_total", "1"] == 200
-    assert counted(numbers) == 1
+    assert read_error_count(numbers) == 1
 
 
-@pytest.mark.parametrize("number", TRANSIENT)
-def test_a_directory_that_cannot_be_looked_at_is_visited_later(node, failing, number):
-    job = node.job(pids=[10])
-    node.process(10)
-    mend = failing(job, number)
-    jobs = node.jobs()
+@pytest.mark.parametrize("error_number", TRANSIENT)
+def test_directory_that_cannot_be_read_is_retried_later(node, fail_path, error_number):
+    job = node.add_job(pids=[10])
+    node.add_process(10)
+    restore = fail_path(job, error_number)
+    jobs = node.collector()
     jobs.update()
     assert users(jobs) == {}
-    mend()
+    restore()
     node.now += 61
     jobs.update()
     assert users(jobs).keys() == {"1"}
 
 
-@pytest.mark.parametrize("number", TRANSIENT)
-def test_a_memory_limit_that_cannot_be_read_is_absent(node, failing, number):
-    job = node.job(pids=[10])
-    node.process(10)
+@pytest.mark.parametrize("error_number", TRANSIENT)
+def test_memory_limit_that_cannot_be_read_is_absent(node, fail_path, error_number):
+    job = node.add_job(pids=[10])
+    node.add_process(10)
     (job / "memory.max").write_text("1000\n")
     (job.parent / "memory.max").write_text("500\n")
-    mend = failing(job.parent / "memory.max", number)
-    jobs = node.jobs()
+    restore = fail_path(job.parent / "memory.max", error_number)
+    jobs = node.collector()
     jobs.update()
     assert ("memory_limit_bytes", "1") not in samples(jobs)
-    mend()
+    restore()
     node.now += 61
     assert samples(jobs)["memory_limit_bytes", "1"] == 500

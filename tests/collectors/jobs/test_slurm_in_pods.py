@@ -22,7 +22,7 @@ PODS = [
 ]
 
 
-def shown(host):
+def exposition_lines(host):
     """All lines of an exposition but job_info's, which has the path of the cgroup."""
     jobs = collector.build(host, collector.JobsOptions(), {})
     jobs.update()
@@ -36,15 +36,15 @@ def shown(host):
 
 
 @pytest.mark.parametrize("pod", PODS, ids=["containerd", "crio", "docker", "cgroupfs"])
-def test_jobs_inside_a_pod_are_those_of_the_node(tree, as_recorded, pod):
-    on_the_host = shown(tree(TREE))
+def test_jobs_inside_a_pod_are_shown_as_on_the_host(tree, as_recorded, pod):
+    on_the_host = exposition_lines(tree(TREE))
     host = tree(TREE, copy=True)
     root = Path(host.cgroupfs)
     (root / pod).mkdir(parents=True)
-    for above in [root / pod, *(root / pod).parents]:
-        if above == root:
+    for directory in [root / pod, *(root / pod).parents]:
+        if directory == root:
             break
-        (above / "cgroup.procs").touch()
+        (directory / "cgroup.procs").touch()
     (root / SCOPE).rename(root / pod / "slurmstepd.scope")
     assert 'jobid="2"' in "".join(on_the_host)
-    assert shown(host) == on_the_host
+    assert exposition_lines(host) == on_the_host

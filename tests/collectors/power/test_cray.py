@@ -1,3 +1,5 @@
+"""Energy and power from the pm_counters of HPE Cray nodes."""
+
 import contextlib
 import logging
 import re
@@ -30,7 +32,7 @@ def collector(tmp_path, time, controller):
     return build(Host(sysfs=str(tmp_path), monotonic=time.monotonic), CrayOptions(), {})
 
 
-def shown(collector, metric):
+def samples(collector, metric):
     return {
         re.sub(r'domain="(.*)"', r"\1", labels): value
         for family in collector.collect()
@@ -40,17 +42,17 @@ def shown(collector, metric):
 
 
 def test_energy_power_and_caps_by_domain(collector):
-    assert shown(collector, ENERGY) == {
+    assert samples(collector, ENERGY) == {
         "node": 2_000_000,
         "cpu": 900_000,
         "memory": 100_000,
         "accel0": 800_000,
     }
-    assert shown(collector, POWER) == {"node": 500, "cpu": 500, "memory": 500, "accel0": 500}
-    assert shown(collector, CAP) == {"accel0": 560}
+    assert samples(collector, POWER) == {"node": 500, "cpu": 500, "memory": 500, "accel0": 500}
+    assert samples(collector, CAP) == {"accel0": 560}
 
 
-def test_the_meter_is_the_node_with_its_accelerators(collector, controller, time):
+def test_meter_measures_the_node_with_its_accelerators(collector, controller, time):
     (meter,) = collector.meters()
     assert (meter.name, meter.scope, meter.includes_gpus) == ("cray", "node", True)
     before = meter.read()
@@ -66,7 +68,7 @@ def test_the_meter_is_the_node_with_its_accelerators(collector, controller, time
     assert meter.read().series != before.series
 
 
-def test_counters_that_stand_still_are_not_shown(collector, controller, time, caplog):
+def test_stale_counters_are_not_exported(collector, controller, time, caplog):
     (meter,) = collector.meters()
     assert meter.read() is not None
     time.pass_(0.5)
@@ -75,34 +77,38 @@ def test_counters_that_stand_still_are_not_shown(collector, controller, time, ca
         for _ in range(3):
             time.pass_(10)
             assert meter.read() is None
-    assert shown(collector, ENERGY) == {}
-    assert shown(collector, STALE) == {"": 4 + 1}
+    assert samples(collector, ENERGY) == {}
+    assert samples(collector, STALE) == {"": 4 + 1}
     assert caplog.text.count("is not updated") == 1
     controller.update()
     assert meter.read() is not None
 
 
-def test_a_read_across_an_update_is_tried_again(controller, monkeypatch):
-    numbers = iter([5, 5, 6, 6, 6, 6])
-    real = cray.read_integer
+def test_read_during_an_update_is_retried(controller, monkeypatch):
+    freshness_values = iter([5, 5, 6, 6, 6, 6])
+    read_integer = cray.read_integer
     monkeypatch.setattr(
         cray,
         "read_integer",
-        lambda d, entry: next(numbers) if entry == "freshness" else real(d, entry),
+        lambda directory, entry: (
+            next(freshness_values) if entry == "freshness" else read_integer(directory, entry)
+        ),
     )
     assert cray.read(str(controller.directory)).freshness == 5
     assert cray.read(str(controller.directory)).freshness == 6
-    endless = iter(range(100))
+    ever_new_values = iter(range(100))
     monkeypatch.setattr(
         cray,
         "read_integer",
-        lambda d, entry: next(endless) if entry == "freshness" else real(d, entry),
+        lambda directory, entry: (
+            next(ever_new_values) if entry == "freshness" else read_integer(directory, entry)
+        ),
     )
     assert cray.read(str(controller.directory)) is None
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_a_value_or_refused(text):
+def test_arbitrary_text_is_parsed_or_rejected(text):
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "power").write_text(text, encoding="utf-8", errors="replace")
         with contextlib.suppress(ValueError):
@@ -110,14 +116,14 @@ def test_any_text_is_a_value_or_refused(text):
 
 
 @pytest.mark.parametrize("text", ["", "many W", "17", "17 kW 5 us"])
-def test_another_form_is_said_once_and_shows_nothing(collector, controller, caplog, text):
+def test_unknown_format_is_logged_once_and_exports_nothing(collector, controller, caplog, text):
     controller.write("cpu_power", text)
     assert collector.collect() == []
     assert collector.collect() == []
     assert caplog.text.count("cpu_power: expected a number of W or J") == 1
 
 
-def test_other_machines_have_nothing_to_say(tmp_path, caplog):
+def test_machine_without_pm_counters_exports_nothing(tmp_path, caplog):
     collector = build(Host(sysfs=str(tmp_path / "elsewhere")), CrayOptions(), {})
     assert collector.collect() == []
     assert collector.meters() == ()

@@ -1,3 +1,5 @@
+"""Energy from the RAPL counters in /sys/class/powercap."""
+
 import dataclasses
 import logging
 
@@ -38,12 +40,12 @@ def clock():
     return Clock()
 
 
-def rapl(tree, clock, **options):
+def rapl_collector(tree, clock, **options):
     host = Host(sysfs=str(tree.sysfs), procfs=str(tree.procfs), monotonic=clock)
     return build(host, dataclasses.replace(RaplOptions(), **options), {})
 
 
-def shown(collector, metric):
+def samples(collector, metric):
     return {
         labels: value
         for family in collector.collect()
@@ -52,7 +54,7 @@ def shown(collector, metric):
     }
 
 
-def two_sockets(tmp_path):
+def tree_with_two_sockets(tmp_path):
     tree = Powercap(tmp_path)
     return tree, {
         "package 0": tree.zone("intel-rapl:0", "package-0"),
@@ -65,14 +67,14 @@ def two_sockets(tmp_path):
     }
 
 
-def test_zones_are_told_by_their_names_and_mmio_is_the_package_once_more(tmp_path, clock):
-    tree, zones = two_sockets(tmp_path)
-    collector = rapl(tree, clock)
+def test_zones_are_labelled_by_name_and_mmio_duplicates_are_ignored(tmp_path, clock):
+    tree, zones = tree_with_two_sockets(tmp_path)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     clock.now += 10
     for number, zone in enumerate(zones.values(), 1):
         zone.run(number)
-    assert shown(collector, ENERGY) == {
+    assert samples(collector, ENERGY) == {
         'zone="package",package="0"': pytest.approx(1),
         'zone="dram",package="0"': pytest.approx(2),
         'zone="psys",package=""': pytest.approx(3),
@@ -82,9 +84,9 @@ def test_zones_are_told_by_their_names_and_mmio_is_the_package_once_more(tmp_pat
     }
 
 
-def test_the_meter_adds_packages_and_memory_and_nothing_that_overlaps(tmp_path, clock):
-    tree, zones = two_sockets(tmp_path)
-    collector = rapl(tree, clock)
+def test_meter_is_the_sum_of_packages_and_memory(tmp_path, clock):
+    tree, zones = tree_with_two_sockets(tmp_path)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     meters = {meter.name: meter for meter in collector.meters()}
     before = {name: meter.read() for name, meter in meters.items()}
@@ -96,22 +98,22 @@ def test_the_meter_adds_packages_and_memory_and_nothing_that_overlaps(tmp_path, 
     assert meters["psys"].read().joules - before["psys"].joules == pytest.approx(100)
 
 
-def test_the_first_look_is_a_baseline_and_wraps_are_corrected(tmp_path, clock):
+def test_energy_starts_at_zero_and_counter_wraps_are_corrected(tmp_path, clock):
     tree = Powercap(tmp_path, "AuthenticAMD")
     package = tree.zone("intel-rapl:0", "package-0", AMD_RANGE_UJ, AMD_RANGE_UJ - 1_000_000)
-    collector = rapl(tree, clock)
-    assert shown(collector, ENERGY) == {'zone="package",package="0"': 0}
+    collector = rapl_collector(tree, clock)
+    assert samples(collector, ENERGY) == {'zone="package",package="0"': 0}
     for _ in range(100):
         clock.now += 10
         package.run(4000)
         collector.read_totals()
-    assert shown(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(400_000)}
+    assert samples(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(400_000)}
 
 
-def test_a_zone_that_may_have_wrapped_unseen_is_left_out_and_counted(tmp_path, clock, caplog):
+def test_interval_of_possible_unseen_wraps_is_skipped_and_counted(tmp_path, clock, caplog):
     tree = Powercap(tmp_path, "AuthenticAMD")
     package = tree.zone("intel-rapl:0", "package-0", AMD_RANGE_UJ)
-    collector = rapl(tree, clock)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     (meter,) = collector.meters()
     before = meter.read()
@@ -121,26 +123,26 @@ def test_a_zone_that_may_have_wrapped_unseen_is_left_out_and_counted(tmp_path, c
         after = meter.read()
     assert after.series != before.series
     assert after.joules == before.joules
-    assert shown(collector, GAPS) == {'zone="package",package="0",reason="wraps"': 1}
+    assert samples(collector, GAPS) == {'zone="package",package="0",reason="wraps"': 1}
     assert "interval skipped: wraps" in caplog.text
 
 
-def test_a_counter_that_began_anew_is_not_taken_for_a_wrap(tmp_path, clock):
+def test_counter_reset_is_not_a_wrap(tmp_path, clock):
     tree = Powercap(tmp_path)
     package = tree.zone("intel-rapl:0", "package-0", energy_uj=100_000_000_000)
-    collector = rapl(tree, clock)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     clock.now += 10
     package.raw_uj = 5_000_000
     package.write()
-    assert shown(collector, ENERGY) == {'zone="package",package="0"': 0}
-    assert shown(collector, GAPS) == {'zone="package",package="0",reason="implausible"': 1}
+    assert samples(collector, ENERGY) == {'zone="package",package="0"': 0}
+    assert samples(collector, GAPS) == {'zone="package",package="0",reason="implausible"': 1}
 
 
-def test_without_a_range_a_fall_is_a_gap(tmp_path, clock):
+def test_decrease_of_a_counter_without_range_is_a_gap(tmp_path, clock):
     tree = Powercap(tmp_path)
     package = tree.zone("intel-rapl:0", "package-0", None, 100_000_000)
-    collector = rapl(tree, clock)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     clock.now += 10
     package.run(500)
@@ -148,105 +150,106 @@ def test_without_a_range_a_fall_is_a_gap(tmp_path, clock):
     clock.now += 10
     package.raw_uj = 7
     package.write()
-    assert shown(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(500)}
-    assert shown(collector, GAPS) == {'zone="package",package="0",reason="wraps"': 1}
+    assert samples(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(500)}
+    assert samples(collector, GAPS) == {'zone="package",package="0",reason="wraps"': 1}
 
 
 @pytest.mark.parametrize(
-    ("vendor", "expected"),
+    ("vendor", "expected_joules"),
     [
         ("GenuineIntel", {"package": 100, "core": 40}),
         ("AuthenticAMD", {"package": 50}),
         ("HygonGenuine", {"package": 50}),
     ],
 )
-def test_dies_are_added_but_counted_once_where_they_repeat_the_socket(
-    tmp_path, clock, vendor, expected
+def test_intel_dies_are_added_but_not_amd_dies_that_repeat_the_socket(
+    tmp_path, clock, vendor, expected_joules
 ):
     tree = Powercap(tmp_path, vendor)
     dies = [tree.zone(f"intel-rapl:{die}", f"package-0-die-{die}") for die in range(2)]
     cores = [tree.zone(f"intel-rapl:{die}:0", "core") for die in range(2)]
-    collector = rapl(tree, clock)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     clock.now += 10
     for die, core in zip(dies, cores, strict=True):
         die.run(50)
         core.run(20)
-    assert shown(collector, ENERGY) == {
-        f'zone="{zone}",package="0"': pytest.approx(joules) for zone, joules in expected.items()
+    assert samples(collector, ENERGY) == {
+        f'zone="{zone}",package="0"': pytest.approx(joules)
+        for zone, joules in expected_joules.items()
     }
 
 
-def test_amd_dies_with_counters_of_their_own_are_added(tmp_path, clock):
+def test_amd_dies_with_separate_counters_are_added(tmp_path, clock):
     tree = Powercap(tmp_path, "AuthenticAMD")
     dies = [
         tree.zone(f"intel-rapl:{die}", f"package-0-die-{die}", energy_uj=(die + 1) * 10_000_000)
         for die in range(2)
     ]
-    collector = rapl(tree, clock)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     clock.now += 10
     for die in dies:
         die.run(50)
-    assert shown(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(100)}
+    assert samples(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(100)}
 
 
-def test_mmio_serves_where_nothing_else_does(tmp_path, clock):
+def test_mmio_zone_is_used_if_it_is_the_only_one(tmp_path, clock):
     tree = Powercap(tmp_path)
     zone = tree.zone("intel-rapl-mmio:0", "package-0")
-    collector = rapl(tree, clock)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     clock.now += 10
     zone.run(5)
-    assert shown(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(5)}
+    assert samples(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(5)}
 
 
-def test_limits_are_gauges_by_constraint(tmp_path, clock):
+def test_power_limits_by_constraint(tmp_path, clock):
     tree = Powercap(tmp_path)
     package = tree.zone("intel-rapl:0", "package-0")
     package.limit(0, "long_term", 205, 410)
     package.limit(1, "short_term", 246)
     tree.zone("intel-rapl:0:0", "dram").limit(0, "long_term", 0)
     tree.zone("intel-rapl-mmio:0", "package-0").limit(0, "long_term", 180)
-    collector = rapl(tree, clock)
+    collector = rapl_collector(tree, clock)
     collector.start()
     collector.stop()
-    assert shown(collector, LIMIT) == {
+    assert samples(collector, LIMIT) == {
         'zone="package",package="0",constraint="long_term"': 205,
         'zone="package",package="0",constraint="short_term"': 246,
         'zone="mmio",package="0",constraint="long_term"': 180,
     }
 
 
-def test_energy_for_root_alone_is_counted_and_said_once(tmp_path, clock, caplog, monkeypatch):
-    tree, _ = two_sockets(tmp_path)
+def test_permission_errors_are_counted_and_logged_once(tmp_path, clock, caplog, monkeypatch):
+    tree, _ = tree_with_two_sockets(tmp_path)
 
-    def refuse(zone):
+    def raise_permission_error(zone):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(powercap, "energy_joules", refuse)
-    collector = rapl(tree, clock)
+    monkeypatch.setattr(powercap, "energy_joules", raise_permission_error)
+    collector = rapl_collector(tree, clock)
     with caplog.at_level(logging.WARNING):
         collector.read_totals()
-        errors = shown(collector, ERRORS)
+        errors = samples(collector, ERRORS)
     assert errors == {'reason="permission"': 12}
-    assert shown(collector, ENERGY) == {}
+    assert samples(collector, ENERGY) == {}
     assert collector.meters() == []
     assert caplog.text.count("Permission denied") == 1
 
 
-def test_a_part_that_fails_takes_the_sum_with_it_until_it_is_back(tmp_path, clock):
-    tree, zones = two_sockets(tmp_path)
-    collector = rapl(tree, clock)
+def test_meter_has_no_reading_while_one_of_its_zones_fails(tmp_path, clock):
+    tree, zones = tree_with_two_sockets(tmp_path)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     meter = next(meter for meter in collector.meters() if meter.name == "rapl")
     before = meter.read()
-    energy = zones["dram 1"].path / "energy_uj"
-    energy.write_text("")
+    energy_file = zones["dram 1"].path / "energy_uj"
+    energy_file.write_text("")
     clock.now += 10
     assert meter.read() is None
-    assert 'zone="dram",package="1"' not in shown(collector, ENERGY)
-    assert shown(collector, ERRORS)['reason="invalid"'] > 0
+    assert 'zone="dram",package="1"' not in samples(collector, ENERGY)
+    assert samples(collector, ERRORS)['reason="invalid"'] > 0
     clock.now += 10
     for zone in zones.values():
         zone.run(10)
@@ -255,25 +258,25 @@ def test_a_part_that_fails_takes_the_sum_with_it_until_it_is_back(tmp_path, cloc
     assert after.series == before.series
 
 
-def test_a_counter_that_stays_zero_is_no_counter(tmp_path, clock):
+def test_counter_that_stays_zero_is_ignored(tmp_path, clock):
     tree = Powercap(tmp_path)
     tree.zone("intel-rapl:0", "package-0", energy_uj=0)
-    collector = rapl(tree, clock)
+    collector = rapl_collector(tree, clock)
     assert collector.collect() == []
     clock.now += 60
     assert collector.collect() == []
     assert collector.meters() == []
 
 
-def test_zones_behind_a_mask_are_said(tmp_path, clock, caplog):
+def test_masked_zones_are_logged_and_counted(tmp_path, clock, caplog):
     tree = Powercap(tmp_path)
     (tree.root / "intel-rapl:0").symlink_to(tmp_path / "nowhere")
-    collector = rapl(tree, clock)
-    assert shown(collector, ERRORS) == {'reason="masked"': 1}
+    collector = rapl_collector(tree, clock)
+    assert samples(collector, ERRORS) == {'reason="masked"': 1}
     assert "masked" in caplog.text
 
 
-def test_a_machine_without_powercap_has_nothing_to_say(tmp_path, clock, caplog):
+def test_machine_without_powercap_exports_nothing(tmp_path, clock, caplog):
     host = Host(sysfs=str(tmp_path), procfs=str(tmp_path), monotonic=clock)
     collector = build(host, RaplOptions(), {})
     assert collector.collect() == []
@@ -281,10 +284,10 @@ def test_a_machine_without_powercap_has_nothing_to_say(tmp_path, clock, caplog):
     assert caplog.text == ""
 
 
-def test_counters_that_wrap_fast_are_read_more_often(tmp_path, clock):
+def test_fast_wrapping_counters_are_read_more_often(tmp_path, clock):
     tree = Powercap(tmp_path)
     tree.zone("intel-rapl:0", "package-0", INTEL_RANGE_UJ)
-    collector = rapl(tree, clock)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     assert collector.interval() == 10
     tree.zone("intel-rapl:1", "package-1", 8_000_000_000)
@@ -293,10 +296,10 @@ def test_counters_that_wrap_fast_are_read_more_often(tmp_path, clock):
     assert collector.interval() == 4
 
 
-def test_a_socket_plugged_in_later_is_found(tmp_path, clock):
+def test_socket_added_later_is_found(tmp_path, clock):
     tree = Powercap(tmp_path)
     tree.zone("intel-rapl:0", "package-0")
-    collector = rapl(tree, clock)
+    collector = rapl_collector(tree, clock)
     collector.read_totals()
     (meter,) = collector.meters()
     before = meter.read()
@@ -304,7 +307,7 @@ def test_a_socket_plugged_in_later_is_found(tmp_path, clock):
     for _ in range(10):
         clock.now += 31
         collector.read_totals()
-    assert set(shown(collector, ENERGY)) == {
+    assert set(samples(collector, ENERGY)) == {
         'zone="package",package="0"',
         'zone="package",package="1"',
     }
@@ -312,25 +315,25 @@ def test_a_socket_plugged_in_later_is_found(tmp_path, clock):
 
 
 @given(
-    start=st.floats(0, 65532),
+    start_joules=st.floats(0, 65532),
     watts=st.floats(0, 999),
     seconds=st.floats(0.01, 65.4),
 )
-def test_any_energy_below_the_range_is_found_again(start, watts, seconds):
+def test_energy_below_the_counter_range_is_exact(start_joules, watts, seconds):
     range_joules = AMD_RANGE_UJ / 1e6
-    used = watts * seconds
-    between = counter_delta(
-        CounterReading(0, start),
-        CounterReading(seconds, (start + used) % range_joules),
+    joules = watts * seconds
+    delta = counter_delta(
+        CounterReading(0, start_joules),
+        CounterReading(seconds, (start_joules + joules) % range_joules),
         range_joules,
         max_watts=1000,
     )
-    assert between.gap == ""
-    assert between.joules == pytest.approx(used, abs=1e-6)
+    assert delta.gap == ""
+    assert delta.joules == pytest.approx(joules, abs=1e-6)
 
 
-@given(seconds=st.floats(65.6, 1e6), later=st.floats(0, 65532))
-def test_time_for_a_whole_turn_gives_no_energy(seconds, later):
+@given(seconds=st.floats(65.6, 1e6), later_joules=st.floats(0, 65532))
+def test_interval_long_enough_for_a_whole_wrap_has_no_energy(seconds, later_joules):
     assert counter_delta(
-        CounterReading(0, 1), CounterReading(seconds, later), AMD_RANGE_UJ / 1e6, 1000
+        CounterReading(0, 1), CounterReading(seconds, later_joules), AMD_RANGE_UJ / 1e6, 1000
     ) == (0.0, "wraps")

@@ -1,4 +1,4 @@
-"""Over HTTPS, against a service with sessions."""
+"""The Redfish collector over HTTPS, on a simulated service with sessions."""
 
 import dataclasses
 import os
@@ -59,7 +59,7 @@ def collector(options, clock):
     collector.stop()
 
 
-def shown(collector, metric):
+def samples(collector, metric):
     return {
         labels: value
         for family in collector.collect()
@@ -72,21 +72,21 @@ def refresh(collector):
     collector.refresher.refresh()
 
 
-def errors(collector):
-    return {labels: count for labels, count in shown(collector, ERRORS).items() if count}
+def error_counts(collector):
+    return {labels: count for labels, count in samples(collector, ERRORS).items() if count}
 
 
-def test_power_is_shown_by_chassis_and_offered_as_a_meter(collector, clock):
+def test_power_is_exported_by_chassis_and_read_by_the_meter(collector, clock):
     refresh(collector)
     clock.now += 3
-    assert shown(collector, POWER) == {'chassis="1"': 374.5}
-    assert shown(collector, AGE) == {"": 3.0}
+    assert samples(collector, POWER) == {'chassis="1"': 374.5}
+    assert samples(collector, AGE) == {"": 3.0}
     (meter,) = collector.meters()
     assert (meter.name, meter.scope, meter.read().watts) == ("redfish", "node", 374.5)
     assert {family.metric for family in collector.collect()} <= set(METRICS)
 
 
-def test_one_session_serves_all_readings_and_is_deleted_at_the_end(collector, service):
+def test_session_is_reused_and_deleted_on_stop(collector, service):
     for _ in range(4):
         refresh(collector)
     assert service.logins == 1
@@ -95,45 +95,45 @@ def test_one_session_serves_all_readings_and_is_deleted_at_the_end(collector, se
     assert service.sessions == {}
 
 
-def test_where_the_power_stands_is_looked_up_once(collector, service):
+def test_power_resource_is_looked_up_once(collector, service):
     refresh(collector)
     service.requests.clear()
     refresh(collector)
     assert service.requests == [("GET", ENVIRONMENT)]
 
 
-def test_a_session_that_expired_is_renewed_at_once(collector, service):
+def test_expired_session_is_renewed_immediately(collector, service):
     refresh(collector)
     service.expire()
     refresh(collector)
-    assert errors(collector) == {}
+    assert error_counts(collector) == {}
     assert service.logins == 2
     assert len(service.sessions) == 1
 
 
-def test_sessions_never_pile_up(collector, service):
+def test_sessions_do_not_accumulate(collector, service):
     for _ in range(6):
         refresh(collector)
         service.sessions = dict.fromkeys(service.sessions, "renamed")  # tokens end, slots stay
-    assert errors(collector) == {}
+    assert error_counts(collector) == {}
     assert len(service.sessions) == 1
 
 
-def test_a_wrong_password_is_counted_and_given_a_rest(collector, options, service):
+def test_wrong_password_is_counted_and_retried_after_ten_minutes(collector, options, service):
     service.credentials["Password"] = "other"
     refresh(collector)
-    assert errors(collector) == {'reason="authentication"': 1}
+    assert error_counts(collector) == {'reason="authentication"': 1}
     assert collector.refresher.pause == 600
 
 
-def test_a_password_that_changes_is_read_anew(collector, options, service):
+def test_changed_password_is_read_again(collector, options, service):
     refresh(collector)
     service.expire()
     service.credentials["Password"] = "new"
     with open(options.password_file, "w") as file:
         file.write("new\n")
     refresh(collector)
-    assert errors(collector) == {}
+    assert error_counts(collector) == {}
 
 
 @pytest.mark.parametrize(
@@ -150,67 +150,69 @@ def test_a_password_that_changes_is_read_anew(collector, options, service):
     ],
     ids=["500", "404", "html", "truncated", "list", "null", "zero", "huge"],
 )
-def test_bad_days_are_counted_and_the_value_disappears(collector, clock, service, document, reason):
+def test_failures_are_counted_and_stale_power_is_not_exported(
+    collector, clock, service, document, reason
+):
     refresh(collector)
     service.documents[ENVIRONMENT] = document
     refresh(collector)
-    assert errors(collector) == {f'reason="{reason}"': 1}
-    assert shown(collector, POWER)
+    assert error_counts(collector) == {f'reason="{reason}"': 1}
+    assert samples(collector, POWER)
     clock.now += 3 * 30 + 5 + 0.1
-    assert shown(collector, POWER) == {}
+    assert samples(collector, POWER) == {}
     assert collector.meters() == ()
 
 
 @pytest.mark.parametrize("fault", ["delay", "drip"])
-def test_a_slow_service_costs_its_deadline(options, service, fault):
+def test_slow_service_times_out(options, service, fault):
     collector = build(Host(), dataclasses.replace(options, timeout=0.6), {})
-    while not shown(collector, POWER):  # a busy machine may miss this deadline, too
+    while not samples(collector, POWER):  # on a busy machine, this may time out, too
         refresh(collector)
-    missed = errors(collector).get('reason="deadline"', 0)
+    earlier_timeouts = error_counts(collector).get('reason="deadline"', 0)
     setattr(service, fault, 5.0 if fault == "delay" else 0.1)
-    refresh(collector)  # in the end the service would answer
-    assert errors(collector) == {'reason="deadline"': missed + 1}
+    refresh(collector)  # the service would answer later
+    assert error_counts(collector) == {'reason="deadline"': earlier_timeouts + 1}
     service.delay = service.drip = 0.0
     collector.stop()
 
 
-def test_a_service_that_is_gone_is_unreachable(collector, service):
+def test_stopped_service_is_unreachable(collector, service):
     service.close()
     refresh(collector)
-    assert errors(collector) == {'reason="unreachable"': 1}
+    assert error_counts(collector) == {'reason="unreachable"': 1}
 
 
-def test_certificates_are_verified_unless_told_otherwise(options, service):
-    suspicious = build(Host(), dataclasses.replace(options, ca_file=""), {})
-    refresh(suspicious)
-    assert errors(suspicious) == {'reason="tls"': 1}
+def test_certificates_are_verified_by_default(options, service):
+    verifying = build(Host(), dataclasses.replace(options, ca_file=""), {})
+    refresh(verifying)
+    assert error_counts(verifying) == {'reason="tls"': 1}
     assert service.logins == 0
-    trusting = build(Host(), dataclasses.replace(options, ca_file="", insecure=True), {})
-    refresh(trusting)
-    assert shown(trusting, POWER) == {'chassis="1"': 374.5}
-    trusting.stop()
+    insecure = build(Host(), dataclasses.replace(options, ca_file="", insecure=True), {})
+    refresh(insecure)
+    assert samples(insecure, POWER) == {'chassis="1"': 374.5}
+    insecure.stop()
 
 
-def test_chassis_are_added_only_when_named(options, service):
-    other = "/redfish/v1/Chassis/2"
-    service.documents["/redfish/v1/Chassis"]["Members"].append(link(other))
-    service.documents[other] = service.documents[CHASSIS] | {"Id": "2"}
+def test_chassis_are_added_only_if_configured(options, service):
+    second_chassis = "/redfish/v1/Chassis/2"
+    service.documents["/redfish/v1/Chassis"]["Members"].append(link(second_chassis))
+    service.documents[second_chassis] = service.documents[CHASSIS] | {"Id": "2"}
     by_default = build(Host(), options, {})
     refresh(by_default)
     assert by_default.meters()[0].read().watts == 374.5
     by_default.stop()
-    named = build(Host(), dataclasses.replace(options, chassis=("1", "2")), {})
-    refresh(named)
-    assert named.meters()[0].read().watts == 749
-    named.stop()
-    missing = build(Host(), dataclasses.replace(options, chassis=("1", "9")), {})
-    refresh(missing)
-    assert errors(missing) == {'reason="no_reading"': 1}
-    missing.stop()
+    with_two_chassis = build(Host(), dataclasses.replace(options, chassis=("1", "2")), {})
+    refresh(with_two_chassis)
+    assert with_two_chassis.meters()[0].read().watts == 749
+    with_two_chassis.stop()
+    with_unknown_chassis = build(Host(), dataclasses.replace(options, chassis=("1", "9")), {})
+    refresh(with_unknown_chassis)
+    assert error_counts(with_unknown_chassis) == {'reason="no_reading"': 1}
+    with_unknown_chassis.stop()
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("changed_options", "complaint"),
     [
         ({"url": ""}, "collector.redfish.url: expected https://HOST"),
         ({"url": "http://bmc"}, "collector.redfish.url: expected https://HOST"),
@@ -220,17 +222,17 @@ def test_chassis_are_added_only_when_named(options, service):
         ({"ca_file": "/nonexistent"}, "collector.redfish.ca-file: /nonexistent: No such file"),
     ],
 )
-def test_wrong_settings_are_told_in_one_line(options, change, complaint):
+def test_invalid_settings_are_rejected(options, changed_options, complaint):
     with pytest.raises(SettingsError, match=complaint) as caught:
-        build(Host(), dataclasses.replace(options, **change), {})
+        build(Host(), dataclasses.replace(options, **changed_options), {})
     assert "\n" not in str(caught.value)
 
 
-def test_every_failure_of_a_request_has_its_reason():
+def test_http_failure_reasons_are_declared():
     assert set(http_client.REASONS) <= set(REASONS)
 
 
-def test_the_nodes_name_may_stand_in_the_url(options):
-    short = os.uname().nodename.partition(".")[0]
-    with pytest.raises(SettingsError, match=f"got 'http://{short}-bmc'"):
+def test_node_name_in_the_url(options):
+    host_name = os.uname().nodename.partition(".")[0]
+    with pytest.raises(SettingsError, match=f"got 'http://{host_name}-bmc'"):
         build(Host(), dataclasses.replace(options, url="http://{node}-bmc"), {})

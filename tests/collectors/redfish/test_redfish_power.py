@@ -1,3 +1,5 @@
+"""Where the documents of a Redfish service contain the power of the node."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,22 +12,25 @@ CHASSIS = "/redfish/v1/Chassis/1"
 SYSTEM = "/redfish/v1/Systems/1"
 
 
-def getting(documents):
-    def get(path):
+def document_reader(documents):
+    def get_document(path):
         if path not in documents:
             raise RedfishError("status", f"{path}: status 404")
         return documents[path]
 
-    return get
+    return get_document
 
 
-def node_watts(documents, wanted=(), system=""):
-    get = getting(documents)
-    return {place.chassis: read_watts(get, place) for place in find_locations(get, wanted, system)}
+def node_watts(documents, chassis=(), system=""):
+    get_document = document_reader(documents)
+    return {
+        location.chassis: read_watts(get_document, location)
+        for location in find_locations(get_document, chassis, system)
+    }
 
 
-def with_control(*members, **more):
-    power = {"PowerControl": list(members), **more}
+def documents_with_power(*members, **fields):
+    power = {"PowerControl": list(members), **fields}
     return one_node(Power=link(f"{CHASSIS}/Power")) | {f"{CHASSIS}/Power": power}
 
 
@@ -40,7 +45,7 @@ def test_environment_metrics_are_preferred():
 
 
 @pytest.mark.parametrize("reading", [None, 0, "", True, -5, "NaN", 10**400, {}])
-def test_what_is_no_reading_leads_to_the_next_place(reading):
+def test_invalid_reading_falls_back_to_the_next_resource(reading):
     documents = one_node(
         EnvironmentMetrics=link(f"{CHASSIS}/EnvironmentMetrics"), Power=link(f"{CHASSIS}/Power")
     ) | {
@@ -50,8 +55,8 @@ def test_what_is_no_reading_leads_to_the_next_place(reading):
     assert node_watts(documents) == {"1": 344}
 
 
-def test_a_link_to_nothing_leads_to_the_next_place():
-    documents = with_control({"PowerConsumedWatts": 344})
+def test_broken_link_falls_back_to_the_next_resource():
+    documents = documents_with_power({"PowerConsumedWatts": 344})
     documents[CHASSIS]["EnvironmentMetrics"] = link(f"{CHASSIS}/EnvironmentMetrics")
     assert node_watts(documents) == {"1": 344}
 
@@ -76,25 +81,25 @@ def test_a_link_to_nothing_leads_to_the_next_place():
         ),
     ],
 )
-def test_one_member_of_power_control_counts_never_their_sum(members, watts):
-    assert node_watts(with_control(*members)) == {"1": watts}
+def test_power_control_members_are_not_added(members, watts):
+    assert node_watts(documents_with_power(*members)) == {"1": watts}
 
 
-def test_inputs_of_supplies_in_use_are_added():
+def test_inputs_of_enabled_supplies_are_added():
     supplies = [
         {"PowerInputWatts": 200, "Status": {"State": "Enabled"}},
         {"PowerInputWatts": 0},
         {"PowerInputWatts": None, "Status": {"State": "Absent"}},
     ]
-    assert node_watts(with_control(PowerSupplies=supplies)) == {"1": 200}
+    assert node_watts(documents_with_power(PowerSupplies=supplies)) == {"1": 200}
 
 
-def test_a_supply_in_use_without_a_value_leaves_the_sum_unknown():
+def test_enabled_supply_without_a_value_leaves_the_sum_unknown():
     supplies = [{"PowerInputWatts": 200}, {"PowerInputWatts": None}]
-    assert node_watts(with_control(PowerSupplies=supplies)) == {}
+    assert node_watts(documents_with_power(PowerSupplies=supplies)) == {}
 
 
-def test_the_power_subsystem_of_newer_services():
+def test_power_subsystem_of_newer_services():
     supplies = f"{CHASSIS}/PowerSubsystem/PowerSupplies"
     documents = one_node(PowerSubsystem=link(f"{CHASSIS}/PowerSubsystem")) | {
         f"{CHASSIS}/PowerSubsystem": {"PowerSupplies": link(supplies)},
@@ -107,8 +112,8 @@ def test_the_power_subsystem_of_newer_services():
     assert node_watts(documents) == {"1": 355.5}
 
 
-def enclosure():
-    """Two nodes in one box: the box shows the power of both."""
+def enclosure_documents():
+    """Two nodes in one enclosure, which reports the power of both."""
     documents = {
         ROOT: {"Chassis": link("/redfish/v1/Chassis"), "Systems": link("/redfish/v1/Systems")},
         "/redfish/v1/Systems": collection("/redfish/v1/Systems/a", "/redfish/v1/Systems/b"),
@@ -127,34 +132,37 @@ def enclosure():
     return documents
 
 
-def test_the_power_of_an_enclosure_is_not_the_nodes():
-    assert node_watts(enclosure(), system="b") == {"b": 400}
+def test_enclosure_power_is_not_that_of_the_node():
+    assert node_watts(enclosure_documents(), system="b") == {"b": 400}
 
 
-def test_which_of_two_systems_is_ours_must_be_said():
+def test_system_must_be_configured_if_there_are_several():
     with pytest.raises(RedfishError, match=r"computer systems .a, b.") as caught:
-        node_watts(enclosure())
+        node_watts(enclosure_documents())
     assert caught.value.reason == "ambiguous"
     with pytest.raises(RedfishError, match="no computer system 'c'"):
-        node_watts(enclosure(), system="c")
+        node_watts(enclosure_documents(), system="c")
 
 
-def test_the_site_may_name_chassis():
-    assert node_watts(enclosure(), wanted=("a", "box"), system="a") == {"box": 720, "a": 300}
+def test_configured_chassis_are_read():
+    assert node_watts(enclosure_documents(), chassis=("a", "box"), system="a") == {
+        "box": 720,
+        "a": 300,
+    }
 
 
-def test_links_that_lead_elsewhere_are_not_followed():
+def test_links_to_other_hosts_are_not_followed():
     documents = one_node(EnvironmentMetrics=link("https://elsewhere.example/metrics"))
     assert node_watts(documents) == {}
 
 
-def test_pages_without_end_come_to_one():
-    documents = enclosure()
+def test_circular_pagination_ends():
+    documents = enclosure_documents()
     documents["/redfish/v1/p2"]["Members@odata.nextLink"] = "/redfish/v1/p2"
     assert "a" in node_watts(documents, system="a")
 
 
-anything = st.recursive(
+json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3)
     | st.dictionaries(
@@ -170,16 +178,16 @@ anything = st.recursive(
 
 
 @given(st.sampled_from(["environment", "control", "inputs"]), st.dictionaries(
-    st.sampled_from(["PowerWatts", "PowerControl", "PowerSupplies"]), anything))  # fmt: skip
-def test_any_document_is_watts_or_none(kind, document):
+    st.sampled_from(["PowerWatts", "PowerControl", "PowerSupplies"]), json_values))  # fmt: skip
+def test_arbitrary_document_is_watts_or_none(kind, document):
     watts = read_watts(lambda path: document, PowerLocation("1", kind, ("/redfish/v1/x",), SYSTEM))
     assert watts is None or 0 < watts < float("inf")
 
 
-def test_a_named_chassis_is_read_where_the_systems_are_forbidden():
-    documents = with_control({"PowerConsumedWatts": 344})
+def test_configured_chassis_is_read_without_access_to_the_systems():
+    documents = documents_with_power({"PowerConsumedWatts": 344})
     documents[ROOT] = {**documents[ROOT], "Systems": link("/redfish/v1/Systems")}
     documents.pop("/redfish/v1/Systems", None)
-    assert node_watts(documents, wanted=("1",)) == {"1": 344}
+    assert node_watts(documents, chassis=("1",)) == {"1": 344}
     with pytest.raises(RedfishError):
         node_watts(documents)

@@ -13,7 +13,7 @@ from collectors.gpu.nvidia import driver as module
 from collectors.host import Host
 
 
-def answering(driver):
+def power_by_index(driver):
     """Index → power of the GPUs that answer now."""
     return {
         each.gpu.index: each.observed.value.values.get(POWER)
@@ -22,94 +22,94 @@ def answering(driver):
     }
 
 
-def test_every_gpu_is_read(fake, driver, eventually):
-    fake.gpus(4)
+def test_every_gpu_is_read(fake_nvml, driver, eventually):
+    fake_nvml.add_gpus(4)
     driver.start()
-    eventually(lambda: answering(driver) == dict.fromkeys(range(4), 250.0))
+    eventually(lambda: power_by_index(driver) == dict.fromkeys(range(4), 250.0))
     assert driver.complete
     assert driver.version == "570.86.15"
     assert not driver.errors()
 
 
-def test_a_hanging_gpu_delays_no_other(fake, driver, eventually, clock):
-    fake.gpus(3)
+def test_hanging_gpu_does_not_delay_others(fake_nvml, driver, eventually, clock):
+    fake_nvml.add_gpus(3)
     driver.start()
-    eventually(lambda: len(answering(driver)) == 3)
-    fake.set({"gpu1.nvmlDeviceGetPowerUsage.hangs": 1, "gpu0.power": 300_000})
-    eventually(lambda: answering(driver)[0] == 300.0)
-    clock.ahead += 10
-    eventually(lambda: answering(driver) == {0: 300.0, 2: 250.0})
+    eventually(lambda: len(power_by_index(driver)) == 3)
+    fake_nvml.set({"gpu1.nvmlDeviceGetPowerUsage.hangs": 1, "gpu0.power": 300_000})
+    eventually(lambda: power_by_index(driver)[0] == 300.0)
+    clock.offset_seconds += 10
+    eventually(lambda: power_by_index(driver) == {0: 300.0, 2: 250.0})
     assert [each.gpu.index for each in driver.known_gpus()] == [0, 1, 2], "it is still known"
-    fake.drop("gpu1.nvmlDeviceGetPowerUsage.hangs")
-    eventually(lambda: len(answering(driver)) == 3)
+    fake_nvml.drop("gpu1.nvmlDeviceGetPowerUsage.hangs")
+    eventually(lambda: len(power_by_index(driver)) == 3)
 
 
-def test_a_gpu_that_hangs_from_the_start_leaves_the_table_incomplete(fake, driver, eventually):
-    fake.gpus(2)
-    fake.set({"gpu1.nvmlDeviceGetHandleByIndex_v2.hangs": 1})
+def test_driver_is_incomplete_while_a_gpu_hangs_from_the_start(fake_nvml, driver, eventually):
+    fake_nvml.add_gpus(2)
+    fake_nvml.set({"gpu1.nvmlDeviceGetHandleByIndex_v2.hangs": 1})
     driver.start()
-    eventually(lambda: answering(driver) == {0: 250.0})
+    eventually(lambda: power_by_index(driver) == {0: 250.0})
     assert not driver.complete
-    fake.drop("gpu1.nvmlDeviceGetHandleByIndex_v2.hangs")
+    fake_nvml.drop("gpu1.nvmlDeviceGetHandleByIndex_v2.hangs")
     eventually(lambda: driver.complete)
 
 
-def test_a_lost_gpu_is_counted_and_the_others_go_on(fake, driver, eventually, clock):
-    fake.gpus(2)
+def test_lost_gpu_is_counted_and_others_are_read(fake_nvml, driver, eventually, clock):
+    fake_nvml.add_gpus(2)
     driver.start()
-    eventually(lambda: len(answering(driver)) == 2)
-    fake.set({"gpu1.returns": 15, "gpu0.power": 1000})
+    eventually(lambda: len(power_by_index(driver)) == 2)
+    fake_nvml.set({"gpu1.returns": 15, "gpu0.power": 1000})
     eventually(lambda: driver.errors().get(("1", "gpu_is_lost")))
-    clock.ahead += 10
-    eventually(lambda: answering(driver) == {0: 1.0})
+    clock.offset_seconds += 10
+    eventually(lambda: power_by_index(driver) == {0: 1.0})
     assert [each.gpu.index for each in driver.known_gpus()] == [0, 1]
 
 
-def test_after_a_while_nvml_is_begun_anew_for_a_lost_gpu(fake, driver, eventually, monkeypatch):
+def test_nvml_is_restarted_for_a_lost_gpu(fake_nvml, driver, eventually, monkeypatch):
     monkeypatch.setattr(module, "RESTART_INTERVAL_SECONDS", 0.1)
-    fake.gpus(2)
+    fake_nvml.add_gpus(2)
     driver.start()
-    eventually(lambda: len(answering(driver)) == 2)
+    eventually(lambda: len(power_by_index(driver)) == 2)
     first = driver.session
-    fake.set({"gpu1.returns": 15})
+    fake_nvml.set({"gpu1.returns": 15})
     eventually(lambda: driver.session not in (None, first))
-    fake.drop("gpu1.returns")
-    eventually(lambda: len(answering(driver)) == 2)
+    fake_nvml.drop("gpu1.returns")
+    eventually(lambda: len(power_by_index(driver)) == 2)
 
 
 @pytest.mark.parametrize("code", [1, 9])
-def test_a_reloaded_driver_is_opened_anew(fake, driver, eventually, code):
-    fake.gpus(2)
-    fake.set({"driver.generation": 1, "driver.error": code})
+def test_nvml_is_restarted_after_a_driver_reload(fake_nvml, driver, eventually, code):
+    fake_nvml.add_gpus(2)
+    fake_nvml.set({"driver.generation": 1, "driver.error": code})
     driver.start()
-    eventually(lambda: len(answering(driver)) == 2)
+    eventually(lambda: len(power_by_index(driver)) == 2)
     series = driver.known_gpus()[0].observed.value.energy.series
-    fake.set({"driver.generation": 2, "gpu0.power": 7000, "gpu1.power": 7000})
-    eventually(lambda: answering(driver) == {0: 7.0, 1: 7.0})
+    fake_nvml.set({"driver.generation": 2, "gpu0.power": 7000, "gpu1.power": 7000})
+    eventually(lambda: power_by_index(driver) == {0: 7.0, 1: 7.0})
     assert driver.known_gpus()[0].observed.value.energy.series > series
 
 
-def test_the_count_of_gpus_may_change(fake, driver, eventually):
-    fake.gpus(3)
+def test_gpu_count_may_change(fake_nvml, driver, eventually):
+    fake_nvml.add_gpus(3)
     driver.start()
-    eventually(lambda: len(answering(driver)) == 3)
-    fake.set(count=2)
+    eventually(lambda: len(power_by_index(driver)) == 3)
+    fake_nvml.set(count=2)
     eventually(lambda: [each.gpu.index for each in driver.known_gpus()] == [0, 1])
-    fake.set(count=3)
-    eventually(lambda: len(answering(driver)) == 3)
+    fake_nvml.set(count=3)
+    eventually(lambda: len(power_by_index(driver)) == 3)
 
 
-def test_a_driver_that_does_not_start_is_asked_again(fake, driver, eventually):
-    fake.gpus(1)
-    fake.set({"nvmlInitWithFlags.returns": 9})
+def test_failed_initialisation_is_retried(fake_nvml, driver, eventually):
+    fake_nvml.add_gpus(1)
+    fake_nvml.set({"nvmlInitWithFlags.returns": 9})
     driver.start()
     eventually(lambda: driver.errors().get(("", "driver_not_loaded"), 0) >= 2)
     assert driver.known_gpus() == []
-    fake.drop("nvmlInitWithFlags.returns")
-    eventually(lambda: answering(driver) == {0: 250.0})
+    fake_nvml.drop("nvmlInitWithFlags.returns")
+    eventually(lambda: power_by_index(driver) == {0: 250.0})
 
 
-def test_a_node_without_the_driver_asks_nobody(tmp_path, monkeypatch):
+def test_pynvml_is_not_imported_without_the_driver(tmp_path, monkeypatch):
     monkeypatch.setattr(module.importlib, "import_module", pytest.fail)
     driver = module.NvidiaGpus(Host(procfs=str(tmp_path)), 60)
     driver.scan()
@@ -117,8 +117,8 @@ def test_a_node_without_the_driver_asks_nobody(tmp_path, monkeypatch):
     assert not driver.errors()
 
 
-def in_another_process(script, environment, **values):
-    """What the script prints as JSON; for what the loader decides once per process."""
+def run_in_subprocess(script, environment, **values):
+    """What the script prints as JSON, for what the loader decides once per process."""
     code = "import json, sys\nvalues = json.loads(sys.argv[1])\n" + textwrap.dedent(script)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, json.dumps(values)],
@@ -144,8 +144,8 @@ SCAN = """
 """
 
 
-def test_without_the_library_the_error_is_named_and_nothing_else_happens(host):
-    answer = in_another_process(
+def test_missing_library_is_counted_as_an_error(host):
+    answer = run_in_subprocess(
         SCAN + "    print(json.dumps([scan(), {e: n for (_, e), n in driver.errors().items()}]))",
         {"LD_LIBRARY_PATH": "/nonexistent"},
         procfs=host.procfs,
@@ -155,23 +155,23 @@ def test_without_the_library_the_error_is_named_and_nothing_else_happens(host):
     assert answer == ["NVMLError_LibraryNotFound", {"library_not_found": 1}]
 
 
-def test_an_updated_driver_needs_the_new_library(nvml_library, fake, host):
-    fake.gpus(1)
-    fake.set(library=1)
-    answer = in_another_process(
+def test_updated_driver_is_read_with_the_library_reloaded(nvml_library, fake_nvml, host):
+    fake_nvml.add_gpus(1)
+    fake_nvml.set(library=1)
+    answer = run_in_subprocess(
         SCAN
         + """
     import pathlib
-    said = [scan()]
+    results = [scan()]
     path = pathlib.Path(values["keys"])
     path.write_text(path.read_text().replace("library 1", "library 2"))
     scan(), scan()  # one meets the mismatch, perhaps a GPU's thread before it; one starts again
-    said += [scan(), driver.version, {e: n > 0 for (_, e), n in driver.errors().items()}]
+    results += [scan(), driver.version, {e: n > 0 for (_, e), n in driver.errors().items()}]
     driver.stop()
-    print(json.dumps(said))
+    print(json.dumps(results))
     """,
         {"LD_LIBRARY_PATH": str(nvml_library[0].parent)},
         procfs=host.procfs,
-        keys=str(fake.path),
+        keys=str(fake_nvml.path),
     )
     assert answer == [None, None, "570.86.15", {"lib_rm_version_mismatch": True}]

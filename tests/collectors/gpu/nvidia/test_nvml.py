@@ -1,4 +1,4 @@
-"""Reading NVIDIA GPUs through pynvml and a library of our own at its C boundary."""
+"""Reading NVIDIA GPUs through pynvml and a fake NVML library."""
 
 from collections import Counter
 
@@ -28,7 +28,7 @@ from collectors.gpu.reading import GpuProcess
 
 
 @pytest.fixture
-def pynvml(fake):
+def pynvml(fake_nvml):
     import pynvml
 
     pynvml.nvmlInit()
@@ -46,16 +46,16 @@ def read(pynvml, errors):
     return lambda index=0: nvml.read(pynvml, index, 0.0, errors)
 
 
-def test_a_gpu_tells_who_it_is(fake, read):
-    fake.gpus(2)
+def test_gpu_is_identified(fake_nvml, read):
+    fake_nvml.add_gpus(2)
     gpu = read(1).gpu
     assert (gpu.index, gpu.minor, gpu.name) == (1, 1, "NVIDIA H100 80GB HBM3")
     assert gpu.uuid == "GPU-aaaaaaaa-0000-4000-8000-000000000001"
     assert gpu.pci_bus_id == "00000000:1B:00.0"
 
 
-def test_quantities_come_in_base_units(fake, read, errors):
-    fake.gpus(1)
+def test_quantities_are_in_base_units(fake_nvml, read, errors):
+    fake_nvml.add_gpus(1)
     values = read().values
     assert values[UTILIZATION] == 0.5
     assert values[MEMORY_USED] == 1e9
@@ -75,17 +75,17 @@ def test_quantities_come_in_base_units(fake, read, errors):
     assert not errors
 
 
-def test_pcie_is_sampled_where_bytes_are_not_counted(fake, read):
-    fake.gpus(1)
-    fake.set({"gpu0.field197": 1000, "gpu0.field198": 2000})  # 32 bits: 67 ms at 64 GB/s
+def test_pcie_rate_is_sampled_if_bytes_are_not_counted(fake_nvml, read):
+    fake_nvml.add_gpus(1)
+    fake_nvml.set({"gpu0.field197": 1000, "gpu0.field198": 2000})  # 32 bits: 67 ms at 64 GB/s
     values = read().values
     assert values[PCIE_RATE["transmit"]] == 5000
     assert PCIE["transmit"] not in values
 
 
-def test_bytes_over_pcie_are_counted_beyond_32_bits(fake, pynvml, errors):
-    fake.gpus(1)
-    fake.set({"gpu0.gpm": "4096 53248"})  # MiB/s
+def test_pcie_bytes_are_counted_beyond_32_bits(fake_nvml, pynvml, errors):
+    fake_nvml.add_gpus(1)
+    fake_nvml.set({"gpu0.gpm": "4096 53248"})  # MiB/s
     times = iter(range(0, 100, 10))
     gpm = Gpm(pynvml, lambda: next(times))
 
@@ -96,27 +96,27 @@ def test_bytes_over_pcie_are_counted_beyond_32_bits(fake, pynvml, errors):
 
     assert transferred() == (0, 0)
     assert transferred() == (40 * 2**30, 520 * 2**30)
-    fake.set({"gpu0.gpm": "0 1024"})
+    fake_nvml.set({"gpu0.gpm": "0 1024"})
     assert transferred() == (40 * 2**30, 530 * 2**30)
     assert not errors
 
 
-def test_what_pcie_moved_is_not_lost_by_a_failed_call(fake, pynvml, errors):
-    fake.gpus(1)
-    fake.set({"gpu0.gpm": "1024 2048"})
+def test_pcie_bytes_are_not_lost_by_a_failed_call(fake_nvml, pynvml, errors):
+    fake_nvml.add_gpus(1)
+    fake_nvml.set({"gpu0.gpm": "1024 2048"})
     times = iter(range(0, 100, 10))
     gpm = Gpm(pynvml, lambda: next(times))
     nvml.read(pynvml, 0, 0.0, errors, gpm)
-    fake.set({"gpu0.nvmlGpmSampleGet.returns": 999})
+    fake_nvml.set({"gpu0.nvmlGpmSampleGet.returns": 999})
     assert PCIE["transmit"] not in nvml.read(pynvml, 0, 0.0, errors, gpm).values
-    fake.drop("gpu0.nvmlGpmSampleGet.returns")
+    fake_nvml.drop("gpu0.nvmlGpmSampleGet.returns")
     next(times)
     assert nvml.read(pynvml, 0, 0.0, errors, gpm).values[PCIE["transmit"]] == 20 * 2**30
 
 
-def test_utilization_is_the_mean_of_the_samples_since_the_last_reading(fake, pynvml, errors):
-    fake.gpus(1)
-    fake.set({"gpu0.samples": "1000000:80 1200000:0 1400000:10 1600000:50 1800000:101"})
+def test_utilization_is_the_mean_of_samples_since_the_last_reading(fake_nvml, pynvml, errors):
+    fake_nvml.add_gpus(1)
+    fake_nvml.set({"gpu0.samples": "1000000:80 1200000:0 1400000:10 1600000:50 1800000:101"})
     assert nvml.read(pynvml, 0, 1.1, errors).values[UTILIZATION] == pytest.approx(0.2)
     assert nvml.read(pynvml, 0, 2.0, errors).values[UTILIZATION] == 0.5, "the momentary one"
     assert not errors
@@ -140,18 +140,18 @@ _KEYS = {
 
 
 @pytest.mark.parametrize("quantity", _KEYS, ids=lambda quantity: quantity.metric.name)
-def test_any_single_quantity_may_be_unsupported(fake, read, errors, quantity):
-    fake.gpus(1)
+def test_any_single_quantity_may_be_unsupported(fake_nvml, read, errors, quantity):
+    fake_nvml.add_gpus(1)
     everything = set(read().values)
-    fake.drop(*(f"gpu0.{key}" for key in _KEYS[quantity]))
+    fake_nvml.drop(*(f"gpu0.{key}" for key in _KEYS[quantity]))
     missing = everything - set(read().values)
     assert quantity in missing
     assert missing <= {quantity, MEMORY_USED, MEMORY_TOTAL}
     assert not errors
 
 
-def test_a_gpu_that_tells_only_its_uuid_is_still_a_gpu(fake, read):
-    fake.set({"count": 1, "gpu0.uuid": "GPU-1"})
+def test_gpu_with_only_a_uuid_is_read(fake_nvml, read):
+    fake_nvml.set({"count": 1, "gpu0.uuid": "GPU-1"})
     reading = read()
     assert reading.gpu.uuid == "GPU-1"
     assert reading.gpu.minor is None
@@ -161,9 +161,9 @@ def test_a_gpu_that_tells_only_its_uuid_is_still_a_gpu(fake, read):
 @pytest.mark.parametrize(
     ("code", "name"), [(4, "no_permission"), (999, "unknown"), (10, "timeout")]
 )
-def test_an_error_of_one_call_costs_that_value_and_is_counted(fake, read, errors, code, name):
-    fake.gpus(1)
-    fake.set({"gpu0.nvmlDeviceGetPowerUsage.returns": code})
+def test_failed_call_omits_its_value_and_is_counted(fake_nvml, read, errors, code, name):
+    fake_nvml.add_gpus(1)
+    fake_nvml.set({"gpu0.nvmlDeviceGetPowerUsage.returns": code})
     values = read().values
     assert POWER not in values
     assert ENERGY in values
@@ -171,18 +171,18 @@ def test_an_error_of_one_call_costs_that_value_and_is_counted(fake, read, errors
 
 
 @pytest.mark.parametrize("code", sorted(GONE))
-def test_a_lost_gpu_or_driver_gives_no_reading(fake, read, pynvml, code):
-    fake.gpus(1)
-    fake.set({"gpu0.nvmlDeviceGetPowerUsage.returns": code})
+def test_lost_gpu_or_driver_raises_nvml_error(fake_nvml, read, pynvml, code):
+    fake_nvml.add_gpus(1)
+    fake_nvml.set({"gpu0.nvmlDeviceGetPowerUsage.returns": code})
     with pytest.raises(pynvml.NVMLError) as caught:
         read()
     assert caught.value.value == code
 
 
-def test_processes_of_all_kinds_are_listed_once(fake, read):
-    fake.gpus(1)
+def test_processes_of_all_kinds_are_listed(fake_nvml, read):
+    fake_nvml.add_gpus(1)
     none = 0xFFFFFFFF
-    fake.set(
+    fake_nvml.set(
         {
             "gpu0.process0": f"100 5000 COMPUTE {none} {none} 30",
             "gpu0.process1": f"101 7000 GRAPHICS {none} {none} 0",
@@ -196,24 +196,26 @@ def test_processes_of_all_kinds_are_listed_once(fake, read):
     )
 
 
-def test_no_process_is_not_the_same_as_no_list(fake, read):
-    fake.gpus(1)
+def test_unknown_processes_differ_from_no_processes(fake_nvml, read):
+    fake_nvml.add_gpus(1)
     assert read().processes == ()
     for kind in ("Compute", "Graphics", "MPSCompute"):
-        fake.set({f"gpu0.nvmlDeviceGet{kind}RunningProcesses_v3.returns": 4})
+        fake_nvml.set({f"gpu0.nvmlDeviceGet{kind}RunningProcesses_v3.returns": 4})
     assert read().processes is None
 
 
-def test_memory_that_is_not_told_is_not_zero(fake, read):
-    fake.gpus(1)
-    fake.set({"gpu0.process0": f"100 {2**64 - 1} COMPUTE"})
+def test_unavailable_process_memory_is_none(fake_nvml, read):
+    fake_nvml.add_gpus(1)
+    fake_nvml.set({"gpu0.process0": f"100 {2**64 - 1} COMPUTE"})
     assert read().processes[0].memory_bytes is None
 
 
-def test_instances_of_a_gpu_in_mig_mode(fake, read):
-    fake.gpus(1)
-    fake.mig(0, {0: {}, 1: {"slices": 2, "compute_slices": 2, "name": "H100 MIG 2g.20gb"}})
-    fake.set({"gpu0.process0": "100 5000 COMPUTE 2 0"})
+def test_mig_instances(fake_nvml, read):
+    fake_nvml.add_gpus(1)
+    fake_nvml.create_mig_instances(
+        0, {0: {}, 1: {"slices": 2, "compute_slices": 2, "name": "H100 MIG 2g.20gb"}}
+    )
+    fake_nvml.set({"gpu0.process0": "100 5000 COMPUTE 2 0"})
     reading = read()
     assert reading.gpu.partitioned
     assert reading.gpu.slices == 7
@@ -225,10 +227,10 @@ def test_instances_of_a_gpu_in_mig_mode(fake, read):
     assert reading.processes == (GpuProcess(100, 5000, 2, 0, 0.0),)
 
 
-def test_instances_tell_what_they_did_between_two_readings(fake, pynvml, errors):
-    fake.gpus(1)
-    fake.mig(0, {0: {}, 1: {}})
-    fake.set({"gpu0.gpm1": 40})
+def test_mig_instance_utilization_is_measured_between_readings(fake_nvml, pynvml, errors):
+    fake_nvml.add_gpus(1)
+    fake_nvml.create_mig_instances(0, {0: {}, 1: {}})
+    fake_nvml.set({"gpu0.gpm1": 40})
     gpm = Gpm(pynvml)
 
     def busy():
@@ -237,28 +239,28 @@ def test_instances_tell_what_they_did_between_two_readings(fake, pynvml, errors)
 
     assert busy() == [None, None], "there is nothing to compare with"
     assert busy() == [0.4, None], "the other does not offer it"
-    fake.set({"gpu0.gpm1": 90, "gpu0.gpm2": 10})
+    fake_nvml.set({"gpu0.gpm1": 90, "gpu0.gpm2": 10})
     busy()
     assert busy() == [0.9, 0.1]
-    fake.drop("gpu0.mig0.uuid")
+    fake_nvml.drop("gpu0.mig0.uuid")
     assert busy() == [0.1]
     assert not errors
 
 
-def test_older_gpus_do_not_tell_what_instances_did(fake, pynvml, errors):
-    fake.gpus(1)
-    fake.mig(0, {0: {}})
-    fake.set({"gpu0.nvmlGpmQueryDeviceSupport.returns": 3})
+def test_mig_instance_utilization_needs_gpm_support(fake_nvml, pynvml, errors):
+    fake_nvml.add_gpus(1)
+    fake_nvml.create_mig_instances(0, {0: {}})
+    fake_nvml.set({"gpu0.nvmlGpmQueryDeviceSupport.returns": 3})
     gpm = Gpm(pynvml)
     for _ in range(2):
         (values,) = nvml.read(pynvml, 0, 0.0, errors, gpm).instances.values()
         assert UTILIZATION not in values
 
 
-def test_compute_instances_share_the_slices_of_their_gpu_instance(fake, read):
-    fake.gpus(1)
+def test_compute_instances_split_the_slices_of_their_gpu_instance(fake_nvml, read):
+    fake_nvml.add_gpus(1)
     halves = {"gpu_instance": 1, "slices": 4}
-    fake.mig(
+    fake_nvml.create_mig_instances(
         0,
         {
             0: halves | {"compute_instance": 0, "compute_slices": 3},
@@ -268,15 +270,15 @@ def test_compute_instances_share_the_slices_of_their_gpu_instance(fake, read):
     assert [i.slices for i in read().gpu.instances] == [3, 1]
 
 
-def test_an_instance_that_goes_while_it_is_read_is_left_out(fake, read):
-    fake.gpus(1)
-    fake.mig(0, {0: {}, 2: {}})
-    fake.set({"gpu0.mig0.nvmlDeviceGetGpuInstanceId.returns": 6})
+def test_mig_instance_removed_while_read_is_omitted(fake_nvml, read):
+    fake_nvml.add_gpus(1)
+    fake_nvml.create_mig_instances(0, {0: {}, 2: {}})
+    fake_nvml.set({"gpu0.mig0.nvmlDeviceGetGpuInstanceId.returns": 6})
     assert [i.gpu_instance for i in read().gpu.instances] == [3]
 
 
-def test_an_old_driver_lacks_functions(fake, read, monkeypatch, pynvml):
-    fake.gpus(1)
+def test_functions_missing_in_an_old_driver_are_skipped(fake_nvml, read, monkeypatch, pynvml):
+    fake_nvml.add_gpus(1)
 
     def missing(name):
         raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -293,5 +295,5 @@ def test_an_old_driver_lacks_functions(fake, read, monkeypatch, pynvml):
     assert MEMORY_TEMPERATURE not in values
 
 
-def test_every_quantity_is_in_the_table():
+def test_quantities_are_unique():
     assert len(set(QUANTITIES)) == len(QUANTITIES)

@@ -1,4 +1,4 @@
-"""OOM kills from the kernel's log: its own records as they are, and nobody else's words."""
+"""OOM kills from the kernel log; records that processes forge are ignored."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectors.jobs.cgroups.kernel_log import KernelLog
-from tests.collectors.jobs.nodes import as_root
+from tests.collectors.jobs.nodes import requires_root
 
 JOB = "/slurm/uid_1000/job_42"
 TASK = f"{JOB}/step_0/task_0"
@@ -25,36 +25,38 @@ def record(task_memcg=TASK, oom_memcg=JOB, task="python3", priority=6):
 
 @pytest.fixture
 def kmsg(tmp_path):
-    """A file whose end the log begins at."""
+    """A log file with an old record, which is skipped."""
     path = tmp_path / "kmsg"
     path.write_text(record())
     return path
 
 
-def add(kmsg, *records):
+def append(kmsg, *records):
     with kmsg.open("a") as file:
         file.writelines(records)
 
 
-def test_kills_are_counted_by_cgroup_from_the_start_on(kmsg):
+def test_oom_kills_are_counted_by_cgroup(kmsg):
     log = KernelLog(str(kmsg))
-    add(kmsg, record(), record(), record(f"{JOB}0/step_0"), "6,9,9,-;something else\n")
+    append(kmsg, record(), record(), record(f"{JOB}0/step_0"), "6,9,9,-;something else\n")
     assert log.kills(JOB, since=0) == {TASK: 2}
     assert log.kills(f"{JOB}/step_1", since=0) == {}
 
 
-def test_of_a_requeued_job_only_its_new_run_counts(kmsg):
+def test_only_kills_of_the_new_run_of_a_requeued_job_count(kmsg):
     log = KernelLog(str(kmsg))
-    add(kmsg, record())
+    append(kmsg, record())
     second_run = log.position()
     assert log.kills(JOB, second_run) == {}
-    add(kmsg, record(task="a b,task=c"))
+    append(kmsg, record(task="a b,task=c"))
     assert log.kills(JOB, second_run) == {TASK: 1}
 
 
-def test_a_kill_for_want_of_the_whole_nodes_memory_counts_too(kmsg):
+def test_kill_by_the_global_oom_killer_is_counted(kmsg):
     log = KernelLog(str(kmsg))
-    add(kmsg, f"6,1,1,-;oom-kill:constraint=CONSTRAINT_NONE,global_oom,task_memcg={TASK},task=a\n")
+    append(
+        kmsg, f"6,1,1,-;oom-kill:constraint=CONSTRAINT_NONE,global_oom,task_memcg={TASK},task=a\n"
+    )
     assert log.kills(JOB, since=0) == {TASK: 1}
 
 
@@ -69,20 +71,20 @@ def test_a_kill_for_want_of_the_whole_nodes_memory_counts_too(kmsg):
         "\n",
     ],
 )
-def test_forged_records_count_for_nobody(kmsg, forged):
+def test_forged_records_are_ignored(kmsg, forged):
     log = KernelLog(str(kmsg))
-    add(kmsg, forged)
+    append(kmsg, forged)
     assert log.kills(JOB, since=0) == {}
 
 
-def test_without_the_log_nothing_is_known(tmp_path):
+def test_missing_log_has_no_kills(tmp_path):
     log = KernelLog(str(tmp_path / "none"))
     assert log.position() == 0
     assert log.kills(JOB, since=0) == {}
     log.close()
 
 
-def test_a_log_that_fails_is_given_up_and_said(tmp_path, caplog):
+def test_unreadable_log_is_abandoned_and_logged_once(tmp_path, caplog):
     """A directory can be opened like a file, and has no end to begin at."""
     caplog.set_level("INFO")
     log = KernelLog(str(tmp_path))
@@ -96,9 +98,9 @@ def test_a_log_that_fails_is_given_up_and_said(tmp_path, caplog):
 MEMORY = Path("/sys/fs/cgroup/memory")
 
 
-@as_root
+@requires_root
 @pytest.mark.skipif(not (MEMORY / "memory.limit_in_bytes").exists(), reason="no cgroup v1")
-def test_a_real_kill_in_a_cgroup_that_is_gone():
+def test_real_oom_kill_in_a_removed_cgroup_is_counted():
     """One that the kernel makes here: 20 MiB where 4 are allowed."""
     if not os.access("/dev/kmsg", os.R_OK):
         pytest.skip("/dev/kmsg cannot be read")

@@ -1,4 +1,4 @@
-"""Walking a tree: where to go, what to watch."""
+"""Walking a cgroup tree: which directories to enter and to watch."""
 
 import pytest
 
@@ -9,7 +9,7 @@ POD = "kubepods/pod0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
 
 
 @pytest.mark.parametrize(
-    ("version", "path", "leads_on", "watch"),
+    ("version", "path", "may_contain_jobs", "should_watch"),
     [
         (1, "", True, True),
         (1, "slurm_node001", True, True),
@@ -33,12 +33,12 @@ POD = "kubepods/pod0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
         (2, POD, True, False),  # a pod is a job, and may be a node of Slurm
     ],
 )
-def test_where_to_go(version, path, leads_on, watch):
-    place = cursor_of(path, registry.layouts(), version)
-    assert (place.may_contain_jobs, place.should_watch) == (leads_on, watch)
+def test_cursor_tells_what_to_enter_and_watch(version, path, may_contain_jobs, should_watch):
+    cursor = cursor_of(path, registry.layouts(), version)
+    assert (cursor.may_contain_jobs, cursor.should_watch) == (may_contain_jobs, should_watch)
 
 
-def test_version_1_leaves_everything_else_alone():
+def test_v1_enters_only_possible_scheduler_directories():
     entered = [
         name
         for name in ("ssh.service", "docker", "init.scope", "slurm", "oar")
@@ -47,12 +47,12 @@ def test_version_1_leaves_everything_else_alone():
     assert entered == ["ssh.service", "slurm", "oar"]  # PBS calls its service as it likes
 
 
-def test_the_innermost_of_nested_jobs_counts():
-    found = cursor_of(f"{POD}/1f/slurmstepd.scope/job_3", registry.layouts(), 2).layout_match
-    assert found is not None
-    assert (found.manager, found.jobid) == ("slurm", "3")
+def test_innermost_nested_job_is_matched():
+    job = cursor_of(f"{POD}/1f/slurmstepd.scope/job_3", registry.layouts(), 2).layout_match
+    assert job is not None
+    assert (job.manager, job.jobid) == ("slurm", "3")
 
 
-def test_a_forged_tree_inside_a_job_is_part_of_the_job():
+def test_forged_job_directory_inside_a_job_is_not_a_job():
     path = "system.slice/slurmstepd.scope/job_1/step_0/user/task_0/slurmstepd.scope/job_2"
     assert cursor_of(path, registry.layouts(), 2).layout_match is None

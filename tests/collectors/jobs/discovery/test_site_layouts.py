@@ -1,4 +1,4 @@
-"""Rows that a site writes."""
+"""Job layouts that a site configures."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 
 
-def test_a_pattern():
+def test_pattern():
     rows = site_layouts(
         [{"manager": "mybatch", "pattern": "/my.tree/user_{uid}/*/job_{jobid}-{queue}"}]
     )
@@ -20,7 +20,7 @@ def test_a_pattern():
     assert match("myXtree/user_17/x/job_9-long", rows, 2) is None
 
 
-def test_a_regular_expression_for_one_version():
+def test_regular_expression_for_one_cgroup_version():
     row = {"manager": "mine", "regex": "**/n[0-9]+/job_(?P<jobid>[0-9]+)", "versions": 2}
     rows = site_layouts([row])
     job = match("a/b/n7/job_1", rows, 2)
@@ -29,7 +29,7 @@ def test_a_regular_expression_for_one_version():
     assert match("a/b/n7/job_1", rows, 1) is None
 
 
-def test_an_escaped_id_and_steps():
+def test_escaped_job_id_and_steps():
     row = {
         "manager": "pbs",
         "pattern": "/site.slice/site-{jobid}.slice",
@@ -46,7 +46,7 @@ PATTERN = {"manager": "m", "pattern": "/m/{jobid}"}
 
 
 @pytest.mark.parametrize(
-    ("rows", "complaint"),
+    ("rows", "message"),
     [
         ("x", "expected a list of rows, each with manager and pattern, got 'x'"),
         ([PATTERN, 3], "row 2: expected keys such as manager and pattern, got 3"),
@@ -103,11 +103,11 @@ PATTERN = {"manager": "m", "pattern": "/m/{jobid}"}
         ([{**PATTERN, "steps": "x"}], "row 1: steps: expected {step} and optionally {task}"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(rows, complaint):
+def test_invalid_row_is_reported_in_one_line(rows, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is checked below
         site_layouts(rows)
     assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(complaint)
+    assert str(caught.value).startswith(message)
 
 
 @given(
@@ -118,15 +118,15 @@ def test_what_is_wrong_is_said_in_one_line(rows, complaint):
         )
     )
 )
-def test_any_rows_work_or_are_refused(rows):
+def test_arbitrary_rows_are_valid_or_raise_value_error(rows):
     try:
-        made = site_layouts(rows)
+        layouts = site_layouts(rows)
     except ValueError:
         return
-    match("a/b/c", made, 1)
+    match("a/b/c", layouts, 1)
 
 
-def test_a_row_that_is_built_in_is_switched_by_its_name():
+def test_built_in_row_is_enabled_and_disabled_by_name():
     rows = all_layouts(
         site_layouts(
             [{"name": "libvirt", "enabled": True}, {"name": "kubernetes", "enabled": False}]
@@ -140,13 +140,13 @@ def test_a_row_that_is_built_in_is_switched_by_its_name():
     assert match(pod, rows, 1) is None
 
 
-def test_rows_have_names_and_can_be_switched_off():
+def test_rows_are_named_and_can_be_disabled():
     rows = site_layouts([{**PATTERN, "name": "mine"}, {**PATTERN, "enabled": False}])
     assert [(row.name, row.enabled) for row in rows] == [("mine", True), ("site-2", False)]
 
 
 @pytest.mark.parametrize(
-    ("rows", "complaint"),
+    ("rows", "message"),
     [
         (
             [{"name": "libvird", "enabled": True}],
@@ -159,7 +159,7 @@ def test_rows_have_names_and_can_be_switched_off():
         ([{**PATTERN, "name": "a"}, {**PATTERN, "name": "a"}], "row 2: name: a must not be"),
     ],
 )
-def test_names_and_switches_that_are_wrong(rows, complaint):
+def test_invalid_names_and_enabled_values_are_reported(rows, message):
     with pytest.raises(ValueError, match=r"^row") as caught:
         site_layouts(rows)
-    assert str(caught.value).startswith(complaint)
+    assert str(caught.value).startswith(message)

@@ -1,4 +1,4 @@
-"""The watch over a job's processes."""
+"""The watcher of process exits."""
 
 import os
 import subprocess
@@ -8,18 +8,18 @@ from collectors.jobs.cgroups.directory import DescriptorBudget
 from collectors.jobs.processes.exits import ExitWatcher
 
 
-def test_the_end_of_a_process_is_told():
-    told = threading.Event()
-    watcher = ExitWatcher(lambda job: told.set(), lambda job: False, DescriptorBudget(10))
+def test_process_exit_is_reported():
+    exited = threading.Event()
+    watcher = ExitWatcher(lambda job: exited.set(), lambda job: False, DescriptorBudget(10))
     with subprocess.Popen(["sleep", "60"]) as process:
         watcher.follow("job 1", [process.pid])
         process.terminate()
-        assert told.wait(10)
+        assert exited.wait(10)
     watcher.stop()
 
 
-def test_a_job_without_processes_to_follow_is_read_again_until_it_has_ended():
-    """slurmstepd goes on in its cgroup, and removes it the moment it leaves."""
+def test_job_without_processes_is_read_until_it_has_ended():
+    """slurmstepd stays in the cgroup, and removes it when it exits."""
     readings, ended = [], threading.Event()
 
     def read_again(job):
@@ -29,18 +29,18 @@ def test_a_job_without_processes_to_follow_is_read_again_until_it_has_ended():
         return not ended.is_set()
 
     watcher = ExitWatcher(lambda job: None, read_again, DescriptorBudget(10))
-    with subprocess.Popen(["sleep", "60"]) as left, subprocess.Popen(["sleep", "60"]) as first:
-        watcher.follow("job 1", [left.pid, first.pid])
+    with subprocess.Popen(["sleep", "60"]) as second, subprocess.Popen(["sleep", "60"]) as first:
+        watcher.follow("job 1", [second.pid, first.pid])
         first.terminate()
         first.wait()
-        assert not readings  # one of its processes is there
-        left.terminate()
+        assert not readings  # one of its processes still runs
+        second.terminate()
         assert ended.wait(10)
     watcher.stop()
     assert readings == ["job 1"] * 3
 
 
-def test_nothing_is_followed_after_the_end_of_the_watch():
+def test_stopped_watcher_ignores_new_processes():
     watcher = ExitWatcher(lambda job: None, lambda job: False, DescriptorBudget(10))
     watcher.follow("job 1", [os.getpid()])
     watcher.stop()

@@ -1,4 +1,4 @@
-"""Traffic of a process with a network namespace of its own, and none of one without."""
+"""Network traffic is counted for processes in a network namespace of their own only."""
 
 import json
 import os
@@ -27,8 +27,8 @@ time.sleep(600)
 
 
 @pytest.fixture
-def network():
-    """The command that starts another in a network of its own, with a cable to nowhere."""
+def network_namespace():
+    """Command prefix that enters a new network namespace with one veth interface."""
     name = f"bj-{os.getpid()}"
     inside = ("nsenter", f"--net=/run/netns/{name}", "--")
     call("ip", "netns", "add", name)
@@ -51,24 +51,29 @@ def procfs(tmp_path):
     return tmp_path
 
 
-def test_they_are_the_interface_s_own_counters(network, procfs):
-    sender = subprocess.Popen([*network, sys.executable, "-c", SEND], stdout=subprocess.PIPE)
+def test_network_counters_match_those_of_the_interface(network_namespace, procfs):
+    sender = subprocess.Popen(
+        [*network_namespace, sys.executable, "-c", SEND], stdout=subprocess.PIPE
+    )
     try:
         assert sender.stdout.readline() == b"sent\n"
         (procfs / str(sender.pid)).symlink_to(f"/proc/{sender.pid}")
 
-        def same():
+        def matching_counters():
             found = read_network(str(procfs), sender.pid)["cable"]
-            (link,) = json.loads(call(*network, "ip", "-s", "-j", "link", "show", "cable"))
+            (link,) = json.loads(
+                call(*network_namespace, "ip", "-s", "-j", "link", "show", "cable")
+            )
             sent, got = link["stats64"]["tx"], link["stats64"]["rx"]
             kernel = (got["bytes"], got["packets"], sent["bytes"], sent["packets"])
-            ours = (
+            counters = (
                 found.receive_bytes, found.receive_packets,
                 found.transmit_bytes, found.transmit_packets,
             )  # fmt: skip
-            return ours == kernel and found
+            return counters == kernel and found
 
-        found = until(same, "the kernel's own numbers")  # neighbours are announced meanwhile
+        # Neighbours are announced meanwhile.
+        found = until(matching_counters, "the counters match those of the kernel")
         assert found.transmit_bytes >= 100 * 1042  # with the headers of UDP, IP and Ethernet
         assert "lo" not in read_network(str(procfs), sender.pid)
     finally:
@@ -76,7 +81,7 @@ def test_they_are_the_interface_s_own_counters(network, procfs):
         sender.communicate()
 
 
-def test_who_shares_the_machine_s_network_has_none(procfs):
+def test_process_in_the_host_network_namespace_has_no_counters(procfs):
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
         (procfs / str(sleeper.pid)).symlink_to(f"/proc/{sleeper.pid}")

@@ -1,4 +1,4 @@
-"""`batchjob logs`, `stop`, `cancel`, `delete`: what one does with runs."""
+"""`batchjob logs`, `stop`, `cancel` and `delete`."""
 
 import os
 import pty
@@ -12,11 +12,11 @@ from batchjob_cli.client.running_up import announce
 from tests.batchjob_cli.run.conftest import own_cgroups, until
 
 
-def started(batchjob):
+def wait_for_records(batchjob):
     return until(lambda: batchjob.data.exists() and batchjob.records())
 
 
-def test_the_output_again(batchjob):
+def test_logs(batchjob):
     talk = "echo one; sleep 0.1; echo two >&2; sleep 0.1; echo three"
     batchjob("run", "--name", "talk", "--", "sh", "-c", talk)
     jobid = batchjob.record()["jobid"]
@@ -31,13 +31,13 @@ def test_the_output_again(batchjob):
     assert stamped.endswith(" stderr two\n")
 
 
-def test_follow_until_the_end(batchjob):
+def test_logs_follow_until_end(batchjob):
     batchjob("run", "--detach", "--", "sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.5; done")
     followed = batchjob("logs", "--follow", batchjob.record()["jobid"])
     assert followed.stdout == "1\n2\n3\n"
 
 
-def test_output_is_there_after_a_kill(batchjob):
+def test_logs_after_supervisor_is_killed(batchjob):
     run = batchjob.start("run", "--", "sh", "-c", "echo kept; printf part; sleep 600")
     assert run.stdout.readline() == "kept\n"
     until(lambda: b"part" in batchjob.output())
@@ -47,9 +47,9 @@ def test_output_is_there_after_a_kill(batchjob):
     batchjob("run", "--quiet", "--", "true")  # which takes away what is left
 
 
-def test_stop(batchjob, way):
+def test_stop(batchjob, cgroup_mode):
     script = "trap 'echo ending; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
-    run = batchjob.start("run", "--cgroup", way, "--", "bash", "-c", script)
+    run = batchjob.start("run", "--cgroup", cgroup_mode, "--", "bash", "-c", script)
     assert run.stdout.readline() == "ready\n"
     stopped = batchjob("stop", batchjob.record()["jobid"])
     assert (stopped.returncode, stopped.stderr) == (0, "")
@@ -62,9 +62,9 @@ def test_stop(batchjob, way):
     assert "has already ended: stopped" in again.stderr
 
 
-def test_stop_what_does_not_listen(batchjob, way):
+def test_stop_kills_after_grace_time(batchjob, cgroup_mode):
     script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
-    run = batchjob.start("run", "--cgroup", way, "--", "bash", "-c", script)
+    run = batchjob.start("run", "--cgroup", cgroup_mode, "--", "bash", "-c", script)
     assert run.stdout.readline() == "ready\n"
     assert batchjob("stop", "--grace", "300ms", batchjob.record()["jobid"]).returncode == 0
     run.communicate(timeout=30)
@@ -72,7 +72,7 @@ def test_stop_what_does_not_listen(batchjob, way):
     assert own_cgroups(batchjob.record()["jobid"]) == []
 
 
-def test_stop_a_stopped_one(batchjob):
+def test_stop_suspended_run(batchjob):
     run = batchjob.start("run", "--", "sh", "-c", "echo ready; kill -STOP $$; sleep 600")
     assert run.stdout.readline() == "ready\n"
     time.sleep(0.2)
@@ -81,31 +81,31 @@ def test_stop_a_stopped_one(batchjob):
     assert run.returncode == 128 + signal.SIGTERM
 
 
-def test_stop_one_that_lost_its_supervisor(batchjob):
+def test_stop_run_without_supervisor(batchjob):
     run = batchjob.start("run", "--", "sleep", "600")
-    (record,) = started(batchjob)
+    (record,) = wait_for_records(batchjob)
     time.sleep(0.3)
     run.kill()
     run.communicate()
-    said = batchjob("stop", record["jobid"])
-    assert "had lost its supervisor" in said.stdout
+    result = batchjob("stop", record["jobid"])
+    assert "had lost its supervisor" in result.stdout
     assert own_cgroups(record["jobid"]) == []
 
 
-def test_cancel_one_that_waits(batchjob):
+def test_cancel_pending_run(batchjob):
     run = batchjob.start("run", "--at", "+1h", "--", "echo", "never")
-    (record,) = started(batchjob)
-    said = batchjob("cancel", record["jobid"][:8])
-    assert (said.returncode, said.stderr) == (0, "")
+    (record,) = wait_for_records(batchjob)
+    result = batchjob("cancel", record["jobid"][:8])
+    assert (result.returncode, result.stderr) == (0, "")
     assert run.communicate(timeout=30)[0] == ""
     assert batchjob.record()["state"] == "CANCELLED"
 
 
-def test_cancel_is_not_for_what_has_started(batchjob):
+def test_cancel_refuses_started_run(batchjob):
     run = batchjob.start("run", "--", "sleep", "600")
-    (record,) = started(batchjob)
-    said = batchjob("cancel", record["jobid"])
-    assert (said.returncode, "end it with batchjob stop" in said.stderr) == (4, True)
+    (record,) = wait_for_records(batchjob)
+    result = batchjob("cancel", record["jobid"])
+    assert (result.returncode, "end it with batchjob stop" in result.stderr) == (4, True)
     run.terminate()
     run.communicate(timeout=30)
 
@@ -127,37 +127,37 @@ def test_delete(batchjob):
     assert batchjob.records() == []
 
 
-def test_deleting_all_is_asked_first(batchjob):
+def test_delete_all_asks_for_confirmation(batchjob):
     batchjob("run", "--", "true")
     refused = batchjob("delete", "--all-ended")
     assert (refused.returncode, "use --yes" in refused.stderr) == (2, True)
     for answer, status, left in (("n\n", 4, 1), ("y\n", 0, 0)):
         master, slave = pty.openpty()
         os.write(master, answer.encode())
-        said = batchjob("delete", "--all-ended", stdin=slave)
+        result = batchjob("delete", "--all-ended", stdin=slave)
         os.close(master)
         os.close(slave)
-        assert "Delete 1 run that has ended, with samples and output? [y/N]" in said.stderr
-        assert (said.returncode, len(batchjob.records())) == (status, left)
+        assert "Delete 1 run that has ended, with samples and output? [y/N]" in result.stderr
+        assert (result.returncode, len(batchjob.records())) == (status, left)
 
 
-def test_the_live_page_is_told_where_one_is(batchjob):
+def test_address_of_live_page_is_printed(batchjob):
     batchjob.data.mkdir(exist_ok=True)
     with announce(batchjob.data, "http://127.0.0.1:10912"):
-        said = batchjob("run", "--", "true").stderr
+        output = batchjob("run", "--", "true").stderr
         detached = batchjob("run", "--detach", "--", "true")
     ids = {each["jobid"] for each in batchjob.records()}
-    first = next(each for each in ids if each in said)
-    assert f"run {first} is live at http://127.0.0.1:10912/jobs/{first}\n" in said
+    first = next(each for each in ids if each in output)
+    assert f"run {first} is live at http://127.0.0.1:10912/jobs/{first}\n" in output
     assert f"live at http://127.0.0.1:10912/jobs/{detached.stdout.strip()}" in detached.stderr
     assert "live at" not in batchjob("run", "--", "true").stderr
 
 
-def test_what_runs_is_not_deleted(batchjob):
+def test_running_run_is_not_deleted(batchjob):
     run = batchjob.start("run", "--name", "busy", "--", "sleep", "600")
-    started(batchjob)
-    said = batchjob("delete", "busy")
-    assert (said.returncode, "has not ended" in said.stderr) == (4, True)
+    wait_for_records(batchjob)
+    result = batchjob("delete", "busy")
+    assert (result.returncode, "has not ended" in result.stderr) == (4, True)
     assert (
         batchjob("delete", "--all-ended", "--yes").stdout
         == "batchjob: 0 deleted, 1 skipped (not ended)\n"
@@ -167,13 +167,13 @@ def test_what_runs_is_not_deleted(batchjob):
 
 
 @pytest.mark.parametrize("command", ["logs", "stop", "cancel", "delete"])
-def test_an_id_that_two_runs_have(batchjob, command):
+def test_ambiguous_name_exits_with_3(batchjob, command):
     for _ in range(2):
         batchjob("run", "--name", "twin", "--", "true")
-    said = batchjob(command, "twin")
-    assert (said.returncode, said.stdout) == (3, "")
-    assert "'twin' matches 2 runs" in said.stderr
-    assert all(each["jobid"] in said.stderr for each in batchjob.records())
-    said = batchjob(command, "nobody")
-    assert "no run has the id or name 'nobody'" in said.stderr
-    assert said.stderr.count("\n") == 1
+    result = batchjob(command, "twin")
+    assert (result.returncode, result.stdout) == (3, "")
+    assert "'twin' matches 2 runs" in result.stderr
+    assert all(each["jobid"] in result.stderr for each in batchjob.records())
+    result = batchjob(command, "nobody")
+    assert "no run has the id or name 'nobody'" in result.stderr
+    assert result.stderr.count("\n") == 1

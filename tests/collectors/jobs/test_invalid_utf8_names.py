@@ -1,4 +1,4 @@
-"""Whatever bytes a cgroup is named with, the node keeps all its metrics."""
+"""A cgroup name that is not UTF-8 does not cost a node its metrics."""
 
 import json
 import logging
@@ -17,12 +17,12 @@ HOSTILE = os.fsdecode(b"\xff\xfe")
 REPLACED = "\N{REPLACEMENT CHARACTER}" * 2
 
 
-def test_a_job_in_a_scope_with_such_a_name_is_shown_beside_the_others(node):
-    node.job("job_77", scope=f"machine.slice/{HOSTILE}_slurmstepd.scope", pids=[10])
-    node.job("job_1", scope=SCOPE, pids=[11])
-    node.process(10)
-    node.process(11)
-    jobs = node.jobs(steps=True)
+def test_job_in_a_scope_with_an_invalid_name_is_shown(node):
+    node.add_job("job_77", scope=f"machine.slice/{HOSTILE}_slurmstepd.scope", pids=[10])
+    node.add_job("job_1", scope=SCOPE, pids=[11])
+    node.add_process(10)
+    node.add_process(11)
+    jobs = node.collector(steps=True)
     jobs.update()
     assert users(jobs).keys() == {"1", "77"}
     assert samples(jobs)["cpu_seconds_total", "77", "user"] == 1
@@ -33,7 +33,7 @@ def test_a_job_in_a_scope_with_such_a_name_is_shown_beside_the_others(node):
         assert all(part.encode() for part in name)
 
 
-def test_a_value_that_no_collector_made_valid_costs_no_other():
+def test_invalid_label_value_does_not_affect_other_samples():
     gauge = Metric("batchjob_x", "gauge", "X.", ("name",))
     samples = [(Labels(f'name="{HOSTILE}"'), 1.0), (labels(name="b"), 2.0)]
     text = exposition.render([MetricFamily(gauge, samples)]).decode()
@@ -41,7 +41,7 @@ def test_a_value_that_no_collector_made_valid_costs_no_other():
 
 
 @pytest.mark.parametrize("format", ["json", "logfmt"])
-def test_log_lines_hold_such_a_name(format, capfd):
+def test_log_line_may_contain_an_invalid_name(format, capfd):
     root = logging.getLogger()
     before = root.handlers[:], root.level
     try:
@@ -55,9 +55,9 @@ def test_log_lines_hold_such_a_name(format, capfd):
         assert json.loads(line)["level"] == "warning"
 
 
-def test_the_doctor_reports_on_such_a_node(node, capfdbinary):
-    node.job("job_77", scope=f"machine.slice/{HOSTILE}_slurmstepd.scope", pids=[10])
-    node.process(10)
+def test_doctor_reports_on_a_node_with_an_invalid_name(node, capfdbinary):
+    node.add_job("job_77", scope=f"machine.slice/{HOSTILE}_slurmstepd.scope", pids=[10])
+    node.add_process(10)
     paths = [f"--path.{name}={getattr(node.host, name)}" for name in ("procfs", "cgroupfs")]
     main(["doctor", *paths])
     assert capfdbinary.readouterr().out.decode()

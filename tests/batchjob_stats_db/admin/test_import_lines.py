@@ -1,9 +1,11 @@
-"""Lines that cannot be imported, and how far a long import or migration has got."""
+"""Lines that cannot be imported, and what import, migrate and check print."""
 
 import io
 import json
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -24,7 +26,7 @@ def url(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ({**LINE, "jobid": None}, "line 2: jobid: expected text, got None"),
         ({k: v for k, v in LINE.items() if k != "jobid"}, "line 2: the key jobid is missing"),
@@ -41,31 +43,31 @@ def url(tmp_path):
         ("{", "line 2: not JSON"),
     ],
 )
-def test_a_line_that_is_wrong(url, tmp_path, capsys, text, told):
+def test_invalid_line_is_reported_with_its_number(url, tmp_path, capsys, text, message):
     file = tmp_path / "jobs.jsonl"
     line = text if isinstance(text, str) else json.dumps(text)
     file.write_text(f"{json.dumps(LINE)}\n{line}\n")
     assert main([url, "import", str(file)]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert told in error
+    assert message in error
     assert "__new__" not in error
 
 
-def test_a_file_that_is_not_there(url, tmp_path, capsys):
+def test_missing_file_is_reported(url, tmp_path, capsys):
     assert main([url, "import", str(tmp_path / "none")]) == 2
     error = capsys.readouterr().err
     assert error == f"batchjob_stats_db: {tmp_path / 'none'}: No such file or directory\n"
 
 
-def test_migration_tells_no_steps_of_its_library(tmp_path):
+def test_migrate_does_not_print_alembic_log_lines(tmp_path):
     url = f"--db.url=sqlite:///{tmp_path}/new.db"
     argv = [sys.executable, "-m", "batchjob_stats_db", url, "--log.level=info", "migrate"]
-    said = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert "alembic" not in said.stderr
-    assert said.stdout.startswith("schema none -> ")
+    completed = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert "alembic" not in completed.stderr
+    assert completed.stdout.startswith("schema none -> ")
 
 
-def test_check_says_that_all_is_well(url, capsys):
+def test_check_of_an_empty_database_is_ok(url, capsys):
     assert main([url, "check"]) == 0
     assert capsys.readouterr().out.endswith("OK: 0 jobs, no damage, no gaps\n")
 
@@ -75,14 +77,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_work_in_one_piece_is_timed_on_a_terminal():
-    import time
-
-    shown = Terminal()
-    with Progress.show_elapsed("check", shown):
-        time.sleep(1.3)
-    assert "\rcheck: 1 s" in shown.getvalue()
-    assert shown.getvalue().endswith("\r\x1b[K")
-    with Progress.show_elapsed("check", short := Terminal()):
+def test_elapsed_time_is_shown_on_a_terminal():
+    terminal, deadline = Terminal(), time.monotonic() + 30
+    with Progress.show_elapsed("check", terminal):
+        while not re.search("\rcheck: [1-9][0-9]* s", terminal.getvalue()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert terminal.getvalue().endswith("\r\x1b[K")
+    with Progress.show_elapsed("check", unused_terminal := Terminal()):
         pass
-    assert short.getvalue() == ""
+    assert unused_terminal.getvalue() == ""

@@ -1,4 +1,4 @@
-"""Jobs as a table for analysts."""
+"""Export of jobs as CSV and Parquet tables."""
 
 import csv
 import io
@@ -33,21 +33,21 @@ def url(tmp_path):
     return url
 
 
-def exported(url, capsys, *more):
+def export_csv(url, capsys, *options):
     capsys.readouterr()
-    assert main([url, "export", "--format=csv", *more]) == 0
+    assert main([url, "export", "--format=csv", *options]) == 0
     return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
 
 
-def test_a_row_has_a_job_and_its_usage(url, capsys):
-    rows = exported(url, capsys)
+def test_csv_row_holds_a_job_and_its_usage(url, capsys):
+    rows = export_csv(url, capsys)
     assert [row["name"] for row in rows] == ["'=cmd()", *NAMES[1:]]
     assert {row["usage_energy_host_active_joules"] for row in rows} == {"1.5"}
     assert {row["user"] for row in rows} == {"alice"}
-    assert len(exported(url, capsys, "--cluster=beta")) == 1
+    assert len(export_csv(url, capsys, "--cluster=beta")) == 1
 
 
-def test_parquet_has_types_and_texts_as_they_are(url, tmp_path, capsys):
+def test_parquet_keeps_types_and_texts(url, tmp_path, capsys):
     import duckdb  # only here: it prints what it leaks when the interpreter exits
 
     target = tmp_path / "jobs.parquet"
@@ -62,13 +62,13 @@ def test_parquet_has_types_and_texts_as_they_are(url, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--format=parquet"], "--output: expected with --format parquet"),
         (["--format=csv", "--output=x"], "--output: expected with --format parquet"),
         (["--format=parquet", "--output=/nonexistent/x"], "No such file or directory"),
     ],
 )
-def test_wrong_usage(url, capsys, arguments, told):
+def test_invalid_options_are_refused(url, capsys, arguments, message):
     assert main([url, "export", *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

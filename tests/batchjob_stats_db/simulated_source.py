@@ -1,6 +1,6 @@
-"""A scheduler whose jobs are known beforehand: job n is submitted, runs and ends at fixed times.
+"""A simulated scheduler: job n is submitted, starts and ends at fixed times.
 
-Run as a program it is a poller that can be killed: `python simulated.py URL NUMBER`.
+Run as a program it is a poller to be killed: `python simulated_source.py URL NUMBER`.
 """
 
 import sys
@@ -22,16 +22,18 @@ from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 
 BEGIN = 1_775_001_600  # a midnight, UTC
-EVERY, WAIT, RUN = 13, 30, 400  # seconds between submissions, in the queue, of the run
-BATCH = 300
+SUBMIT_INTERVAL, WAIT_SECONDS, RUN_SECONDS = 13, 30, 400
+BATCH_SIZE = 300
 OVERLAP = 100
 
 
 def record(number: int, now: int) -> JobRecord:
     """Job `number` as the scheduler knows it at a time."""
-    submit = BEGIN + number * EVERY
-    start = submit + WAIT if now >= submit + WAIT else None
-    end = submit + WAIT + RUN if now >= submit + WAIT + RUN else None
+    submit = BEGIN + number * SUBMIT_INTERVAL
+    start = submit + WAIT_SECONDS if now >= submit + WAIT_SECONDS else None
+    end = (
+        submit + WAIT_SECONDS + RUN_SECONDS if now >= submit + WAIT_SECONDS + RUN_SECONDS else None
+    )
     state = JobState.COMPLETED if end else JobState.RUNNING if start else JobState.PENDING
     nodes = (NodeShare(f"n{number % 50:03}", 4), NodeShare(f"n{number % 50 + 50:03}", 4))
     return JobRecord(
@@ -41,7 +43,7 @@ def record(number: int, now: int) -> JobRecord:
     )  # fmt: skip
 
 
-class Simulated:
+class SimulatedSource:
     """A source of `number` jobs; each reading sees `step` more of them."""
 
     name = "simulated"
@@ -62,27 +64,31 @@ class Simulated:
         self.calls += 1
         begin = max(0, int(watermark) - OVERLAP)
         last = min(int(watermark) + self.step, self.number)
-        now = BEGIN + last * EVERY if last < self.number else BEGIN + self.number * EVERY + 10_000
-        live = [record(int(jobid), now) for jobid in unfinished if int(jobid) < begin]
-        yield Batch(tuple(live), (), watermark, now)
-        for low in range(begin, last, BATCH):
-            high = min(low + BATCH, last)
+        now = (
+            BEGIN + last * SUBMIT_INTERVAL
+            if last < self.number
+            else BEGIN + self.number * SUBMIT_INTERVAL + 10_000
+        )
+        unfinished_jobs = [record(int(jobid), now) for jobid in unfinished if int(jobid) < begin]
+        yield Batch(tuple(unfinished_jobs), (), watermark, now)
+        for low in range(begin, last, BATCH_SIZE):
+            high = min(low + BATCH_SIZE, last)
             jobs = tuple(record(number, now) for number in range(low, high))
             yield Batch(jobs, (), str(max(high, int(watermark))), now)
 
     @property
     def now(self) -> int:
-        return BEGIN + self.number * EVERY + 10_000
+        return BEGIN + self.number * SUBMIT_INTERVAL + 10_000
 
 
-def poller(engine, source, *, history=None, clock=None, **tsdb) -> Poller:
-    """A poller of one simulated cluster, at the end of its time unless there is a clock."""
+def build_poller(engine, source, *, history=None, clock=None, **tsdb) -> Poller:
+    """A poller of one simulated cluster; without a clock, time stands after the last job."""
     cluster = ClusterSettings("c1", (source,), (), TsdbOptions(**tsdb))
 
-    def end() -> float:
+    def end_time() -> float:
         return float(source.now)
 
-    clock = clock or end
+    clock = clock or end_time
     store = Store(engine, "c1", cluster.tsdb.policy(), clock)
     options = PollOptions(interval=0.0, rollup_interval=0.0)
     return Poller(
@@ -92,16 +98,16 @@ def poller(engine, source, *, history=None, clock=None, **tsdb) -> Poller:
 
 def main() -> None:
     url = parse_url(sys.argv[1])
-    source = Simulated(int(sys.argv[2]))
+    source = SimulatedSource(int(sys.argv[2]))
     with writer_lock(url):
-        made = poller(writer_engine(url), source)
-        store = made.store
-        while not done(store, source):
-            made.run_cycle(threading.Event())
+        poller = build_poller(writer_engine(url), source)
+        store = poller.store
+        while not is_finished(store, source):
+            poller.run_cycle(threading.Event())
     print("done", flush=True)
 
 
-def done(store: Store, source: Simulated) -> bool:
+def is_finished(store: Store, source: SimulatedSource) -> bool:
     return store.watermark("simulated") == str(source.number) and not store.unfinished()
 
 

@@ -1,4 +1,4 @@
-"""One job that cannot be measured, a store that sees half of its data, and ids used again."""
+"""Jobs that cannot be measured, stores with partial data, and reused job ids."""
 
 import contextlib
 import json
@@ -17,16 +17,16 @@ from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from tests.batchjob_stats_db.conftest import NOW
 from tests.batchjob_stats_db.samples.stores import STORES
-from tests.batchjob_stats_db.tsdb import SERVERS, line, prometheus, relayed, victoria_metrics
+from tests.batchjob_stats_db.tsdb import SERVERS, line, prometheus, query_relay, victoria_metrics
 
 POLICY = UsagePolicy()
-SMALL = [str(number) for number in range(20)]
-LINES = [
+SMALL_JOBIDS = [str(number) for number in range(20)]
+SMALL_LINES = [
     line("cpu_seconds_total", 5, NOW - 5000 + 30 * n, mode="user", jobid=jobid)
-    for jobid in SMALL
+    for jobid in SMALL_JOBIDS
     for n in range(10)
 ]
-HUGE = [
+HUGE_LINES = [
     line(
         "cpu_seconds_total", n, NOW - 5000 + n, mode="user", jobid="huge", instance=f"n{node:03}:1"
     )
@@ -42,152 +42,157 @@ HUGE = [
         pytest.param((victoria_metrics, "-search.maxSamplesPerQuery=1000"), id="victoria_metrics"),
     ],
 )
-def refusing(request):
-    """A store for which one job is too much."""
-    running, few = request.param
-    with running(LINES + HUGE, few) as url:
+def limited_store(request):
+    """A store whose sample limit one job exceeds."""
+    open_server, limit_flag = request.param
+    with open_server(SMALL_LINES + HUGE_LINES, limit_flag) as url:
         yield url
 
 
-def due(rows):
+def due_times(rows):
     return {row["jobid"]: row["usage_due_time"] for row in rows(schema.job)}
 
 
-def doubts(rows):
+def doubts_by_jobid(rows):
     jobids = {row["id"]: row["jobid"] for row in rows(schema.job)}
     return {jobids[row["job_id"]]: row["doubt"] for row in rows(schema.job_usage)}
 
 
-def test_a_job_that_is_too_large_is_set_aside(refusing, store, job, rows, now):
-    small = [job(jobid) for jobid in SMALL]
+def test_job_that_is_too_large_is_postponed(limited_store, store, job, rows, now):
+    small = [job(jobid) for jobid in SMALL_JOBIDS]
     store.write(Batch((job("huge"), *small), (), "", 0), "sacct")
-    history = Prometheus(Endpoint(refusing))
+    history = Prometheus(Endpoint(limited_store))
     usages, failed = measure_due(store, history, POLICY, 30, now)
-    assert {one.jobid for one in usages} == set(SMALL)
+    assert {one.jobid for one in usages} == set(SMALL_JOBIDS)
     assert [one.jobid for one in failed] == ["huge"]
     assert re.search("too many samples|more than .* samples", str(*failed.values()))
-    assert doubts(rows)["huge"] == "not answered"
-    assert due(rows)["huge"] == now + 3400  # as long as it has been over
+    assert doubts_by_jobid(rows)["huge"] == "not answered"
+    assert due_times(rows)["huge"] == now + 3400  # as long as the time since its end
     usages, failed = measure_due(store, history, POLICY, 30, now + 3400)
     assert "huge" in {one.jobid for one in failed}
-    assert due(rows)["huge"] == now + 3 * 3400
+    assert due_times(rows)["huge"] == now + 3 * 3400
     measure_due(store, history, POLICY, 30, now + 14 * 86400 + 43000)
-    assert due(rows)["huge"] is None  # by then its samples are gone
+    assert due_times(rows)["huge"] is None  # by then its samples are gone
 
 
-def test_it_is_measured_once_the_store_can(refusing, store, job, rows, now):
+def test_postponed_job_is_measured_once_the_store_allows_it(limited_store, store, job, rows, now):
     store.write(Batch((job("huge"),), (), "", 0), "sacct")
-    measure_due(store, Prometheus(Endpoint(refusing)), POLICY, 30, now)
-    with prometheus(HUGE) as url:
+    measure_due(store, Prometheus(Endpoint(limited_store)), POLICY, 30, now)
+    with prometheus(HUGE_LINES) as url:
         _, failed = measure_due(store, Prometheus(Endpoint(url)), POLICY, 30, now + 3400)
     assert not failed
-    assert "not answered" not in doubts(rows)["huge"]
+    assert "not answered" not in doubts_by_jobid(rows)["huge"]
 
 
-def test_what_was_measured_while_it_ran_stays(refusing, store, job, rows, now):
+def test_earlier_measurement_of_a_failing_job_is_kept(limited_store, store, job, rows, now):
     store.write(Batch((job("huge", end_time=None, start_time=now - 30000),), (), "", 0), "sacct")
-    with prometheus(HUGE) as url:
+    with prometheus(HUGE_LINES) as url:
         measure_due(store, Prometheus(Endpoint(url)), POLICY, 30, now + 22000)
-    measure_due(store, Prometheus(Endpoint(refusing)), POLICY, 30, now + 60000)
+    measure_due(store, Prometheus(Endpoint(limited_store)), POLICY, 30, now + 60000)
     (usage,) = rows(schema.job_usage)
     assert usage["user_cpu_seconds"] == 20 * 1499
     assert usage["doubt"].endswith("not answered")
 
 
-REMOTE = "remote_read: [{url: 'http://127.0.0.1:1/read', read_recent: true}]"
+REMOTE_READ_CONFIG = "remote_read: [{url: 'http://127.0.0.1:1/read', read_recent: true}]"
 
 
 @contextlib.contextmanager
-def half_a_prometheus():
-    """What it was to read elsewhere is missing."""
-    with prometheus(LINES, config=REMOTE) as url:
+def prometheus_without_remote():
+    """A Prometheus that cannot reach its remote storage."""
+    with prometheus(SMALL_LINES, config=REMOTE_READ_CONFIG) as url:
         yield url
 
 
 @contextlib.contextmanager
-def half_a_victoria_metrics():
-    """What a cluster's vmselect makes of the answers while one of two vmstorage is away."""
+def partial_victoria_metrics():
+    """Answers as of vmselect in a cluster while one of two vmstorage is down."""
 
-    def said(content):
+    def drop_half_of_the_series(content):
         answer = json.loads(content)
         del answer["data"]["result"][::2]
         return json.dumps({**answer, "isPartial": True}).encode()
 
-    with victoria_metrics(LINES) as url, relayed(url, said=said) as relay:
+    with (
+        victoria_metrics(SMALL_LINES) as url,
+        query_relay(url, change_answer=drop_half_of_the_series) as relay,
+    ):
         yield relay
 
 
 @pytest.mark.parametrize(
-    ("half", "said"),
-    [(half_a_prometheus, "partial answer.*remote"), (half_a_victoria_metrics, "partial answer")],
+    ("open_store", "message"),
+    [
+        (prometheus_without_remote, "partial answer.*remote"),
+        (partial_victoria_metrics, "partial answer"),
+    ],
 )
-def test_a_partial_answer_is_none(half, said, store, job, rows, now):
-    store.write(Batch(tuple(job(jobid) for jobid in SMALL), (), "", 0), "sacct")
-    with half() as url:
+def test_partial_answer_is_an_error(open_store, message, store, job, rows, now):
+    store.write(Batch(tuple(job(jobid) for jobid in SMALL_JOBIDS), (), "", 0), "sacct")
+    with open_store() as url:
         history = Prometheus(Endpoint(url))
-        with pytest.raises(PartialAnswer, match=said):
+        with pytest.raises(PartialAnswer, match=message):
             measure_due(store, history, POLICY, 30, now)
     assert rows(schema.job_usage) == []
-    assert set(due(rows).values()) == {now - 3400 + POLICY.settle_seconds}
+    assert set(due_times(rows).values()) == {now - 3400 + POLICY.settle_seconds}
 
 
-def test_a_store_that_is_gone_sets_no_job_aside(store, job, rows, now):
+def test_unreachable_store_postpones_no_job(store, job, rows, now):
     store.write(Batch((job("1"),), (), "", 0), "sacct")
     with pytest.raises(TimeSeriesError):
         measure_due(store, Prometheus(Endpoint("http://127.0.0.1:1")), POLICY, 30, now)
     assert rows(schema.job_usage) == []
 
 
-class _Failing:
-    """A store in which some jobs' questions fail."""
+class _FailingStore:
+    """A store in which the queries of some jobs fail."""
 
     source = "failing"
 
     def __init__(self, bad, error):
-        self.bad, self.error, self.asked = bad, error, 0
+        self.bad, self.error = bad, error
 
     def measure(self, wanted, spans):
-        self.asked += 1
         if any(span.jobid in self.bad for span in spans):
             raise self.error
         return {statistic: [] for statistic in wanted}
 
 
 @pytest.mark.parametrize("error", [QueryFailed("no"), MemoryError(), ZeroDivisionError()])
-def test_an_error_of_whatever_kind_is_one_job_s(store, job, now, error, engine):
+def test_any_error_affects_only_the_job_that_causes_it(store, job, now, error, engine):
     store.write(Batch(tuple(job(str(n)) for n in range(100)), (), "", 0), "sacct")
     with engine.connect() as db:
         jobs = due_jobs(db, "c1", POLICY, now, 1000)
-    usages, failed = measure_isolated(_Failing({"17", "58"}, error), jobs, 30)
+    usages, failed = measure_isolated(_FailingStore({"17", "58"}, error), jobs, 30)
     assert {one.jobid for one in failed} == {"17", "58"}
     assert len(usages) == 98
 
 
-def test_a_store_that_fails_for_each_job_is_at_fault_itself(store, job, now, engine):
+def test_failure_for_every_job_is_a_failure_of_the_store(store, job, now, engine):
     store.write(Batch(tuple(job(str(n)) for n in range(100)), (), "", 0), "sacct")
     with engine.connect() as db:
         jobs = due_jobs(db, "c1", POLICY, now, 1000)
     with pytest.raises(QueryFailed):
-        measure_isolated(_Failing({one.jobid for one in jobs}, QueryFailed("no")), jobs, 30)
+        measure_isolated(_FailingStore({one.jobid for one in jobs}, QueryFailed("no")), jobs, 30)
 
 
-def _questions(history, jobs):
-    """How many requests measuring takes."""
-    asked = 0
-    ask = history.client.ask
+def _count_requests(history, jobs):
+    """Measure the jobs; the number of requests it took."""
+    requests = 0
+    original_ask = history.client.ask
 
-    def counting(*args):
-        nonlocal asked
-        asked += 1
-        return ask(*args)
+    def counting_ask(*args):
+        nonlocal requests
+        requests += 1
+        return original_ask(*args)
 
-    history.client.ask = counting
+    history.client.ask = counting_ask
     measure_isolated(history, jobs, 30)
-    return asked
+    return requests
 
 
-@pytest.mark.parametrize("running", SERVERS)
-def test_ids_that_were_used_years_ago_cost_nothing(running, store, job, now, engine):
+@pytest.mark.parametrize("open_server", SERVERS)
+def test_ids_used_years_ago_cause_no_extra_requests(open_server, store, job, now, engine):
     new = [job(str(n), start_time=now - 7000 + n, end_time=now - 3400) for n in range(300)]
     old = [
         job(
@@ -198,23 +203,23 @@ def test_ids_that_were_used_years_ago_cost_nothing(running, store, job, now, eng
         for n in range(300)
     ]  # fmt: skip
     store.write(Batch(tuple(new), (), "", 0), "sacct")
-    with running(LINES) as url, contextlib.ExitStack() as stack:
+    with open_server(SMALL_LINES) as url, contextlib.ExitStack() as stack:
         history = Prometheus(Endpoint(url))
         db = stack.enter_context(engine.connect())
-        ordinary = _questions(history, due_jobs(db, "c1", POLICY, now, 1000))
+        ordinary = _count_requests(history, due_jobs(db, "c1", POLICY, now, 1000))
         db.rollback()
         store.write(Batch(tuple(old), (), "", 0), "sacct")
         jobs = due_jobs(db, "c1", POLICY, now, 1000)
         assert len(jobs) == 300
         assert not any(one.span.near_other_run for one in jobs)
-        assert _questions(Prometheus(Endpoint(url)), jobs) == ordinary
+        assert _count_requests(Prometheus(Endpoint(url)), jobs) == ordinary
 
 
-@pytest.mark.parametrize("opened", STORES)
-def test_an_older_run_is_not_looked_at_for_the_sake_of_a_longer_job(
-    opened, store, job, now, engine
+@pytest.mark.parametrize("open_history", STORES)
+def test_longer_job_in_the_batch_does_not_bring_in_an_older_run(
+    open_history, store, job, now, engine
 ):
-    """A question is asked over the time of all its jobs: here of one that ran for 10 days."""
+    """A query spans the time of all its jobs: here of one that ran for 10 days."""
     first = job("1", submit_time=now - 500_000, start_time=now - 500_000, end_time=now - 490_000)
     long = job("2", submit_time=now - 900_000, start_time=now - 900_000)
     store.write(Batch((job("1"), first, long), (), "", 0), "sacct")
@@ -228,24 +233,24 @@ def test_an_older_run_is_not_looked_at_for_the_sake_of_a_longer_job(
         line("cpu_seconds_total", 7, now - 5000, mode="user"),
         line("cpu_seconds_total", 3, now - 5000, mode="user", jobid="2"),
     ]
-    with opened(lines) as history:
+    with open_history(lines) as history:
         usages, _ = measure_isolated(history, jobs, 30)
     used = {one.jobid: usage.values["user_cpu_seconds"] for one, usage in usages.items()}
     assert used == {"1": 7, "2": 3}
 
 
-@pytest.mark.parametrize("opened", STORES)
+@pytest.mark.parametrize("open_history", STORES)
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_two_runs_of_an_id_that_are_due_together_are_told_apart(opened, store, job, rows, now):
-    begun = (now - 90_000, now - 30_000)
-    runs = [job("1", submit_time=at, start_time=at, end_time=at + 3600) for at in begun]
+def test_two_due_runs_of_one_id_are_measured_separately(open_history, store, job, rows, now):
+    starts = (now - 90_000, now - 30_000)
+    runs = [job("1", submit_time=at, start_time=at, end_time=at + 3600) for at in starts]
     store.write(Batch((*runs, job("2", start_time=now - 30_000)), (), "", 0), "sacct")
     lines = [
-        line("cpu_seconds_total", grown * n, at + 30 * n, mode="user")
-        for at, grown in zip(begun, (1, 5), strict=True)
+        line("cpu_seconds_total", growth * n, at + 30 * n, mode="user")
+        for at, growth in zip(starts, (1, 5), strict=True)
         for n in range(1, 121)
     ]
-    with opened(lines) as history:
+    with open_history(lines) as history:
         measure_due(store, history, POLICY, 30, now)
     jobs = {row["id"]: row for row in rows(schema.job)}
     used = {
@@ -253,4 +258,4 @@ def test_two_runs_of_an_id_that_are_due_together_are_told_apart(opened, store, j
         for row in rows(schema.job_usage)
         if jobs[row["job_id"]]["jobid"] == "1"
     }
-    assert used == {begun[0]: 120, begun[1]: 600}
+    assert used == {starts[0]: 120, starts[1]: 600}

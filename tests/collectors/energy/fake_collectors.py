@@ -1,4 +1,4 @@
-"""Stand-ins for what the energy collector is built from, and a look at what it shows."""
+"""Fakes of the collectors that the energy collector reads, and helpers to run it."""
 
 import dataclasses
 
@@ -8,14 +8,14 @@ from collectors.power.meter import Meter, MeterReading
 BOOT_ID = "0b0e1f2c-6f3f-4a39-9a44-8a3b0c6f1d2e"
 
 
-class Source:
-    """A collector with meters and nothing else."""
+class FakeMeters:
+    """Offers meters and exports nothing."""
 
     def __init__(self, *meters):
-        self.offered = list(meters)
+        self.available_meters = list(meters)
 
     def meters(self):
-        return self.offered
+        return self.available_meters
 
     def start(self):
         pass
@@ -26,29 +26,29 @@ class Source:
         return []
 
 
-class Gpus(Source):
+class FakeGpus(FakeMeters):
     readings = ()
 
     def gpu_energy(self):
         return self.readings
 
 
-class Emissions(Source):
+class FakeEmissions(FakeMeters):
     factors = ()
 
     def current(self):
         return self.factors
 
 
-def counter(name, read, scope="node", includes_gpus=True, period=0.0):
+def meter(name, read, scope="node", includes_gpus=True, period=0.0):
     return Meter(name, scope, includes_gpus, period, read)
 
 
-def energy(host, built, **options):
-    return build(host, dataclasses.replace(EnergyOptions(), **options), built)
+def energy_collector(host, collectors, **options):
+    return build(host, dataclasses.replace(EnergyOptions(), **options), collectors)
 
 
-def shown(collector, family_name):
+def samples(collector, family_name):
     return {
         labels: value
         for family in collector.collect()
@@ -57,13 +57,13 @@ def shown(collector, family_name):
     }
 
 
-def steady(time, watts):
-    """A counter of a node that draws always the same."""
+def constant_power(time, watts):
+    """A function that reads the energy counter of a node of constant power."""
     return lambda: MeterReading(time.now, joules=watts * time.now)
 
 
-def run(collector, time, seconds, step=10):
-    for _ in range(int(seconds / step)):
+def run_for(collector, time, seconds, step_seconds=10):
+    for _ in range(int(seconds / step_seconds)):
         collector.tick()
-        time.pass_(step)
+        time.pass_(step_seconds)
     collector.tick()

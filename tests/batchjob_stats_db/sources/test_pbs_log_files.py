@@ -1,0 +1,118 @@
+"""Following the daily accounting logs of PBS: new files, bad lines, ambiguous times."""
+
+import os
+
+import pytest
+
+from batchjob.runtime.settings import SettingsError, build_section
+from batchjob.schedulers.accounting import SourceError, UnfinishedJob
+from batchjob.schedulers.pbs.accounting import pbs_log
+from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
+from tests.batchjob_stats_db.sources.pbs import END_HEAD, END_TAIL, LOG, read_all
+
+
+@pytest.mark.parametrize("lines", [1, 7, 30])
+def test_reading_in_pieces_gives_the_same_records(write_log, lines):
+    expected = read_all(write_log(LOG))[0]
+    merged, watermark, unfinished = {}, '{"since": 0}', {}
+    text = LOG.splitlines(keepends=True)
+    for end in range(lines, len(text) + lines, lines):
+        source = write_log(b"".join(text[:end]) + b"11/20/2026 11:4")  # the server is still writing
+        for batch in source.read(watermark, unfinished):
+            watermark = batch.watermark
+            for job in batch.jobs:
+                key = job.jobid, job.run
+                earlier = merged.get(key, job)
+                merged[key] = type(job)._make(
+                    old if new in (None, "", ()) else new
+                    for old, new in zip(earlier, job, strict=True)
+                )
+                if merged[key].state.is_live:
+                    known = UnfinishedJob(job.submit_time, job.run, merged[key].start_time)
+                    unfinished[job.jobid] = known
+                elif unfinished.get(job.jobid, (0, job.run))[1] == job.run:
+                    unfinished.pop(job.jobid, None)
+    assert merged == expected
+
+
+@pytest.mark.parametrize(
+    ("bad_line", "reason"),
+    [
+        ("04/04/2026 12:00:00;E;101.srv", "expected stamp;type;id"),
+        ("2026-04-04;E;101.srv;user=a", "expected a stamp"),
+        (f"04/04/2026 12:00:00;E;no id;{END_TAIL}", "expected a job id"),
+        ("04/04/2026 12:00:00;E;101.srv;user=alice end=5", "ctime is missing"),
+        (f"{END_HEAD} {END_TAIL[:20]}{END_HEAD} {END_TAIL}", "expected"),  # two writers in one line
+        ("\0\0\0\0\0\0", "expected stamp;type;id"),
+    ],
+)
+def test_bad_lines_go_to_quarantine_and_reading_continues(write_log, bad_line, reason):
+    good = f"{END_HEAD} {END_TAIL}\n".replace("101", "102")
+    jobs, _, quarantined = read_all(write_log(f"{bad_line}\n{good}"))
+    assert ("102.srv", 1) in jobs
+    assert reason in quarantined[0].reason
+    assert quarantined[0].raw == bad_line.replace("\0", "\ufffd")
+
+
+def test_repeated_hour_at_the_end_of_daylight_saving_time(tmp_path):
+    source = PbsLog("c1", pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="Europe/Berlin"))
+    (tmp_path / "20261025").write_text(
+        "10/25/2026 02:50:00;Q;1.s;user=a ctime=1792889400\n"
+        "10/25/2026 02:10:00;D;1.s;requestor=a@h\n"
+    )
+    job = read_all(source)[0]["1.s", 1]
+    assert job.end_time - job.submit_time == 20 * 60
+
+
+def test_new_daily_file_and_the_last_line_of_the_previous_one(write_log, tmp_path):
+    first, second = f"{END_HEAD} {END_TAIL}\n", f"{END_HEAD} {END_TAIL}\n".replace("101", "102")
+    _, watermark, _ = read_all(write_log(first))
+    write_log(
+        first + second.rstrip("\n")
+    )  # the last line has no line break, and a newer file exists
+    jobs, watermark, _ = read_all(
+        write_log(second.replace("102", "103"), day="20261121"), watermark
+    )
+    assert set(jobs) == {("102.srv", 1), ("103.srv", 1)}
+    assert read_all(write_log(first), watermark)[0] == {}
+    (tmp_path / "20261121").unlink()  # its file is gone: read all again rather than miss anything
+    assert read_all(write_log(first), watermark)[0]
+
+
+def test_rewritten_file_with_the_same_inode_is_read_from_its_start(write_log, tmp_path):
+    _, watermark, _ = read_all(write_log(f"{END_HEAD} {END_TAIL}\n"))
+    other = f"{END_HEAD} {END_TAIL} x=1\n".replace("101", "999")
+    jobs, _, _ = read_all(write_log(other), watermark)  # written in place: the same inode
+    assert ("999.srv", 1) in jobs
+
+
+def test_backfill_reads_only_files_modified_since(write_log, tmp_path):
+    source = write_log(f"{END_HEAD} {END_TAIL}\n", day="20260404")
+    os.utime(tmp_path / "20260404", (1775300800, 1775300800))
+    write_log(f"{END_HEAD} {END_TAIL}\n".replace("101", "102"), day="20261120")
+    jobs, _, _ = read_all(source, source.watermark_at(1775400000))
+    assert set(jobs) == {("102.srv", 1)}
+
+
+def test_missing_directory_no_files_and_bad_time_zone_are_errors(tmp_path):
+    missing = PbsLog("c1", pbs_log.PbsLogOptions(path=str(tmp_path / "none")))
+    assert "No such file" in missing.check()[0]
+    with pytest.raises(SourceError, match="No such file"):
+        list(missing.read('{"since": 0}', {}))
+    empty = PbsLog("c1", pbs_log.PbsLogOptions(path=str(tmp_path)))
+    assert "no log file" in empty.check()[0]
+    with pytest.raises(SettingsError, match="expected a time zone such as Europe/Berlin"):
+        build_section(pbs_log.PbsLogOptions, "pbs_log", {"pbs_log.time-zone": "Mars/Olympus"})
+
+
+def test_repeated_hour_is_resolved_by_lines_read_earlier(tmp_path):
+    options = pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="Europe/Berlin")
+    log = tmp_path / "20261025"
+    first = "10/25/2026 02:50:00;Q;1.srv;ctime=1792889400 queue=q user=alice\n"
+    second = "10/25/2026 02:10:00;Q;2.srv;ctime=1792890600 queue=q user=alice\n"
+    log.write_text(first + second)
+    _, watermark, _ = read_all(PbsLog("c1", options))
+    log.write_text(first + second + "10/25/2026 02:20:00;D;2.srv;requestor=alice@n\n")
+    unfinished = {"2.srv": UnfinishedJob(1792890600, 1, None)}
+    jobs, _, _ = read_all(PbsLog("c1", options), watermark, unfinished)
+    assert jobs["2.srv", 1].end_time == 1792891200
