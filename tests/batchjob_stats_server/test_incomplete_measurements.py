@@ -5,14 +5,12 @@ import re
 
 import pytest
 import sqlalchemy as sa
-from fastapi.testclient import TestClient
 from markupsafe import escape
 
 from batchjob_cli.job_columns import default_columns
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries.efficiency import columns, replace_usages
-from batchjob_stats_server import app
-from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
+from tests.batchjob_stats_server.conftest import NOW
 from tests.batchjob_stats_server.job_figure_cases import (
     COMPLETE,
     END,
@@ -64,7 +62,9 @@ MEASURED_FOR_AN_HOUR = {"until_time": END, "coverage": 1.0}
     ],
     ids=["measured", "not measured"],
 )
-def test_vanished_job_ran_until_its_last_measurement(services, usage, seconds, run_time):
+def test_vanished_job_ran_until_its_last_measurement(
+    services, proxy_client, usage, seconds, run_time
+):
     with services.writer.begin() as db:
         job_id = db.scalar(sa.select(schema.job.c.id).where(schema.job.c.jobid == "2"))
         update_job = sa.update(schema.job).where(schema.job.c.id == job_id)
@@ -72,10 +72,7 @@ def test_vanished_job_ran_until_its_last_measurement(services, usage, seconds, r
         if usage:
             values = with_absolute_times(NOW, usage)
             db.execute(sa.insert(schema.job_usage).values(job_id=job_id, **values))
-    client = TestClient(
-        app.make(services), client=(PROXY, 50000),
-        headers={"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET},
-    )  # fmt: skip
+    client = proxy_client("vera")
     (row,) = (row for row in client.get("/api/v1/jobs?user=bob").json() if row["jobid"] == "2")
     assert (row["state"], row["elapsed_seconds"]) == ("VANISHED", seconds)
     assert row["time_efficiency"] == (seconds and seconds / 7200)
@@ -113,7 +110,7 @@ ENERGY = {"energy_host_active_joules": 3.0e6, "energy_host_idle_joules": 0.6e6}
     ids=["both nodes", "energy of one node missing", "one node not measured", "by accounting"],
 )
 def test_energy_of_some_nodes_is_not_shown_as_job_energy(
-    services, usage, accounted, joules, source
+    services, proxy_client, usage, accounted, joules, source
 ):
     with services.writer.begin() as db:
         job_id = db.scalar(sa.select(schema.job.c.id).where(schema.job.c.jobid == "2"))
@@ -121,10 +118,7 @@ def test_energy_of_some_nodes_is_not_shown_as_job_energy(
         db.execute(update_job.values(allocated_nodes=2, energy_joules=accounted))
         values = with_absolute_times(NOW, COMPLETE | {"nodes": 2} | usage)
         db.execute(sa.insert(schema.job_usage).values(job_id=job_id, **values))
-    client = TestClient(
-        app.make(services), client=(PROXY, 50000),
-        headers={"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET},
-    )  # fmt: skip
+    client = proxy_client("vera")
     (row,) = (row for row in client.get("/api/v1/jobs?user=bob").json() if row["jobid"] == "2")
     measured_joules = joules if source == "prometheus" else None
     assert (row["usage_energy_joules"], row["energy_used_joules"]) == (measured_joules, joules)

@@ -1,4 +1,4 @@
-"""Quantities as people read them."""
+"""Formatting of quantities."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from batchjob.runtime.formatting import (
 
 
 @pytest.mark.parametrize(
-    ("written", "text"),
+    ("formatted", "text"),
     [
         (digits(0), "0"), (digits(12), "12"), (digits(3.14159), "3.14"), (digits(99.96), "100"),
         (digits(1234.5), "1234"), (digits(0.00012), "0.00012"), (digits(0.00002), "0"),
@@ -38,15 +38,15 @@ from batchjob.runtime.formatting import (
         (format_clock(100 * 3600), "100:00:00"),
     ],
 )  # fmt: skip
-def test_as_people_read_them(written, text):
-    assert written == text
+def test_quantities(formatted, text):
+    assert formatted == text
 
 
-@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"])
-def test_no_text_begins_like_a_formula(begin):
-    assert escape_formula(f"{begin}1+1") == f"'{begin}1+1"
+@pytest.mark.parametrize("prefix", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"])
+def test_formula_prefix_is_escaped(prefix):
+    assert escape_formula(f"{prefix}1+1") == f"'{prefix}1+1"
 
 
 @pytest.mark.parametrize("value", ["train", "", "a=b", -1, 1.5, None, "１"])
-def test_all_else_stays(value):
+def test_other_values_are_not_escaped(value):
     assert escape_formula(value) == value

@@ -9,7 +9,7 @@ import trustme
 from batchjob.runtime.http_client import FetchError, HttpSession, fetch, tls_context
 
 
-class Listening:
+class ThreadedServer:
     """A server in a thread."""
 
     def __init__(self):
@@ -23,8 +23,8 @@ class Listening:
         self._listener.close()
 
 
-class Raw(Listening):
-    """A server that sends the same bytes to everybody, and remembers what it was sent."""
+class CannedResponseServer(ThreadedServer):
+    """A server that sends the given responses on one connection and records the requests."""
 
     def __init__(self, *answers, tls=None):
         self.answers = answers
@@ -45,14 +45,14 @@ class Raw(Listening):
 
 
 @pytest.fixture
-def serving():
+def start_server():
     servers = []
 
-    def serve(*answers, tls=None):
-        servers.append(Raw(*answers, tls=tls))
+    def start(*answers, tls=None):
+        servers.append(CannedResponseServer(*answers, tls=tls))
         return servers[-1]
 
-    yield serve
+    yield start
     for server in servers:
         server.close()
 
@@ -66,10 +66,10 @@ def serving():
     ],
     ids=["length", "chunks", "until the end"],
 )
-def test_forms_of_a_body(serving, answer):
-    server = serving(answer)
-    got = fetch(f"http://127.0.0.1:{server.port}/a?b=c", headers={"X-Token": "t"})
-    assert (got.status, got.json()) == (200, {})
+def test_response_body_framings(start_server, answer):
+    server = start_server(answer)
+    response = fetch(f"http://127.0.0.1:{server.port}/a?b=c", headers={"X-Token": "t"})
+    assert (response.status, response.json()) == (200, {})
     assert server.received[0].startswith(b"GET /a?b=c HTTP/1.1\r\n")
     assert b"X-Token: t\r\n" in server.received[0]
 
@@ -84,38 +84,38 @@ def test_forms_of_a_body(serving, answer):
     ],
     ids=["nothing", "another protocol", "cut short", "too large"],
 )
-def test_what_is_no_answer(serving, answer, reason):
-    server = serving(answer)
+def test_invalid_response_raises_fetch_error(start_server, answer, reason):
+    server = start_server(answer)
     with pytest.raises(FetchError, match=str(server.port)) as caught:
         fetch(f"http://127.0.0.1:{server.port}/", limit=8)
     assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 100_000, b"\xff"])
-def test_what_is_no_json_is_shown_in_short(serving, body):
-    server = serving(b"HTTP/1.0 200 OK\r\n\r\n" + body)
-    got = fetch(f"http://127.0.0.1:{server.port}/")
+def test_invalid_json_error_message_is_short(start_server, body):
+    server = start_server(b"HTTP/1.0 200 OK\r\n\r\n" + body)
+    response = fetch(f"http://127.0.0.1:{server.port}/")
     with pytest.raises(FetchError, match="expected JSON, got") as caught:
-        got.json()
+        response.json()
     assert len(str(caught.value)) < 100
 
 
-def test_a_text_that_is_not_utf_8_costs_its_own_letter_only(serving):
-    server = serving(b'HTTP/1.0 200 OK\r\n\r\n{"name": "caf\xe9"}')
+def test_invalid_utf_8_byte_in_json_is_replaced(start_server):
+    server = start_server(b'HTTP/1.0 200 OK\r\n\r\n{"name": "caf\xe9"}')
     assert fetch(f"http://127.0.0.1:{server.port}/").json() == {"name": "caf\ufffd"}
 
 
 @pytest.mark.parametrize("url", ["ftp://h/", "h", "http://", "file:///etc/passwd", ""])
-def test_only_http(url):
+def test_url_other_than_http_is_rejected(url):
     with pytest.raises(ValueError, match="expected an http or https URL"):
         fetch(url)
 
 
-def test_a_proxy_of_the_environment_is_asked_for_a_way_through(serving, monkeypatch):
+def test_https_proxy_from_environment_is_used_with_connect(start_server, monkeypatch):
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("grid.example").configure_cert(context)
-    proxy = serving(
+    proxy = start_server(
         b"HTTP/1.1 200 Connection established\r\n\r\n",
         "tls",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
@@ -123,32 +123,32 @@ def test_a_proxy_of_the_environment_is_asked_for_a_way_through(serving, monkeypa
     )
     monkeypatch.setenv("https_proxy", f"http://us%40er:pw@127.0.0.1:{proxy.port}")
     monkeypatch.delenv("no_proxy", raising=False)
-    trusting = tls_context()
-    authority.configure_trust(trusting)
-    assert fetch("https://grid.example/x", tls=trusting, proxies=True).json() == []
+    client_context = tls_context()
+    authority.configure_trust(client_context)
+    assert fetch("https://grid.example/x", tls=client_context, proxies=True).json() == []
     connect, get = proxy.received
     assert connect.startswith(b"CONNECT grid.example:443 HTTP/1.1\r\n")
     assert b"Proxy-Authorization: Basic dXNAZXI6cHc=\r\n" in connect
     assert b"Proxy-Authorization" not in get
 
 
-def test_a_proxy_that_refuses_is_named(serving, monkeypatch):
-    proxy = serving(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+def test_proxy_error_status_is_reported(start_server, monkeypatch):
+    proxy = start_server(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
     monkeypatch.setenv("https_proxy", f"127.0.0.1:{proxy.port}")
     monkeypatch.delenv("no_proxy", raising=False)
     with pytest.raises(FetchError, match="returned status 407"):
         fetch("https://grid.example/", proxies=True)
 
 
-def test_no_proxy_is_honoured(serving, monkeypatch):
-    server = serving(b"HTTP/1.0 200 OK\r\n\r\n{}")
+def test_no_proxy_variable_is_honoured(start_server, monkeypatch):
+    server = start_server(b"HTTP/1.0 200 OK\r\n\r\n{}")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert fetch(f"http://127.0.0.1:{server.port}/", proxies=True).status == 200
 
 
-class Dripping(Listening):
-    """A server that sends a beginning and then one byte after the other, for ever."""
+class SlowByteServer(ThreadedServer):
+    """A server that sends a beginning and then one byte at a time, endlessly."""
 
     def __init__(self, beginning):
         self._beginning = beginning
@@ -168,7 +168,7 @@ class Dripping(Listening):
 
 
 @pytest.mark.parametrize(
-    ("beginning", "begun"),
+    ("beginning", "response_begun"),
     [
         (b"HTTP/1.1 200 OK\r\nX-A: ", False),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", True),
@@ -176,19 +176,19 @@ class Dripping(Listening):
     ],
     ids=["head", "body", "body without an end"],
 )
-def test_a_server_that_drips_is_left_at_the_deadline(beginning, begun):
-    server = Dripping(beginning)
+def test_slow_response_ends_at_deadline(beginning, response_begun):
+    server = SlowByteServer(beginning)
     before = time.monotonic()
     with pytest.raises(FetchError, match="timed out") as caught:
         fetch(f"http://127.0.0.1:{server.port}/", seconds=0.3)
     assert time.monotonic() - before < 5
-    assert (caught.value.reason, caught.value.response_begun) == ("deadline", begun)
+    assert (caught.value.reason, caught.value.response_begun) == ("deadline", response_begun)
     server.close()
 
 
-def test_a_handshake_that_drips_is_left_at_the_deadline():
+def test_slow_tls_handshake_ends_at_deadline():
     record = b"\x16\x03\x03\x40\x00"  # the head of a TLS record of 16 kB
-    server = Dripping(record)
+    server = SlowByteServer(record)
     with pytest.raises(FetchError, match="timed out"):
         fetch(f"https://127.0.0.1:{server.port}/", seconds=0.3)
     server.close()
@@ -197,20 +197,20 @@ def test_a_handshake_that_drips_is_left_at_the_deadline():
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
-def asked(server, path="/"):
+def send_get(server, path="/"):
     return server.request("GET", path, seconds=5.0, limit=100)
 
 
-def test_a_connection_is_used_again(serving):
-    served = serving(OK, OK)  # accepts one connection only
+def test_session_reuses_connection(start_server):
+    served = start_server(OK, OK)  # accepts one connection only
     server = HttpSession(f"http://127.0.0.1:{served.port}", {"X-Scope-OrgID": "site"})
-    assert [asked(server, path).json() for path in ("/a", "/b")] == [{}, {}]
+    assert [send_get(server, path).json() for path in ("/a", "/b")] == [{}, {}]
     assert served.received[1].startswith(b"GET /b HTTP/1.1\r\n")
     assert b"X-Scope-OrgID: site\r\n" in served.received[1]
     server.close()
 
 
-class Closing(Listening):
+class ConnectionClosingServer(ThreadedServer):
     """A server that closes each connection: before the next request, or when it arrives."""
 
     def __init__(self, when):
@@ -224,28 +224,28 @@ class Closing(Listening):
             with connection:
                 connection.recv(65536)
                 connection.sendall(OK)
-                if self._when == "asked again":
+                if self._when == "next request":
                     connection.recv(65536)
             self.closed.release()
 
 
-@pytest.mark.parametrize("when", ["idle", "asked again"])
-def test_a_connection_that_the_server_closed_is_made_again(when):
-    served = Closing(when)
+@pytest.mark.parametrize("when", ["idle", "next request"])
+def test_session_reconnects_after_server_closed_connection(when):
+    served = ConnectionClosingServer(when)
     server = HttpSession(f"http://127.0.0.1:{served.port}")
-    assert asked(server).status == 200
+    assert send_get(server).status == 200
     if when == "idle":
         served.closed.acquire()
-    assert asked(server).status == 200
+    assert send_get(server).status == 200
     server.close()
     served.close()
 
 
-def test_an_answer_that_was_too_large_does_not_stay_in_the_connection(serving):
-    served = serving(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"a" * 300)
+def test_rest_of_too_large_response_is_not_read_by_next_request(start_server):
+    served = start_server(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"a" * 300)
     server = HttpSession(f"http://127.0.0.1:{served.port}")
     with pytest.raises(FetchError, match="more than 100 bytes"):
-        asked(server)
+        send_get(server)
     with pytest.raises(FetchError, match=str(served.port)):
         server.request("GET", "/", seconds=0.5, limit=100)
     server.close()

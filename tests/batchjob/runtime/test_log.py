@@ -1,4 +1,4 @@
-"""One event is one line, whatever its text holds, and the line reads as it was written."""
+"""Log events are one printable line each, whatever their text, and can be parsed back."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ log = logging.getLogger("batchjob.test")
 
 
 @pytest.fixture
-def written(capsys):
+def write_log_line(capsys):
     def write(text, format):
         logs.set_up(LogOptions(format=format))
         log.warning("%s", text)
@@ -24,8 +24,8 @@ def written(capsys):
     return write
 
 
-def message(line, format):
-    """What a reader of the format finds."""
+def logged_message(line, format):
+    """The message that a parser of the format reads."""
     if format == "json":
         return json.loads(line)["msg"]
     quoted = line.partition(" msg=")[2]
@@ -48,38 +48,38 @@ def message(line, format):
         ("a\U000e0041b", r"\udb40\udc41"),
     ],
 )
-def test_no_character_acts_on_the_terminal_or_splits_the_line(written, format, text, escaped):
-    line = written(text, format)
+def test_control_characters_are_escaped(write_log_line, format, text, escaped):
+    line = write_log_line(text, format)
     assert f"a{escaped}b" in line
     assert line.isprintable()
-    assert message(line, format) == text
+    assert logged_message(line, format) == text
 
 
 @pytest.mark.parametrize("format", ["logfmt", "json"])
-def test_letters_of_all_languages_stay_as_they_are(written, format):
-    line = written("Grüße, 東京 €", format)
+def test_non_ascii_letters_are_not_escaped(write_log_line, format):
+    line = write_log_line("Grüße, 東京 €", format)
     assert "Grüße, 東京 €" in line
 
 
 @pytest.mark.parametrize("text", ["plain", "", "two words", 'a"b', "a=b", "back\\slash"])
-def test_logfmt_quotes_what_needs_it(written, text):
-    line = written(text, "logfmt")
-    assert message(line, "logfmt") == text
+def test_logfmt_quoting(write_log_line, text):
+    line = write_log_line(text, "logfmt")
+    assert logged_message(line, "logfmt") == text
     if text == "plain":
         assert line.endswith(" msg=plain")
 
 
 @pytest.mark.parametrize("format", ["logfmt", "json"])
 @given(text=st.text())
-def test_any_text_is_one_printable_line_and_comes_back(format, text):
+def test_any_text_is_one_printable_line_and_round_trips(format, text):
     formatter = logs.formatter(format)
     record = logging.LogRecord("batchjob", logging.INFO, "", 0, "%s", (text,), None)
     line = formatter.format(record)
     assert line.isprintable()
-    assert message(line, format) == text
+    assert logged_message(line, format) == text
 
 
-def test_a_traceback_is_one_line_too(written, capsys):
+def test_traceback_is_one_line(write_log_line, capsys):
     logs.set_up(LogOptions(format="logfmt"))
     try:
         raise ValueError("two\nlines\u2028three")

@@ -21,24 +21,24 @@ sys.exit(main(["jobs", "--help"]))
 """
 
 
-def status_and_error(program, redirected):
-    shell = ["bash", "-c", f'"$0" -c "$1" {redirected}; exit ${{PIPESTATUS[0]}}', sys.executable]
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run([*shell, program], env=buffered, capture_output=True, text=True)
-    return done.returncode, done.stderr
+def run_in_shell(program, redirection):
+    shell = ["bash", "-c", f'"$0" -c "$1" {redirection}; exit ${{PIPESTATUS[0]}}', sys.executable]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    completed = subprocess.run([*shell, program], env=environment, capture_output=True, text=True)
+    return completed.returncode, completed.stderr
 
 
 @pytest.mark.parametrize(
-    ("redirected", "status"),
+    ("redirection", "status"),
     [(">/dev/null", 3), (">&-", 3), ("| true", 0), ("| head -c 1 >/dev/null", 0)],
 )
-def test_nobody_reads_it(redirected, status):
-    assert status_and_error(PROGRAM, redirected) == (status, "")
+def test_closed_stdout_is_not_an_error(redirection, status):
+    assert run_in_shell(PROGRAM, redirection) == (status, "")
 
 
 @pytest.mark.parametrize("program", [PROGRAM, HELP])
-def test_a_full_disk(program):
-    status, error = status_and_error(program, ">/dev/full")
+def test_full_disk_is_reported_in_one_line(program):
+    status, error = run_in_shell(program, ">/dev/full")
     assert status == 1
     assert error.endswith(": standard output: No space left on device\n")
     assert error.count("\n") == 1

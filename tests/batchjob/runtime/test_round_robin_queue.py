@@ -1,4 +1,4 @@
-"""Turns: whoever puts much into the queue waits behind those who put little."""
+"""The round-robin queue: a busy client does not delay the others."""
 
 import threading
 
@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from batchjob.runtime.round_robin_queue import RoundRobinQueue
 
 
-def taken(queue):
+def close_and_drain(queue):
     queue.close()
     return list(iter(queue.get, None))
 
 
-def test_by_turns():
+def test_get_alternates_between_clients():
     queue = RoundRobinQueue(10)
     for client, item in (("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)):
         assert queue.put(client, item)
-    assert taken(queue) == [1, 4, 5, 2, 6, 3]
+    assert close_and_drain(queue) == [1, 4, 5, 2, 6, 3]
 
 
-def test_a_full_line_takes_nothing_more_and_others_are_open():
+def test_full_client_is_refused_while_others_are_accepted():
     queue = RoundRobinQueue(2)
     assert [queue.put("a", item) for item in range(3)] == [True, True, False]
     assert queue.put("b", 3)
@@ -28,7 +28,7 @@ def test_a_full_line_takes_nothing_more_and_others_are_open():
     assert queue.put("a", 4)
 
 
-def test_a_closed_queue_gives_what_it_has_and_takes_nothing():
+def test_closed_queue_drains_and_refuses_new_items():
     queue = RoundRobinQueue(2)
     queue.put("a", 1)
     queue.close()
@@ -36,17 +36,17 @@ def test_a_closed_queue_gives_what_it_has_and_takes_nothing():
     assert [queue.get(), queue.get(), queue.get()] == [1, None, None]
 
 
-def test_the_last_item_of_a_client_can_be_taken_back():
+def test_withdraw_returns_last_item_of_client():
     queue = RoundRobinQueue(10)
     for client, item in (("a", 1), ("b", 2), ("a", 3)):
         queue.put(client, item)
     assert queue.lengths() == {"a": 2, "b": 1}
     assert [queue.withdraw(client) for client in ("a", "b", "b", "c")] == [3, 2, None, None]
     assert queue.lengths() == {"a": 1}
-    assert taken(queue) == [1]
+    assert close_and_drain(queue) == [1]
 
 
-def test_without_waiting():
+def test_get_nowait():
     queue = RoundRobinQueue(10)
     assert queue.get_nowait() is None
     for client, item in (("a", 1), ("a", 2), ("b", 3)):
@@ -56,28 +56,30 @@ def test_without_waiting():
     assert len(queue) == 0
 
 
-def test_who_waits_gets_the_item_or_the_end():
-    queue, got = RoundRobinQueue(2), []
-    threads = [threading.Thread(target=lambda: got.append(queue.get())) for _ in range(2)]
+def test_waiting_threads_receive_item_or_end():
+    queue, received = RoundRobinQueue(2), []
+    threads = [threading.Thread(target=lambda: received.append(queue.get())) for _ in range(2)]
     for thread in threads:
         thread.start()
     queue.put("a", 1)
-    while not got:
+    while not received:
         pass
     queue.close()
     for thread in threads:
         thread.join(10)
-    assert got == [1, None]
+    assert received == [1, None]
 
 
 @given(st.lists(st.sampled_from("abcd")))
-def test_nothing_is_lost_and_nobody_waits_for_two_of_another(clients):
+def test_no_item_is_lost_and_order_is_fair(clients):
     queue = RoundRobinQueue(100)
     for number, client in enumerate(clients):
         queue.put(client, (client, number))
-    order = taken(queue)
+    order = close_and_drain(queue)
     assert sorted(order, key=lambda item: item[1]) == list(zip(clients, range(1000), strict=False))
-    for at, (client, number) in enumerate(order):
-        ahead = [other for other, _ in order[:at] if other != client]
-        mine = sum(1 for other, earlier in order[:at] if other == client and earlier < number)
-        assert all(ahead.count(other) <= mine + 1 for other in "abcd")
+    for position, (client, number) in enumerate(order):
+        others_before = [other for other, _ in order[:position] if other != client]
+        own_before = sum(
+            1 for other, earlier in order[:position] if other == client and earlier < number
+        )
+        assert all(others_before.count(other) <= own_before + 1 for other in "abcd")

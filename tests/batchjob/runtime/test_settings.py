@@ -1,4 +1,4 @@
-"""Options: what their values may be, and how they are shown."""
+"""Options from flags and files, and how their defaults are shown."""
 
 import argparse
 import contextlib
@@ -40,7 +40,7 @@ class Options:
 SECTIONS = {"jobs": Options}
 
 
-def test_defaults_are_shown_as_people_write_them():
+def test_defaults_are_formatted_as_in_the_file():
     assert {each.name: format_default(each) for each in options_of(SECTIONS)} == {
         "jobs.linger": "5m",
         "jobs.ratio": "0.5",
@@ -53,35 +53,35 @@ def test_defaults_are_shown_as_people_write_them():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "written"), [(0.0, "0s"), (90.0, "90s"), (86400.0, "1d"), (0.25, "250ms")]
+    ("seconds", "shown"), [(0.0, "0s"), (90.0, "90s"), (86400.0, "1d"), (0.25, "250ms")]
 )
-def test_durations_are_shown_with_the_largest_unit_that_fits(seconds, written):
+def test_default_duration_is_shown_in_largest_exact_unit(seconds, shown):
     options = dataclass(frozen=True)(
         type("O", (), {"__annotations__": {"t": float}, "t": option(seconds, "T.", parse=duration)})
     )
-    assert [format_default(each) for each in options_of({"": options})] == [written]
+    assert [format_default(each) for each in options_of({"": options})] == [shown]
 
 
-def parsed(*arguments):
+def options_from_flags(*arguments):
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_flags(parser, SECTIONS)
     return build_section(Options, "jobs", parse_flags(parser, list(arguments)))
 
 
 def test_flags():
-    assert parsed() == Options()
-    assert parsed("--jobs.linger=1m", "--jobs.steps", "--jobs.names=x", "--jobs.names=y") == (
-        Options(linger=60.0, steps=True, names=("x", "y"))
-    )
-    assert parsed("--no-jobs.steps") == Options()
+    assert options_from_flags() == Options()
+    assert options_from_flags(
+        "--jobs.linger=1m", "--jobs.steps", "--jobs.names=x", "--jobs.names=y"
+    ) == (Options(linger=60.0, steps=True, names=("x", "y")))
+    assert options_from_flags("--no-jobs.steps") == Options()
 
 
-def test_an_option_of_the_file_is_no_flag():
+def test_file_only_option_is_not_a_flag():
     with pytest.raises(SettingsError, match=r"unknown flag --jobs\.in_file"):
-        parsed("--jobs.in_file=y")
+        options_from_flags("--jobs.in_file=y")
 
 
-def from_file(tmp_path, content):
+def options_from_file(tmp_path, content):
     path = tmp_path / "options.yml"
     path.write_text(content)
     return build_section(Options, "jobs", load_file(str(path), SECTIONS, extra_keys=("jobs",)))
@@ -95,18 +95,18 @@ def from_file(tmp_path, content):
         "jobs:\n  linger: 60s\njobs.names: [x]\njobs.in_file: y",
     ],
 )
-def test_files(tmp_path, content):
-    assert from_file(tmp_path, content) == Options(linger=60.0, names=("x",), in_file="y")
+def test_nested_and_dotted_keys_in_file(tmp_path, content):
+    assert options_from_file(tmp_path, content) == Options(linger=60.0, names=("x",), in_file="y")
 
 
-def test_a_key_may_be_a_switch_and_the_start_of_others(tmp_path):
+def test_key_may_be_both_switch_and_prefix(tmp_path):
     path = tmp_path / "options.yml"
     path.write_text("jobs: false\njobs.most: 3\n")
     assert load_file(str(path), SECTIONS, extra_keys=("jobs",)) == {"jobs": False, "jobs.most": 3}
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "message"),
     [
         (
             "jobs:\n  lingr: 5m\n",
@@ -117,20 +117,20 @@ def test_a_key_may_be_a_switch_and_the_start_of_others(tmp_path):
         ("jobs.names: [1]\n", r"options.yml:1: jobs.names: expected text"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_said_with_its_line(tmp_path, content, complaint):
-    with pytest.raises(SettingsError, match=complaint):
-        from_file(tmp_path, content)
+def test_file_error_names_line(tmp_path, content, message):
+    with pytest.raises(SettingsError, match=message):
+        options_from_file(tmp_path, content)
 
 
 @given(st.text())
-def test_no_file_raises_anything_else(tmp_path_factory, content):
+def test_any_file_content_loads_or_raises_settings_error(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("settings") / "options.yml"
     path.write_text(content, encoding="utf-8", errors="replace")
     with contextlib.suppress(SettingsError):
         load_file(str(path), SECTIONS)
 
 
-def test_names_alike_or_a_few_of_many():
+def test_suggest_names():
     keys = ["cpu_seconds", "cpu_efficiency", "energy", *map(str, range(20))]
     assert suggest_names("cpu", keys) == "; did you mean cpu_seconds or cpu_efficiency?"
     assert suggest_names("enrgy", keys) == "; did you mean energy?"
@@ -140,12 +140,12 @@ def test_names_alike_or_a_few_of_many():
 
 
 @pytest.mark.parametrize("value", ["-5d", "-1h30m", "-.5", "-2026"])
-def test_a_value_may_begin_with_a_minus(value):
+def test_flag_value_may_begin_with_minus(value):
     parser = Parser()
     parser.add_argument("--since")
     assert parser.parse_args(["--since", value]).since == value
 
 
-def test_the_nearest_name():
+def test_suggest_nearest():
     assert suggest_nearest("lingr", ["linger", "most"]) == "; did you mean linger?"
     assert suggest_nearest("completely else", ["linger", "most"]) == ""

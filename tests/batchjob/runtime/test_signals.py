@@ -16,10 +16,10 @@ def signals():
     signal.signal(signal.SIGUSR1, handler)
 
 
-def test_a_signal_that_comes_before_the_wait_ends_it(signals):
+def test_wait_returns_signal_received_before(signals):
     os.kill(os.getpid(), signal.SIGUSR1)
     assert signals.wait(20) == [signal.SIGUSR1]
 
 
-def test_without_a_signal_the_wait_ends_after_its_time(signals):
+def test_wait_times_out_without_signal(signals):
     assert signals.wait(0.01) == []

@@ -1,4 +1,4 @@
-"""Calling a scheduler's command."""
+"""Running a scheduler's commands."""
 
 import os
 import time
@@ -14,9 +14,9 @@ from batchjob.runtime.subprocesses import (
 )
 
 
-def test_answer_is_bytes_and_arguments_are_no_shell():
-    answer = call(["printf", "%s|", "$HOME; rm", "\udcff"], timeout=5)
-    assert answer.stdout == b"$HOME; rm|\xff|"
+def test_output_is_bytes_and_arguments_bypass_shell():
+    result = call(["printf", "%s|", "$HOME; rm", "\udcff"], timeout=5)
+    assert result.stdout == b"$HOME; rm|\xff|"
 
 
 def test_environment_is_clean(monkeypatch):
@@ -31,7 +31,7 @@ def test_environment_is_clean(monkeypatch):
     assert variables["SLURM_TIME_FORMAT"] == "%s"
 
 
-def test_failure_tells_status_and_what_was_said():
+def test_failure_reports_status_and_stderr():
     with pytest.raises(CommandFailedError, match="exit status 3: slurm_persist_conn") as caught:
         call(["sh", "-c", "echo slurm_persist_conn >&2; exit 3"], timeout=5)
     assert caught.value.status == 3
@@ -47,21 +47,21 @@ def test_missing_program():
         call(["/nonexistent/sacct"], timeout=5)
 
 
-def test_argument_with_nul_is_an_error_of_ours():
+def test_null_byte_in_argument_raises_command_missing_error():
     with pytest.raises(CommandMissingError, match="null byte"):
         call(["true", "a\0b"], timeout=5)
 
 
 @pytest.mark.parametrize("script", ["sleep 60", "sleep 60 & wait", "exec >&- 2>&-; sleep 60"])
 def test_hanging_program_is_killed_with_its_children(script, tmp_path):
-    begun = time.monotonic()
+    started_at = time.monotonic()
     with pytest.raises(CommandTimeoutError, match=r" 0\.3 s$"):
         call(["sh", "-c", f"echo $$ > {tmp_path}/pid; {script}"], timeout=0.3)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - started_at < 10
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_flood_is_cut():
+def test_output_limit():
     with pytest.raises(CommandOutputError, match="more than 1 MB"):
         call(["yes"], timeout=20, output_limit=1_000_000)

@@ -1,4 +1,4 @@
-"""Times for people: always with their zone."""
+"""Formatting of times with their zone, and parsing of ages."""
 
 import time
 from datetime import UTC
@@ -19,7 +19,7 @@ AT = 1775307200.0  # 2026-04-04 12:53:20 UTC
 
 
 @pytest.fixture
-def zone(monkeypatch):
+def set_time_zone(monkeypatch):
     def set_to(name: str) -> None:
         monkeypatch.setenv("TZ", name)
         time.tzset()
@@ -29,24 +29,24 @@ def zone(monkeypatch):
     time.tzset()
 
 
-def test_local_by_default(zone):
-    zone("America/New_York")
+def test_format_time_uses_local_zone_by_default(set_time_zone):
+    set_time_zone("America/New_York")
     assert format_time(AT) == "2026-04-04 08:53:20 EDT"
     assert local_zone() == "America/New_York"
 
 
-def test_any_other_by_name():
+def test_format_time_in_given_zone():
     assert format_time(AT, UTC) == "2026-04-04 12:53:20 UTC"
     assert format_time(AT, ZoneInfo("Europe/Paris")) == "2026-04-04 14:53:20 CEST"
 
 
 @pytest.mark.parametrize("name", ["Nowhere/Land", "../etc/passwd", "CET-1CEST"])
-def test_a_zone_without_a_name_is_utc(zone, name):
-    zone(name)
+def test_unknown_local_zone_is_utc(set_time_zone, name):
+    set_time_zone(name)
     assert local_zone() == "UTC"
 
 
-def test_milliseconds_where_they_are_known():
+def test_milliseconds_are_shown_if_not_zero():
     assert format_exact_time(AT, UTC) == "2026-04-04 12:53:20 UTC"
     assert format_exact_time(AT + 0.25, UTC) == "2026-04-04 12:53:20.250 UTC"
     assert rfc3339(AT) == "2026-04-04T12:53:20Z"
@@ -56,11 +56,11 @@ def test_milliseconds_where_they_are_known():
 
 
 @pytest.mark.parametrize("text", ["5d", "-5d", "-120h"])
-def test_how_long_ago_with_or_without_a_minus(text):
+def test_past_time_from_age_with_or_without_minus(text):
     assert past_time(text, AT) == AT - 5 * 86400
 
 
 @pytest.mark.parametrize("text", ["--5d", "-d", "-5x"])
-def test_an_age_that_is_none(text):
+def test_invalid_age_is_rejected(text):
     with pytest.raises(ValueError, match=r"expected a time such as 22:30 or .* how long ago"):
         past_time(text, AT)

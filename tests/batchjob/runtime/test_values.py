@@ -1,4 +1,4 @@
-"""What people may write as a value, and what they are told of any other."""
+"""Parsers of option values and their error messages."""
 
 from ipaddress import ip_network
 
@@ -51,21 +51,21 @@ def test_durations(value, seconds):
 @pytest.mark.parametrize(
     "value", ["", "s", "5x", "m5", "-5s", "1..5s", "5 m", True, None, [], "nan", "inf", "²"]
 )
-def test_no_durations(value):
+def test_invalid_durations(value):
     with pytest.raises(ValueError, match="expected a duration"):
         duration(value)
 
 
 @given(st.text() | st.floats() | st.integers() | st.booleans() | st.none())
 @pytest.mark.parametrize("parse", PARSERS)
-def test_a_parser_gives_a_value_or_says_what_it_expected(parse, value):
+def test_parser_returns_value_or_states_what_it_expected(parse, value):
     try:
         parse(value)
     except ValueError as error:
-        wrong = str(error)
+        message = str(error)
     else:
         return
-    assert wrong.startswith("expected ")
+    assert message.startswith("expected ")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_addresses(value, host, port):
 
 
 @pytest.mark.parametrize("value", ["", "10912", "::1:80", ":65536", ":-1", "[::1]", 10912, ":٣"])
-def test_wrong_addresses(value):
+def test_invalid_addresses(value):
     with pytest.raises(ValueError, match="expected HOST:PORT or :PORT"):
         address(value)
 
@@ -87,7 +87,7 @@ def test_wrong_addresses(value):
     ("value", "url"),
     [("http://a", "http://a"), ("https://u:p@b:1/c/", "https://u:p@b:1/c")],
 )
-def test_urls_have_no_slash_at_their_end(value, url):
+def test_http_url_strips_trailing_slash(value, url):
     assert http_url(value) == url
 
 
@@ -104,7 +104,7 @@ def test_urls_have_no_slash_at_their_end(value, url):
         "http://a:x",
     ],
 )
-def test_wrong_urls(value):
+def test_invalid_http_urls(value):
     with pytest.raises(ValueError, match="expected http://HOST or https://HOST"):
         http_url(value)
 
@@ -115,17 +115,17 @@ def test_networks(text):
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0.1/8", "host", "10.0.0.0/33"])
-def test_wrong_networks(text):
+def test_invalid_networks(text):
     with pytest.raises(ValueError, match="expected a network"):
         network(text)
 
 
 @pytest.mark.parametrize("url", ["http://a:6820", "unix:/run/rest.sock", "unix:///run/rest.sock"])
-def test_urls_of_a_service(url):
+def test_service_urls(url):
     assert service_url(url) == url
 
 
 @pytest.mark.parametrize("value", ["http://u:p@a", "http://a:99999", "unix://a/b", "unix:a", 5])
-def test_wrong_urls_of_a_service(value):
+def test_invalid_service_urls(value):
     with pytest.raises(ValueError, match="expected http://host:port, https://host:port or unix:"):
         service_url(value)

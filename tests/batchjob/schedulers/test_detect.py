@@ -1,4 +1,4 @@
-"""Which scheduler is on a machine."""
+"""Detection of the scheduler on a machine."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from batchjob.schedulers.pbs import cluster as pbs
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch):
-    """Put a program into an otherwise empty PATH."""
+def install_command(tmp_path, monkeypatch):
+    """`install_command(name, script)` puts a program into an otherwise empty PATH."""
     directory = tmp_path / "bin"
     directory.mkdir()
     monkeypatch.setenv("PATH", str(directory))
@@ -21,24 +21,24 @@ def command(tmp_path, monkeypatch):
     return install
 
 
-def test_none(command):
+def test_no_scheduler(install_command):
     assert registry.detect("local") is None
 
 
-def test_slurm(command):
-    command(
+def test_slurm_is_detected(install_command):
+    install_command(
         "scontrol", "echo 'Configuration data as of now'; echo 'ClusterName             = alpha'"
     )
     assert registry.detect("local") == ("Slurm", "alpha", {"sacct": {}, "sacctmgr": {}})
 
 
-def test_commands_without_a_controller_are_no_scheduler(command):
-    command("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+def test_unreachable_slurm_controller_is_no_scheduler(install_command):
+    install_command("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
     assert registry.detect("local") is None
 
 
-def test_pbs_by_its_logs_where_they_can_be_read(command, tmp_path, monkeypatch):
-    command(
+def test_pbs_uses_accounting_logs_if_readable(install_command, tmp_path, monkeypatch):
+    install_command(
         "qstat", "printf 'Server: pbs01\\n    server_state = Active\\n    server_host = pbs01\\n'"
     )
     config = tmp_path / "pbs.conf"
@@ -50,13 +50,13 @@ def test_pbs_by_its_logs_where_they_can_be_read(command, tmp_path, monkeypatch):
     assert registry.detect("local") == ("PBS", "pbs01", {"pbs_log": {"path": str(logs)}})
 
 
-def test_lsf(command):
-    command("lsid", "echo 'IBM Spectrum LSF 10.1'; echo 'My cluster name is lsf1'")
+def test_lsf_is_detected(install_command):
+    install_command("lsid", "echo 'IBM Spectrum LSF 10.1'; echo 'My cluster name is lsf1'")
     assert registry.detect("local") == ("LSF", "lsf1", {"bjobs": {}})
 
 
-def test_a_cluster_named_as_our_own_gets_another_name(command):
-    command("scontrol", "echo 'ClusterName = local'")
+def test_cluster_name_equal_to_own_gets_suffix(install_command):
+    install_command("scontrol", "echo 'ClusterName = local'")
     scheduler = registry.detect("local")
     assert scheduler is not None
     assert scheduler.cluster == "local-slurm"

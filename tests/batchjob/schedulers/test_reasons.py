@@ -1,4 +1,4 @@
-"""What schedulers' reasons mean, in words."""
+"""Explanations of the schedulers' reasons."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from batchjob.schedulers.lsf import reasons as lsf
 from batchjob.schedulers.pbs import reasons as pbs
 from batchjob.schedulers.slurm import reasons as slurm
 
-# The limits of associations and QOS, by the parts that slurmctld makes their names of.
+# The limits of associations and QOS, by the parts from which slurmctld builds their names.
 RESOURCES = ("BB", "Billing", "Energy", "GRES", "License", "Unknown")
 LIMITS = [
     *(f"{of}Grp{what}{kind}" for of in ("Assoc", "QOS") for what in RESOURCES
@@ -27,23 +27,23 @@ LIMITS = [
 
 
 @pytest.mark.parametrize("reason", LIMITS)
-def test_each_limit_of_slurm_has_words(reason):
+def test_slurm_limits_are_explained(reason):
     words = slurm.explain(reason)
     assert words.startswith(("it", "its", "the running jobs")), words
 
 
-def test_spellings_of_the_command_and_the_rest_interface_are_one():
+def test_squeue_and_rest_spellings_are_equivalent():
     assert slurm.explain("ReqNodeNotAvail") == slurm.explain("reqnodenotavail")
     assert slurm.explain("launch_failed_requeued_held") == slurm.explain(
         "launch failed requeued held"
     )
 
 
-def test_a_word_that_is_not_known_has_no_words():
+def test_unknown_slurm_reason_has_no_explanation():
     assert slurm.explain("None") == slurm.explain("SomethingNew") == slurm.explain("") == ""
 
 
-def test_who_has_reached_which_limit():
+def test_slurm_limit_explanation_names_owner_and_resource():
     assert slurm.explain("AssocGrpCpuLimit") == (
         "its account or user has reached its limit of CPUs"
     )
@@ -52,14 +52,14 @@ def test_who_has_reached_which_limit():
     )
 
 
-def test_a_comment_of_pbs_names_what_is_lacking():
-    said = "Not Running: Insufficient amount of resource: ngpus (R: 2 A: 0 T: 8)"
-    assert pbs.explain(said) == "not enough free ngpus (R: 2 A: 0 T: 8)"
+def test_pbs_comment_names_missing_resource():
+    comment = "Not Running: Insufficient amount of resource: ngpus (R: 2 A: 0 T: 8)"
+    assert pbs.explain(comment) == "not enough free ngpus (R: 2 A: 0 T: 8)"
     assert "no node can ever" in pbs.explain("Can Never Run: Insufficient amount of mem")
     assert pbs.explain("Odd.") == "PBS says “Odd”"
 
 
-def test_ends_of_lsf():
+def test_lsf_termination_reason():
     assert lsf.explain("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit") == (
         "it reached its memory limit"
     )

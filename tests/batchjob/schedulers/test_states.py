@@ -1,4 +1,4 @@
-"""One enum of job states for all schedulers."""
+"""Mapping of the schedulers' states to one enum of job states."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from batchjob.schedulers.states import JobState
         ("", JobState.UNKNOWN),
     ],
 )
-def test_slurm(word, state):
+def test_slurm_state(word, state):
     assert slurm_state(word) == state
 
 
@@ -42,7 +42,7 @@ def test_slurm(word, state):
         (-1, JobState.FAILED),
     ],
 )
-def test_pbs(status, state):
+def test_pbs_end_state(status, state):
     assert pbs_end_state(status) == state
 
 
@@ -58,11 +58,11 @@ def test_pbs(status, state):
         (4, 0, JobState.UNKNOWN),
     ],
 )
-def test_lsf(status, info, state):
+def test_lsf_end_state(status, info, state):
     assert lsf_end_state(status, info) == state
 
 
-def test_what_is_live():
+def test_live_states():
     assert {state for state in JobState if state.is_live} == {
         JobState.PENDING,
         JobState.RUNNING,

@@ -50,7 +50,10 @@ def services(services, provider, current_time):
         viewer_group=("hpc-staff",),
         account_group=(AccountGroup("chemists", "c1", "chem"),),
     )
-    clock = lambda: current_time[0]  # noqa: E731
+
+    def clock():
+        return current_time[0]
+
     return services._replace(
         settings=services.settings._replace(oidc=options, auth=auth),
         provider=OidcProvider(options, SECRET, clock, clock),

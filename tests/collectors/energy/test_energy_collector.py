@@ -36,27 +36,17 @@ def test_preferred_meter_is_used_and_named(host, time):
     assert energy_of_node['component="host",consumer="unallocated"'] == pytest.approx(500 * 60)
 
 
-def test_preferred_meter_is_awaited_for_a_limited_time(host, time):
-    slow = FakeMeters()
+@pytest.mark.parametrize(("seconds", "chosen"), [(20, "redfish"), (60, "rapl")])
+def test_preferred_meter_is_awaited_for_a_limited_time(host, time, seconds, chosen):
+    preferred = FakeMeters()
     collector = energy_collector(
-        host, {"redfish": slow, "rapl": FakeMeters(meter("rapl", constant_power(time, 300)))}
+        host, {"redfish": preferred, "rapl": FakeMeters(meter("rapl", constant_power(time, 300)))}
     )
-    run_for(collector, time, 20)
-    slow.available_meters.append(meter("redfish", constant_power(time, 500)))
-    run_for(collector, time, 20)
+    run_for(collector, time, seconds)
+    preferred.available_meters.append(meter("redfish", constant_power(time, 500)))
+    run_for(collector, time, seconds)
     assert list(samples(collector, "node_power_source_info")) == [
-        'source="redfish",scope="node",gpus="included"'
-    ]
-
-    late = FakeMeters()
-    collector = energy_collector(
-        host, {"redfish": late, "rapl": FakeMeters(meter("rapl", constant_power(time, 300)))}
-    )
-    run_for(collector, time, 60)
-    late.available_meters.append(meter("redfish", constant_power(time, 500)))
-    run_for(collector, time, 60)
-    assert list(samples(collector, "node_power_source_info")) == [
-        'source="rapl",scope="node",gpus="included"'
+        f'source="{chosen}",scope="node",gpus="included"'
     ]
 
 

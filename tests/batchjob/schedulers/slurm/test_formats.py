@@ -34,20 +34,20 @@ def test_slurm_duration(text, seconds):
 @pytest.mark.parametrize(
     "text", ["abc", "1:2:3:4", "-1:00", "1-", "1.5.2", "٣:00", " 1:00", "1:00\n"]
 )
-def test_what_is_no_slurm_duration(text):
+def test_invalid_slurm_duration(text):
     with pytest.raises(ValueError, match="expected a duration"):
         slurm_duration(text)
 
 
 @given(st.integers(0, 10**7))
-def test_slurm_duration_of_whole_seconds(seconds):
+def test_slurm_duration_round_trip(seconds):
     days, rest = divmod(seconds, 86400)
     clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
     assert slurm_duration(f"{days}-{clock}" if days else clock) == seconds
 
 
 @given(st.text())
-def test_durations_give_a_number_or_a_value_error(text):
+def test_any_text_is_duration_or_value_error(text):
     for parse in (slurm_duration, clock_duration, lsf_duration):
         try:
             seconds = parse(text)
@@ -102,13 +102,13 @@ def test_size(text, size):
     assert size_bytes(text) == size
 
 
-def test_a_number_alone_is_in_the_given_unit():
+def test_size_without_unit_uses_default_unit():
     assert size_bytes("500", "M") == 500 * 1024**2
     assert size_bytes("500b", "M") == 500
 
 
 @pytest.mark.parametrize("text", ["", "M", "-1", "4000Mc", "1e5", "1 000", "12\n"])
-def test_what_is_no_size(text):
+def test_invalid_size(text):
     with pytest.raises(ValueError, match="expected a size"):
         size_bytes(text)
 
@@ -119,35 +119,37 @@ def test_whole_sizes_are_exact(number, unit):
     assert size_bytes(f"{number}{unit}") == number * scale
 
 
-def test_typed_gpus_are_not_added_to_the_untyped():
+def test_typed_gpus_are_not_added_to_untyped():
     text = (
         "billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=65536M,node=1,energy=18446744073709551614"
     )
     assert parse_resources(text) == Resources(8, 64 * 1024**3, 1, 2, None)
 
 
-def test_typed_gpus_alone_are_summed():
+def test_typed_gpus_without_untyped_are_summed():
     assert parse_resources("gres/gpu:a100=2,gres/gpu:v100=1").gpus == 3
 
 
-def test_no_gpu_entry_is_not_zero_gpus():
+def test_missing_gpu_entry_is_none():
     assert parse_resources("cpu=2,mem=1G,node=2").gpus is None
 
 
-def test_unset_energy_may_be_negative():
+def test_negative_energy_is_unset():
     assert parse_resources("energy=-2").energy_joules is None
 
 
-names = st.sampled_from(["cpu", "mem", "gres/gpu", "gres/gpu:a100", "node", "billing", "fs/disk"])
+tres_names = st.sampled_from(
+    ["cpu", "mem", "gres/gpu", "gres/gpu:a100", "node", "billing", "fs/disk"]
+)
 
 
-@given(st.dictionaries(names, st.integers(0, 10**12).map(str)))
-def test_tres_reads_back(values):
+@given(st.dictionaries(tres_names, st.integers(0, 10**12).map(str)))
+def test_tres_round_trip(values):
     assert parse_tres(",".join(f"{name}={value}" for name, value in values.items())) == values
 
 
 @given(st.text() | st.from_regex(r"(cpu|mem|energy|gres/gpu)=\d{1,40}(\.\d+)?[KMGTPE]?"))
-def test_tres_gives_numbers_a_database_holds_or_a_value_error(text):
+def test_resources_fit_signed_64_bit_or_raise_value_error(text):
     try:
         read = parse_resources(text)
     except ValueError:

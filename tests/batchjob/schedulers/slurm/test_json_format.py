@@ -1,4 +1,4 @@
-"""Slurm's JSON, whichever release wrote it."""
+"""Slurm's JSON as written by different releases."""
 
 import pytest
 from hypothesis import given
@@ -20,16 +20,19 @@ from batchjob.schedulers.slurm.json_format import (
 )
 
 
-def number(value, *, known=True, infinite=False):
+def number_object(value, *, known=True, infinite=False):
     return {"set": known, "infinite": infinite, "number": value}
 
 
 def test_number_objects_become_numbers():
-    document = {"a": [number(5), number(0, known=False), number(0, infinite=True)], "b": {"c": 1}}
+    document = {
+        "a": [number_object(5), number_object(0, known=False), number_object(0, infinite=True)],
+        "b": {"c": 1},
+    }
     assert unwrap_numbers(document) == {"a": [5, None, INFINITE], "b": {"c": 1}}
 
 
-def test_errors_are_errors_except_that_nothing_was_found():
+def test_errors_are_raised_except_nothing_found():
     raise_for_errors({"errors": [{"error_number": 9003, "error": "Nothing found"}]})
     with pytest.raises(SlurmJsonError, match="Unable to connect: slurmdbd"):
         raise_for_errors({"errors": [{"error": "Unable to connect", "description": "slurmdbd"}]})
@@ -42,7 +45,7 @@ def test_errors_are_errors_except_that_nothing_was_found():
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ({"status": "SUCCESS", "return_code": 0}, Exit(None, None)),  # up to .39: says nothing
+        ({"status": "SUCCESS", "return_code": 0}, Exit(None, None)),  # up to .39: unreliable
         ({"status": "SIGNALED", "return_code": 0, "signal": {"signal_id": 11, "name": "SEGV"}},
          Exit(0, 11)),
         ({"status": ["ERROR"], "return_code": 3, "signal": {"id": None, "name": ""}}, Exit(3, 0)),
@@ -51,7 +54,7 @@ def test_errors_are_errors_except_that_nothing_was_found():
         (None, Exit(None, None)),
     ],
 )  # fmt: skip
-def test_exit(value, expected):
+def test_exit_code(value, expected):
     assert parse_exit(value) == expected
 
 
@@ -65,7 +68,7 @@ def test_exit(value, expected):
         (None, ()),
     ],
 )
-def test_states(value, words):
+def test_state_words(value, words):
     assert state_words(value) == words
 
 
@@ -83,7 +86,7 @@ def test_tres():
 
 
 @pytest.mark.parametrize("value", [None, -2, 2**64 - 2, "5", True, INFINITE])
-def test_what_is_no_count(value):
+def test_invalid_count_is_none(value):
     assert parse_count(value) is None
 
 
@@ -92,15 +95,15 @@ def test_microseconds_may_exceed_a_second():
     assert cpu_seconds(None) is None
 
 
-values = st.recursive(
+json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
 
 
-@given(values)
-def test_any_json_gives_plain_values(value):
+@given(json_values)
+def test_any_json_is_parsed_without_error(value):
     parse_exit(unwrap_numbers(value))
     parse_resources(unwrap_numbers(value))
     state_words(unwrap_numbers(value))

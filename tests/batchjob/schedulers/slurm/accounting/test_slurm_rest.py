@@ -1,4 +1,4 @@
-"""Slurm's accounting and people by slurmrestd, on what real releases answered."""
+"""Slurm's accounting and users by slurmrestd, on recorded responses of real releases."""
 
 import http.server
 import json
@@ -13,8 +13,7 @@ import pytest
 from batchjob.runtime.settings import SettingsError, build_section
 from batchjob.schedulers.accounting import ShrunkenError, UnfinishedJob
 from batchjob.schedulers.records import Administrator, Association, Role
-from batchjob.schedulers.slurm.accounting.sacctmgr import Sacctmgr
-from batchjob.schedulers.slurm.accounting.sacctmgr import SacctmgrOptions as PeopleOptions
+from batchjob.schedulers.slurm.accounting.sacctmgr import Sacctmgr, SacctmgrOptions
 from batchjob.schedulers.slurm.accounting.slurm_rest import SlurmRest, SlurmRestOptions
 from batchjob.schedulers.slurm.accounting.slurm_rest_records import parse_jobs
 from batchjob.schedulers.slurm.accounting.squeue_records import parse_json_queue, queued_jobs
@@ -26,16 +25,16 @@ RECORDINGS = Path(__file__).parents[4] / "fixtures" / "accounting"
 EMPTY = {"errors": [], "warnings": [], "meta": {}}
 
 
-def recorded(release: str):
+def load_recording(release: str):
     return json.loads(lzma.decompress((RECORDINGS / f"slurm-{release}.jobs.json.xz").read_bytes()))
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers from `server.answers`: path below the version to document or status."""
+class SlurmrestdHandler(http.server.BaseHTTPRequestHandler):
+    """Responds from `server.answers`, a dict of path below the version to document or status."""
 
     def do_GET(self):
         url = urlsplit(self.path)
-        self.server.asked.append((url.path, parse_qs(url.query), dict(self.headers)))
+        self.server.requests.append((url.path, parse_qs(url.query), dict(self.headers)))
         _, _, version, path = url.path.split("/", 3)
         daemon = url.path.split("/")[1]
         answers = self.server.answers
@@ -59,18 +58,18 @@ class UnixServer(socketserver.UnixStreamServer):
 
 
 @pytest.fixture
-def slurmrestd(tmp_path):
-    """`slurmrestd(answers)` starts a server and gives it; its URL is in `.url`."""
+def start_slurmrestd(tmp_path):
+    """`start_slurmrestd(answers)` starts a server and returns it; its URL is in `.url`."""
     servers = []
 
     def start(answers, version="v0.0.42", unix=False):
         if unix:
-            server = UnixServer(str(tmp_path / "rest.sock"), Handler)
+            server = UnixServer(str(tmp_path / "rest.sock"), SlurmrestdHandler)
             server.url = f"unix:{tmp_path}/rest.sock"
         else:
-            server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlurmrestdHandler)
             server.url = f"http://127.0.0.1:{server.server_address[1]}"
-        server.answers, server.version, server.asked = {"ping": EMPTY} | answers, version, []
+        server.answers, server.version, server.requests = {"ping": EMPTY} | answers, version, []
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         servers.append((server, thread))
@@ -84,7 +83,7 @@ def slurmrestd(tmp_path):
 
 
 def jobs_of(release: str):
-    results = list(parse_jobs("slurm_rest", "c1", recorded(release)))
+    results = list(parse_jobs("slurm_rest", "c1", load_recording(release)))
     assert not any(result.quarantined for result in results)
     return {(result.job.jobid, result.job.submit_time): result.job for result in results}
 
@@ -100,7 +99,7 @@ def jobs_22_05():
 
 
 @pytest.mark.parametrize("jobs", ["jobs_22_05", "jobs_24_11"])
-def test_both_releases_say_the_same(jobs, request):
+def test_jobs_of_both_releases(jobs, request):
     found = request.getfixturevalue(jobs)
     by_name = {job.name: job for job in found.values()}
     assert by_name["oomjob"].state == JobState.OUT_OF_MEMORY
@@ -118,19 +117,19 @@ def test_both_releases_say_the_same(jobs, request):
     assert {job.array_jobid for job in array} == {"4"}
 
 
-def test_exit_codes_of_old_releases_are_not_believed(jobs_22_05, jobs_24_11):
+def test_exit_codes_of_old_releases_are_ignored(jobs_22_05, jobs_24_11):
     failed = next(job for job in jobs_22_05.values() if job.name == "failjob")
     assert (failed.state, failed.exit_code) == (JobState.FAILED, None)
     failed = next(job for job in jobs_24_11.values() if job.name == "failjob")
     assert (failed.state, failed.exit_code, failed.exit_signal) == (JobState.FAILED, 3, 0)
 
 
-def test_requeued_runs_are_records_of_their_own():
+def test_requeued_runs_are_separate_records():
     runs = [job for (jobid, _), job in jobs_of("22.05.8").items() if jobid == "15"]
     assert {run.state for run in runs} == {JobState.REQUEUED, JobState.CANCELLED}
 
 
-def test_cancelled_before_it_ran(jobs_24_11):
+def test_job_cancelled_before_start(jobs_24_11):
     job = next(job for job in jobs_24_11.values() if job.name == "toobig")
     assert (job.state, job.start_time, job.exit_code) == (JobState.CANCELLED, None, None)
     assert job.cancelled_by == "root"
@@ -143,8 +142,8 @@ def test_unset_energy_is_none_and_memory_is_bytes(jobs_24_11):
     assert job.stdout_path == "/home/alice/slurm-4_1.out"
 
 
-def test_a_job_without_id_goes_to_quarantine_alone():
-    document = {"jobs": [{"name": "x"}, *recorded("24.11.5")["jobs"][:1]]}
+def test_job_without_id_is_quarantined_alone():
+    document = {"jobs": [{"name": "x"}, *load_recording("24.11.5")["jobs"][:1]]}
     bad, good = parse_jobs("slurm_rest", "c1", document)
     assert bad.job is None
     assert "expected job_id" in bad.quarantined[0].reason
@@ -152,20 +151,22 @@ def test_a_job_without_id_goes_to_quarantine_alone():
 
 
 @pytest.mark.parametrize("unix", [False, True])
-def test_reading_by_socket(slurmrestd, unix):
-    server = slurmrestd({"slurmdb/jobs": recorded("24.11.5"), "slurm/jobs": QUEUE}, unix=unix)
+def test_jobs_are_read_by_tcp_and_unix_socket(start_slurmrestd, unix):
+    server = start_slurmrestd(
+        {"slurmdb/jobs": load_recording("24.11.5"), "slurm/jobs": QUEUE}, unix=unix
+    )
     source = SlurmRest("c1", SlurmRestOptions(url=server.url), lambda: 1795180000)
     batches = list(source.read(source.watermark_at(1795179000), {}))
     assert sum(len(batch.jobs) for batch in batches) > 20
     assert batches[-1].watermark == "1795179700"  # a time that slurmctld stated
-    asked = [(path, query) for path, query, _ in server.asked if path.endswith("jobs")]
-    assert [path for path, _ in asked] == [
+    requests = [(path, query) for path, query, _ in server.requests if path.endswith("jobs")]
+    assert [path for path, _ in requests] == [
         f"/{daemon}/v0.0.42/jobs" for daemon in ("slurm", "slurmdb", "slurmdb")
     ]
-    assert asked[1][1]["start_time"] == ["uts1795178400"]
-    assert "CANCELLED" in asked[1][1]["state"][0]
-    assert "RUNNING" not in asked[1][1]["state"][0]
-    assert asked[2][1]["step"] == ["901"]
+    assert requests[1][1]["start_time"] == ["uts1795178400"]
+    assert "CANCELLED" in requests[1][1]["state"][0]
+    assert "RUNNING" not in requests[1][1]["state"][0]
+    assert requests[2][1]["step"] == ["901"]
 
 
 QUEUE = {
@@ -193,7 +194,7 @@ QUEUE = {
 }  # fmt: skip
 
 
-def test_what_slurmctld_says_of_jobs_that_have_not_ended():
+def test_queued_jobs_from_slurmctld():
     found = [parsed.job for parsed in queued_jobs("slurm_rest", "c1", parse_json_queue(QUEUE))]
     running, held, completing = found
     assert (running.jobid, running.state, running.start_time) == (
@@ -206,10 +207,10 @@ def test_what_slurmctld_says_of_jobs_that_have_not_ended():
     assert (held.array_jobid, held.array_index, held.time_limit_seconds) == ("902", None, None)
     assert (held.requested_cpus, held.allocated_cpus) == (1, None)
     assert (running.expected_start_time, held.expected_start_time) == (None, 1795189500)
-    assert completing.end_time == 1795179300  # which tells the reader to leave it to accounting
+    assert completing.end_time == 1795179300  # so the reader leaves the job to accounting
 
 
-def test_suspended_jobs_and_those_that_run_again_say_for_how_long():
+def test_suspended_and_resumed_job_durations():
     life = {"start_time": 1795179700, "pre_sus_time": 40, "suspend_time": 1795179800}
     suspended, resumed, never = (
         QUEUE["jobs"][0] | {"job_state": [state], **times}
@@ -224,17 +225,17 @@ def test_suspended_jobs_and_those_that_run_again_say_for_how_long():
     assert times == [(40, None), (None, 60), (None, None)]
 
 
-def test_version_is_the_newest_that_answers(slurmrestd):
-    server = slurmrestd({}, version="v0.0.38")
+def test_newest_supported_api_version_is_used(start_slurmrestd):
+    server = start_slurmrestd({}, version="v0.0.38")
     rest = Slurmrestd(RestOptions(url=server.url))
     assert rest.version() == "v0.0.38"
     assert Slurmrestd(RestOptions(url=server.url, version="v0.0.41")).version() == "v0.0.41"
     with pytest.raises(RestError, match="none of the API versions"):
-        Slurmrestd(RestOptions(url=slurmrestd({}, version="v9").url)).version()
+        Slurmrestd(RestOptions(url=start_slurmrestd({}, version="v9").url)).version()
 
 
-def test_the_token_is_read_for_each_request(slurmrestd, tmp_path):
-    server = slurmrestd({"diag": EMPTY})
+def test_token_is_read_for_each_request(start_slurmrestd, tmp_path):
+    server = start_slurmrestd({"diag": EMPTY})
     token = tmp_path / "token"
     token.touch(0o600)
     rest = Slurmrestd(
@@ -243,7 +244,7 @@ def test_the_token_is_read_for_each_request(slurmrestd, tmp_path):
     for text in ("SLURM_JWT=abc.def\n", "ghi"):
         token.write_text(text)
         rest.get("slurm", "diag")
-    sent = [headers for _, _, headers in server.asked]
+    sent = [headers for _, _, headers in server.requests]
     assert [each["X-SLURM-USER-TOKEN"] for each in sent] == ["abc.def", "ghi"]
     assert {each["X-SLURM-USER-NAME"] for each in sent} == {"monitor"}
     token.write_text("a\r\nX-Evil: 1")
@@ -251,8 +252,8 @@ def test_the_token_is_read_for_each_request(slurmrestd, tmp_path):
         rest.get("slurm", "diag")
 
 
-def test_what_goes_wrong_is_one_line(slurmrestd, tmp_path):
-    server = slurmrestd(
+def test_rest_error_messages(start_slurmrestd, tmp_path):
+    server = start_slurmrestd(
         {"jobs": 401, "nodes": {"errors": [{"error": "Zero Bytes", "source": "x"}]}}
     )
     rest = Slurmrestd(RestOptions(url=server.url, version="v0.0.42"))
@@ -269,14 +270,14 @@ def test_what_goes_wrong_is_one_line(slurmrestd, tmp_path):
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "localhost:6820", "unix:relative", "http://u:p@h", 5])
-def test_bad_addresses_name_what_is_expected(url):
+def test_invalid_url_is_rejected(url):
     with pytest.raises(SettingsError, match="expected http://host:port"):
         build_section(RestOptions, "rest", {"rest.url": url})
 
 
-def test_nothing_found_is_an_empty_answer_and_an_error_while_jobs_are_unfinished(slurmrestd):
+def test_nothing_found_is_empty_or_an_error_while_jobs_are_unfinished(start_slurmrestd):
     nothing = {"errors": [{"error_number": 9003, "error": "Nothing found"}], "jobs": []}
-    server = slurmrestd({"jobs": nothing})
+    server = start_slurmrestd({"jobs": nothing})
     source = SlurmRest("c1", SlurmRestOptions(url=server.url), lambda: 1795180000)
     assert {batch.jobs for batch in source.read("1795179000", {})} == {()}
     source = SlurmRest("c1", SlurmRestOptions(url=server.url), lambda: 1795180000)
@@ -304,7 +305,7 @@ ASSOCIATIONS = {
 }  # fmt: skip
 
 
-def expected_people(people):
+def assert_expected_people(people):
     assert people.administrators == (Administrator("carol", "operator"),)
     assert set(people.associations) == {
         Association("c1", "physics", "alice", Role.MEMBER, default=True),
@@ -317,29 +318,29 @@ def expected_people(people):
     }  # fmt: skip
 
 
-def test_people_by_rest(slurmrestd):
-    server = slurmrestd({"users": USERS, "associations": ASSOCIATIONS})
-    expected_people(Sacctmgr("c1", PeopleOptions(by="rest", url=server.url)).read())
-    asked = {path: query for path, query, _ in server.asked}
-    assert asked["/slurmdb/v0.0.42/users"] == {"with_assocs": ["true"], "with_coords": ["true"]}
+def test_people_from_rest(start_slurmrestd):
+    server = start_slurmrestd({"users": USERS, "associations": ASSOCIATIONS})
+    assert_expected_people(Sacctmgr("c1", SacctmgrOptions(by="rest", url=server.url)).read())
+    requests = {path: query for path, query, _ in server.requests}
+    assert requests["/slurmdb/v0.0.42/users"] == {"with_assocs": ["true"], "with_coords": ["true"]}
 
 
 NO_LIMITS = "|" * 8
 
 
-def people_by_command(tmp_path, text_of_users, associations):
-    (tmp_path / "users").write_text(text_of_users)
+def read_people_from_command(tmp_path, users, associations):
+    (tmp_path / "users").write_text(users)
     (tmp_path / "associations").write_text(associations)
     script = tmp_path / "sacctmgr"
     script.write_text(f"""#!/bin/sh
 case "$*" in *users*) cat {tmp_path}/users;; *) cat {tmp_path}/associations;; esac
 """)
     script.chmod(0o755)
-    return Sacctmgr("c1", PeopleOptions(sacctmgr=str(script))).read()
+    return Sacctmgr("c1", SacctmgrOptions(sacctmgr=str(script))).read()
 
 
-def test_people_by_command(tmp_path):
-    people = people_by_command(
+def test_people_from_command(tmp_path):
+    people = read_people_from_command(
         tmp_path,
         "alice|physics|None|\ncarol|ml|Operator|science\nsacctmgr: error: odd line\n",
         f"c1|root||{NO_LIMITS}\nc1|science||root{NO_LIMITS}\n"
@@ -347,12 +348,12 @@ def test_people_by_command(tmp_path):
         f"c1|ml||root{NO_LIMITS}\n"
         f"c1|physics|alice|||||||4||1-00:00:00\nc1|ml|carol|{NO_LIMITS}\n",
     )
-    expected_people(people)
+    assert_expected_people(people)
     limits = {each.account: each.limits for each in people.accounts if each.limits}
     assert limits == {"physics": "GrpTRES=cpu=512,gres/gpu=8 GrpJobs=10 MaxWall=2-00:00:00"}
     assert [bad.raw for bad in people.quarantined] == ["sacctmgr: error: odd line"]
 
 
-def test_nobody_is_no_picture(tmp_path):
+def test_empty_user_list_is_an_error(tmp_path):
     with pytest.raises(ShrunkenError, match="no users with an account on cluster 'c1'"):
-        people_by_command(tmp_path, "", f"c1|root||{NO_LIMITS}\n")
+        read_people_from_command(tmp_path, "", f"c1|root||{NO_LIMITS}\n")

@@ -1,0 +1,132 @@
+"""Parsing of sacct's output: rows, fields, quarantine."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.schedulers.accounting import SourceError
+from batchjob.schedulers.records import QuarantinedRow
+from batchjob.schedulers.slurm.accounting.queries import ParsedJob
+from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS, parse_jobs, parse_rows
+
+GB = 1024**3
+
+ROW = dict.fromkeys(FIELDS, "") | {
+    "JobIDRaw": "77", "JobID": "77", "State": "COMPLETED", "ExitCode": "0:0", "User": "alice",
+    "UID": "1001", "Submit": "1775300000", "Start": "1775300100", "End": "1775304000",
+    "NodeList": "n1", "AllocTRES": "cpu=4,mem=8G,node=1,gres/gpu=1,gres/gpu:a100=1",
+}  # fmt: skip
+
+
+def sacct_output(*changes: dict[str, str], delimiter="\x1f!") -> bytes:
+    lines = [[(ROW | change)[field] for field in FIELDS] for change in changes]
+    text = "".join("".join(cell + delimiter for cell in line) + "\n" for line in lines)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def parse_output(output: bytes) -> list[ParsedJob]:
+    return list(parse_jobs("c1", parse_rows(output, FIELDS, "\x1f!")))
+
+
+def test_typed_gpus_are_not_counted_twice():
+    (parsed,) = parse_output(sacct_output({}))
+    assert (parsed.job.allocated_gpus, parsed.job.allocated_memory_bytes) == (1, 8 * GB)
+
+
+def test_text_among_rows_is_quarantined_and_no_row_is_lost():
+    output = (
+        sacct_output({})
+        + b"sacct: error: slurm_persist_conn_open failed\n"
+        + sacct_output({"JobIDRaw": "78"})
+    )
+    parsed = parse_output(output)
+    assert [each.job.jobid for each in parsed if each.job] == ["77", "78"]
+    (bad,) = [bad for each in parsed for bad in each.quarantined]
+    assert bad == QuarantinedRow(
+        "sacct", "text among the rows", "sacct: error: slurm_persist_conn_open failed"
+    )
+
+
+@pytest.mark.parametrize("cut", [1, 3, 40, 200])
+def test_output_truncated_within_row_is_an_error(cut):
+    output = sacct_output({}, {"JobIDRaw": "78"})
+    with pytest.raises(SourceError, match="ends within a row"):
+        parse_output(output[: -cut - 2])
+
+
+@pytest.mark.parametrize("length", [100, 65_533, 65_536, 70_001, 200_000])
+def test_long_fields_are_read_completely(length):
+    """Output is parsed in chunks; no field or character is lost at their boundaries."""
+    names = [f"é{number}" * (length // 3) for number in range(3)]
+    found = parse_rows(sacct_output(*({"JobName": name} for name in names)), FIELDS, "\x1f!")
+    assert [row.values["JobName"] for row in found] == names
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"JobIDRaw": "7x"}, "JobIDRaw: expected a job id"),
+        ({"Submit": "Unknown"}, "Submit is missing"),
+        ({"Submit": "2026-04-04T12:00:00"}, "Submit: expected a whole number"),
+        ({"State": ""}, "State is missing"),
+    ],
+)
+def test_row_without_key_or_state_is_quarantined_with_its_text(change, reason):
+    parsed = parse_output(sacct_output(change, {"JobIDRaw": "78"}))
+    assert [each.job.jobid for each in parsed if each.job] == ["78"]
+    (bad,) = [bad for each in parsed for bad in each.quarantined]
+    assert bad.reason.startswith(reason)
+    assert "alice" in bad.raw
+
+
+def test_invalid_field_does_not_discard_the_row():
+    (parsed,) = parse_output(sacct_output({"AllocTRES": "cpu=lots", "NodeList": "n[3-1]"}))
+    assert (parsed.job.user, parsed.job.allocated_cpus, parsed.job.nodes) == ("alice", None, ())
+    (bad,) = parsed.quarantined
+    assert "AllocTRES: expected a size" in bad.reason
+    assert "NodeList: not a range" in bad.reason
+
+
+def test_steps_of_invalid_job_are_not_added_to_another_job():
+    parsed = parse_output(
+        sacct_output({}, {"JobIDRaw": "78", "State": ""}, {"JobIDRaw": "78.0", "JobID": "78.0"})
+    )
+    assert [each.job.steps for each in parsed if each.job] == [()]
+    assert len([bad for each in parsed for bad in each.quarantined]) == 2
+
+
+def test_job_names_are_kept_or_sanitized_for_the_database():
+    for name in ("a|b", 'q"uote', "new\nline", "\n", "x" * 10_000, "\x1f", "ünï"):
+        (parsed,) = parse_output(sacct_output({"JobName": name}))
+        assert parsed.job.name == name
+    (parsed,) = parse_output(sacct_output({"JobName": "nul\0 byte\udcff"}))
+    assert parsed.job.name == "nul\ufffd byte\\xff"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_job_name_cannot_forge_or_hide_a_row(name):
+    if "\x1f!" in name:
+        return
+    parsed = parse_output(sacct_output({"JobName": name}, {"JobIDRaw": "78", "SubmitLine": name}))
+    assert [(each.job.jobid, each.job.user) for each in parsed] == [
+        ("77", "alice"),
+        ("78", "alice"),
+    ]
+    assert parsed[0].job.name == name.replace("\0", "\ufffd")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_parse_or_raise_source_error(output):
+    try:
+        parse_output(output)
+    except SourceError:
+        pass
+    else:
+        assert b"\x1f!" not in output
+
+
+def test_100_000_nodes():
+    (parsed,) = parse_output(
+        sacct_output({"NodeList": "n[000000-099999]", "AllocTRES": "cpu=800000,node=100000"})
+    )
+    assert len(parsed.job.nodes) == 100_000
