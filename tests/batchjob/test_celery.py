@@ -56,10 +56,6 @@ def flaky(self):
 @app.task
 def lost():
     os.kill(os.getpid(), 9)
-
-@app.task
-def last():
-    pass
 """
 
 

@@ -9,7 +9,6 @@ import pytest
 from batchjob_stats_db.database.engine import parse_url, writer_lock
 from batchjob_stats_db.main import main as poller
 from batchjob_stats_server.main import main as server
-from tests.e2e.processes import free_ports
 
 CLUSTERS = "clusters: [{name: c, sources: {jsonl: {path: /nowhere}}}]\n"
 
@@ -38,8 +37,10 @@ def run(tmp_path, capsys):
 
 @pytest.mark.parametrize("program", [poller, server])
 def test_a_postgresql_that_does_not_answer(run, program):
-    (port,) = free_ports(1)
-    status, said = run(program, f"--db.url=postgresql://nobody@127.0.0.1:{port}/jobs")
+    with socket.socket() as bound:  # nobody listens on its port, and nobody else can take it
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        status, said = run(program, f"--db.url=postgresql://nobody@127.0.0.1:{port}/jobs")
     assert status == 1
     assert "cannot be used" in said
 

@@ -1,6 +1,7 @@
 """The round-robin queue: a busy client does not delay the others."""
 
 import threading
+from queue import SimpleQueue
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,17 +58,13 @@ def test_get_nowait():
 
 
 def test_waiting_threads_receive_item_or_end():
-    queue, received = RoundRobinQueue(2), []
-    threads = [threading.Thread(target=lambda: received.append(queue.get())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
+    queue, received = RoundRobinQueue(2), SimpleQueue()
+    for _ in range(2):
+        threading.Thread(target=lambda: received.put(queue.get())).start()
     queue.put("a", 1)
-    while not received:
-        pass
+    assert received.get(timeout=10) == 1
     queue.close()
-    for thread in threads:
-        thread.join(10)
-    assert received == [1, None]
+    assert received.get(timeout=10) is None
 
 
 @given(st.lists(st.sampled_from("abcd")))
