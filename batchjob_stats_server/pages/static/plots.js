@@ -450,6 +450,7 @@
   }, { rootMargin: "300px" });
   figures.forEach((figure) => watch.observe(figure));
   const table = document.getElementById("statistics");
+  /* The margin at the top also counts the end of the plots when a jump has passed it. */
   if (table) new IntersectionObserver((entries, observer) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     observer.disconnect();
@@ -457,7 +458,7 @@
       table.querySelector(".scroll").replaceChildren(`Cannot be shown: ${error.message}`);
       table.hidden = false;
     });
-  }).observe(document.querySelector(".plots-end"));
+  }, { rootMargin: "1000000px 0px 300px" }).observe(document.querySelector(".plots-end"));
 
   /* Browsers print without waiting, so draw the plots before printing. */
   async function printAll() {

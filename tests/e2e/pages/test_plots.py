@@ -132,6 +132,14 @@ def test_missing_measurements_are_one_line(sign_in, site):
     assert {"CPUs in use", "Memory: all", "Memory: without idle page cache"} <= set(names)
 
 
+def test_statistics_are_requested_after_a_jump_past_the_plots(sign_in, site):
+    page = sign_in(viewport={"width": 1280, "height": 400})
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    page.evaluate("scrollTo(0, document.querySelector('.plots-end').offsetTop + 50)")
+    wait_until(page, "!document.getElementById('statistics').hidden")
+    assert page.troubles == []
+
+
 def test_failed_statistics_show_the_reason(sign_in, site):
     page = sign_in()
     refusal = {"status": 503, "json": {"detail": "the time series database does not answer"}}
