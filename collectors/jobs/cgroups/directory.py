@@ -4,16 +4,12 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from collectors.jobs.cgroups.reader import CgroupFile, OpenCgroupFile, read_path, read_rest
 
-# Limits and CPU sets are changed by administrators and schedulers, not by the job's work. Missing
-# files may appear later, when a controller is enabled by hand.
-MAX_REFRESH_SECONDS = 60.0
-# Shorter for a new job, while the scheduler sets limits and enables controllers.
-_INITIAL_REFRESH_SECONDS = 0.5
+_NO_LIMITS: Mapping[str, Any] = {}
 
 
 class CgroupGone(Exception):
@@ -82,12 +78,14 @@ class CgroupDirectory:
     Reading a descriptor that stays open, from offset 0, costs a fifth of open, read and close;
     after the directory's removal it returns ENODEV (kernfs), so it can never show another cgroup's
     numbers. Not thread-safe: the job that owns it has the lock.
+
+    A node can have thousands of these. Sequences that rarely change are tuples, which need less
+    memory than lists.
     """
 
     __slots__ = (
-        "_descriptors", "_errors", "_failed", "_inode", "_limits", "_missing", "_present",
-        "_read_limits", "_refresh_seconds", "_was_removed", "frequent_files", "next_refresh_at",
-        "path", "values",
+        "_descriptors", "_errors", "_inode", "_limits", "_missing", "_present", "_read_limits",
+        "_was_removed", "path", "values",
     )  # fmt: skip
 
     def __init__(
@@ -96,42 +94,39 @@ class CgroupDirectory:
         sources: Iterable[CgroupFile],
         descriptors: DescriptorBudget,
         errors: ReadErrors,
-        read_limits: Callable[[], Mapping[str, Any]] = dict,
+        read_limits: Callable[[], Mapping[str, Any]] = lambda: _NO_LIMITS,
     ) -> None:
         self.path = path
         self.values: dict[str, Any] = {}
         """Field → value, as last read."""
-        self.frequent_files: list[OpenCgroupFile] = []
-        """The existing files that change with the job's work."""
-        self.next_refresh_at = float("-inf")
-        """When to read limits and look for new files again (monotonic seconds)."""
         self._read_limits = read_limits
         self._descriptors = descriptors
         self._errors = errors
-        self._missing: list[CgroupFile] = list(sources)
-        self._present: list[OpenCgroupFile] = []
-        self._failed: list[OpenCgroupFile] = []  # files in `_present` that could not be read
-        self._limits: Mapping[str, Any] = {}  # the last result of `read_limits`
-        self._refresh_seconds = _INITIAL_REFRESH_SECONDS
+        self._missing = tuple(sources)
+        self._present: tuple[OpenCgroupFile, ...] = ()
+        self._limits = _NO_LIMITS  # the last result of `read_limits`
         self._inode = 0  # not known yet
         self._was_removed = False
         self._was_removed = self.is_removed()
 
-    def read(self, now: float, group: str | None = None) -> bool:
+    def read(self, refresh: bool, group: str | None = None) -> bool:
         """Read all existing files, or one group's, into the values. Raises CgroupGone.
 
-        `now` is monotonic seconds. The fields of a file that is missing, unreadable or malformed
-        are absent. Returns False if nothing changed, which is so for most jobs most of the time.
+        `refresh`: also read limits and look for new files, as in the first read. The fields of a
+        file that is missing, unreadable or malformed are absent. Returns False if nothing changed,
+        which is so for most jobs most of the time.
         """
-        refreshed = now >= self.next_refresh_at
-        if refreshed:
-            self._refresh(now)
-        files = self.frequent_files
-        if group is not None:
-            files = [file for file in files if file.source.belongs_to(group)]
-        return self._read_files(files) or refreshed
+        if refresh:
+            self._refresh()
+        return self._read_files(self.frequent_files(group)) or refresh
 
-    def _refresh(self, now: float) -> None:
+    def frequent_files(self, group: str | None = None) -> list[OpenCgroupFile]:
+        """The existing files, or one group's, that change with the job's work."""
+        return [
+            file for file in self._present if not file.source.rare and file.source.belongs_to(group)
+        ]
+
+    def _refresh(self) -> None:
         if self.is_removed():
             raise CgroupGone(self.path)
         self._find_files()
@@ -140,17 +135,11 @@ class CgroupDirectory:
             self.values.pop(field, None)
         self._limits = self._read_limits()
         self.values.update(self._limits)
-        self._select_frequent_files()
-        self.next_refresh_at = now + self._refresh_seconds
-        self._refresh_seconds = min(2 * self._refresh_seconds, MAX_REFRESH_SECONDS)
-
-    def _select_frequent_files(self) -> None:
-        self.frequent_files = [file for file in self._present if not file.source.rare]
 
     @property
     def is_kept_open(self) -> bool:
         """Whether all its files are open; descriptors may have run out."""
-        return all(file.descriptor >= 0 for file in self.frequent_files)
+        return all(file.descriptor >= 0 for file in self.frequent_files())
 
     def is_removed(self) -> bool:
         """Whether the directory no longer exists, or has been replaced by another of its name."""
@@ -169,11 +158,12 @@ class CgroupDirectory:
         for descriptor in kept:
             os.close(descriptor)
         self._descriptors.release(len(kept))
-        self._present, self.frequent_files, self._missing = [], [], []
+        self._present = self._missing = ()
 
     def _read_files(self, files: Iterable[OpenCgroupFile]) -> bool:
         """Read files; returns whether any of them has changed. Raises CgroupGone."""
         changed = False
+        failed = []
         for file in files:
             try:
                 if file.descriptor >= 0:
@@ -188,9 +178,9 @@ class CgroupDirectory:
                     raise CgroupGone(self.path) from error
                 changed = True
                 self._errors.count(error)
-                self._failed.append(file)
-        if self._failed:
-            self._drop_failed_files()
+                failed.append(file)
+        if failed:
+            self._drop_failed_files(failed)
         return changed
 
     def _parse(self, file: OpenCgroupFile, data: bytes) -> None:
@@ -200,41 +190,55 @@ class CgroupDirectory:
         if not file.update(data):
             self._errors.count("malformed")
 
-    def _drop_failed_files(self) -> None:
+    def _drop_failed_files(self, failed: Sequence[OpenCgroupFile]) -> None:
         """Treat files that cannot be read, such as pressure with PSI off, as missing."""
-        for file in self._failed:
-            self._present.remove(file)
-            self._missing.append(file.source)
+        self._present = tuple(file for file in self._present if file not in failed)
+        self._missing += tuple(file.source for file in failed)
+        for file in failed:
             file.replace_values({})
             if file.descriptor >= 0:
                 os.close(file.descriptor)
                 self._descriptors.release(1)
-        self._failed.clear()
-        self._select_frequent_files()
 
     def _find_files(self) -> None:
-        """Open the files that exist; missing ones are tried again later."""
-        missing = []
-        for source in self._missing:
-            try:
-                descriptor = os.open(self._path_of(source), os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                missing.append(source)
-                continue
-            except OSError as error:
-                self._errors.count(error)
-                missing.append(source)
-                continue
-            if not self._descriptors.acquire():
-                os.close(descriptor)
-                descriptor = -1
-            self._present.append(OpenCgroupFile(source, descriptor, self.values))
-        if missing and self.is_removed():
+        """Open the files that exist; missing ones are tried again later. Raises CgroupGone."""
+        files = [self._open(source) for source in self._missing]
+        found = tuple(file for file in files if file is not None)
+        if found:
+            self._present += found
+            opened = {file.source.file for file in found}
+            self._missing = tuple(each for each in self._missing if each.file not in opened)
+        if self._missing and self.is_removed():
             raise CgroupGone(self.path)
-        self._missing = missing
+
+    def _open(self, source: CgroupFile) -> OpenCgroupFile | None:
+        try:
+            descriptor = os.open(self._path_of(source), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                self._errors.count(error)
+            return None
+        if not self._descriptors.acquire():
+            os.close(descriptor)
+            descriptor = -1
+        return OpenCgroupFile(source, descriptor, self.values)
 
     def _path_of(self, source: CgroupFile) -> str:
         return f"{self.path}/{source.file}"
+
+
+def child_names(path: str, unreadable: Callable[[OSError], object] = lambda _: None) -> list[str]:
+    """The names of the directories in a directory; none if it is removed meanwhile.
+
+    `unreadable` is called if the directory exists but cannot be listed.
+    """
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError as error:
+        if not is_gone(error):
+            unreadable(error)
+        return []
 
 
 def descendants(path: str, unreadable: Callable[[OSError], object] = lambda _: None) -> list[str]:
@@ -244,12 +248,7 @@ def descendants(path: str, unreadable: Callable[[OSError], object] = lambda _: N
     """
     found = [path]
     for each in found:
-        try:
-            with os.scandir(each) as entries:
-                found.extend(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
-        except OSError as error:
-            if not is_gone(error):
-                unreadable(error)
+        found.extend(f"{each}/{name}" for name in child_names(each, unreadable))
     return found
 
 

@@ -22,6 +22,12 @@ from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import BatchReader, CgroupFile, read_path
 
+# Limits and CPU sets are changed by administrators and schedulers, not by the job's work. Missing
+# files may appear later, when a controller is enabled by hand.
+_MAX_REFRESH_SECONDS = 60.0
+# Shorter for a new job, while the scheduler sets limits and enables controllers.
+_INITIAL_REFRESH_SECONDS = 0.5
+
 # A scheduler removes the directories of a job one by one. If one is missing for longer than this
 # while others exist, another user has removed it.
 _REMOVAL_SECONDS = 5.0
@@ -59,6 +65,10 @@ def cgroup_files(
     )
 
 
+_NO_VALUES: Mapping[str, Any] = {}
+_NO_KILLS: Mapping[str, int] = {}
+
+
 class JobCgroup:
     """One path of a job. Not thread-safe: the job has the lock.
 
@@ -67,9 +77,10 @@ class JobCgroup:
     """
 
     __slots__ = (
-        "_batch_readers", "_cpu_user_seconds", "_directories", "_files", "_gauges_expire_at",
-        "_has_v1", "_kernel_log_position", "_next_refresh_at", "_oom_kills", "_reading",
-        "_removed_values", "delegate", "layout_match", "path",
+        "_all_open", "_batch_reader", "_cpu_user_seconds", "_directories", "_files",
+        "_gauges_expire_at", "_has_v1", "_kernel_counts_oom_kills", "_kernel_log_position",
+        "_next_refresh_at", "_oom_kills", "_reading", "_refresh_seconds", "_removed_values",
+        "delegate", "layout_match", "path",
     )  # fmt: skip
 
     def __init__(
@@ -80,20 +91,23 @@ class JobCgroup:
         self.delegate = delegate
         self._files = files
         self._directories: dict[Hierarchy, CgroupDirectory] = {}
-        self._removed_values: dict[str, Any] = {}  # last values of removed directories
+        self._removed_values = _NO_VALUES  # last values of removed directories
         self._gauges_expire_at = math.inf  # monotonic seconds
-        self._batch_readers: dict[str | None, BatchReader] = {}  # by metric group; None: all
-        self._next_refresh_at = float("-inf")
+        self._batch_reader: BatchReader | None = None  # of all files
+        self._all_open = False  # whether the last read left all files open
+        self._next_refresh_at = -math.inf  # monotonic seconds
+        self._refresh_seconds = _INITIAL_REFRESH_SECONDS
         self._reading = EMPTY_CGROUP_READING
-        self._oom_kills: dict[str, int] = {}  # by subdirectory; v1 only
+        self._kernel_counts_oom_kills = False  # v1 only, as all of `_oom_kills`
+        self._oom_kills = _NO_KILLS  # the kills that were counted, by subdirectory
         self._kernel_log_position = files.kernel_log.position()
         self._cpu_user_seconds = 0.0
         self._has_v1 = False
 
-    def add(self, hierarchy: Hierarchy) -> bool:
-        """Add a hierarchy in which the path exists; False if it was known."""
+    def add(self, hierarchy: Hierarchy) -> str | None:
+        """Add a hierarchy in which the path exists; returns the directory, None if it was known."""
         if hierarchy in self._directories:
-            return False
+            return None
         self._has_v1 |= hierarchy.version == 1
         path = f"{hierarchy.root}/{self.path}"
         shared = (self._files.descriptors, self._files.errors)
@@ -105,8 +119,9 @@ class JobCgroup:
             files = [f for c in hierarchy.controllers for f in self._files.v1.get(c, ())]
             directory = CgroupDirectory(path, files, *shared)
         self._directories[hierarchy] = directory
-        self._discard_batch_readers()
-        return True
+        self._next_refresh_at = -math.inf
+        self._refresh_seconds = _INITIAL_REFRESH_SECONDS
+        return path
 
     @property
     def is_removed(self) -> bool:
@@ -121,34 +136,35 @@ class JobCgroup:
             }
             self._gauges_expire_at = math.inf
             self._reading = self._build_reading()
-        is_fresh = now < self._next_refresh_at
-        changed = self._batch_reader(group).read() if is_fresh else None
+        is_fresh = self._all_open and now < self._next_refresh_at
+        changed = self._make_batch_reader(group).read() if is_fresh else None
         if changed is None:
             changed = self._read_each(now, group) or is_fresh
         if changed:
             self._reading = self._build_reading()
         return self._reading
 
-    def _batch_reader(self, group: str | None) -> BatchReader:
-        reader = self._batch_readers.get(group)
-        if reader is None:
-            reader = self._batch_readers[group] = BatchReader(
-                [
-                    file
-                    for directory in self._directories.values()
-                    for file in directory.frequent_files
-                    if file.source.belongs_to(group)
-                ]
-            )
+    def _make_batch_reader(self, group: str | None) -> BatchReader:
+        """A reader of one group's files, or of all; only the latter is worth its memory."""
+        if group is None and self._batch_reader is not None:
+            return self._batch_reader
+        directories = self._directories.values()
+        reader = BatchReader([file for each in directories for file in each.frequent_files(group)])
+        if group is None:
+            self._batch_reader = reader
         return reader
 
     def _read_each(self, now: float, group: str | None) -> bool:
         """The slow path of `read`: read limits and new files, too, and drop removed directories."""
-        self._discard_batch_readers()
+        self._discard_batch_reader()
+        refresh = now >= self._next_refresh_at
+        if refresh:
+            self._next_refresh_at = now + self._refresh_seconds
+            self._refresh_seconds = min(2 * self._refresh_seconds, _MAX_REFRESH_SECONDS)
         changed, gone = False, []
         for hierarchy, directory in self._directories.items():
             try:
-                changed = directory.read(now, group) or changed
+                changed = directory.read(refresh, group) or changed
             except CgroupGone:
                 gone.append(hierarchy)
         for hierarchy in gone:
@@ -157,22 +173,20 @@ class JobCgroup:
         # The others are removed as well, but those without files to read do not report it.
         if gone:
             self.drop_removed(now)
-        if all(directory.is_kept_open for directory in self._directories.values()):
-            refresh_times = (directory.next_refresh_at for directory in self._directories.values())
-            self._next_refresh_at = min(refresh_times, default=float("-inf"))
+        self._all_open = all(directory.is_kept_open for directory in self._directories.values())
         return changed or bool(gone)  # its files may have been read before the removal
 
-    def _discard_batch_readers(self) -> None:
-        """Discard the batch readers: a descriptor may be closed, and its number may be reused."""
-        self._batch_readers.clear()
-        self._next_refresh_at = float("-inf")
+    def _discard_batch_reader(self) -> None:
+        """Discard the batch reader: a descriptor may be closed, and its number may be reused."""
+        self._batch_reader = None
+        self._all_open = False
 
     def last_reading(self) -> CgroupReading:
         """The last reading."""
         return self._reading
 
     def _build_reading(self) -> CgroupReading:
-        values = self._removed_values.copy()
+        values = dict(self._removed_values)
         # In a hybrid hierarchy, v1's cpuacct and v2's cpu.stat both report the CPU time, with
         # different granularity: always use the same one.
         for directory in self._directories.values():
@@ -183,7 +197,7 @@ class JobCgroup:
             combined = cgroup1.combine(parts, self._cpu_user_seconds)
             fields = zip(combined._fields, combined, strict=True)
             values.update(field for field in fields if field[1] is not None)
-        if self._oom_kills:
+        if self._kernel_counts_oom_kills or self._oom_kills:
             values["oom_kills"] = sum(self._oom_kills.values())
         reading = CgroupReading._make(map(values.get, CgroupReading._fields))
         self._cpu_user_seconds = reading.cpu_user_seconds or 0.0
@@ -239,8 +253,9 @@ class JobCgroup:
                 except ValueError as error:
                     self._files.errors.count(error)
                     continue
-                if kills is not None:
-                    self._oom_kills[each] = kills
+                self._kernel_counts_oom_kills |= kills is not None
+                if kills:
+                    self._oom_kills = {**self._oom_kills, each: kills}
             self._add_logged_oom_kills(hierarchy)
         self._reading = self._build_reading()
 
@@ -251,20 +266,23 @@ class JobCgroup:
 
     def _drop(self, hierarchy: Hierarchy) -> None:
         directory = self._directories.pop(hierarchy)
-        self._removed_values.update(directory.values)
-        self._discard_batch_readers()
+        self._removed_values = {**self._removed_values, **directory.values}
+        self._discard_batch_reader()
         directory.close()
         if "memory" in hierarchy.controllers and self._add_logged_oom_kills(hierarchy):
             self._reading = self._build_reading()
 
     def _add_logged_oom_kills(self, hierarchy: Hierarchy) -> bool:
         """Add kills that only the kernel's log has; returns whether there are any."""
-        previous = dict(self._oom_kills)
+        kills_by_directory = dict(self._oom_kills)
         logged = self._files.kernel_log.kills(f"/{self.path}", self._kernel_log_position)
         for victim, kills in logged.items():
             directory = f"{hierarchy.root}{victim}"
-            self._oom_kills[directory] = max(kills, self._oom_kills.get(directory, 0))
-        return self._oom_kills != previous
+            kills_by_directory[directory] = max(kills, kills_by_directory.get(directory, 0))
+        if kills_by_directory == self._oom_kills:
+            return False
+        self._oom_kills = kills_by_directory
+        return True
 
 
 def _process_list_rank(hierarchy: Hierarchy) -> int:

@@ -4,7 +4,7 @@ import errno
 import os
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import compress, count, repeat
 from operator import ne
@@ -100,11 +100,11 @@ class BatchReader:
 
     __slots__ = ("_buffer_sizes", "_descriptors", "_digests", "_files")
 
-    def __init__(self, files: Sequence[OpenCgroupFile]) -> None:
-        self._files = files
-        self._descriptors = array("i", [file.descriptor for file in files])
-        self._buffer_sizes = [file.buffer_bytes for file in files]
-        self._digests = [file.digest for file in files]  # of the content that was last parsed here
+    def __init__(self, files: Iterable[OpenCgroupFile]) -> None:
+        self._files = tuple(files)
+        self._descriptors = array("i", [file.descriptor for file in self._files])
+        self._buffer_sizes = array("i", [file.buffer_bytes for file in self._files])
+        self._digests = [file.digest for file in self._files]  # of what was last parsed here
 
     def read(self) -> bool | None:
         """Read all; returns whether any file has changed, None if each must be read by itself."""

@@ -4,7 +4,7 @@ import os
 from typing import Protocol
 
 from batchjob.schedulers.layout import Layout
-from collectors.jobs.cgroups.directory import ReadErrors, is_gone
+from collectors.jobs.cgroups.directory import ReadErrors, child_names, is_gone
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.discovery.places import LayoutCursor, child_cursor, mount_cursor
 from collectors.jobs.state.job import Job
@@ -97,21 +97,18 @@ class CgroupWalker:
             layout_match = cursor.layout_match
             if layout_match.layout.created_by_user:
                 layout_match = layout_match._replace(uid=owner)
-            job = self._table.add_directory(branch.hierarchy, path, layout_match, delegate, is_new)
-            if job is not None:
-                self._watch_list.watch_job(job, branch.hierarchy, f"{branch.hierarchy.root}/{path}")
+            added = self._table.add_directory(
+                branch.hierarchy, path, layout_match, delegate, is_new
+            )
+            if added is not None:
+                job, directory = added
+                self._watch_list.watch_job(job, branch.hierarchy, directory)
         if not cursor.may_contain_jobs:
             return None
         return WalkState(branch.hierarchy, path, cursor, branch.root_uid, delegate)
 
     def _visit_children(self, branch: WalkState, is_new: bool) -> list[WalkState]:
-        try:
-            with os.scandir(branch.absolute) as entries:
-                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError as error:
-            if not is_gone(error):
-                self._errors.count(error)
-            return []
+        names = child_names(branch.absolute, self._errors.count)
         branches = (self.visit(branch, name, is_new) for name in names)
         return [each for each in branches if each is not None]
 

@@ -9,11 +9,12 @@ comes 6 to 20 ms before the removal of the job's own directory.
 import errno
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 
 from batchjob.runtime.log import LogOnce
-from collectors.jobs.cgroups.directory import ReadErrors, descendants
+from collectors.jobs.cgroups.directory import ReadErrors, child_names
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.discovery import inotify
 from collectors.jobs.discovery.inotify import Event, Inotify
@@ -25,6 +26,26 @@ log = logging.getLogger(__name__)
 
 _DIRECTORIES = inotify.CREATE | inotify.DELETE | inotify.ONLYDIR
 _MAX_DEPTH_IN_JOB = 3  # levels below a job's directory: step, user, task
+
+
+class _JobDirectory:
+    """A job's own directory in one hierarchy, and the watches in it.
+
+    A node can have tens of thousands of watches. To save memory, a watch has no path of its own but
+    a suffix of the job's path, in a string that is shared with other jobs.
+    """
+
+    __slots__ = ("job", "numbers", "path")
+
+    def __init__(self, job: Job, path: str) -> None:
+        self.job = job
+        self.path = path
+        self.numbers: dict[str, int] = {}  # "" or "/step_0/task_0" → number of the watch
+
+    def suffix(self, number: int) -> str:
+        """The rest of a watch's path after the job's path."""
+        numbers = list(self.numbers.items())  # another thread may be adding watches
+        return next(suffix for suffix, each in numbers if each == number)
 
 
 class CgroupWatcher:
@@ -39,11 +60,10 @@ class CgroupWatcher:
         self._table = table
         self._on_new_job = on_new_job
         self._errors = errors
-        self._branches: dict[int, WalkState] = {}
-        # Number of the watch → job, directory, and depth of the directory in the job.
-        self._watched_jobs: dict[int, tuple[Job, str, int]] = {}
-        self._jobs_by_path: dict[str, Job] = {}  # path of a job's own directory → job
-        self._watch_numbers: dict[str, int] = {}  # path → number of its watch
+        self._branches: dict[int, WalkState] = {}  # by number of the watch
+        self._branch_numbers: dict[str, int] = {}  # path → number of its watch
+        self._watched_jobs: dict[int, _JobDirectory] = {}  # by number of the watch
+        self._job_directories: dict[str, _JobDirectory] = {}  # by path
         self._inotify = self._open_inotify()
         self._once = LogOnce(log)
         self._stopped = False
@@ -67,35 +87,51 @@ class CgroupWatcher:
 
     def watch_branch(self, branch: WalkState) -> None:
         """Watch a directory that may contain jobs."""
-        number = self._add_watch(branch.absolute, _DIRECTORIES)
+        path = branch.absolute
+        number = self._add_watch(path, _DIRECTORIES)
         if number is not None:
+            self._register(self._branch_numbers, path, number)
             self._branches[number] = branch
 
     def watch_job(self, job: Job, hierarchy: Hierarchy, path: str) -> None:
         """Watch a directory of a job, to be notified of the job's end."""
-        self._jobs_by_path[path] = job
+        previous = self._job_directories.get(path)
+        directory = self._job_directories[path] = _JobDirectory(job, path)
         if hierarchy.version == 2:
-            number = self._add_watch(f"{path}/cgroup.events", inotify.MODIFY)
-            if number is not None:
-                self._watched_jobs[number] = (job, path, 0)
+            self._watch_in_job(directory, "/cgroup.events", inotify.MODIFY)
         else:
-            self._watch_inside(job, path, 0)
+            self._watch_below(directory, "")
+        if previous is not None:  # of a directory that had the same path before
+            for number in set(previous.numbers.values()) - set(directory.numbers.values()):
+                self._drop_watch(number)
         self._on_new_job()
 
-    def _watch_inside(self, job: Job, path: str, depth: int) -> None:
-        job_depth = path.count("/") - depth
-        for each in descendants(path):
-            below = each.count("/") - job_depth
-            number = self._add_watch(each, _DIRECTORIES) if below <= _MAX_DEPTH_IN_JOB else None
-            if number is not None:
-                self._watched_jobs[number] = (job, each, below)
+    def _watch_below(self, directory: _JobDirectory, suffix: str) -> None:
+        """Watch a directory, and then list its children, so that none is missed."""
+        if suffix.count("/") > _MAX_DEPTH_IN_JOB:
+            return
+        self._watch_in_job(directory, suffix, _DIRECTORIES)
+        for name in child_names(directory.path + suffix):
+            self._watch_below(directory, f"{suffix}/{name}")
+
+    def _watch_in_job(self, directory: _JobDirectory, suffix: str, mask: int) -> None:
+        number = self._add_watch(directory.path + suffix, mask)
+        if number is not None:
+            self._register(directory.numbers, sys.intern(suffix), number)
+            self._watched_jobs[number] = directory
+
+    def _register(self, numbers: dict[str, int], key: str, number: int) -> None:
+        """Register a watch, and remove that of a directory which had the same path before."""
+        previous = numbers.get(key, number)
+        numbers[key] = number
+        if previous != number:
+            self._drop_watch(previous)
 
     def _add_watch(self, path: str, mask: int) -> int | None:
         if self._inotify is None:
             return None
         try:
-            number = self._watch_numbers[path] = self._inotify.add(path, mask)
-            return number
+            return self._inotify.add(path, mask)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 self.complete = False
@@ -143,32 +179,41 @@ class CgroupWatcher:
             self._visit_new(branch, name)
 
     def _update_inside(self, event: Event, affected_jobs: dict[Job, bool]) -> None:
-        job, directory, depth = self._watched_jobs[event.watch]
+        directory = self._watched_jobs[event.watch]
+        suffix = f"{directory.suffix(event.watch)}/{event.name}"
         if event.mask & inotify.CREATE:
-            self._watch_inside(job, f"{directory}/{event.name}", depth + 1)
+            self._watch_below(directory, suffix)
         removed = bool(event.mask & inotify.DELETE)
         if removed:
-            self._remove_watches(f"{directory}/{event.name}")
-        affected_jobs[job] = affected_jobs.get(job, False) or removed
+            self._remove_watch(directory.path, directory.numbers, suffix)
+        affected_jobs[directory.job] = affected_jobs.get(directory.job, False) or removed
 
     def _mark_removed(self, path: str, affected_jobs: dict[Job, bool]) -> None:
-        self._remove_watches(path)
-        job = self._jobs_by_path.pop(path, None)
-        if job is not None:
-            affected_jobs[job] = True
+        self._remove_watch("", self._branch_numbers, path)
+        directory = self._job_directories.get(path)
+        if directory is not None:
+            affected_jobs[directory.job] = True
+            self._remove_watches(directory)
+            if not directory.numbers:  # otherwise the path exists again
+                del self._job_directories[path]
 
-    def _remove_watches(self, path: str) -> None:
-        """Remove the watches on a removed directory.
+    def _remove_watches(self, directory: _JobDirectory) -> None:
+        for suffix in list(directory.numbers):
+            self._remove_watch(directory.path, directory.numbers, suffix)
+
+    def _remove_watch(self, path: str, numbers: dict[str, int], suffix: str) -> None:
+        """Remove the watch on a removed directory or file.
 
         cgroupfs does not notify of the removal of what was watched (its inodes keep their link
         count), and the number of watches is limited.
         """
-        for each in (path, f"{path}/cgroup.events"):
-            if each in self._watch_numbers and not os.path.lexists(each):
-                number = self._watch_numbers.pop(each)
-                self._forget_watch(number)
-                if self._inotify is not None:
-                    self._inotify.remove(number)
+        if suffix in numbers and not os.path.lexists(path + suffix):
+            self._drop_watch(numbers.pop(suffix))
+
+    def _drop_watch(self, number: int) -> None:
+        self._forget_watch(number)
+        if self._inotify is not None:
+            self._inotify.remove(number)
 
     def _forget_watch(self, number: int) -> None:
         self._branches.pop(number, None)
@@ -192,7 +237,9 @@ class CgroupWatcher:
     def _recover_from_overflow(self, affected_jobs: dict[Job, bool]) -> None:
         """Walk all trees, since the kernel's queue overflowed and events were lost."""
         assert self.walker is not None
-        for path in list(self._watch_numbers):
-            self._remove_watches(path)
+        for path in list(self._branch_numbers):
+            self._remove_watch("", self._branch_numbers, path)
+        for directory in list(self._job_directories.values()):
+            self._remove_watches(directory)
         self.walker.walk_all(is_new=True)
         affected_jobs.update(dict.fromkeys(self._table.running(), True))

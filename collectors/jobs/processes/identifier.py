@@ -107,7 +107,8 @@ class JobIdentifier:
         The batch script is usually the earliest, and has the most reliable environment.
         """
         manager = registry.job_manager(job.layout_match.manager)
-        names = manager.required_variables() | {job.layout_match.jobid_variable or ""}
+        jobid_variable = job.layout_match.jobid_variable
+        names = manager.required_variables() | {jobid_variable or ""}
         existing = {(process.pid, process.started) for process in snapshot.all()}
         state.environ_reads = {
             key: reads for key, reads in state.environ_reads.items() if key in existing
@@ -120,11 +121,13 @@ class JobIdentifier:
                 _ENVIRON_ATTEMPTS if details else state.environ_reads.get(key, 0) + 1
             )
             state.details = details | state.details
-            state.environ = {name: environ[name] for name in names & environ.keys()} | state.environ
+            if jobid_variable or manager.cpus:
+                found = {name: environ[name] for name in names & environ.keys()}
+                state.environ = {**found, **state.environ}
             gpus = _gpu_variables(environ)
             characters = sum(map(_count_characters, (gpus, *state.gpu_environs.values())))
             if gpus and characters <= _MAX_GPU_CHARACTERS:
-                state.gpu_environs.setdefault(frozenset(gpus.items()), gpus)
+                state.gpu_environs = {**state.gpu_environs, frozenset(gpus.items()): gpus}
             if (
                 manager.cpus
                 and state.cpus is None

@@ -6,7 +6,7 @@ prctl(PR_SET_MM_MAP) they can be any range of its addresses. So every read is bo
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from batchjob.quantities.reading import Interface
@@ -186,6 +186,9 @@ def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
     return interfaces
 
 
+_NO_USAGE = (0.0,) * len(ProcessCounters._fields)
+
+
 class ProcessTotals:
     """Sums over a job's processes that never decrease when processes end.
 
@@ -193,49 +196,44 @@ class ProcessTotals:
     assumed of a parent that gained at least as much. Otherwise the last reading is kept.
     """
 
-    def __init__(self) -> None:
-        self._living: dict[tuple[int, float], Process] = {}
-        self._ended = [0.0] * len(ProcessCounters._fields)
+    __slots__ = ("_ended", "_living")
 
-    def update(self, processes: Iterable[Process]) -> ProcessCounters | None:
-        """Add a scan of all processes of the job; returns the sums, None without any process.
+    def __init__(self) -> None:
+        self._living: Mapping[int, Process] = {}
+        self._ended = _NO_USAGE
+
+    def update(self, processes: Mapping[int, Process]) -> ProcessCounters | None:
+        """Add a scan of all processes of the job, by pid; returns the sums, None without any.
 
         A counter that cannot be read for some process has no sum.
         """
-        now = {(process.pid, process.started): process for process in processes}
-        gone = self._living.keys() - now.keys()
-        by_pid = {process.pid: process for process in self._living.values()}
-        inherited: dict[tuple[int, float], list[float]] = {}
-        for key in gone:
-            process = self._living[key]
-            ancestor = self._living_ancestor(process, by_pid, now)
-            if ancestor is None:
-                lost = self._ended
-            else:
-                lost = inherited.setdefault(ancestor, [0.0] * len(self._ended))
+        ended = list(self._ended)
+        inherited: dict[int, list[float]] = {}
+        for process in self._living.values():
+            if _is_in(processes, process):
+                continue
+            ancestor = self._living_ancestor(process, processes)
+            lost = ended if ancestor is None else inherited.setdefault(ancestor, list(_NO_USAGE))
             for index, value in enumerate(process.counters):
                 lost[index] += value or 0.0
         for ancestor, lost in inherited.items():
-            before, after = self._living[ancestor].counters, now[ancestor].counters
+            before, after = self._living[ancestor].counters, processes[ancestor].counters
             for index, value in enumerate(lost):
                 gain = (after[index] or 0.0) - (before[index] or 0.0)
-                self._ended[index] += max(0.0, value - gain)
-        self._living = now
+                ended[index] += max(0.0, value - gain)
+        if any(ended):
+            self._ended = tuple(ended)
+        self._living = processes
         return self._sum()
 
-    def _living_ancestor(
-        self,
-        process: Process,
-        by_pid: Mapping[int, Process],
-        now: Mapping[tuple[int, float], Process],
-    ) -> tuple[int, float] | None:
-        """The nearest ancestor within the job that is still alive."""
-        for _ in range(len(by_pid)):
-            parent = by_pid.get(process.parent)
+    def _living_ancestor(self, process: Process, processes: Mapping[int, Process]) -> int | None:
+        """The pid of the nearest ancestor within the job that is still alive."""
+        for _ in range(len(self._living)):
+            parent = self._living.get(process.parent)
             if parent is None:
                 return None
-            if (parent.pid, parent.started) in now:
-                return parent.pid, parent.started
+            if _is_in(processes, parent):
+                return parent.pid
             process = parent
         return None
 
@@ -248,3 +246,9 @@ class ProcessTotals:
             readable = [value for value in values if value is not None]
             sums.append(ended + sum(readable) if len(readable) == len(values) else None)
         return ProcessCounters(*sums)  # type: ignore[arg-type]  # the first two are always known
+
+
+def _is_in(processes: Mapping[int, Process], process: Process) -> bool:
+    """Whether the process is still alive; its pid may have been reused."""
+    found = processes.get(process.pid)
+    return found is not None and found.started == process.started

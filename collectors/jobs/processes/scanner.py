@@ -250,7 +250,7 @@ class ProcessScanner:
         owned = snapshot.owned(state.owner)
         earliest = sorted(owned, key=lambda process: process.started)
         self._exits.follow(job, [process.pid for process in earliest])
-        sums = state.totals.update(processes)
+        sums = state.totals.update(state.last_processes)
         if self._settings.io and sums is not None and sums.read_bytes is None:
             self._identifier.count_denied(state)
         if self._settings.executables:

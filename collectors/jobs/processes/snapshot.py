@@ -54,6 +54,10 @@ _ENDED_ERRNOS = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM}
 _CLOCK_WAS_SET_SECONDS = 1.0  # a larger change of the boot time means that the clock was set
 
 
+_NO_VARIABLES: Mapping[str, str] = {}
+_NO_GPU_VARIABLES: Mapping[frozenset[tuple[str, str]], Mapping[str, str]] = {}
+
+
 @dataclass(slots=True, eq=False)
 class JobScanState:
     """The state of a job between scans; used by the scanner's thread only."""
@@ -65,8 +69,11 @@ class JobScanState:
     # By pid and start time: how often the environment was read.
     environ_reads: dict[tuple[int, float], int] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
-    environ: dict[str, str] = field(default_factory=dict)
-    gpu_environs: dict[frozenset[tuple[str, str]], Mapping[str, str]] = field(default_factory=dict)
+    # Variables from which the job's id or its CPUs are read.
+    environ: Mapping[str, str] = field(default_factory=lambda: _NO_VARIABLES)
+    gpu_environs: Mapping[frozenset[tuple[str, str]], Mapping[str, str]] = field(
+        default_factory=lambda: _NO_GPU_VARIABLES
+    )
     cpus: int | None = None  # on this node, from its environment
     jobid: str | None = None
     owner: int | None = None

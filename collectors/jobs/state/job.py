@@ -71,14 +71,15 @@ class Job:
         self._files = files
         self._lock = threading.Lock()
         self._parts: dict[str, JobCgroup] = {}
-        self._removed_readings: list[CgroupReading] = []  # of parts removed while others exist
+        # Of parts that were removed while others exist.
+        self._removed_readings: tuple[CgroupReading, ...] = ()
         self.reading = EMPTY_CGROUP_READING
         self._has_cgroup_cpu = False  # whether a cgroup has reported its CPU time
 
     def add(
         self, hierarchy: Hierarchy, path: str, layout_match: LayoutMatch, delegate: int | None
-    ) -> bool:
-        """Add a directory of this job; False if it was added before.
+    ) -> str | None:
+        """Add a directory of this job; returns its absolute path, None if it was added before.
 
         `delegate` is the user to whom the scheduler delegated it, if it is not root's.
         """
@@ -203,7 +204,7 @@ class Job:
 
     def _forget_removed_parts(self) -> None:
         for path in [path for path, part in self._parts.items() if part.is_removed]:
-            self._removed_readings.append(keep_counters(self._parts.pop(path).last_reading()))
+            self._removed_readings += (keep_counters(self._parts.pop(path).last_reading()),)
 
     def _count_oom_kills(self) -> None:
         for part in self._parts.values():

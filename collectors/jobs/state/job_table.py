@@ -43,8 +43,10 @@ class JobTable:
         layout_match: LayoutMatch,
         delegate: int | None,
         is_new: bool,
-    ) -> Job | None:
-        """Add a job's directory. Returns the job if the directory is new; None beyond the maximum.
+    ) -> tuple[Job, str] | None:
+        """Add a job's directory. Returns the job and the absolute path if the directory is new.
+
+        Jobs beyond the maximum are not added.
 
         A directory that appears when the job's last one is gone begins a new run of it (a requeue):
         its counters start at 0, in the series of the previous run.
@@ -55,12 +57,14 @@ class JobTable:
         if job is not None and job.has_vanished(self.host.monotonic()):
             self._forget(key, job)
             job = None
-        if job is not None:
-            return job if job.add(hierarchy, path, layout_match, delegate) else None
-        job = Job(layout_match, self.host.now(), is_new, self._files)
-        job.add(hierarchy, path, layout_match, delegate)
-        if self._admit(key, job):
-            return job
+        is_known = job is not None
+        if job is None:
+            job = Job(layout_match, self.host.now(), is_new, self._files)
+        directory = job.add(hierarchy, path, layout_match, delegate)
+        if directory is None:
+            return None
+        if is_known or self._admit(key, job):
+            return job, directory
         job.close()
         return None
 

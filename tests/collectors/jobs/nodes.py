@@ -1,5 +1,6 @@
 """A node made of files: cgroup directories and processes as the kernel would show them."""
 
+import contextlib
 import os
 import shutil
 import time
@@ -121,6 +122,15 @@ def users(jobs):
         if family.name == "batchjob_job_info":
             found.update((s.labels["jobid"], s.labels["user"]) for s in family.samples)
     return found
+
+
+def inotify_watch_count():
+    """How many files and directories this process watches (proc(5), fdinfo)."""
+    count = 0
+    for descriptor in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            count += descriptor.read_text().count("inotify wd:")
+    return count
 
 
 def wait_until(condition, seconds=10.0):

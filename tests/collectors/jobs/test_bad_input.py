@@ -3,12 +3,11 @@
 import errno
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
 from collectors.jobs.processes import proc
-from tests.collectors.jobs.nodes import samples, users
+from tests.collectors.jobs.nodes import inotify_watch_count, samples, users
 
 
 def add_two_jobs(node, **options):
@@ -125,15 +124,7 @@ def test_ten_thousand_other_cgroups_use_few_watches(node):
         (services / f"svc{number}.service").mkdir()
     jobs.update()
     assert users(jobs).keys() == {"1", "2"}
-    assert sum(map(inotify_watch_count, Path("/proc/self/fd").iterdir())) < 10_100
-
-
-def inotify_watch_count(descriptor):
-    """How many directories an inotify descriptor of this process watches (proc(5))."""
-    try:
-        return Path("/proc/self/fdinfo", descriptor.name).read_text().count("inotify wd:")
-    except OSError:
-        return 0  # closed meanwhile
+    assert inotify_watch_count() < 10_100
 
 
 def test_jobs_are_read_with_few_file_descriptors(node, monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups.directory import (
-    MAX_REFRESH_SECONDS,
     CgroupDirectory,
     DescriptorBudget,
     ReadErrors,
@@ -32,20 +31,20 @@ def test_directory_read_returns_whether_values_changed(tmp_path):
     source = CgroupFile("memory.current", "memory", single("bytes"))
     directory, values = directory_and_values(tmp_path, source, errors=errors)
     try:
-        assert directory.read(0.0)
-        assert not directory.read(0.1)
+        assert directory.read(refresh=True)
+        assert not directory.read(refresh=False)
         assert values == {"bytes": 1}
         file.write_text("2\n")
-        assert directory.read(0.2)
+        assert directory.read(refresh=False)
         assert values == {"bytes": 2}
         file.write_text("half")
-        assert directory.read(0.3)
+        assert directory.read(refresh=False)
         assert values == {}
         file.write_text("2\n")
-        assert directory.read(0.4)
+        assert directory.read(refresh=False)
         assert values == {"bytes": 2}
         file.write_text("3" * 19 + "\n")
-        assert directory.read(0.4)
+        assert directory.read(refresh=False)
         assert values == {"bytes": int("3" * 19)}
     finally:
         directory.close()
@@ -60,7 +59,7 @@ def test_growing_file_is_read_to_its_end(tmp_path):
     try:
         for size in (7, 470, 479, 480, 3000, 40, 5000):
             file.write_text("x" * (size - 1) + "\n")
-            directory.read(0.0)
+            directory.read(refresh=True)
             assert values == {"size": size}
     finally:
         directory.close()
@@ -71,10 +70,10 @@ def test_limit_that_disappears_is_removed_from_the_values(tmp_path):
     directory = CgroupDirectory(
         str(tmp_path), [], DescriptorBudget(9), ReadErrors(), lambda: limits.copy()
     )
-    directory.read(0.0)
+    directory.read(refresh=True)
     assert directory.values == {"memory_limit": 7}
     limits.clear()
-    directory.read(MAX_REFRESH_SECONDS)
+    directory.read(refresh=True)
     assert directory.values == {}
 
 
@@ -90,8 +89,8 @@ class BatchedDirectory:
             CgroupFile("memory.current", "memory", single("current")),
             CgroupFile("memory.peak", "memory", single("peak")),
         )
-        self.directory.read(0.0)
-        self.reader = BatchReader(self.directory.frequent_files)
+        self.directory.read(refresh=True)
+        self.reader = BatchReader(self.directory.frequent_files())
 
 
 @pytest.fixture
@@ -114,18 +113,18 @@ def test_batch_read_of_invalid_content_returns_none(batched, text):
     batched.one.write_text("5\n")
     batched.two.write_text(text)
     assert batched.reader.read() is None
-    batched.directory.read(0.1)
+    batched.directory.read(refresh=False)
     assert batched.values == {"current": 5}
 
 
 def test_batch_read_of_a_closed_file_returns_none(batched):
-    os.close(batched.directory.frequent_files[1].descriptor)
+    os.close(batched.directory.frequent_files()[1].descriptor)
     batched.one.write_text("5\n")
     try:
         assert batched.reader.read() is None
         assert batched.values["current"] == 5  # it may be removed before the next read
     finally:
-        batched.directory.frequent_files[1].descriptor = -1
+        batched.directory.frequent_files()[1].descriptor = -1
 
 
 def test_job_cgroup_keeps_values_read_before_a_batch_read_failed(tmp_path):

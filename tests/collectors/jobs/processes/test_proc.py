@@ -23,39 +23,43 @@ def process(pid, parent=1, cpu=0.0, io=0.0, started=1.0):
     return Process(pid, started, parent, 1000, 1, "a.out", cpu, counters)
 
 
+def by_pid(*processes):
+    return {each.pid: each for each in processes}
+
+
 def test_usage_of_an_ended_process_is_kept():
     totals = ProcessTotals()
-    totals.update([process(10, io=100), process(11, io=50)])
-    assert totals.update([process(10, io=100)]).read_bytes == 150
+    totals.update(by_pid(process(10, io=100), process(11, io=50)))
+    assert totals.update(by_pid(process(10, io=100))).read_bytes == 150
 
 
 def test_waited_for_child_is_counted_in_its_parent():
     totals = ProcessTotals()
-    totals.update([process(10, io=100), process(11, parent=10, io=50)])
-    assert totals.update([process(10, io=155)]).read_bytes == 155
+    totals.update(by_pid(process(10, io=100), process(11, parent=10, io=50)))
+    assert totals.update(by_pid(process(10, io=155))).read_bytes == 155
 
 
 def test_child_is_kept_if_its_parent_gained_less():
     totals = ProcessTotals()
-    totals.update([process(10, io=100), process(11, parent=10, io=50)])
-    assert totals.update([process(10, io=120)]).read_bytes == 150
+    totals.update(by_pid(process(10, io=100), process(11, parent=10, io=50)))
+    assert totals.update(by_pid(process(10, io=120))).read_bytes == 150
 
 
 def test_grandchild_is_counted_through_an_ended_parent():
     totals = ProcessTotals()
-    totals.update([process(9, io=1), process(10, 9, io=2), process(11, 10, io=50)])
-    assert totals.update([process(9, io=53)]).read_bytes == 53
+    totals.update(by_pid(process(9, io=1), process(10, 9, io=2), process(11, 10, io=50)))
+    assert totals.update(by_pid(process(9, io=53))).read_bytes == 53
 
 
 def test_reused_pid_is_another_process():
     totals = ProcessTotals()
-    totals.update([process(10, io=100, started=1.0)])
-    assert totals.update([process(10, io=5, started=2.0)]).read_bytes == 105
+    totals.update(by_pid(process(10, io=100, started=1.0)))
+    assert totals.update(by_pid(process(10, io=5, started=2.0))).read_bytes == 105
 
 
 def test_counter_missing_for_one_process_has_no_sum():
     unreadable = process(11)._replace(counters=ProcessCounters(1.0, 1.0))
-    sums = ProcessTotals().update([process(10, cpu=2.0, io=5), unreadable])
+    sums = ProcessTotals().update(by_pid(process(10, cpu=2.0, io=5), unreadable))
     assert (sums.cpu_user_seconds, sums.read_bytes) == (3.0, None)
 
 
@@ -67,7 +71,7 @@ def test_sums_never_fall(scans):
         for pid, parent, gain in scan:
             used[pid] = used.get(pid, 0) + gain
             seen[pid] = process(pid, parent, io=used[pid])
-        sums = totals.update(seen.values())
+        sums = totals.update(seen)
         if sums is not None:
             assert sums.read_bytes >= before
             before = sums.read_bytes
