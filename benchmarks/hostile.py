@@ -39,7 +39,7 @@ def row(server: Scraped | ServedApi, kind: str, options: argparse.Namespace) -> 
     ) as crowd:
         time.sleep(2.0)
         found = scrapes(server, options.seconds)
-    return {"clients": kind, "connections": crowd.said.connected, **found}
+    return {"clients": kind, "connections": crowd.outcome.connected, **found}
 
 
 def scrapes(server: Scraped | ServedApi, seconds: float) -> dict[str, Any]:

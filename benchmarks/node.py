@@ -125,18 +125,21 @@ def short(jobs: int = 60, at_once: int = 6) -> Iterator[str]:
         "the unit": ({}, ()),
         "nice 10, first CPU": ({"Nice": "10"}, ("--runtime.cpus=first",)),
     }
-    versions: tuple[short_jobs.Version, ...] = (2, 1)
+    versions: tuple[short_jobs.CgroupVersion, ...] = (2, 1)
     for version in versions:
         for name, (changed, flags) in runs.items():
             own = ("--collector.disable-defaults", "--collector.jobs", *flags)
             with (
-                short_jobs.scopes(version) as tops,
+                short_jobs.slurm_cgroups(version) as top_cgroups,
                 exporter.as_the_unit(*own, changed=changed) as target,
-                short_jobs.full_node(),
+                short_jobs.busy_cpus(),
             ):
-                kept = short_jobs.measured(tops, target, jobs, at_once, removed_after=0.005)
-            seen = len(kept.unseen)
-            yield f"v{version}, {name}: {100 * kept.part:.2f} % of CPU seconds, {seen} unseen"
+                coverage = short_jobs.run_and_scrape_jobs(
+                    top_cgroups, target, jobs, at_once, removal_delay=0.005
+                )
+            percent = 100 * coverage.cpu_seconds_ratio
+            unseen = len(coverage.unseen_jobs)
+            yield f"v{version}, {name}: {percent:.2f} % of CPU seconds, {unseen} unseen"
 
 
 def shown(target: exporter.Target, scrape: Callable[[], bytes]) -> str:

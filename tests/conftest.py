@@ -1,6 +1,6 @@
-"""What all tests share; above all recorded machines.
+"""Fixtures of all tests, above all recorded machines.
 
-`tree("slurm-22.05-v1-05-multistep-2nodes-gpu")` is a Host; fixtures/cgroupfs/README.md names all.
+`tree("slurm-22.05-v1-05-multistep-2nodes-gpu")` is a Host; fixtures/cgroupfs/README.md lists all.
 """
 
 import json
@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, settings
 
 from collectors.host import Host
 
-# Machines that run the tests may be busy: time is no property under test here. The examples of a
-# property are the same in every run, so that a change which passed once passes again; --long draws
-# new ones.
+# Property tests have no deadline, because the machine may be busy. Their examples are the same in
+# every run, so that an unchanged test does not fail by chance; --long generates new ones.
 SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", SHARED, derandomize=True)
 settings.register_profile("new examples", SHARED)
@@ -41,13 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def long_form(request) -> bool:
-    """Whether the tests run with --long; a test takes more clients, rounds or cases then."""
+    """Whether the tests run with --long, that is with more clients, rounds or cases."""
     return bool(request.config.getoption("--long"))
 
 
 @pytest.fixture(autouse=True)
-def keep_log_handlers():
-    """A program's own log lines go to a standard error that is gone after its test."""
+def restore_log_handlers():
+    """Restore the log handlers: those of a program write to the captured stderr of its test."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -57,7 +56,7 @@ def keep_log_handlers():
 
 @pytest.fixture(scope="session")
 def unpacked(tmp_path_factory) -> Callable[[str], Host]:
-    """A recorded machine, unpacked once in a session; whoever changes files takes `tree`'s copy."""
+    """Unpack a recorded machine once in a session; a test that changes files uses `tree`."""
     hosts: dict[str, Host] = {}
 
     def unpack_once(name: str) -> Host:
@@ -70,15 +69,15 @@ def unpacked(tmp_path_factory) -> Callable[[str], Host]:
 
 @pytest.fixture
 def tree(unpacked, tmp_path) -> Iterator[Callable[..., Host]]:
-    """A recorded machine by name, its clock standing at the end of the recording.
+    """A recorded machine by name, with its clock at the end of the recording.
 
-    `tree(name, copy=True)` is the test's own, to change files in; a test that adds or removes some
-    in the shared one fails. Owners of files and directories are as recorded when the tests run as
-    root; see `as_recorded`.
+    `tree(name, copy=True)` is a copy in which a test may change files; a test that adds or removes
+    files in the shared tree fails. Owners of files and directories are as recorded only when the
+    tests run as root; see `as_recorded`.
     """
     shared: dict[Path, list[Path]] = {}
 
-    def take(name: str, copy: bool = False) -> Host:
+    def get_tree(name: str, copy: bool = False) -> Host:
         if copy:
             return unpack(name, tmp_path / name)
         host = unpacked(name)
@@ -86,20 +85,21 @@ def tree(unpacked, tmp_path) -> Iterator[Callable[..., Host]]:
         shared.setdefault(root, sorted(root.rglob("*")))
         return host
 
-    yield take
-    for root, before in shared.items():
-        assert sorted(root.rglob("*")) == before, f"{root} is shared: take tree(..., copy=True)"
+    yield get_tree
+    for root, paths_before in shared.items():
+        message = f"{root} is shared: use tree(..., copy=True)"
+        assert sorted(root.rglob("*")) == paths_before, message
 
 
 @pytest.fixture
 def as_recorded() -> None:
-    """For tests that judge who owns a process or a directory: only root can restore that."""
+    """Skip a test of the owners of processes or directories, which only root can restore."""
     if os.geteuid() != 0:
         pytest.skip("owners of recorded files can be restored by root only")
 
 
 def unpack(name: str, into: Path) -> Host:
-    """Unpack `fixtures/cgroupfs/<name>.tar.xz`, owners and modes included as far as one may."""
+    """Unpack `fixtures/cgroupfs/<name>.tar.xz`, with owners and modes as far as permitted."""
     archive = TREES / f"{name}.tar.xz"
     if not archive.exists():
         known = ", ".join(sorted(each.name.removesuffix(".tar.xz") for each in TREES.glob("*.xz")))
@@ -107,11 +107,11 @@ def unpack(name: str, into: Path) -> Host:
     with tarfile.open(archive) as tar:  # our own archives, so nothing is filtered
         tar.extractall(into, numeric_owner=True, filter=tarfile.fully_trusted_filter)
     (into / "dev").mkdir()
-    at = json.loads((into / "capture.json").read_text())["ended_at"]
+    end_time = json.loads((into / "capture.json").read_text())["ended_at"]
     return Host(
         procfs=str(into / "proc"),
         sysfs=str(into / "sys"),
         cgroupfs=str(into / "sys/fs/cgroup"),
         dev=str(into / "dev"),
-        clock=lambda: at,
+        clock=lambda: end_time,
     )

@@ -1,9 +1,9 @@
-"""Who runs each shell block of the documentation, and what those need that no test here runs.
+"""The test that runs each shell block of the documentation, or what running the block needs.
 
     python -m tests.documented_blocks
 
 writes docs/blocks.md from the table below; tests/test_documented_commands.py reads every block with
-a shell and the programs' own command lines, and holds the table and the page to what there is.
+a shell and the programs' own command lines, and checks that the table and the page are complete.
 """
 
 import sys
@@ -18,35 +18,35 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/blocks.md"
 
 
-class How(StrEnum):
-    """In which way a block is run."""
+class Coverage(StrEnum):
+    """How a test covers a block."""
 
-    TYPED = "typed"  # a test takes it from the page
-    DONE = "done"  # a test gives the same commands, with its own paths and names
-    READ = "read"  # by a shell and the programs' command lines; running it needs more
+    TYPED = "typed"  # a test runs the text of the page
+    DONE = "done"  # a test runs the same commands, with its own paths and names
+    READ = "read"  # only parsed, by a shell and the programs' command lines; running it needs more
 
 
-class Run(NamedTuple):
-    """How a block is run; `by` is a test's file, or what running it needs."""
+class BlockRun(NamedTuple):
+    """How a block is run; `by` is the file of a test, or what running it needs."""
 
-    how: How
+    how: Coverage
     by: str
-    long: bool = False  # by the test's long form alone
+    long: bool = False  # only in the long form of the test
 
 
-def _typed(test: str, *, long: bool = False) -> Run:
-    return Run(How.TYPED, f"tests/{test}.py", long)
+def _typed(test: str, *, long: bool = False) -> BlockRun:
+    return BlockRun(Coverage.TYPED, f"tests/{test}.py", long)
 
 
-def _done(test: str, *, long: bool = False) -> Run:
-    return Run(How.DONE, f"tests/{test}.py", long)
+def _done(test: str, *, long: bool = False) -> BlockRun:
+    return BlockRun(Coverage.DONE, f"tests/{test}.py", long)
 
 
-def _needs(what: str) -> Run:
-    return Run(How.READ, what)
+def _needs(what: str) -> BlockRun:
+    return BlockRun(Coverage.READ, what)
 
 
-_HERE = _typed("test_shell_blocks")
+_SHELL_BLOCKS = _typed("test_shell_blocks")
 _PACKAGES = _typed("e2e/test_packages")
 _ONE_NODE = _typed("e2e/test_guide_one_node", long=True)
 _CLUSTER = _typed("e2e/test_guide_cluster", long=True)
@@ -56,11 +56,11 @@ _PBS = "a PBS with its hook"
 _RELEASE = "a release on PyPI; from a checkout the guides install the same"
 _REGISTRY = "a registry of images"
 # By page: the beginning of each shell block, in the order of the page.
-RUNS: Mapping[str, Mapping[str, Run]] = {
+RUNS: Mapping[str, Mapping[str, BlockRun]] = {
     "README.md": {
         "python3 -m venv .venv && .venv/bin/pip install '.[all]'": _typed("e2e/first_command"),
-        ".venv/bin/batchjob run --name first": _HERE,
-        "python3 -m venv .venv && .venv/bin/pip install -e": Run(How.TYPED, ".ci/run"),
+        ".venv/bin/batchjob run --name first": _SHELL_BLOCKS,
+        "python3 -m venv .venv && .venv/bin/pip install -e": BlockRun(Coverage.TYPED, ".ci/run"),
     },
     "docs/access.md": {
         "batchjob_stats_server --config.file=/etc/batchjob/server.yml token": _CLUSTER,
@@ -73,7 +73,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
     },
     "docs/doctor.md": {
         "systemd-run --pipe --wait": _CLUSTER,
-        "batchjob doctor --bundle": _HERE,
+        "batchjob doctor --bundle": _SHELL_BLOCKS,
     },
     "docs/exporter.md": {
         "python3 -m venv /opt/batchjob": _ONE_NODE,
@@ -97,7 +97,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
     },
     "docs/guide/one_node.md": {
         "python3 -m venv .venv": _ONE_NODE,
-        ".venv/bin/batchjob_exporter --once": _HERE,
+        ".venv/bin/batchjob_exporter --once": _SHELL_BLOCKS,
         ".venv/bin/batchjob_exporter --web.listen-address": _ONE_NODE,
     },
     "docs/guide/postgresql.md": {
@@ -109,13 +109,13 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
     "docs/guide/proxy.md": {"openssl rand -hex 32": _PACKAGES},
     "docs/guide/upgrade.md": {
         "systemctl stop batchjob_stats_db": _CLUSTER,
-        "pip install '.[docs]'": _done("e2e/test_site"),
+        "pip install '.[docs]'": _done("e2e/test_documentation_site"),
     },
     "docs/ipmi.md": {"groupadd --system ipmi": _needs("a BMC")},
     "docs/jobs.md": {
-        "batchjob jobs   ": _HERE,
+        "batchjob jobs   ": _SHELL_BLOCKS,
         "export BATCHJOB_SERVER=": _CLUSTER,
-        "batchjob completion bash": _HERE,
+        "batchjob completion bash": _SHELL_BLOCKS,
     },
     "docs/kubernetes.md": {
         "podman build -f deploy/containers/exporter": _needs(f"{_REGISTRY}, and {_KUBERNETES}"),
@@ -136,7 +136,7 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
     "docs/prometheus_gate.md": {'curl -H "Authorization': _CLUSTER},
     "docs/report.md": {"curl -H": _CLUSTER},
     "docs/run.md": {
-        "batchjob run --name train": _HERE,
+        "batchjob run --name train": _SHELL_BLOCKS,
         "export BATCHJOB_SERVER=": _done("security/test_remote_runs"),
     },
     "docs/samples.md": {
@@ -170,37 +170,40 @@ RUNS: Mapping[str, Mapping[str, Run]] = {
 }  # fmt: skip
 
 _MEANINGS = {
-    How.TYPED: "a test runs the text of the page",
-    How.DONE: "a test runs the same commands with its own paths and names",
-    How.READ: "only parsed; running it needs more than the tests have",
+    Coverage.TYPED: "a test runs the text of the page",
+    Coverage.DONE: "a test runs the same commands with its own paths and names",
+    Coverage.READ: "only parsed; running it needs more than the tests have",
 }
 
 
 def page() -> str:
-    """All blocks by page, and how each is run."""
-    every = [run for blocks in RUNS.values() for run in blocks.values()]
-    counts = ((how.value, str(sum(run.how is how for run in every)), _MEANINGS[how]) for how in How)
+    """The text of docs/blocks.md: all blocks by page, and how each is run."""
+    all_runs = [run for blocks in RUNS.values() for run in blocks.values()]
+    count_rows = (
+        (how.value, str(sum(run.how is how for run in all_runs)), _MEANINGS[how])
+        for how in Coverage
+    )
     rows = (
-        (name.removeprefix("docs/"), f"`{begin.strip()} …`", run.how.value, _by(run))
+        (name.removeprefix("docs/"), f"`{begin.strip()} …`", run.how.value, _format_by(run))
         for name, blocks in RUNS.items()
         for begin, run in blocks.items()
     )
     parts = [
         "# Blocks of the documentation",
         generated_comment("tests.documented_blocks"),
-        f"The {len(every)} shell blocks of the documentation, and the tests that run them. A test "
-        "parses every block with a shell and with the command lines of batchjob's programs; "
+        f"The {len(all_runs)} shell blocks of the documentation, and the tests that run them. A "
+        "test parses every block with a shell and with the command lines of batchjob's programs; "
         "blocks in other languages (YAML, PromQL, SQL …) are parsed by the programs that they "
         "are for.",
-        table(("How", "Blocks", "Meaning"), counts),
+        table(("How", "Blocks", "Meaning"), count_rows),
         table(("Page", "Block", "How", "Test, or what it needs"), rows),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _by(run: Run) -> str:
-    named = run.by if run.how is How.READ else f"`{run.by}`"
-    return f"{named} (`--long`)" if run.long else named
+def _format_by(run: BlockRun) -> str:
+    text = run.by if run.how is Coverage.READ else f"`{run.by}`"
+    return f"{text} (`--long`)" if run.long else text
 
 
 if __name__ == "__main__":

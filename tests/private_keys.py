@@ -1,4 +1,4 @@
-"""Private keys on disk as programs want them."""
+"""Private key files with the mode that programs require."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,6 @@ import trustme
 
 
 def write_key(leaf: trustme.LeafCert, path: str | Path) -> None:
-    """Write its key; its owner alone may read it, whatever the umask."""
+    """Write the key of a certificate, readable by its owner only, whatever the umask."""
     leaf.private_key_pem.write_to_path(os.fspath(path))
     Path(path).chmod(0o600)

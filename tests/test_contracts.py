@@ -1,12 +1,12 @@
-"""Names that other people's configuration, queries and programs rely on, as files under golden/.
+"""Names that configuration, queries and programs of users rely on, as files under golden/.
 
 Metrics and labels, tables and columns, endpoints and their parameters, options and flags: a change
-of one of them shows as a difference in review. Prose (help texts, descriptions) stands in files of
-its own, `*_prose.*`, so that rewording changes no other file. After an intended change:
+of one of them is a difference in review. Prose (help texts, descriptions) is in separate files,
+`*_prose.*`, so that rewording changes no other file. After an intended change:
 
     BATCHJOB_UPDATE_GOLDEN=1 pytest tests/test_contracts.py
 
-The exporter's output on recorded machines is held by tests/collectors/jobs/test_golden.py, the
+The exporter's output on recorded machines is checked by tests/collectors/jobs/test_golden.py, the
 generated pages in docs/ by tests/test_docs.py.
 """
 
@@ -44,7 +44,8 @@ from collectors.collector import COLLECTORS
 GOLDEN = Path(__file__).parent / "golden" / "contracts"
 
 
-def check(name: str, text: str) -> None:
+def check_golden(name: str, text: str) -> None:
+    """Compare with a golden file, or update it."""
     golden = GOLDEN / name
     if os.environ.get("BATCHJOB_UPDATE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
@@ -52,7 +53,7 @@ def check(name: str, text: str) -> None:
     assert text == golden.read_text()
 
 
-def lines(rows: list[str]) -> str:
+def joined_lines(rows: list[str]) -> str:
     return "".join(f"{row}\n" for row in rows)
 
 
@@ -74,7 +75,7 @@ def test_tables(database):
         )
         statements = [row.sql.strip() + ";\n" for row in rows]
     engine.dispose()
-    check("database.sql", lines(statements))
+    check_golden("database.sql", joined_lines(statements))
 
 
 # The API
@@ -83,18 +84,18 @@ def test_tables(database):
 @pytest.fixture
 def openapi(database):
     settings = server_options.ServerSettings(DatabaseOptions(f"sqlite:///{database.database}"))
-    made = services.build(settings)
-    yield app.make(made).openapi()
-    made.stop()
+    built_services = services.build(settings)
+    yield app.make(built_services).openapi()
+    built_services.stop()
 
 
 def test_api(openapi):
-    check("openapi.txt", lines(sorted([*operations(openapi), *schemas(openapi)])))
+    check_golden("openapi.txt", joined_lines(sorted([*operations(openapi), *schemas(openapi)])))
 
 
 def test_api_prose(openapi):
-    rows = [f"{where}: {' '.join(text.split())}" for where, text in prose(openapi, "")]
-    check("openapi_prose.txt", lines(sorted(rows)))
+    rows = [f"{path}: {' '.join(text.split())}" for path, text in prose_texts(openapi, "")]
+    check_golden("openapi_prose.txt", joined_lines(sorted(rows)))
 
 
 def operations(openapi: dict[str, Any]) -> Iterator[str]:
@@ -110,7 +111,7 @@ def operations(openapi: dict[str, Any]) -> Iterator[str]:
 
 
 def schemas(openapi: dict[str, Any]) -> Iterator[str]:
-    """A line for each property of an object, and one for the rest of it."""
+    """A line for each property of an object, and one for its other keys."""
     for name, schema in openapi["components"]["schemas"].items():
         for key, each in schema.pop("properties", {}).items():
             yield f"{name}.{key} {compact(each)}"
@@ -137,55 +138,60 @@ def without_prose(part: Any) -> Any:
     }
 
 
-def prose(part: Any, where: str) -> Iterator[tuple[str, str]]:
+def prose_texts(part: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(part, list):
         for index, each in enumerate(part):
             name = each.get("name", index) if isinstance(each, dict) else index
-            yield from prose(each, f"{where}/{name}")
+            yield from prose_texts(each, f"{path}/{name}")
     elif isinstance(part, dict):
         for key, value in part.items():
             if key in PROSE and isinstance(value, str):
-                yield f"{where}/{key}", value
+                yield f"{path}/{key}", value
             else:
-                yield from prose(value, f"{where}/{key.replace('/', '~')}")
+                yield from prose_texts(value, f"{path}/{key.replace('/', '~')}")
 
 
 # Metrics
 
 
-class Described(NamedTuple):
+class DescribedMetric(NamedTuple):
     name: str
     type: str
     labels: tuple[str, ...]
     help: str
 
 
-def described() -> Iterator[Described]:
-    own = [family.metric for family in self_metrics.self_families_reader(True)()]
+def described_metrics() -> Iterator[DescribedMetric]:
+    self_metric_families = [family.metric for family in self_metrics.self_families_reader(True)()]
     for metrics in (
         *(entry.load().metrics for entry in COLLECTORS),
         exporter.METRICS,
-        own,
+        self_metric_families,
     ):
         for each in metrics:
-            yield Described(each.name, each.type, each.labels, each.help)
+            yield DescribedMetric(each.name, each.type, each.labels, each.help)
     for families in (PollerMetrics(), ServerMetrics()):
         for family in vars(families).values():
             if isinstance(family, MetricWrapperBase):
-                (told,) = family.describe()
-                total = "_total" if told.type == "counter" else ""
+                (metric,) = family.describe()
+                suffix = "_total" if metric.type == "counter" else ""
                 labels = family._labelnames  # prometheus-client has no other way to list them
-                yield Described(told.name + total, told.type, labels, told.documentation)
+                yield DescribedMetric(
+                    metric.name + suffix, metric.type, labels, metric.documentation
+                )
 
 
 def test_metrics():
-    rows = [f"{each.name}{{{','.join(each.labels)}}} {each.type}" for each in described()]
+    rows = [f"{each.name}{{{','.join(each.labels)}}} {each.type}" for each in described_metrics()]
     assert len(rows) == len(set(rows))
-    check("metrics.txt", lines(rows))
+    check_golden("metrics.txt", joined_lines(rows))
 
 
 def test_metrics_prose():
-    check("metrics_prose.txt", lines([f"{each.name}: {each.help}" for each in described()]))
+    check_golden(
+        "metrics_prose.txt",
+        joined_lines([f"{each.name}: {each.help}" for each in described_metrics()]),
+    )
 
 
 # Options and commands
@@ -206,7 +212,7 @@ def test_options():
         for program, sections in SECTIONS.items()
         for each in options_of(sections)
     ]
-    check("options.txt", lines(rows))
+    check_golden("options.txt", joined_lines(rows))
 
 
 def command_lines() -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -217,17 +223,17 @@ def command_lines() -> Iterator[tuple[str, argparse.ArgumentParser]]:
         ("batchjob_stats_server", server_main.main),
         *((f"batchjob {each.name}", each.load()) for each in batchjob.COMMANDS),
     ):
-        yield from with_commands(name, parser_of(main))
+        yield from command_and_subcommands(name, parser_of(main))
 
 
-def with_commands(
+def command_and_subcommands(
     name: str, parser: argparse.ArgumentParser
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     yield name, parser
     for action in parser._actions:  # argparse has no other way to list them
         if isinstance(action, argparse._SubParsersAction):
             for word, inner in action.choices.items():
-                yield from with_commands(f"{name} {word}", inner)
+                yield from command_and_subcommands(f"{name} {word}", inner)
 
 
 def test_flags():
@@ -238,7 +244,7 @@ def test_flags():
         for command, parser in command_lines()
         for action in parser._actions
     ]
-    check("flags.txt", lines(rows))
+    check_golden("flags.txt", joined_lines(rows))
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="argparse's layout is Python 3.11's")
@@ -247,4 +253,4 @@ def test_help_prose(monkeypatch, capsys):
     batchjob.main(["--help"])
     texts = [f"== batchjob\n{capsys.readouterr().out}"]
     texts += [f"== {command}\n{parser.format_help()}" for command, parser in command_lines()]
-    check("help_prose.txt", lines(texts))
+    check_golden("help_prose.txt", joined_lines(texts))

@@ -1,4 +1,4 @@
-"""The documentation says what is true."""
+"""The documentation and the units are consistent with the programs."""
 
 import re
 import shutil
@@ -35,7 +35,7 @@ def test_every_flag_is_documented():
 
 
 @pytest.mark.parametrize("entry", COLLECTORS, ids=lambda entry: entry.name)
-def test_metrics_follow_the_conventions(entry):
+def test_metric_names_and_help_follow_conventions(entry):
     for metric in entry.load().metrics:
         assert metric.name.startswith("batchjob_"), metric.name
         assert metric.name.endswith("_total") == (metric.type == "counter"), metric.name
@@ -44,7 +44,7 @@ def test_metrics_follow_the_conventions(entry):
 
 
 @pytest.mark.parametrize("page", sorted((REPOSITORY / "docs").glob("*.md")), ids=lambda p: p.name)
-def test_links_lead_somewhere(page):
+def test_link_targets_exist(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -58,27 +58,28 @@ OPTION_FILES = [
 
 
 @pytest.mark.parametrize(("page", "block"), OPTION_FILES)
-def test_option_files_that_are_shown_can_be_read(page, block, tmp_path):
+def test_documented_option_file_is_accepted(page, block, tmp_path):
     (tmp_path / "exporter.yml").write_text(block)
     assert parse_settings([f"--config.file={tmp_path}/exporter.yml"])
 
 
-# The exporter sees processes of others and BMCs; vmagent and vmalert are not ours.
-EXPOSED = {"batchjob_exporter": 22, "vmagent": 30, "vmalert": 30}
+# The exporter reads processes of all users, and BMCs; vmagent and vmalert are VictoriaMetrics'.
+MAX_EXPOSURE = {"batchjob_exporter": 22, "vmagent": 30, "vmalert": 30}
 UNITS = sorted((REPOSITORY / "deploy").glob("*/*.service"))
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_units_are_valid_and_hardened(unit, tmp_path):
-    # The program is not installed where the unit looks for it; all else is checked.
+    # The program is not installed at the path in the unit; everything else is checked.
     text = re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", unit.read_text())
     copy = tmp_path / unit.name
     copy.write_text(text)
     command = ["systemd-analyze", "verify", "--man=no", str(copy)]
-    verified = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert unit.name not in verified.stderr
-    exposed = EXPOSED.get(unit.stem, 13)
-    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={exposed}", str(copy)]
-    rated = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert rated.returncode == 0, rated.stdout[-300:]
+    verification = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert unit.name not in verification.stderr
+    max_exposure = MAX_EXPOSURE.get(unit.stem, 13)
+    flags = ("--offline=true", f"--threshold={max_exposure}")
+    command = ["systemd-analyze", "security", *flags, str(copy)]
+    rating = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert rating.returncode == 0, rating.stdout[-300:]

@@ -1,8 +1,8 @@
-"""Every command, configuration and query that the documentation shows is tried.
+"""Every command, configuration and query in the documentation is valid.
 
-A command of ours is read by the program's own command line; a configuration by the program, or by
-Prometheus' promtool; a query by a PromQL parser. What is not ours (apt, systemctl, curl ...) is
-read by a shell and must be in the list of such programs, so that a mistyped one of ours is found.
+A command of batchjob is parsed by the program's own command line; a configuration by the program,
+or by Prometheus' promtool; a query by a PromQL parser. Other commands (apt, systemctl, curl ...)
+are parsed by a shell and must be in the list of other programs, so that a mistyped name is found.
 """
 
 import configparser
@@ -31,7 +31,7 @@ from batchjob_stats_server.options import settings as server_settings
 from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.rules import load_rules
 from collectors.energy.idle import read_idle_file
-from tests.documented_blocks import PAGE, RUNS, How, page
+from tests.documented_blocks import PAGE, RUNS, Coverage, page
 
 REPOSITORY = Path(__file__).parents[1]
 DOCS = REPOSITORY / "docs"
@@ -40,7 +40,7 @@ PROGRAMS = {
     "batchjob_stats_db": "batchjob_stats_db.main",
     "batchjob_stats_server": "batchjob_stats_server.main",
 }
-OTHERS = {
+OTHER_PROGRAMS = {
     "ansible-playbook", "apt", "cd", "cosign", "cp", "curl", "dnf", "done", "echo", "export", "fi",
     "for", "gpg",
     "grafana", "groupadd", "gzip", "helm", "htpasswd", "if", "install", "jq", "kubectl",
@@ -53,7 +53,7 @@ WRAPPERS = {"runuser": 4, "sudo": 1}  # words until the command that they run
 
 
 class Block(NamedTuple):
-    """A fenced block: where it stands, its language, its text."""
+    """A fenced block: its page and line, its language and its text."""
 
     page: str
     line: int
@@ -61,30 +61,31 @@ class Block(NamedTuple):
     text: str
 
 
-def blocks(page):
-    """Fenced blocks, and indented ones as text without a language."""
+def page_blocks(page):
+    """Fenced blocks of a page, and its indented lines as blocks without a language."""
     name = str(page.relative_to(REPOSITORY))
-    inside, begun, indent, language = None, 0, "", ""
+    lines, first_line, indent, language = None, 0, "", ""
     for number, line in enumerate(page.read_text().splitlines(), 1):
         if fence := re.match(r"( *)```(\S*)\s*$", line):
-            if inside is None:
-                inside, begun, indent, language = [], number, fence[1], fence[2]
+            if lines is None:
+                lines, first_line, indent, language = [], number, fence[1], fence[2]
             else:
-                yield Block(name, begun, language, "\n".join(inside) + "\n")
-                inside = None
-        elif inside is not None:
-            inside.append(line.removeprefix(indent))
+                yield Block(name, first_line, language, "\n".join(lines) + "\n")
+                lines = None
+        elif lines is not None:
+            lines.append(line.removeprefix(indent))
         elif line.startswith("    ") and not line.strip().startswith(("-", "|")):
             yield Block(name, number, "", line[4:] + "\n")
 
 
 PAGES = sorted([REPOSITORY / "README.md", *DOCS.rglob("*.md")])
-BLOCKS = [block for page in PAGES for block in blocks(page)]
+BLOCKS = [block for page in PAGES for block in page_blocks(page)]
 
 
-def of(*languages):
-    chosen = [block for block in BLOCKS if block.language in languages]
-    return pytest.mark.parametrize("block", chosen, ids=lambda each: f"{each.page}:{each.line}")
+def parametrize_blocks(*languages):
+    """Parametrize a test with the blocks in these languages."""
+    selected = [block for block in BLOCKS if block.language in languages]
+    return pytest.mark.parametrize("block", selected, ids=lambda each: f"{each.page}:{each.line}")
 
 
 def commands(text):
@@ -103,8 +104,8 @@ def commands(text):
                 command.append(word)
 
 
-def ours(command):
-    """Name and arguments of a command of ours; None of another."""
+def own_command(command):
+    """Name and arguments of a command of batchjob; None for any other command."""
     while command and command[0] in WRAPPERS:
         command = command[WRAPPERS[command[0]] :]
     while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
@@ -115,14 +116,15 @@ def ours(command):
     return (name, command[1:]) if name in PROGRAMS or name == "batchjob" else None
 
 
-@of("sh", "console", "")
-def test_our_commands_are_accepted(block):
+@parametrize_blocks("sh", "console", "")
+def test_own_commands_are_accepted(block):
     for command in commands(block.text):
-        if found := ours(command):
-            accepted(*found)
+        if own := own_command(command):
+            check_own_command(*own)
 
 
-def accepted(name, arguments):
+def check_own_command(name, arguments):
+    """Parse the arguments with the program's own parser, which exits if they are invalid."""
     if any(argument.startswith(("[", "...", "…")) for argument in arguments):
         return  # not a command, but its synopsis
     if name == "batchjob":
@@ -138,55 +140,55 @@ def accepted(name, arguments):
     parser_of(program).parse_args(arguments)
 
 
-@of("sh")
-def test_a_shell_reads_it_and_knows_the_programs(block):
+@parametrize_blocks("sh")
+def test_shell_syntax_is_valid_and_programs_are_known(block):
     subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
     for command in commands(block.text):
-        if command and not ours(command) and not command[0].startswith("-"):
+        if command and not own_command(command) and not command[0].startswith("-"):
             name = command[0].rpartition("/")[2]
-            assert name in OTHERS | WRAPPERS.keys() or "=" in name, command
+            assert name in OTHER_PROGRAMS | WRAPPERS.keys() or "=" in name, command
 
 
-@of("yaml")
+@parametrize_blocks("yaml")
 def test_configurations_are_accepted(block, tmp_path):
     path = tmp_path / "configuration.yml"
     path.write_text(block.text)
     keys = {key for each in yaml.safe_load_all(block.text) for key in each}
-    for known, read in READERS:
-        if known(block.page, keys):
+    for recognizes, read in READERS:
+        if recognizes(block.page, keys):
             read(path)
             return
-    raise AssertionError(f"{block.page}:{block.line}: nobody reads {sorted(keys)}")
+    raise AssertionError(f"{block.page}:{block.line}: no reader for {sorted(keys)}")
 
 
-def _prometheus(path):
+def _check_with_promtool(path):
     if shutil.which("promtool") is None:
         pytest.skip("not installed: promtool")
     command = ["promtool", "check", "config", "--syntax-only", str(path)]
     subprocess.run(command, check=True, capture_output=True)
 
 
-def _kubernetes(path):
+def _check_kubernetes_manifests(path):
     for document in yaml.safe_load_all(path.read_text()):
         assert document["metadata"]["name"]
         assert document["spec"]
 
 
-def _chart(path):
+def _check_helm_values(path):
     schema = json.loads((REPOSITORY / "deploy/kubernetes/values.schema.json").read_text())
     jsonschema.validate(yaml.safe_load(path.read_text()), schema)
 
 
-def _of_exporter(page, keys):
+def _is_exporter_configuration(page, keys):
     return all(key.startswith("collector.") for key in keys) or page == "docs/options.md"
 
 
-# Who reads a configuration: the first whose keys, or page, it has.
+# A configuration is read by the first reader that recognizes its page or its keys.
 READERS = (
-    (_of_exporter, lambda path: exporter_settings([f"--config.file={path}"])),
-    (lambda _, keys: keys & {"scrape_configs", "rule_files"}, _prometheus),
-    (lambda _, keys: {"apiVersion", "kind"} <= keys, _kubernetes),
-    (lambda _, keys: "clusterName" in keys, _chart),
+    (_is_exporter_configuration, lambda path: exporter_settings([f"--config.file={path}"])),
+    (lambda _, keys: keys & {"scrape_configs", "rule_files"}, _check_with_promtool),
+    (lambda _, keys: {"apiVersion", "kind"} <= keys, _check_kubernetes_manifests),
+    (lambda _, keys: "clusterName" in keys, _check_helm_values),
     (lambda _, keys: "tls_server_config" in keys, lambda path: web_config(str(path))),
     (lambda _, keys: "rules" in keys, lambda path: load_rules(UNITS, str(path))),
     (lambda page, _: page == "docs/energy.md", lambda path: read_idle_file(str(path), ())),
@@ -202,15 +204,15 @@ READERS = (
 )
 
 
-@of("promql")
-def test_queries_are_promql(block):
+@parametrize_blocks("promql")
+def test_queries_are_valid_promql(block):
     for query in re.split(r"\n(?=\S)", block.text.strip()):
         if not query.startswith("#"):
             promql_parser.parse(query)
 
 
-@of("json")
-def test_json_is_json(block):
+@parametrize_blocks("json")
+def test_json_is_valid(block):
     assert (
         [json.loads(line) for line in block.text.splitlines()]
         if "}\n{" in block.text
@@ -218,16 +220,16 @@ def test_json_is_json(block):
     )
 
 
-@of("ini")
-def test_ini_is_ini(block):
+@parametrize_blocks("ini")
+def test_ini_is_valid(block):
     configparser.ConfigParser(strict=False, interpolation=None).read_string(
         block.text if block.text.startswith(("[", "#")) else f"[all]\n{block.text}"
     )
 
 
-@of("sql")
-def test_sql_is_what_a_test_types(block):
-    """tests/batchjob_stats_db/test_tables_page.py, on both databases."""
+@parametrize_blocks("sql")
+def test_sql_is_that_of_generated_views(block):
+    """tests/batchjob_stats_db/test_tables_page.py runs them on both databases."""
     assert block.text.strip() == "\n\n".join(views())
 
 
@@ -240,26 +242,26 @@ def test_every_language_is_known():
     }  # fmt: skip
 
 
-SHELL = [block for block in BLOCKS if block.language in ("sh", "console")]
+SHELL_BLOCKS = [block for block in BLOCKS if block.language in ("sh", "console")]
 
 
-@pytest.mark.parametrize("name", sorted({block.page for block in SHELL} | set(RUNS)))
-def test_every_shell_block_says_who_runs_it(name):
+@pytest.mark.parametrize("name", sorted({block.page for block in SHELL_BLOCKS} | set(RUNS)))
+def test_every_shell_block_is_in_the_table(name):
     begins = list(RUNS.get(name, {}))
-    texts = [block.text for block in SHELL if block.page == name]
+    texts = [block.text for block in SHELL_BLOCKS if block.page == name]
     assert len(begins) == len(texts)
     for begin, text in zip(begins, texts, strict=True):
         assert text.startswith(begin), f"tests/documented_blocks.py: {name}"
 
 
-def test_tests_that_run_blocks_are_there():
+def test_tests_that_run_blocks_exist():
     for name, runs in RUNS.items():
         for run in runs.values():
-            if run.how is not How.READ:
+            if run.how is not Coverage.READ:
                 assert (REPOSITORY / run.by).exists(), run.by
-            if run.how is How.TYPED and run.by != "tests/test_shell_blocks.py":
+            if run.how is Coverage.TYPED and run.by != "tests/test_shell_blocks.py":
                 assert Path(name).name in (REPOSITORY / run.by).read_text(), run.by
 
 
-def test_the_page_of_blocks_is_up_to_date():
+def test_page_of_blocks_is_up_to_date():
     assert PAGE.read_text() == page(), "run: python -m tests.documented_blocks"

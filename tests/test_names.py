@@ -1,4 +1,4 @@
-"""A name of the product has one meaning."""
+"""Names of the product are unambiguous."""
 
 import ast
 from collections import defaultdict
@@ -11,11 +11,11 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def test_no_class_name_stands_twice():
-    places = defaultdict(list)
+def test_class_names_are_unique():
+    paths = defaultdict(list)
     for package in PACKAGES:
         for path in sorted((REPOSITORY / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ClassDef):
-                    places[node.name].append(str(path.relative_to(REPOSITORY)))
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+                    paths[node.name].append(str(path.relative_to(REPOSITORY)))
+    assert {name: found for name, found in paths.items() if len(found) > 1} == {}

@@ -1,4 +1,4 @@
-"""The recorded machines hold the jobs that ran on them."""
+"""Recorded machines contain the jobs that ran on them."""
 
 import os
 import tarfile
@@ -46,27 +46,27 @@ RECORDED = [
 
 
 def directories(name, top):
-    """The directories below one of an archive, without unpacking it."""
+    """The directories below `top` in an archive, without unpacking it."""
     with tarfile.open(TREES / f"{name}.tar.xz") as tar:
         paths = [PurePath(member.name) for member in tar if member.isdir()]
     return [str(path.relative_to(top)) for path in paths if top in path.parents]
 
 
-def jobs_of(name, hierarchy, version):
+def recorded_jobs(name, hierarchy, version):
     top = PurePath("sys/fs/cgroup") / hierarchy
-    found = [match(path, registry.layouts(), version) for path in directories(name, top)]
-    return [job for job in found if job]
+    matches = [match(path, registry.layouts(), version) for path in directories(name, top)]
+    return [job for job in matches if job]
 
 
 @pytest.mark.parametrize(("name", "hierarchy", "version", "manager", "jobids"), RECORDED)
-def test_the_jobs_of_a_recorded_machine(name, hierarchy, version, manager, jobids):
-    jobs = jobs_of(name, hierarchy, version)
+def test_recorded_machine_has_its_jobs(name, hierarchy, version, manager, jobids):
+    jobs = recorded_jobs(name, hierarchy, version)
     assert {job.manager for job in jobs} == {manager}
     assert sorted({job.jobid for job in jobs}) == sorted(jobids.split())
 
 
-def test_two_slurmd_on_one_machine_hold_one_job_in_two_roots():
-    jobs = jobs_of("slurm-22.05-v1-05-multistep-2nodes-gpu", "memory", 1)
+def test_job_of_two_slurmd_on_one_machine_has_two_roots():
+    jobs = recorded_jobs("slurm-22.05-v1-05-multistep-2nodes-gpu", "memory", 1)
     assert [(dict(job.info)["node"], job.uid) for job in jobs if job.jobid == "11"] == [
         ("node001", 20001),
         ("node003", 20001),
@@ -82,10 +82,10 @@ def test_owners_are_restored(tree):
     assert os.stat(f"{host.procfs}/3263").st_uid == 2001
 
 
-def test_the_clock_stands_at_the_recording(tree):
+def test_clock_is_at_end_of_recording(tree):
     assert tree("slurm-22.05-v1-05-multistep-2nodes-gpu").clock() == 1795174663.5400674
 
 
-def test_a_copy_is_the_tests_own(tree):
+def test_copy_is_not_shared(tree):
     name = "openpbs-23.06-v1-05-job-end-empty-dir"
     assert tree(name, copy=True).cgroupfs != tree(name).cgroupfs == tree(name).cgroupfs

@@ -1,4 +1,4 @@
-"""Celery's tasks on record, by a real worker."""
+"""Tasks of Celery are recorded, by a real worker."""
 
 import logging
 import os
@@ -40,11 +40,11 @@ def broken():
     raise ValueError("no such column")
 
 @app.task(soft_time_limit=1, time_limit=30)
-def slow():
+def soft_timeout():
     time.sleep(20)
 
 @app.task(time_limit=1)
-def deaf():
+def hard_timeout():
     time.sleep(20)
 
 @app.task(bind=True, max_retries=2, default_retry_delay=0)
@@ -60,15 +60,15 @@ def lost():
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory):
-    """What is on record after a worker has done one task of each kind."""
+def recorded_runs(tmp_path_factory):
+    """The recorded runs by task name, after a worker has run one task of each kind."""
     folder = tmp_path_factory.mktemp("celery")
     for name in ("queue", "results", "control"):
         (folder / name).mkdir()
     (folder / "tasks.py").write_text(TASKS.format(folder=str(folder)))
     environment = {**os.environ, "BATCHJOB_DATA": str(folder / "data"), "C_FORCE_ROOT": "1"}
     environment["PYTHONPATH"] = os.pathsep.join((os.getcwd(), str(folder)))
-    others = "tasks.broken, tasks.slow, tasks.deaf, tasks.flaky, tasks.lost"
+    others = "tasks.broken, tasks.soft_timeout, tasks.hard_timeout, tasks.flaky, tasks.lost"
     send = f"import tasks\ntasks.add.delay(2, b=3)\nfor t in ({others}): t.delay()"
     subprocess.run([sys.executable, "-c", send], env=environment, cwd=folder, check=True)
     with (folder / "log").open("w") as log:
@@ -79,23 +79,23 @@ def history(tmp_path_factory):
         )  # fmt: skip
     try:
         end = time.monotonic() + 60
-        while len(found := _ended(folder)) < 7:
+        while len(runs := _ended_runs(folder)) < 7:
             assert time.monotonic() < end, (folder / "log").read_text()[-4000:]
             time.sleep(0.2)
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(30)
-    assert len(found) == 7
-    return {f"{run.name.removeprefix('tasks.')}{run.restarts or ''}": run for run in found}
+    assert len(runs) == 7
+    return {f"{run.name.removeprefix('tasks.')}{run.restarts or ''}": run for run in runs}
 
 
-def _ended(folder):
+def _ended_runs(folder):
     return [run for run in batchjob.history(data=str(folder / "data")) if not run.state.is_live
             and run.state != JobState.VANISHED]  # fmt: skip
 
 
-def test_success(history):
-    run = history["add"]
+def test_successful_task_is_recorded(recorded_runs):
+    run = recorded_runs["add"]
     assert (run.status, run.tool, run.by, run.restarts) == ("success", "celery", "celery", 0)
     assert run.parameters == '{"args": [2], "kwargs": {"b": 3}}'
     assert 0.1 <= run.cpu_seconds < 5
@@ -108,29 +108,29 @@ def test_success(history):
     ("name", "state", "status", "error"),
     [
         ("broken", JobState.FAILED, "error", "ValueError: no such column"),
-        ("slow", JobState.TIMEOUT, "timeout", "SoftTimeLimitExceeded"),
-        ("deaf", JobState.TIMEOUT, "timeout", "TimeLimitExceeded"),
+        ("soft_timeout", JobState.TIMEOUT, "timeout", "SoftTimeLimitExceeded"),
+        ("hard_timeout", JobState.TIMEOUT, "timeout", "TimeLimitExceeded"),
         ("lost", JobState.FAILED, "error", "WorkerLostError"),
         ("flaky", JobState.REQUEUED, "retry", "not yet"),
         ("flaky1", JobState.COMPLETED, "success", ""),
     ],
 )
-def test_ends(history, name, state, status, error):
-    run = history[name]
+def test_end_of_task_is_recorded(recorded_runs, name, state, status, error):
+    run = recorded_runs[name]
     assert (run.state, run.status) == (state, status)
     assert error in run.error
     assert run.has_result == (status == "success")
     assert run.end_time is not None
 
 
-def test_attempts_of_one_task(history):
-    assert history["flaky"].record_id == history["flaky1"].record_id
-    assert history["slow"].time_limit_seconds == 1
-    assert history["deaf"].time_limit_seconds == 1
+def test_attempts_share_record_id_and_time_limit_is_recorded(recorded_runs):
+    assert recorded_runs["flaky"].record_id == recorded_runs["flaky1"].record_id
+    assert recorded_runs["soft_timeout"].time_limit_seconds == 1
+    assert recorded_runs["hard_timeout"].time_limit_seconds == 1
 
 
-def test_in_the_same_process(tmp_path, monkeypatch, caplog):
-    """task_always_eager, as tests of applications have it."""
+def test_eager_task_is_recorded(tmp_path, monkeypatch, caplog):
+    """With task_always_eager, as in the tests of applications."""
     from celery import Celery
 
     from batchjob.celery import follow
@@ -194,8 +194,8 @@ print(chained.id, chorded.id, grouped.id, failed.id, alone.id)
 """
 
 
-def with_worker(folder, broker, backend):
-    """What a worker has put on record of the workflows, and the ids that the sender has."""
+def run_workflows(folder, broker, backend):
+    """Run the workflows with a worker; returns the ids that they were sent with, and its log."""
     (folder / "site_tasks.py").write_text(WORKFLOWS.format(broker=broker, backend=backend))
     environment = {**os.environ, "BATCHJOB_DATA": str(folder / "data"), "C_FORCE_ROOT": "1"}
     environment["PYTHONPATH"] = os.pathsep.join((os.getcwd(), str(folder)))
@@ -219,7 +219,7 @@ def with_worker(folder, broker, backend):
 
 @pytest.fixture
 def redis(tmp_path):
-    """A server on a socket of its own."""
+    """Run a Redis server; returns the path of its socket."""
     if shutil.which("redis-server") is None:
         pytest.skip("Debian's redis-server is not installed")
     pytest.importorskip("redis")
@@ -237,30 +237,30 @@ def redis(tmp_path):
             server.terminate()
 
 
-def test_workflows_by_a_worker_with_redis(tmp_path, redis):
-    (chain, chord, group, failed, alone), log = with_worker(
+def test_workflows_are_recorded_with_redis(tmp_path, redis):
+    (chain, chord, group, failed, alone), log = run_workflows(
         tmp_path, f"redis+socket://{redis}", f"redis+socket://{redis}"
     )
     data = str(tmp_path / "data")
 
-    def of(task_id):
+    def run_of(task_id):
         return batchjob.job(task_id, data)
 
-    def names(workflow):
-        found = batchjob.history(workflow=workflow, data=data)
-        return sorted(run.name.removeprefix("site_tasks.") for run in found)
+    def task_names(workflow):
+        runs = batchjob.history(workflow=workflow, data=data)
+        return sorted(run.name.removeprefix("site_tasks.") for run in runs)
 
-    assert names(of(chain).workflow) == ["one", "two", "two"]
-    assert names(of(chord).workflow) == ["one", "one", "total"]
-    assert names(group) == ["one", "two"]
-    assert (of(failed).status, of(failed).error) == ("error", "ValueError: no mesh")
-    assert (of(alone).workflow, of(alone).status) == ("", "success")
+    assert task_names(run_of(chain).workflow) == ["one", "two", "two"]
+    assert task_names(run_of(chord).workflow) == ["one", "one", "total"]
+    assert task_names(group) == ["one", "two"]
+    assert (run_of(failed).status, run_of(failed).error) == ("error", "ValueError: no mesh")
+    assert (run_of(alone).workflow, run_of(alone).status) == ("", "success")
     assert "site_tasks.one: started" in log
     assert "site_tasks.one: success after" in log
 
 
-def test_a_worker_with_the_memory_broker(tmp_path, monkeypatch):
-    """Worker and sender in one process, as tests of applications have it."""
+def test_task_is_recorded_with_memory_broker(tmp_path, monkeypatch):
+    """Worker and sender share a process, as in the tests of applications."""
     from celery import Celery
     from celery.contrib.testing.worker import start_worker
 

@@ -1,51 +1,61 @@
+"""Pauses of `Refresher` between reads."""
+
 import logging
+import threading
+import time
 
 import pytest
 
 from batchjob.runtime.background import AbsentError, PostponedError, Refresher
 
 
-def failing(error, **options):
+def failing_refresher(error, **options):
     def read():
         raise error
 
     return Refresher("source", read, 10.0, 60.0, **options)
 
 
-def pauses(refresher, times):
-    seen = []
+def pauses_after_refreshes(refresher, times):
+    pauses = []
     for _ in range(times):
         refresher.refresh()
-        seen.append(refresher.pause)
-    return seen
+        pauses.append(refresher.pause)
+    return pauses
 
 
-def test_without_a_longest_pause_the_interval_stays():
-    assert pauses(failing(OSError("no")), 3) == [10, 10, 10]
+def test_pause_is_interval_without_longest_pause():
+    assert pauses_after_refreshes(failing_refresher(OSError("no")), 3) == [10, 10, 10]
 
 
-def test_the_pause_doubles_with_each_failure_in_a_row():
-    assert pauses(failing(OSError("no"), longest_pause=50), 5) == [10, 20, 40, 50, 50]
+def test_pause_doubles_with_each_consecutive_failure():
+    refresher = failing_refresher(OSError("no"), longest_pause=50)
+    assert pauses_after_refreshes(refresher, 5) == [10, 20, 40, 50, 50]
 
 
-def test_a_source_may_ask_for_a_longer_pause():
-    assert pauses(failing(PostponedError("busy", 300), longest_pause=50), 2) == [300, 300]
+def test_postponed_error_sets_longer_pause():
+    refresher = failing_refresher(PostponedError("busy", 300), longest_pause=50)
+    assert pauses_after_refreshes(refresher, 2) == [300, 300]
 
 
 @pytest.mark.parametrize(
     ("error", "level"),
     [(PostponedError("x", 1), logging.WARNING), (AbsentError("x", 1), logging.INFO)],
 )
-def test_what_is_absent_is_no_warning(caplog, error, level):
+def test_absent_source_is_logged_as_info(caplog, error, level):
     caplog.set_level(logging.INFO)
-    refresher = failing(error)
+    refresher = failing_refresher(error)
     refresher.refresh()
     refresher.refresh()
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(level, "source: x")]
 
 
-def test_the_first_read_may_wait():
-    refresher = Refresher("source", lambda: 1, 10.0, 60.0, first_pause=3600)
+def test_first_read_waits_for_first_pause():
+    has_read = threading.Event()
+    refresher = Refresher("source", has_read.set, 3600.0, 60.0, first_pause=0.2)
+    start_time = time.monotonic()
     refresher.start()
+    assert has_read.wait(30)
+    waited_seconds = time.monotonic() - start_time
     refresher.stop()
-    assert refresher.latest() is None
+    assert waited_seconds >= 0.2

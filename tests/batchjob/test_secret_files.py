@@ -1,4 +1,4 @@
-"""A secret that everybody may read is none, and is refused before it is used."""
+"""Files with secrets: one that every user can read is rejected before the program starts."""
 
 import os
 
@@ -22,8 +22,8 @@ from batchjob_stats_server.main import main as server
 
 
 @pytest.fixture
-def file(tmp_path):
-    """A file with a secret that only its owner may read."""
+def secret_path(tmp_path):
+    """A file with a secret, readable by its owner only."""
     path = tmp_path / "secret"
     path.touch(0o600)
     path.write_text("correct horse battery staple\n")
@@ -31,13 +31,13 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o440])
-def test_its_user_or_group_may_read_it(file, mode):
-    file.chmod(mode)
-    assert read_secret(secret_file(str(file))) == "correct horse battery staple"
+def test_secret_readable_by_owner_and_group_is_accepted(secret_path, mode):
+    secret_path.chmod(mode)
+    assert read_secret(secret_file(str(secret_path))) == "correct horse battery staple"
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"),
+    ("mode", "message"),
     [
         (
             0o644,
@@ -47,34 +47,34 @@ def test_its_user_or_group_may_read_it(file, mode):
         (0o666, "can read and write this secret"),
     ],
 )
-def test_what_others_may_read_or_write_is_refused(file, mode, said):
-    file.chmod(mode)
+def test_secret_accessible_to_other_users_is_rejected(secret_path, mode, message):
+    secret_path.chmod(mode)
     for read in (read_secret, read_key, secret_file):
-        with pytest.raises(SecretFileError, match=said):
-            read(str(file))
+        with pytest.raises(SecretFileError, match=message):
+            read(str(secret_path))
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"one\ntwo\n", "expected one line"),
         (b"\xff", "not UTF-8"),
         (b"x" * 70_000, "at most 65536 bytes"),
     ],
 )
-def test_what_is_no_secret_is_refused(file, content, said):
-    file.write_bytes(content)
-    with pytest.raises(SecretFileError, match=said):
-        read_secret(str(file))
+def test_invalid_secret_is_rejected(secret_path, content, message):
+    secret_path.write_bytes(content)
+    with pytest.raises(SecretFileError, match=message):
+        read_secret(str(secret_path))
 
 
-def test_a_missing_file_is_told_when_it_is_read(tmp_path):
+def test_missing_file_is_reported_when_read(tmp_path):
     path = secret_file(str(tmp_path / "none"))
     with pytest.raises(SecretFileError, match="none: No such file"):
         read_secret(path)
 
 
-def test_a_shell_s_pipe_has_no_mode_that_counts():
+def test_mode_of_pipe_is_ignored():
     reading, writing = os.pipe()
     os.write(writing, b"from a pipe\n")
     os.close(writing)
@@ -85,7 +85,7 @@ def test_a_shell_s_pipe_has_no_mode_that_counts():
 
 
 @pytest.mark.parametrize(
-    ("program", "flag", "more"),
+    ("program", "flag", "more_flags"),
     [
         (server, "--auth.secret-file", ["--check"]),
         (server, "--db.password-file", ["--check"]),
@@ -101,19 +101,21 @@ def test_a_shell_s_pipe_has_no_mode_that_counts():
         (batchjob, "--token-file", ["--server=http://127.0.0.1:1"]),
     ],
 )
-def test_every_program_refuses_it_before_it_begins(program, flag, more, file, capsys, tmp_path):
-    file.chmod(0o644)
+def test_program_rejects_world_readable_secret(
+    program, flag, more_flags, secret_path, capsys, tmp_path
+):
+    secret_path.chmod(0o644)
     command = {"--db.password-file": ["up"], "--token-file": ["jobs"]}.get(flag, [])
-    argv = [*(command if program is batchjob else []), f"{flag}={file}", *more]
+    argv = [*(command if program is batchjob else []), f"{flag}={secret_path}", *more_flags]
     assert program(argv) == 2
-    told = capsys.readouterr().err
-    assert f"{flag.lstrip('-')}: {file}: every user of this machine can read" in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert f"{flag.lstrip('-')}: {secret_path}: every user of this machine can read" in error
+    assert error.count("\n") == 1
 
 
 @pytest.fixture
-def pair(tmp_path):
-    """A certificate (cert.pem), its key (key.pem) that everybody may read, and both (both.pem)."""
+def pem_folder(tmp_path):
+    """A certificate (cert.pem), its world-readable key (key.pem), and both (both.pem)."""
     leaf = trustme.CA().issue_cert("127.0.0.1")
     leaf.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
@@ -123,74 +125,97 @@ def pair(tmp_path):
     return tmp_path
 
 
-def test_certificates_are_no_secret_and_keys_are(pair):
-    check_private_key(str(pair / "cert.pem"))
-    assert key_file(str(pair / "none.pem")) == str(pair / "none.pem")
+def test_private_key_is_secret_and_certificate_is_not(pem_folder):
+    check_private_key(str(pem_folder / "cert.pem"))
+    assert key_file(str(pem_folder / "none.pem")) == str(pem_folder / "none.pem")
     for name in ("key.pem", "both.pem"):
         with pytest.raises(SecretFileError, match=f"{name}: every user of this machine can read"):
-            key_file(str(pair / name))
-        (pair / name).chmod(0o640)
-        check_private_key(str(pair / name))
+            key_file(str(pem_folder / name))
+        (pem_folder / name).chmod(0o640)
+        check_private_key(str(pem_folder / name))
 
 
-def web_config(pair):
+def write_web_config(folder):
+    """Write a web configuration that names the key file; returns its flag."""
     text = "tls_server_config: {cert_file: cert.pem, key_file: key.pem}"
-    (pair / "web.yml").write_text(text)
-    return f"--web.config.file={pair}/web.yml"
+    (folder / "web.yml").write_text(text)
+    return f"--web.config.file={folder}/web.yml"
 
 
-def inline(pair):
+def write_web_config_with_inline_key(folder):
+    """Write a world-readable web configuration that contains the key; returns its flag."""
     lines = ["tls_server_config:", "  cert_file: cert.pem", "  key: |"]
-    lines += [f"    {line}" for line in (pair / "key.pem").read_text().splitlines()]
-    (pair / "web.yml").write_text("\n".join(lines))
-    (pair / "web.yml").chmod(0o644)
-    return f"--web.config.file={pair}/web.yml"
+    lines += [f"    {line}" for line in (folder / "key.pem").read_text().splitlines()]
+    (folder / "web.yml").write_text("\n".join(lines))
+    (folder / "web.yml").chmod(0o644)
+    return f"--web.config.file={folder}/web.yml"
 
 
-def database(pair):
-    url = parse_url(f"sqlite:///{pair}/jobs.db")
+def create_database(folder):
+    """Create an empty database; returns its flag."""
+    url = parse_url(f"sqlite:///{folder}/jobs.db")
     engine = writer_engine(url, create=True)
     migrate(engine)
     engine.dispose()
-    return f"--db.url=sqlite:///{pair}/jobs.db"
+    return f"--db.url=sqlite:///{folder}/jobs.db"
 
 
 @pytest.mark.parametrize(
-    ("program", "flags", "told"),
+    ("program", "flags", "message"),
     [
-        (exporter, lambda pair: ["--check", web_config(pair)], "key.pem"),
-        (exporter, lambda pair: ["--check", inline(pair)], "web.yml"),
+        (exporter, lambda folder: ["--check", write_web_config(folder)], "key.pem"),
+        (exporter, lambda folder: ["--check", write_web_config_with_inline_key(folder)], "web.yml"),
         (
             server,
-            lambda pair: ["--check", database(pair), f"--web.tls-cert-file={pair}/cert.pem",
-                          f"--web.tls-key-file={pair}/key.pem"],
+            lambda folder: [
+                "--check",
+                create_database(folder),
+                f"--web.tls-cert-file={folder}/cert.pem",
+                f"--web.tls-key-file={folder}/key.pem",
+            ],
             "web.tls-key-file: ",
         ),
         (
             batchjob,
-            lambda pair: ["up", f"--data={pair}/data", "--listen-address=127.0.0.1:0",
-                          f"--web.tls-cert-file={pair}/cert.pem",
-                          f"--web.tls-key-file={pair}/key.pem"],
+            lambda folder: [
+                "up",
+                f"--data={folder}/data",
+                "--listen-address=127.0.0.1:0",
+                f"--web.tls-cert-file={folder}/cert.pem",
+                f"--web.tls-key-file={folder}/key.pem",
+            ],
             "web.tls-key-file: ",
         ),
         (
             batchjob,
-            lambda pair: ["jobs", "--server=https://127.0.0.1:1", f"--cert={pair}/both.pem"],
+            lambda folder: ["jobs", "--server=https://127.0.0.1:1", f"--cert={folder}/both.pem"],
             "--cert: ",
         ),
         (
             batchjob,
-            lambda pair: ["jobs", "--server=https://127.0.0.1:1", f"--cert={pair}/cert.pem",
-                          f"--key={pair}/key.pem"],
+            lambda folder: [
+                "jobs",
+                "--server=https://127.0.0.1:1",
+                f"--cert={folder}/cert.pem",
+                f"--key={folder}/key.pem",
+            ],
             "--key: ",
         ),
-        (poller, lambda pair: ["--check", f"--tsdb.key-file={pair}/key.pem"], "tsdb.key-file: "),
-        (poller, lambda pair: ["--check", f"--tsdb.cert-file={pair}/both.pem"], "tsdb.cert-file: "),
+        (
+            poller,
+            lambda folder: ["--check", f"--tsdb.key-file={folder}/key.pem"],
+            "tsdb.key-file: ",
+        ),
+        (
+            poller,
+            lambda folder: ["--check", f"--tsdb.cert-file={folder}/both.pem"],
+            "tsdb.cert-file: ",
+        ),
     ],
-)  # fmt: skip
-def test_every_program_refuses_a_key_that_everybody_may_read(program, flags, told, pair, capsys):
-    assert program(flags(pair)) == 2
+)
+def test_program_rejects_world_readable_key(program, flags, message, pem_folder, capsys):
+    assert program(flags(pem_folder)) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert "every user of this machine can read this secret (mode 0644)" in error
     assert error.count("\n") == 1

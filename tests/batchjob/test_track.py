@@ -1,4 +1,4 @@
-"""`from batchjob import track`: pieces of work of a program."""
+"""Work of a program, tracked with `track`, or with `begin_work` and `end_work`."""
 
 import asyncio
 import json
@@ -19,30 +19,30 @@ from batchjob.tracking.work import parameters_json
 
 
 @pytest.fixture(autouse=True)
-def data(tmp_path, monkeypatch):
+def data_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("BATCHJOB_DATA", str(tmp_path))
     return tmp_path
 
 
-def burn(seconds: float) -> None:
+def burn_cpu(seconds: float) -> None:
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
 
 
-def only():
+def only_run():
     (run,) = batchjob.history()
     return run
 
 
-def test_a_block(caplog):
+def test_block_is_recorded(caplog):
     caplog.set_level(logging.INFO)
     with track("resize", tool="pillow", parameters={"width": 800}) as work:
-        assert only().status == "running"
-        burn(0.1)
+        assert only_run().status == "running"
+        burn_cpu(0.1)
         held = bytearray(100 << 20)
         del held
-    run = only()
+    run = only_run()
     assert run == work.run
     assert (run.name, run.tool, json.loads(run.parameters)) == ("resize", "pillow", {"width": 800})
     assert (run.state, run.status, run.by) == (JobState.COMPLETED, "success", "track")
@@ -60,7 +60,7 @@ def test_a_block(caplog):
     )
 
 
-def test_work_with_an_id_of_its_own_and_a_workflow():
+def test_work_is_found_by_id_and_by_workflow():
     with track("split", id="a1", workflow="order-17"):
         time.sleep(0.002)  # starts are recorded in milliseconds
     with track("merge", id="a2", workflow="order-17"):
@@ -69,13 +69,13 @@ def test_work_with_an_id_of_its_own_and_a_workflow():
     assert [run.name for run in batchjob.history(workflow="order-17")] == ["merge", "split"]
 
 
-def test_work_that_begins_here_and_ends_there():
+def test_work_is_begun_and_ended_by_id():
     work = batchjob.begin_work("order-17", "import", tool="loader", parameters={"rows": 3})
-    assert only().status == "running"
+    assert only_run().status == "running"
     with pytest.raises(ValueError, match="'order-17' has already begun"):
         batchjob.begin_work("order-17")
     run = batchjob.end_work("order-17")
-    assert run == only() == work.run == batchjob.job("order-17")
+    assert run == only_run() == work.run == batchjob.job("order-17")
     assert (run.status, run.name, run.tool, run.record_id) == (
         "success", "import", "loader", "order-17",
     )  # fmt: skip
@@ -84,7 +84,7 @@ def test_work_that_begins_here_and_ends_there():
 
 
 @pytest.mark.parametrize(
-    ("given", "status", "error", "code"),
+    ("end_arguments", "status", "error", "exit_code"),
     [
         ({"error": ValueError("no mesh")}, "error", "ValueError: no mesh", None),
         ({"error": "no mesh"}, "error", "no mesh", None),
@@ -92,14 +92,14 @@ def test_work_that_begins_here_and_ends_there():
         ({"error": TimeoutError("slow")}, "timeout", "TimeoutError: slow", None),
     ],
 )
-def test_ends_of_work_that_was_begun(given, status, error, code):
+def test_end_work_records_status_error_and_return_code(end_arguments, status, error, exit_code):
     batchjob.begin_work("1")
-    run = batchjob.end_work("1", **given)
-    assert (run.status, run.error, run.exit_code) == (status, error, code)
+    run = batchjob.end_work("1", **end_arguments)
+    assert (run.status, run.error, run.exit_code) == (status, error, exit_code)
 
 
 @pytest.mark.parametrize(
-    ("error", "state", "status", "level"),
+    ("error", "state", "status", "log_level"),
     [
         (ValueError("no such column"), JobState.FAILED, "error", "ERROR"),
         (TimeoutError("too slow"), JobState.TIMEOUT, "timeout", "WARNING"),
@@ -112,18 +112,18 @@ def test_ends_of_work_that_was_begun(given, status, error, code):
         (asyncio.CancelledError(), JobState.CANCELLED, "cancelled", "INFO"),
     ],
 )
-def test_exceptions_go_through_and_are_recorded(error, state, status, level, caplog):
+def test_exception_is_recorded_and_propagates(error, state, status, log_level, caplog):
     caplog.set_level(logging.INFO)
     with pytest.raises(type(error)) as caught, track("work"):
         raise error
     assert caught.value is error
-    run = only()
+    run = only_run()
     assert (run.state, run.status) == (state, status)
-    assert caplog.records[-1].levelname == level
+    assert caplog.records[-1].levelname == log_level
     assert (run.error == "") == (status == "success")
 
 
-def test_return_codes():
+def test_exit_code_and_signal_are_recorded():
     with track("exit"), pytest.raises(SystemExit):
         raise SystemExit(3)
     for command, expected in (("exit 5", (5, None)), ("kill -9 $$", (None, 9))):
@@ -134,17 +134,17 @@ def test_return_codes():
         assert (run.exit_code, run.exit_signal) == expected
 
 
-def test_the_work_says_itself_that_it_failed():
+def test_block_marks_its_work_failed_or_timed_out():
     with track("checks") as work:
         work.fail("3 of 40 images are broken", return_code=2)
-    run = only()
+    run = only_run()
     assert (run.status, run.error, run.exit_code) == ("failed", "3 of 40 images are broken", 2)
     with track("slow") as work:
         work.time_out("gave up after 3 tries")
     assert batchjob.job("slow").state == JobState.TIMEOUT
 
 
-def test_functions():
+def test_decorated_function_is_recorded():
     @track
     def plain(x):
         """Doc."""
@@ -163,7 +163,7 @@ def test_functions():
     assert (totals.runs, totals.success_ratio) == (2, 1.0)
 
 
-def test_of_a_result_the_type_is_on_record():
+def test_type_of_result_is_recorded():
     @track("mesh")
     def mesh():
         return {"cells": "secret"}
@@ -180,18 +180,18 @@ def test_of_a_result_the_type_is_on_record():
         pass
     batchjob.begin_work("7", "pair")
     batchjob.end_work("7", result=(1, 2))
-    found = {run.name: (run.has_result, run.result_type) for run in batchjob.history()}
-    assert found == {
+    result_types = {run.name: (run.has_result, run.result_type) for run in batchjob.history()}
+    assert result_types == {
         "mesh": (True, "dict"), "later": (True, "list"), "block": (True, "float"),
         "nothing": (False, ""), "pair": (True, "tuple"),
     }  # fmt: skip
 
 
-def test_coroutines_have_their_own_cpu_time():
+def test_coroutine_has_its_own_cpu_time():
     @track("busy")
     async def busy():
         for _ in range(5):
-            burn(0.04)
+            burn_cpu(0.04)
             await asyncio.sleep(0)
         return "done"
 
@@ -207,7 +207,7 @@ def test_coroutines_have_their_own_cpu_time():
     assert batchjob.job("idle").cpu_seconds < 0.1
 
 
-def test_a_coroutine_that_is_cancelled_or_late():
+def test_coroutine_is_cancelled_unless_it_catches_the_cancellation():
     @track("late")
     async def late():
         await asyncio.sleep(60)
@@ -231,19 +231,19 @@ def test_a_coroutine_that_is_cancelled_or_late():
     assert (batchjob.job("late").status, batchjob.job("caught").status) == ("cancelled", "success")
 
 
-def test_an_asynchronous_block():
+def test_asynchronous_block_is_recorded():
     async def main():
         async with track("block"), asyncio.timeout(5):
             await asyncio.sleep(0)
 
     asyncio.run(main())
-    assert only().status == "success"
+    assert only_run().status == "success"
 
 
-def test_side_by_side_in_threads():
+def test_thread_has_its_own_cpu_time():
     def work(name, seconds):
         with track(name):
-            burn(seconds)
+            burn_cpu(seconds)
             barrier.wait()
 
     barrier = threading.Barrier(2)
@@ -256,25 +256,25 @@ def test_side_by_side_in_threads():
     assert batchjob.job("b").cpu_seconds < 0.1
 
 
-def test_one_inside_another():
+def test_outer_work_includes_inner_work():
     with track("outer"):
         held = bytearray(200 << 20)
         del held
         with track("inner"):
-            burn(0.05)
+            burn_cpu(0.05)
     inner, outer = batchjob.job("inner"), batchjob.job("outer")
     assert outer.peak_memory_bytes >= inner.peak_memory_bytes + (150 << 20)
     assert outer.cpu_seconds >= inner.cpu_seconds >= 0.05
 
 
-def test_children_count():
-    burning = "import time\nwhile time.process_time() < 0.2: pass"
+def test_cpu_time_includes_child_processes():
+    child_program = "import time\nwhile time.process_time() < 0.2: pass"
     with track("child"):
-        subprocess.run([sys.executable, "-c", burning], check=True)
-    assert only().cpu_seconds >= 0.2
+        subprocess.run([sys.executable, "-c", child_program], check=True)
+    assert only_run().cpu_seconds >= 0.2
 
 
-def test_generators_are_refused():
+def test_generator_function_is_rejected():
     with pytest.raises(TypeError, match="generator function"):
 
         @track
@@ -282,43 +282,43 @@ def test_generators_are_refused():
             yield 1
 
 
-def test_entered_twice():
-    once = track("x")
-    with once, pytest.raises(RuntimeError, match="of its own"), once:
+def test_tracker_can_be_reused_but_not_nested():
+    tracker = track("x")
+    with tracker, pytest.raises(RuntimeError, match="of its own"), tracker:
         pass
-    with once:  # but one after the other
+    with tracker:
         pass
     assert len(batchjob.history()) == 2
 
 
-def test_what_cannot_be_recorded_does_not_stop_the_work(data, monkeypatch, caplog):
-    (data / "file").write_text("")
-    monkeypatch.setenv("BATCHJOB_DATA", str(data / "file" / "below"))
+def test_work_continues_when_it_cannot_be_recorded(data_directory, monkeypatch, caplog):
+    (data_directory / "file").write_text("")
+    monkeypatch.setenv("BATCHJOB_DATA", str(data_directory / "file" / "below"))
     with track("work"):
         result = 1
     assert result == 1
     assert "work is not recorded" in caplog.text
 
 
-def test_a_program_that_is_killed():
+def test_work_of_killed_program_has_vanished():
     program = "import os\nfrom batchjob import track\nwith track('doomed'): os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", program], env=os.environ)
     assert batchjob.job("doomed").status == "vanished"
 
 
-def test_forked_workers_are_their_own(data):
+def test_forked_process_records_its_own_work(data_directory):
     with track("parent"):
         pid = os.fork()
         if pid == 0:
             with track("child"):
-                burn(0.05)
+                burn_cpu(0.05)
             os._exit(0)
         os.waitpid(pid, 0)
     assert batchjob.job("child").status == "success"
     assert 0.05 <= batchjob.job("child").cpu_seconds < 1
 
 
-class Odd:
+class UnserializableObject:
     def __repr__(self):
         return "<odd>"
 
@@ -328,32 +328,32 @@ class Odd:
     [
         ({}, ""),
         ({"a": 1, "b": [True, None]}, '{"a": 1, "b": [true, null]}'),
-        ({"a": Odd()}, '{"a": "<odd>"}'),
+        ({"a": UnserializableObject()}, '{"a": "<odd>"}'),
         ({(1, 2): 1}, '{"(1, 2)": "1"}'),
         ({"a": "x" * 20_000, "b": 1}, json.dumps({"a": "'" + "x" * 199, "b": "1"})),
     ],
 )
-def test_parameters_are_json(parameters, text):
+def test_parameters_are_encoded_as_json(parameters, text):
     assert parameters_json(parameters) == text
 
 
-def test_endless_parameters():
-    endless = {}
-    endless["self"] = endless
-    assert json.loads(parameters_json(endless)) == {"self": "{'self': {...}}"}
-    many = {str(n): "x" * 300 for n in range(1000)}
-    assert len(parameters_json(many)) < 10_000
+def test_recursive_and_huge_parameters_are_bounded():
+    recursive = {}
+    recursive["self"] = recursive
+    assert json.loads(parameters_json(recursive)) == {"self": "{'self': {...}}"}
+    large = {str(n): "x" * 300 for n in range(1000)}
+    assert len(parameters_json(large)) < 10_000
 
 
-def test_it_is_light():
-    """No database, no server, no asyncio for a program that only wants to be followed."""
+def test_import_loads_no_heavy_modules():
+    """A program that only tracks its work loads no database, server or asyncio."""
     program = "import sys; from batchjob import track, history; print(*sys.modules)"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    loaded = set(told.stdout.split())
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    loaded = set(result.stdout.split())
     assert not loaded & {"sqlalchemy", "yaml", "asyncio", "prometheus_client", "argparse"}
 
 
-def test_blocks_of_tasks_that_take_turns_have_no_cpu_time_of_their_own():
+def test_cpu_time_of_interleaved_asynchronous_blocks_is_unknown():
     async def work(name):
         async with track(name):
             async with track(f"{name}-inside"):

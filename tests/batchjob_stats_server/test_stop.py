@@ -76,7 +76,7 @@ class PendingQuery(threading.Thread):
 def stop_during_query(process, port, headers, time_series_database):
     """Stop the server during a query; returns the seconds it took, the status, and the log."""
     query = PendingQuery(port, headers)
-    while not time_series_database.asked:
+    while not time_series_database.requests:
         time.sleep(0.01)
     started = time.monotonic()
     process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The Ansible role: its syntax, what ansible-lint says, and the files that it writes."""
+"""The Ansible role: its syntax, ansible-lint, and the files that it writes."""
 
 import contextlib
 import grp
@@ -37,7 +37,7 @@ PLAY = """
 """
 
 
-def called(program, *arguments, home):
+def run_ansible(program, *arguments, home):
     environment = {
         "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "HOME": str(home), "LC_ALL": "C.UTF-8",
         "ANSIBLE_ROLES_PATH": str(ANSIBLE / "roles"), "ANSIBLE_LOCAL_TEMP": f"{home}/local",
@@ -49,20 +49,20 @@ def called(program, *arguments, home):
     )  # fmt: skip
 
 
-def examples():
-    """What the example of an inventory sets on the host of services."""
+def example_variables():
+    """The variables that the example inventory sets on the host of the services."""
     tree = yaml.safe_load((ANSIBLE / "inventory.yml").read_text())["all"]
     return {**tree["vars"], **tree["children"]["services"]["vars"]}
 
 
 @pytest.fixture
-def write(tmp_path):
-    """Runs the part of the role that writes files, into a directory of the test."""
+def apply_role(tmp_path):
+    """Runs the part of the role that writes files, in a directory of the test."""
     user = pwd.getpwuid(os.getuid())
     home = tmp_path / "home"
     home.mkdir()
     (home / "play.yml").write_text(PLAY)
-    places = {
+    default_variables = {
         "batchjob_etc": str(tmp_path / "etc"),
         "batchjob_unit_options": str(tmp_path),
         "batchjob_programs": str(PROGRAMS),
@@ -71,30 +71,30 @@ def write(tmp_path):
         "ansible_python_interpreter": sys.executable,
     }
 
-    def run(**given):
-        (home / "given.yml").write_text(yaml.safe_dump(places | given))
+    def run(**variables):
+        (home / "given.yml").write_text(yaml.safe_dump(default_variables | variables))
         arguments = ["-i", "localhost,", "-c", "local", "-e", f"@{home}/given.yml"]
         arguments += ["--tags", "batchjob_configuration", home / "play.yml"]
-        return called("ansible-playbook", *arguments, home=home)
+        return run_ansible("ansible-playbook", *arguments, home=home)
 
     return run
 
 
-def test_its_syntax(tmp_path):
-    done = called(
+def test_playbook_syntax(tmp_path):
+    done = run_ansible(
         "ansible-playbook", "--syntax-check", "-i", "inventory.yml", "site.yml", home=tmp_path
     )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(not (PROGRAMS / "ansible-lint").exists(), reason="not installed: ansible-lint")
-def test_ansible_lint_finds_nothing(tmp_path):
-    done = called("ansible-lint", "--offline", "--profile=production", ".", home=tmp_path)
+def test_ansible_lint_passes(tmp_path):
+    done = run_ansible("ansible-lint", "--offline", "--profile=production", ".", home=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_our_programs_read_what_it_writes(write, tmp_path):
-    done = write(batchjob_services=True, **examples())
+def test_programs_accept_written_configuration(apply_role, tmp_path):
+    done = apply_role(batchjob_services=True, **example_variables())
     assert done.returncode == 0, done.stdout + done.stderr
     etc = tmp_path / "etc"
     exporter_settings([f"--config.file={etc}/exporter.yml"])
@@ -108,39 +108,41 @@ def test_our_programs_read_what_it_writes(write, tmp_path):
         "exporter.yml": "0o644", "stats_db.yml": "0o640", "server.yml": "0o640",
         "grafana.secret": "0o640",
     }  # fmt: skip
-    again = write(batchjob_services=True, **examples())
-    assert re.search(r"\bchanged=0\b", again.stdout), again.stdout
+    second_run = apply_role(batchjob_services=True, **example_variables())
+    assert re.search(r"\bchanged=0\b", second_run.stdout), second_run.stdout
 
 
-def test_false_on_the_command_line_is_no(write, tmp_path):
-    """Where it is a text: -e batchjob_exporter=false."""
-    done = write(batchjob_exporter="false", batchjob_exporter_config={"web.listen-address": ":1"})
+def test_string_false_disables_a_part(apply_role, tmp_path):
+    """As passed by the command line option -e batchjob_exporter=false."""
+    done = apply_role(
+        batchjob_exporter="false", batchjob_exporter_config={"web.listen-address": ":1"}
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "etc/exporter.yml").exists()
 
 
-def test_a_secret_is_not_shown(write):
-    done = write(batchjob_services=True, batchjob_secrets={"a.secret": "correct horse"})
+def test_secret_is_not_printed(apply_role):
+    done = apply_role(batchjob_services=True, batchjob_secrets={"a.secret": "correct horse"})
     assert done.returncode == 0, done.stdout
     assert "correct horse" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("variables", "message"),
     [
         ({"batchjob_exporter_config": {"web.listen-adress": ":1"}}, "did you mean web.listen-addr"),
         ({"batchjob_services": "perhaps"}, "batchjob_services"),
         ({"batchjob_secrets": ["a"]}, "batchjob_secrets"),
     ],
 )
-def test_what_is_wrong_is_not_written(write, tmp_path, given, words):
-    done = write(**given)
+def test_invalid_variables_are_rejected_before_writing(apply_role, tmp_path, variables, message):
+    done = apply_role(**variables)
     assert done.returncode != 0
-    assert words in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
     assert not (tmp_path / "etc/exporter.yml").exists()
 
 
-def test_it_names_the_packages_and_units_that_there_are():
+def test_role_names_existing_packages_and_units():
     from deploy.packages.contents import PACKAGES
 
     role = yaml.safe_load((ANSIBLE / "roles/batchjob/vars/main.yml").read_text())
@@ -150,19 +152,19 @@ def test_it_names_the_packages_and_units_that_there_are():
             assert f"'{unit.removesuffix('.service')}'" in role["batchjob_units"]
 
 
-def test_it_migrates_where_the_program_says_so(tmp_path, capsys):
+def test_role_recognizes_request_for_migration(tmp_path, capsys):
     role = yaml.safe_load((ANSIBLE / "roles/batchjob/vars/main.yml").read_text())
     database = tmp_path / "jobs.db"
     url = f"--db.url=sqlite:///{database}"
 
-    def complaint():
+    def check_error():
         assert poller([url, "check"]) == 2
         return capsys.readouterr().err
 
-    assert role["batchjob_remedy"] in complaint()  # there is none yet
+    assert role["batchjob_remedy"] in check_error()  # there is no database yet
     assert poller([url, "migrate"]) == 0
     assert "->" in capsys.readouterr().out
-    for revision, helps in (("0000", True), ("9999", False)):
+    for revision, migration_helps in (("0000", True), ("9999", False)):
         with contextlib.closing(sqlite3.connect(database)) as db, db:
             db.execute("UPDATE alembic_version SET version_num = ?", (revision,))
-        assert (role["batchjob_remedy"] in complaint()) == helps
+        assert (role["batchjob_remedy"] in check_error()) == migration_helps

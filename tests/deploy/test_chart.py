@@ -1,4 +1,4 @@
-"""The chart, rendered by helm with several values and held against Kubernetes' own schemas."""
+"""The chart, rendered by helm with several values and validated with Kubernetes' schemas."""
 
 import copy
 import json
@@ -20,25 +20,25 @@ from tests.deploy import crds
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy/kubernetes"
 VALUES = sorted((REPOSITORY / "tests/fixtures/chart").glob("*.yaml"))
-SCRAPES = ("ServiceMonitor", "VMServiceScrape")
+SCRAPE_KINDS = ("ServiceMonitor", "VMServiceScrape")
 VERSIONS = OLDEST, NEWEST = "1.25", "1.34"
 
 pytestmark = pytest.mark.skipif(shutil.which("helm") is None, reason="not installed: helm")
 
 
-def helm(*arguments):
-    """helm's answer, whatever its status."""
+def run_helm(*arguments):
+    """Run helm, whatever its exit status."""
     argv = ["helm", *arguments]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
 
-def rendered(*flags, release="bj"):
-    done = helm("template", release, str(CHART), "--namespace=hpc", *flags)
+def render_chart(*flags, release="bj"):
+    done = run_helm("template", release, str(CHART), "--namespace=hpc", *flags)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
-def values_of_the_documentation():
+def documented_values():
     text = (REPOSITORY / "docs/kubernetes.md").read_text()
     (block,) = re.findall(r"```yaml\n(# values.yaml\n.*?)```", text, re.DOTALL)
     return block
@@ -46,7 +46,7 @@ def values_of_the_documentation():
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def version(request):
-    """Of the Kubernetes that the chart is rendered for."""
+    """The Kubernetes version for which the chart is rendered."""
     return request.param
 
 
@@ -55,65 +55,69 @@ def resources(request, version, tmp_path_factory):
     path = request.param
     if path == "docs":
         path = tmp_path_factory.mktemp("docs") / "values.yaml"
-        path.write_text(values_of_the_documentation())
-    return rendered("--values", str(path), "--kube-version", version)
+        path.write_text(documented_values())
+    return render_chart("--values", str(path), "--kube-version", version)
 
 
 @pytest.fixture(scope="module")
-def everything():
-    made = rendered("--values", str(REPOSITORY / "tests/fixtures/chart/everything.yaml"))
-    return {(each["kind"], each["metadata"]["name"]): each for each in made}
+def all_resources():
+    resources = render_chart("--values", str(REPOSITORY / "tests/fixtures/chart/everything.yaml"))
+    return {(each["kind"], each["metadata"]["name"]): each for each in resources}
 
 
 def test_every_resource_is_valid(resources, version):
     for each in resources:
         if each["kind"] == "VMAgent":
-            crds.check(each)
-        elif each["kind"] not in SCRAPES:
+            crds.validate(each)
+        elif each["kind"] not in SCRAPE_KINDS:
             kubernetes_validate.validate(each, version, strict=True)
 
 
-@pytest.mark.parametrize("kind", SCRAPES)
-def test_every_scrape_is_valid(resources, kind):
-    if not crds.there(kind):
-        pytest.skip(f"no schema of {kind}: .ci/schemas.py gets it")
+@pytest.mark.parametrize("kind", SCRAPE_KINDS)
+def test_every_scrape_resource_is_valid(resources, kind):
+    if not crds.has_schema(kind):
+        pytest.skip(f"no schema of {kind}: .ci/schemas.py downloads it")
     for each in resources:
         if each["kind"] == kind:
-            crds.check(each)
+            crds.validate(each)
 
 
-def test_the_schemas_refuse_what_they_do_not_know(everything):
-    daemons = copy.deepcopy(everything["DaemonSet", "bj-exporter"])
+def test_kubernetes_schema_rejects_unknown_field(all_resources):
+    daemons = copy.deepcopy(all_resources["DaemonSet", "bj-exporter"])
     daemons["spec"]["template"]["spec"]["hostPid"] = True
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(daemons, NEWEST, strict=True)
 
 
-@pytest.mark.parametrize("kind", SCRAPES)
-@pytest.mark.parametrize("wrong", [{"relabel_configs": [{"targetLabel": "a"}]}, {"interval": "30"}])
-def test_the_schemas_refuse_a_scrape_that_would_not_be(everything, kind, wrong):
-    if not crds.there(kind):
-        pytest.skip(f"no schema of {kind}: .ci/schemas.py gets it")
-    scrape = copy.deepcopy(everything[kind, "bj-cluster"])
-    scrape["spec"]["endpoints"][0].update(wrong)
+@pytest.mark.parametrize("kind", SCRAPE_KINDS)
+@pytest.mark.parametrize(
+    "invalid", [{"relabel_configs": [{"targetLabel": "a"}]}, {"interval": "30"}]
+)
+def test_scrape_schema_rejects_invalid_endpoint(all_resources, kind, invalid):
+    if not crds.has_schema(kind):
+        pytest.skip(f"no schema of {kind}: .ci/schemas.py downloads it")
+    scrape = copy.deepcopy(all_resources[kind, "bj-cluster"])
+    scrape["spec"]["endpoints"][0].update(invalid)
     with pytest.raises(jsonschema.ValidationError):
-        crds.check(scrape)
+        crds.validate(scrape)
 
 
-def test_no_two_have_the_same_name(resources):
+def test_resource_names_are_unique(resources):
     names = [(each["kind"], each["metadata"]["name"]) for each in resources]
     assert len(names) == len(set(names))
     assert {each["metadata"]["namespace"] for each in resources} == {"hpc"}
 
 
-def test_no_name_of_a_long_release_is_cut_to_that_of_another():
+def test_resource_names_of_long_release_are_unique():
     flags = ("--values", str(REPOSITORY / "tests/fixtures/chart/everything.yaml"))
-    long = [(each["kind"], each["metadata"]["name"]) for each in rendered(*flags, release="r" * 53)]
-    assert len(set(long)) == len(long) == len(rendered(*flags))
-    assert max(len(name) for _, name in long) <= 63
+    names = [
+        (each["kind"], each["metadata"]["name"]) for each in render_chart(*flags, release="r" * 53)
+    ]
+    assert len(set(names)) == len(names) == len(render_chart(*flags))
+    assert max(len(name) for _, name in names) <= 63
 
 
-def pods(resources):
+def pod_specs(resources):
     for each in resources:
         if each["kind"] in ("DaemonSet", "Deployment"):
             template = each["spec"]["template"]
@@ -121,11 +125,11 @@ def pods(resources):
             yield each["metadata"]["name"], template["spec"]
 
 
-NAMED = {"DAC_READ_SEARCH", "SYS_PTRACE"}
+EXPORTER_CAPABILITIES = {"DAC_READ_SEARCH", "SYS_PTRACE"}
 
 
-def test_no_container_may_more_than_is_named(resources):
-    for name, pod in pods(resources):
+def test_containers_have_no_other_privileges(resources):
+    for name, pod in pod_specs(resources):
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not pod["automountServiceAccountToken"]
         assert not {"hostNetwork", "hostIPC"} & pod.keys()
@@ -136,29 +140,29 @@ def test_no_container_may_more_than_is_named(resources):
             assert "privileged" not in security
             assert security["capabilities"]["drop"] == ["ALL"]
             added = set(security["capabilities"].get("add", []))
-            assert added <= (NAMED if name == "bj-exporter" else set())
+            assert added <= (EXPORTER_CAPABILITIES if name == "bj-exporter" else set())
             root = security.get("runAsUser", pod["securityContext"].get("runAsUser")) == 0
             assert root == bool(added)
             assert container["resources"]["limits"]["memory"]
         assert pod.get("hostPID", False) == (name == "bj-exporter")
 
 
-def test_what_is_the_nodes_is_read_only(resources, version):
-    for _, pod in pods(resources):
-        hosts = {
+def test_host_paths_are_mounted_read_only(resources, version):
+    for _, pod in pod_specs(resources):
+        host_paths = {
             each["name"]: each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each
         }
-        assert not {"/", "/sys", "/proc", "/dev"} & set(hosts.values())
+        assert not {"/", "/sys", "/proc", "/dev"} & set(host_paths.values())
         for container in pod["containers"]:
             mounts = {each["name"]: each for each in container["volumeMounts"]}
-            for name in hosts:
+            for name in host_paths:
                 assert mounts[name]["readOnly"] is True
-                known = {"recursiveReadOnly": "IfPossible"} if version == NEWEST else {}
-                assert known.items() <= mounts[name].items()
+                expected = {"recursiveReadOnly": "IfPossible"} if version == NEWEST else {}
+                assert expected.items() <= mounts[name].items()
 
 
-def test_every_mount_has_its_volume(resources):
-    for _, pod in pods(resources):
+def test_volumes_match_mounts(resources):
+    for _, pod in pod_specs(resources):
         volumes = {each["name"] for each in pod["volumes"]}
         mounted = {
             mount["name"]
@@ -168,25 +172,29 @@ def test_every_mount_has_its_volume(resources):
         assert mounted == volumes
 
 
-READERS = {"exporter.yml": None, "stats_db.yml": poller_settings, "server.yml": server_settings}
+SETTINGS_READERS = {
+    "exporter.yml": None,
+    "stats_db.yml": poller_settings,
+    "server.yml": server_settings,
+}
 
 
-def test_our_programs_accept_their_files(resources, tmp_path):
+def test_programs_accept_configuration_of_the_chart(resources, tmp_path):
     for each in resources:
         for name, text in each.get("data", {}).items() if each["kind"] == "ConfigMap" else ():
-            if name not in READERS:
+            if name not in SETTINGS_READERS:
                 continue
             path = tmp_path / name
             path.write_text(text)
             if name == "exporter.yml":
                 exporter_settings([f"--config.file={path}"])
             else:
-                READERS[name]({}, str(path))
+                SETTINGS_READERS[name]({}, str(path))
 
 
-def test_our_programs_know_the_flags_and_ports(resources):
+def test_programs_accept_flags_and_listen_on_ports_of_the_chart(resources):
     ports = {"exporter": 10910, "cluster": 10910, "stats-db": 10911, "stats-server": 10912}
-    for name, pod in pods(resources):
+    for name, pod in pod_specs(resources):
         (container,) = pod["containers"]
         assert container["ports"] == [
             {"name": "http", "containerPort": ports[name.removeprefix("bj-")]}
@@ -196,10 +204,10 @@ def test_our_programs_know_the_flags_and_ports(resources):
             exporter_settings([flag for flag in flags if not flag.startswith("--path")])
 
 
-def test_dashboards_are_those_of_grafana(everything):
+def test_config_maps_contain_all_grafana_dashboards(all_resources):
     found = {
         key: json.loads(text)
-        for (kind, _), each in everything.items()
+        for (kind, _), each in all_resources.items()
         if kind == "ConfigMap" and each["metadata"]["labels"].get("grafana_dashboard") == "1"
         for key, text in each["data"].items()
     }
@@ -209,13 +217,13 @@ def test_dashboards_are_those_of_grafana(everything):
     }
 
 
-def test_scrapers_find_every_part_by_its_alerts_name(everything):
+def test_scraped_services_have_the_job_names_of_the_alerts(all_resources):
     jobs = {"exporter", "cluster", "stats-db", "stats-server"}
     for kind, key in (("ServiceMonitor", "relabelings"), ("VMServiceScrape", "relabelConfigs")):
-        scraped = {name: each for (of, name), each in everything.items() if of == kind}
-        assert scraped.keys() == {f"bj-{part}" for part in jobs}
-        for name, each in scraped.items():
-            service = everything["Service", name]
+        scrapes = {name: each for (of, name), each in all_resources.items() if of == kind}
+        assert scrapes.keys() == {f"bj-{part}" for part in jobs}
+        for name, each in scrapes.items():
+            service = all_resources["Service", name]
             assert each["spec"]["selector"]["matchLabels"].items() <= (
                 service["metadata"]["labels"].items()
             )
@@ -223,36 +231,36 @@ def test_scrapers_find_every_part_by_its_alerts_name(everything):
             assert endpoint["port"] == service["spec"]["ports"][0]["name"]
             labels = {row.get("targetLabel"): row for row in endpoint[key]}
             part = name.removeprefix("bj-")
-            own = {"exporter": "batchjob_exporter", "cluster": "batchjob_cluster"}
-            assert labels["job"]["replacement"] == own.get(
+            exporter_jobs = {"exporter": "batchjob_exporter", "cluster": "batchjob_cluster"}
+            assert labels["job"]["replacement"] == exporter_jobs.get(
                 part, f"batchjob_{part.replace('-', '_')}"
             )
-            assert ("cluster" in labels) == (part != "stats-db")  # it tells of several clusters
+            assert ("cluster" in labels) == (part != "stats-db")  # it has several clusters
             assert endpoint[key][-1]["action"] == "labeldrop"
 
 
-def test_the_agent_writes_elsewhere_with_a_token_from_a_secret(everything):
-    agent = everything["VMAgent", "bj-agent"]["spec"]
-    near, far = agent["remoteWrite"]
-    assert "bearerTokenSecret" not in near
-    assert far["bearerTokenSecret"] == {"name": "metrics", "key": "token"}
-    assert not [each for each in rendered() if each["kind"] == "VMAgent"]
-    refused = helm("template", "bj", str(CHART), "--set-json=scrape.remoteWrite=[{}]")
+def test_agent_writes_to_remote_store_with_token_of_secret(all_resources):
+    agent = all_resources["VMAgent", "bj-agent"]["spec"]
+    local, remote = agent["remoteWrite"]
+    assert "bearerTokenSecret" not in local
+    assert remote["bearerTokenSecret"] == {"name": "metrics", "key": "token"}
+    assert not [each for each in render_chart() if each["kind"] == "VMAgent"]
+    refused = run_helm("template", "bj", str(CHART), "--set-json=scrape.remoteWrite=[{}]")
     assert refused.returncode != 0
     assert "url" in refused.stderr
 
 
-REMOTE = '--set-json=scrape.remoteWrite=[{"url":"http://metrics/api/v1/write"}]'
+REMOTE_WRITE = '--set-json=scrape.remoteWrite=[{"url":"http://metrics/api/v1/write"}]'
 
 
-def agent_with(*flags):
-    (agent,) = (each for each in rendered(REMOTE, *flags) if each["kind"] == "VMAgent")
-    crds.check(agent)
+def agent_spec(*flags):
+    (agent,) = (each for each in render_chart(REMOTE_WRITE, *flags) if each["kind"] == "VMAgent")
+    crds.validate(agent)
     return agent["spec"]
 
 
-def test_samples_not_yet_sent_outlive_the_agents_pod():
-    spec = agent_with()
+def test_agent_queue_is_on_persistent_volume():
+    spec = agent_spec()
     assert spec["statefulMode"] is True
     assert spec["statefulStorage"]["volumeClaimTemplate"]["spec"] == {
         "accessModes": ["ReadWriteOnce"],
@@ -260,50 +268,50 @@ def test_samples_not_yet_sent_outlive_the_agents_pod():
     }
 
 
-def test_the_agents_volume_has_the_size_and_class_that_are_set():
-    spec = agent_with("--set=scrape.queue.size=50Gi,scrape.queue.storageClassName=local")
+def test_agent_volume_size_and_class_can_be_set():
+    spec = agent_spec("--set=scrape.queue.size=50Gi,scrape.queue.storageClassName=local")
     claim = spec["statefulStorage"]["volumeClaimTemplate"]["spec"]
     assert claim["storageClassName"] == "local"
     assert claim["resources"] == {"requests": {"storage": "50Gi"}}
 
 
-def test_an_agent_can_do_without_a_volume():
-    spec = agent_with("--set=scrape.queue.persistent=false")
+def test_agent_without_persistent_queue_has_no_volume():
+    spec = agent_spec("--set=scrape.queue.persistent=false")
     assert not {"statefulMode", "statefulStorage"} & spec.keys()
 
 
-@pytest.mark.parametrize("kind", SCRAPES)
-def test_scrapers_know_the_ca_of_the_servers_certificate(everything, kind):
-    (endpoint,) = everything[kind, "bj-stats-server"]["spec"]["endpoints"]
+@pytest.mark.parametrize("kind", SCRAPE_KINDS)
+def test_scrapes_use_ca_of_server_certificate(all_resources, kind):
+    (endpoint,) = all_resources[kind, "bj-stats-server"]["spec"]["endpoints"]
     assert endpoint["tlsConfig"] == {
         "serverName": "bj-stats-server.hpc.svc",
         "ca": {"secret": {"name": "stats-tls", "key": "ca.crt"}},
     }
 
 
-def test_sqlite_is_on_one_node_and_outlives_the_release(everything):
-    server = everything["Deployment", "bj-stats-server"]["spec"]["template"]["spec"]
+def test_sqlite_volume_is_on_one_node_and_kept_on_uninstall(all_resources):
+    server = all_resources["Deployment", "bj-stats-server"]["spec"]["template"]["spec"]
     assert "podAffinity" in server["affinity"]
-    assert everything["Deployment", "bj-stats-db"]["spec"]["strategy"] == {"type": "Recreate"}
-    claim = everything["PersistentVolumeClaim", "bj-jobs"]
+    assert all_resources["Deployment", "bj-stats-db"]["spec"]["strategy"] == {"type": "Recreate"}
+    claim = all_resources["PersistentVolumeClaim", "bj-jobs"]
     assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
-def test_a_changed_file_starts_new_pods():
+def test_changed_configuration_restarts_pods():
     def annotations(*flags):
-        (exporter,) = (each for each in rendered(*flags) if each["kind"] == "DaemonSet")
+        (exporter,) = (each for each in render_chart(*flags) if each["kind"] == "DaemonSet")
         return exporter["spec"]["template"]["metadata"]["annotations"]
 
     assert annotations() != annotations('--set-json=exporter.config={"log.level":"debug"}')
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         "exporter.privileged=true",
         "exporter.capabilities={SYS_ADMIN}",
         "database.url=mysql://x",
-        "database.url=postgresql://batchjob:password@postgres/batchjob",  # seen in a ConfigMap
+        "database.url=postgresql://batchjob:password@postgres/batchjob",  # in a ConfigMap
         "database.url=postgresql://postgres/batchjob?password=password",
         "statsDb.enabled=true",  # without a source
         "scrape.interval=often",
@@ -311,12 +319,12 @@ def test_a_changed_file_starts_new_pods():
         "exporter.hostPaths={etc}",
     ],
 )
-def test_wrong_values_are_refused(wrong):
-    done = helm("template", "bj", str(CHART), "--set", wrong)
+def test_invalid_values_are_rejected(invalid):
+    done = run_helm("template", "bj", str(CHART), "--set", invalid)
     assert done.returncode != 0
-    assert wrong.split(".")[0] in done.stderr
+    assert invalid.split(".")[0] in done.stderr
 
 
-def test_helm_finds_no_fault():
-    done = helm("lint", str(CHART), "--strict")
+def test_helm_lint_passes():
+    done = run_helm("lint", str(CHART), "--strict")
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""Completions, as the shells themselves tell them: bash, zsh and fish."""
+"""Completions as offered by the shells themselves: bash, zsh and fish."""
 
 import os
 import shlex
@@ -33,54 +33,54 @@ zpty -w z 'print do""ne'; until_seen done
 FISH = "source {script}; complete -C {line}"
 
 
-def completed(shell, line, folder):
+def shell_completions(shell, line, folder):
     """What a shell offers after `line`."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script, found = folder / f"batchjob.{shell}", folder / "found"
     found.unlink(missing_ok=True)
-    made = manuals.completions({"batchjob": manuals.PROGRAMS["batchjob"]}, shell)
-    script.write_text(made["batchjob"])
+    scripts = manuals.completions({"batchjob": manuals.PROGRAMS["batchjob"]}, shell)
+    script.write_text(scripts["batchjob"])
     words = " ".join(shlex.quote(word) for word in line.split(" "))
-    ask = {"bash": BASH, "zsh": ZSH, "fish": FISH}[shell].format(
+    shell_input = {"bash": BASH, "zsh": ZSH, "fish": FISH}[shell].format(
         script=script, found=found, line=shlex.quote(line), words=words
     )
     no_startup_files = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["-N"]}[shell]
     done = subprocess.run(
-        [shell, *no_startup_files, "-c", ask], capture_output=True, text=True, timeout=300,
+        [shell, *no_startup_files, "-c", shell_input], capture_output=True, text=True, timeout=300,
         cwd=folder, env={**os.environ, "HOME": str(folder), "TERM": "dumb"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     text = found.read_text() if shell == "zsh" and found.exists() else done.stdout
-    return {told.split("\t")[0].strip() for told in text.splitlines() if told.strip()}
+    return {each.split("\t")[0].strip() for each in text.splitlines() if each.strip()}
 
 
 SHELLS = pytest.mark.parametrize("shell", manuals.SHELLS)
 
 
 @SHELLS
-def test_commands(shell, tmp_path):
-    assert completed(shell, "batchjob jo", tmp_path) == {"job", "jobs"}
-    assert "completion" in completed(shell, "batchjob com", tmp_path)
+def test_commands_are_completed(shell, tmp_path):
+    assert shell_completions(shell, "batchjob jo", tmp_path) == {"job", "jobs"}
+    assert "completion" in shell_completions(shell, "batchjob com", tmp_path)
 
 
 @SHELLS
-def test_options_of_a_command(shell, tmp_path):
-    assert completed(shell, "batchjob jobs --pe", tmp_path) == {"--pending"}
-    assert "--demo" in completed(shell, "batchjob up --de", tmp_path)
+def test_options_of_command_are_completed(shell, tmp_path):
+    assert shell_completions(shell, "batchjob jobs --pe", tmp_path) == {"--pending"}
+    assert "--demo" in shell_completions(shell, "batchjob up --de", tmp_path)
 
 
 @SHELLS
-def test_values(shell, tmp_path):
-    assert completed(shell, "batchjob completion ", tmp_path) == {"bash", "zsh", "fish"}
-    assert completed(shell, "batchjob jobs --format ", tmp_path) == {"table", "json", "csv"}
+def test_choices_of_option_are_completed(shell, tmp_path):
+    assert shell_completions(shell, "batchjob completion ", tmp_path) == {"bash", "zsh", "fish"}
+    assert shell_completions(shell, "batchjob jobs --format ", tmp_path) == {"table", "json", "csv"}
 
 
 @SHELLS
-def test_files(shell, tmp_path):
+def test_file_names_are_completed(shell, tmp_path):
     (tmp_path / "tokens.txt").write_text("secret")
     (tmp_path / "folder").mkdir()
-    assert "tokens.txt" in completed(shell, "batchjob jobs --token-file tok", tmp_path)
+    assert "tokens.txt" in shell_completions(shell, "batchjob jobs --token-file tok", tmp_path)
     assert "folder" in {
-        word.rstrip("/") for word in completed(shell, "batchjob jobs --data fol", tmp_path)
+        word.rstrip("/") for word in shell_completions(shell, "batchjob jobs --data fol", tmp_path)
     }

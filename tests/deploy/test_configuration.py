@@ -1,4 +1,4 @@
-"""The configuration that packages install is accepted as it is."""
+"""The configuration that packages install is accepted unchanged."""
 
 import re
 
@@ -13,17 +13,17 @@ CONFIG = ROOT / "deploy/config"
 SYSTEMD = ROOT / "deploy/systemd"
 
 
-def test_the_pollers():
-    chosen = poller_settings({}, str(CONFIG / "stats_db.yml"))
-    assert chosen.db.url == "sqlite:////var/lib/batchjob/jobs.db"
+def test_poller_configuration():
+    settings = poller_settings({}, str(CONFIG / "stats_db.yml"))
+    assert settings.db.url == "sqlite:////var/lib/batchjob/jobs.db"
 
 
-def test_the_servers():
-    chosen = server_settings({}, str(CONFIG / "server.yml"))
-    assert chosen.db.url == "sqlite:////var/lib/batchjob/jobs.db"
+def test_server_configuration():
+    settings = server_settings({}, str(CONFIG / "server.yml"))
+    assert settings.db.url == "sqlite:////var/lib/batchjob/jobs.db"
 
 
-def test_what_is_commented_out_is_accepted_too(tmp_path):
+def test_commented_out_options_are_accepted(tmp_path):
     for name, read in (("stats_db.yml", poller_settings), ("server.yml", server_settings)):
         lines = (CONFIG / name).read_text().splitlines()
         text = "\n".join(line.removeprefix("# ") if "{" in line else line for line in lines)
@@ -32,14 +32,14 @@ def test_what_is_commented_out_is_accepted_too(tmp_path):
         read({}, str(tmp_path / name))
 
 
-def test_the_cluster_collectors():
-    chosen = exporter_settings([f"--config.file={CONFIG}/cluster.yml"])
-    assert chosen.web.listen_address == (":10913",)
-    assert [each.entry.name for each in chosen.collectors] == ["cluster"]
+def test_cluster_exporter_configuration():
+    settings = exporter_settings([f"--config.file={CONFIG}/cluster.yml"])
+    assert settings.web.listen_address == (":10913",)
+    assert [each.entry.name for each in settings.collectors] == ["cluster"]
 
 
-def exec_starts(package):
-    """Unit -> the command line that it starts."""
+def exec_start_lines(package):
+    """Pairs of a unit and a command line that it starts."""
     for folder, units in (("systemd", package.units), ("systemd/user", package.user_units)):
         for unit in units:
             text = (ROOT / "deploy" / folder / unit).read_text()
@@ -47,10 +47,10 @@ def exec_starts(package):
                 yield unit, command
 
 
-def test_units_start_what_packages_bring():
+def test_units_start_programs_of_the_packages():
     commands = {f"/opt/batchjob/bin/{name}" for each in PACKAGES for name in each.commands}
     for package in PACKAGES:
-        started = dict(exec_starts(package))
+        started = dict(exec_start_lines(package))
         assert started.keys() == {
             unit for unit in (*package.units, *package.user_units) if unit.endswith(".service")
         }
@@ -58,15 +58,15 @@ def test_units_start_what_packages_bring():
             assert command.split()[0] in commands
 
 
-def test_units_read_files_that_packages_bring():
-    brought = {f"/etc/{name}" for package in PACKAGES for name in package.configuration}
+def test_units_read_configuration_files_of_the_packages():
+    configuration_files = {f"/etc/{name}" for package in PACKAGES for name in package.configuration}
     for package in PACKAGES:
-        for unit, command in exec_starts(package):
+        for unit, command in exec_start_lines(package):
             for path in re.findall(r"--config.file=(\S+)", command):
-                assert path in brought, unit
+                assert path in configuration_files, unit
 
 
-def test_files_of_packages_are_there():
+def test_files_of_packages_exist():
     for package in PACKAGES:
         for source in package.configuration.values():
             assert (CONFIG / source).is_file()
@@ -76,20 +76,20 @@ def test_files_of_packages_are_there():
             assert (ROOT / source).exists()
 
 
-def test_the_units_directories_are_the_packages():
-    """systemd makes StateDirectory= with the mode that the package has given it."""
-    (home,) = (each for each in SERVER.directories if each.path == "/var/lib/batchjob")
+def test_state_directory_modes_match_the_package():
+    """systemd creates StateDirectory= with the mode that the package uses."""
+    (state_directory,) = (each for each in SERVER.directories if each.path == "/var/lib/batchjob")
     for unit in ("batchjob_stats_db", "batchjob_stats_server", "batchjob_backup"):
         text = (ROOT / f"deploy/systemd/{unit}.service").read_text()
-        assert f"StateDirectoryMode={home.mode}" in text
-        assert f"User={home.user}" in text
+        assert f"StateDirectoryMode={state_directory.mode}" in text
+        assert f"User={state_directory.user}" in text
 
 
 SANDBOX = {
     "NoNewPrivileges=yes", "ProtectHome=yes", "ProtectSystem=strict", "PrivateMounts=yes",
     "RemoveIPC=yes", "SystemCallFilter=@system-service", "UMask=0077", "PrivateTmp=yes",
 }  # fmt: skip
-# The exporter reads other users' processes, and asks hardware.
+# The exporter reads other users' processes and hardware.
 SERVICES = SANDBOX | {
     "ProtectProc=invisible", "ProcSubset=pid", "SystemCallFilter=~@privileged @resources",
 }  # fmt: skip
@@ -102,7 +102,7 @@ UNITS = {
 }
 
 
-def test_the_units_are_sandboxes():
+def test_units_are_sandboxed():
     found = {path.stem: set(path.read_text().split("\n")) for path in SYSTEMD.glob("*.service")}
     assert {unit: UNITS[unit] - lines for unit, lines in found.items() if UNITS[unit] - lines} == {}
     assert found.keys() == UNITS.keys()

@@ -1,4 +1,4 @@
-"""What packages and images install is locked: each version, with the sums of its files."""
+"""Lock files pin what packages and images install, with the hashes of the files."""
 
 import re
 import tomllib
@@ -13,49 +13,50 @@ from deploy.packages.lock import BACKEND, LOCKED, SETS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-OURS = canonicalize_name(PROJECT["project"]["name"])
+PROJECT_NAME = canonicalize_name(PROJECT["project"]["name"])
 FILES = sorted(LOCKED.glob("*.txt"))
 
 
-def locked(name):
-    """Distribution -> the versions that a file has, one for each range of Pythons."""
-    found = {}
+def locked_versions(name):
+    """Versions by distribution in a lock file, one for each range of Python versions."""
+    locked = {}
     for line in (LOCKED / f"{name}.txt").read_text().splitlines():
         if match := re.match(r"(\S+)==(\S+)", line):
-            found.setdefault(canonicalize_name(match[1]), set()).add(match[2])
-    return found
+            locked.setdefault(canonicalize_name(match[1]), set()).add(match[2])
+    return locked
 
 
-def wanted(requirements):
-    """What is asked for by name, extras of our own taken apart."""
+def expanded_requirements(requirements):
+    """The requirements, with the project's own extras replaced by what they require."""
     for text in requirements:
         each = Requirement(text)
-        if canonicalize_name(each.name) == OURS:
+        if canonicalize_name(each.name) == PROJECT_NAME:
             for extra in each.extras:
-                yield from wanted(EXTRAS[extra])
+                yield from expanded_requirements(EXTRAS[extra])
         else:
             yield each
 
 
-def closure(requirements, seen):
-    """Also what those want that are installed here."""
+def transitive_requirements(requirements, seen):
+    """The requirements and, recursively, those of the installed distributions."""
     for each in requirements:
         if canonicalize_name(each.name) in seen:
             continue
         seen.add(canonicalize_name(each.name))
         yield each
         names = [*each.extras, ""]
-        below = map(Requirement, distribution(each.name).requires or ())
-        chosen = [
-            more
-            for more in below
-            if not more.marker or any(more.marker.evaluate({"extra": name}) for name in names)
+        dependencies = map(Requirement, distribution(each.name).requires or ())
+        applicable = [
+            dependency
+            for dependency in dependencies
+            if not dependency.marker
+            or any(dependency.marker.evaluate({"extra": name}) for name in names)
         ]
-        yield from closure(chosen, seen)
+        yield from transitive_requirements(applicable, seen)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_each_version_has_sums_and_no_place(path):
+def test_every_entry_has_version_and_hashes_but_no_url(path):
     entries = path.read_text().replace("\\\n", "").splitlines()[1:]
     for entry in entries:
         assert re.fullmatch(r"\S+==\S+( ; .*?)?( +--hash=sha256:[0-9a-f]{64})+", entry), entry
@@ -63,46 +64,50 @@ def test_each_version_has_sums_and_no_place(path):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_all_that_an_extra_wants_is_there(name):
-    found = locked(name)
-    basis = PROJECT["project"]["dependencies"]
+def test_lock_contains_all_requirements_of_its_extras(name):
+    locked = locked_versions(name)
+    base_requirements = PROJECT["project"]["dependencies"]
     for extra in SETS[name]:
-        for each in closure(wanted([*basis, *EXTRAS[extra]]), set()):
-            versions = found.get(canonicalize_name(each.name))
+        for each in transitive_requirements(
+            expanded_requirements([*base_requirements, *EXTRAS[extra]]), set()
+        ):
+            versions = locked.get(canonicalize_name(each.name))
             assert versions, f"{each} of [{extra}] is not in {name}.txt"
-    for each in wanted([*basis, *(text for extra in SETS[name] for text in EXTRAS[extra])]):
-        for version in found[canonicalize_name(each.name)]:
+    for each in expanded_requirements(
+        [*base_requirements, *(text for extra in SETS[name] for text in EXTRAS[extra])]
+    ):
+        for version in locked[canonicalize_name(each.name)]:
             assert each.specifier.contains(version), f"{each}: {version}: run deploy.packages.lock"
 
 
-def test_every_extra_but_that_of_tests_is_locked():
+def test_every_extra_except_test_is_locked():
     (everything, *_) = SETS
-    found = locked(everything)
+    locked = locked_versions(everything)
     for extra, requirements in EXTRAS.items():
         if extra != "test":
             missing = [
                 each.name
-                for each in wanted(requirements)
-                if canonicalize_name(each.name) not in found
+                for each in expanded_requirements(requirements)
+                if canonicalize_name(each.name) not in locked
             ]
             assert missing == [], extra
 
 
-def test_the_same_versions_everywhere():
+def test_all_locks_have_the_same_versions():
     (everything, *others) = SETS
-    found = locked(everything)
+    locked = locked_versions(everything)
     for name in (*others, BACKEND):
-        for distribution_name, versions in locked(name).items():
-            assert versions <= found[distribution_name]
+        for distribution_name, versions in locked_versions(name).items():
+            assert versions <= locked[distribution_name]
 
 
-def test_what_builds_wheels_is_locked():
-    found = locked(BACKEND)
-    for each in wanted(PROJECT["build-system"]["requires"]):
-        assert canonicalize_name(each.name) in found
+def test_build_requirements_are_locked():
+    locked = locked_versions(BACKEND)
+    for each in expanded_requirements(PROJECT["build-system"]["requires"]):
+        assert canonicalize_name(each.name) in locked
 
 
-def test_packages_and_images_install_what_is_locked():
+def test_packages_and_images_install_from_lock():
     assert {package.extra for package in PACKAGES} <= SETS.keys()
     for path in (ROOT / "deploy/containers").glob("*.Containerfile"):
         text = path.read_text()
@@ -112,5 +117,5 @@ def test_packages_and_images_install_what_is_locked():
             assert (LOCKED / f"{name}.txt").exists()
 
 
-def test_images_are_sent_what_is_locked():
+def test_locks_are_in_the_docker_build_context():
     assert "!deploy/locked" in (ROOT / ".dockerignore").read_text().splitlines()

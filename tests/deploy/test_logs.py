@@ -1,8 +1,7 @@
-"""Vector's configurations, held against its own reference of each component's keys.
+"""Vector's configurations are valid according to its reference of each component's keys.
 
-The program is in no package that a test could use: the tables below have the keys we need as
-Vector's generated reference has them (website/cue/reference/components of vectordotdev/vector), and
-whatever is not in them is refused.
+No package has the program: the tables below list the keys that we use, as in Vector's generated
+reference (website/cue/reference/components of vectordotdev/vector). Unknown keys are rejected.
 """
 
 from pathlib import Path
@@ -11,42 +10,47 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.deploy.crds import NUMBER, SWITCH, TEXT, TEXTS, fields, listed
+from tests.deploy.crds import BOOLEAN, INTEGER, STRING, STRING_MAP, list_schema, object_schema
 
 REPOSITORY = Path(__file__).parents[2]
 FILES = sorted((REPOSITORY / "deploy/logs").glob("*.yaml"))
 
-BUFFER = fields(
+BUFFER = object_schema(
     "type max_size when_full",
     type={"enum": ["disk"]},
-    max_size={"type": "integer", "minimum": 268435488},  # the least that Vector takes
+    max_size={"type": "integer", "minimum": 268435488},  # Vector's minimum
     when_full={"enum": ["block", "drop_newest"]},
 )
 SOURCES = {
-    "journald": fields("type", type=TEXT, include_units=listed(TEXT), current_boot_only=SWITCH),
-    "file": fields("type include", type=TEXT, include=listed(TEXT), ignore_older_secs=NUMBER),
-    "kubernetes_logs": fields(
-        "type", type=TEXT, extra_label_selector=TEXT, extra_namespace_label_selector=TEXT
+    "journald": object_schema(
+        "type", type=STRING, include_units=list_schema(STRING), current_boot_only=BOOLEAN
+    ),
+    "file": object_schema(
+        "type include", type=STRING, include=list_schema(STRING), ignore_older_secs=INTEGER
+    ),
+    "kubernetes_logs": object_schema(
+        "type", type=STRING, extra_label_selector=STRING, extra_namespace_label_selector=STRING
     ),
 }
 SINKS = {
-    "elasticsearch": fields(
+    "elasticsearch": object_schema(
         "type inputs endpoints",
-        type=TEXT, inputs=listed(TEXT), endpoints=listed(TEXT), query=TEXTS, buffer=BUFFER,
+        type=STRING, inputs=list_schema(STRING), endpoints=list_schema(STRING),
+        query=STRING_MAP, buffer=BUFFER,
         api_version={"enum": ["auto", "v6", "v7", "v8"]},
         compression={"enum": ["none", "gzip", "snappy", "zlib", "zstd"]},
-        healthcheck=fields("enabled", enabled=SWITCH),
+        healthcheck=object_schema("enabled", enabled=BOOLEAN),
     ),
-    "loki": fields(
+    "loki": object_schema(
         "type inputs endpoint labels encoding",
-        type=TEXT, inputs=listed(TEXT), endpoint=TEXT, labels=TEXTS, buffer=BUFFER,
-        encoding=fields("codec", codec={"enum": ["json", "logfmt", "text"]}),
+        type=STRING, inputs=list_schema(STRING), endpoint=STRING, labels=STRING_MAP, buffer=BUFFER,
+        encoding=object_schema("codec", codec={"enum": ["json", "logfmt", "text"]}),
     ),
 }  # fmt: skip
 
 
-def uncommented(text):
-    """With the parts that are there to be chosen; each is indented as a component."""
+def with_optional_parts(text):
+    """The configuration with its commented-out components, which are indented like the others."""
     return "\n".join(
         line.replace("  # ", "  ", 1)
         if line.startswith(("  # jobs:", "  # loki:", "  #   "))
@@ -55,39 +59,45 @@ def uncommented(text):
     )
 
 
-@pytest.fixture(params=[(path, way) for path in FILES for way in (str, uncommented)],
-                ids=lambda param: f"{param[0].stem}-{param[1].__name__}")  # fmt: skip
+@pytest.fixture(
+    params=[(path, convert) for path in FILES for convert in (str, with_optional_parts)],
+    ids=lambda param: f"{param[0].stem}-{param[1].__name__}",
+)
 def config(request):
-    path, way = request.param
-    return yaml.safe_load(way(path.read_text()))
+    path, convert = request.param
+    return yaml.safe_load(convert(path.read_text()))
 
 
 def test_vector_knows_every_key(config):
     assert config.keys() == {"data_dir", "sources", "sinks"}
-    for known, part in ((SOURCES, config["sources"]), (SINKS, config["sinks"])):
+    for schemas, part in ((SOURCES, config["sources"]), (SINKS, config["sinks"])):
         for component in part.values():
-            jsonschema.validate(component, known[component["type"]])
+            jsonschema.validate(component, schemas[component["type"]])
 
 
-def test_every_source_is_sent(config):
-    chosen = set(config["sources"]) - {"jobs"}  # to be named where it is wanted
+def test_every_sink_receives_every_source(config):
+    default_sources = set(config["sources"]) - {
+        "jobs"
+    }  # sinks name it explicitly where it is wanted
     for sink in config["sinks"].values():
-        assert set(sink["inputs"]) == chosen
+        assert set(sink["inputs"]) == default_sources
 
 
-def test_what_is_there_to_be_chosen_is_read_too():
-    whole = yaml.safe_load(uncommented((REPOSITORY / "deploy/logs/vector.yaml").read_text()))
-    assert {"jobs", "loki"} <= whole["sources"].keys() | whole["sinks"].keys()
+def test_optional_parts_can_be_uncommented():
+    config = yaml.safe_load(
+        with_optional_parts((REPOSITORY / "deploy/logs/vector.yaml").read_text())
+    )
+    assert {"jobs", "loki"} <= config["sources"].keys() | config["sinks"].keys()
 
 
-def test_all_of_our_daemons_are_read():
+def test_logs_of_all_daemons_are_collected():
     (path,) = [each for each in FILES if each.stem == "vector"]
     units = set(yaml.safe_load(path.read_text())["sources"]["daemons"]["include_units"])
-    ours = {each.stem for each in (REPOSITORY / "deploy/systemd").glob("*.service")}
-    assert ours <= units
+    daemons = {each.stem for each in (REPOSITORY / "deploy/systemd").glob("*.service")}
+    assert daemons <= units
 
 
-def test_pods_of_the_chart_have_the_label_that_is_looked_for():
+def test_label_selector_matches_pods_of_the_chart():
     helpers = (REPOSITORY / "deploy/kubernetes/templates/_helpers.tpl").read_text()
     (path,) = [each for each in FILES if each.stem == "vector-kubernetes"]
     label = yaml.safe_load(path.read_text())["sources"]["batchjob"]["extra_label_selector"]

@@ -1,4 +1,4 @@
-"""Manual pages and completion say what the programs accept."""
+"""Manual pages and shell completions list what the programs accept."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ from deploy.packages.contents import EXPORTER, SERVER
 PAGES = manuals.manuals(EXPORTER.documented() | SERVER.documented())
 
 
-def test_every_command_has_a_page():
+def test_every_program_has_a_manual_page():
     assert set(PAGES) == {
         "batchjob.1", "batchjob_exporter.1", "batchjob_stats_db.1", "batchjob_stats_server.1",
     }  # fmt: skip
@@ -27,19 +27,19 @@ def test_every_command_has_a_page():
         ("batchjob.1", [command.name for command in COMMANDS]),
     ],
 )
-def test_a_page_names_its_flags(page, words):
+def test_manual_page_lists_options_and_commands(page, words):
     assert [word for word in words if word not in PAGES[page]] == []
 
 
 @pytest.mark.parametrize("package", [EXPORTER, SERVER], ids=lambda package: package.name)
-def test_bash_reads_its_completions(package):
+def test_bash_completions_have_valid_syntax(package):
     for name, text in manuals.completions(package.documented(), "bash").items():
         assert f"-F _shtab_{name} {name}" in text
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
-def test_man_prints_a_page(tmp_path):
+def test_man_renders_page(tmp_path):
     page = tmp_path / "batchjob_exporter.1"
     page.write_text(PAGES[page.name])
     done = subprocess.run(["man", "-l", str(page)], capture_output=True, text=True, check=True)
@@ -47,8 +47,8 @@ def test_man_prints_a_page(tmp_path):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_without_packages(shell, capsys):
-    """What `batchjob completion` prints is read by the shell, where that is installed."""
+def test_completion_command_prints_valid_script(shell, capsys):
+    """The shell, if it is installed, accepts what `batchjob completion` prints."""
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     for command in ("jobs", "completion", "doctor"):
@@ -57,16 +57,18 @@ def test_completion_without_packages(shell, capsys):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
-def test_bash_completes_a_command_and_its_flags(capsys):
+def test_bash_completes_option_of_a_command(capsys):
     main(["completion", "bash"])
     script = capsys.readouterr().out
-    ask = "COMP_WORDS=(batchjob jobs --pend); COMP_CWORD=2; COMP_LINE='batchjob jobs --pend'"
-    told = f"{script}\n{ask}; _shtab_batchjob; echo ${{COMPREPLY[@]}}"
-    done = subprocess.run(["bash"], input=told, capture_output=True, text=True, check=True)
+    completion_request = (
+        "COMP_WORDS=(batchjob jobs --pend); COMP_CWORD=2; COMP_LINE='batchjob jobs --pend'"
+    )
+    bash_input = f"{script}\n{completion_request}; _shtab_batchjob; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash"], input=bash_input, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["--pending"]
 
 
-def test_manual_pages_without_packages(tmp_path, capsys):
+def test_manual_command_writes_and_prints_pages(tmp_path, capsys):
     assert main(["manual", "--directory", str(tmp_path / "man1")]) == 0
     assert {path.name for path in (tmp_path / "man1").iterdir()} == set(PAGES)
     assert main(["manual", "batchjob_exporter"]) == 0

@@ -1,4 +1,4 @@
-"""VictoriaMetrics' own programs and kubectl read what deploy/victoriametrics has."""
+"""VictoriaMetrics' programs and kubectl accept the files of deploy/victoriametrics."""
 
 import base64
 import re
@@ -17,25 +17,25 @@ REPOSITORY = Path(__file__).parents[2]
 OPERATOR = REPOSITORY / "deploy/victoriametrics/operator"
 
 
-def needs(program):
+def requires_program(program):
     return pytest.mark.skipif(shutil.which(program) is None, reason=f"not installed: {program}")
 
 
-def succeed(*argv):
+def run_successfully(*argv):
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@needs("vmagent")
-def test_the_agent_reads_the_scrape_configuration():
+@requires_program("vmagent")
+def test_vmagent_accepts_prometheus_configuration():
     config = REPOSITORY / "prometheus/prometheus.yml"
     flags = ["-promscrape.config.strictParse=false", "-remoteWrite.url=http://127.0.0.1"]
-    succeed("vmagent", "-dryRun", f"-promscrape.config={config}", *flags)
+    run_successfully("vmagent", "-dryRun", f"-promscrape.config={config}", *flags)
 
 
-@needs("vmagent")
-def test_the_agent_knows_every_key_of_the_operators_scrape_jobs(tmp_path):
+@requires_program("vmagent")
+def test_vmagent_accepts_scrape_jobs_of_the_operator(tmp_path):
     account = tmp_path / "serviceaccount"  # what Kubernetes mounts into the agent's pod
     account.mkdir()
     (account / "token").touch()
@@ -45,7 +45,7 @@ def test_the_agent_knows_every_key_of_the_operators_scrape_jobs(tmp_path):
     config = tmp_path / "scrape.yml"
     config.write_text(yaml.safe_dump({"scrape_configs": yaml.safe_load(text)}))
     flags = [f"-promscrape.config={config}", "-remoteWrite.url=http://127.0.0.1"]
-    succeed("vmagent", "-dryRun", *flags)
+    run_successfully("vmagent", "-dryRun", *flags)
 
 
 def scrape_jobs():
@@ -54,7 +54,7 @@ def scrape_jobs():
     }
 
 
-def kept(job, name):
+def keeps_metric(job, name):
     """Whether the relabelling of a job keeps a metric of this name."""
     rules = [r for r in job["metric_relabel_configs"] if r.get("source_labels") == ["__name__"]]
     return all(
@@ -62,45 +62,45 @@ def kept(job, name):
     )
 
 
-def test_the_kubelets_times_to_start_pods_are_kept():
-    """Names are those of Kubernetes' reference of metrics."""
+def test_kubelet_pod_start_times_are_kept():
+    """The names are from Kubernetes' metrics reference."""
     kubelet = scrape_jobs()["kubelet"]
     for name in ("pod_start_duration_seconds_bucket", "running_pods", "runtime_operations_total"):
-        assert kept(kubelet, f"kubelet_{name}")
-    assert not kept(kubelet, "kubelet_http_requests_total")
-    assert not kept(kubelet, "go_goroutines")
+        assert keeps_metric(kubelet, f"kubelet_{name}")
+    assert not keeps_metric(kubelet, "kubelet_http_requests_total")
+    assert not keeps_metric(kubelet, "go_goroutines")
 
 
-def test_every_page_of_the_kubelet_is_scraped_and_no_container_counts_twice():
+def test_kubelet_endpoints_are_scraped_without_duplicate_containers():
     jobs = scrape_jobs()
     paths = {each.get("metrics_path", "/metrics") for each in jobs.values() if "scheme" in each}
     assert paths == {"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"}
     resource = jobs["kubelet_resource"]
-    assert kept(resource, "node_cpu_usage_seconds_total")
-    assert kept(resource, "pod_memory_working_set_bytes")
-    assert not kept(resource, "container_cpu_usage_seconds_total")
+    assert keeps_metric(resource, "node_cpu_usage_seconds_total")
+    assert keeps_metric(resource, "pod_memory_working_set_bytes")
+    assert not keeps_metric(resource, "container_cpu_usage_seconds_total")
     assert {name for name, each in jobs.items() if each.get("stream_parse")} == {
         "kubelet", "cadvisor", "kube-state-metrics",
     }  # fmt: skip
 
 
-def test_the_store_keeps_the_samples_of_the_shortest_interval():
+def test_deduplication_interval_is_the_shortest_scrape_interval():
     jobs = scrape_jobs()
-    store = manifests()["VMSingle"]
+    store = specs_by_kind()["VMSingle"]
     assert jobs["dcgm_exporter"]["scrape_interval"] == "15s"
     assert store["extraArgs"]["dedup.minScrapeInterval"] == "15s"
 
 
-def test_agent_and_store_are_scraped_themselves():
-    assert all(spec["disableSelfServiceScrape"] is False for spec in manifests().values())
+def test_vmagent_and_vmsingle_are_scraped():
+    assert all(spec["disableSelfServiceScrape"] is False for spec in specs_by_kind().values())
 
 
-@needs("vmalert")
-def test_vmalert_reads_the_rules():
-    succeed("vmalert", "-dryRun", f"-rule={REPOSITORY}/prometheus/rules/*.yml")
+@requires_program("vmalert")
+def test_vmalert_accepts_rules():
+    run_successfully("vmalert", "-dryRun", f"-rule={REPOSITORY}/prometheus/rules/*.yml")
 
 
-def manifests():
+def specs_by_kind():
     names = yaml.safe_load((OPERATOR / "kustomization.yml").read_text())["resources"]
     return {
         each["kind"]: each["spec"]
@@ -108,24 +108,24 @@ def manifests():
     }
 
 
-def test_the_operator_knows_every_field():
-    for kind, spec in manifests().items():
-        crds.check({"kind": kind, "spec": spec})
+def test_operator_knows_every_field():
+    for kind, spec in specs_by_kind().items():
+        crds.validate({"kind": kind, "spec": spec})
 
 
-def test_thirty_days_on_thirty_gibibytes():
-    store = manifests()["VMSingle"]
+def test_retention_of_30_days_on_30_gib():
+    store = specs_by_kind()["VMSingle"]
     assert store["retentionPeriod"] == "30d"
     assert store["storage"]["resources"]["requests"]["storage"] == "30Gi"
 
 
-def test_the_agent_writes_to_the_stores_port():
-    both = manifests()
-    (near,) = both["VMAgent"]["remoteWrite"]
-    assert urlsplit(near["url"]).port == int(both["VMSingle"]["port"])
+def test_vmagent_writes_to_port_of_vmsingle():
+    specs = specs_by_kind()
+    (local,) = specs["VMAgent"]["remoteWrite"]
+    assert urlsplit(local["url"]).port == int(specs["VMSingle"]["port"])
 
 
-def test_the_agent_writes_to_the_store_and_can_write_elsewhere():
+def test_vmagent_writes_to_vmsingle_and_optionally_elsewhere():
     text = (OPERATOR / "vmagent.yml").read_text()
     lines = [
         line.replace("# -", "-").replace("#  ", " ")
@@ -133,18 +133,18 @@ def test_the_agent_writes_to_the_store_and_can_write_elsewhere():
         else line
         for line in text.splitlines()
     ]
-    near, far = yaml.safe_load("\n".join(lines))["spec"]["remoteWrite"]
-    assert near == {"url": "http://vmsingle-batchjob.monitoring.svc:8429/api/v1/write"}
-    assert far["bearerTokenSecret"] == {"name": "metrics-elsewhere", "key": "token"}
+    local, remote = yaml.safe_load("\n".join(lines))["spec"]["remoteWrite"]
+    assert local == {"url": "http://vmsingle-batchjob.monitoring.svc:8429/api/v1/write"}
+    assert remote["bearerTokenSecret"] == {"name": "metrics-elsewhere", "key": "token"}
 
 
-@needs("kubectl")
-def test_kustomize_puts_the_scrape_jobs_into_the_agents_secret():
-    made = list(yaml.safe_load_all(succeed("kubectl", "kustomize", str(OPERATOR))))
-    secret = next(each for each in made if each["kind"] == "Secret")
-    agent = next(each for each in made if each["kind"] == "VMAgent")
+@requires_program("kubectl")
+def test_kustomize_puts_scrape_jobs_into_secret_of_vmagent():
+    manifests = list(yaml.safe_load_all(run_successfully("kubectl", "kustomize", str(OPERATOR))))
+    secret = next(each for each in manifests if each["kind"] == "Secret")
+    agent = next(each for each in manifests if each["kind"] == "VMAgent")
     chosen = agent["spec"]["additionalScrapeConfigs"]
     assert secret["metadata"]["name"] == chosen["name"]
     text = base64.b64decode(secret["data"][chosen["key"]]).decode()
     assert text == (OPERATOR / "scrape.yml").read_text()
-    assert {each["metadata"]["namespace"] for each in made} == {"monitoring"}
+    assert {each["metadata"]["namespace"] for each in manifests} == {"monitoring"}

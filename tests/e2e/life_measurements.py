@@ -110,7 +110,7 @@ def scraping(
     folder: Path, exporters: Mapping[str, exporter.Target], poller: str, server: str, interval: int
 ) -> dict[str, Any]:
     """All exporters have one address here, so their targets bear the names of the nodes."""
-    made = stack.scraping(folder, {}, poller, server)
+    made = stack.prometheus_configuration(folder, {}, poller, server)
     made["global"] = dict.fromkeys(("scrape_interval", "evaluation_interval"), f"{interval}s")
     (jobs,) = (job for job in made["scrape_configs"] if job["job_name"] == "batchjob_exporter")
     for shipped in ("file_sd_configs", "relabel_configs"):
@@ -146,7 +146,7 @@ def agent(folder: Path, scraped: Mapping[str, Any], store: str) -> Iterator[Swit
         f"-remoteWrite.url=http://127.0.0.1:{port}/api/v1/write",
         f"-remoteWrite.bearerToken={stack.SECRET}",
     ]  # fmt: skip
-    gate = Switch(lambda: victoriametrics.gate(folder / "gate", store, stack.SECRET, port))
+    gate = Switch(lambda: victoriametrics.auth_proxy(folder / "gate", store, stack.SECRET, port))
     try:
         with victoriametrics.agent(flags, folder / "agent.log"):
             yield gate

@@ -1,4 +1,4 @@
-"""A real site whose places are looked at: Slurm, exporters, measurements, poller and server.
+"""A real site whose views are looked at: Slurm, exporters, measurements, poller and server.
 
 Prometheus and the poller can be away for a while. What the jobs truly use is in `watched_jobs`.
 """
@@ -30,15 +30,15 @@ from tests.e2e.life_measurements import (
     scraping,
 )
 from tests.e2e.processes import free_ports, until
-from tests.e2e.watched_jobs import Watch, WatchedJob
-from tests.grafana import asking, stack
-from tests.life.judge import Known, faults
-from tests.life.places import Place, Shown
+from tests.e2e.watched_jobs import JobWatcher, WatchedJob
+from tests.grafana import dashboard_client, stack
+from tests.life.discrepancies import Expectation, discrepancies
+from tests.life.views import Figures, View
 
 USERS = ("alice", "bob", "carol", "dave")
 SCRAPE, LINGER, REFRESH = WatchedJob.interval, 30, 60  # seconds
 FRESH = 30  # seconds by which live figures may be late: they are kept for 15, and scrapes are apart
-PATIENCE = 120  # seconds in which a place must come to show what is known by now
+PATIENCE = 120  # seconds in which a view must come to show what is known by now
 HIERARCHIES = ("cpuacct", "cpuset", "devices", "freezer", "memory")
 # What the other node's slurmd keeps is out of sight of a node's exporter.
 # Sample files have the machine's name.
@@ -46,7 +46,7 @@ ALONE = 'hostname {} && for each in {}; do mount -t tmpfs none "$each" || exit 1
 
 
 class LifeSite(NamedTuple):
-    """See `Looked`; and what can be done to it."""
+    """See `ObservedSite`; and what can be done to it."""
 
     url: str
     cluster: str
@@ -55,7 +55,7 @@ class LifeSite(NamedTuple):
     reader: Engine
     interval: int
     exporters: Mapping[str, exporter.Target]  # by node
-    watch: Watch
+    watch: JobWatcher
     slurm: slurm.Cluster
     measurements: Measurements
     tsdb: Switch | None
@@ -67,8 +67,8 @@ class LifeSite(NamedTuple):
         """The time."""
         return time.time()
 
-    def scraped(self) -> list[str]:
-        """See Looked."""
+    def scraped_samples(self) -> list[str]:
+        """See ObservedSite."""
         return [
             line.replace("{", f'{{instance="{node}",', 1)
             for node, target in self.exporters.items()
@@ -105,10 +105,10 @@ class LifeSite(NamedTuple):
 
     def _note_samples(self, run: WatchedJob) -> None:
         with contextlib.suppress(OSError):  # it is away
-            run.sampled = self.measurements.times(run)
+            run.sample_times = self.measurements.times(run)
 
-    def wrong(self, name: str, place: Place, run: WatchedJob, known: Known) -> list[str]:
-        """What a place shows that is not true; `known` lacks what depends on the time.
+    def wrong(self, name: str, view: View, run: WatchedJob, known: Expectation) -> list[str]:
+        """What a view shows that is not true; `known` lacks what depends on the time.
 
         It may show what was true before, as of the time that it says, or nothing, as long as it
         comes to show what is known by now.
@@ -117,34 +117,42 @@ class LifeSite(NamedTuple):
         while True:
             begun, stored = time.time(), self.stored(run)
             try:
-                shown = place(self, run)
-            except (AssertionError, LookupError, OSError, ValueError, asking.Refused) as error:
+                shown = view(self, run)
+            except (
+                AssertionError, LookupError, OSError, ValueError, dashboard_client.PanelError,
+            ) as error:  # fmt: skip
                 return [repr(error)]
-            now = int(self.watch.seen()) + 1
+            now = int(self.watch.wait_for_readings()) + 1
             self._note_samples(run)
             fresh = int(max(run.start, min(run.end, begun) - FRESH))
-            since = fresh if known.since is None and known.state != "PENDING" else known.since
-            by_now = known._replace(since=since, stored=stored, node=fresh, seconds=now - begun)
-            if run.sampled:
+            since = (
+                fresh
+                if known.known_until is None and known.state != "PENDING"
+                else known.known_until
+            )
+            by_now = known._replace(
+                known_until=since, stored_until=stored, node_until=fresh, read_seconds=now - begun
+            )
+            if run.sample_times:
                 at = min(shown.get("until") or now, run.end)
-                by_now = by_now._replace(least=max(0.01, min(1.0, run.covered(at))))
+                by_now = by_now._replace(min_coverage=max(0.01, min(1.0, run.coverage_at(at))))
             found = _faults(name, shown, run, by_now, now)
             if not found:
                 return []
             before = None if since is None else run.start
-            at_all = by_now._replace(since=before, stored=before, node=before)
+            at_all = by_now._replace(known_until=before, stored_until=before, node_until=before)
             told = {figure: value for figure, value in shown.items() if value is not None}
             if time.monotonic() > deadline or _faults(name, told, run, at_all, now):
                 return [f"{fault} ({shown})" for fault in found]
             time.sleep(1)
 
 
-def _faults(name: str, shown: Shown, run: WatchedJob, known: Known, now: int) -> list[str]:
+def _faults(name: str, shown: Figures, run: WatchedJob, known: Expectation, now: int) -> list[str]:
     """Where there is no better, a page has accounting's figures of an ended job, without a word."""
-    found = list(faults(name, shown, run, known, now))
+    found = list(discrepancies(name, shown, run, known, now))
     if now > run.end and not known.final and "cpu_efficiency" in shown and "basis" not in shown:
         accounted = {**shown, "basis": "accounting"}
-        return found and list(faults(name, accounted, run, known, now))
+        return found and list(discrepancies(name, accounted, run, known, now))
     return found
 
 
@@ -184,15 +192,15 @@ def running(folder: Path, source: Source) -> Iterator[LifeSite]:
             tsdb = prometheus_at(ports[2], folder, scraped, made)
         polling, environ = config / "stats_db.yml", _environ(cluster)
         polls = Switch(
-            lambda: stack.program(
+            lambda: stack.running_program(
                 "batchjob_stats_db", polling, inside=cluster.inside(), environ=environ
             )
         )
         made.callback(polls.off)
-        made.enter_context(stack.program("batchjob_stats_server", config / "server.yml"))
-        grafana = asking.Grafana(f"http://{server}", stack.headers)
-        until(lambda: stack.rows(grafana, "/jobs") is not None, "the server", 300, 1)
-        watch = made.enter_context(Watch())
+        made.enter_context(stack.running_program("batchjob_stats_server", config / "server.yml"))
+        grafana = dashboard_client.GrafanaClient(f"http://{server}", stack.data_source_headers)
+        until(lambda: stack.api_rows(grafana, "/jobs") is not None, "the server", 300, 1)
+        watch = made.enter_context(JobWatcher())
         engine = reader_engine(url)
         made.callback(engine.dispose)
         headers = {"X-Grafana-User": stack.OPERATOR, "X-Batchjob-Secret": stack.SECRET}
@@ -223,7 +231,7 @@ def _configuration(
     samples: Path | None,
 ) -> Path:  # fmt: skip
     sources = {"sacct": {}, "sacctmgr": {"slurm-cluster": cluster.name}}
-    config = stack.configuration(folder, f"http://{store}", sources, poller, server)
+    config = stack.write_configuration(folder, f"http://{store}", sources, poller, server)
     times = {"scrape-interval": SCRAPE, "linger": LINGER, "refresh": REFRESH}
     for name in ("stats_db.yml", "server.yml"):
         settings = yaml.safe_load((config / name).read_text())

@@ -5,15 +5,20 @@ import time
 from tests.e2e.life_site import LifeSite
 from tests.e2e.processes import until
 from tests.e2e.watched_jobs import COMMAND, WatchedJob
-from tests.life.judge import Known
-from tests.life.places import LIVE, NODES, PROMETHEUS, STORED
+from tests.life.discrepancies import Expectation
+from tests.life.views import LIVE_VIEWS, NODE_VIEWS, PROMETHEUS_VIEWS, STORED_VIEWS
 
-# Of what Prometheus shows of now, CPU time alone is known; see the other places for the rest.
+# Of what Prometheus shows of now, CPU time alone is known; see the other views for the rest.
 QUERIES = ("PromQL, CPUs", "PromQL, modes")
-PLACES = {**LIVE, **STORED, **NODES, **{name: PROMETHEUS[name] for name in QUERIES}}
-# A course is whole only where it has no gap, and its last stretch counts in so short a life.
-COURSE = "API, course"
-PENDING, RUNNING = Known("PENDING", None), Known("RUNNING", None)
+VIEWS = {
+    **LIVE_VIEWS,
+    **STORED_VIEWS,
+    **NODE_VIEWS,
+    **{name: PROMETHEUS_VIEWS[name] for name in QUERIES},
+}
+# A curve is complete only where it has no gap, and its last stretch counts in so short a life.
+CURVE = "API, curve"
+PENDING, RUNNING = Expectation("PENDING", None), Expectation("RUNNING", None)
 MEMORY_MB = 300
 PATIENCE = 180  # seconds, on a machine that is busy with others
 
@@ -41,19 +46,19 @@ class Life:
 
     def until_recorded(self, run: WatchedJob, state: str) -> None:
         """Wait until Slurm and the database have the run in a state."""
-        until(lambda: run.ask_slurm() == state, f"{run.jobid} {state}", PATIENCE, 0.5)
+        until(lambda: run.update_from_slurm() == state, f"{run.jobid} {state}", PATIENCE, 0.5)
         until(lambda: self._site.state(run) == state, f"{run.jobid} {state}", PATIENCE, 0.5)
 
-    def look(self, stage: str, run: WatchedJob, known: Known, *without: str) -> None:
-        """Compare what every place shows with what is known."""
+    def look(self, stage: str, run: WatchedJob, known: Expectation, *without: str) -> None:
+        """Compare what every view shows with what is known."""
         print(f"{time.monotonic() - self._begun:.0f} s: {stage}")
         if not self._site.tsdb:
             without = (*without, *QUERIES)
-        for name, place in PLACES.items():
+        for name, view in VIEWS.items():
             if name not in without:
-                found = self._site.wrong(name, place, run, known)
+                found = self._site.wrong(name, view, run, known)
                 self.wrong += [f"{stage}, {name}: {fault}" for fault in found]
 
 
-def completed(run: WatchedJob, **more: bool | int | None) -> Known:
-    return Known("COMPLETED", run.end, run.end)._replace(**more)
+def completed(run: WatchedJob, **more: bool | int | None) -> Expectation:
+    return Expectation("COMPLETED", run.end, run.end)._replace(**more)

@@ -1,6 +1,6 @@
-"""Short jobs in this machine's own cgroups, and how much of them an exporter shows.
+"""Short jobs in this machine's cgroups, and how much of them an exporter reports.
 
-The trees have the shape Slurm makes; counters and events are the kernel's own. Needs root.
+The cgroups are laid out as by Slurm; counters and events come from the kernel. Needs root.
 """
 
 import contextlib
@@ -20,143 +20,165 @@ UID = 20001
 SCRAPE_INTERVAL = 15.0
 _V1_HIERARCHIES = ("cpuacct", "memory", "freezer")
 
-Version = Literal[1, 2]
+CgroupVersion = Literal[1, 2]
 
 
-class Job(NamedTuple):
-    """One finished job and what the kernel had counted when its directory was removed."""
+class FinishedJob(NamedTuple):
+    """A finished job and the kernel's count when its cgroup was removed."""
 
     jobid: str
     cpu_seconds: float
 
 
-class Kept(NamedTuple):
-    """What an exporter showed of the jobs in the end."""
+class ExporterCoverage(NamedTuple):
+    """How much of the jobs an exporter reported in its scrapes."""
 
-    jobs: int
-    unseen: list[str]
-    part: float  # of all CPU seconds
-    scrapes: int
+    job_count: int
+    unseen_jobs: list[str]
+    cpu_seconds_ratio: float  # reported CPU seconds / those of the kernel
+    scrape_count: int
 
 
-def mounts(version: Version) -> list[Path]:
-    """Where the hierarchies are mounted; none where this machine lacks one."""
+def cgroup_mounts(version: CgroupVersion) -> list[Path]:
+    """Mount points of the hierarchies; empty if this machine lacks one of them."""
     rows = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     if version == 2:
         return [Path(target) for _, target, kind, *_ in rows if kind == "cgroup2"][:1]
-    found = {
+    mount_by_hierarchy = {
         name: Path(target)
         for _, target, kind, options, *_ in rows
         if kind == "cgroup"
         for name in _V1_HIERARCHIES
         if name in options.split(",")
     }
-    return [found[name] for name in _V1_HIERARCHIES] if len(found) == len(_V1_HIERARCHIES) else []
+    return (
+        [mount_by_hierarchy[name] for name in _V1_HIERARCHIES]
+        if len(mount_by_hierarchy) == len(_V1_HIERARCHIES)
+        else []
+    )
 
 
 @contextlib.contextmanager
-def scopes(version: Version) -> Iterator[list[Path]]:
-    """Directories named as Slurm names a node's, one in each hierarchy; removed at the end."""
+def slurm_cgroups(version: CgroupVersion) -> Iterator[list[Path]]:
+    """Create top cgroups named as by Slurm, one in each hierarchy; remove them at the end."""
     name = f"e2e-{os.getpid()}"
-    tops = [
+    top_cgroups = [
         mount / (f"{name}_slurmstepd.scope" if version == 2 else f"slurm_{name}")
-        for mount in mounts(version)
+        for mount in cgroup_mounts(version)
     ]
-    for top in tops:
-        top.mkdir()
+    for top_cgroup in top_cgroups:
+        top_cgroup.mkdir()
     try:
-        yield tops
+        yield top_cgroups
     finally:
-        for top in tops:
-            _remove(top)
+        for top_cgroup in top_cgroups:
+            _remove_cgroup_tree(top_cgroup)
 
 
 @contextlib.contextmanager
-def full_node(each_cpu: int = 3) -> Iterator[None]:
-    """Busy processes on every CPU, as the jobs of a full node are."""
-    count = each_cpu * len(os.sched_getaffinity(0))
-    busy = [subprocess.Popen(argv(cpu=1e6)) for _ in range(count)]
+def busy_cpus(processes_per_cpu: int = 3) -> Iterator[None]:
+    """Keep every CPU busy, as on a fully allocated node."""
+    process_count = processes_per_cpu * len(os.sched_getaffinity(0))
+    processes = [subprocess.Popen(argv(cpu=1e6)) for _ in range(process_count)]
     try:
         yield
     finally:
-        for process in busy:
+        for process in processes:
             process.kill()
             process.wait()
 
 
-def measured(
-    tops: Sequence[Path],
+def run_and_scrape_jobs(
+    top_cgroups: Sequence[Path],
     target: exporter.Target,
     jobs: int,
-    at_once: int,
-    removed_after: float,
-    seconds: tuple[float, float] = (0.3, 3.0),
-) -> Kept:
-    """Run the jobs, scrape as Prometheus would, and compare what was shown with the kernel's."""
-    first = 1000 * os.getpid()
+    concurrency: int,
+    removal_delay: float,
+    lifetime_range: tuple[float, float] = (0.3, 3.0),
+) -> ExporterCoverage:
+    """Run the jobs, scrape as Prometheus would, and compare the result with the kernel's counts."""
+    first_jobid = 1000 * os.getpid()
     scrapes = []
-    with ThreadPoolExecutor(at_once) as pool:
-        running = [
-            pool.submit(_run, tops, first + number, random.uniform(*seconds), removed_after)
+    with ThreadPoolExecutor(concurrency) as pool:
+        futures = [
+            pool.submit(
+                _run_job,
+                top_cgroups,
+                first_jobid + number,
+                random.uniform(*lifetime_range),
+                removal_delay,
+            )
             for number in range(jobs)
         ]
-        while not all(each.done() for each in running):
+        while not all(each.done() for each in futures):
             scrapes.append(target.scrape())
-            _sleep_until_done(running)
+            _sleep_until_done(futures)
     scrapes.append(target.scrape())
-    done = [each.result() for each in running]
-    shown = {job: _last_cpu_seconds(scrapes, job.jobid) for job in done}
-    return Kept(
+    finished = [each.result() for each in futures]
+    shown_cpu_seconds = {job: _last_cpu_seconds(scrapes, job.jobid) for job in finished}
+    return ExporterCoverage(
         jobs,
-        [job.jobid for job, value in shown.items() if value is None],
-        sum(value or 0.0 for value in shown.values()) / sum(job.cpu_seconds for job in done),
+        [job.jobid for job, value in shown_cpu_seconds.items() if value is None],
+        sum(value or 0.0 for value in shown_cpu_seconds.values())
+        / sum(job.cpu_seconds for job in finished),
         len(scrapes),
     )
 
 
-def _run(tops: Sequence[Path], jobid: int, lifetime: float, removed_after: float) -> Job:
-    """Make the job's directories, run its only process as an ordinary user, remove them."""
-    version: Version = 2 if tops[0].name.endswith(".scope") else 1
-    top_of = [
-        top / f"job_{jobid}" if version == 2 else top / f"uid_{UID}/job_{jobid}" for top in tops
+def _run_job(
+    top_cgroups: Sequence[Path], jobid: int, lifetime: float, removal_delay: float
+) -> FinishedJob:
+    """Create the job's cgroups, run its only process as an ordinary user, remove them."""
+    version: CgroupVersion = 2 if top_cgroups[0].name.endswith(".scope") else 1
+    job_cgroups = [
+        top_cgroup / f"job_{jobid}" if version == 2 else top_cgroup / f"uid_{UID}/job_{jobid}"
+        for top_cgroup in top_cgroups
     ]
-    below = "step_batch/user/task_0" if version == 2 else "step_batch/task_0"
-    tasks = [job / below for job in top_of]
-    for task in tasks:
-        task.mkdir(parents=True)
-    busy = lifetime * random.uniform(0.3, 0.9)
+    task_path = "step_batch/user/task_0" if version == 2 else "step_batch/task_0"
+    task_cgroups = [job_cgroup / task_path for job_cgroup in job_cgroups]
+    for task_cgroup in task_cgroups:
+        task_cgroup.mkdir(parents=True)
+    busy_seconds = lifetime * random.uniform(0.3, 0.9)
     setpriv = f"setpriv --reuid={UID} --regid={UID} --clear-groups"
-    enter = " ".join(f"echo $$ > {task}/cgroup.procs;" for task in tasks)
-    program = argv(cpu=busy, sleep=lifetime - busy)
+    join_cgroups = " ".join(
+        f"echo $$ > {task_cgroup}/cgroup.procs;" for task_cgroup in task_cgroups
+    )
+    workload_argv = argv(cpu=busy_seconds, sleep=lifetime - busy_seconds)
     environ = {"SLURM_JOB_ID": str(jobid), "PATH": os.environ["PATH"]}
-    script = f'{enter} exec {setpriv} "$@"'
-    subprocess.run(["/bin/sh", "-c", script, "sh", *program], env=environ, check=True)
-    time.sleep(removed_after)
-    used = _cpu_seconds(top_of[0], version)
-    for job in top_of:
-        _remove(job)
-    return Job(str(jobid), used)
+    script = f'{join_cgroups} exec {setpriv} "$@"'
+    subprocess.run(["/bin/sh", "-c", script, "sh", *workload_argv], env=environ, check=True)
+    time.sleep(removal_delay)
+    cpu_seconds = _cpu_seconds(job_cgroups[0], version)
+    for job_cgroup in job_cgroups:
+        _remove_cgroup_tree(job_cgroup)
+    return FinishedJob(str(jobid), cpu_seconds)
 
 
-def _cpu_seconds(job: Path, version: Version) -> float:
+def _cpu_seconds(job_cgroup: Path, version: CgroupVersion) -> float:
     if version == 1:
-        return int((job / "cpuacct.usage").read_text()) / 1e9
-    cpu = dict(line.split() for line in (job / "cpu.stat").read_text().splitlines())
-    return int(cpu["usage_usec"]) / 1e6
+        return int((job_cgroup / "cpuacct.usage").read_text()) / 1e9
+    cpu_stat = dict(line.split() for line in (job_cgroup / "cpu.stat").read_text().splitlines())
+    return int(cpu_stat["usage_usec"]) / 1e6
 
 
-def _remove(top: Path) -> None:
-    for folder in sorted([*top.rglob("*/"), top], reverse=True):
+def _remove_cgroup_tree(top_cgroup: Path) -> None:
+    for folder in sorted([*top_cgroup.rglob("*/"), top_cgroup], reverse=True):
         folder.rmdir()
 
 
 def _last_cpu_seconds(scrapes: list[exporter.Scrape], jobid: str) -> float | None:
-    name = "batchjob_job_cpu_seconds_total"
-    seen = [each for each in scrapes if each.series(name, jobid=jobid, manager="slurm")]
-    return seen[-1].total(name, jobid=jobid, manager="slurm") if seen else None
+    metric = "batchjob_job_cpu_seconds_total"
+    scrapes_with_job = [
+        each for each in scrapes if each.series(metric, jobid=jobid, manager="slurm")
+    ]
+    return (
+        scrapes_with_job[-1].total(metric, jobid=jobid, manager="slurm")
+        if scrapes_with_job
+        else None
+    )
 
 
-def _sleep_until_done(running: Sequence[object]) -> None:
+def _sleep_until_done(futures: Sequence[object]) -> None:
     deadline = time.monotonic() + SCRAPE_INTERVAL
-    while not all(each.done() for each in running) and time.monotonic() < deadline:  # type: ignore[attr-defined]
+    while not all(each.done() for each in futures) and time.monotonic() < deadline:  # type: ignore[attr-defined]
         time.sleep(0.05)

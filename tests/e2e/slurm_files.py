@@ -1,4 +1,4 @@
-"""What a Slurm of a test's own reads: its configuration, its users, and who is in which account."""
+"""Configuration files, users and accounts of a test's Slurm cluster."""
 
 import os
 import shutil
@@ -88,7 +88,7 @@ ConstrainRAMSpace=yes
 ConstrainSwapSpace=yes
 AllowedSwapSpace=0
 """,
-    # IgnoreSystemd: slurmd makes its scope with mkdir instead of asking systemd over D-Bus.
+    # IgnoreSystemd: slurmd creates its scope with mkdir instead of through systemd and D-Bus.
     2: """\
 CgroupPlugin=cgroup/v2
 CgroupMountpoint=/sys/fs/cgroup
@@ -100,7 +100,7 @@ ConstrainSwapSpace=yes
 AllowedSwapSpace=0
 """,
 }
-# Run a command where the cluster's users and the machine's name are known.
+# Run a command in a mount namespace with the cluster's users and host name.
 INSIDE = """\
 #!/bin/sh
 exec unshare --mount --propagation private -- /bin/sh -c '
@@ -109,13 +109,13 @@ exec "$@"' inside "$@"
 """
 
 
-# Device files that jobs do not miss where ConstrainDevices keeps them away: /dev/full.
+# The device of the fake GPUs: /dev/full, which jobs do not need when ConstrainDevices denies it.
 GPU_DEVICE = os.makedev(1, 7)
 
 
-def write(made: "Cluster", accounting: bool, gpus: int = 0, more: str = "") -> None:
-    """Make the folders and files of a cluster below `made.root`."""
-    root = made.root
+def write_files(cluster: "Cluster", accounting: bool, gpus: int = 0, extra_conf: str = "") -> None:
+    """Create the folders and files of a cluster below `cluster.root`."""
+    root = cluster.root
     root.chmod(0o755)
     for folder, owner in {
         "etc": "root", "home": "root", "spool": "root", "log": "slurm", "ctld": "slurm",
@@ -123,65 +123,65 @@ def write(made: "Cluster", accounting: bool, gpus: int = 0, more: str = "") -> N
     }.items():  # fmt: skip
         (root / folder).mkdir(mode=0o755)
         shutil.chown(root / folder, owner)
-    _write_users(made)
-    key = root / "munge/munge.key"
-    key.write_bytes(os.urandom(128))
-    key.chmod(0o400)
-    shutil.chown(key, "munge")
+    _write_users(cluster)
+    munge_key = root / "munge/munge.key"
+    munge_key.write_bytes(os.urandom(128))
+    munge_key.chmod(0o400)
+    shutil.chown(munge_key, "munge")
     values = {
-        **vars(made),
-        "nodes": ",".join(made.nodes),
-        "task_plugin": "task/cgroup,task/affinity" if made.cgroup == 1 else "task/cgroup",
+        **vars(cluster),
+        "nodes": ",".join(cluster.nodes),
+        "task_plugin": "task/cgroup,task/affinity" if cluster.cgroup == 1 else "task/cgroup",
     }
-    conf = SLURM_CONF + (ACCOUNTING_CONF if accounting else "") + more
+    slurm_conf = SLURM_CONF + (ACCOUNTING_CONF if accounting else "") + extra_conf
     if gpus:
-        conf += "GresTypes=gpu\n"
+        slurm_conf += "GresTypes=gpu\n"
         for number in range(gpus):
             os.mknod(root / f"etc/gpu{number}", 0o666 | stat.S_IFCHR, GPU_DEVICE)
-        files = f"Name=gpu File={root}/etc/gpu[0-{gpus - 1}]\n"
-        (root / "etc/gres.conf").write_text(files)
+        gres_line = f"Name=gpu File={root}/etc/gpu[0-{gpus - 1}]\n"
+        (root / "etc/gres.conf").write_text(gres_line)
     gres = f" Gres=gpu:{gpus}\n" if gpus else "\n"
-    for node, port in zip(made.nodes, made.ports[3:], strict=True):
-        conf += NODE_CONF.rstrip("\n").format(**values, node=node, port=port) + gres
+    for node, port in zip(cluster.nodes, cluster.ports[3:], strict=True):
+        slurm_conf += NODE_CONF.rstrip("\n").format(**values, node=node, port=port) + gres
         (root / "spool" / node).mkdir()
-    (root / "etc/slurm.conf").write_text(conf.format(**values))
-    (root / "etc/cgroup.conf").write_text(CGROUP_CONF[made.cgroup])
+    (root / "etc/slurm.conf").write_text(slurm_conf.format(**values))
+    (root / "etc/cgroup.conf").write_text(CGROUP_CONF[cluster.cgroup])
     dbd_conf = root / "etc/slurmdbd.conf"
     dbd_conf.write_text(SLURMDBD_CONF.format(**values))
     dbd_conf.chmod(0o600)
     shutil.chown(dbd_conf, "slurm")
-    (root / "etc/associations").write_text("\n".join(_associations(made.name)))
+    (root / "etc/associations").write_text("\n".join(_associations(cluster.name)))
 
 
-def _write_users(made: "Cluster") -> None:
-    etc = made.root / "etc"
-    names = USERS.items()
-    passwd = [f"{name}:x:{uid}:{uid}::{made.home(name)}:/bin/bash\n" for name, uid in names]
-    group = [f"{name}:x:{uid}:\n" for name, uid in names]
+def _write_users(cluster: "Cluster") -> None:
+    etc = cluster.root / "etc"
+    users = USERS.items()
+    passwd = [f"{name}:x:{uid}:{uid}::{cluster.home(name)}:/bin/bash\n" for name, uid in users]
+    group = [f"{name}:x:{uid}:\n" for name, uid in users]
     (etc / "passwd").write_text(Path("/etc/passwd").read_text() + "".join(passwd))
     (etc / "group").write_text(Path("/etc/group").read_text() + "".join(group))
     # Slurm binds to the address of the host's own name.
-    (etc / "hosts").write_text(f"127.0.0.1 localhost {made.host}\n")
-    for name, uid in names:
-        made.home(name).mkdir(mode=0o700)
-        os.chown(made.home(name), uid, uid)
-    inside = made.root / "inside"
-    inside.write_text(INSIDE.format(root=made.root))
-    inside.chmod(0o755)
+    (etc / "hosts").write_text(f"127.0.0.1 localhost {cluster.host}\n")
+    for name, uid in users:
+        cluster.home(name).mkdir(mode=0o700)
+        os.chown(cluster.home(name), uid, uid)
+    inside_script = cluster.root / "inside"
+    inside_script.write_text(INSIDE.format(root=cluster.root))
+    inside_script.chmod(0o755)
 
 
 def _associations(name: str) -> Iterator[str]:
-    """What `sacctmgr load` reads: one call instead of one `sacctmgr add` per row."""
+    """Lines for `sacctmgr load`: one call instead of one `sacctmgr add` per row."""
     yield f"Cluster - '{name}':Fairshare=1:QOS='normal'"
     yield "Parent - 'root'"
     yield "User - 'root':DefaultAccount='root':AdminLevel='Administrator':Fairshare=1"
     for account in ACCOUNTS:
         yield f"Account - '{account}':Description='{account}':Organization='science':Fairshare=1"
-    seen: set[str] = set()
+    users_with_default: set[str] = set()
     for account, users in ACCOUNTS.items():
         yield f"Parent - '{account}'"
         for user in users:
-            default = "" if user in seen else f"DefaultAccount='{account}':"
-            seen.add(user)
+            default = "" if user in users_with_default else f"DefaultAccount='{account}':"
+            users_with_default.add(user)
             yield f"User - '{user}':{default}Fairshare=1"
     yield ""

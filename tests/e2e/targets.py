@@ -1,4 +1,4 @@
-"""Targets for the scrape jobs of a Kubernetes cluster, without the cluster."""
+"""Targets that stand in for those of a Kubernetes cluster's scrape jobs."""
 
 import contextlib
 import http.server
@@ -8,12 +8,12 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def exposed(page: Callable[[], str]) -> Iterator[str]:
-    """HOST:PORT of a target that answers with `page()`."""
+def serve_metrics(render: Callable[[], str]) -> Iterator[str]:
+    """Serve the text that `render()` returns; the target's HOST:PORT."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = page().encode()
+            body = render().encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -33,15 +33,15 @@ def exposed(page: Callable[[], str]) -> Iterator[str]:
         server.server_close()
 
 
-def static(job: Mapping[str, Any], target: str, **labels: str) -> dict[str, Any]:
-    """The job with its relabeling of samples, but with one target and without a cluster's API."""
-    kept = {
+def static_scrape_job(job: Mapping[str, Any], target: str, **labels: str) -> dict[str, Any]:
+    """The job with its metric relabeling, but a static target instead of Kubernetes discovery."""
+    kept_options = {
         key: job[key]
         for key in ("metric_relabel_configs", "honor_labels", "honor_timestamps")
         if key in job
     }
-    known = [{"target_label": "instance", "replacement": "n1"}]
+    relabel_configs = [{"target_label": "instance", "replacement": "n1"}]
     static_configs = [{"targets": [target], "labels": labels}]
-    return {"job_name": job["job_name"], "static_configs": static_configs} | kept | {
-        "relabel_configs": known
+    return {"job_name": job["job_name"], "static_configs": static_configs} | kept_options | {
+        "relabel_configs": relabel_configs
     }  # fmt: skip

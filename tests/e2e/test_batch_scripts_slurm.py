@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e import slurm
 from tests.e2e.processes import until
-from tests.e2e.test_stats_db_slurm import Poll
+from tests.e2e.test_stats_db_slurm import StatsDbCommand
 
 pytestmark = pytest.mark.e2e
 
@@ -28,11 +28,13 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         for job in jobs:
             cluster.sacct(job, ("State",))
         folder: Path = tmp_path_factory.mktemp("scripts")
-        off = Poll(folder, cluster)
+        off = StatsDbCommand(folder, cluster)
         off("migrate")
         off("--once")
         assert off.rows("job_script") == []  # unless a site wants them
-        poll = Poll(folder, cluster, sacct={"batch-scripts": True, "batch-script-size": "1k"})
+        poll = StatsDbCommand(
+            folder, cluster, sacct={"batch-scripts": True, "batch-script-size": "1k"}
+        )
         poll("--once")
         assert poll.rows("job_script") == []  # accounting may not have them all yet
 

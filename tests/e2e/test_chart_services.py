@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.e2e.processes import daemon, free_ports, succeeds, until
-from tests.e2e.victoriametrics import answers
+from tests.e2e.victoriametrics import responds_with_200
 
 pytestmark = pytest.mark.e2e
 
@@ -104,5 +104,5 @@ def test_poller_and_server_write_to_their_volume_alone(rendered: Any, folder: Pa
         for url, pod in ((polls, poller), (serves, server)):
             for probe in ("livenessProbe", "readinessProbe"):
                 page = url + pod.container[probe]["httpGet"]["path"]
-                until(lambda page=page: answers(page), f"{page}: {log.read_text()}", 30)
+                until(lambda page=page: responds_with_200(page), f"{page}: {log.read_text()}", 30)
     assert (poller.data / "jobs.db").stat().st_uid == user

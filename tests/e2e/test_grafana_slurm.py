@@ -12,7 +12,7 @@ from grafana.generate.__main__ import FOLDER
 from tests.e2e import exporter, prometheus, slurm
 from tests.e2e.processes import free_ports, until
 from tests.e2e.workload import command
-from tests.grafana import asking, stack
+from tests.grafana import dashboard_client, stack
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +24,7 @@ API = ("infinity", "json-api")
 class Run(NamedTuple):
     """A job of alice's that has ended and was measured, with one of bob's beside it."""
 
-    grafana: asking.Grafana
+    grafana: dashboard_client.GrafanaClient
     job: str
     bobs: str
     nodes: int
@@ -34,7 +34,9 @@ class Run(NamedTuple):
         """A viewer of a dashboard, and the dashboard."""
         dashboard = json.loads((FOLDER / f"{name}.json").read_text())
         given = {"cluster": stack.CLUSTER, **given}
-        return asking.look(self.grafana, dashboard, login, self.span, **given), dashboard
+        return dashboard_client.open_dashboard(
+            self.grafana, dashboard, login, self.span, **given
+        ), dashboard
 
     def panel(self, name, title, login="alice", **given):
         """All frames of a panel."""
@@ -54,18 +56,20 @@ def run(tmp_path_factory):
         inside = cluster.inside()
         target = made.enter_context(exporter.running("--collector.cluster", inside=_with(cluster)))
         poller, server = (f"127.0.0.1:{port}" for port in free_ports(2))
-        scraping = stack.scraping(folder, {stack.CLUSTER: [target.address]}, poller, server)
+        scraping = stack.prometheus_configuration(
+            folder, {stack.CLUSTER: [target.address]}, poller, server
+        )
         tsdb = made.enter_context(prometheus.serving(scraping))
         sources = {"sacct": {}, "sacctmgr": {"slurm-cluster": cluster.name}}
-        config = stack.configuration(folder, tsdb.url, sources, poller, server)
+        config = stack.write_configuration(folder, tsdb.url, sources, poller, server)
         path = os.pathsep.join((cluster.environ["PATH"], os.environ["PATH"]))
         environ = {**cluster.environ, "PATH": path}
-        poll = stack.program(
+        poll = stack.running_program(
             "batchjob_stats_db", config / "stats_db.yml", True, inside, environ
         )  # fmt: skip
         made.enter_context(poll)
-        made.enter_context(stack.program("batchjob_stats_server", config / "server.yml"))
-        grafana = asking.Grafana(f"http://{server}", stack.headers)
+        made.enter_context(stack.running_program("batchjob_stats_server", config / "server.yml"))
+        grafana = dashboard_client.GrafanaClient(f"http://{server}", stack.data_source_headers)
         job = cluster.submit("alice", command(CPU_SECONDS, MEMORY_MB, sleep=2))
         bobs = cluster.submit("bob", command(1))
         cluster.wait(job, bobs, timeout=240)
@@ -81,8 +85,8 @@ def _with(cluster):
 
 def _is_measured(grafana, *jobs):
     """They were measured for the last time, so that every place has one value of each figure."""
-    rows = [row for job in jobs for row in stack.rows(grafana, f"/jobs/{job}") or []]
-    days = stack.rows(grafana, "/usage?by=day") or []
+    rows = [row for job in jobs for row in stack.api_rows(grafana, f"/jobs/{job}") or []]
+    days = stack.api_rows(grafana, "/usage?by=day") or []
     return (
         len(rows) == len(jobs)
         and all(row["usage_final"] for row in rows)

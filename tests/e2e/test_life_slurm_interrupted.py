@@ -8,15 +8,15 @@ import pytest
 from tests.e2e import life_site, prometheus, slurm, victoriametrics
 from tests.e2e.life_measurements import Source
 from tests.e2e.life_site import LifeSite
-from tests.e2e.life_stages import COURSE, PATIENCE, RUNNING, Life, completed
+from tests.e2e.life_stages import CURVE, PATIENCE, RUNNING, Life, completed
 from tests.e2e.processes import until
 from tests.e2e.watched_jobs import WatchedJob
-from tests.life.judge import Known
-from tests.life.places import ALL_RUNS, LATEST_RUN
+from tests.life.discrepancies import Expectation
+from tests.life.views import ALL_RUNS_VIEWS, LATEST_RUN_VIEWS
 
 pytestmark = pytest.mark.e2e
 
-SUSPENDED = Known("SUSPENDED", None)
+SUSPENDED = Expectation("SUSPENDED", None)
 REQUEUED = "REQUEUED"
 
 
@@ -44,7 +44,7 @@ def start(site: LifeSite, life: Life, user: str) -> WatchedJob:
 
 def end(site: LifeSite, life: Life, run: WatchedJob) -> None:
     """Have it end, and wait until it was measured for the last time."""
-    run.tell("enough")
+    run.set_flag("finish")
     life.until_recorded(run, "COMPLETED")
     until(lambda: site.is_final(run), "the last measurement", PATIENCE, 1)
 
@@ -54,12 +54,12 @@ def test_suspended(site: LifeSite) -> None:
     run = start(site, life, "carol")
     site.slurm.command("scontrol", "suspend", run.jobid)
     life.until_recorded(run, "SUSPENDED")
-    life.look("suspended", run, SUSPENDED, COURSE)
+    life.look("suspended", run, SUSPENDED, CURVE)
     site.slurm.command("scontrol", "resume", run.jobid)
     life.until_recorded(run, "RUNNING")
-    life.look("resumed", run, RUNNING, COURSE)
+    life.look("resumed", run, RUNNING, CURVE)
     end(site, life, run)
-    life.look("measured", run, completed(run, final=True), COURSE)
+    life.look("measured", run, completed(run, final=True), CURVE)
     assert not life.wrong, "\n".join(life.wrong)
 
 
@@ -69,21 +69,21 @@ def test_requeued(site: LifeSite) -> None:
     site.slurm.command("scontrol", "requeuehold", first.jobid)
     until(lambda: site.state(first) == REQUEUED, "the end of the first run", PATIENCE, 0.5)
     first.end = site.ended(first)
-    site.watch.seen()
+    site.watch.wait_for_readings()
     site.watch.jobs.remove(first)
     again = life.watch(first.jobid, "dave", 1)
     life.until_recorded(again, "PENDING")
     life.look("requeued", first, completed(first, final=None)._replace(state=REQUEUED),
-              *LATEST_RUN, *ALL_RUNS)  # fmt: skip
+              *LATEST_RUN_VIEWS, *ALL_RUNS_VIEWS)  # fmt: skip
     site.slurm.command("scontrol", "release", first.jobid)
     life.until_recorded(again, "RUNNING")
-    life.look("runs again", again, RUNNING, COURSE, *ALL_RUNS)
+    life.look("runs again", again, RUNNING, CURVE, *ALL_RUNS_VIEWS)
     until(lambda: site.is_final(first), "the last measurement", PATIENCE, 1)
     life.look("the first run measured", first,
               completed(first, final=True)._replace(state=REQUEUED),
-              *LATEST_RUN, *ALL_RUNS)  # fmt: skip
+              *LATEST_RUN_VIEWS, *ALL_RUNS_VIEWS)  # fmt: skip
     end(site, life, again)
-    life.look("measured", again, completed(again, final=True), *ALL_RUNS)
+    life.look("measured", again, completed(again, final=True), *ALL_RUNS_VIEWS)
     assert not life.wrong, "\n".join(life.wrong)
 
 
@@ -95,12 +95,12 @@ def test_late_samples(site: LifeSite) -> None:
     site.gate.off()
     closed = time.time()
     until(lambda: time.time() > closed + 4 * site.interval, "some scrapes", PATIENCE, 1)
-    run.tell("enough")
+    run.set_flag("finish")
     life.until_recorded(run, "COMPLETED")
-    ended = completed(run, since=site.stored(run), final=None)
-    life.look("ended, its samples on their way", run, ended, COURSE, *ALL_RUNS)
+    ended = completed(run, known_until=site.stored(run), final=None)
+    life.look("ended, its samples on their way", run, ended, CURVE, *ALL_RUNS_VIEWS)
     until(lambda: (site.stored(run) or 0) >= run.end, "a measurement", PATIENCE, 1)
-    life.look("measured without its end", run, completed(run), COURSE)
+    life.look("measured without its end", run, completed(run), CURVE)
     site.gate.on()
     until(lambda: site.measurements.is_ended(run), "the last sample", PATIENCE, 1)
     site.poller.off()

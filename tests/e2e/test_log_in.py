@@ -30,7 +30,7 @@ SECRET = "a secret of server and provider"
 @pytest.fixture
 def provider():
     made = oidc_provider.OidcProvider("batchjob", SECRET)
-    made.person = {"sub": "1", "preferred_username": "vera", "groups": ["hpc-staff"]}
+    made.user_claims = {"sub": "1", "preferred_username": "vera", "groups": ["hpc-staff"]}
     with oidc_provider.serving(made):
         yield made
 
@@ -104,7 +104,7 @@ def test_log_in_and_out(browser, address, provider):
     laptop.on("console", lambda said: troubles.append(said.text))
     laptop.get_by_role("button", name="Sign out").click()
     laptop.wait_for_url(f"{address}/signed-out")
-    assert "/log-out" in provider.asked
+    assert "/log-out" in provider.requested_paths
     assert not troubles
     phone.reload()
     assert phone.get_by_role("heading", name="Sign in").count() == 1

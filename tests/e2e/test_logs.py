@@ -47,7 +47,7 @@ def send(store, name, events):
     assert chosen["compression"] == "gzip"
     now = datetime.now(UTC)
     stamped = [{"timestamp": now.isoformat(), **each} for each in events]
-    store.bulk(urlsplit(endpoint).path, chosen["query"], stamped)
+    store.send_bulk(urlsplit(endpoint).path, chosen["query"], stamped)
 
 
 def found(store, query):

@@ -1,7 +1,7 @@
-"""What users get through the PromQL gate from real databases that hold the series of several.
+"""Results of the PromQL gate from real databases with series of several users.
 
-Two databases of each kind: one with everybody's series, one with alice's alone. Whatever alice asks
-through the gate, both must answer the same: then nothing of others' has had any part in it.
+Two databases of each kind: one with the series of all users, one with those of alice only. Every
+query of alice must have the same result from both: then no series of others contributed to it.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from tests.batchjob_stats_server.promql.expressions import EXPRESSIONS, METRICS
 
 pytestmark = pytest.mark.e2e
 
-T = 1_700_000_400
-MINE = Access((ClusterLogin("c1", "alice"),))
-# Labels of the others' series: another user, a namesake on another cluster, nobody.
-OTHERS = (
+NOW = 1_700_000_400
+ALICE_ACCESS = Access((ClusterLogin("c1", "alice"),))
+# Labels of other series: another user, the same name on another cluster, no user.
+OTHER_OWNERS = (
     {"cluster": "c1", "user": "bob"},
     {"cluster": "c2", "user": "alice"},
     {"cluster": "c2", "user": "bob"},
@@ -34,57 +34,63 @@ OTHERS = (
     {"user": "alice"},
     {},
 )
-FACTOR = "batchjob_emission_factor_grams_per_kilowatt_hour"
+EMISSION_FACTOR = "batchjob_emission_factor_grams_per_kilowatt_hour"
 
 
-def series(owner, secret, offset):
-    """Samples of a job of somebody's, each minute of two hours."""
+def exposition_lines(owner, secret_label, offset):
+    """Samples of a job of this owner, every two minutes for two hours."""
     for number, metric in enumerate(METRICS):
         for instance in ("n1", "n2"):
-            labels = {**owner, "instance": instance, "jobid": "1", "mode": "user", "secret": secret}
-            text = ",".join(f'{name}="{value}"' for name, value in labels.items())
+            labels = {
+                **owner,
+                "instance": instance,
+                "jobid": "1",
+                "mode": "user",
+                "secret": secret_label,
+            }
+            label_text = ",".join(f'{name}="{value}"' for name, value in labels.items())
             for minute in range(0, 120, 2):
                 value = offset + minute * (number + 1) + int(instance[1:])
-                yield f"{metric}{{{text}}} {value} {T - 7200 + 60 * minute}"
+                yield f"{metric}{{{label_text}}} {value} {NOW - 7200 + 60 * minute}"
 
 
-OWN = [
-    *series({"cluster": "c1", "user": "alice"}, "own", 1000),
-    f'{FACTOR}{{zone="FR"}} 56 {T - 60}',
+ALICE_SERIES = [
+    *exposition_lines({"cluster": "c1", "user": "alice"}, "own", 1000),
+    f'{EMISSION_FACTOR}{{zone="FR"}} 56 {NOW - 60}',
 ]
-ALL = [
-    *OWN,
+ALL_SERIES = [
+    *ALICE_SERIES,
     *(
         line
-        for number, owner in enumerate(OTHERS)
-        for line in series(owner, f"hidden{number}", 100_000 * (number + 1))
+        for number, owner in enumerate(OTHER_OWNERS)
+        for line in exposition_lines(owner, f"hidden{number}", 100_000 * (number + 1))
     ),
 ]
 
 
 class Stores(NamedTuple):
-    """With everybody's series, and with alice's alone."""
+    """Backends with the series of all users, and with those of alice only."""
 
-    everybodys: PromqlBackend
-    own: PromqlBackend
+    all_users: PromqlBackend
+    alice_only: PromqlBackend
     is_victoria: bool
 
 
 @pytest.fixture(scope="module", params=[prometheus, victoria_metrics])
 def stores(request):
-    """The one with all series, and the one with alice's."""
+    """Both backends for each kind of database."""
     with contextlib.ExitStack() as stack:
-        urls = [stack.enter_context(request.param(lines)) for lines in (ALL, OWN)]
-        made = [PromqlBackend(Endpoint(url), 1) for url in urls]
-        for each in made:
+        urls = [stack.enter_context(request.param(lines)) for lines in (ALL_SERIES, ALICE_SERIES)]
+        backends = [PromqlBackend(Endpoint(url), 1) for url in urls]
+        for each in backends:
             stack.callback(each.close)
-        yield Stores(*made, is_victoria=request.param is victoria_metrics)
+        yield Stores(*backends, is_victoria=request.param is victoria_metrics)
 
 
-def answer(store, what, form):
-    """Its result, in an order of ours and without the last digits; or why there is none."""
+def query_result(backend, endpoint, parameters):
+    """The result, sorted and with rounded values; or the error's status and kind."""
     try:
-        body = store.ask(what, form, 10.0)
+        body = backend.ask(endpoint, parameters, 10.0)
     except Rejected as error:
         return f"{error.status} {error.kind}"
     result = json.loads(body)["data"]
@@ -104,49 +110,54 @@ def _rounded(value):
     return value
 
 
-def confined(query, window):
-    return confine(query, Confinement.of(MINE, ()), window, QueryLimits())
+def confined_query(query, window):
+    return confine(query, Confinement.of(ALICE_ACCESS, ()), window, QueryLimits())
 
 
-def check(stores, query, what, form):
-    everybodys, own = (answer(store, what, form) for store in stores[:2])
-    assert "hidden" not in str(everybodys)
-    # Among equal values, topk() takes any; so does VictoriaMetrics' `or` among series that differ
-    # in their names alone.
+def assert_only_own_series_used(stores, query, endpoint, parameters):
+    all_users, alice_only = (query_result(backend, endpoint, parameters) for backend in stores[:2])
+    assert "hidden" not in str(all_users)
+    # topk() picks any of equal values, and so does VictoriaMetrics' `or` of series that differ in
+    # their names only.
     if "topk" not in query and not (stores.is_victoria and " or " in query):
-        assert everybodys == own
+        assert all_users == alice_only
 
 
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(EXPRESSIONS, st.booleans())
-def test_others_series_have_no_part_in_any_answer(stores, query, over_time):
-    # Two steps: of three or more, VictoriaMetrics merges series that match where one must and that
-    # share at most two points, and which of them it takes there is left to chance.
-    window = QueryWindow(T - 300, T) if over_time else QueryWindow(T, T)
+def test_random_queries_use_own_series_only(stores, query, is_range_query):
+    # Two steps only: with more, VictoriaMetrics merges series that share at most two points where
+    # one side must be unique, and which value it takes there is random.
+    window = QueryWindow(NOW - 300, NOW) if is_range_query else QueryWindow(NOW, NOW)
     try:
-        text = confined(query, window)
+        text = confined_query(query, window)
     except QueryError:
         return
-    if over_time:
-        form = [("query", text), ("start", str(T - 300)), ("end", str(T)), ("step", "300")]
-        check(stores, query, "query_range", form)
+    if is_range_query:
+        parameters = [
+            ("query", text),
+            ("start", str(NOW - 300)),
+            ("end", str(NOW)),
+            ("step", "300"),
+        ]
+        assert_only_own_series_used(stores, query, "query_range", parameters)
     else:
-        check(stores, query, "query", [("query", text), ("time", str(T))])
+        assert_only_own_series_used(stores, query, "query", [("query", text), ("time", str(NOW))])
 
 
-ATTACKS = [
+ATTACK_QUERIES = [
     'batchjob_job_info{user="bob"}',
     'batchjob_job_info{user=~".*",cluster=~".*"}',
     'batchjob_job_info{user!="alice"}',
     'batchjob_job_info{user=""}',
     '{__name__=~".+"}',
-    f'{{__name__=~"{FACTOR}|batchjob_job_.*"}}',
+    f'{{__name__=~"{EMISSION_FACTOR}|batchjob_job_.*"}}',
     'batchjob_job_info{mode="\\"} or batchjob_job_info{user=\\"bob"}',
     "batchjob_job_info{mode='\"} or batchjob_job_info{mode=\"user'}",
     "up # {}\n or up",
     "up or on () batchjob_job_info or vector(1)",
     "max_over_time((batchjob_job_processes)[1h:1m] @ end() offset -10m)",
-    f"batchjob_job_processes @ {T} offset 10m",
+    f"batchjob_job_processes @ {NOW} offset 10m",
     'count by (user, secret) ({__name__=~"batchjob_.*"})',
     "sum without (user, cluster) (batchjob_job_processes)",
     "batchjob_job_processes * on () group_left () topk(1, batchjob_job_info)",
@@ -162,31 +173,36 @@ ATTACKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("query", ATTACKS)
-def test_attacks_give_what_is_ones_own(stores, query):
-    text = confined(query, QueryWindow(T, T))
-    check(stores, query, "query", [("query", text), ("time", str(T))])
+@pytest.mark.parametrize("query", ATTACK_QUERIES)
+def test_attack_queries_use_own_series_only(stores, query):
+    text = confined_query(query, QueryWindow(NOW, NOW))
+    assert_only_own_series_used(stores, query, "query", [("query", text), ("time", str(NOW))])
 
 
-def test_ones_own_series_and_the_public_ones_are_there(stores):
-    for query, count in (("batchjob_job_info", 2), (FACTOR, 1), ('{__name__=~".+"}', 8)):
-        text = confined(query, QueryWindow(T, T))
-        assert len(answer(stores[0], "query", [("query", text), ("time", str(T))])) == count
-    unconfined = answer(stores[0], "query", [("query", "batchjob_job_info"), ("time", str(T))])
+def test_own_and_public_series_are_returned(stores):
+    for query, count in (("batchjob_job_info", 2), (EMISSION_FACTOR, 1), ('{__name__=~".+"}', 8)):
+        text = confined_query(query, QueryWindow(NOW, NOW))
+        assert len(query_result(stores[0], "query", [("query", text), ("time", str(NOW))])) == count
+    unconfined = query_result(
+        stores[0], "query", [("query", "batchjob_job_info"), ("time", str(NOW))]
+    )
     assert "hidden" in str(unconfined)
 
 
 @pytest.mark.parametrize(
-    "what", ["series", "labels", "label/user/values", "label/secret/values", "label/zone/values"]
+    "endpoint",
+    ["series", "labels", "label/user/values", "label/secret/values", "label/zone/values"],
 )
 @pytest.mark.parametrize(
-    "match", [None, "up", '{user="bob"}', '{secret=~".+"}', '{__name__=~".+",cluster="c2"}']
+    "selector", [None, "up", '{user="bob"}', '{secret=~".+"}', '{__name__=~".+",cluster="c2"}']
 )
-def test_names_and_values_of_labels(stores, what, match):
-    window = QueryWindow(T - 3600, T)
-    own = Confinement.of(MINE, ())
-    selectors = own.selectors(window)
-    if match is not None:
-        selectors = confine_selector(match, own, window, QueryLimits())
-    form = [("match[]", each) for each in selectors]
-    check(stores, "", what, [*form, ("start", str(T - 3600)), ("end", str(T))])
+def test_label_names_and_values_are_confined(stores, endpoint, selector):
+    window = QueryWindow(NOW - 3600, NOW)
+    confinement = Confinement.of(ALICE_ACCESS, ())
+    selectors = confinement.selectors(window)
+    if selector is not None:
+        selectors = confine_selector(selector, confinement, window, QueryLimits())
+    parameters = [("match[]", each) for each in selectors]
+    assert_only_own_series_used(
+        stores, "", endpoint, [*parameters, ("start", str(NOW - 3600)), ("end", str(NOW))]
+    )

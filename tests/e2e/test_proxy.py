@@ -1,4 +1,4 @@
-"""Web servers in front of the server, with the files that docs/guide/proxy.md shows."""
+"""Web servers as reverse proxies, configured as docs/guide/proxy.md shows."""
 
 import base64
 import contextlib
@@ -24,220 +24,233 @@ from tests.e2e.processes import call, daemon, free_ports, until
 
 pytestmark = pytest.mark.e2e
 
-PAGE = (Path(__file__).parents[2] / "docs/guide/proxy.md").read_text()
+PROXY_GUIDE = (Path(__file__).parents[2] / "docs/guide/proxy.md").read_text()
 SECRET = "0123456789abcdef0123456789abcdef"
 
 
-class Front(NamedTuple):
-    """The proxy, asked as browsers and programs ask it."""
+class Proxy(NamedTuple):
+    """A running reverse proxy, and how to send requests to it."""
 
     port: int
-    trust: ssl.SSLContext
+    tls_context: ssl.SSLContext
     bobs_token: str
     program: str
 
-    def ask(self, path: str, user: str = "", **headers: str) -> tuple[int, str]:
-        """Status and body; `user` logs in at the proxy."""
-        request = urllib.request.Request(f"https://127.0.0.1:{self.port}{path}")
-        request.add_header("Host", "stats.example.org")
+    def request(self, path: str, user: str = "", **headers: str) -> tuple[int, str]:
+        """Status and body of the response; `user` logs in at the proxy."""
+        http_request = urllib.request.Request(f"https://127.0.0.1:{self.port}{path}")
+        http_request.add_header("Host", "stats.example.org")
         if user:
-            login = base64.b64encode(f"{user}:word".encode()).decode()
-            request.add_header("Authorization", f"Basic {login}")
+            credentials = base64.b64encode(f"{user}:word".encode()).decode()
+            http_request.add_header("Authorization", f"Basic {credentials}")
         for name, value in headers.items():
-            request.add_header(name.replace("_", "-"), value)
+            http_request.add_header(name.replace("_", "-"), value)
         try:
-            with urllib.request.urlopen(request, context=self.trust, timeout=10) as answer:
-                return answer.status, answer.read().decode()
+            with urllib.request.urlopen(
+                http_request, context=self.tls_context, timeout=10
+            ) as response:
+                return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
 
-def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+def documented_block(language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", PROXY_GUIDE, re.DOTALL)
     return found
 
 
-def replaced(text: str, changes: Mapping[str, str]) -> str:
-    for old, new in changes.items():
+def replace_each(text: str, replacements: Mapping[str, str]) -> str:
+    for old, new in replacements.items():
         assert old in text, old
         text = text.replace(old, new)
     return text
 
 
-class Place(NamedTuple):
-    """Where a web server's files are, where it listens, and where the server behind it does."""
+class ProxySetup(NamedTuple):
+    """Directory and port of a web server, and the port of the server behind it."""
 
     folder: Path
     port: int
-    behind: int
+    server_port: int
 
-    def path(self, name: str, text: str) -> str:
-        """Of a file with this text."""
+    def write_file(self, name: str, text: str) -> str:
+        """Write a file; its path."""
         (self.folder / name).write_text(text)
         return str(self.folder / name)
 
-    def site(self, language: str, changes: Mapping[str, str]) -> str:
-        """The page's block with this machine's paths and ports."""
-        common = {"the secret": SECRET, "127.0.0.1:10912": f"127.0.0.1:{self.behind}"}
-        return replaced(block(language), common | changes)
+    def site_configuration(self, language: str, replacements: Mapping[str, str]) -> str:
+        """The documented block with the paths and ports of this test."""
+        common_replacements = {
+            "the secret": SECRET,
+            "127.0.0.1:10912": f"127.0.0.1:{self.server_port}",
+        }
+        return replace_each(documented_block(language), common_replacements | replacements)
 
 
-def nginx(place: Place) -> tuple[str, ...]:
-    people = place.path("people", "alice:{PLAIN}word\nbob:{PLAIN}word\n")
-    site = place.site(
+def nginx(setup: ProxySetup) -> tuple[str, ...]:
+    password_file = setup.write_file("people", "alice:{PLAIN}word\nbob:{PLAIN}word\n")
+    site = setup.site_configuration(
         "nginx",
         {
-            "listen 443 ssl": f"listen 127.0.0.1:{place.port} ssl",
-            "/etc/ssl/": f"{place.folder}/",
-            "/etc/nginx/people": people,
+            "listen 443 ssl": f"listen 127.0.0.1:{setup.port} ssl",
+            "/etc/ssl/": f"{setup.folder}/",
+            "/etc/nginx/people": password_file,
         },
     )
     temporary = "".join(
-        f"{name}_temp_path {place.folder}/{name};\n"
+        f"{name}_temp_path {setup.folder}/{name};\n"
         for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     user = "user root;\n" if os.geteuid() == 0 else ""
-    configuration = place.path(
+    configuration = setup.write_file(
         "nginx.conf",
-        f"pid {place.folder}/pid;\nerror_log stderr;\ndaemon off;\nworker_processes 1;\n{user}"
+        f"pid {setup.folder}/pid;\nerror_log stderr;\ndaemon off;\nworker_processes 1;\n{user}"
         f"events {{}}\nhttp {{\naccess_log off;\n{temporary}{site}}}\n",
     )
     call("nginx", "-t", "-c", configuration)
     return "nginx", "-c", configuration
 
 
-# Those that the page names, and what Debian's package loads by itself.
+# Modules named on the page, and those that Debian's package loads by default.
 APACHE_MODULES = (
     "ssl", "proxy", "proxy_http", "headers", "auth_basic", "authn_core", "authn_file",
     "authz_core", "authz_user", "mpm_event", "socache_shmcb",
 )  # fmt: skip
 
 
-def apache2(place: Place) -> tuple[str, ...]:
-    hashed = call("openssl", "passwd", "-apr1", "word").strip()
-    people = place.path("people", f"alice:{hashed}\nbob:{hashed}\n")
-    site = place.site(
+def apache2(setup: ProxySetup) -> tuple[str, ...]:
+    password_hash = call("openssl", "passwd", "-apr1", "word").strip()
+    password_file = setup.write_file("people", f"alice:{password_hash}\nbob:{password_hash}\n")
+    site = setup.site_configuration(
         "apache",
         {
-            "*:443": f"127.0.0.1:{place.port}",
-            "/etc/ssl/": f"{place.folder}/",
-            "/etc/apache2/people": people,
+            "*:443": f"127.0.0.1:{setup.port}",
+            "/etc/ssl/": f"{setup.folder}/",
+            "/etc/apache2/people": password_file,
         },
     )
     modules = "".join(
         f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"
         for name in APACHE_MODULES
     )
-    configuration = place.path(
+    configuration = setup.write_file(
         "apache.conf",
-        f"ServerRoot {place.folder}\nServerName localhost\nPidFile {place.folder}/pid\n{modules}"
-        f"User nobody\nGroup nogroup\nErrorLog {place.folder}/error\n"
-        f"Mutex file:{place.folder} default\nListen 127.0.0.1:{place.port} https\n{site}",
+        f"ServerRoot {setup.folder}\nServerName localhost\nPidFile {setup.folder}/pid\n{modules}"
+        f"User nobody\nGroup nogroup\nErrorLog {setup.folder}/error\n"
+        f"Mutex file:{setup.folder} default\nListen 127.0.0.1:{setup.port} https\n{site}",
     )
     call("apache2", "-t", "-f", configuration)
     return "apache2", "-DFOREGROUND", "-f", configuration
 
 
-def caddy(place: Place) -> tuple[str, ...]:
-    hashed = bcrypt.hashpw(b"word", bcrypt.gensalt(4)).decode()  # its own takes a second a try
-    changes = {
-        "stats.example.org {": f"https://stats.example.org:{place.port} {{\n"
-        f"    bind 127.0.0.1\n    tls {place.folder}/stats.pem {place.folder}/stats.key",
-        "$2a$14$the-hash-that-caddy-hash-password-prints": f"{hashed}\n        bob {hashed}",
+def caddy(setup: ProxySetup) -> tuple[str, ...]:
+    # Caddy's default cost takes a second a try.
+    password_hash = bcrypt.hashpw(b"word", bcrypt.gensalt(4)).decode()
+    accounts = f"{password_hash}\n        bob {password_hash}"
+    replacements = {
+        "stats.example.org {": f"https://stats.example.org:{setup.port} {{\n"
+        f"    bind 127.0.0.1\n    tls {setup.folder}/stats.pem {setup.folder}/stats.key",
+        "$2a$14$the-hash-that-caddy-hash-password-prints": accounts,
     }
     version = call("caddy", "version").removeprefix("v").split(".")
     if (int(version[0]), int(version[1])) < (2, 8):
-        changes["basic_auth"] = "basicauth"  # as the page says
+        replacements["basic_auth"] = "basicauth"  # as the page says
     options = "{\n    admin off\n    auto_https off\n    default_sni stats.example.org\n}\n"
-    configuration = place.path("Caddyfile", options + place.site("caddy", changes))
+    configuration = setup.write_file(
+        "Caddyfile", options + setup.site_configuration("caddy", replacements)
+    )
     return "caddy", "run", "--adapter=caddyfile", f"--config={configuration}"
 
 
-WEB_SERVERS: tuple[Callable[[Place], tuple[str, ...]], ...] = (nginx, apache2, caddy)
+WEB_SERVERS: tuple[Callable[[ProxySetup], tuple[str, ...]], ...] = (nginx, apache2, caddy)
 
 
 @pytest.fixture(scope="module", params=WEB_SERVERS, ids=lambda each: each.__name__)
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
+def proxy(request: pytest.FixtureRequest) -> Iterator[Proxy]:
     if shutil.which(request.param.__name__) is None:
         pytest.skip(f"not installed: {request.param.__name__}")
     with tempfile.TemporaryDirectory() as folder:
-        yield from running(request.param, Path(folder))
+        yield from running_proxy(request.param, Path(folder))
 
 
-def running(web_server: Callable[[Place], tuple[str, ...]], folder: Path) -> Iterator[Front]:
-    """A server with this in front of it."""
-    folder.chmod(0o711)  # Apache reads who may log in as its own user
-    place = Place(folder, *free_ports(2))
+def running_proxy(
+    write_configuration: Callable[[ProxySetup], tuple[str, ...]], folder: Path
+) -> Iterator[Proxy]:
+    """Start the server and a web server in front of it."""
+    folder.chmod(0o711)  # Apache reads the password file as its own user
+    setup = ProxySetup(folder, *free_ports(2))
     ca = trustme.CA()
-    leaf = ca.issue_cert("127.0.0.1", "stats.example.org")
-    leaf.cert_chain_pems[0].write_to_path(str(folder / "stats.pem"))
-    leaf.private_key_pem.write_to_path(str(folder / "stats.key"))
+    certificate = ca.issue_cert("127.0.0.1", "stats.example.org")
+    certificate.cert_chain_pems[0].write_to_path(str(folder / "stats.pem"))
+    certificate.private_key_pem.write_to_path(str(folder / "stats.key"))
     (folder / "secret").write_text(SECRET)
     (folder / "secret").chmod(0o600)
     assert stats_db([f"--db.url=sqlite:///{folder}/jobs.db", "migrate"]) == 0
-    server = replaced(
-        block("yaml"),
+    server_configuration = replace_each(
+        documented_block("yaml"),
         {
             "/var/lib/batchjob/jobs.db": f"{folder}/jobs.db",
-            "127.0.0.1:10912": f"127.0.0.1:{place.behind}",
+            "127.0.0.1:10912": f"127.0.0.1:{setup.server_port}",
             "/etc/batchjob/proxy.secret": f"{folder}/secret",
         },
     )
-    (folder / "server.yml").write_text(server)
-    argv = web_server(place)
-    trust = ssl.create_default_context()
-    ca.configure_trust(trust)
+    (folder / "server.yml").write_text(server_configuration)
+    proxy_command = write_configuration(setup)
+    tls_context = ssl.create_default_context()
+    ca.configure_trust(tls_context)
     with contextlib.ExitStack() as stack:
         log = folder / "log"
-        run = (
+        server_command = (
             sys.executable,
             "-m",
             "batchjob_stats_server.main",
             f"--config.file={folder}/server.yml",
         )
-        stack.enter_context(daemon(run, log, dict(os.environ)))
-        stack.enter_context(daemon(argv, log, {**os.environ, "HOME": str(folder)}))
-        made = Front(place.port, trust, call(*run, "token", "bob").strip(), argv[0])
-        until(lambda: _answers(made), f"{argv[0]} and the server: {log}", 120, 0.5)
-        yield made
+        stack.enter_context(daemon(server_command, log, dict(os.environ)))
+        stack.enter_context(daemon(proxy_command, log, {**os.environ, "HOME": str(folder)}))
+        proxy = Proxy(
+            setup.port, tls_context, call(*server_command, "token", "bob").strip(), proxy_command[0]
+        )
+        until(lambda: _is_ready(proxy), f"{proxy_command[0]} and the server: {log}", 120, 0.5)
+        yield proxy
 
 
-def _answers(front: Front) -> bool:
+def _is_ready(proxy: Proxy) -> bool:
     with contextlib.suppress(OSError):
-        return front.ask("/api/v1/jobs", "alice")[0] == 200
+        return proxy.request("/api/v1/jobs", "alice")[0] == 200
     return False
 
 
-def test_who_is_logged_in_is_known(front: Front) -> None:
-    assert front.ask("/api/v1/jobs")[0] == 401
-    assert front.ask("/")[0] == 401
-    assert front.ask("/", "alice")[0] == 200
-    assert user_of(front, "alice") == "alice"
+def test_login_at_proxy_identifies_user(proxy: Proxy) -> None:
+    assert proxy.request("/api/v1/jobs")[0] == 401
+    assert proxy.request("/")[0] == 401
+    assert proxy.request("/", "alice")[0] == 200
+    assert user_seen_by_server(proxy, "alice") == "alice"
 
 
-def user_of(front: Front, login: str = "", **headers: str) -> str:
-    """Whom the server takes us for."""
-    status, text = front.ask("/api/v1/me", login, **headers)
+def user_seen_by_server(proxy: Proxy, login: str = "", **headers: str) -> str:
+    """The user that the server identified."""
+    status, text = proxy.request("/api/v1/me", login, **headers)
     assert status == 200, text
     return str(json.loads(text)["user"])
 
 
-def test_headers_of_a_client_name_nobody(front: Front) -> None:
+def test_forged_identity_headers_are_ignored(proxy: Proxy) -> None:
     forged = {"X_Remote_User": "root", "X_Batchjob_Secret": SECRET}
-    assert user_of(front, "alice", **forged) == "alice"
+    assert user_seen_by_server(proxy, "alice", **forged) == "alice"
     token = {"Authorization": "Bearer nonsense"}
-    assert front.ask("/api/v1/jobs", **forged, **token)[0] == 401
+    assert proxy.request("/api/v1/jobs", **forged, **token)[0] == 401
 
 
-def test_programs_with_a_token(front: Front) -> None:
-    """nginx' file lets them in without a log-in; the others give them a second name."""
-    token = {"Authorization": f"Bearer {front.bobs_token}"}
-    if front.program == "nginx":
-        assert user_of(front, **token) == "bob"
+def test_token_authentication_through_proxy(proxy: Proxy) -> None:
+    """Only the nginx configuration lets requests with a token pass without a log-in."""
+    token = {"Authorization": f"Bearer {proxy.bobs_token}"}
+    if proxy.program == "nginx":
+        assert user_seen_by_server(proxy, **token) == "bob"
     else:
-        assert front.ask("/api/v1/me", **token)[0] == 401
+        assert proxy.request("/api/v1/me", **token)[0] == 401
 
 
-def test_what_is_not_for_the_world(front: Front) -> None:
+def test_internal_endpoints_are_not_exposed(proxy: Proxy) -> None:
     for path in ("/metrics", "/-/ready"):
-        assert front.ask(path, "alice")[0] in (403, 404)
+        assert proxy.request(path, "alice")[0] in (403, 404)

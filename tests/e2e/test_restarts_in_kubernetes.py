@@ -1,4 +1,4 @@
-"""Counters of what stands beside batchjob in Kubernetes go on when pods and containers are new."""
+"""Counters of other Kubernetes exporters continue when pods and containers are replaced."""
 
 import contextlib
 import re
@@ -10,22 +10,22 @@ import yaml
 
 from tests.e2e import victoriametrics
 from tests.e2e.processes import until
-from tests.e2e.targets import exposed, static
+from tests.e2e.targets import serve_metrics, static_scrape_job
 
 pytestmark = pytest.mark.e2e
 
 REPOSITORY = Path(__file__).parents[2]
-SCRAPE = REPOSITORY / "deploy" / "victoriametrics" / "operator" / "scrape.yml"
+SCRAPE_CONFIG = REPOSITORY / "deploy" / "victoriametrics" / "operator" / "scrape.yml"
 
 
-def pages(job, generation):
-    """What such an exporter says before (1) and after (2) a restart of everything."""
+def metrics_page(job, generation):
+    """Metrics of an exporter before (1) and after (2) a restart of all pods."""
     text = (REPOSITORY / "tests/fixtures/restarts" / f"{job}.txt").read_text()
     return text.replace("@", str(generation))
 
 
-# Each series that is left, by name and labels that tell it from others of its name.
-LEFT = {
+# Stored series by job: name, and the labels that distinguish series of the same name.
+EXPECTED_SERIES = {
     "cadvisor": [
         {"__name__": "container_cpu_usage_seconds_total", "namespace": "a", "pod": "db-0",
          "container": "db"},
@@ -59,28 +59,32 @@ LEFT = {
 }  # fmt: skip
 
 
-def test_series_are_the_same_before_and_after(tmp_path):
+def test_series_continue_across_restarts(tmp_path):
     if why_not := victoriametrics.missing():
         pytest.skip(why_not)
-    jobs = {job["job_name"]: job for job in yaml.safe_load(SCRAPE.read_text())}
-    assert jobs.keys() == LEFT.keys()
+    jobs = {job["job_name"]: job for job in yaml.safe_load(SCRAPE_CONFIG.read_text())}
+    assert jobs.keys() == EXPECTED_SERIES.keys()
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(victoriametrics.store(tmp_path / "store"))
-        now = {name: {"now": pages(name, 1)} for name in jobs}
+        current_pages = {name: {"text": metrics_page(name, 1)} for name in jobs}
         targets = {
-            name: stack.enter_context(exposed(lambda page=page: page["now"]))
-            for name, page in now.items()
+            name: stack.enter_context(
+                serve_metrics(lambda current_page=current_page: current_page["text"])
+            )
+            for name, current_page in current_pages.items()
         }
-        scraped = [static(jobs[name], target) for name, target in targets.items()]
-        stack.enter_context(victoriametrics.scraping(tmp_path / "agent", store, scraped))
+        scrape_jobs = [static_scrape_job(jobs[name], target) for name, target in targets.items()]
+        stack.enter_context(victoriametrics.scraping_agent(tmp_path / "agent", store, scrape_jobs))
         energy = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
         until(lambda: _all_up(store, len(jobs)), "all targets scraped")
-        for name, page in now.items():
-            page["now"] = pages(name, 2)
+        for name, current_page in current_pages.items():
+            current_page["text"] = metrics_page(name, 2)
+        restarted = time.time()
         until(lambda: _value(store, energy) == 2000, "scraped after the restart")
-        time.sleep(2)
-        for name, expected in LEFT.items():
-            assert _left(store, name) == _sorted(expected), name
+        rescraped = f"count(timestamp(up) > {restarted + 1})"
+        until(lambda: _value(store, rescraped) == len(jobs), "all targets scraped again")
+        for name, expected in EXPECTED_SERIES.items():
+            assert _stored_series(store, name) == _sorted_label_sets(expected), name
 
 
 def _all_up(store, count):
@@ -88,21 +92,21 @@ def _all_up(store, count):
 
 
 def _value(store, promql):
-    found = store.query(promql)
-    return float(found[0]["value"][1]) if found else None
+    vector = store.query(promql)
+    return float(vector[0]["value"][1]) if vector else None
 
 
-OF_THE_AGENT = re.compile("up|scrape_.*")
+AGENT_METRICS = re.compile("up|scrape_.*")
 
 
-def _left(store, job):
-    found = store.series(f'{{job="{job}"}}')
-    return _sorted(
+def _stored_series(store, job):
+    series = store.series(f'{{job="{job}"}}')
+    return _sorted_label_sets(
         {name: text for name, text in labels.items() if name not in ("job", "instance")}
-        for labels in found
-        if not OF_THE_AGENT.fullmatch(labels["__name__"])
+        for labels in series
+        if not AGENT_METRICS.fullmatch(labels["__name__"])
     )
 
 
-def _sorted(rows):
-    return sorted(rows, key=lambda labels: sorted(labels.items()))
+def _sorted_label_sets(label_sets):
+    return sorted(label_sets, key=lambda labels: sorted(labels.items()))

@@ -1,4 +1,4 @@
-"""No short job is lost by an exporter that runs as its unit does, on a node that is full."""
+"""An exporter that runs as its systemd unit does misses no short job on a busy node."""
 
 import os
 import random
@@ -11,32 +11,41 @@ from tests.e2e import exporter, short_jobs
 
 pytestmark = pytest.mark.e2e
 
-JOBS = 40
-AT_ONCE = 6
+JOB_COUNT = 40
+CONCURRENCY = 6
 
 
 @pytest.fixture(params=[2, 1], ids=["v2", "v1"])
-def scopes(request: pytest.FixtureRequest) -> Iterator[list[Path]]:
-    """This machine's own hierarchies."""
+def top_cgroups(request: pytest.FixtureRequest) -> Iterator[list[Path]]:
+    """Top cgroups in the hierarchies of this machine."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    if not short_jobs.mounts(request.param):
+    if not short_jobs.cgroup_mounts(request.param):
         pytest.skip(f"cgroup v{request.param} is not mounted")
-    with short_jobs.scopes(request.param) as tops:
-        yield tops
+    with short_jobs.slurm_cgroups(request.param) as created_cgroups:
+        yield created_cgroups
 
 
-def test_every_job_is_in_some_scrape_and_almost_all_cpu_seconds_are(scopes: list[Path]) -> None:
+def test_no_short_job_is_missed_and_few_cpu_seconds_are_lost(top_cgroups: list[Path]) -> None:
     random.seed(2)
     with (
         exporter.as_the_unit("--collector.disable-defaults", "--collector.jobs") as target,
-        short_jobs.full_node(),
+        short_jobs.busy_cpus(),
     ):
-        watches = target.inotify_watches()
-        kept = short_jobs.measured(
-            scopes, target, JOBS, AT_ONCE, removed_after=0.05, seconds=(0.2, 1.0)
+        initial_watches = target.inotify_watches()
+        coverage = short_jobs.run_and_scrape_jobs(
+            top_cgroups,
+            target,
+            JOB_COUNT,
+            CONCURRENCY,
+            removal_delay=0.05,
+            lifetime_range=(0.2, 1.0),
         )
-        assert target.inotify_watches() <= watches + 8 * AT_ONCE  # those of ended jobs go
-    print(f"{kept.jobs} jobs, {kept.scrapes} scrapes, {100 * kept.part:.2f} % of CPU seconds kept")
-    assert not kept.unseen
-    assert 0.9 <= kept.part <= 1.005  # benchmarks/node.py tells how much exactly
+        # Watches of ended jobs are removed.
+        assert target.inotify_watches() <= initial_watches + 8 * CONCURRENCY
+    print(
+        f"{coverage.job_count} jobs, {coverage.scrape_count} scrapes, "
+        f"{100 * coverage.cpu_seconds_ratio:.2f} % of CPU seconds kept"
+    )
+    assert not coverage.unseen_jobs
+    assert 0.9 <= coverage.cpu_seconds_ratio <= 1.005  # benchmarks/node.py measures the exact ratio

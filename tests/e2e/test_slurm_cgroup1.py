@@ -19,16 +19,16 @@ from tests.e2e.workload import command
 pytestmark = pytest.mark.e2e
 
 SCRAPE_INTERVAL = 5.0
-REPLICAS_APART = 14.0  # what lies between the scrapes of two replicas of a Prometheus
-CPU, MODE = "batchjob_job_cpu_seconds_total", ("user", "system")
-ACCOUNTING = (
+REPLICA_OFFSET_SECONDS = 14.0  # between the scrapes of two replicas of a Prometheus
+CPU, MODES = "batchjob_job_cpu_seconds_total", ("user", "system")
+SACCT_FIELDS = (
     "JobID", "User", "Account", "Partition", "State", "Start", "End", "UserCPU", "SystemCPU",
     "TotalCPU", "MaxRSS",
 )  # fmt: skip
 
 
-class Job(NamedTuple):
-    """A kind of job: who submits what, and how."""
+class JobKind(NamedTuple):
+    """A kind of job: user, script and options of sbatch."""
 
     user: str
     script: str
@@ -36,48 +36,48 @@ class Job(NamedTuple):
 
 
 SHORT_JOBS = 12
-JOBS: Mapping[str, Job] = {
-    "batch": Job("alice", command(cpu=4, memory_mb=120, sleep=1), ("--mem=300M",)),
-    "array": Job("bob", command(cpu=1.5), ("--array=0-2", "--mem=60M")),
-    "steps": Job(
+JOB_KINDS: Mapping[str, JobKind] = {
+    "batch": JobKind("alice", command(cpu=4, memory_mb=120, sleep=1), ("--mem=300M",)),
+    "array": JobKind("bob", command(cpu=1.5), ("--array=0-2", "--mem=60M")),
+    "steps": JobKind(
         "carol",
         f"srun {command(cpu=2)}\nsrun {command(cpu=1)}",
         ("--nodes=2", "--ntasks=2", "--mem=80M"),
     ),
-    "het": Job(
+    "het": JobKind(
         "alice",
         f"srun --het-group=0,1 {command(cpu=1.5)}",
         ("--ntasks=1", "--mem=60M", "--account=astro", ":", "--ntasks=1", "--mem=80M"),
     ),
-    "oom": Job(
+    "oom": JobKind(
         "dave", f"{command(cpu=1)}\nsrun {command(memory_mb=200, sleep=2)}", ("--mem=100M",)
     ),
-    "cancelled": Job("bob", command(cpu=2, sleep=600), ("--mem=60M",)),
-    "short": Job("carol", command(cpu=0.2), (f"--array=1-{SHORT_JOBS}", "--mem=60M")),
+    "cancelled": JobKind("bob", command(cpu=2, sleep=600), ("--mem=60M",)),
+    "short": JobKind("carol", command(cpu=0.2), (f"--array=1-{SHORT_JOBS}", "--mem=60M")),
 }
 
-BURNT: Mapping[str, Sequence[float]] = {  # kind → user seconds of each program of one job
+BURNED_SECONDS: Mapping[str, Sequence[float]] = {  # kind → user seconds of each program of one job
     "batch": (4,), "array": (1.5,), "steps": (2, 2, 1, 1), "het": (1.5,), "oom": (1,),
 }  # fmt: skip
 
 
-class Run(NamedTuple):
-    """What is left to ask when all jobs have ended."""
+class RunResults(NamedTuple):
+    """What was recorded until all jobs had ended."""
 
     jobs: Mapping[str, list[str]]  # kind of job → raw ids
     accounting: Mapping[str, list[dict[str, str]]]  # raw id → sacct's rows, the job's own first
-    scrapes: list[exporter.Scrape]  # while it ran, and at last one just after the last job's end
-    later: exporter.Scrape  # as a second Prometheus would, 14 s after that
+    scrapes: list[exporter.Scrape]  # while jobs ran, and one just after the last job's end
+    later_scrape: exporter.Scrape  # 14 s after that, as by a second Prometheus
     replicas: list[Server]
 
-    def ids(self) -> list[str]:
+    def all_ids(self) -> list[str]:
         """Raw ids of all jobs."""
         return [each for ids in self.jobs.values() for each in ids]
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
-    """Run all jobs once; the tests look at what was seen of them."""
+def results() -> Iterator[RunResults]:
+    """Run all jobs once and record what the exporter and Slurm report of them."""
     why_not = slurm.missing(cgroup=1) or prometheus.missing()
     if why_not:
         pytest.skip(why_not)
@@ -94,13 +94,15 @@ def run() -> Iterator[Run]:
             )
             for replica in ("a", "b")
         ]
-        submitted = {kind: cluster.submit(*job[:2], *job.options) for kind, job in JOBS.items()}
+        submitted = {
+            kind: cluster.submit(*job[:2], *job.options) for kind, job in JOB_KINDS.items()
+        }
         scrapes = list(_scrape_while_jobs_run(cluster, target, submitted["cancelled"]))
-        time.sleep(REPLICAS_APART)
-        later = target.scrape()
+        time.sleep(REPLICA_OFFSET_SECONDS)
+        later_scrape = target.scrape()
         jobs = {kind: cluster.raw_ids(job) for kind, job in submitted.items()}
-        accounting = {job: cluster.sacct(job, ACCOUNTING) for ids in jobs.values() for job in ids}
-        yield Run(jobs, accounting, scrapes, later, replicas)
+        accounting = {job: cluster.sacct(job, SACCT_FIELDS) for ids in jobs.values() for job in ids}
+        yield RunResults(jobs, accounting, scrapes, later_scrape, replicas)
 
 
 def _scrape_while_jobs_run(
@@ -120,7 +122,7 @@ def _scrape_while_jobs_run(
     yield target.scrape()
 
 
-def seconds(text: str) -> float:
+def parse_cpu_time(text: str) -> float:
     """CPU time as sacct writes it: [DD-[HH:]]MM:SS[.mmm]."""
     days, _, clock = text.rpartition("-")
     total = 0.0
@@ -129,164 +131,172 @@ def seconds(text: str) -> float:
     return total + 86400 * int(days or 0)
 
 
-def size(text: str) -> float:
+def parse_size(text: str) -> float:
     """Bytes as sacct writes them: 3932K."""
     match = re.fullmatch(r"([\d.]+)([KMG]?)", text)
     assert match, text
     return float(match[1]) * 1024 ** " KMG".index(match[2] or " ")
 
 
-def steps(run: Run, job: str) -> list[dict[str, str]]:
+def user_steps(results: RunResults, job: str) -> list[dict[str, str]]:
     """Sacct's rows of the user's steps; step extern holds a `sleep` of Slurm's own."""
-    return [row for row in run.accounting[job][1:] if not row["JobID"].endswith(".extern")]
+    return [row for row in results.accounting[job][1:] if not row["JobID"].endswith(".extern")]
 
 
-def test_every_job_is_seen_with_its_owner(run: Run) -> None:
-    """Jobs of a second too; and the owner is the one that the accounting names."""
-    for job in run.ids():
-        seen = {labels["user"] for labels, _ in run.later.series("batchjob_job_info", jobid=job)}
-        assert seen == {run.accounting[job][0]["User"]}, job
-    assert len(run.jobs["short"]) == SHORT_JOBS
-    assert len(run.jobs["array"]) == 3
-    assert len(run.jobs["het"]) == 2
+def test_every_job_is_seen_with_its_owner(results: RunResults) -> None:
+    """Including jobs of one second; the owner is the same as in accounting."""
+    for job in results.all_ids():
+        users = {
+            labels["user"]
+            for labels, _ in results.later_scrape.series("batchjob_job_info", jobid=job)
+        }
+        assert users == {results.accounting[job][0]["User"]}, job
+    assert len(results.jobs["short"]) == SHORT_JOBS
+    assert len(results.jobs["array"]) == 3
+    assert len(results.jobs["het"]) == 2
 
 
 @pytest.mark.parametrize("kind", ["batch", "steps", "het", "array"])
-def test_info_tells_account_and_partition(run: Run, kind: str) -> None:
-    """But for a het job's second part, whose processes' environment speaks of the first."""
-    for part, job in enumerate(run.jobs[kind]):
-        [(info, value)] = run.later.series("batchjob_job_info", jobid=job)
-        accounted = run.accounting[job][0]
+def test_job_info_has_account_and_partition(results: RunResults, kind: str) -> None:
+    """Except for a het job's second component: its environment describes the first one."""
+    for part, job in enumerate(results.jobs[kind]):
+        [(info, value)] = results.later_scrape.series("batchjob_job_info", jobid=job)
+        sacct_row = results.accounting[job][0]
         assert value == 1
-        assert info["uid"] == str(slurm_files.USERS[accounted["User"]])
+        assert info["uid"] == str(slurm_files.USERS[sacct_row["User"]])
         if kind == "het" and part > 0:
-            assert info["het_job_id"] == run.jobs[kind][0]
+            assert info["het_job_id"] == results.jobs[kind][0]
             assert "account" not in info
         else:
-            assert info["account"] == accounted["Account"], job
-            assert info["partition"] == accounted["Partition"], job
+            assert info["account"] == sacct_row["Account"], job
+            assert info["partition"] == sacct_row["Partition"], job
 
 
-@pytest.mark.parametrize("kind", BURNT)
-def test_cpu_seconds_are_what_the_programs_burnt(run: Run, kind: str) -> None:
-    """Each says when it has used its seconds; starting it and the shell takes some more."""
-    for job in run.jobs[kind]:
-        burnt = sum(BURNT[kind])
-        assert burnt <= run.later.total(CPU, jobid=job) <= 1.05 * burnt + 0.3, job
+@pytest.mark.parametrize("kind", BURNED_SECONDS)
+def test_cpu_seconds_match_known_usage(results: RunResults, kind: str) -> None:
+    """The programs burn a known CPU time; starting them and the shell takes some more."""
+    for job in results.jobs[kind]:
+        burned = sum(BURNED_SECONDS[kind])
+        assert burned <= results.later_scrape.total(CPU, jobid=job) <= 1.05 * burned + 0.3, job
 
 
-@pytest.mark.parametrize("kind", BURNT)
-def test_cpu_seconds_agree_with_sacct(run: Run, kind: str) -> None:
+@pytest.mark.parametrize("kind", BURNED_SECONDS)
+def test_cpu_seconds_agree_with_sacct(results: RunResults, kind: str) -> None:
     """User and system time, within 5 % and a tenth of a second.
 
-    On a busy machine Slurm 22.05 now and then counts a program twice: sampled as it ended, and
-    then again among the ended children of its shell. Then sacct is right but for that program.
+    On a busy machine Slurm 22.05 sometimes counts a program twice: sampled as it ended, and again
+    among the ended children of its shell. Then sacct is correct except for that program.
     """
-    for job in run.jobs[kind]:
+    for job in results.jobs[kind]:
         for mode, column in (("user", "UserCPU"), ("system", "SystemCPU")):
-            accounted = sum(seconds(row[column]) for row in steps(run, job))
-            twice = BURNT[kind] if mode == "user" else ()
-            counted = run.later.value(CPU, jobid=job, mode=mode)
-            possible = [accounted, *(accounted - burnt for burnt in twice)]
-            assert any(counted == pytest.approx(each, rel=0.05, abs=0.1) for each in possible), (
-                job, mode, counted, accounted,
+            sacct_value = sum(parse_cpu_time(row[column]) for row in user_steps(results, job))
+            counted_twice = BURNED_SECONDS[kind] if mode == "user" else ()
+            counted = results.later_scrape.value(CPU, jobid=job, mode=mode)
+            accepted = [sacct_value, *(sacct_value - burned for burned in counted_twice)]
+            assert any(counted == pytest.approx(each, rel=0.05, abs=0.1) for each in accepted), (
+                job, mode, counted, sacct_value,
             )  # fmt: skip
 
 
-def test_cpu_seconds_of_short_jobs(run: Run) -> None:
-    """Each burns 0.2 s; sacct, which samples, sees less of some and more of none."""
-    for job in run.jobs["short"]:
-        counted = run.later.total(CPU, jobid=job)
+def test_cpu_seconds_of_short_jobs(results: RunResults) -> None:
+    """Each burns 0.2 s; sacct samples, so it may report less but never more."""
+    for job in results.jobs["short"]:
+        counted = results.later_scrape.total(CPU, jobid=job)
         assert 0.2 <= counted <= 0.5, job
-        assert sum(seconds(row["TotalCPU"]) for row in steps(run, job)) <= counted + 0.05, job
+        sacct_value = sum(parse_cpu_time(row["TotalCPU"]) for row in user_steps(results, job))
+        assert sacct_value <= counted + 0.05, job
 
 
-def test_start_and_end(run: Run) -> None:
-    """Within 4 s of what Slurm says, in whole seconds; the machine may be busy."""
-    for job in run.ids():
-        row = run.accounting[job][0]
+def test_start_and_end(results: RunResults) -> None:
+    """Within 4 s of Slurm's times, which are whole seconds; the machine may be busy."""
+    for job in results.all_ids():
+        row = results.accounting[job][0]
         for name, column in (("start", "Start"), ("end", "End")):
-            counted = run.later.value(f"batchjob_job_{name}_time_seconds", jobid=job)
+            counted = results.later_scrape.value(f"batchjob_job_{name}_time_seconds", jobid=job)
             assert counted == pytest.approx(float(row[column]), abs=4), (job, name)
 
 
-def test_memory_peak(run: Run) -> None:
-    """The batch job touches 120 MiB; the peak is what the kernel charged, file pages included."""
-    [job] = run.jobs["batch"]
-    peak = run.later.value("batchjob_job_memory_peak_bytes", jobid=job)
+def test_memory_peak(results: RunResults) -> None:
+    """The batch job touches 120 MiB; the peak includes file pages charged by the kernel."""
+    [job] = results.jobs["batch"]
+    peak = results.later_scrape.value("batchjob_job_memory_peak_bytes", jobid=job)
     assert peak is not None
     assert 120 << 20 <= peak <= 180 << 20
-    assert peak >= max(size(row["MaxRSS"]) for row in steps(run, job))
+    assert peak >= max(parse_size(row["MaxRSS"]) for row in user_steps(results, job))
 
 
-def test_memory_limit_and_current_while_it_runs(run: Run) -> None:
-    """A live gauge of a running job; ended jobs have none."""
-    [job] = run.jobs["batch"]
+def test_memory_limit_and_current_usage_of_running_job(results: RunResults) -> None:
+    """Gauges of running jobs only; ended jobs have none."""
+    [job] = results.jobs["batch"]
     limits = {
         value
-        for scrape in run.scrapes
+        for scrape in results.scrapes
         for _, value in scrape.series("batchjob_job_memory_limit_bytes", jobid=job)
     }
     assert limits == {300 << 20}
     for name in ("batchjob_job_memory_current_bytes", "batchjob_job_memory_limit_bytes"):
-        assert run.later.series(name, jobid=job) == []
+        assert results.later_scrape.series(name, jobid=job) == []
 
 
-def test_oom_kills(run: Run) -> None:
-    """One job is killed for its memory, and only that one says so."""
-    [killed] = run.jobs["oom"]
-    assert any(row["State"] == "OUT_OF_MEMORY" for row in run.accounting[killed])
-    for job in run.ids():
-        kills = run.later.value("batchjob_job_oom_kills_total", jobid=job)
-        assert kills == (1 if job == killed else 0), job
+def test_oom_kills(results: RunResults) -> None:
+    """Only the job that was killed for its memory counts an OOM kill."""
+    [oom_job] = results.jobs["oom"]
+    assert any(row["State"] == "OUT_OF_MEMORY" for row in results.accounting[oom_job])
+    for job in results.all_ids():
+        kills = results.later_scrape.value("batchjob_job_oom_kills_total", jobid=job)
+        assert kills == (1 if job == oom_job else 0), job
 
 
-def test_cancelled_job_keeps_its_counters(run: Run) -> None:
-    """All it burned counts, where sacct has only what Slurm sampled last."""
-    [job] = run.jobs["cancelled"]
-    assert run.accounting[job][0]["State"].startswith("CANCELLED")
-    counted = run.later.total(CPU, jobid=job)
-    assert sum(seconds(row["TotalCPU"]) for row in steps(run, job)) - 0.1 <= counted <= 2.2
+def test_cancelled_job_keeps_its_counters(results: RunResults) -> None:
+    """All CPU time it burned counts; sacct only has Slurm's last sample."""
+    [job] = results.jobs["cancelled"]
+    assert results.accounting[job][0]["State"].startswith("CANCELLED")
+    counted = results.later_scrape.total(CPU, jobid=job)
+    sacct_value = sum(parse_cpu_time(row["TotalCPU"]) for row in user_steps(results, job))
+    assert sacct_value - 0.1 <= counted <= 2.2
 
 
-def test_counters_never_fall(run: Run) -> None:
-    """From the first scrape to the last, whichever node's part of a job ended first."""
-    last: dict[tuple[str, str, str], float] = {}
-    for scrape in [*run.scrapes, run.later]:
+def test_counters_never_fall(results: RunResults) -> None:
+    """From the first scrape to the last, whichever node's part of a job ends first."""
+    last_values: dict[tuple[str, str, str], float] = {}
+    for scrape in [*results.scrapes, results.later_scrape]:
         for name in scrape.samples:
             if not (name.startswith("batchjob_job_") and name.endswith("_total")):
                 continue
             for labels, value in scrape.samples[name]:
                 key = (name, labels.get("jobid", ""), str(sorted(labels.items())))
-                assert value >= last.get(key, 0.0), key
-                last[key] = value
+                assert value >= last_values.get(key, 0.0), key
+                last_values[key] = value
 
 
-def test_two_scrapers_apart_get_the_same_final_values(run: Run) -> None:
-    """A finished job stays, with its counters as they were at its end."""
-    for job in run.ids():
-        for mode in MODE:
-            now = run.scrapes[-1].value(CPU, jobid=job, mode=mode)
-            assert now is not None, (job, mode)
-            assert now == run.later.value(CPU, jobid=job, mode=mode), (job, mode)
+def test_final_values_do_not_change_after_job_end(results: RunResults) -> None:
+    """A finished job keeps its counters as they were at its end."""
+    for job in results.all_ids():
+        for mode in MODES:
+            at_end = results.scrapes[-1].value(CPU, jobid=job, mode=mode)
+            assert at_end is not None, (job, mode)
+            assert at_end == results.later_scrape.value(CPU, jobid=job, mode=mode), (job, mode)
 
 
-def test_both_prometheus_servers_have_the_final_values(run: Run) -> None:
-    """What a real Prometheus stored is what the exporter says, for every job."""
-    for server in run.replicas:
+def test_both_prometheus_servers_have_the_final_values(results: RunResults) -> None:
+    """Prometheus stored the exporter's values for every job."""
+    for server in results.replicas:
         assert [each.value for each in server.query("up")] == [1.0]
         stored = {
             (each.labels["jobid"], each.labels["mode"]): each.value
             for each in server.query(f"last_over_time({CPU}[10m])")
         }
-        for job in run.ids():
-            for mode in MODE:
-                assert stored[job, mode] == run.later.value(CPU, jobid=job, mode=mode), (job, mode)
+        for job in results.all_ids():
+            for mode in MODES:
+                final_value = results.later_scrape.value(CPU, jobid=job, mode=mode)
+                assert stored[job, mode] == final_value, (job, mode)
 
 
-def test_prometheus_refuses_no_sample(run: Run) -> None:
-    """None twice, none out of order, none without a time it can store."""
-    for server in run.replicas:
-        own = server.own_metrics()
+def test_prometheus_rejects_no_sample(results: RunResults) -> None:
+    """No sample is a duplicate, out of order or out of bounds."""
+    for server in results.replicas:
+        own_metrics = server.own_metrics()
         for reason in ("duplicate_timestamp", "out_of_order", "out_of_bounds"):
-            assert own.total(f"prometheus_target_scrapes_sample_{reason}_total") == 0, reason
+            assert own_metrics.total(f"prometheus_target_scrapes_sample_{reason}_total") == 0, (
+                reason
+            )

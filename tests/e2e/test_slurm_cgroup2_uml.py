@@ -1,4 +1,4 @@
-"""A real Slurm on cgroup v2 with the memory and io controllers, inside User Mode Linux.
+"""A real Slurm on cgroup v2 with the memory and io controllers, in User Mode Linux.
 
 CPU time comes in ticks of 10 ms there, and one emulated CPU does everything.
 """
@@ -17,53 +17,53 @@ TICK = 0.01
 MIB = 1 << 20
 
 
-class Report(NamedTuple):
-    """What guest_slurm.py saw."""
+class GuestReport(NamedTuple):
+    """The report of guest_slurm.py."""
 
     jobs: Mapping[str, list[str]]  # kind of job → raw ids
-    states: Mapping[str, str]  # raw id → Slurm's word
+    states: Mapping[str, str]  # raw id → Slurm's state
     before: Mapping[str, Mapping[str, str]]  # kind → file → text, just before `during`
     after: Mapping[str, Mapping[str, str]]
     during: exporter.Scrape
     ended: exporter.Scrape
 
     def between(self, kind: str, name: str) -> tuple[float, float]:
-        """The kernel's number before and after the scrape."""
+        """The kernel's value before and after the scrape."""
         return float(self.before[kind][name]), float(self.after[kind][name])
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(tmp_path_factory: pytest.TempPathFactory) -> GuestReport:
     """Boot, run all jobs once, power off."""
     why_not = uml.missing() or slurm.missing(cgroup=2, accounting=False)
     if why_not:
         pytest.skip(why_not)
-    seen = uml.run("tests.e2e.guest_slurm", tmp_path_factory.mktemp("uml"))
+    guest_report = uml.run("tests.e2e.guest_slurm", tmp_path_factory.mktemp("uml"))
     for moment in ("during", "ended"):
-        at, text = seen[moment]
-        seen[moment] = exporter.parse(text, at)
-    return Report(**seen)
+        at, text = guest_report[moment]
+        guest_report[moment] = exporter.parse(text, at)
+    return GuestReport(**guest_report)
 
 
-def flat(text: str) -> dict[str, float]:
-    """A flat keyed file: `usage_usec 5\\nuser_usec 3`."""
+def parse_flat_keyed_file(text: str) -> dict[str, float]:
+    """Values of a flat keyed cgroup file: `usage_usec 5\\nuser_usec 3`."""
     return {key: float(value) for key, value in map(str.split, text.splitlines())}
 
 
-def test_every_job_is_seen_with_its_owner(report: Report) -> None:
-    """Ended ones too; of the short ones, here where one CPU is emulated, at times without."""
+def test_every_job_is_seen_with_its_owner(report: GuestReport) -> None:
+    """Including ended jobs; short ones may lack it, as the one emulated CPU is slow."""
     for kind, ids in report.jobs.items():
         user = guest_slurm.JOBS[kind][0]
         uid = str(slurm_files.USERS[user])
-        known = {(user, uid)} | ({("", None)} if kind == "short" else set())
+        accepted_owners = {(user, uid)} | ({("", None)} if kind == "short" else set())
         for job in ids:
             [(info, _)] = report.ended.series("batchjob_job_info", jobid=job)
-            assert (info["user"], info.get("uid")) in known, kind
+            assert (info["user"], info.get("uid")) in accepted_owners, kind
     assert len(report.jobs["short"]) == 5
 
 
-def test_memory_of_a_running_job(report: Report) -> None:
-    """Between what the kernel said before and after; the job touches 60 of its 150 MiB."""
+def test_memory_of_running_job(report: GuestReport) -> None:
+    """Between the kernel's values before and after; the job touches 60 of its 150 MiB."""
     [job] = report.jobs["batch"]
     for name, file in (("current", "memory.current"), ("peak", "memory.peak")):
         low, high = sorted(report.between("batch", file))
@@ -77,8 +77,8 @@ def test_memory_of_a_running_job(report: Report) -> None:
     assert 60 * MIB <= anon <= 100 * MIB
 
 
-def test_memory_peak_outlives_the_job(report: Report) -> None:
-    """Peaks and counters of an ended job stay; what was live is gone."""
+def test_memory_peak_is_kept_after_job_end(report: GuestReport) -> None:
+    """Peaks and counters of an ended job are kept; its live gauges are gone."""
     [job] = report.jobs["batch"]
     peak = report.ended.value("batchjob_job_memory_peak_bytes", jobid=job)
     assert peak is not None
@@ -86,10 +86,13 @@ def test_memory_peak_outlives_the_job(report: Report) -> None:
     assert report.ended.series("batchjob_job_memory_current_bytes", jobid=job) == []
 
 
-def test_cpu_seconds_of_a_running_job(report: Report) -> None:
-    """As cpu.stat of the job says, user and system."""
+def test_cpu_seconds_of_running_job(report: GuestReport) -> None:
+    """As in the job's cpu.stat, for user and system."""
     [job] = report.jobs["batch"]
-    low, high = (flat(moment["batch"]["cpu.stat"]) for moment in (report.before, report.after))
+    low, high = (
+        parse_flat_keyed_file(moment["batch"]["cpu.stat"])
+        for moment in (report.before, report.after)
+    )
     for mode in ("user", "system"):
         value = report.during.value(CPU, jobid=job, mode=mode)
         assert value is not None
@@ -100,25 +103,25 @@ def test_cpu_seconds_of_a_running_job(report: Report) -> None:
     ("kind", "burned"),
     [("batch", 1.5), ("steps", 1.0), ("cancelled", 0.5), ("short", 0.1)],
 )
-def test_cpu_seconds_of_ended_jobs(report: Report, kind: str, burned: float) -> None:
-    """What the program burned, and what starting it cost: slurmstepd counts into a v2 job."""
+def test_cpu_seconds_of_ended_jobs(report: GuestReport, kind: str, burned: float) -> None:
+    """The program's CPU time and that of its start: on v2, slurmstepd is part of the job."""
     for job in report.jobs[kind]:
         counted = report.ended.total(CPU, jobid=job)
         assert counted >= report.during.total(CPU, jobid=job), job
         assert counted >= burned - 5 * TICK, job
 
 
-def test_oom_kills(report: Report) -> None:
-    """The step's directory is gone by then; the job says it still."""
-    [killed] = report.jobs["oom"]
+def test_oom_kills(report: GuestReport) -> None:
+    """The step's cgroup is gone by then; the job still counts the kill."""
+    [oom_job] = report.jobs["oom"]
     for ids in report.jobs.values():
         for job in ids:
             kills = report.ended.value("batchjob_job_oom_kills_total", jobid=job)
-            assert kills == (1 if job == killed else 0), job
+            assert kills == (1 if job == oom_job else 0), job
 
 
-def test_block_io(report: Report) -> None:
-    """20 MiB written and 10 MiB read past the page cache."""
+def test_block_io(report: GuestReport) -> None:
+    """20 MiB written and 10 MiB read, bypassing the page cache."""
     [job] = report.jobs["io"]
     for scrape in (report.during, report.ended):
         read = scrape.value("batchjob_job_io_read_bytes_total", jobid=job)
@@ -126,8 +129,8 @@ def test_block_io(report: Report) -> None:
         assert (read, written) == (10 * MIB, 20 * MIB)
 
 
-def test_ended_jobs_have_an_end(report: Report) -> None:
-    """And the node has no live job any more."""
+def test_ended_jobs_have_end_time_and_are_not_live(report: GuestReport) -> None:
+    """The node has no live jobs any more."""
     for ids in report.jobs.values():
         for job in ids:
             start = report.ended.value("batchjob_job_start_time_seconds", jobid=job)
@@ -139,8 +142,8 @@ def test_ended_jobs_have_an_end(report: Report) -> None:
     assert (report.ended.value("batchjob_jobs", manager="slurm") or 0) == 0
 
 
-def test_cancelled_job(report: Report) -> None:
-    """Live in the first scrape, ended in the last."""
+def test_cancelled_job_has_no_end_time_while_it_runs(report: GuestReport) -> None:
+    """Running in the first scrape; Slurm reports it as cancelled."""
     [job] = report.jobs["cancelled"]
     assert report.states[job] == "CANCELLED"
     assert report.during.series("batchjob_job_end_time_seconds", jobid=job) == []

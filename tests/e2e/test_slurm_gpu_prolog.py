@@ -1,4 +1,4 @@
-"""The shipped prolog and epilog on a real Slurm with pretend GPUs: what they write is read."""
+"""The shipped GPU prolog and epilog on a real Slurm with fake GPUs."""
 
 import functools
 import shutil
@@ -11,7 +11,7 @@ from tests.e2e import slurm, slurm_prolog
 from tests.e2e.processes import until
 
 pytestmark = pytest.mark.e2e
-eventually = functools.partial(until, timeout=300.0)  # also on a machine with much other work
+eventually = functools.partial(until, timeout=300.0)  # the machine may be busy
 
 
 @pytest.fixture(scope="module")
@@ -21,68 +21,78 @@ def cluster() -> Iterator[slurm.Cluster]:
         pytest.skip(why_not)
     with slurm.cluster(
         cgroup=1, nodes=2, cpus=4, accounting=False, gpus=4, conf=slurm_prolog.CONF
-    ) as made:
-        slurm_prolog.install(made)
-        yield made
+    ) as running_cluster:
+        slurm_prolog.install(running_cluster)
+        yield running_cluster
 
 
-def held(cluster: slurm.Cluster, node: int) -> dict[str, set[str]]:
-    """Job -> its GPUs on a node, as the exporter reads them."""
-    directory = str(slurm_prolog.directory(cluster, cluster.nodes[node]))
+def allocated_gpus(cluster: slurm.Cluster, node: int) -> dict[str, set[str]]:
+    """GPUs by job on a node, as the exporter reads them."""
+    directory = str(slurm_prolog.gpu_directory(cluster, cluster.nodes[node]))
     return {job: set(gpus) for job, gpus in PrologFiles(directory).read().items()}
 
 
-def states(cluster: slurm.Cluster) -> set[str]:
-    """Of the nodes."""
+def node_states(cluster: slurm.Cluster) -> set[str]:
+    """States of all nodes."""
     return set(cluster.command("sinfo", "--noheader", "--Node", "--format=%T").split())
 
 
-def test_a_job_holds_what_slurm_gave_it(cluster: slurm.Cluster) -> None:
+def test_prolog_and_epilog_record_allocated_gpus(cluster: slurm.Cluster) -> None:
     node = f"--nodelist={cluster.nodes[0]}"
     one = cluster.submit("alice", "sleep 3600", "--gres=gpu:1", "--ntasks=1", node)
     three = cluster.submit("bob", "sleep 3600", "--gres=gpu:3", "--ntasks=1", node)
     none = cluster.submit("carol", "sleep 3600", "--ntasks=1", node)
     cluster.wait(one, three, none, state="RUNNING")
-    found = eventually(
-        lambda: len(held(cluster, 0)) == 2 and held(cluster, 0), "two jobs hold GPUs"
+    gpus_by_job = eventually(
+        lambda: len(allocated_gpus(cluster, 0)) == 2 and allocated_gpus(cluster, 0),
+        "two jobs hold GPUs",
     )
-    assert (len(found[one]), len(found[three])) == (1, 3)
-    assert found[one] | found[three] == {"0", "1", "2", "3"}
-    told = cluster.command("scontrol", "--details", "show", "job", one)
-    (index,) = found[one]
-    assert f"IDX:{index}" in told
+    assert (len(gpus_by_job[one]), len(gpus_by_job[three])) == (1, 3)
+    assert gpus_by_job[one] | gpus_by_job[three] == {"0", "1", "2", "3"}
+    job_description = cluster.command("scontrol", "--details", "show", "job", one)
+    (index,) = gpus_by_job[one]
+    assert f"IDX:{index}" in job_description
     cluster.command("scancel", one)
     cluster.wait(one)
-    eventually(lambda: held(cluster, 0).keys() == {three}, "the epilog has taken the job out")
+    eventually(
+        lambda: allocated_gpus(cluster, 0).keys() == {three}, "the epilog has removed the job"
+    )
     cluster.command("scancel", three, none)
     cluster.wait(three, none)
-    eventually(lambda: held(cluster, 0) == {}, "no job holds a GPU")
-    eventually(lambda: states(cluster) == {"idle"}, "no node is drained")
+    eventually(lambda: allocated_gpus(cluster, 0) == {}, "no job holds a GPU")
+    eventually(lambda: node_states(cluster) == {"idle"}, "no node is drained")
 
 
-def test_a_job_of_two_nodes(cluster: slurm.Cluster) -> None:
+def test_job_on_two_nodes(cluster: slurm.Cluster) -> None:
     job = cluster.submit("alice", "sleep 3600", "--gres=gpu:2", "--nodes=2", "--ntasks=2")
     cluster.wait(job, state="RUNNING")
     for node in (0, 1):
         eventually(
-            lambda node=node: len(held(cluster, node).get(job, ())) == 2, "two GPUs on a node"
+            lambda node=node: len(allocated_gpus(cluster, node).get(job, ())) == 2,
+            "two GPUs on a node",
         )
     cluster.command("scancel", job)
     cluster.wait(job)
-    eventually(lambda: not held(cluster, 0) and not held(cluster, 1), "the epilogs have run")
+    eventually(
+        lambda: not allocated_gpus(cluster, 0) and not allocated_gpus(cluster, 1),
+        "the epilogs have run",
+    )
 
 
-def test_many_jobs_one_after_the_other(cluster: slurm.Cluster) -> None:
+def test_no_gpu_stays_allocated_after_many_jobs(cluster: slurm.Cluster) -> None:
     jobs = [cluster.submit("bob", "true", "--gres=gpu:1", "--ntasks=1") for _ in range(12)]
     cluster.wait(*jobs)
-    eventually(lambda: not held(cluster, 0) and not held(cluster, 1), "nothing stays")
-    eventually(lambda: states(cluster) == {"idle"}, "no node is drained")
+    eventually(
+        lambda: not allocated_gpus(cluster, 0) and not allocated_gpus(cluster, 1),
+        "no job holds a GPU",
+    )
+    eventually(lambda: node_states(cluster) == {"idle"}, "no node is drained")
 
 
-def test_a_directory_that_cannot_be_made_drains_no_node(cluster: slurm.Cluster) -> None:
+def test_unusable_directory_does_not_drain_node(cluster: slurm.Cluster) -> None:
     shutil.rmtree(cluster.root / "gpus")
     (cluster.root / "gpus").touch()
     job = cluster.submit("alice", "true", "--gres=gpu:1")
     cluster.wait(job)
     assert cluster.states()[job] == "COMPLETED"
-    eventually(lambda: states(cluster) == {"idle"}, "no node is drained")
+    eventually(lambda: node_states(cluster) == {"idle"}, "no node is drained")

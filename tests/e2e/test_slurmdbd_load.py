@@ -1,6 +1,6 @@
-"""What a poll costs slurmdbd, by the counters of its MariaDB, with tables of two sizes.
+"""The load of a poll on slurmdbd, from the slow query log of its MariaDB, for two table sizes.
 
-The jobs are written into slurmdbd's tables, as it would write them; Slurm's own programs read them.
+The jobs are inserted into slurmdbd's tables as it would do; Slurm's own programs read them.
 """
 
 import contextlib
@@ -12,14 +12,14 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e import slurm
-from tests.e2e.test_stats_db_slurm import Poll
+from tests.e2e.test_stats_db_slurm import StatsDbCommand
 
 pytestmark = pytest.mark.e2e
 
-RUNNING = 300  # in slurmdbd's table
-ROWS_EXAMINED_PER_ROW = 10
+RUNNING_JOBS = 300  # in slurmdbd's job table
+MAX_EXAMINED_PER_SENT_ROW = 10
 
-JOBS = """
+INSERT_JOBS = """
 insert into {name}_job_table (
     mod_time, account, cpus_req, job_name, id_assoc, id_job, id_resv, id_wckey, id_user, id_group,
     het_job_id, het_job_offset, state_reason_prev, nodelist, nodes_alloc, `partition`, priority,
@@ -30,7 +30,7 @@ select {now}, 'physics', 1, 'train', 2, {first} + seq, 0, 0, 20001, 20001, 0, 42
     '1=4,2=4000,4=1', '/home/alice'
 from seq_1_to_{number};
 """
-STEPS = """
+INSERT_STEPS = """
 insert into {name}_step_table (
     job_db_inx, exit_code, id_step, step_het_comp, step_name, nodelist, nodes_alloc, node_inx,
     state, time_start, time_end, task_cnt, tres_alloc)
@@ -39,20 +39,20 @@ from {name}_job_table where id_job > {first} and id_job <= {first} + {number};
 """
 
 
-class Cost(NamedTuple):
-    """What slurmdbd asked of MariaDB in one poll."""
+class PollCost(NamedTuple):
+    """The queries of slurmdbd to MariaDB during one poll."""
 
     queries: int
     rows_sent: int
     rows_examined: int
 
 
-class Slurmdbd:
-    """Slurmdbd's tables, and what is asked of them."""
+class SlurmdbdDatabase:
+    """Slurmdbd's tables in MariaDB, and the cost of its queries."""
 
     def __init__(self, cluster: slurm.Cluster) -> None:
         self._cluster = cluster
-        self._next = 1_000_000
+        self._next_jobid = 1_000_000
         self.sql("set global log_output = 'TABLE'; set global long_query_time = 0")
 
     def sql(self, statements: str) -> list[list[str]]:
@@ -63,22 +63,28 @@ class Slurmdbd:
         )  # fmt: skip
         return [line.split("\t") for line in text.splitlines()]
 
-    def add(
-        self, number: int, every: int, *, ended: bool = True, since: int = 0, steps: bool = True
+    def add_jobs(
+        self,
+        job_count: int,
+        end_interval: int,
+        *,
+        ended: bool = True,
+        newest_end_age: int = 0,
+        with_steps: bool = True,
     ) -> None:
-        """Jobs, the newest of which ended a moment ago, or so many seconds; or that run."""
-        now, first = int(time.time()), self._next
-        self._next += number
-        end = f"({now} - 5 - {since} - seq * {every})"
-        names = {"name": self._cluster.name, "first": first, "number": number, "now": now}
-        state, ends = ("if(seq mod 10 = 0, 5, 3)", end) if ended else ("1", "0")
-        self.sql(JOBS.format(**names, end=end, ends=ends, state=state))
-        for step in (-5, 0) if steps else ():
-            self.sql(STEPS.format(**names, step=step))
+        """Insert running jobs or jobs ended `end_interval` s apart up to `newest_end_age` s ago."""
+        now, first_jobid = int(time.time()), self._next_jobid
+        self._next_jobid += job_count
+        end_time = f"({now} - 5 - {newest_end_age} - seq * {end_interval})"
+        values = {"name": self._cluster.name, "first": first_jobid, "number": job_count, "now": now}
+        state, time_end_column = ("if(seq mod 10 = 0, 5, 3)", end_time) if ended else ("1", "0")
+        self.sql(INSERT_JOBS.format(**values, end=end_time, ends=time_end_column, state=state))
+        for step in (-5, 0) if with_steps else ():
+            self.sql(INSERT_STEPS.format(**values, step=step))
         self.sql(f"analyze table {self._cluster.name}_job_table, {self._cluster.name}_step_table")
 
     @contextlib.contextmanager
-    def measured(self, costs: list[Cost]) -> Iterator[None]:
+    def record_cost(self, costs: list[PollCost]) -> Iterator[None]:
         self.sql("truncate mysql.slow_log; set global slow_query_log = 1")
         yield
         self.sql("set global slow_query_log = 0")
@@ -87,7 +93,7 @@ class Slurmdbd:
             " from mysql.slow_log where db = 'slurm_acct_db' and sql_text like '%_table%'"
             " and user_host like 'slurm%' and sql_text not like '%truncate%'"
         )
-        costs.append(Cost(*(int(float(cell)) for cell in row)))
+        costs.append(PollCost(*(int(float(cell)) for cell in row)))
 
 
 @pytest.fixture(scope="module")
@@ -95,68 +101,66 @@ def cluster() -> Iterator[slurm.Cluster]:
     why_not = slurm.missing(cgroup=1)
     if why_not:
         pytest.skip(why_not)
-    with slurm.cluster(cgroup=1, nodes=1) as made:
-        yield made
+    with slurm.cluster(cgroup=1, nodes=1) as running_cluster:
+        yield running_cluster
 
 
 @pytest.fixture(scope="module")
 def costs(
     cluster: slurm.Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> dict[int, list[Cost]]:
-    """The first poll of the last hour, and one with a minute's jobs, at 50,000 and 200,000 jobs."""
-    dbd = Slurmdbd(cluster)
-    dbd.add(RUNNING, every=1, ended=False)
-    found: dict[int, list[Cost]] = {}
-    total = 0
-    for number in (50_000, 200_000):
-        dbd.add(number - total, every=20)
-        total = number
-        poll = Poll(tmp_path_factory.mktemp("stats_db"), cluster)
-        poll("migrate")
-        found[number] = []
+) -> dict[int, list[PollCost]]:
+    """By table size: a first poll of the last hour, and a second one with a minute's jobs."""
+    database = SlurmdbdDatabase(cluster)
+    database.add_jobs(RUNNING_JOBS, end_interval=1, ended=False)
+    costs_by_job_count: dict[int, list[PollCost]] = {}
+    jobs_in_table = 0
+    for job_count in (50_000, 200_000):
+        database.add_jobs(job_count - jobs_in_table, end_interval=20)
+        jobs_in_table = job_count
+        stats_db = StatsDbCommand(tmp_path_factory.mktemp("stats_db"), cluster)
+        stats_db("migrate")
+        costs_by_job_count[job_count] = []
         for _ in range(2):
-            with dbd.measured(found[number]):
-                poll("--poll.first", "1h", "--once")
-            dbd.add(20, every=3)
-            total += 20
-    return found
+            with database.record_cost(costs_by_job_count[job_count]):
+                stats_db("--poll.first", "1h", "--once")
+            database.add_jobs(20, end_interval=3)
+            jobs_in_table += 20
+    return costs_by_job_count
 
 
-@pytest.mark.parametrize("number", [50_000, 200_000])
-def test_rows_examined_grow_with_the_answer_and_not_with_the_table(
-    costs: dict[int, list[Cost]], number: int
+@pytest.mark.parametrize("job_count", [50_000, 200_000])
+def test_rows_examined_are_proportional_to_rows_sent(
+    costs: dict[int, list[PollCost]], job_count: int
 ) -> None:
-    for cost in costs[number]:
-        print(number, cost)
+    for cost in costs[job_count]:
+        print(job_count, cost)
         assert cost.rows_sent > 20
-        assert cost.rows_examined <= ROWS_EXAMINED_PER_ROW * cost.rows_sent
+        assert cost.rows_examined <= MAX_EXAMINED_PER_SENT_ROW * cost.rows_sent
 
 
-def test_jobs_that_wait_are_listed_with_their_reason(
-    cluster: slurm.Cluster, tmp_path: Path
-) -> None:
-    """Held, for later, dependent on another one: before accounting calls them eligible."""
+def test_pending_jobs_are_stored_with_their_reason(cluster: slurm.Cluster, tmp_path: Path) -> None:
+    """Held, delayed and dependent jobs, before they are eligible in accounting."""
     held = cluster.submit("alice", "sleep 1", "--hold")
-    later = cluster.submit("alice", "sleep 1", "--begin=now+1hour")
-    after = cluster.submit("bob", "sleep 1", f"--dependency=afterok:{held}")
+    delayed = cluster.submit("alice", "sleep 1", "--begin=now+1hour")
+    dependent = cluster.submit("bob", "sleep 1", f"--dependency=afterok:{held}")
     array = cluster.submit("carol", "sleep 1", "--hold", "--array=1-5%2")
-    poll = Poll(tmp_path, cluster)
-    poll("migrate")
-    poll("--once")
-    rows = {row["jobid"]: row for row in poll.rows("job")}
-    assert {job: rows[job]["state"] for job in (held, later, after, array)} == dict.fromkeys(
-        (held, later, after, array), "PENDING"
+    stats_db = StatsDbCommand(tmp_path, cluster)
+    stats_db("migrate")
+    stats_db("--once")
+    rows = {row["jobid"]: row for row in stats_db.rows("job")}
+    assert {job: rows[job]["state"] for job in (held, delayed, dependent, array)} == dict.fromkeys(
+        (held, delayed, dependent, array), "PENDING"
     )
     assert rows[held]["reason"] == "JobHeldUser"
-    assert rows[later]["reason"] == "BeginTime"
-    assert rows[later]["eligible_time"] > time.time() + 3000
-    assert rows[after]["reason"] == "Dependency"
-    assert held in rows[after]["dependencies"]
+    assert rows[delayed]["reason"] == "BeginTime"
+    assert rows[delayed]["eligible_time"] > time.time() + 3000
+    assert rows[dependent]["reason"] == "Dependency"
+    assert held in rows[dependent]["dependencies"]
     assert rows[array]["array_jobid"] == array
     assert rows[held]["start_time"] is None
     assert (rows[held]["requested_cpus"], rows[held]["allocated_cpus"]) == (1, None)
-    cluster.command("scancel", held, later, after, array)
-    poll("--once")
-    ended = {row["jobid"]: row["state"] for row in poll.rows("job")}
-    assert {ended[job] for job in (held, later, after)} == {"CANCELLED"}
-    assert len(poll.rows("job")) == len(rows)
+    cluster.command("scancel", held, delayed, dependent, array)
+    stats_db("--once")
+    final_states = {row["jobid"]: row["state"] for row in stats_db.rows("job")}
+    assert {final_states[job] for job in (held, delayed, dependent)} == {"CANCELLED"}
+    assert len(stats_db.rows("job")) == len(rows)

@@ -1,4 +1,4 @@
-"""A real Slurm with accounting, the exporter, a real Prometheus, and the poller that reads both."""
+"""Slurm with accounting, the exporter and Prometheus, and the poller that reads from them."""
 
 import contextlib
 import os
@@ -29,18 +29,18 @@ REPOSITORY = Path(__file__).parents[2]
 Row = Mapping[str, Any]
 
 
-class Run(NamedTuple):
-    """What the database has when all is over."""
+class StoredResults(NamedTuple):
+    """Contents of the database when all jobs are measured."""
 
-    jobs: Mapping[str, Row]  # by raw id, with usage_… beside
+    jobs: Mapping[str, Row]  # by raw id; the row of job_usage under "usage"
     ids: Mapping[str, list[str]]  # kind of job → raw ids
     tables: Mapping[str, list[Row]]
-    user_cpu: Mapping[str, float]  # by raw id, as sacct has it
+    sacct_cpu_seconds: Mapping[str, float]  # by raw id, from TotalCPU
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Run jobs, poll, measure; the tests look at the rows."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoredResults]:
+    """Run jobs, poll while they run and after their end; the tests check the rows."""
     why_not = slurm.missing(cgroup=1) or prometheus.missing()
     if why_not:
         pytest.skip(why_not)
@@ -52,31 +52,33 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
                 "--collector.disable-defaults", "--collector.jobs", inside=cluster.inside()
             )
         )
-        label = [{"target_label": "cluster", "replacement": "alpha"}]
+        relabel_configs = [{"target_label": "cluster", "replacement": "alpha"}]
         tsdb = stack.enter_context(
-            prometheus.server([target.address], f"{SCRAPE_INTERVAL}s", relabel_configs=label)
+            prometheus.server(
+                [target.address], f"{SCRAPE_INTERVAL}s", relabel_configs=relabel_configs
+            )
         )
         submitted = {
             "long": cluster.submit("alice", command(cpu=LONG_SECONDS)),
             "failed": cluster.submit("bob", f"{command(cpu=1)}; exit 3"),
             "short": cluster.submit("carol", command(cpu=0.3), f"--array=1-{SHORT_JOBS}"),
         }
-        poll = Poll(folder, cluster, tsdb.url)
-        poll("migrate")
-        poll("--once")  # while they run
+        stats_db = StatsDbCommand(folder, cluster, tsdb.url)
+        stats_db("migrate")
+        stats_db("--once")  # while they run
         cluster.wait(*submitted.values(), timeout=240)
         ids = {kind: cluster.raw_ids(job) for kind, job in submitted.items()}
-        everything = [job for jobs in ids.values() for job in jobs]
-        cluster.wait(*everything, timeout=120)
-        accounting = {job: cluster.sacct(job, ("UserCPU", "TotalCPU")) for job in everything}
+        all_job_ids = [job for jobs in ids.values() for job in jobs]
+        cluster.wait(*all_job_ids, timeout=120)
+        accounting = {job: cluster.sacct(job, ("UserCPU", "TotalCPU")) for job in all_job_ids}
         time.sleep(LINGER + 3 * SCRAPE_INTERVAL + 1)
-        poll("--once")
-        poll("--once")
-        yield _rows(poll.url, ids, accounting)
+        stats_db("--once")
+        stats_db("--once")
+        yield _stored_results(stats_db.url, ids, accounting)
 
 
-class Poll:
-    """Runs the poller's command where Slurm's users exist."""
+class StatsDbCommand:
+    """Runs batchjob_stats_db where the cluster's users exist."""
 
     def __init__(
         self,
@@ -106,11 +108,11 @@ class Poll:
         argv += ["--config.file", str(self._config), *arguments]
         environ = {**self._cluster.environ, "PYTHONPATH": str(REPOSITORY)}
         environ["PATH"] = os.pathsep.join((environ["PATH"], os.environ["PATH"]))
-        done = subprocess.run(
+        process = subprocess.run(
             self._cluster.inside(*argv), env=environ, capture_output=True, text=True, check=False
         )
-        print(done.stdout, done.stderr)
-        assert done.returncode == 0, done.stderr
+        print(process.stdout, process.stderr)
+        assert process.returncode == 0, process.stderr
 
 
 def _tables(url: str) -> dict[str, list[Row]]:
@@ -124,60 +126,62 @@ def _tables(url: str) -> dict[str, list[Row]]:
     return tables
 
 
-def _rows(url: str, ids: Mapping[str, list[str]], accounting: Mapping[str, Any]) -> Run:
+def _stored_results(
+    url: str, ids: Mapping[str, list[str]], accounting: Mapping[str, Any]
+) -> StoredResults:
     tables = _tables(url)
     usage = {row["job_id"]: row for row in tables["job_usage"]}
     jobs = {row["jobid"]: {**row, "usage": usage.get(row["id"])} for row in tables["job"]}
-    seconds = {job: _seconds(rows[0]["TotalCPU"]) for job, rows in accounting.items()}
-    return Run(jobs, ids, tables, seconds)
+    cpu_seconds = {job: _parse_cpu_time(rows[0]["TotalCPU"]) for job, rows in accounting.items()}
+    return StoredResults(jobs, ids, tables, cpu_seconds)
 
 
-def _seconds(text: str) -> float:
+def _parse_cpu_time(text: str) -> float:
     total = 0.0
     for part in text.replace("-", ":").split(":"):
         total = total * 60 + float(part)
     return total
 
 
-def test_every_job_is_there_once(run: Run) -> None:
-    everything = sorted(job for jobs in run.ids.values() for job in jobs)
-    assert sorted(row["jobid"] for row in run.tables["job"]) == everything
-    assert len(everything) == 2 + SHORT_JOBS
+def test_every_job_is_stored_once(results: StoredResults) -> None:
+    all_job_ids = sorted(job for jobs in results.ids.values() for job in jobs)
+    assert sorted(row["jobid"] for row in results.tables["job"]) == all_job_ids
+    assert len(all_job_ids) == 2 + SHORT_JOBS
 
 
-def test_who_ran_what(run: Run) -> None:
-    (long,) = run.ids["long"]
-    (failed,) = run.ids["failed"]
-    assert run.jobs[long]["username"] == "alice"
-    assert run.jobs[long]["state"] == "COMPLETED"
-    assert (run.jobs[failed]["state"], run.jobs[failed]["exit_code"]) == ("FAILED", 3)
-    assert {run.jobs[job]["username"] for job in run.ids["short"]} == {"carol"}
-    assert {run.jobs[job]["array_index"] for job in run.ids["short"]} == {1, 2, 3, 4, 5, 6}
-    assert all(row["end_time"] for row in run.jobs.values())
+def test_users_states_and_exit_codes(results: StoredResults) -> None:
+    (long,) = results.ids["long"]
+    (failed,) = results.ids["failed"]
+    assert results.jobs[long]["username"] == "alice"
+    assert results.jobs[long]["state"] == "COMPLETED"
+    assert (results.jobs[failed]["state"], results.jobs[failed]["exit_code"]) == ("FAILED", 3)
+    assert {results.jobs[job]["username"] for job in results.ids["short"]} == {"carol"}
+    assert {results.jobs[job]["array_index"] for job in results.ids["short"]} == {1, 2, 3, 4, 5, 6}
+    assert all(row["end_time"] for row in results.jobs.values())
 
 
-def test_cpu_time_agrees_with_sacct(run: Run) -> None:
-    (long,) = run.ids["long"]
-    usage = run.jobs[long]["usage"]
+def test_cpu_time_agrees_with_sacct(results: StoredResults) -> None:
+    (long,) = results.ids["long"]
+    usage = results.jobs[long]["usage"]
     measured = usage["user_cpu_seconds"] + usage["system_cpu_seconds"]
-    assert run.user_cpu[long] > 30
-    assert measured == pytest.approx(run.user_cpu[long], rel=0.02)
-    assert measured == pytest.approx(run.jobs[long]["cpu_seconds"], rel=0.02)
+    assert results.sacct_cpu_seconds[long] > 30
+    assert measured == pytest.approx(results.sacct_cpu_seconds[long], rel=0.02)
+    assert measured == pytest.approx(results.jobs[long]["cpu_seconds"], rel=0.02)
     assert (usage["coverage"], usage["doubt"]) == (1.0, "")
 
 
-def test_short_jobs_have_their_usage(run: Run) -> None:
-    for job in run.ids["short"]:
-        usage = run.jobs[job]["usage"]
+def test_short_jobs_have_usage(results: StoredResults) -> None:
+    for job in results.ids["short"]:
+        usage = results.jobs[job]["usage"]
         assert usage["samples"] >= 1
         assert 0.25 < usage["user_cpu_seconds"] + usage["system_cpu_seconds"] < 3
         assert usage["memory_peak_bytes"] > 0
 
 
-def test_days_add_up(run: Run) -> None:
-    cpu = sum(row["cpu_seconds"] for row in run.tables["daily_usage"])
-    usages = run.tables["job_usage"]
-    assert cpu == pytest.approx(
-        sum(row["user_cpu_seconds"] + row["system_cpu_seconds"] for row in usages)
+def test_daily_usage_adds_up_to_job_usage(results: StoredResults) -> None:
+    daily_cpu_seconds = sum(row["cpu_seconds"] for row in results.tables["daily_usage"])
+    job_usages = results.tables["job_usage"]
+    assert daily_cpu_seconds == pytest.approx(
+        sum(row["user_cpu_seconds"] + row["system_cpu_seconds"] for row in job_usages)
     )
-    assert sum(row["jobs_started"] for row in run.tables["daily_usage"]) == 2 + SHORT_JOBS
+    assert sum(row["jobs_started"] for row in results.tables["daily_usage"]) == 2 + SHORT_JOBS

@@ -1,12 +1,12 @@
-"""A Linux of its own for a test: a Python module run as root under cgroup v2, in User Mode Linux.
+"""A separate Linux for a test: runs a Python module as root on cgroup v2, in User Mode Linux.
 
-    report = uml.run("tests.e2e.guest_slurm", folder)   # folder/report.json, as it was written
+    report = uml.run("tests.e2e.guest_slurm", folder)   # the content of folder/report.json
 
 Debian's `user-mode-linux` is a kernel that runs as an ordinary process, boots in 1.4 s and needs
-neither KVM nor an image: its root file system is this machine's own, through hostfs, read-only, so
-it has the same Python and the same packages. There cgroup2 is the only hierarchy, with the
-controllers cpu, io, memory and pids; there is no PSI, no cpuset, one CPU, and CPU time comes in
-ticks of 10 ms. Only `folder` can be written, as /run/out; /dev/ubda is an empty disk.
+neither KVM nor an image: its root file system is that of this machine, read-only through hostfs, so
+it has the same Python and packages. cgroup2 is the only hierarchy, with the controllers cpu, io,
+memory and pids. There is one CPU, no PSI and no cpuset, and CPU time is counted in ticks of 10 ms.
+Only `folder` is writable, as /run/out; /dev/ubda is an empty disk.
 
 The module is run as `python -m MODULE /run/out` and leaves `report.json` there.
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 KERNEL = "linux.uml"
-PTRACE = Path(__file__).with_name("uml_ptrace.c")
+PTRACE_SOURCE = Path(__file__).with_name("uml_ptrace.c")
 DISK_BYTES = 64 << 20
 
 # A second loopback address: with 127.0.0.1 alone getaddrinfo(AI_ADDRCONFIG) finds nothing.
@@ -59,43 +59,49 @@ sleep 10
 
 
 def run(
-    module: str, out: Path, memory: str = "1536M", timeout: float = 300.0,
+    module: str, output_directory: Path, memory: str = "1536M", timeout: float = 300.0,
     disk_bytes: int = DISK_BYTES,
 ) -> Any:  # fmt: skip
-    """Boot, run the module, power off; what it reported. AssertionError with the log without."""
-    init = out / "init"
+    """Boot, run the module, power off; its report. AssertionError with the log if there is none."""
+    init = output_directory / "init"
     init.write_text(
-        INIT.format(out=out, repository=REPOSITORY, python=sys.executable, module=module)
+        INIT.format(
+            out=output_directory, repository=REPOSITORY, python=sys.executable, module=module
+        )
     )
     init.chmod(0o755)
-    disk = out / "disk"
-    with disk.open("wb") as file:
+    disk_image = output_directory / "disk"
+    with disk_image.open("wb") as file:
         file.truncate(disk_bytes)
-    preload = _compiled(PTRACE, out)
+    ptrace_library = _compile_library(PTRACE_SOURCE, output_directory)
     # HOME: the kernel keeps its console socket below ~/.uml. TMPDIR: it maps its memory from there.
-    with tempfile.TemporaryDirectory(prefix="uml-") as home:
+    with tempfile.TemporaryDirectory(prefix="uml-") as home_directory:
         argv = [
             KERNEL, f"mem={memory}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
-            f"init={init}", f"ubd0={disk}", "con=null", "con0=fd:0,fd:1", "quiet",
+            f"init={init}", f"ubd0={disk_image}", "con=null", "con0=fd:0,fd:1", "quiet",
         ]  # fmt: skip
-        environ = {"HOME": home, "TMPDIR": "/dev/shm", "LD_PRELOAD": str(preload)}
-        console = _console(argv, {**os.environ, **environ}, timeout)
-    report = out / "report.json"
+        environ = {"HOME": home_directory, "TMPDIR": "/dev/shm", "LD_PRELOAD": str(ptrace_library)}
+        console_output = _run_kernel(argv, {**os.environ, **environ}, timeout)
+    report = output_directory / "report.json"
     if not report.exists():
-        log = out / "log"
-        text = log.read_text(errors="replace") if log.exists() else console.decode(errors="replace")
-        raise AssertionError(f"{module} left no report: {text[-6000:]}")
+        log = output_directory / "log"
+        log_text = (
+            log.read_text(errors="replace")
+            if log.exists()
+            else console_output.decode(errors="replace")
+        )
+        raise AssertionError(f"{module} left no report: {log_text[-6000:]}")
     return json.loads(report.read_text())
 
 
-def _compiled(source: Path, folder: Path) -> Path:
+def _compile_library(source: Path, folder: Path) -> Path:
     library = folder / f"{source.stem}.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
     return library
 
 
-def _console(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> bytes:
-    """What it prints; when time is up, all its processes end, which are many."""
+def _run_kernel(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> bytes:
+    """Run the kernel; its console output. At the timeout, kill all its processes."""
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env=environ, start_new_session=True,
@@ -109,7 +115,7 @@ def _console(argv: Sequence[str], environ: Mapping[str, str], timeout: float) ->
 
 
 def missing() -> str:
-    """Why it cannot be had on this machine, or nothing."""
+    """The reason why this machine cannot run it; empty if it can."""
     for program, package in ((KERNEL, "user-mode-linux"), ("cc", "gcc")):
         if not shutil.which(program):
             return f"not installed: {program} (package {package})"

@@ -1,4 +1,4 @@
-"""`batchjob up` as a process of its own, and the commands that one gives beside it."""
+"""`batchjob up` as a separate process, and the commands that users run against it."""
 
 import contextlib
 import json
@@ -20,38 +20,38 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-class Up(NamedTuple):
+class BatchjobUp(NamedTuple):
     """A running `batchjob up`."""
 
     process: subprocess.Popen[bytes]
-    data: Path
+    data_directory: Path
     log: Path
-    web: str
-    exporter: str
+    web_address: str
+    exporter_address: str
 
     def token(self) -> str:
-        return (self.data / "token").read_text().strip()
+        return (self.data_directory / "token").read_text().strip()
 
     def get(self, path: str, **headers: str) -> str:
-        return self._get(f"http://{self.web}{path}", headers)
+        return self._fetch(f"http://{self.web_address}{path}", headers)
 
     def scrape(self, **headers: str) -> str:
-        return self._get(f"http://{self.exporter}/metrics", headers)
+        return self._fetch(f"http://{self.exporter_address}/metrics", headers)
 
     @staticmethod
-    def _get(url: str, headers: dict[str, str]) -> str:
+    def _fetch(url: str, headers: dict[str, str]) -> str:
         request = urllib.request.Request(url, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return str(answer.read().decode())
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return str(response.read().decode())
         except urllib.error.HTTPError as error:
             error.close()
             raise
 
-    def api(self, path: str) -> Any:
+    def get_api(self, path: str) -> Any:
         return json.loads(self.get(f"/api/v1/{path}", Authorization=f"Bearer {self.token()}"))
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         try:
             self.get("/-/ready")
         except OSError:
@@ -60,18 +60,20 @@ class Up(NamedTuple):
 
 
 @contextlib.contextmanager
-def launched(data: Path, log: Path, *flags: str, host: str = "127.0.0.1") -> Iterator[Up]:
-    """Start it, and end it as Ctrl-C does where it still runs."""
-    web, exporter = (f"127.0.0.1:{port}" for port in free_ports(2))
-    listen = f"{host}:{web.rpartition(':')[2]}"
+def launch_batchjob_up(
+    data_directory: Path, log: Path, *flags: str, listen_host: str = "127.0.0.1"
+) -> Iterator[BatchjobUp]:
+    """Start `batchjob up`; interrupt it at the end, as Ctrl-C does, if it still runs."""
+    web_address, exporter_address = (f"127.0.0.1:{port}" for port in free_ports(2))
+    listen_address = f"{listen_host}:{web_address.rpartition(':')[2]}"
     argv = [
-        sys.executable, "-m", "batchjob_cli", "up", f"--data={data}", f"--listen-address={listen}",
-        f"--exporter-address={exporter}", *flags,
+        sys.executable, "-m", "batchjob_cli", "up", f"--data={data_directory}",
+        f"--listen-address={listen_address}", f"--exporter-address={exporter_address}", *flags,
     ]  # fmt: skip
-    with log.open("ab") as out:
-        process = subprocess.Popen(argv, stdout=out, stderr=out, env=ENVIRONMENT, cwd="/")
+    with log.open("ab") as log_file:
+        process = subprocess.Popen(argv, stdout=log_file, stderr=log_file, env=ENVIRONMENT, cwd="/")
     try:
-        yield Up(process, data, log, web, exporter)
+        yield BatchjobUp(process, data_directory, log, web_address, exporter_address)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -80,17 +82,29 @@ def launched(data: Path, log: Path, *flags: str, host: str = "127.0.0.1") -> Ite
 
 
 @contextlib.contextmanager
-def up(data: Path, log: Path, *flags: str, host: str = "127.0.0.1") -> Iterator[Up]:
-    """The same, once it answers."""
-    with launched(data, log, *flags, host=host) as made:
-        until(lambda: made.process.poll() is not None or made.answers(), f"up: {log}", 60)
-        assert made.process.poll() is None, log.read_text()
-        yield made
+def running_batchjob_up(
+    data_directory: Path, log: Path, *flags: str, listen_host: str = "127.0.0.1"
+) -> Iterator[BatchjobUp]:
+    """Start `batchjob up` and wait until it is ready."""
+    with launch_batchjob_up(data_directory, log, *flags, listen_host=listen_host) as instance:
+        until(lambda: instance.process.poll() is not None or instance.is_ready(), f"up: {log}", 60)
+        assert instance.process.poll() is None, log.read_text()
+        yield instance
 
 
-def command(data: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`batchjob NAME ...` of a data directory."""
-    argv = [sys.executable, "-m", "batchjob_cli", name, "--data", str(data), *arguments]
+def run_command(
+    data_directory: Path, subcommand: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `batchjob SUBCOMMAND ...` on a data directory."""
+    argv = [
+        sys.executable,
+        "-m",
+        "batchjob_cli",
+        subcommand,
+        "--data",
+        str(data_directory),
+        *arguments,
+    ]
     return subprocess.run(
         argv, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False
     )

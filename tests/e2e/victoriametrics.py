@@ -1,4 +1,4 @@
-"""VictoriaMetrics as Debian has it: a store, an agent that scrapes, a gate that wants a token."""
+"""VictoriaMetrics from Debian: a single-node store, vmagent, and vmauth as authenticating proxy."""
 
 import contextlib
 import json
@@ -18,38 +18,38 @@ PROGRAMS = ("victoria-metrics", "vmagent", "vmauth")
 
 
 def missing() -> str:
-    """Why this machine cannot run them, or nothing."""
-    absent = [program for program in PROGRAMS if not shutil.which(program)]
-    return f"not installed: {', '.join(absent)}" if absent else ""
+    """The reason why this machine cannot run them; empty if it can."""
+    missing_programs = [program for program in PROGRAMS if not shutil.which(program)]
+    return f"not installed: {', '.join(missing_programs)}" if missing_programs else ""
 
 
-class Store(NamedTuple):
+class VictoriaMetrics(NamedTuple):
     """A single-node VictoriaMetrics."""
 
     url: str
 
     def get(self, path: str, **parameters: str) -> Any:
-        """`data` of an answer of the Prometheus API."""
+        """`data` of a response of the Prometheus API."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return json.load(answer)["data"]
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return json.load(response)["data"]
 
     def query(self, promql: str) -> list[dict[str, Any]]:
-        """The elements of an instant vector of now, samples of the last second included."""
+        """The result of an instant query now, including samples of the last second."""
         urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=10).close()
         result: list[dict[str, Any]] = self.get("query", query=promql, nocache="1")["result"]
         return result
 
     def series(self, match: str) -> list[dict[str, str]]:
-        """Label sets of all series there have been in the last hour."""
+        """Label sets of all series of the last hour."""
         urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=10).close()
-        found: list[dict[str, str]] = self.get("series", **{"match[]": match, "start": "-1h"})
-        return found
+        label_sets: list[dict[str, str]] = self.get("series", **{"match[]": match, "start": "-1h"})
+        return label_sets
 
 
 @contextlib.contextmanager
-def store(folder: Path) -> Iterator[Store]:
-    """Start one on a free port of loopback."""
+def store(folder: Path) -> Iterator[VictoriaMetrics]:
+    """Start VictoriaMetrics on a free loopback port."""
     (port,) = free_ports(1)
     argv = [
         "victoria-metrics", f"-storageDataPath={folder / 'data'}", "-retentionPeriod=30d",
@@ -57,35 +57,37 @@ def store(folder: Path) -> Iterator[Store]:
     ]  # fmt: skip
     folder.mkdir()
     with daemon(argv, folder / "log"):
-        until(lambda: answers(f"http://127.0.0.1:{port}/health"), "victoria-metrics")
-        yield Store(f"http://127.0.0.1:{port}")
+        until(lambda: responds_with_200(f"http://127.0.0.1:{port}/health"), "victoria-metrics")
+        yield VictoriaMetrics(f"http://127.0.0.1:{port}")
 
 
 @contextlib.contextmanager
-def gate(folder: Path, url: str, token: str, port: int = 0) -> Iterator[str]:
-    """The URL under which a store answers those who have the token, and nobody else."""
+def auth_proxy(folder: Path, url: str, token: str, port: int = 0) -> Iterator[str]:
+    """Start vmauth in front of a store; the URL, which requires the token."""
     port = port or free_ports(1)[0]
     folder.mkdir(exist_ok=True)
     config = folder / "auth.yml"
     config.write_text(yaml.safe_dump({"users": [{"bearer_token": token, "url_prefix": url}]}))
     argv = ["vmauth", f"-auth.config={config}", f"-httpListenAddr=127.0.0.1:{port}"]
     with daemon(argv, folder / "log"):
-        until(lambda: answers(f"http://127.0.0.1:{port}/health"), "vmauth")
+        until(lambda: responds_with_200(f"http://127.0.0.1:{port}/health"), "vmauth")
         yield f"http://127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
-def agent(argv: Sequence[str], log: Path) -> Iterator[Path]:
-    """Start vmagent with these flags, listening on a free port; its log."""
+def agent(flags: Sequence[str], log: Path) -> Iterator[Path]:
+    """Start vmagent with these flags on a free port; its log file."""
     (port,) = free_ports(1)
-    with daemon(["vmagent", *argv, f"-httpListenAddr=127.0.0.1:{port}"], log):
-        until(lambda: answers(f"http://127.0.0.1:{port}/health"), f"vmagent: {log}")
+    with daemon(["vmagent", *flags, f"-httpListenAddr=127.0.0.1:{port}"], log):
+        until(lambda: responds_with_200(f"http://127.0.0.1:{port}/health"), f"vmagent: {log}")
         yield log
 
 
 @contextlib.contextmanager
-def scraping(folder: Path, into: Store, jobs: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """An agent with these scrape jobs, once in a second."""
+def scraping_agent(
+    folder: Path, remote_store: VictoriaMetrics, jobs: Sequence[Mapping[str, Any]]
+) -> Iterator[None]:
+    """Run a vmagent that scrapes these jobs every second."""
     folder.mkdir()
     config = folder / "scrape.yml"
     config.write_text(
@@ -93,16 +95,16 @@ def scraping(folder: Path, into: Store, jobs: Sequence[Mapping[str, Any]]) -> It
     )
     flags = [
         f"-promscrape.config={config}", f"-remoteWrite.tmpDataPath={folder / 'queue'}",
-        f"-remoteWrite.url={into.url}/api/v1/write",
+        f"-remoteWrite.url={remote_store.url}/api/v1/write",
     ]  # fmt: skip
     with agent(flags, folder / "log"):
         yield
 
 
-def answers(url: str) -> bool:
+def responds_with_200(url: str) -> bool:
     """Whether a GET has status 200."""
     try:
-        with urllib.request.urlopen(url, timeout=1) as answer:
-            return bool(answer.status == 200)
+        with urllib.request.urlopen(url, timeout=1) as response:
+            return bool(response.status == 200)
     except (OSError, urllib.error.URLError):
         return False

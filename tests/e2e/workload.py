@@ -1,6 +1,6 @@
-"""What the jobs of the end-to-end suites do: a small program with a known use of CPU and memory.
+"""The program that jobs of end-to-end tests run, with a known CPU and memory usage.
 
-It runs with the system's Python, which unlike a virtual environment below /root every user may run.
+It runs with the system's Python, as users may not run one in a virtual environment below /root.
 """
 
 import shlex
@@ -19,10 +19,10 @@ time.sleep(idle_seconds)
 
 
 def argv(cpu: float = 0.0, memory_mb: int = 0, sleep: float = 0.0) -> list[str]:
-    """Touch memory, burn user CPU seconds, then sleep."""
+    """Command line that touches memory, burns user CPU seconds, then sleeps."""
     return [PYTHON, "-S", "-E", "-c", PROGRAM, f"{cpu:g}", str(memory_mb), f"{sleep:g}"]
 
 
 def command(cpu: float = 0.0, memory_mb: int = 0, sleep: float = 0.0) -> str:
-    """The same for a shell script."""
+    """The same command line for a shell script."""
     return shlex.join(argv(cpu, memory_mb, sleep))

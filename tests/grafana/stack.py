@@ -1,7 +1,7 @@
-"""All of batchjob on loopback: exporters, Prometheus, poller and server, with something to show.
+"""All programs of batchjob on loopback, with data: exporters, Prometheus, poller and server.
 
-Two exporters read recorded machines with Slurm jobs; one of these is given a running RAPL meter and
-NVIDIA's driver. A third asks a Slurm that gives recorded answers. Prometheus runs with the
+Two exporters read recorded machines with Slurm jobs; one of these has a running RAPL meter and
+NVIDIA's driver. A third queries a Slurm that prints recorded output. Prometheus runs with the
 configuration and rules of `prometheus/`, and Grafana's headers are those of `grafana/provisioning`.
 """
 
@@ -9,6 +9,7 @@ import contextlib
 import json
 import lzma
 import os
+import socket
 import sys
 import threading
 import time
@@ -21,9 +22,9 @@ import yaml
 
 from tests.conftest import unpack
 from tests.e2e import exporter, prometheus
-from tests.e2e.processes import daemon, free_ports, until
+from tests.e2e.processes import daemon, until
 from tests.fake_nvml.library import FakeNvml, compile_into
-from tests.grafana.asking import SCRAPE_SECONDS, Grafana
+from tests.grafana.dashboard_client import GrafanaClient
 from tests.simulated import commands
 from tests.simulated.powercap import Powercap
 
@@ -32,57 +33,86 @@ RECORDED = REPOSITORY / "tests/fixtures/cluster/slurm-24.11"
 CLUSTER = "c1"
 SECRET = "only Grafana and the server know"
 OPERATOR = "root"
-# Users of the recorded machines; nobody here knows their names. The first machine tells of
-# pressure, input and output, energy and GPUs; the second of memory.
-USER, OTHER, THIRD = "2001", "2002", "20001"
-RUNNING, ENDED, WAITING, THIRDS = "25", "26", "27", "1"
-# On one machine all that jobs can show; on the other what is shown by default.
-GROUPS = ("cpu", "throttling", "memory", "memory-detail", "faults", "pressure", "io", "process-io",
-          "processes", "open-files", "network")  # fmt: skip
+# Users of the recorded machines, whose names are unknown. The first machine has data on pressure,
+# input and output, energy and GPUs; the second on memory.
+USER, OTHER_USER, THIRD_USER = "2001", "2002", "20001"
+RUNNING_JOB, ENDED_JOB, WAITING_JOB, THIRD_USERS_JOB = "25", "26", "27", "1"
+# All groups of job metrics on one machine; the default ones on the other.
+JOB_METRIC_GROUPS = (
+    "cpu", "throttling", "memory", "memory-detail", "faults", "pressure", "io", "process-io",
+    "processes", "open-files", "network",
+)  # fmt: skip
+SCRAPES = 12  # of each target, before anything is queried
 
 
 class Stack(NamedTuple):
-    """What runs."""
+    """The running programs."""
 
-    grafana: Grafana
+    grafana: GrafanaClient
     tsdb: prometheus.Server
-    began: float
+    started_at: float
 
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Stack]:
-    """Start everything, and wait until there is something to show."""
-    began = time.time()
+    """Start everything, and wait until there is data."""
+    started_at = time.time()
     with contextlib.ExitStack() as stack:
-        machine = stack.enter_context(_machine(folder))
-        second = stack.enter_context(_second_machine(folder))
-        scheduler = stack.enter_context(_scheduler(folder))
-        poller, server = (f"127.0.0.1:{port}" for port in free_ports(2))
-        targets = {CLUSTER: [machine.address, second.address, scheduler.address]}
-        tsdb = stack.enter_context(prometheus.serving(scraping(folder, targets, poller, server)))
+        first = stack.enter_context(_first_machine_exporter(folder))
+        second = stack.enter_context(_second_machine_exporter(folder))
+        scheduler = stack.enter_context(_scheduler_exporter(folder))
+        poller, server = stack.enter_context(_reserved_addresses(2))
+        targets = {CLUSTER: [first.address, second.address, scheduler.address]}
+        tsdb = stack.enter_context(
+            prometheus.serving(prometheus_configuration(folder, targets, poller, server))
+        )
         jobs = folder / "jobs.jsonl"
-        jobs.write_text("".join(f"{json.dumps(each)}\n" for each in _records(int(began))))
+        jobs.write_text("".join(f"{json.dumps(each)}\n" for each in _job_records(int(started_at))))
         sources = {"jsonl": {"path": str(jobs)}}
-        config = configuration(folder, tsdb.url, sources, poller, server)
-        stack.enter_context(program("batchjob_stats_db", config / "stats_db.yml", migrate=True))
-        stack.enter_context(program("batchjob_stats_server", config / "server.yml"))
-        grafana = Grafana(f"http://{server}", headers)
-        time.sleep(12 * SCRAPE_SECONDS)
+        config = write_configuration(folder, tsdb.url, sources, poller, server)
+        stack.enter_context(
+            running_program("batchjob_stats_db", config / "stats_db.yml", migrate=True)
+        )
+        stack.enter_context(running_program("batchjob_stats_server", config / "server.yml"))
+        grafana = GrafanaClient(f"http://{server}", data_source_headers)
+        until(lambda: _is_scraped(tsdb, 5), f"{SCRAPES} scrapes of all targets", 120, 1)
         with jobs.open("a") as file:
-            for job, state in ((_others(began), "COMPLETED"), (_thirds(began), "OUT_OF_MEMORY")):
+            for job, state in (
+                (_other_users_job(started_at), "COMPLETED"),
+                (_third_users_job(started_at), "OUT_OF_MEMORY"),
+            ):
                 ended = {**job, "state": state, "end_time": int(time.time())}
                 file.write(json.dumps(ended) + "\n")
-        until(lambda: _measured(grafana, ENDED), "usage of the ended job", 60, 1)
-        until(lambda: _measured(grafana, RUNNING), "usage of the running job", 60, 1)
-        until(lambda: rows(grafana, "/usage?by=day"), "sums of the day", 60, 1)
-        yield Stack(grafana, tsdb, began)
+        until(lambda: _is_measured(grafana, ENDED_JOB), "usage of the ended job", 60, 1)
+        until(lambda: _is_measured(grafana, RUNNING_JOB), "usage of the running job", 60, 1)
+        until(lambda: api_rows(grafana, "/usage?by=day"), "sums of the day", 60, 1)
+        yield Stack(grafana, tsdb, started_at)
 
 
-def _job(began: int, jobid: str, user: str, account: str) -> dict[str, Any]:
+@contextlib.contextmanager
+def _reserved_addresses(count: int) -> Iterator[list[str]]:
+    """Loopback addresses which no connection or server of another process gets.
+
+    Programs listen there nevertheless, with SO_REUSEADDR, because these sockets do not.
+    """
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        yield [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+def _is_scraped(tsdb: prometheus.Server, targets: int) -> bool:
+    """Whether Prometheus has scraped all targets often enough for rates and recording rules."""
+    return len(tsdb.query(f"sum_over_time(up[5m]) >= {SCRAPES}")) == targets
+
+
+def _job_record(started_at: int, jobid: str, user: str, account: str) -> dict[str, Any]:
     return {
         "jobid": jobid, "user": user, "uid": int(user), "account": account, "state": "RUNNING",
-        "partition": "batch", "qos": "normal", "name": "train", "submit_time": began - 900,
-        "eligible_time": began - 900, "start_time": began, "allocated_cpus": 2,
+        "partition": "batch", "qos": "normal", "name": "train", "submit_time": started_at - 900,
+        "eligible_time": started_at - 900, "start_time": started_at, "allocated_cpus": 2,
         "allocated_nodes": 1, "allocated_gpus": 2, "allocated_memory_bytes": 1 << 30,
         "time_limit_seconds": 3600, "node_list": "node01",
         "nodes": [{"node": "node01", "cpus": 2, "gpus": 2}],
@@ -90,27 +120,27 @@ def _job(began: int, jobid: str, user: str, account: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _others(began: float) -> dict[str, Any]:
-    return _job(int(began), ENDED, OTHER, "chemistry")
+def _other_users_job(started_at: float) -> dict[str, Any]:
+    return _job_record(int(started_at), ENDED_JOB, OTHER_USER, "chemistry")
 
 
-def _thirds(began: float) -> dict[str, Any]:
-    job = _job(int(began), THIRDS, THIRD, "physics")
+def _third_users_job(started_at: float) -> dict[str, Any]:
+    job = _job_record(int(started_at), THIRD_USERS_JOB, THIRD_USER, "physics")
     return job | {"allocated_gpus": 0, "node_list": "node001", "nodes": ["node001"]}
 
 
-def _records(began: int) -> list[dict[str, Any]]:
+def _job_records(started_at: int) -> list[dict[str, Any]]:
     waiting = {"state": "PENDING", "start_time": None, "reason": "Resources", "steps": []}
     return [
-        _job(began, RUNNING, USER, "physics"),
-        _others(began),
-        _thirds(began),
-        _job(began, WAITING, USER, "physics") | waiting,
+        _job_record(started_at, RUNNING_JOB, USER, "physics"),
+        _other_users_job(started_at),
+        _third_users_job(started_at),
+        _job_record(started_at, WAITING_JOB, USER, "physics") | waiting,
     ]
 
 
 @contextlib.contextmanager
-def _machine(folder: Path) -> Iterator[exporter.Target]:
+def _first_machine_exporter(folder: Path) -> Iterator[exporter.Target]:
     root = folder / "node01"
     host = unpack("slurm-22.05-v2-r3-a", root)
     zone = Powercap(root).zone("intel-rapl:0", "package-0")
@@ -120,7 +150,7 @@ def _machine(folder: Path) -> Iterator[exporter.Target]:
     prolog = folder / "prolog"
     prolog.mkdir()
     for gpu in ("0", "1"):
-        (prolog / gpu).write_text(f"{RUNNING}\n")
+        (prolog / gpu).write_text(f"{RUNNING_JOB}\n")
     library = folder / "nvml"
     library.mkdir()
     compile_into(library)
@@ -134,17 +164,17 @@ def _machine(folder: Path) -> Iterator[exporter.Target]:
         "--collector.energy.idle-watts=20", "--collector.gpu.interval=1s",
         f"--collector.gpu.job-files={prolog}", "--collector.emissions",
         "--collector.emissions.provider=owid:FR", "--collector.jobs.executables=3",
-        *(f"--collector.jobs.metrics={group}" for group in GROUPS),
+        *(f"--collector.jobs.metrics={group}" for group in JOB_METRIC_GROUPS),
     )  # fmt: skip
     with (
-        _repeating(lambda: zone.run(60 * 0.25)),
+        _called_repeatedly(lambda: zone.run(60 * 0.25)),
         exporter.running(*flags, inside=("env", *environ)) as target,
     ):
         yield target
 
 
 @contextlib.contextmanager
-def _second_machine(folder: Path) -> Iterator[exporter.Target]:
+def _second_machine_exporter(folder: Path) -> Iterator[exporter.Target]:
     host = unpack("slurm-22.05-v2-uml", folder / "node001")
     flags = (
         f"--path.procfs={host.procfs}", f"--path.sysfs={host.sysfs}",
@@ -155,11 +185,11 @@ def _second_machine(folder: Path) -> Iterator[exporter.Target]:
 
 
 @contextlib.contextmanager
-def _scheduler(folder: Path) -> Iterator[exporter.Target]:
+def _scheduler_exporter(folder: Path) -> Iterator[exporter.Target]:
     programs = folder / "bin"
     programs.mkdir()
 
-    def recorded(name: str) -> bytes:
+    def read_recording(name: str) -> bytes:
         path = RECORDED / name
         return path.read_bytes() if path.exists() else lzma.decompress(
             path.with_name(f"{name}.xz").read_bytes()
@@ -169,13 +199,13 @@ def _scheduler(folder: Path) -> Iterator[exporter.Target]:
         programs,
         "scontrol",
         {
-            "--json -a show nodes": recorded("scontrol_show_nodes.json"),
+            "--json -a show nodes": read_recording("scontrol_show_nodes.json"),
             "-o show licenses": b"LicenseName=matlab Total=9 Used=2 Free=7 Reserved=0 Remote=no\n",
         },
     )
-    commands.install(programs, "squeue", {"--json": recorded("squeue.json")})
-    commands.install(programs, "sdiag", {"--json": recorded("sdiag.json")})
-    commands.install(programs, "sshare", {"-P": recorded("sshare.txt")})
+    commands.install(programs, "squeue", {"--json": read_recording("squeue.json")})
+    commands.install(programs, "sdiag", {"--json": read_recording("sdiag.json")})
+    commands.install(programs, "sshare", {"-P": read_recording("sshare.txt")})
     path = f"PATH={programs}:{os.environ['PATH']}"
     flags = (
         "--collector.disable-defaults", "--collector.cluster",
@@ -187,12 +217,12 @@ def _scheduler(folder: Path) -> Iterator[exporter.Target]:
 
 
 @contextlib.contextmanager
-def _repeating(what: Any) -> Iterator[None]:
+def _called_repeatedly(function: Any) -> Iterator[None]:
     ended = threading.Event()
 
     def repeat() -> None:
         while not ended.wait(0.25):
-            what()
+            function()
 
     thread = threading.Thread(target=repeat)
     thread.start()
@@ -203,20 +233,20 @@ def _repeating(what: Any) -> Iterator[None]:
         thread.join()
 
 
-def scraping(
+def prometheus_configuration(
     folder: Path, targets: Mapping[str, list[str]], poller: str, server: str
 ) -> dict[str, Any]:
-    """The configuration of `prometheus/`, for targets here."""
+    """The configuration of `prometheus/` with these targets."""
     shipped = REPOSITORY / "prometheus"
     config: dict[str, Any] = yaml.safe_load((shipped / "prometheus.yml").read_text())
     config["global"] = dict.fromkeys(("scrape_interval", "evaluation_interval"), "1s")
     config["rule_files"] = [str(shipped / each) for each in config["rule_files"]]
-    nodes = [{"targets": found, "labels": {"cluster": name}} for name, found in targets.items()]
+    nodes = [{"targets": values, "labels": {"cluster": name}} for name, values in targets.items()]
     (folder / "targets.json").write_text(json.dumps(nodes))
     jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     exporters = jobs["batchjob_exporter"]
     exporters["file_sd_configs"] = [{"files": [str(folder / "targets.json")]}]
-    exporters["relabel_configs"].pop()  # adds the usual port, and ours are others
+    exporters["relabel_configs"].pop()  # adds the default port
     jobs["batchjob_stats_db"]["static_configs"] = [{"targets": [poller]}]
     jobs["batchjob_stats_server"]["static_configs"] = [{"targets": [server]}]
     here = ("batchjob_exporter", "batchjob_stats_db", "batchjob_stats_server")
@@ -224,10 +254,10 @@ def scraping(
     return config
 
 
-def configuration(
+def write_configuration(
     folder: Path, tsdb: str, sources: Mapping[str, Any], poller: str, server: str
 ) -> Path:
-    """Configuration files of poller and server, in this folder."""
+    """Write configuration files of poller and server into the folder, and return it."""
     secret = folder / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
@@ -256,7 +286,7 @@ def configuration(
                     "admin": [OPERATOR],
                 },
                 "emissions": {"provider": ["owid:FR"]},
-                "limit": {"user-rate": 200},  # tests look at dashboards faster than people do
+                "limit": {"user-rate": 200},  # tests open dashboards faster than users do
             }
         )
     )
@@ -264,14 +294,14 @@ def configuration(
 
 
 @contextlib.contextmanager
-def program(
+def running_program(
     module: str,
     config: Path,
     migrate: bool = False,
     inside: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """A program of ours, from its configuration; its log is printed at the end.
+    """Run one of the programs with a configuration file; its log is printed at the end.
 
     `inside` is a prefix of its command line.
     """
@@ -288,26 +318,26 @@ def program(
         print(log.read_text()[-20000:])
 
 
-def headers(kind: str, login: str) -> Mapping[str, str]:
-    """What the data source of this type sends, by the provisioning file and `send_user_header`."""
+def data_source_headers(kind: str, login: str) -> Mapping[str, str]:
+    """The headers of this type of data source, by the provisioning file and `send_user_header`."""
     path = REPOSITORY / "grafana/provisioning/datasources/batchjob.yml"
     (source,) = (
         each for each in yaml.safe_load(path.read_text())["datasources"] if each["type"] == kind
     )
-    found = {} if kind.startswith("yesoreyeram") else {"X-Grafana-User": login}
+    headers = {} if kind.startswith("yesoreyeram") else {"X-Grafana-User": login}
     for number in range(1, 10):
         name = source["jsonData"].get(f"httpHeaderName{number}")
         if name:
             value = source["secureJsonData"][f"httpHeaderValue{number}"]
-            found[name] = SECRET if value.startswith("$__file") else _literal(value, login)
-    return found
+            headers[name] = SECRET if value.startswith("$__file") else _with_login(value, login)
+    return headers
 
 
-def _literal(value: str, login: str) -> str:
+def _with_login(value: str, login: str) -> str:
     return value.replace("$$", "$").replace("${__user.login}", login)
 
 
-def rows(grafana: Grafana, path: str) -> Any:
+def api_rows(grafana: GrafanaClient, path: str) -> Any:
     request = urllib.request.Request(
         f"{grafana.url}/api/v1{path}", headers=dict(grafana.headers("prometheus", OPERATOR))
     )
@@ -318,9 +348,9 @@ def rows(grafana: Grafana, path: str) -> Any:
         return None  # it has not started yet
 
 
-def _measured(grafana: Grafana, jobid: str) -> bool:
-    found = rows(grafana, f"/jobs/{jobid}") or []
+def _is_measured(grafana: GrafanaClient, jobid: str) -> bool:
+    rows = api_rows(grafana, f"/jobs/{jobid}") or []
     return any(
-        row["usage_energy_host_idle_joules"] and (row["end_time"] or jobid != ENDED)
-        for row in found
+        row["usage_energy_host_idle_joules"] and (row["end_time"] or jobid != ENDED_JOB)
+        for row in rows
     )

@@ -1,4 +1,4 @@
-"""Every query of every dashboard gives data, asked as Grafana does of all that really runs."""
+"""Every query of every dashboard returns data of running programs, queried as Grafana does."""
 
 import concurrent.futures
 import itertools
@@ -12,187 +12,209 @@ import pytest
 
 from grafana.generate.__main__ import FOLDER
 from tests.e2e import prometheus
-from tests.grafana import asking, stack
+from tests.grafana import dashboard_client, stack
 
 pytestmark = pytest.mark.e2e
 
 DASHBOARDS = {
     path.relative_to(FOLDER).as_posix(): json.loads(path.read_text())
     for path in sorted(FOLDER.rglob("*.json"))
-    if path.parent.name != "kubernetes"  # of others' series: test_kubernetes_dashboards.py
+    if path.parent.name != "kubernetes"  # other programs' series: test_kubernetes_dashboards.py
 }
-# What may be empty: a piece of the query, and why.
-EMPTY = {
+# Queries that may return nothing: a part of the query, and the reason.
+EXPECTED_EMPTY = {
     "batchjob_job_network_": "no job has a network namespace of its own",
     "cpu_throttled": "no job has a quota",
     "batchjob_job_open_files": "the recordings have no descriptors",
-    "batchjob_job_read_errors": "all could be read",
+    "batchjob_job_read_errors": "everything could be read",
     "batchjob_cluster_node_unavailable_info": "all nodes take jobs",
-    "batchjob_cluster_job_wait_seconds": "no job begins while the collector looks",
-    "similar.comparisons": "no job like it ended before",
+    "batchjob_cluster_job_wait_seconds": "no job starts while the collector runs",
+    "similar.comparisons": "no similar job ended before",
     "/stats/idle-gpus": "no job has held GPUs for half an hour",
     "batchjob_gpu_map_disagreements": "all sources agree",
     "batchjob_ipmi_power": "no BMC",
     "batchjob_redfish_power": "no BMC",
-    "[6h]": "the poller measured no job whose end it saw",
-    "batchjob_stats_db_ended_jobs_total": "no job ended while the poller looked",
+    "[6h]": "the poller measured no job that ended while it ran",
+    "batchjob_stats_db_ended_jobs_total": "no job ended while the poller ran",
     "batchjob_hwmon_power": "no such sensor",
     "batchjob_cray_power": "no Cray",
-    "} == 0)": "what is down or fails: nothing",
+    "} == 0)": "nothing is down or fails",
 }
-PERSONAL = ("my-jobs", "my-usage", "job", "job-live")
+PERSONAL_DASHBOARDS = ("my-jobs", "my-usage", "job", "job-live")
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
+def running_stack(tmp_path_factory):
     if why_not := prometheus.missing():
         pytest.skip(why_not)
     if os.geteuid() != 0:
         pytest.skip("owners of recorded files can be restored by root only")
-    with stack.running(tmp_path_factory.mktemp("stack")) as made:
-        yield made
+    with stack.running(tmp_path_factory.mktemp("stack")) as running:
+        yield running
 
 
-def is_of(name, *slugs):
+def is_one_of(name, *slugs):
     return name.rpartition("/")[2].removesuffix(".json") in slugs
 
 
-def views(running, name):
-    """Viewers of a dashboard; what one machine or job has not, another may have."""
-    logins = (stack.USER, stack.THIRD) if is_of(name, *PERSONAL) else (stack.OPERATOR,)
-    jobs = {stack.USER: stack.RUNNING, stack.THIRD: stack.THIRDS}
-    nodes = [each.labels["instance"] for each in running.tsdb.query("batchjob_node_cpus")]
-    span = (running.began, asking.now())
+def viewers(running_stack, name):
+    """Viewers of a dashboard; data that one machine or job lacks, another may have."""
+    logins = (
+        (stack.USER, stack.THIRD_USER)
+        if is_one_of(name, *PERSONAL_DASHBOARDS)
+        else (stack.OPERATOR,)
+    )
+    jobs = {stack.USER: stack.RUNNING_JOB, stack.THIRD_USER: stack.THIRD_USERS_JOB}
+    nodes = [each.labels["instance"] for each in running_stack.tsdb.query("batchjob_node_cpus")]
+    span = (running_stack.started_at, dashboard_client.now())
     for login in logins:
-        for node in nodes if is_of(name, "node") else [""]:
-            given = {"cluster": stack.CLUSTER}
-            given |= {"job": jobs[login]} if is_of(name, "job", "job-live") else {}
-            given |= {"node": node} if node else {}
-            yield asking.look(running.grafana, DASHBOARDS[name], login, span, **given)
+        for node in nodes if is_one_of(name, "node") else [""]:
+            variables = {"cluster": stack.CLUSTER}
+            variables |= {"job": jobs[login]} if is_one_of(name, "job", "job-live") else {}
+            variables |= {"node": node} if node else {}
+            yield dashboard_client.open_dashboard(
+                running_stack.grafana, DASHBOARDS[name], login, span, **variables
+            )
 
 
-def targets(name):
+def panel_targets(name):
     for panel in DASHBOARDS[name]["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target
 
 
-def frames_or_none(running, target, seen):
+def frames_unless_not_found(running_stack, target, viewer):
     try:
-        return running.grafana.frames(target, seen)
-    except asking.Refused as error:
+        return running_stack.grafana.frames(target, viewer)
+    except dashboard_client.PanelError as error:
         if error.status != 404:
             raise
         return []
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_every_query_returns_data(running, name):
-    empty = {(title, target["refId"]): target for title, target in targets(name)}
-    for seen in views(running, name):
-        for place, target in list(empty.items()):
-            frames = running.grafana.frames(target, seen)
+def test_every_query_returns_data(running_stack, name):
+    empty = {(title, target["refId"]): target for title, target in panel_targets(name)}
+    for viewer in viewers(running_stack, name):
+        for key, target in list(empty.items()):
+            frames = running_stack.grafana.frames(target, viewer)
             if any(values for frame in frames for values in frame.values()):
-                del empty[place]
-    asked = {place: json.dumps(target) for place, target in empty.items()}
-    assert {p: text for p, text in asked.items() if not any(each in text for each in EMPTY)} == {}
+                del empty[key]
+    queries = {key: json.dumps(target) for key, target in empty.items()}
+    assert {
+        p: text for p, text in queries.items() if not any(each in text for each in EXPECTED_EMPTY)
+    } == {}
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_users_see_nothing_of_others(running, name):
-    """With whatever choices in the address, an operator's too."""
-    others = {stack.OTHER, "chemistry", stack.ENDED}
-    for seen in views(running, name):
-        for title, target in targets(name):
-            for frame in frames_or_none(running, target, seen._replace(login=stack.USER)):
+def test_users_see_no_data_of_others(running_stack, name):
+    """Whatever the choices in the URL, also those of an operator."""
+    others = {stack.OTHER_USER, "chemistry", stack.ENDED_JOB}
+    for viewer in viewers(running_stack, name):
+        for title, target in panel_targets(name):
+            for frame in frames_unless_not_found(
+                running_stack, target, viewer._replace(login=stack.USER)
+            ):
                 for key in ("user", "account", "jobid"):
                     assert not others & set(frame.get(key, ())), title
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_a_whole_dashboard_may_be_asked_for_at_once(running, name):
-    """As browsers do; the server's limits are meant for others."""
+def test_rate_limits_allow_parallel_queries_of_a_dashboard(running_stack, name):
+    """Browsers request all panels at once."""
 
-    (seen, *_) = views(running, name)
+    (viewer, *_) = viewers(running_stack, name)
     with concurrent.futures.ThreadPoolExecutor(50) as pool:
-        asked = [target for _, target in targets(name)]
-        list(pool.map(lambda target: running.grafana.frames(target, seen), asked))
+        requests = [target for _, target in panel_targets(name)]
+        list(pool.map(lambda target: running_stack.grafana.frames(target, viewer), requests))
 
 
-def links(panel):
-    """Addresses that names of a panel lead to, and the column that has them; "" for lines."""
+def column_links(panel):
+    """Pairs of the column that has a link ("" for lines) and its URL."""
     parts = panel["fieldConfig"]
-    found = [("", each) for each in parts["defaults"].get("links", ())]
+    links = [("", each) for each in parts["defaults"].get("links", ())]
     for override in parts["overrides"]:
         listed = (each["value"] for each in override["properties"] if each["id"] == "links")
-        found += [(override["matcher"]["options"], each) for each in itertools.chain(*listed)]
-    return [(column, each["url"]) for column, each in found]
+        links += [(override["matcher"]["options"], each) for each in itertools.chain(*listed)]
+    return [(column, each["url"]) for column, each in links]
 
 
-def address(url, column, frame, seen):
-    """Where the first row of a frame leads; None for one without this name."""
+def link_target(url, column, frame, viewer):
+    """The URL of the link in the first row of a frame; None without this column."""
     row = {key: str(values[0]) for key, values in frame.items() if values} | {"": ""}
     if column not in row:
         return None
     url = url.replace("${__value.raw}", row[column])
     names = r"\$\{__(?:field\.labels|data\.fields)\.(\w+)\}"
-    return urllib.parse.urlsplit(seen.text(re.sub(names, lambda found: row[found[1]], url)))
+    return urllib.parse.urlsplit(
+        viewer.interpolate(re.sub(names, lambda match: row[match[1]], url))
+    )
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_names_lead_to_clusters_that_dashboards_offer(running, name):
-    """Where all are chosen, too."""
+def test_links_point_to_clusters_known_to_the_dashboard(running_stack, name):
+    """Also if all clusters are chosen."""
     by_uid = {each["uid"]: each for each in DASHBOARDS.values()}
-    for seen in views(running, name):
-        cluster = seen.choices.get("cluster")
-        if cluster and cluster.many:
-            seen.choices["cluster"] = cluster._replace(value=asking.ALL)
+    for viewer in viewers(running_stack, name):
+        cluster = viewer.choices.get("cluster")
+        if cluster and cluster.multiple:
+            viewer.choices["cluster"] = cluster._replace(value=dashboard_client.ALL)
         for panel in DASHBOARDS[name]["panels"]:
             for target in panel.get("targets", ()):
-                frames = running.grafana.frames(target, seen)[:1]
-                for (column, url), frame in itertools.product(links(panel), frames):
-                    if there := address(url, column, frame, seen):
-                        led = by_uid[there.path.removeprefix("/d/")]
-                        given = clusters_chosen(there.query, led)
-                        asking.look(running.grafana, led, stack.OPERATOR, seen[1:3], **given)
+                frames = running_stack.grafana.frames(target, viewer)[:1]
+                for (column, url), frame in itertools.product(column_links(panel), frames):
+                    if target_url := link_target(url, column, frame, viewer):
+                        dashboard = by_uid[target_url.path.removeprefix("/d/")]
+                        variables = cluster_variable(target_url.query, dashboard)
+                        dashboard_client.open_dashboard(
+                            running_stack.grafana,
+                            dashboard,
+                            stack.OPERATOR,
+                            viewer[1:3],
+                            **variables,
+                        )
 
 
-def clusters_chosen(query, dashboard):
-    """What an address chooses of the dashboard's variable; all is no choice."""
-    given = dict(urllib.parse.parse_qsl(query))
+def cluster_variable(query, dashboard):
+    """The cluster that a URL passes to the dashboard; nothing if it passes all."""
+    variables = dict(urllib.parse.parse_qsl(query))
     for each in dashboard["templating"]["list"]:
-        if each["name"] == "cluster" and given["var-cluster"] != each["allValue"]:
-            return {"cluster": given["var-cluster"]}
+        if each["name"] == "cluster" and variables["var-cluster"] != each["allValue"]:
+            return {"cluster": variables["var-cluster"]}
     return {}
 
 
-def test_the_rules_work_on_real_series(running):
-    """All are evaluated without error; what jobs and clusters use is recorded."""
-    groups = running.tsdb.get("rules")["groups"]
+def test_recording_rules_evaluate_on_real_series(running_stack):
+    """All are evaluated without error; usage of jobs and clusters is recorded."""
+    groups = running_stack.tsdb.get("rules")["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert {rule["health"] for rule in rules} == {"ok"}, rules
-    found = {each.labels["__name__"] for each in running.tsdb.query('{__name__=~"batchjob:.+"}')}
-    # Those of jobs.yml: the other files join metrics of programs that do not run here.
-    recorded = {
+    series_names = {
+        each.labels["__name__"] for each in running_stack.tsdb.query('{__name__=~"batchjob:.+"}')
+    }
+    # Only those of jobs.yml: the other files join metrics of programs that do not run here.
+    expected = {
         rule["name"]
         for group in groups
         for rule in group["rules"]
         if Path(group["file"]).name == "jobs.yml"
     }
-    assert recorded - found == set()
-    firing = running.tsdb.query('ALERTS{alertstate="firing",severity="critical"}')
+    assert expected - series_names == set()
+    firing = running_stack.tsdb.query('ALERTS{alertstate="firing",severity="critical"}')
     assert firing == []
 
 
-def test_the_window_of_a_job_comes_from_its_number(running):
+def test_job_link_sets_time_range_of_the_job(running_stack):
     for name in ("infinity/job.json", "json-api/job.json"):
-        seen = asking.look(
-            running.grafana, DASHBOARDS[name], stack.OPERATOR, (0, 1), job=stack.ENDED
+        viewer = dashboard_client.open_dashboard(
+            running_stack.grafana, DASHBOARDS[name], stack.OPERATOR, (0, 1), job=stack.ENDED_JOB
         )
         (link,) = [each for each in DASHBOARDS[name]["links"] if "window_from" in str(each)]
-        address = seen.text(link["url"])
-        start = int(running.began) - 60
-        assert f"var-job={stack.ENDED}&from={start}000&to=" in address
-        assert address.rsplit("=")[-1].isdigit()
-        live = asking.look(running.grafana, DASHBOARDS[name], stack.USER, (0, 1), job=stack.RUNNING)
-        assert live.text(link["url"]).endswith("&to=now")
+        url = viewer.interpolate(link["url"])
+        start = int(running_stack.started_at) - 60
+        assert f"var-job={stack.ENDED_JOB}&from={start}000&to=" in url
+        assert url.rsplit("=")[-1].isdigit()
+        live = dashboard_client.open_dashboard(
+            running_stack.grafana, DASHBOARDS[name], stack.USER, (0, 1), job=stack.RUNNING_JOB
+        )
+        assert live.interpolate(link["url"]).endswith("&to=now")

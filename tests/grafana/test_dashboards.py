@@ -1,4 +1,4 @@
-"""The dashboards as they are committed."""
+"""The committed dashboard files."""
 
 import json
 import re
@@ -24,12 +24,12 @@ from tests.prometheus import families
 
 FILES = sorted(FOLDER.rglob("*.json"))
 DASHBOARDS = {path.relative_to(FOLDER).as_posix(): json.loads(path.read_text()) for path in FILES}
-SCHEMA = 41
-API = {plugin.type for plugin in PLUGINS}
-PATHS = {route.path for router in ROUTERS for route in router.routes}
+SCHEMA_VERSION = 41
+API_PLUGIN_TYPES = {plugin.type for plugin in PLUGINS}
+API_PATHS = {route.path for router in ROUTERS for route in router.routes}
 
 
-def parametrized(test):
+def for_each_dashboard(test):
     return pytest.mark.parametrize("name", DASHBOARDS)(test)
 
 
@@ -47,42 +47,44 @@ def expressions(name):
             yield variable["query"]["query"]
 
 
-def strings(value):
+def all_strings(value):
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         for each in value:
-            yield from strings(each)
+            yield from all_strings(each)
     elif isinstance(value, str):
         yield value
 
 
 def parameters_and_keys(target):
-    """Of a question to the API: its parameters, and the keys that the panel shows of each row."""
+    """The parameters of an API query, and the keys that its panel shows of each row."""
     if "url_options" in target:
-        given = {each["key"]: each["value"] for each in target["url_options"]["params"]}
-        return given, [column["selector"] for column in target["columns"]]
+        parameters = {each["key"]: each["value"] for each in target["url_options"]["params"]}
+        return parameters, [column["selector"] for column in target["columns"]]
     return dict(target["params"]), [column["name"] for column in target["fields"]]
 
 
-@parametrized
-def test_rows_are_asked_for_by_the_keys_that_are_shown(name):
-    """A job has over a hundred; a report is an object, of which no part can be asked for."""
+@for_each_dashboard
+def test_queries_request_only_fields_that_are_shown(name):
+    """A job has over a hundred fields. A report is an object and has no field selection."""
     for panel in panels(name):
         for target in panel["targets"]:
-            if panel["datasource"]["type"] in API and "/report" not in json.dumps(target):
-                given, keys = parameters_and_keys(target)
-                assert given["fields"].split(",") == list(dict.fromkeys(keys))
+            if panel["datasource"]["type"] in API_PLUGIN_TYPES and "/report" not in json.dumps(
+                target
+            ):
+                parameters, keys = parameters_and_keys(target)
+                assert parameters["fields"].split(",") == list(dict.fromkeys(keys))
 
 
-def test_the_committed_files_are_what_the_generator_makes():
-    made = dict(files())
-    assert set(made) == set(DASHBOARDS)
-    stale = [name for name, text in made.items() if text != (FOLDER / name).read_text()]
+def test_committed_files_match_the_generator():
+    generated = dict(files())
+    assert set(generated) == set(DASHBOARDS)
+    stale = [name for name, text in generated.items() if text != (FOLDER / name).read_text()]
     assert not stale, "run python -m grafana.generate"
 
 
-def test_uids_and_titles_differ():
+def test_uids_and_titles_are_unique():
     uids = [each["uid"] for each in DASHBOARDS.values()]
     assert len(set(uids)) == len(uids)
     assert all(re.fullmatch(r"batchjob-[a-z-]{1,30}", uid) for uid in uids)
@@ -90,81 +92,93 @@ def test_uids_and_titles_differ():
     assert len(by_folder) == len(DASHBOARDS)
 
 
-@parametrized
-def test_grafana_s_own_schema_knows_every_key(name):
-    """Decoded and encoded again by Grafana's SDK nothing is lost."""
-    made = DASHBOARDS[name]
-    again = json.loads(JSONEncoder().encode(Dashboard.from_json(made)))
-    assert made["schemaVersion"] == SCHEMA
-    # `definition` is what the list of variables shows; Grafana writes it, the SDK has it not.
-    assert [path for path in lost(made, again) if not path.endswith("/definition")] == []
+@for_each_dashboard
+def test_dashboard_conforms_to_grafana_schema(name):
+    """Decoding and encoding with Grafana's SDK loses nothing."""
+    dashboard = DASHBOARDS[name]
+    reencoded = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
+    assert dashboard["schemaVersion"] == SCHEMA_VERSION
+    # `definition` is shown in the list of variables; Grafana writes it, the SDK does not know it.
+    assert [
+        path for path in missing_paths(dashboard, reencoded) if not path.endswith("/definition")
+    ] == []
 
 
-def lost(made, again, at=""):
-    """Paths of what is in the first and not in the second."""
-    if isinstance(made, dict):
-        if not isinstance(again, dict):
-            return [at]
+def missing_paths(original, copy, path=""):
+    """Paths of values in the original that the copy lacks."""
+    if isinstance(original, dict):
+        if not isinstance(copy, dict):
+            return [path]
         return [
-            p for key, value in made.items() for p in lost(value, again.get(key), f"{at}/{key}")
+            p
+            for key, value in original.items()
+            for p in missing_paths(value, copy.get(key), f"{path}/{key}")
         ]
-    if isinstance(made, list):
-        if made and (not isinstance(again, list) or len(again) != len(made)):
-            return [at]
-        return [p for i, value in enumerate(made) for p in lost(value, again[i], f"{at}/{i}")]
-    return [] if made == again or made in (None, "", False) else [at]
+    if isinstance(original, list):
+        if original and (not isinstance(copy, list) or len(copy) != len(original)):
+            return [path]
+        return [
+            p
+            for i, value in enumerate(original)
+            for p in missing_paths(value, copy[i], f"{path}/{i}")
+        ]
+    return [] if original == copy or original in (None, "", False) else [path]
 
 
-@parametrized
+@for_each_dashboard
 def test_data_sources_are_variables(name):
     for panel in panels(name):
         for source in (panel["datasource"], *(each["datasource"] for each in panel["targets"])):
-            assert source["uid"] == ("${api}" if source["type"] in API else "${prometheus}")
-    chosen = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
+            assert source["uid"] == (
+                "${api}" if source["type"] in API_PLUGIN_TYPES else "${prometheus}"
+            )
+    defined = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
     used = {
-        each for text in strings(panels(name)) for each in re.findall(r"\$\{(api|prom\w+)\}", text)
+        each
+        for text in all_strings(panels(name))
+        for each in re.findall(r"\$\{(api|prom\w+)\}", text)
     }
-    assert used <= chosen
+    assert used <= defined
 
 
-@parametrized
-def test_variables_that_are_used_are_there(name):
-    known = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
-    made = [DASHBOARDS[name]["panels"], DASHBOARDS[name]["links"], DASHBOARDS[name]["templating"]]
-    for text in strings(made):
+@for_each_dashboard
+def test_used_variables_are_defined(name):
+    defined = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
+    parts = [DASHBOARDS[name]["panels"], DASHBOARDS[name]["links"], DASHBOARDS[name]["templating"]]
+    for text in all_strings(parts):
         for used in re.findall(r"\$\{?(\w+)", text):
-            assert used.startswith("__") or used in known, text
+            assert used.startswith("__") or used in defined, text
 
 
-@parametrized
-def test_panels_have_a_unit_and_fit_the_grid(name):
+@for_each_dashboard
+def test_panels_have_units_and_fit_the_grid(name):
     for panel in panels(name):
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
+        position = panel["gridPos"]
+        assert position["x"] + position["w"] <= 24
         if panel["type"] != "table":
             assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert not re.search("#[0-9a-f]{6}", json.dumps(panel)), "colours by name, for both themes"
 
 
-@parametrized
-def test_promql_asks_for_what_the_programs_expose(name):
+@for_each_dashboard
+def test_promql_queries_exposed_metrics(name):
     for expr in expressions(name):
         assert families.names_in(expr) <= families.exposed_names(), expr
-        # Not less than four scrapes, however far the viewer zooms in.
+        # At least four scrape intervals, however far the viewer zooms in.
         assert not re.search(r"\brate\([^\[]*\[(?!\$__rate_interval|5m)", expr), expr
 
 
-@parametrized
-def test_links_lead_to_dashboards_of_ours(name):
+@for_each_dashboard
+def test_links_point_to_existing_dashboards(name):
     uids = {each["uid"] for each in DASHBOARDS.values()}
-    for text in strings(DASHBOARDS[name]):
+    for text in all_strings(DASHBOARDS[name]):
         for uid in re.findall(r"/d/([a-z-]+)", text):
             assert uid in uids, text
             assert "@" not in text
 
 
-@parametrized
-def test_links_lead_to_pages_of_ours(name):
+@for_each_dashboard
+def test_links_point_to_existing_server_pages(name):
     pages = {
         "/jobs/${job:percentencode}",
         "/clusters/${cluster:percentencode}/nodes/${node:percentencode}",
@@ -176,8 +190,8 @@ def test_links_lead_to_pages_of_ours(name):
             assert "cluster=" in query or "/clusters/" in address
 
 
-@parametrized
-def test_paths_into_answers_are_those_that_all_dialects_read_alike(name):
+@for_each_dashboard
+def test_json_paths_use_portable_syntax(name):
     for panel in panels(name):
         for target in panel["targets"]:
             for field in target.get("fields", ()):
@@ -188,44 +202,46 @@ def test_paths_into_answers_are_those_that_all_dialects_read_alike(name):
                 assert re.fullmatch(r"[a-z_0-9]+", column["selector"])
 
 
-@parametrized
+@for_each_dashboard
 def test_api_paths_exist(name):
     for panel in panels(name):
         for target in panel["targets"]:
             path = target.get("urlPath") or target.get("url")
             if path:
-                known = "/api/v1" + path.replace("${job:percentencode}", "{jobid}")
-                whole = re.sub(r"\{jobid\}/(nodes|steps|gpus|emissions)$", "{jobid}/{part}", known)
-                assert whole in PATHS
+                full_path = "/api/v1" + path.replace("${job:percentencode}", "{jobid}")
+                route_path = re.sub(
+                    r"\{jobid\}/(nodes|steps|gpus|emissions)$", "{jobid}/{part}", full_path
+                )
+                assert route_path in API_PATHS
 
 
 SERIES = re.compile(r"(?P<before>[\w ,()]*)\b(?:(?:batchjob|scrape|process)_\w+|up)\b(?=[{\[)]|$)")
-FOLD = re.compile(r"\b(max|min) *(by \([\w, ]+\) )?\((\w+\()?$")
+REPLICA_MERGE = re.compile(r"\b(max|min) *(by \([\w, ]+\) )?\((\w+\()?$")
 
 
-@parametrized
-def test_series_are_folded_before_they_are_added_up(name):
-    """Two Prometheus servers that write into one store double nothing."""
+@for_each_dashboard
+def test_replicated_series_are_merged_before_aggregation(name):
+    """Two Prometheus servers that write into one store must not double any value."""
     for expr in expressions(name):
-        for found in () if expr.startswith("label_values") else SERIES.finditer(expr):
-            assert FOLD.search(found["before"]), expr
+        for match in () if expr.startswith("label_values") else SERIES.finditer(expr):
+            assert REPLICA_MERGE.search(match["before"]), expr
 
 
-@parametrized
-def test_a_panel_without_data_says_why(name):
+@for_each_dashboard
+def test_panels_explain_missing_data(name):
     for panel in panels(name):
         assert re.fullmatch(r"No data: .+\.", panel["fieldConfig"]["defaults"]["noValue"])
 
 
-@parametrized
-def test_legends_have_numbers(name):
+@for_each_dashboard
+def test_time_series_legends_show_values(name):
     for panel in panels(name):
         if panel["type"] == "timeseries":
             assert panel["options"]["legend"]["calcs"]
 
 
-@parametrized
-def test_names_lead_on_with_their_cluster_and_the_time(name):
+@for_each_dashboard
+def test_table_links_keep_cluster_and_time_range(name):
     for panel in panels(name):
         if panel["type"] != "table":
             continue
@@ -237,42 +253,48 @@ def test_names_lead_on_with_their_cluster_and_the_time(name):
             if overrides[key].get("custom.hidden"):
                 continue
             (link,) = overrides[key]["links"]
-            asks = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
-            assert "var-cluster=" in link["url"] or "cluster" not in asks | set(overrides)
+            variables = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
+            assert "var-cluster=" in link["url"] or "cluster" not in variables | set(overrides)
             assert "${__url_time_range}" in link["url"] or "var-job=" in link["url"]
 
 
-def one_cluster(dashboard):
-    """Whether one has to be chosen there."""
-    chosen = [each for each in dashboard["templating"]["list"] if each["name"] == "cluster"]
-    return any(not each["includeAll"] for each in chosen)
+def requires_one_cluster(dashboard):
+    """Whether the dashboard shows one cluster at a time."""
+    cluster_variables = [
+        each for each in dashboard["templating"]["list"] if each["name"] == "cluster"
+    ]
+    return any(not each["includeAll"] for each in cluster_variables)
 
 
-@parametrized
-def test_no_name_leads_with_all_clusters_to_where_one_must_be_chosen(name):
-    """`${cluster}` of All is `.*`, which is the name of none."""
+@for_each_dashboard
+def test_links_never_pass_all_clusters_to_single_cluster_dashboard(name):
+    """`${cluster}` is `.*` if all are chosen, which is not the name of a cluster."""
     by_uid = {each["uid"]: each for each in DASHBOARDS.values()}
-    for url in strings([DASHBOARDS[name]["panels"], DASHBOARDS[name]["links"]]):
+    for url in all_strings([DASHBOARDS[name]["panels"], DASHBOARDS[name]["links"]]):
         target = re.match(r"/d/([a-z-]+)\?", url)
-        if target and one_cluster(by_uid[target[1]]) and not one_cluster(DASHBOARDS[name]):
+        if (
+            target
+            and requires_one_cluster(by_uid[target[1]])
+            and not requires_one_cluster(DASHBOARDS[name])
+        ):
             (cluster,) = re.findall(r"var-cluster=([^&]+)", url)
             assert cluster != "${cluster}", url
 
 
-def thresholds(part):
-    """All lists of steps in a part of a dashboard."""
+def threshold_steps(part):
+    """All lists of threshold steps in a part of a dashboard."""
     if isinstance(part, dict):
         if "steps" in part:
             yield part["steps"]
         part = list(part.values())
     if isinstance(part, list):
         for each in part:
-            yield from thresholds(each)
+            yield from threshold_steps(each)
 
 
-@parametrized
-def test_colours_change_in_the_order_of_their_values(name):
-    for steps in thresholds(DASHBOARDS[name]):
+@for_each_dashboard
+def test_threshold_colours_are_ordered(name):
+    for steps in threshold_steps(DASHBOARDS[name]):
         first, *others = (each["value"] for each in steps)
         assert first is None
         assert others == sorted(set(others))
@@ -295,13 +317,13 @@ ALERTS = Path(__file__).parents[2] / "prometheus/rules"
         ("BatchjobPollerBehind", f"> {POLL_AGE.orange} +"),
     ],
 )
-def test_colours_begin_where_alerts_do(alert, bound):
+def test_colour_thresholds_match_alerts(alert, bound):
     rules = "".join(path.read_text() for path in ALERTS.glob("*_alerts.yml"))
     rule = rules.partition(f"- alert: {alert}\n")[2].partition("- alert:")[0]
     assert bound in rule.partition("for:")[0]
 
 
-SHOWN_BY_COLOUR = {
+COLOURED_PANELS = {
     "prometheus/exporters.json": ["Last successful poll", "Coverage", "With a caveat", "Down"],
     "prometheus/job-live.json": ["CPU use", "Memory", "OOM kills"],
     "infinity/cluster.json": ["Failed jobs", "Nodes that accept no jobs"],
@@ -309,11 +331,11 @@ SHOWN_BY_COLOUR = {
 }
 
 
-@pytest.mark.parametrize("name", SHOWN_BY_COLOUR)
-def test_figures_that_may_be_bad_say_so(name):
+@pytest.mark.parametrize("name", COLOURED_PANELS)
+def test_panels_with_thresholds_are_coloured(name):
     coloured = {
         panel["title"]
         for panel in panels(name)
         if panel["type"] == "stat" and panel["options"]["colorMode"] == "value"
     }
-    assert set(SHOWN_BY_COLOUR[name]) <= coloured
+    assert set(COLOURED_PANELS[name]) <= coloured

@@ -1,4 +1,4 @@
-"""The provisioning files name what there is."""
+"""The provisioning files refer to existing data sources, headers and folders."""
 
 import subprocess
 from pathlib import Path
@@ -13,39 +13,39 @@ from tests.e2e.reader import text
 PROVISIONING = FOLDER.parent / "provisioning"
 
 
-def read(kind):
+def load_provisioning(kind):
     return yaml.safe_load((PROVISIONING / kind / "batchjob.yml").read_text())
 
 
-def test_there_is_a_data_source_for_each_kind_that_dashboards_use():
-    sources = read("datasources")["datasources"]
+def test_every_data_source_type_of_dashboards_is_provisioned():
+    sources = load_provisioning("datasources")["datasources"]
     assert [each["type"] for each in sources] == [PROMETHEUS, *(each.type for each in PLUGINS)]
     assert len({each["uid"] for each in sources}) == len(sources)
 
 
-def test_all_send_the_secret_in_the_header_that_the_server_reads_by_default():
-    for source in read("datasources")["datasources"]:
+def test_data_sources_send_secret_in_default_header_of_server():
+    for source in load_provisioning("datasources")["datasources"]:
         assert source["jsonData"]["httpHeaderName1"] == AuthOptions().secret_header
         assert source["secureJsonData"]["httpHeaderValue1"].startswith("$__file{")
 
 
-def test_providers_read_folders_that_are_there():
-    for provider in read("dashboards")["providers"]:
+def test_dashboard_providers_refer_to_existing_folders():
+    for provider in load_provisioning("dashboards")["providers"]:
         assert (FOLDER / Path(provider["options"]["path"]).name).is_dir()
 
 
-def test_the_commands_of_the_page_put_all_in_place(tmp_path):
+def test_documented_commands_install_files_and_set_server_url(tmp_path):
     """docs/grafana.md"""
-    for made in ("provisioning/datasources", "provisioning/dashboards"):
-        (tmp_path / made).mkdir(parents=True)
+    for folder in ("provisioning/datasources", "provisioning/dashboards"):
+        (tmp_path / folder).mkdir(parents=True)
     block = text("docs/grafana.md", "cp grafana/provisioning", {"/etc/grafana": str(tmp_path)})
     subprocess.run(["bash", "-euc", block], cwd=FOLDER.parents[1], check=True)
     for kind in ("datasources", "dashboards"):
         copied = (tmp_path / f"provisioning/{kind}/batchjob.yml").read_text()
-        assert yaml.safe_load(copied) == read(kind)
-    for provider in read("dashboards")["providers"]:
-        shown = provider["options"]["path"].replace("/etc/grafana", str(tmp_path))
-        dashboards = [path.read_text() for path in Path(shown).glob("*.json")]
+        assert yaml.safe_load(copied) == load_provisioning(kind)
+    for provider in load_provisioning("dashboards")["providers"]:
+        installed_path = provider["options"]["path"].replace("/etc/grafana", str(tmp_path))
+        dashboards = [path.read_text() for path in Path(installed_path).glob("*.json")]
         assert dashboards
         assert not any("http://localhost:10912" in each for each in dashboards)
     assert (

@@ -1,4 +1,4 @@
-"""Two copies of each series, as two Prometheus servers write them into one store, count once."""
+"""Series that two Prometheus servers write into one store are counted once."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ SERIES = {
     'batchjob_job_cpus{cluster="c",instance="n1",manager="slurm",jobid="1",user="alice"}': "4+0x10",
     'batchjob_job_cpus{cluster="c",instance="n2",manager="slurm",jobid="1",user="alice"}': "4+0x10",
 }  # fmt: skip
-WHOLE = {
+EXPECTED_VALUES = {
     "sum(batchjob_cluster_nodes)": 8,
     "sum(rate(batchjob_node_energy_joules_total[5m]))": 50,
     "sum(batchjob_job_cpus)": 8,
@@ -26,18 +26,18 @@ WHOLE = {
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="not installed: promtool")
-def test_copies_count_once(tmp_path):
-    copies = [
+def test_replicated_series_count_once(tmp_path):
+    replicas = [
         {"series": f'{series[:-1]},replica="{replica}"}}', "values": values}
         for series, values in SERIES.items()
         for replica in "ab"
     ]
-    expected = [
-        {"expr": asked, "eval_time": "10m", "exp_samples": [{"labels": "{}", "value": value}]}
-        for expr, number in WHOLE.items()
-        for asked, value in ((expr, 2 * number), (folded(expr), number))
+    expectations = [
+        {"expr": query, "eval_time": "10m", "exp_samples": [{"labels": "{}", "value": value}]}
+        for expr, number in EXPECTED_VALUES.items()
+        for query, value in ((expr, 2 * number), (folded(expr), number))
     ]
-    test = {"interval": "1m", "input_series": copies, "promql_expr_test": expected}
+    test = {"interval": "1m", "input_series": replicas, "promql_expr_test": expectations}
     path = tmp_path / "copies.yml"
     path.write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}))
     argv = ["promtool", "test", "rules", str(path)]
@@ -45,6 +45,6 @@ def test_copies_count_once(tmp_path):
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-def test_what_stands_in_a_maximum_already_is_left_alone():
+def test_expression_with_max_is_unchanged():
     expr = "max by (node) (batchjob_cluster_node_unavailable_info)"
     assert folded(expr) == expr

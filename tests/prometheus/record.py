@@ -139,7 +139,7 @@ def _start_exporters(
         gpu = node_view.Gpu(folder) if node == cluster.nodes[2] else None
         view = node_view.exporter_prefix(cluster, node, folder, gpu.mounts if gpu else "")
         environ = gpu.environ if gpu else ()
-        files = f"--collector.gpu.job-files={slurm_prolog.directory(cluster, node)}"
+        files = f"--collector.gpu.job-files={slurm_prolog.gpu_directory(cluster, node)}"
         inside = (*view, *cluster.inside(*AS_INSTALLED, "env", *environ))
         addresses[node] = stack.enter_context(exporter.running(files, inside=inside)).address
     return addresses

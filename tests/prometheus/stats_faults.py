@@ -15,7 +15,7 @@ import yaml
 from tests.batchjob_stats_db import tsdb
 from tests.e2e import exporter
 from tests.e2e.processes import call, free_ports, until
-from tests.grafana.stack import program
+from tests.grafana.stack import running_program
 from tests.prometheus import chain
 from tests.simulated import commands
 
@@ -230,7 +230,7 @@ def _running_poller(folder, source, **options):
     }
     config.write_text(yaml.safe_dump(document | tsdb_config))
     target = chain.poller(address)
-    with program("batchjob_stats_db", config, migrate=True):
+    with running_program("batchjob_stats_db", config, migrate=True):
         until(
             lambda: _series_values(target, "batchjob_stats_db_poll_interval_seconds"), "poller", 60
         )
@@ -269,7 +269,7 @@ def _running_server(folder):
     }
     config.write_text(yaml.safe_dump(document))
     target = chain.server(address)
-    with program("batchjob_stats_server", config):
+    with running_program("batchjob_stats_server", config):
         until(lambda: len(target.scrape()) > 1, "server", 60)
         yield target
 

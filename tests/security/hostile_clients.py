@@ -4,7 +4,7 @@
 
     with hostile("talking", 300, address, tls=True, addresses=5) as crowd:
         ...                                   # ask the server meanwhile
-    crowd.said.dropped                        # what happened to them
+    crowd.outcome.dropped                     # what happened to them
 
 Each client behaves as its kind (`KINDS`), and connects again when it is disconnected. They connect
 from 127.0.0.2 and the addresses after it. The process ends when its standard input is closed.
@@ -81,9 +81,9 @@ class Client:
     """A hostile client."""
 
     def __init__(
-        self, kind: Kind, host: str, context: ssl.SSLContext | None, said: Outcome
+        self, kind: Kind, host: str, context: ssl.SSLContext | None, outcome: Outcome
     ) -> None:
-        self.kind, self.host, self.said = kind, host, said
+        self.kind, self.host, self.outcome = kind, host, outcome
         self.context = context if kind.uses_tls else None
         self.socket: socket.socket | None = None
 
@@ -150,7 +150,7 @@ class Client:
 
     def _receive(self) -> None:
         data = self.socket.recv(65536)
-        self.said.received_bytes += len(data)
+        self.outcome.received_bytes += len(data)
         if not data:
             raise ConnectionResetError
 
@@ -169,7 +169,7 @@ class Attack:
         pace: int = 5000,
     ) -> None:
         """`pace`: how many clients connect in a second."""
-        self.said = Outcome()
+        self.outcome = Outcome()
         self._connections_per_round = round(pace * _ROUND)
         context = None
         if tls:
@@ -177,7 +177,7 @@ class Attack:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         self._target = target
         self._clients = [
-            Client(kind, f"127.0.0.{2 + number % addresses}", context, self.said)
+            Client(kind, f"127.0.0.{2 + number % addresses}", context, self.outcome)
             for number in range(count)
         ]
 
@@ -191,7 +191,7 @@ class Attack:
                 if client.socket is not None:
                     client.step(now)
             except OSError:
-                self.said.dropped += 1
+                self.outcome.dropped += 1
                 client.close()
 
     def disconnect_all(self) -> None:
@@ -204,7 +204,7 @@ class Attack:
         for client in islice(disconnected, self._connections_per_round):
             try:
                 client.connect(self._target)
-                self.said.connected += 1
+                self.outcome.connected += 1
             except OSError:
                 client.close()
 
@@ -217,14 +217,14 @@ class Attack:
                 clients[client.socket.fileno()] = client
                 poll.register(client.socket.fileno(), select.POLLRDHUP)
         for descriptor, _ in poll.poll(0):
-            self.said.dropped += 1
+            self.outcome.dropped += 1
             clients[descriptor].close()
 
 
 class Crowd:
-    """A running attack; `said` is its outcome, once it has ended."""
+    """A running attack; `outcome` is set when it has ended."""
 
-    said = Outcome()
+    outcome = Outcome()
 
 
 @contextlib.contextmanager
@@ -249,7 +249,7 @@ def hostile(
         assert process.stdout.readline() == "ready\n"
         yield crowd
         process.stdin.close()
-        crowd.said = Outcome(**json.loads(process.stdout.readline()))
+        crowd.outcome = Outcome(**json.loads(process.stdout.readline()))
 
 
 def main() -> None:
@@ -277,7 +277,7 @@ def main() -> None:
         attack.run_round()
         time.sleep(max(0.0, begin + _ROUND - time.monotonic()))
     attack.disconnect_all()
-    print(json.dumps(asdict(attack.said)))
+    print(json.dumps(asdict(attack.outcome)))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def test_scrape_is_answered_during_attack(server, kind, addresses, long_form):
             statuses.append(server.scrape()[0])
             time.sleep(0.1)
     assert set(statuses) == {200}
-    assert crowd.said.connected > 256  # twice as many as there are places
+    assert crowd.outcome.connected > 256  # twice as many as there are places
     assert thread_count(server.target.pid) <= threads_before + 2
     assert resident_bytes(server.target.pid, peak=True) < 80e6
     assert server.scrape()[0] == 200

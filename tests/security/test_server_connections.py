@@ -24,7 +24,7 @@ REQUEST = b"GET /api/v1/me HTTP/1.1\r\nhost: testserver\r\n\r\n"
 
 @pytest.fixture
 def max_connections(long_form):
-    """The maximum of connections; a tenth of it is that of one address."""
+    """The maximum number of connections; a tenth of it is the maximum of one address."""
     return 1000 if long_form else 100
 
 

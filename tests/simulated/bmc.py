@@ -1,4 +1,4 @@
-"""A BMC: answers IPMI requests as boards do, over whatever transport a test puts before it."""
+"""A BMC that answers IPMI requests; tests put a transport in front of it."""
 
 import struct
 
@@ -24,7 +24,7 @@ def full_record(
 
 
 def other_record():
-    """A compact record, as every repository holds many."""
+    """A compact record, of which every repository has many."""
     return bytes((0x51, COMPACT, 27)) + bytes(27)
 
 
@@ -40,10 +40,10 @@ class SimulatedBmc:
         self.power_code = 0
         self.records = list(records)
         self.readings = dict(readings or {})  # sensor number -> raw reading, None: unavailable
-        self.chunk = chunk  # most bytes of one Get SDR
+        self.chunk = chunk  # maximum number of bytes of one Get SDR
         self.asked = []
         self._reservation = 0
-        self.changes = 0  # reservations still to be cancelled
+        self.changes = 0  # number of reservations that are still to be cancelled
 
     def answer(self, netfn, command, data, lun=0):
         self.asked.append((netfn, command, bytes(data), lun))

@@ -1,11 +1,11 @@
-"""Programs that give recorded answers under other programs' names."""
+"""Programs that print recorded output, under the names of other programs."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 
 def install(directory: Path, name: str, answers: Mapping[str, bytes]) -> Path:
-    """Make the program; `answers` by the arguments they need."""
+    """Create the program; `answers` is its output by arguments."""
     lines = ["#!/bin/sh", 'case "$*" in']
     for number, (arguments, answer) in enumerate(answers.items()):
         file = directory / f"{name}.{number}"

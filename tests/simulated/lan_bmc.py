@@ -3,8 +3,8 @@
     python tests/simulated/lan_bmc.py WATTS
 
 Listens on a free port and prints it. User `power`, password `geheim`. Commands on standard input:
-`watts N`, `silent on`, `silent off` (while on it answers no request), `die` (at the next request,
-in its middle), `dcmi off`. Each is confirmed by a line.
+`watts N`, `silent on`, `silent off` (no answers while on), `die` (exit during the next request),
+`dcmi off`. Each is confirmed by a line.
 """
 
 import os
@@ -29,13 +29,13 @@ class LanBmc(Bmc):
 
     def __init__(self, simulated):
         super().__init__({"power": "geheim"}, port=0, address="127.0.0.1")
-        self.port = self.serversocket.getsockname()[1]  # pyghmi finds sessions by it
+        self.port = self.serversocket.getsockname()[1]  # pyghmi looks up sessions by port
         self.simulated = simulated
         self.silent = False
         self.dying = False
 
     def sessionless_data(self, data, sockaddr):
-        """Refuse all but RAKP-HMAC-SHA1: the server knows no other, whatever it is offered."""
+        """Reject everything but RAKP-HMAC-SHA1, the only algorithm that the server implements."""
         data = bytearray(data)
         is_open_session = len(data) >= 32 and data[4] == 6 and data[5] & 0x3F == 0x10
         if is_open_session and data[28] != 1:
@@ -59,16 +59,16 @@ class LanBmc(Bmc):
         session.send_ipmi_response(data=list(answer[1:]), code=answer[0])
 
 
-def obey(bmc):
+def execute_commands(bmc):
     for line in sys.stdin:
-        word, _, argument = line.strip().partition(" ")
-        if word == "watts":
+        command, _, argument = line.strip().partition(" ")
+        if command == "watts":
             bmc.simulated.watts = int(argument)
-        elif word == "silent":
+        elif command == "silent":
             bmc.silent = argument == "on"
-        elif word == "die":
+        elif command == "die":
             bmc.dying = True
-        elif word == "dcmi":
+        elif command == "dcmi":
             bmc.simulated.dcmi = argument != "off"
         print("done", flush=True)
     os._exit(0)
@@ -77,7 +77,7 @@ def obey(bmc):
 def main():
     watts = int(sys.argv[1])
     bmc = LanBmc(SimulatedBmc(watts, records=RECORDS, readings={2: 50, 3: 36}))
-    threading.Thread(target=obey, args=(bmc,), daemon=True).start()
+    threading.Thread(target=execute_commands, args=(bmc,), daemon=True).start()
     print(bmc.port, flush=True)
     bmc.listen()
 

@@ -1,4 +1,4 @@
-"""A node in a time of its own: processors, a meter and jobs that come and go."""
+"""A node with simulated time: processors, a power meter, and jobs that start and end."""
 
 from collectors.jobs.view import JobCpu, JobName
 from collectors.metric import labels
@@ -38,7 +38,7 @@ class Job:
 
 
 class Jobs:
-    """The jobs collector's view, as the protocol has it; ended jobs linger for five minutes."""
+    """The view of the jobs collector; ended jobs are listed for five more minutes."""
 
     def __init__(self, time, jobs, linger=300.0):
         self.time, self.jobs, self.linger = time, jobs, linger
@@ -62,9 +62,9 @@ class Jobs:
 
 
 def write_stat(procfs, busy_seconds, seconds, cpus):
-    """/proc/stat of a node that has been up for so long."""
+    """Write /proc/stat of a node with this uptime."""
     busy = round(busy_seconds * 100)
-    rest = max(0, round(seconds * cpus * 100) - busy)
-    line = f"{busy} 0 0 {rest} 0 0 0 0 0 0"
-    each = "".join(f"cpu{n} {line}\n" for n in range(cpus))
-    (procfs / "stat").write_text(f"cpu  {line}\n{each}btime 1700000000\n")
+    idle = max(0, round(seconds * cpus * 100) - busy)
+    line = f"{busy} 0 0 {idle} 0 0 0 0 0 0"
+    cpu_lines = "".join(f"cpu{n} {line}\n" for n in range(cpus))
+    (procfs / "stat").write_text(f"cpu  {line}\n{cpu_lines}btime 1700000000\n")

@@ -1,7 +1,7 @@
 """An OpenID provider on loopback: discovery, code flow with PKCE, keys that change, log-out.
 
-It logs in whoever `person` is, without asking. What a test sets in `claims` replaces what an ID
-token would say, so that a provider that is wrong can be had as well.
+It logs in the user of `user_claims` without a form. `claims` override those of the ID token, so
+that tests can make it issue invalid tokens.
 """
 
 import base64
@@ -26,11 +26,15 @@ class OidcProvider:
 
     def __init__(self, client_id, secret, now=time.time):
         self.client_id, self.secret, self.now = client_id, secret, now
-        self.person = {"sub": "248289761001", "preferred_username": "alice", "groups": ["staff"]}
-        self.in_userinfo = ()  # claims that only userinfo tells
+        self.user_claims = {
+            "sub": "248289761001",
+            "preferred_username": "alice",
+            "groups": ["staff"],
+        }
+        self.userinfo_only = ()  # claims that are in userinfo, but not in the ID token
         self.claims = {}
         self.redirect_uris = set()
-        self.asked = []  # paths
+        self.requested_paths = []  # in order
         self.codes, self.tokens = {}, {}
         self.server = None
         self.renew_key()
@@ -48,25 +52,27 @@ class OidcProvider:
         return jwt.encode({"alg": "RS256", "kid": key.kid or self.key.kid}, claims, key)
 
     def id_token(self, nonce, access=""):
-        """`access`: the access token that goes with it, whose hash it has (Core 1.0, 3.1.3.6)."""
+        """`access`: the access token, whose hash is a claim (OpenID Connect Core 1.0, 3.1.3.6)."""
         now = int(self.now())
-        told = {name: each for name, each in self.person.items() if name not in self.in_userinfo}
+        token_claims = {
+            name: each for name, each in self.user_claims.items() if name not in self.userinfo_only
+        }
         claims = {
             "iss": self.issuer, "aud": self.client_id, "iat": now, "exp": now + 300,
             "nonce": nonce, "sid": "session-1", "at_hash": _half_hash(access),
-            **told, **self.claims,
+            **token_claims, **self.claims,
         }  # fmt: skip
         return self.signed({name: each for name, each in claims.items() if each is not None})
 
     def logout_token(self, **claims):
-        given = {
+        all_claims = {
             "iss": self.issuer, "aud": self.client_id, "iat": int(self.now()), "jti": "1",
             "events": {LOGOUT_EVENT: {}}, "sid": "session-1", **claims,
         }  # fmt: skip
-        return self.signed({name: each for name, each in given.items() if each is not None})
+        return self.signed({name: each for name, each in all_claims.items() if each is not None})
 
     def authorize(self, query):
-        """The address that the browser is sent to."""
+        """The URL to which the browser is redirected."""
         assert query["client_id"] == self.client_id
         assert query["redirect_uri"] in self.redirect_uris
         assert query["response_type"] == "code"
@@ -82,32 +88,33 @@ class OidcProvider:
         expected = base64.b64encode(f"{self.client_id}:{self.secret}".encode()).decode()
         if authorization != f"Basic {expected}":
             return 401, {"error": "invalid_client"}
-        begun = self.codes.pop(form.get("code"), None)  # good once
+        request = self.codes.pop(form.get("code"), None)  # valid once
         if (
-            begun is None
-            or form.get("redirect_uri") != begun["redirect_uri"]
-            or create_s256_code_challenge(form.get("code_verifier", "")) != begun["code_challenge"]
+            request is None
+            or form.get("redirect_uri") != request["redirect_uri"]
+            or create_s256_code_challenge(form.get("code_verifier", ""))
+            != request["code_challenge"]
         ):
             return 400, {"error": "invalid_grant"}
         access = secrets.token_urlsafe(16)
-        self.tokens[access] = self.person
+        self.tokens[access] = self.user_claims
         return 200, {
             "access_token": access, "token_type": "Bearer", "expires_in": 300,
-            "id_token": self.id_token(begun.get("nonce"), access),
+            "id_token": self.id_token(request.get("nonce"), access),
         }  # fmt: skip
 
-    def document(self, path, authorization):
-        """(status, answer) of what is asked without a browser."""
-        person = self.tokens.get(authorization.removeprefix("Bearer "))
+    def resource(self, path, authorization):
+        """(status, answer) of requests without a browser."""
+        userinfo = self.tokens.get(authorization.removeprefix("Bearer "))
         documents = {
-            "/.well-known/openid-configuration": self.described(),
+            "/.well-known/openid-configuration": self.discovery_document(),
             "/keys": {"keys": [self.key.as_dict(private=False)]},
-            "/userinfo": person,
+            "/userinfo": userinfo,
         }
         found = documents.get(path)
         return (200, found) if found else (404, {})
 
-    def described(self):
+    def discovery_document(self):
         return {
             "issuer": self.issuer,
             **{
@@ -137,23 +144,23 @@ def serving(provider):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             path, _, query = self.path.partition("?")
-            provider.asked.append(path)
-            given = {name: values[0] for name, values in parse_qs(query).items()}
+            provider.requested_paths.append(path)
+            query_parameters = {name: values[0] for name, values in parse_qs(query).items()}
             if path == "/authorize":
-                self.lead(provider.authorize(given))
+                self.redirect(provider.authorize(query_parameters))
             elif path == "/log-out":
-                assert given["client_id"] == provider.client_id
-                self.lead(given["post_logout_redirect_uri"])
+                assert query_parameters["client_id"] == provider.client_id
+                self.redirect(query_parameters["post_logout_redirect_uri"])
             else:
-                self.answer(*provider.document(path, self.headers.get("Authorization", "")))
+                self.answer(*provider.resource(path, self.headers.get("Authorization", "")))
 
         def do_POST(self):
-            provider.asked.append(urlsplit(self.path).path)
+            provider.requested_paths.append(urlsplit(self.path).path)
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             form = {name: values[0] for name, values in parse_qs(body).items()}
             self.answer(*provider.token(form, self.headers.get("Authorization")))
 
-        def lead(self, address):
+        def redirect(self, address):
             self.send_response(303)
             self.send_header("Location", address)
             self.send_header("Content-Length", "0")

@@ -9,7 +9,7 @@ PSYS_RANGE_UJ = 4294967295000000
 
 
 class Zone:
-    """One directory of the tree; `run()` lets its counter go on."""
+    """One directory of the tree; `run()` increases its counter."""
 
     def __init__(self, path, name, range_uj, energy_uj=1_000_000):
         self.path = path
@@ -22,7 +22,7 @@ class Zone:
         self.write()
 
     def write(self):
-        # In place and of one length: whoever reads meanwhile never finds the file empty.
+        # In place and with constant length: concurrent readers never find the file empty.
         path = self.path / "energy_uj"
         with path.open("r+" if path.exists() else "w") as file:
             file.write(f"{round(self.raw_uj):24}\n")

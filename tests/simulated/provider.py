@@ -1,4 +1,4 @@
-"""A provider of emission factors on 127.0.0.1: documents by path, and every kind of bad day."""
+"""A provider of emission factors on 127.0.0.1: documents by path, errors and delays."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""A Redfish service on 127.0.0.1 with TLS: sessions that expire, few slots, and bad days."""
+"""A Redfish service on 127.0.0.1 with TLS: sessions that expire, few slots, and delays."""
 
 import json
 import ssl

@@ -1,4 +1,4 @@
-"""Stands for sacct(1) and squeue(1): prints recorded rows by the arguments it is given.
+"""Replaces sacct(1) and squeue(1): prints recorded rows according to its arguments.
 
 Run as `sacct.py RECORDING [sacct's arguments]`; knows the long options that the source uses.
 """
@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 DELIMITER = "\x02"
-LIVE = {"PENDING", "RUNNING", "SUSPENDED"}
+UNFINISHED_STATES = {"PENDING", "RUNNING", "SUSPENDED"}
 
 
-def recorded(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+def read_recording(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Fields and rows of a recording."""
     head, _, body = lzma.decompress(path.read_bytes()).decode().partition("\n")
     fields = head.split(DELIMITER)
@@ -20,22 +20,22 @@ def recorded(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return fields, [dict(zip(fields, [row[0].lstrip("\n"), *row[1:]], strict=True)) for row in rows]
 
 
-def wanted(job: dict[str, str], options: dict[str, str]) -> bool:
+def is_listed(job: dict[str, str], options: dict[str, str]) -> bool:
     """Whether sacct would list the job."""
     if "jobs" in options:
         return job["JobIDRaw"] in options["jobs"].split(",")
     begin, end = (int(options[name].removeprefix("uts")) for name in ("starttime", "endtime"))
-    assert not LIVE & set(options["state"].split(","))
-    if job["State"] in LIVE:
+    assert not UNFINISHED_STATES & set(options["state"].split(","))
+    if job["State"] in UNFINISHED_STATES:
         return False
     return begin <= int(job["End"]) < end
 
 
-def queue(rows: list[dict[str, str]], columns: str) -> None:
+def print_queue(rows: list[dict[str, str]], columns: str) -> None:
     """What squeue prints of the jobs that have not ended."""
     fields = [field.partition(":0") for field in columns.split(",")]
     for row in rows:
-        if row["State"] not in LIVE or "." in row["JobIDRaw"]:
+        if row["State"] not in UNFINISHED_STATES or "." in row["JobIDRaw"]:
             continue
         values = {
             "JobID": row["JobIDRaw"], "JobArrayID": row["JobID"], "UserName": row["User"],
@@ -49,13 +49,13 @@ def queue(rows: list[dict[str, str]], columns: str) -> None:
 
 
 def main(recording: str, arguments: list[str]) -> None:
-    fields, rows = recorded(Path(recording))
+    fields, rows = read_recording(Path(recording))
     if arguments == ["--helpformat"]:
         print(*fields)
         return
-    columns = [word for word in arguments if word.startswith("--Format=")]
-    if columns:
-        queue(rows, columns[0].removeprefix("--Format="))
+    format_options = [word for word in arguments if word.startswith("--Format=")]
+    if format_options:
+        print_queue(rows, format_options[0].removeprefix("--Format="))
         return
     options = dict(word[2:].split("=", 1) for word in arguments if "=" in word)
     options |= {
@@ -63,11 +63,11 @@ def main(recording: str, arguments: list[str]) -> None:
         for word, value in zip(arguments, [*arguments[1:], ""], strict=True)
         if word.startswith("--") and "=" not in word
     }
-    listed = False
+    print_row = False
     for row in rows:
         if "." not in row["JobIDRaw"]:
-            listed = wanted(row, options)
-        if listed:
+            print_row = is_listed(row, options)
+        if print_row:
             values = [row[field] for field in options["format"].split(",")]
             sys.stdout.write("".join(value + options["delimiter"] for value in values) + "\n")
 

@@ -1,8 +1,8 @@
-"""A Slurm in memory: a controller, an accounting that hears of things later, and their commands.
+"""A Slurm in memory: a controller, an accounting database with delayed records, and the commands.
 
-`run` stands for `batchjob.call.run`: it answers `sacct` and `squeue` as those of 22.05 do, by the
-state of things at `now`. slurmdbd's rules: jobs by window of their end, or by id; a job is known
-there when its record has arrived, and as ended when its end has.
+`run` replaces `batchjob.runtime.subprocesses.run`: it answers `sacct` and `squeue` of 22.05 with
+the state at `now`. As with slurmdbd, jobs are selected by the time of their end, or by id; a job is
+listed after its record has arrived, and as ended after its end has.
 """
 
 from collections import defaultdict
@@ -20,11 +20,11 @@ NEVER = 1 << 40
 
 @dataclass(slots=True)
 class SlurmJob:
-    """An incarnation of a job, from its submission to its end."""
+    """One run of a job, from its submission to its end."""
 
     jobid: int
     submit: int
-    start: int | None  # None: it ends without having run
+    start: int | None  # None: it ends without having started
     end: int
     state: str = "COMPLETED"
     display: str = ""  # 10_3, 25+1; "" is the id itself
@@ -33,12 +33,12 @@ class SlurmJob:
     name: str = "train"
     cpus: int = 4
     nodes: str = "n1"
-    known_at: int = 0  # when accounting has its submission
-    ended_at: int = 0  # when accounting has its end
+    known_at: int = 0  # when accounting gets its submission
+    ended_at: int = 0  # when accounting gets its end
     steps: int = 0
     dbindex: int = 0
     exit_code: str = "0:0"
-    suspended: tuple[int, int] = (NEVER, NEVER)  # from when to when
+    suspended: tuple[int, int] = (NEVER, NEVER)  # start and end
 
     @property
     def key(self) -> tuple[str, int]:
@@ -46,7 +46,7 @@ class SlurmJob:
 
 
 class SimulatedSlurm:
-    """Jobs, and what the commands say of them."""
+    """Jobs, and the output of the commands."""
 
     def __init__(self, now: int = 0) -> None:
         self.now = now
@@ -60,7 +60,7 @@ class SimulatedSlurm:
         self._jobs = 0
 
     def add(self, job: SlurmJob) -> SlurmJob:
-        """A job with its whole life; it shows when its time comes."""
+        """Add a job with all its times; it is listed from its submission on."""
         self._jobs += 1
         job.dbindex = self._jobs
         job.known_at = job.known_at or job.submit
@@ -79,16 +79,16 @@ class SimulatedSlurm:
     def run(
         self, options: object, argv: Sequence[str], variables: Mapping[str, str] | None = None
     ) -> CompletedCommand:
-        """What a command prints."""
+        """The output of a command."""
         del options, variables
-        program, words = argv[0], list(argv[1:])
-        if words == ["--helpformat"]:
+        program, arguments = argv[0], list(argv[1:])
+        if arguments == ["--helpformat"]:
             return CompletedCommand(" ".join(FIELDS).encode(), b"", 0.0)
         self.calls.append(argv)
         if self.ctld_down if program == "squeue" else self.dbd_down:
             failed = CompletedCommand(b"", f"{program}: error: Connection refused".encode(), 0.0)
             raise CommandFailedError(f"{program}: exit status 1: Connection refused", 1, failed)
-        text = self._squeue(words) if program == "squeue" else self.sacct(words)
+        text = self._squeue(arguments) if program == "squeue" else self.sacct(arguments)
         return CompletedCommand("".join(text).encode(), b"", 0.0)
 
     def get(self, daemon: str, path: str, query: Mapping[str, str]) -> Any:
@@ -124,7 +124,7 @@ class SimulatedSlurm:
         }  # fmt: skip
 
     def _in_queue(self) -> Iterable[SlurmJob]:
-        """Jobs that the controller has."""
+        """Jobs that the controller knows."""
         arrived = [job for job in self.waiting if job.submit <= self.now]
         if arrived:
             self.queued |= {job.key: job for job in arrived}
@@ -134,7 +134,7 @@ class SimulatedSlurm:
         return self.queued.values()
 
     def _ended(self, begin: int, end: int, states: str) -> list[SlurmJob]:
-        """Jobs by the window of their end."""
+        """Jobs that ended in a time window."""
         assert not {"PENDING", "RUNNING", "SUSPENDED"} & set(states.split(","))
         buckets = range(begin // _BUCKET, min(end, self.now + 90_000) // _BUCKET + 1)
         return [
@@ -144,18 +144,20 @@ class SimulatedSlurm:
             if begin <= job.end <= end and job.ended_at <= self.now
         ]
 
-    def _squeue(self, words: Sequence[str]) -> Iterator[str]:
-        (given,) = (w.removeprefix("--Format=") for w in words if w.startswith("--Format="))
-        fields = [field.partition(":0") for field in given.split(",")]
+    def _squeue(self, arguments: Sequence[str]) -> Iterator[str]:
+        (format_option,) = (
+            w.removeprefix("--Format=") for w in arguments if w.startswith("--Format=")
+        )
+        fields = [field.partition(":0") for field in format_option.split(",")]
         delimiter = fields[0][2]
         for job in self._in_queue():
             self.answered += 1
             values = _queue_values(job, self.now)
             yield "".join(values.get(name, "N/A") + delimiter for name, _, _ in fields) + "\n"
 
-    def sacct(self, words: list[str]) -> Iterator[str]:
-        options = dict(word[2:].split("=", 1) for word in words if "=" in word)
-        plain = [word for word in words if "=" not in word]
+    def sacct(self, arguments: list[str]) -> Iterator[str]:
+        options = dict(word[2:].split("=", 1) for word in arguments if "=" in word)
+        plain = [word for word in arguments if "=" not in word]
         for name, value in zip(plain, [*plain[1:], ""], strict=True):
             if name.startswith("--"):
                 options[name[2:]] = value
@@ -165,31 +167,31 @@ class SimulatedSlurm:
         else:
             end = int(options["endtime"].removeprefix("uts"))
             found = self._ended(begin, end, options["state"])
-        light = "--allocations" in plain
+        allocations_only = "--allocations" in plain
         fields, delimiter = options["format"].split(","), options["delimiter"]
         for job in found:
             if job.known_at > self.now and job.ended_at > self.now:
                 continue
             self.answered += 1
-            for values in _accounting_values(job, self.now, steps=not light):
+            for values in _accounting_values(job, self.now, steps=not allocations_only):
                 yield "".join(values.get(name, "") + delimiter for name in fields) + "\n"
 
 
 def _queue_values(job: SlurmJob, now: int) -> dict[str, str]:
-    runs = job.start is not None and job.start <= now
+    started = job.start is not None and job.start <= now
     tres = f"cpu={job.cpus},mem=4G,node=1"
     stopped, resumed = job.suspended
-    state = "PENDING" if not runs else "SUSPENDED" if stopped <= now < resumed else "RUNNING"
-    used = now - (job.start or now) - max(0, min(now, resumed) - stopped) if runs else 0
+    state = "PENDING" if not started else "SUSPENDED" if stopped <= now < resumed else "RUNNING"
+    used = now - (job.start or now) - max(0, min(now, resumed) - stopped) if started else 0
     return {
         "JobID": str(job.jobid), "JobArrayID": job.display or str(job.jobid),
         "UserName": job.user, "UserID": "1001", "GroupName": "users", "Account": job.account,
         "Partition": "cpu", "QOS": "normal", "State": state,
         "TimeUsed": f"{used // 3600}:{used // 60 % 60:02}:{used % 60:02}",
-        "Reason": "None" if runs else "Priority", "SubmitTime": str(job.submit),
-        "EligibleTime": str(job.submit), "StartTime": str(job.start if runs else now + 600),
+        "Reason": "None" if started else "Priority", "SubmitTime": str(job.submit),
+        "EligibleTime": str(job.submit), "StartTime": str(job.start if started else now + 600),
         "EndTime": str(now + 3600), "TimeLimit": "1-00:00:00", "tres-alloc": tres,
-        "NodeList": job.nodes if runs else "", "Name": job.name, "WorkDir": "/home/alice",
+        "NodeList": job.nodes if started else "", "Name": job.name, "WorkDir": "/home/alice",
         "Dependency": "(null)", "Reservation": "(null)",
     }  # fmt: skip
 
@@ -203,36 +205,37 @@ def _suspension(job: SlurmJob, now: int) -> dict[str, int]:
 
 
 def _accounting_values(job: SlurmJob, now: int, *, steps: bool) -> Iterator[dict[str, str]]:
-    over = job.ended_at <= now
-    runs = job.start is not None and (over or job.start <= now)
-    seconds = (job.end - job.start) if over and job.start else 0
+    ended = job.ended_at <= now
+    started = job.start is not None and (ended or job.start <= now)
+    seconds = (job.end - job.start) if ended and job.start else 0
     tres = f"cpu={job.cpus},mem=4G,node=1"
-    state = job.state if over else "RUNNING" if runs else "PENDING"
+    state = job.state if ended else "RUNNING" if started else "PENDING"
     base = {
         "JobIDRaw": str(job.jobid), "JobID": job.display or str(job.jobid),
         "DBIndex": str(job.dbindex), "State": state, "User": job.user, "UID": "1001",
         "Group": "users", "Account": job.account, "Partition": "cpu", "QOS": "normal",
         "Submit": str(job.submit), "Eligible": str(job.submit),
-        "Start": str(job.start) if runs else "Unknown", "End": str(job.end) if over else "Unknown",
-        "ElapsedRaw": str(seconds if over else now - (job.start or now)), "TimelimitRaw": "1440",
-        "ReqTRES": tres, "AllocTRES": tres if runs else "", "ExitCode": job.exit_code,
-        "NodeList": job.nodes if runs else "None assigned", "JobName": job.name,
+        "Start": str(job.start) if started else "Unknown",
+        "End": str(job.end) if ended else "Unknown",
+        "ElapsedRaw": str(seconds if ended else now - (job.start or now)), "TimelimitRaw": "1440",
+        "ReqTRES": tres, "AllocTRES": tres if started else "", "ExitCode": job.exit_code,
+        "NodeList": job.nodes if started else "None assigned", "JobName": job.name,
         "WorkDir": "/home/alice", "Reason": "None", "TotalCPU": "00:00:00",
     }  # fmt: skip
-    yield base | ({"TotalCPU": f"{seconds}"} if steps and job.steps and over else {})
-    for number in range(job.steps if steps and runs else 0):
+    yield base | ({"TotalCPU": f"{seconds}"} if steps and job.steps and ended else {})
+    for number in range(job.steps if steps and started else 0):
         name = "batch" if number == 0 else str(number - 1)
         yield base | {
             "JobIDRaw": f"{job.jobid}.{name}", "JobID": f"{job.jobid}.{name}", "User": "",
             "JobName": name, "TotalCPU": "00:01:00", "UserCPU": "00:00:50",
             "SystemCPU": "00:00:10", "MaxRSS": "1024K", "NTasks": "1",
             "TRESUsageInTot": "cpu=00:01:00,mem=1048576,fs/disk=4096",
-            "State": "COMPLETED" if over else "RUNNING",
+            "State": "COMPLETED" if ended else "RUNNING",
         }  # fmt: skip
 
 
 def _families(job: SlurmJob, array: str, het: str) -> dict[str, Any]:
-    """The array or the het job that a job is of, as slurmrestd names it."""
+    """The fields of slurmrestd for the array or het job that a job belongs to."""
     for mark, names in (("_", (f"{array}job_id", f"{array}task_id")),
                         ("+", (f"{het}job_id", f"{het}job_offset"))):  # fmt: skip
         first, found, index = job.display.partition(mark)
@@ -242,32 +245,33 @@ def _families(job: SlurmJob, array: str, het: str) -> dict[str, Any]:
 
 
 def _accounting_document(job: SlurmJob, now: int) -> dict[str, Any]:
-    over = job.ended_at <= now
-    runs = job.start is not None and (over or job.start <= now)
-    seconds = (job.end - job.start) if over and job.start else 0
-    state = job.state if over else "RUNNING" if runs else "PENDING"
+    ended = job.ended_at <= now
+    started = job.start is not None and (ended or job.start <= now)
+    seconds = (job.end - job.start) if ended and job.start else 0
+    state = job.state if ended else "RUNNING" if started else "PENDING"
     tres = [
         {"type": "cpu", "name": "", "count": job.cpus},
         {"type": "mem", "name": "", "count": 4096},
         {"type": "node", "name": "", "count": 1},
     ]
     step = {
-        "time": {"start": job.start, "end": job.end if over else 0, "elapsed": seconds,
+        "time": {"start": job.start, "end": job.end if ended else 0, "elapsed": seconds,
                  "total": {"seconds": 60, "microseconds": 0}},
         "state": [state], "nodes": {"count": 1, "range": job.nodes}, "tasks": {"count": 1},
         "tres": {"allocated": tres}, "exit_code": {"return_code": 0, "status": ["SUCCESS"]},
     }  # fmt: skip
-    names = ["batch", *map(str, range(job.steps - 1))][: job.steps if runs else 0]
+    names = ["batch", *map(str, range(job.steps - 1))][: job.steps if started else 0]
     families = _families(job, "", "")
     group = "het" if "+" in job.display else "array"
     return {
         "job_id": job.jobid, "user": job.user, "group": "users", "account": job.account,
-        "partition": "cpu", "qos": "normal", "name": job.name, "nodes": job.nodes if runs else "",
+        "partition": "cpu", "qos": "normal", "name": job.name,
+        "nodes": job.nodes if started else "",
         "state": {"current": [state], "reason": "None"}, group: families,
         "time": {"submission": job.submit, "eligible": job.submit, "limit": 1440,
-                 "start": job.start if runs else 0, "end": job.end if over else 0,
+                 "start": job.start if started else 0, "end": job.end if ended else 0,
                  "elapsed": seconds, "total": {"seconds": seconds, "microseconds": 0}},
-        "tres": {"requested": tres, "allocated": tres if runs else []},
+        "tres": {"requested": tres, "allocated": tres if started else []},
         "exit_code": {"return_code": 0, "status": ["SUCCESS"]},
         "working_directory": "/home/alice",
         "steps": [step | {"step": {"id": f"{job.jobid}.{name}", "name": name}} for name in names],

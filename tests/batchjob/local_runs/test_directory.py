@@ -1,4 +1,4 @@
-"""Where the data of one machine lies."""
+"""The data directory of a machine: how it is found and created."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from batchjob_cli.main import main
 
 
 @pytest.mark.parametrize(
-    ("given", "environment", "expected"),
+    ("option", "environment", "expected"),
     [
         ("/a", {"BATCHJOB_DATA": "/b"}, "/a"),
         ("", {"BATCHJOB_DATA": "/b", "XDG_STATE_HOME": "/c"}, "/b"),
@@ -19,43 +19,43 @@ from batchjob_cli.main import main
         ("", {}, "~/.local/state/batchjob"),
     ],
 )
-def test_the_first_that_was_said_is_taken(given, environment, expected):
-    assert data_directory(given, environment) == Path(expected).expanduser()
+def test_data_directory_is_first_configured_one(option, environment, expected):
+    assert data_directory(option, environment) == Path(expected).expanduser()
 
 
-def test_it_is_its_owners_alone(tmp_path):
+def test_created_directory_is_private(tmp_path):
     runs = create_directory(tmp_path / "deep" / "data", RUNS)
     assert [oct(each.stat().st_mode & 0o777) for each in (runs, runs.parent)] == ["0o700"] * 2
     assert create_directory(tmp_path / "deep" / "data", RUNS) == runs
 
 
 @pytest.fixture
-def homeless(monkeypatch):
-    """A user without an entry in passwd, as in a container that runs with any uid."""
+def no_home_directory(monkeypatch):
+    """Run as a user without an entry in passwd, as in a container with an arbitrary uid."""
 
-    def nobody(uid):
+    def raise_unknown_uid(uid):
         raise KeyError(f"getpwuid(): uid not found: {uid}")
 
     for variable in ("HOME", "BATCHJOB_DATA", "XDG_STATE_HOME"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr("pwd.getpwuid", raise_unknown_uid)
 
 
-@pytest.mark.usefixtures("homeless")
-def test_without_a_home_it_says_what_it_expects():
+@pytest.mark.usefixtures("no_home_directory")
+def test_missing_home_directory_is_reported():
     with pytest.raises(NoDataDirectory) as caught:
         data_directory()
     assert caught.value.filename == "~/.local/state/batchjob"
     assert caught.value.strerror == "no such home directory; expected --data or $BATCHJOB_DATA"
 
 
-def test_the_home_of_nobody():
+def test_home_of_unknown_user_is_reported():
     with pytest.raises(NoDataDirectory) as caught:
         data_directory("~nobody-of-this-name/data")
     assert caught.value.filename == "~nobody-of-this-name/data"
 
 
-@pytest.mark.usefixtures("homeless")
+@pytest.mark.usefixtures("no_home_directory")
 @pytest.mark.parametrize(
     "command",
     [
@@ -65,22 +65,22 @@ def test_the_home_of_nobody():
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_each_command_says_so_in_one_line(command, capsys):
+def test_command_reports_missing_home_directory_in_one_line(command, capsys):
     assert main(command) == 2
-    told = "no such home directory; expected --data or $BATCHJOB_DATA"
-    assert capsys.readouterr().err == f"batchjob: ~/.local/state/batchjob: {told}\n"
+    message = "no such home directory; expected --data or $BATCHJOB_DATA"
+    assert capsys.readouterr().err == f"batchjob: ~/.local/state/batchjob: {message}\n"
 
 
-@pytest.mark.usefixtures("homeless")
-def test_tracked_work_goes_on_without_a_record(caplog):
+@pytest.mark.usefixtures("no_home_directory")
+def test_tracked_work_runs_unrecorded_without_home_directory(caplog):
     with track("resize") as work:
         pass
     assert work.run.status == "success"
-    told = "~/.local/state/batchjob: no such home directory; expected --data or $BATCHJOB_DATA"
-    assert [each.message for each in caplog.records] == [f"resize is not recorded: {told}"]
+    message = "~/.local/state/batchjob: no such home directory; expected --data or $BATCHJOB_DATA"
+    assert [each.message for each in caplog.records] == [f"resize is not recorded: {message}"]
 
 
-def test_a_home_in_the_settings_of_runs_and_of_manuals(tmp_path, capsys):
+def test_home_of_unknown_user_in_run_and_manual_options(tmp_path, capsys):
     config = tmp_path / "run.yml"
     config.write_text("log: {file: ~nobody-of-this-name/runs.log}\n")
     assert main(["run", f"--config.file={config}", "true"]) == 2

@@ -1,4 +1,4 @@
-"""How long runs and their output stay."""
+"""Retention of runs and their output."""
 
 import os
 import time
@@ -13,8 +13,8 @@ from batchjob.schedulers.states import JobState
 
 
 @pytest.fixture
-def run(tmp_path):
-    def make(number: int, age: float, size: int = 10, **changes) -> str:
+def write_run(tmp_path):
+    def write(number: int, age: float, size: int = 10, **changes) -> str:
         jobid = f"{number:08x}-d9cb-469f-a165-70867728950e"
         record.write(
             create_directory(tmp_path, "runs"),
@@ -27,34 +27,35 @@ def run(tmp_path):
             os.utime(path, (time.time() - age,) * 2)
         return jobid
 
-    return make
+    return write
 
 
-def left(tmp_path, kind):
+def remaining_runs(tmp_path, kind):
+    """Numbers of the runs that still have a record ("runs") or output ("logs")."""
     return {int(path.name[:8], 16) for path in (tmp_path / kind).iterdir()}
 
 
-def test_the_old_ones_go(run, tmp_path):
+def test_expired_runs_and_logs_are_deleted(write_run, tmp_path):
     for number, age in enumerate((0, 50, 150)):
-        run(number, age)
-    run(3, 500, state=JobState.RUNNING)  # and watched over: by us
+        write_run(number, age)
+    write_run(3, 500, state=JobState.RUNNING)  # its supervisor is this process
     sweep(tmp_path, RunRetention(records=100, logs=20, logs_bytes=1000))
-    assert left(tmp_path, "runs") == {0, 1, 3}
-    assert left(tmp_path, "logs") == {0, 3}
+    assert remaining_runs(tmp_path, "runs") == {0, 1, 3}
+    assert remaining_runs(tmp_path, "logs") == {0, 3}
 
 
-def test_of_too_many_the_oldest_go(run, tmp_path):
+def test_oldest_logs_are_deleted_above_size_limit(write_run, tmp_path):
     for number in range(5):
-        run(number, age=number, size=100)
+        write_run(number, age=60 * number, size=100)
     sweep(tmp_path, RunRetention(logs_bytes=250))
-    assert left(tmp_path, "logs") == {0, 1}
+    assert remaining_runs(tmp_path, "logs") == {0, 1}
 
 
-def test_once_a_day(run, tmp_path):
+def test_sweep_daily_sweeps_once_a_day(write_run, tmp_path):
     sweep_daily(tmp_path, RunRetention(records=100))
-    run(1, 1000)
+    write_run(1, 1000)
     sweep_daily(tmp_path, RunRetention(records=100))
-    assert left(tmp_path, "runs") == {1}
+    assert remaining_runs(tmp_path, "runs") == {1}
     os.utime(tmp_path / ".swept", (0, 0))
     sweep_daily(tmp_path, RunRetention(records=100))
-    assert left(tmp_path, "runs") == set()
+    assert remaining_runs(tmp_path, "runs") == set()

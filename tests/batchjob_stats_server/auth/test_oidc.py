@@ -127,8 +127,8 @@ def test_log_in(make_browser):
 )
 @pytest.mark.parametrize("in_userinfo", [(), ("groups", "preferred_username")])
 def test_groups_give_roles_and_accounts(make_browser, provider, groups, role, users, in_userinfo):
-    provider.person |= {"groups": groups}
-    provider.in_userinfo = in_userinfo
+    provider.user_claims |= {"groups": groups}
+    provider.userinfo_only = in_userinfo
     alice = make_browser()
     log_in(alice)
     assert whoami(alice) == ("alice", role, "session")
@@ -163,13 +163,13 @@ def test_invalid_id_token_is_rejected(make_browser, provider, claims, message):
 
 def test_changed_provider_key_is_fetched(make_browser, provider, current_time):
     log_in(make_browser())
-    assert provider.asked.count("/keys") == 1
+    assert provider.requested_paths.count("/keys") == 1
     provider.renew_key()
     current_time[0] += 20
     alice = make_browser()
     log_in(alice)
     assert whoami(alice) == ("alice", "user", "session")
-    assert provider.asked.count("/keys") == 2
+    assert provider.requested_paths.count("/keys") == 2
 
 
 def test_signature_of_another_key_is_rejected(make_browser, provider):
@@ -240,16 +240,16 @@ def test_unreachable_provider_gives_503(make_browser, services, provider):
 
 
 def test_provider_with_another_issuer_is_rejected(make_browser, provider):
-    described = provider.described
-    provider.described = lambda: {**described(), "issuer": "https://evil.example"}
+    described = provider.discovery_document
+    provider.discovery_document = lambda: {**described(), "issuer": "https://evil.example"}
     assert make_browser().get("/oidc/log-in").status_code == 503
 
 
 @pytest.mark.parametrize("endpoint", ["token_endpoint", "jwks_uri", "userinfo_endpoint"])
 def test_endpoint_in_plain_http_is_rejected(make_browser, provider, endpoint):
-    described = provider.described
-    provider.described = lambda: {**described(), endpoint: "http://idp.example/here"}
-    provider.in_userinfo = ("preferred_username",)
+    described = provider.discovery_document
+    provider.discovery_document = lambda: {**described(), endpoint: "http://idp.example/here"}
+    provider.userinfo_only = ("preferred_username",)
     alice = make_browser()
     answer = log_in(alice)
     assert answer.status_code == 503
@@ -261,7 +261,7 @@ def test_sign_out_ends_all_sessions_of_the_user(make_browser, provider):
     laptop, phone, other = make_browser(), make_browser(), make_browser()
     log_in(laptop)
     log_in(phone)
-    provider.person = {"sub": "7", "preferred_username": "bob"}
+    provider.user_claims = {"sub": "7", "preferred_username": "bob"}
     log_in(other)
     copied = dict(laptop.cookies)
     answer = laptop.post("/sign-out", headers=OWN)
@@ -315,7 +315,7 @@ def test_token_role_follows_groups_of_the_last_log_in(
     make_browser, provider, current_time, services
 ):
     """A user removed from a group loses its role at the next log-in, or after some time."""
-    provider.person |= {"groups": ["hpc-admins"]}
+    provider.user_claims |= {"groups": ["hpc-admins"]}
     alice = make_browser()
     log_in(alice)
     wanted = {"label": "x", "role": "admin", "lifetime_seconds": 300 * 86400}
@@ -328,7 +328,7 @@ def test_token_role_follows_groups_of_the_last_log_in(
     assert whoami(program) == ("alice", "user", "token")
     log_in(alice)
     assert whoami(program) == ("alice", "admin", "token")
-    provider.person |= {"groups": []}
+    provider.user_claims |= {"groups": []}
     log_in(make_browser())
     assert [whoami(each)[1] for each in (program, alice)] == ["user", "user"]
 

@@ -69,7 +69,7 @@ def test_invalid_request_is_explained_and_not_forwarded(
     if status != 404:
         assert document["status"] == "error"
         assert document["error"] == document["detail"]
-    assert not database.asked
+    assert not database.requests
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_invalid_request_is_explained_and_not_forwarded(
 )
 def test_invalid_form_body_is_rejected(proxy_client, database, body):
     assert proxy_client("alice").post(f"{GATE}/query", **body).status_code == 400
-    assert not database.asked
+    assert not database.requests
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_invalid_form_body_is_rejected(proxy_client, database, body):
 def test_other_prometheus_routes_are_not_found(proxy_client, database, what):
     assert proxy_client("root").get(f"{GATE}/{what}").status_code == 404
     assert proxy_client("root").post(f"{GATE}/{what}").status_code == 404
-    assert not database.asked
+    assert not database.requests
 
 
 @pytest.mark.parametrize("what", ["query", "labels", "status/buildinfo", "metadata"])
 def test_request_without_identity_is_rejected(client, database, what):
     assert client.get(f"{GATE}/{what}", params={"query": "1"}).status_code == 401
-    assert not database.asked
+    assert not database.requests
 
 
 def test_query_error_of_the_database_is_passed_on(query_gate, database):
@@ -188,4 +188,4 @@ def test_poller_queries_are_rejected(services, token_headers, database, now):
         gate = Endpoint(f"http://127.0.0.1:{port}/api/v1/prometheus", token=everything)
         with pytest.raises(TimeSeriesError, match="status 400: parameter 'nocache' is not known"):
             Prometheus(gate).measure(wanted, [span])
-    assert database.asked == []
+    assert database.requests == []

@@ -16,7 +16,7 @@ def test_query_is_rewritten_and_forwarded(query_gate, database, now):
     info = "only series of user alice on c1, user alice on c2 were queried"
     assert answer.json() == {"infos": [info], **json.loads(database.answer[1])}
     assert answer.headers["content-type"] == "application/json"
-    received = database.asked[0]
+    received = database.requests[0]
     assert (received.method, received.path) == ("GET", "/api/v1/query")
     assert received.form == {
         "query": [f'{{__name__="up",user="bob",{ALICE_MATCHERS}}}'],
@@ -37,8 +37,8 @@ def test_infos_of_the_database_are_passed_on(query_gate, database):
 def test_range_query_with_form_parameters(proxy_client, database):
     form = {"query": "up", "start": "1700000000", "end": "2023-11-14T22:23:20Z", "step": "1m"}
     assert proxy_client("alice").post(f"{GATE}/query_range", data=form).status_code == 200
-    assert database.asked[0].path == "/api/v1/query_range"
-    assert database.asked[0].form == {
+    assert database.requests[0].path == "/api/v1/query_range"
+    assert database.requests[0].form == {
         "query": [f'{{__name__="up",{ALICE_MATCHERS}}}'],
         "start": ["1700000000.000"],
         "end": ["1700000600.000"],
@@ -51,9 +51,9 @@ def test_range_query_with_form_parameters(proxy_client, database):
 def test_query_of_viewer_is_not_confined(query_gate, database):
     answer = query_gate("query", ("query", 'up{user="bob"}'), user="vera")
     assert answer.content == database.answer[1]
-    assert database.asked[0].form["query"] == ['{__name__="up",user="bob"}']
+    assert database.requests[0].form["query"] == ['{__name__="up",user="bob"}']
     query_gate("labels", user="vera")
-    assert "match[]" not in database.asked[1].form
+    assert "match[]" not in database.requests[1].form
 
 
 @pytest.mark.parametrize("role", [TokenRole.VIEWER, TokenRole.ADMIN])
@@ -67,23 +67,23 @@ def test_token_of_one_cluster_is_confined_whatever_its_role(client, token_header
         ("label/user/values", {}),
     ):
         assert client.get(f"{GATE}/{what}", params=pairs, headers=headers).status_code == 200
-    received = [(each.form.get("query") or each.form["match[]"])[0] for each in database.asked]
+    received = [(each.form.get("query") or each.form["match[]"])[0] for each in database.requests]
     assert received == ['{__name__="up",cluster="c2"}'] * 3 + ['{cluster="c2"}'] * 2
 
 
 def test_every_match_selector_is_confined(query_gate, database):
     query_gate("series", ("match[]", "up"), ("match[]", '{user=~".+"}'), ("limit", "5"))
-    assert database.asked[0].form["match[]"] == [
+    assert database.requests[0].form["match[]"] == [
         f'{{__name__="up",{ALICE_MATCHERS}}}',
         f'{{user=~".+",{ALICE_MATCHERS}}}',
     ]
-    assert database.asked[0].form["limit"] == ["5"]
+    assert database.requests[0].form["limit"] == ["5"]
 
 
 @pytest.mark.parametrize("what", ["labels", "label/__name__/values", "label/user/values"])
 def test_missing_match_selector_is_added(query_gate, database, what, now):
     assert query_gate(what, ("limit", "0")).status_code == 200
-    received = database.asked[0]
+    received = database.requests[0]
     assert received.path == f"/api/v1/{what}"
     assert received.form == {
         "match[]": [f"{{{ALICE_MATCHERS}}}"],
@@ -99,7 +99,7 @@ def test_client_headers_are_not_forwarded(query_gate, database):
         "X-Prometheus-User": "bob",
     }  # fmt: skip
     assert query_gate("query", ("query", "up"), headers=headers).status_code == 200
-    sent = {name.lower(): value for name, value in database.asked[0].headers.items()}
+    sent = {name.lower(): value for name, value in database.requests[0].headers.items()}
     assert sent["authorization"] == "Bearer ours"
     assert sent.keys() <= {
         "host", "user-agent", "accept", "accept-encoding", "connection", "authorization",
@@ -111,12 +111,12 @@ def test_url_and_form_parameters_are_combined(proxy_client, database):
     url = f"{GATE}/query?query=up"
     assert proxy_client("alice").post(url, data={"query": "down"}).status_code == 400
     assert proxy_client("alice").post(url, data={"time": "5"}).status_code == 200
-    assert database.asked[0].form["time"] == ["5.000"]
+    assert database.requests[0].form["time"] == ["5.000"]
 
 
 def test_buildinfo_is_answered_without_the_database(query_gate, database):
     assert query_gate("status/buildinfo").json()["data"]["version"] == "2.42.0"
-    assert not database.asked
+    assert not database.requests
 
 
 METADATA = {
@@ -136,8 +136,8 @@ def test_metadata_is_limited_to_batchjob_metrics_for_users(query_gate, database)
     assert query_gate("metadata", ("metric", "batchjob_jobs")).json()["data"]["batchjob_jobs"] == [
         plain
     ]
-    assert [received.method for received in database.asked] == ["GET"] * 4
-    assert [received.form for received in database.asked] == [
+    assert [received.method for received in database.requests] == ["GET"] * 4
+    assert [received.form for received in database.requests] == [
         {},
         {},
         {},

@@ -1,4 +1,4 @@
-"""docs/development.md is true: its files exist, and a change touches what it lists and no more."""
+"""docs/development.md: its files exist, and each kind of change needs only the listed files."""
 
 import ast
 import re
@@ -16,14 +16,14 @@ PAGE = (REPOSITORY / "docs/development.md").read_text()
 PACKAGES = ("batchjob", "batchjob_cli", "batchjob_stats_db", "batchjob_stats_server", "collectors")
 
 
-def listed(title):
-    """The files in the list of a section, as they are called for something with the name toy."""
+def listed_files(title):
+    """The files in the list of a section, with `toy` for `<name>`."""
     section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     return {path.replace("<name>", "toy") for path in re.findall(r"^- `([^`]+)`", section, re.M)}
 
 
 @pytest.fixture
-def tree(tmp_path):
+def packages(tmp_path):
     """A copy of the packages."""
     for package in PACKAGES:
         skipped = shutil.ignore_patterns("__pycache__")
@@ -31,38 +31,38 @@ def tree(tmp_path):
     return tmp_path
 
 
-def change(tree, new, *rows):
-    """Write new files and put rows into tables: (file, line it stands behind, row); the files."""
-    for name, content in new.items():
-        (tree / name).parent.mkdir(exist_ok=True)
-        assert not (tree / name).exists()
-        (tree / name).write_text(content)
+def apply_change(packages, new_files, *rows):
+    """Write new files and insert rows: (file, text before the row, row); returns all files."""
+    for name, content in new_files.items():
+        (packages / name).parent.mkdir(exist_ok=True)
+        assert not (packages / name).exists()
+        (packages / name).write_text(content)
     for path, anchor, text in rows:
-        before = (tree / path).read_text()
+        before = (packages / path).read_text()
         assert before.count(anchor) == 1
-        (tree / path).write_text(before.replace(anchor, anchor + text))
-    return {path for path, _, _ in rows} | set(new)
+        (packages / path).write_text(before.replace(anchor, anchor + text))
+    return {path for path, _, _ in rows} | set(new_files)
 
 
-def printed(tree, script):
-    """What a program prints that finds the packages in the copy alone."""
-    program = f"import sys; sys.path.insert(0, {str(tree)!r})\n{script}"
+def run_script(packages, script):
+    """Run a script that imports the packages from the copy only; returns its output."""
+    program = f"import sys; sys.path.insert(0, {str(packages)!r})\n{script}"
     command = [sys.executable, "-P", "-c", program]
-    done = subprocess.run(
-        command, cwd=tree, capture_output=True, text=True, timeout=60, check=False
+    result = subprocess.run(
+        command, cwd=packages, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
-def test_every_file_on_the_page_exists():
+def test_files_on_the_page_exist():
     named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.[a-z]+)`", PAGE)
     assert named
     assert [path for path in named if not (REPOSITORY / path).exists()] == []
 
 
-def test_a_metric_of_a_job(tree):
-    node = Node(tree / "node")
+def test_add_job_metric(packages):
+    node = Node(packages / "node")
     job = node.add_job(pids=[71])
     node.add_process(71)
     (job / "memory.stat").write_text("anon 4096\npagetables 12288\n")
@@ -79,7 +79,7 @@ def test_a_metric_of_a_job(tree):
 )
 """,
     )
-    assert change(tree, {}, field, row) == listed("Add a metric of a job")
+    assert apply_change(packages, {}, field, row) == listed_files("Add a metric of a job")
     script = f"""
 from batchjob.quantities.index import BY_NAME
 from collectors.host import Host
@@ -91,12 +91,12 @@ jobs.update()
 found = {{family.metric.name: list(family.samples) for family in jobs.collect()}}
 print(found["batchjob_job_memory_tables_bytes"][0][1], BY_NAME["memory_tables_bytes"].name)
 """
-    assert printed(tree, script).split() == ["12288", "memory_tables_bytes"]
+    assert run_script(packages, script).split() == ["12288", "memory_tables_bytes"]
 
 
-def test_a_scheduler(tree):
+def test_add_scheduler(packages):
     folder = "batchjob/schedulers/toy"
-    new = {
+    new_files = {
         f"{folder}/__init__.py": "",
         f"{folder}/node.py": """
 from batchjob.schedulers.layout import layout
@@ -136,8 +136,10 @@ CLUSTER = ClusterModule(lambda options: ClusterReaders(nodes=list), lambda: None
         command="toys",
     ),"""
     table = "batchjob/schedulers/registry.py"
-    touched = change(tree, new, (table, "SCHEDULERS: tuple[Scheduler, ...] = (", row))
-    assert touched == listed("Add a scheduler")
+    changed_files = apply_change(
+        packages, new_files, (table, "SCHEDULERS: tuple[Scheduler, ...] = (", row)
+    )
+    assert changed_files == listed_files("Add a scheduler")
     script = """
 from batchjob.schedulers.cluster import ClusterOptions
 from batchjob_cli.doctor.schedulers import SCHEDULERS
@@ -151,11 +153,11 @@ print(SOURCES["toy_log"].load().build("c1", None).cluster)
 print(find_readers(ClusterOptions(scheduler="toy"))[0])
 print([side.advice for side in SCHEDULERS if side.manager == "toy"])
 """
-    assert printed(tree, script).split() == ["7", "c1", "toy", "['play']"]
+    assert run_script(packages, script).split() == ["7", "c1", "toy", "['play']"]
 
 
-def test_a_gpu_vendor(tree):
-    new = {
+def test_add_gpu_vendor(packages):
+    new_files = {
         "collectors/gpu/toy.py": """
 from collectors.gpu.devices import Gpu
 from collectors.gpu.reading import KnownGpu
@@ -175,8 +177,10 @@ class VENDOR:
 """,
     }
     row = '\n    "toy": "collectors.gpu.toy",'
-    touched = change(tree, new, ("collectors/gpu/vendor.py", "VENDORS: Mapping[str, str] = {", row))
-    assert touched == listed("Add a GPU vendor")
+    changed_files = apply_change(
+        packages, new_files, ("collectors/gpu/vendor.py", "VENDORS: Mapping[str, str] = {", row)
+    )
+    assert changed_files == listed_files("Add a GPU vendor")
     script = """
 from collectors.gpu.collector import GpuOptions, build
 from collectors.host import Host
@@ -185,13 +189,13 @@ found = {family.metric.name: family.samples for family in build(Host(), GpuOptio
 print(found["batchjob_gpu_driver_info"])
 print(found["batchjob_gpu_info"])
 """
-    shown = printed(tree, script)
-    assert 'vendor="toy",version="1.0"' in shown
-    assert "TOY-1" in shown
+    output = run_script(packages, script)
+    assert 'vendor="toy",version="1.0"' in output
+    assert "TOY-1" in output
 
 
-def test_a_route(tree):
-    new = {
+def test_add_route(packages):
+    new_files = {
         "batchjob_stats_db/queries/toy.py": """
 def toys():
     return ["bear"]
@@ -210,8 +214,10 @@ def toys():
 """,
     }
     row = '\n    __import__("batchjob_stats_server.api.toy", fromlist=["router"]).router,'
-    touched = change(tree, new, ("batchjob_stats_server/app.py", "\nROUTERS = (", row))
-    assert touched == listed("Add a route to the API")
+    changed_files = apply_change(
+        packages, new_files, ("batchjob_stats_server/app.py", "\nROUTERS = (", row)
+    )
+    assert changed_files == listed_files("Add a route to the API")
     script = """
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -223,11 +229,11 @@ for router in ROUTERS:
     app.include_router(router)
 print(TestClient(app).get("/api/v1/toys").json())
 """
-    assert printed(tree, script).strip() == "['bear']"
+    assert run_script(packages, script).strip() == "['bear']"
 
 
-def test_a_page(tree):
-    new = {
+def test_add_page(packages):
+    new_files = {
         "batchjob_stats_server/pages/toy.py": """
 import jinja2
 from fastapi import APIRouter, Response
@@ -242,8 +248,10 @@ def toys():
         "batchjob_stats_server/pages/templates/toy.html": "<p>{{ toy }}</p>",
     }
     row = '\n    __import__("batchjob_stats_server.pages.toy", fromlist=["router"]).router,'
-    touched = change(tree, new, ("batchjob_stats_server/app.py", "\nPAGES = (", row))
-    assert touched == listed("Add a page")
+    changed_files = apply_change(
+        packages, new_files, ("batchjob_stats_server/app.py", "\nPAGES = (", row)
+    )
+    assert changed_files == listed_files("Add a page")
     script = """
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -255,11 +263,11 @@ for router in PAGES:
     app.include_router(router)
 print(TestClient(app).get("/toys").text)
 """
-    assert printed(tree, script).strip() == "<p>bear</p>"
+    assert run_script(packages, script).strip() == "<p>bear</p>"
 
 
-def test_a_command(tree):
-    new = {
+def test_add_command(packages):
+    new_files = {
         "batchjob_cli/toy.py": """
 def run(arguments):
     print("bear", *arguments)
@@ -267,13 +275,13 @@ def run(arguments):
 """,
     }
     row = '\n    Command("toy", "batchjob_cli.toy", "A toy."),'
-    touched = change(tree, new, ("batchjob_cli/main.py", "COMMANDS = (", row))
-    assert touched == listed("Add a command")
+    changed_files = apply_change(packages, new_files, ("batchjob_cli/main.py", "COMMANDS = (", row))
+    assert changed_files == listed_files("Add a command")
     script = 'from batchjob_cli.main import main; main(["toy", "brown"])'
-    assert printed(tree, script).strip() == "bear brown"
+    assert run_script(packages, script).strip() == "bear brown"
 
 
-def test_nothing_but_its_folder_and_the_registry_names_a_scheduler():
+def test_scheduler_is_named_only_in_its_folder_and_the_registry():
     found = {
         str(path.relative_to(REPOSITORY))
         for package in (*PACKAGES, "batchjob_exporter")
@@ -281,8 +289,8 @@ def test_nothing_but_its_folder_and_the_registry_names_a_scheduler():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in ("slurm", "pbs", "lsf")
     }
-    home = re.compile(
+    allowed_path = re.compile(
         r"batchjob/schedulers/(registry\.py|(slurm|pbs|lsf)/.*)"
         r"|batchjob_cli/up/demo_\w+\.py"  # a cluster with Slurm, made up
     )
-    assert sorted(path for path in found if not home.fullmatch(path)) == []
+    assert sorted(path for path in found if not allowed_path.fullmatch(path)) == []

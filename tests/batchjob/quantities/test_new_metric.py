@@ -1,4 +1,4 @@
-"""A metric of a cgroup file that is read anyway touches two files: its reading and its table."""
+"""A metric from a cgroup file that is already read changes two files: its reading and its table."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ TABLE = "batchjob/quantities/job.py"
 FIELD = "    memory_swap: Annotated[\n"
 ROW = "\nPAGE_FAULTS = job_metric("
 
-SHOWN = """
+CHECK_METRIC = """
 from batchjob.quantities.job import JOB_QUANTITIES
 from batchjob.quantities.reading import CgroupReading, job_reading
 from batchjob.quantities.sample import SampleKey
@@ -40,17 +40,17 @@ for files in (v2.sources({"memory"}, devices), v1.sources({"memory"}, devices)["
 
 
 @pytest.fixture
-def tree(tmp_path):
-    """A copy of the packages, with a metric more."""
+def packages(tmp_path):
+    """A copy of the packages, with a new metric."""
     for package in ("batchjob", "collectors", "batchjob_stats_db"):
         shutil.copytree(REPOSITORY / package, tmp_path / package)
-    insert(
+    insert_before(
         tmp_path / READING,
         FIELD,
         '    memory_slab: Annotated[\n        Number, V1("memory.stat", "total_slab"), '
         'V2("memory.stat", "slab"), GAUGE\n    ] = None\n',
     )
-    insert(
+    insert_before(
         tmp_path / TABLE,
         ROW,
         '\nMEMORY_SLAB = _gauge(\n    "memory_slab_bytes", "bytes", "memory", '
@@ -59,25 +59,25 @@ def tree(tmp_path):
     return tmp_path
 
 
-def insert(path, before, text):
-    whole = path.read_text()
-    assert whole.count(before) == 1
-    path.write_text(whole.replace(before, text + before))
+def insert_before(path, anchor, text):
+    content = path.read_text()
+    assert content.count(anchor) == 1
+    path.write_text(content.replace(anchor, text + anchor))
 
 
-def test_the_page_lists_these_files():
+def test_development_guide_lists_these_files():
     page = (REPOSITORY / "docs/development.md").read_text()
     section = page.partition("\n## Add a metric of a job\n")[2].partition("\n## ")[0]
     assert re.findall(r"^- `([^`]+)`", section, re.M) == [READING, TABLE]
 
 
-def test_the_exporter_and_samples_have_it(tree):
-    subprocess.run([sys.executable, "-c", SHOWN], cwd=tree, check=True)
+def test_exporter_and_samples_have_new_metric(packages):
+    subprocess.run([sys.executable, "-c", CHECK_METRIC], cwd=packages, check=True)
 
 
-def test_a_misspelt_field_is_found_by_the_type_checker(tree):
-    table = tree / TABLE
+def test_type_checker_finds_misspelt_field(packages):
+    table = packages / TABLE
     table.write_text(table.read_text().replace("job.cgroup.memory_slab", "job.cgroup.memory_slb"))
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", TABLE]
-    result = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=packages, capture_output=True, text=True, check=False)
     assert '"CgroupReading" has no attribute "memory_slb"' in result.stdout
