@@ -51,14 +51,14 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         yield {user: texts.get(digest, "") for user, digest in found}
 
 
-def test_tasks_of_an_array_share_the_script(scripts: dict[str, str]) -> None:
+def test_array_tasks_share_one_script(scripts: dict[str, str]) -> None:
     assert scripts["alice"] == "#!/bin/bash\ntrue\n# Batch Script for 1\nhostname\n"
 
 
-def test_of_a_long_script_the_beginning_is_kept(scripts: dict[str, str]) -> None:
+def test_long_script_is_truncated(scripts: dict[str, str]) -> None:
     assert scripts["bob"].startswith("#!/bin/bash\nexit 0\n##")
     assert len(scripts["bob"]) == 1024
 
 
-def test_what_was_no_batch_job_has_none(scripts: dict[str, str]) -> None:
+def test_interactive_job_has_no_script(scripts: dict[str, str]) -> None:
     assert scripts["carol"] == ""

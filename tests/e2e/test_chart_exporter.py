@@ -24,7 +24,7 @@ IMPORT = [sys.executable, "-c", "import batchjob_exporter.main"]
 BITS = {"DAC_READ_SEARCH": 2, "SYS_PTRACE": 19}  # linux/capability.h
 
 
-def pod_of(*flags):
+def rendered_pod(*flags):
     argv = ["helm", "template", "bj", str(REPOSITORY / "deploy/kubernetes"), *flags]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     made = [each for each in yaml.safe_load_all(done.stdout) if each]
@@ -33,7 +33,7 @@ def pod_of(*flags):
     return daemons["spec"]["template"]["spec"], config["data"]
 
 
-def mounted(pod, config, root):
+def bind_mounts(pod, config, root):
     """Shell commands that make the container's mounts below `root`."""
     (container,) = pod["containers"]
     volumes = {each["name"]: each for each in pod["volumes"]}
@@ -71,11 +71,11 @@ def command(pod, root, port):
 
 
 @pytest.mark.parametrize("named", [(), ("DAC_READ_SEARCH",), ("DAC_READ_SEARCH", "SYS_PTRACE")])
-def test_the_exporter_works_with_what_its_pod_gives(named, tmp_path):
+def test_exporter_works_with_mounts_of_its_pod(named, tmp_path):
     absent = [tool for tool in ("helm", "unshare", "setpriv") if not shutil.which(tool)]
     if absent or os.geteuid() != 0:
         pytest.skip(f"not installed: {', '.join(absent)}" if absent else "only root mounts")
-    pod, config = pod_of(
+    pod, config = rendered_pod(
         f"--set=exporter.capabilities={{{','.join(named)}}}"
         if named
         else "--set-json=exporter.capabilities=[]"
@@ -86,7 +86,7 @@ def test_the_exporter_works_with_what_its_pod_gives(named, tmp_path):
     for above in (tmp_path, *tmp_path.parents[:-2]):
         above.chmod(0o755)  # for the user nobody
     script = " && ".join(
-        [*mounted(pod, config, root), f"exec {shlex.join(command(pod, root, port))}"]
+        [*bind_mounts(pod, config, root), f"exec {shlex.join(command(pod, root, port))}"]
     )
     argv = ["unshare", "--mount", "--propagation=private", "sh", "-ec", script]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": PATH}

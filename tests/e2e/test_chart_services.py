@@ -85,7 +85,7 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def test_poller_and_server_write_to_their_volume_alone(rendered: Any, folder: Path) -> None:
+def test_poller_and_server_write_only_to_their_volume(rendered: Any, folder: Path) -> None:
     poller = Pod(rendered, "bj-stats-db", folder)
     server = Pod(rendered, "bj-stats-server", folder)
     user = poller.spec["securityContext"]["runAsUser"]

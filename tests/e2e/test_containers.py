@@ -1,4 +1,4 @@
-"""The images of deploy/containers are built, and what they start is asked.
+"""The images of deploy/containers are built, and what they start is requested.
 
 Their base is a Debian with the same Python, made here under the name that they give it: no registry
 of images is asked. pip finds its wheels in a directory, so the build needs no network either.
@@ -112,7 +112,7 @@ def digest(store: Store, image: str) -> str:
     return call(*store.buildah("inspect", *argv)).strip()
 
 
-def built(store: Store, volumes: list[str], image: str, *more: str) -> dict[str, Any]:
+def build_image(store: Store, volumes: list[str], image: str, *more: str) -> dict[str, Any]:
     """Build the image and return its configuration."""
     recipe = f"deploy/containers/{image}.Containerfile"
     argv = ("--quiet", "--pull-never", *volumes, *more, "-f", recipe, "-t", image, ".")
@@ -122,9 +122,9 @@ def built(store: Store, volumes: list[str], image: str, *more: str) -> dict[str,
     return config
 
 
-def test_the_exporters_image_is_scraped(store: Store, volumes: list[str], tmp_path: Path) -> None:
+def test_exporter_image_is_scraped(store: Store, volumes: list[str], tmp_path: Path) -> None:
     base = f"localhost/python@{digest(store, BASE)}"  # by digest, as docs/packages.md has it
-    config = built(store, volumes, "exporter", f"--build-arg=BASE={base}")
+    config = build_image(store, volumes, "exporter", f"--build-arg=BASE={base}")
     assert (config["User"], config["ExposedPorts"]) == ("65534:65534", {"10910/tcp": {}})
     (port,) = free_ports(1)
     command = [*config["Entrypoint"], f"--web.listen-address=127.0.0.1:{port}"]
@@ -141,8 +141,8 @@ def test_the_exporters_image_is_scraped(store: Store, volumes: list[str], tmp_pa
     assert scrape.value("batchjob_scrape_collector_success", collector="jobs") == 1
 
 
-def test_the_servers_image_starts(store: Store, volumes: list[str], tmp_path: Path) -> None:
-    config = built(store, volumes, "server")
+def test_server_image_starts(store: Store, volumes: list[str], tmp_path: Path) -> None:
+    config = build_image(store, volumes, "server")
     assert list(config["Volumes"]) == ["/var/lib/batchjob"]
     etc = tmp_path / "etc"
     shutil.copytree(ROOT / "deploy/config", etc)

@@ -15,5 +15,5 @@ pytestmark = [
 CPU_SECONDS = 15.0  # beside other work, which makes CPUs slower; alone it takes half of that
 
 
-def test_all_of_it_is_seen(tmp_path: Path) -> None:
+def test_first_command_shows_jobs_of_all_kinds(tmp_path: Path) -> None:
     assert type_it(tmp_path).cpu_seconds < CPU_SECONDS

@@ -95,7 +95,7 @@ def _is_measured(grafana, *jobs):
 
 
 @pytest.mark.parametrize("folder", API)
-def test_my_jobs_has_the_job_and_what_it_used(run, folder):
+def test_my_jobs_lists_job_with_usage(run, folder):
     (frame,) = run.panel(f"{folder}/my-jobs", "Started in this period")
     assert (frame["jobid"], frame["state"]) == ([run.job], ["COMPLETED"])
     held = frame["elapsed_seconds"][0] * frame["allocated_cpus"][0]
@@ -104,7 +104,7 @@ def test_my_jobs_has_the_job_and_what_it_used(run, folder):
 
 
 @pytest.mark.parametrize("folder", API)
-def test_the_job_s_dashboard_shows_its_course_in_the_window_it_gives(run, folder):
+def test_job_dashboard_plots_usage_in_its_time_range(run, folder):
     seen, _ = run.view(f"{folder}/job", "alice", job=run.job)
     start, end = (int(seen.choices[name].value) for name in ("window_from", "window_to"))
     assert run.span[0] * 1000 - 61_000 < start < end < run.span[1] * 1000 + 61_000
@@ -122,7 +122,7 @@ def test_the_job_s_dashboard_shows_its_course_in_the_window_it_gives(run, folder
 
 
 @pytest.mark.parametrize("folder", API)
-def test_the_job_s_report_is_in_its_dashboard(run, folder):
+def test_job_dashboard_has_report(run, folder):
     (frame,) = run.panel(f"{folder}/job", "Efficiency", job=run.job)
     ratio = dict(zip(frame["what"], frame["ratio"], strict=True))
     (mine,) = run.panel(f"{folder}/my-jobs", "Started in this period")
@@ -131,7 +131,7 @@ def test_the_job_s_report_is_in_its_dashboard(run, folder):
     assert 0 < ratio["memory"] < 1
 
 
-def test_prometheus_shows_the_same_job_through_the_gate(run):
+def test_gate_returns_series_of_the_job(run):
     frames = run.panel("prometheus/job-live", "CPUs in use", job=run.job)
     assert 0.1 < max(value for frame in frames for value in frame["Value"]) < 3
     held = run.panel("prometheus/job-live", "Memory by kind", job=run.job)
@@ -139,14 +139,14 @@ def test_prometheus_shows_the_same_job_through_the_gate(run):
 
 
 @pytest.mark.parametrize("folder", API)
-def test_my_usage_adds_up_what_was_mine(run, folder):
+def test_my_usage_sums_own_jobs(run, folder):
     (frame,) = run.panel(f"{folder}/my-usage", "By account")
     assert frame["account"] == ["physics"]
     assert CPU_SECONDS <= frame["cpu_seconds"][0] < CPU_SECONDS + 5
 
 
 @pytest.mark.parametrize("folder", API)
-def test_bob_sees_his_own_alone(run, folder):
+def test_user_sees_only_own_jobs(run, folder):
     (frame,) = run.panel(f"{folder}/jobs", "Started in this period", "bob")
     assert frame["jobid"] == [run.bobs]
     (nothing,) = run.panel(f"{folder}/job", "CPUs in use", "bob", job=run.job)
@@ -154,7 +154,7 @@ def test_bob_sees_his_own_alone(run, folder):
 
 
 @pytest.mark.parametrize("folder", API)
-def test_the_cluster_s_dashboard_has_slurm_s_nodes(run, folder):
+def test_cluster_dashboard_lists_nodes(run, folder):
     (frame,) = run.panel(f"{folder}/cluster", "Nodes", stack.OPERATOR)
     assert frame["Value"] == [run.nodes]
     (sources,) = run.panel(f"{folder}/cluster", "Sources of job records", stack.OPERATOR)

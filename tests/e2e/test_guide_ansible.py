@@ -123,7 +123,7 @@ def installed(host: Host) -> str:
     return host.play()
 
 
-def test_the_role_installs_and_starts(host: Host, installed: str) -> None:
+def test_role_installs_and_starts_services(host: Host, installed: str) -> None:
     assert "failed=0" in installed
     for unit in ("batchjob_exporter", "batchjob_stats_db", "batchjob_stats_server",
                  "batchjob_backup.timer"):  # fmt: skip
@@ -133,7 +133,7 @@ def test_the_role_installs_and_starts(host: Host, installed: str) -> None:
     host.answer("http://127.0.0.1:10912/-/ready")
 
 
-def test_a_second_run_changes_nothing(host: Host, installed: str) -> None:
+def test_second_run_changes_nothing(host: Host, installed: str) -> None:
     assert re.search(r"\bchanged=0\b", host.play()), installed
     assert re.search(r"\bchanged=0\b", host.play("--check", "--diff"))
 
@@ -183,7 +183,7 @@ def _series(host: Host, query: str) -> list[dict[str, str]]:
     return [each["metric"] for each in json.loads(told)["data"]["result"]]
 
 
-def test_a_user_has_it_as_a_service(host: Host, installed: str) -> None:
+def test_user_service(host: Host, installed: str) -> None:
     machine = host.machine
     machine.run("useradd", "--create-home", "--shell=/bin/bash", USER)
     block = text("docs/up.md", "systemctl --user enable")

@@ -45,13 +45,13 @@ class Site(NamedTuple):
     reader: Reader
     began: float
 
-    def asked(self, url: str) -> str:
+    def fetch(self, url: str) -> str:
         """What is answered inside, once something is."""
         argv = ("curl", "--silent", "--show-error", "--fail", url)
         until(lambda: self.machine.succeeds(*argv), f"an answer of {url}", PATIENCE_SECONDS, 0.5)
         return self.machine.run(*argv)
 
-    def scraped(self) -> dict[str, str]:
+    def scrape_states(self) -> dict[str, str]:
         """What is wrong with each job's target, as Prometheus says; nothing where it is up."""
         told = self.machine.run("curl", "--silent", "http://127.0.0.1:9090/api/v1/targets")
         return {
@@ -123,7 +123,7 @@ def _jobs(site: Site, token: str) -> list[dict[str, object]]:
     return rows
 
 
-def test_from_a_clean_machine_to_a_job_with_numbers(site: Site, token: str) -> None:
+def test_installation_measures_first_job(site: Site, token: str) -> None:
     typed = time.monotonic() - site.began
     until(
         lambda: any(row["cpu_used_seconds"] for row in _jobs(site, token)),
@@ -136,7 +136,7 @@ def test_from_a_clean_machine_to_a_job_with_numbers(site: Site, token: str) -> N
     assert seen < GOAL_SECONDS
 
 
-def test_prometheus_reads_all_parts(site: Site, token: str) -> None:
+def test_prometheus_scrapes_all_components(site: Site, token: str) -> None:
     configuration = yaml.safe_load(text(GUIDE, SCRAPES))
     server = yaml.safe_load(text(GUIDE, "scrape_configs:\n  - job_name: batchjob_stats_server"))
     configuration["scrape_configs"] += server["scrape_configs"]
@@ -145,44 +145,44 @@ def test_prometheus_reads_all_parts(site: Site, token: str) -> None:
     site.reader.types("docs/prometheus.md", "mkdir -p /etc/prometheus")
     jobs = {"batchjob_exporter", "batchjob_cluster", "batchjob_stats_server", "batchjob_stats_db"}
     try:
-        until(lambda: site.scraped() == dict.fromkeys(jobs, ""), "all", PATIENCE_SECONDS, 1)
+        until(lambda: site.scrape_states() == dict.fromkeys(jobs, ""), "all", PATIENCE_SECONDS, 1)
     except AssertionError as error:
-        raise AssertionError(site.scraped()) from error
+        raise AssertionError(site.scrape_states()) from error
 
 
-def test_the_collector_of_the_cluster(site: Site, token: str) -> None:
+def test_cluster_collector(site: Site, token: str) -> None:
     page = "docs/cluster.md"
     site.machine.run("systemctl", "disable", "--now", "batchjob_cluster")
     with site.reader.begins(page, "batchjob_exporter --collector.disable-defaults"):
-        until(lambda: _shows_the_node(site), "the node", PATIENCE_SECONDS, 0.5)
+        until(lambda: _is_node_shown(site), "the node", PATIENCE_SECONDS, 0.5)
     site.reader.types(page, "systemctl enable --now batchjob_cluster")
-    until(lambda: _shows_the_node(site), "the node", PATIENCE_SECONDS, 0.5)
+    until(lambda: _is_node_shown(site), "the node", PATIENCE_SECONDS, 0.5)
 
 
-def _shows_the_node(site: Site) -> bool:
-    return 'batchjob_cluster_nodes{state="mixed"} 1' in site.asked("http://slurmctl:10913/metrics")
+def _is_node_shown(site: Site) -> bool:
+    return 'batchjob_cluster_nodes{state="mixed"} 1' in site.fetch("http://slurmctl:10913/metrics")
 
 
-def test_a_user_asks_the_server(site: Site, token: str) -> None:
+def test_user_requests_own_jobs(site: Site, token: str) -> None:
     changes = {"https://jobs.example.org": SERVER, "bj_…": token}
     site.reader.types("docs/jobs.md", "export BATCHJOB_SERVER=", changes)
 
 
-def test_questions_with_a_token(site: Site, token: str) -> None:
+def test_api_requests_with_token(site: Site, token: str) -> None:
     reader = Reader(site.machine, environment={"TOKEN": token})
     jobid = str(_jobs(site, token)[0]["jobid"])
     jobs = reader.types("docs/server.md", 'curl -H "Authorization')
     assert json.loads(jobs) == []  # none has failed
     report = reader.types("docs/report.md", "curl -H", {"jobs/1234": f"jobs/{jobid}"})
     assert "Efficiency" in report
-    asked = reader.types(
+    output = reader.types(
         "docs/prometheus_gate.md", 'curl -H "Authorization', {"https://jobs.example.org": SERVER}
     )
-    (series,) = json.loads(asked)["data"]["result"]
+    (series,) = json.loads(output)["data"]["result"]
     assert series["metric"] == {"jobid": jobid}
 
 
-def test_tokens_are_made_listed_and_revoked(site: Site, token: str) -> None:
+def test_tokens_are_created_listed_and_revoked(site: Site, token: str) -> None:
     reader = Reader(site.machine, environment={"TOKEN": token})
     # The guide has made the first; this block makes two more and revokes the last.
     begin = "batchjob_stats_server --config.file=/etc/batchjob/server.yml token"
@@ -193,7 +193,7 @@ def test_tokens_are_made_listed_and_revoked(site: Site, token: str) -> None:
     assert sorted(each["id"] for each in json.loads(left)) == [1, 2]
 
 
-def test_a_certificate_says_who_asks(site: Site, token: str) -> None:
+def test_client_certificate_identifies_user(site: Site, token: str) -> None:
     request, question = text("docs/access.md", "openssl req -new").splitlines()
     for command in (request, *AUTHORITY_OF_CLIENTS):
         site.machine.run("sh", "-ec", f"cd /root; {command}")
@@ -202,7 +202,7 @@ def test_a_certificate_says_who_asks(site: Site, token: str) -> None:
     settings["auth"]["client-ca-file"] = "/etc/batchjob/clients-ca.pem"
     server.write_text(yaml.safe_dump(settings))
     site.machine.run("systemctl", "restart", "batchjob_stats_server")
-    site.asked(f"{SERVER}/-/ready")
+    site.fetch(f"{SERVER}/-/ready")
     answer = json.loads(site.machine.run("sh", "-ec", f"cd /root; {question}"))
     assert (answer["user"], answer["role"]) == ("vera", "viewer")
 
@@ -215,12 +215,12 @@ AUTHORITY_OF_CLIENTS = (
 )
 
 
-def test_doctor_as_the_unit_sees_the_node(site: Site, token: str) -> None:
+def test_doctor_in_the_sandbox_of_the_unit(site: Site, token: str) -> None:
     printed = site.reader.types("docs/doctor.md", "systemd-run --pipe --wait")
     assert "jobs of slurm can be seen" in printed
 
 
-def test_the_drop_in_that_shows_accounts(site: Site, token: str) -> None:
+def test_drop_in_for_account_names(site: Site, token: str) -> None:
     begin = "[Service]\nCapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_SYS_PTRACE"
     drop_in = "/etc/systemd/system/batchjob_exporter.service.d/override.conf"
     site.reader.writes("docs/exporter.md", begin, drop_in)
@@ -228,10 +228,10 @@ def test_the_drop_in_that_shows_accounts(site: Site, token: str) -> None:
     site.machine.run("systemctl", "restart", "batchjob_exporter")
     shown = f'account="{booted_slurm.ACCOUNT}"'
     metrics = "http://node001:10910/metrics"
-    until(lambda: shown in site.asked(metrics), "the job's account", PATIENCE_SECONDS, 1)
+    until(lambda: shown in site.fetch(metrics), "the job's account", PATIENCE_SECONDS, 1)
 
 
-def test_an_upgrade_of_a_running_site(site: Site, token: str) -> None:
+def test_upgrade_of_running_site(site: Site, token: str) -> None:
     """From packages that differ by their version alone."""
     before = [row["jobid"] for row in _jobs(site, token)]
     for name in ("batchjob-exporter", "batchjob-server"):
@@ -241,14 +241,14 @@ def test_an_upgrade_of_a_running_site(site: Site, token: str) -> None:
     assert site.machine.run(*version) == OLDER
     site.reader.types("docs/guide/upgrade.md", "systemctl stop batchjob_stats_db")
     assert site.machine.run(*version) == __version__
-    site.asked(f"{SERVER}/-/ready")
+    site.fetch(f"{SERVER}/-/ready")
     assert [row["jobid"] for row in _jobs(site, token)] == before
 
 
-def test_from_sqlite_to_postgresql(site: Site, token: str) -> None:
+def test_migration_from_sqlite_to_postgresql(site: Site, token: str) -> None:
     page, machine = "docs/guide/postgresql.md", site.machine
     before = {row["jobid"] for row in _jobs(site, token)}
-    _let_postgresql_answer(machine)
+    _start_postgresql(machine)
     create = "runuser -u postgres -- createuser --pwprompt batchjob"
     asked_twice = f"printf 'geheim\\ngeheim\\n' | {create}"
     site.reader.types(page, "runuser -u postgres -- createuser", {create: asked_twice})
@@ -261,14 +261,14 @@ def test_from_sqlite_to_postgresql(site: Site, token: str) -> None:
         path.write_text(yaml.safe_dump(settings))
     (machine.root / "var/lib/batchjob/jobs.db").rename(machine.root / "root/jobs.db")
     site.reader.types(page, "runuser -u batchjob -- batchjob_stats_db")
-    site.asked(f"{SERVER}/-/ready")
+    site.fetch(f"{SERVER}/-/ready")
     assert {row["jobid"] for row in _jobs(site, token)} >= before
     machine.run("systemctl", "start", "batchjob_backup")
     copies = machine.run("ls", "/var/backups/batchjob").split()
     assert [name for name in copies if name.endswith(".dump")]
 
 
-def _let_postgresql_answer(machine: booted.Machine) -> None:
+def _start_postgresql(machine: booted.Machine) -> None:
     """As the page's first step says: over the network, by password."""
     (folder,) = (machine.root / "etc/postgresql").glob("*/main")
     with (folder / "postgresql.conf").open("a") as file:

@@ -38,7 +38,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Iterato
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_in_a_minute_and_what_an_exporter_would_show_of_it(reader: Reader) -> None:
+def test_quick_start_and_once_output(reader: Reader) -> None:
     with reader.begins(GUIDE, "python3 -m venv .venv") as command:
         until(lambda: "?token=" in command.printed(), "an address", PATIENCE_SECONDS, 0.5)
         until(lambda: _measured_jobs(reader) == 5, "five live jobs", PATIENCE_SECONDS, 0.5)
@@ -54,12 +54,12 @@ def _measured_jobs(reader: Reader) -> int:
     return len(rows) if any(row["cpu_used_seconds"] for row in rows) else 0
 
 
-def test_the_exporter_for_one_network(reader: Reader) -> None:
+def test_exporter_for_one_network(reader: Reader) -> None:
     with reader.begins(GUIDE, ".venv/bin/batchjob_exporter --web.listen-address"):
         _served(reader)
 
 
-def test_the_exporter_under_systemd(reader: Reader) -> None:
+def test_exporter_under_systemd(reader: Reader) -> None:
     text = reader.types(EXPORTER, "python3 -m venv /opt/batchjob")
     assert "batchjob_exporter_build_info" in text
     reader.types(EXPORTER, "cp deploy/systemd/batchjob_exporter.service")
@@ -68,10 +68,10 @@ def test_the_exporter_under_systemd(reader: Reader) -> None:
 
 def _served(reader: Reader) -> None:
     """To the addresses that the page names, and to no other."""
-    until(lambda: _asked(reader, PROMETHEUS), "an answer")
-    scrape = parse(_asked(reader, PROMETHEUS), time.time())
+    until(lambda: _fetch(reader, PROMETHEUS), "an answer")
+    scrape = parse(_fetch(reader, PROMETHEUS), time.time())
     assert scrape.value("batchjob_scrape_collector_success", collector="jobs") == 1
-    assert not _asked(reader, "127.0.0.1")
+    assert not _fetch(reader, "127.0.0.1")
 
 
 READ = """
@@ -83,5 +83,5 @@ except OSError:
 """
 
 
-def _asked(reader: Reader, address: str) -> str:
+def _fetch(reader: Reader, address: str) -> str:
     return reader.machine.run("python3", "-c", READ, f"http://{address}:10910/metrics")

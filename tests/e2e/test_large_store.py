@@ -45,8 +45,8 @@ def path(url: str) -> str:
     return "/" + url.split("/", 3)[3]
 
 
-class Front(NamedTuple):
-    """The store's addresses on this machine, and how it is asked beyond them."""
+class StoreFrontend(NamedTuple):
+    """The store's addresses on this machine, and how it is queried beyond them."""
 
     store: Store
     tsdb: dict[str, str]
@@ -56,7 +56,9 @@ class Front(NamedTuple):
 
 
 @pytest.fixture(params=["VictoriaMetrics, cluster", "Mimir"])
-def front(request: pytest.FixtureRequest, tmp_path: Path, long_form: bool) -> Iterator[Front]:
+def front(
+    request: pytest.FixtureRequest, tmp_path: Path, long_form: bool
+) -> Iterator[StoreFrontend]:
     if not long_form:
         pytest.skip("only with --long")
     if why_not := nginx.missing() or victoriametrics.missing() or prometheus.missing():
@@ -77,13 +79,13 @@ def front(request: pytest.FixtureRequest, tmp_path: Path, long_form: bool) -> It
             server = prometheus.at(*free_ports(1), folder, {"global": {}}, receiver)
             url = stack.enter_context(server).url
             blocks = _of_mimir(port, made, url, header)
-            front = Front(here, {"header": header}, (flag,), "")
+            front = StoreFrontend(here, {"header": header}, (flag,), "")
         else:
             urls = [
                 stack.enter_context(victoriametrics.store(tmp_path / name)).url for name in "01"
             ]
             blocks = _of_a_cluster(port, made, urls)
-            front = Front(here, {}, (), here.ask.replace("/0/", "/1/"))
+            front = StoreFrontend(here, {}, (), here.ask.replace("/0/", "/1/"))
         stack.enter_context(nginx.running(tmp_path / "nginx", blocks))
         yield front
 
@@ -111,7 +113,7 @@ def _of_mimir(port: int, store: Store, url: str, header: str) -> str:
 
 
 @contextlib.contextmanager
-def scraped(node: exporter.Target, front: Front, folder: Path) -> Iterator[None]:
+def scraped(node: exporter.Target, front: StoreFrontend, folder: Path) -> Iterator[None]:
     """An agent scrapes the node each second, and sends to the store."""
     labels = {"cluster": CLUSTER, "instance": recorded_job.NODE}
     target = {"targets": [node.address], "labels": labels}
@@ -128,7 +130,9 @@ def scraped(node: exporter.Target, front: Front, folder: Path) -> Iterator[None]
         yield
 
 
-def asked(front: Front, query: str, url: str = "", *, as_tenant: bool = True) -> list[object]:
+def query_samples(
+    front: StoreFrontend, query: str, url: str = "", *, as_tenant: bool = True
+) -> list[object]:
     request = urllib.request.Request(f"{url or front.store.ask}/api/v1/query?query={query}")
     if as_tenant and "header" in front.tsdb:
         request.add_header(*front.tsdb["header"].split(": "))
@@ -136,7 +140,7 @@ def asked(front: Front, query: str, url: str = "", *, as_tenant: bool = True) ->
         return list(json.load(answer)["data"]["result"])
 
 
-def test_a_job_is_measured_and_shown(front, unpacked, as_recorded, tmp_path):
+def test_job_is_measured_and_shown(front, unpacked, as_recorded, tmp_path):
     began = int(time.time()) - 60
     config, database = tmp_path / "batchjob.yml", tmp_path / "jobs.db"
     tsdb = {"url": front.store.ask, **front.tsdb}
@@ -151,7 +155,7 @@ def test_a_job_is_measured_and_shown(front, unpacked, as_recorded, tmp_path):
     call(*run, "migrate")
     flags = recorded_job.exporter_flags(unpacked(recorded_job.TREE))
     with exporter.running(*flags) as node, scraped(node, front, tmp_path):
-        until(lambda: asked(front, "count_over_time(up[1h])>5"), "scrapes", 120)
+        until(lambda: query_samples(front, "count_over_time(up[1h])>5"), "scrapes", 120)
         (tmp_path / "jobs.jsonl").write_text(json.dumps(recorded_job.record(began)) + "\n")
         used = until(lambda: call(*run, "--once") or _used(database), "the job is measured", 120, 1)
         assert used == pytest.approx(recorded_job.CPU_SECONDS, rel=1e-3)
@@ -162,10 +166,10 @@ def test_a_job_is_measured_and_shown(front, unpacked, as_recorded, tmp_path):
         with recorded_job.serving(argv, token, tmp_path / "log", dict(os.environ)) as api:
             assert 0 < recorded_job.shown(api, CLUSTER) <= used
     if front.other_tenant:
-        assert asked(front, "up", front.other_tenant) == []
+        assert query_samples(front, "up", front.other_tenant) == []
     if front.tsdb:
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            asked(front, "up", as_tenant=False)
+            query_samples(front, "up", as_tenant=False)
 
 
 def _used(database: Path) -> float:

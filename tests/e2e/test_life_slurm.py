@@ -48,7 +48,7 @@ def without_prometheus(site: LifeSite, life: Life, ended: WatchedJob, runs: Watc
     life.look("TSDB back", runs, RUNNING, CURVE, *PROMETHEUS_VIEWS)
 
 
-def test_two_jobs_from_queue_to_archive(site: LifeSite) -> None:
+def test_two_jobs_from_submission_to_archive(site: LifeSite) -> None:
     life = Life(site)
     one, two = life.submit("alice", 1), life.submit("bob", 2)
     life.until_recorded(one, "PENDING")

@@ -49,7 +49,7 @@ def end(site: LifeSite, life: Life, run: WatchedJob) -> None:
     until(lambda: site.is_final(run), "the last measurement", PATIENCE, 1)
 
 
-def test_suspended(site: LifeSite) -> None:
+def test_suspended_job(site: LifeSite) -> None:
     life = Life(site)
     run = start(site, life, "carol")
     site.slurm.command("scontrol", "suspend", run.jobid)
@@ -63,7 +63,7 @@ def test_suspended(site: LifeSite) -> None:
     assert not life.wrong, "\n".join(life.wrong)
 
 
-def test_requeued(site: LifeSite) -> None:
+def test_requeued_job(site: LifeSite) -> None:
     life = Life(site)
     first = start(site, life, "dave")
     site.slurm.command("scontrol", "requeuehold", first.jobid)

@@ -110,7 +110,7 @@ def test_log_in_and_out(browser, address, provider):
     assert phone.get_by_role("heading", name="Sign in").count() == 1
 
 
-def test_a_portal_that_is_named_shows_pages_in_a_frame(browser, address, portal):
+def test_allowed_portal_shows_pages_in_a_frame(browser, address, portal):
     url, folder = portal
     (folder / "index.html").write_text(f'<iframe src="{address}/jobs?user=alice"></iframe>')
     page = log_in(browser.new_context().new_page(), address)

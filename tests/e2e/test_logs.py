@@ -50,7 +50,7 @@ def send(store, name, events):
     store.send_bulk(urlsplit(endpoint).path, chosen["query"], stamped)
 
 
-def found(store, query):
+def query_lines(store, query):
     return until(lambda: store.query(query), query, 60, 0.5)
 
 
@@ -61,13 +61,13 @@ def daemons_lines():
         return until(lambda: running.log.read_text().splitlines(), "lines of the log")
 
 
-def test_lines_of_a_daemon_and_of_a_job_are_found_as_documented(store, daemons_lines, tmp_path):
+def test_documented_queries_find_daemon_and_job_lines(store, daemons_lines, tmp_path):
     output = call("sh", "-c", "echo epoch 1; echo loss 0.5")
     journal = {"host": HOST, "_SYSTEMD_UNIT": "batchjob_exporter.service", "PRIORITY": "6"}
     file = {"host": HOST, "file": "/scratch/logs/alice/slurm-1.out", "source_type": "file"}
     send(store, "vector", [{**journal, "message": line} for line in daemons_lines])
     send(store, "vector", [{**file, "message": line} for line in output.splitlines()])
-    (block,) = re.findall(r'```\n(\{cluster="alpha".*?)```', _page(), re.DOTALL)
+    (block,) = re.findall(r'```\n(\{cluster="alpha".*?)```', _documentation_page(), re.DOTALL)
     now = datetime.now(UTC)
     begin, end = (f"{now + timedelta(hours=h):%Y-%m-%dT%H:%MZ}" for h in (-1, 1))
     query = block.strip().replace("n001", HOST)
@@ -76,15 +76,16 @@ def test_lines_of_a_daemon_and_of_a_job_are_found_as_documented(store, daemons_l
     until(
         lambda: expected <= {line["_msg"] for line in store.query(query)}, "lines of the hour", 60
     )
-    (stream,) = {each["_stream"] for each in found(store, f'{{file="{file["file"]}"}}')}
+    (stream,) = {each["_stream"] for each in query_lines(store, f'{{file="{file["file"]}"}}')}
     assert stream == f'{{cluster="{CLUSTER}",file="{file["file"]}",host="{HOST}"}}'
     units = {
-        each["_stream"] for each in found(store, '{_SYSTEMD_UNIT="batchjob_exporter.service"}')
+        each["_stream"]
+        for each in query_lines(store, '{_SYSTEMD_UNIT="batchjob_exporter.service"}')
     }
     assert len(units) == 1
 
 
-def test_lines_of_a_pod_have_a_stream_of_its_names(store, daemons_lines):
+def test_pod_log_stream_labels(store, daemons_lines):
     pod = {
         "pod_namespace": "monitoring",
         "pod_name": "batchjob-server-0",
@@ -94,7 +95,7 @@ def test_lines_of_a_pod_have_a_stream_of_its_names(store, daemons_lines):
         store, "vector-kubernetes",
         [{"message": line, "stream": "stderr", "kubernetes": pod} for line in daemons_lines],
     )  # fmt: skip
-    lines = found(store, '{kubernetes.pod_name="batchjob-server-0"}')
+    lines = query_lines(store, '{kubernetes.pod_name="batchjob-server-0"}')
     assert {each["_msg"] for each in lines} == set(daemons_lines)
     (stream,) = {each["_stream"] for each in lines}
     for name, value in {
@@ -104,5 +105,5 @@ def test_lines_of_a_pod_have_a_stream_of_its_names(store, daemons_lines):
         assert re.search(rf'"?{re.escape(name)}"?="{value}"', stream), stream
 
 
-def _page() -> str:
+def _documentation_page() -> str:
     return (REPOSITORY / "docs/logs.md").read_text()
