@@ -10,14 +10,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.e2e.first_command import type_it
+from tests.e2e.first_command import run_first_command
 
 
 def main() -> None:
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     for _ in range(times):
         with tempfile.TemporaryDirectory() as folder:
-            look = type_it(Path(folder))
+            look = run_first_command(Path(folder))
         print(
             f"address {look.address_seconds:.1f} s, all {look.all_seconds:.1f} s, "
             f"CPU {look.cpu_seconds:.1f} s"

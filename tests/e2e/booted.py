@@ -74,29 +74,29 @@ exec env -i container=unshare PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/sy
 
 
 class Machine(NamedTuple):
-    """A running one."""
+    """A running machine."""
 
     root: Path
     pid: int  # of its systemd
 
-    def entered(self, *command: str) -> list[str]:
+    def command_inside(self, *command: str) -> list[str]:
         """The command line that runs `command` inside, as root."""
         return ["nsenter", f"--target={self.pid}", "--all", "--root", "--wdns=/", *command]
 
     def run(self, *command: str) -> str:
-        """What the command printed; AssertionError where it fails."""
-        return call(*self.entered(*command), env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+        """The output of a command; AssertionError if it fails."""
+        return call(*self.command_inside(*command), env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
 
     def succeeds(self, *command: str) -> bool:
         """Whether it ends with 0."""
-        return succeeds(self.entered(*command))
+        return succeeds(self.command_inside(*command))
 
-    def shown(self, unit: str, key: str) -> str:
+    def unit_property(self, unit: str, key: str) -> str:
         """A property of a unit, such as ActiveState."""
         return self.run("systemctl", "show", "--value", f"--property={key}", unit).strip()
 
     def log(self, unit: str) -> str:
-        """What the unit has written, without times."""
+        """The log of a unit, without times."""
         return self.run("journalctl", "--output=cat", "--unit", unit)
 
 

@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 180.0  # on a machine that is busy with others
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class FirstLook(NamedTuple):
+class StartupTimes(NamedTuple):
     """Seconds since the command was given, and the CPU time it had used when all was seen."""
 
     address_seconds: float
@@ -61,7 +61,7 @@ class Visitor:
             return str(answer.read().decode())
 
 
-def type_it(folder: Path, python: str = sys.executable) -> FirstLook:
+def run_first_command(folder: Path, python: str = sys.executable) -> StartupTimes:
     """Give the command, with a data directory and a port of its own, and end it when all is seen.
 
     Its modules have been compiled before, as pip compiles what it installs.
@@ -89,7 +89,7 @@ def type_it(folder: Path, python: str = sys.executable) -> FirstLook:
         address_seconds = time.monotonic() - begun
         visitor = Visitor(printed[0])
         until(lambda: not missing(visitor), "jobs of all kinds", PATIENCE_SECONDS, 0.3)
-        look = FirstLook(address_seconds, time.monotonic() - begun, cpu_seconds(process.pid))
+        look = StartupTimes(address_seconds, time.monotonic() - begun, cpu_seconds(process.pid))
         for row in visitor.rows(cluster="local"):
             stop = [*program, "stop", "--grace=0", row["jobid"]]
             subprocess.run(stop, env=environment, capture_output=True, check=False)

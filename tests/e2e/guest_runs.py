@@ -36,7 +36,7 @@ def command(data: Path, *arguments: str, uid: int = 0) -> list[str]:
     return [*drop, "env", *environment, *BATCHJOB, *arguments]
 
 
-def once(data: Path, *arguments: str, uid: int = 0, **options: Any) -> dict[str, Any]:
+def run_once(data: Path, *arguments: str, uid: int = 0, **options: Any) -> dict[str, Any]:
     """Run to the end: what it said, how long it took, its record, the cgroups left."""
     begun = time.monotonic()
     done = subprocess.run(
@@ -45,11 +45,11 @@ def once(data: Path, *arguments: str, uid: int = 0, **options: Any) -> dict[str,
     seconds = time.monotonic() - begun
     return {
         "status": done.returncode, "stdout": done.stdout, "stderr": done.stderr,
-        "seconds": seconds, "record": newest(data), "left": slices(),
+        "seconds": seconds, "record": newest_record(data), "left": slices(),
     }  # fmt: skip
 
 
-def newest(data: Path) -> dict[str, Any]:
+def newest_record(data: Path) -> dict[str, Any]:
     """The record of the last run."""
     paths = sorted((data / "runs").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     found: dict[str, Any] = json.loads(paths[-1].read_text())
@@ -95,20 +95,20 @@ def main() -> None:
     write = "dd if=/dev/zero of=file bs=1M count=8 oflag=direct"
     cat = "cat /proc/self/cgroup"
     report: dict[str, Any] = {
-        "plain": once(data[0], "--", "sh", "-c", f"{cat}; {BURN.format(0.5)}; exit 3"),
-        "memory": once(data[0], "--memory", "80M", "--", "sh", "-c", f"{hold}"),
-        "cpus": once(data[0], "--cpus", "0.3", "--", "sh", "-c", BURN.format(0.6)),
-        "io": once(data[0], "--io", "4M", "--", "sh", "-c", write, cwd=disk),
-        "left_behind": once(data[0], "--", "sh", "-c", "setsid sleep 600 & exit 0"),
-        "alice_without": once(data[ALICE], "--", "sh", "-c", cat, uid=ALICE),
-        "alice_refused": once(data[ALICE], "--memory", "1G", "--", "true", uid=ALICE),
+        "plain": run_once(data[0], "--", "sh", "-c", f"{cat}; {BURN.format(0.5)}; exit 3"),
+        "memory": run_once(data[0], "--memory", "80M", "--", "sh", "-c", f"{hold}"),
+        "cpus": run_once(data[0], "--cpus", "0.3", "--", "sh", "-c", BURN.format(0.6)),
+        "io": run_once(data[0], "--io", "4M", "--", "sh", "-c", write, cwd=disk),
+        "left_behind": run_once(data[0], "--", "sh", "-c", "setsid sleep 600 & exit 0"),
+        "alice_without": run_once(data[ALICE], "--", "sh", "-c", cat, uid=ALICE),
+        "alice_refused": run_once(data[ALICE], "--memory", "1G", "--", "true", uid=ALICE),
     }
     shell = delegated()
 
     def join() -> None:
         (shell / "cgroup.procs").write_text("0")
 
-    report["alice"] = once(
+    report["alice"] = run_once(
         data[ALICE], "--memory", "80M", "--", "sh", "-c", f"{cat}; {hold}",
         uid=ALICE, preexec_fn=join,
     )  # fmt: skip
@@ -118,7 +118,7 @@ def main() -> None:
         )
         until(lambda: target.scrape(60).series("batchjob_job_info", manager="local"), "seen", 60)
         scrape = target.scrape(60)
-        record = newest(data[ALICE])
+        record = newest_record(data[ALICE])
         stopped = subprocess.run(
             command(data[ALICE], "stop", record["jobid"], uid=ALICE), capture_output=True, text=True
         )

@@ -107,7 +107,9 @@ class LifeSite(NamedTuple):
         with contextlib.suppress(OSError):  # it is away
             run.sample_times = self.measurements.times(run)
 
-    def wrong(self, name: str, view: View, run: WatchedJob, known: Expectation) -> list[str]:
+    def view_discrepancies(
+        self, name: str, view: View, run: WatchedJob, known: Expectation
+    ) -> list[str]:
         """What a view shows that is not true; `known` lacks what depends on the time.
 
         It may show what was true before, as of the time that it says, or nothing, as long as it

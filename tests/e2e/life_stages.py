@@ -56,7 +56,7 @@ class Life:
             without = (*without, *QUERIES)
         for name, view in VIEWS.items():
             if name not in without:
-                found = self._site.wrong(name, view, run, known)
+                found = self._site.view_discrepancies(name, view, run, known)
                 self.wrong += [f"{stage}, {name}: {fault}" for fault in found]
 
 

@@ -1,8 +1,8 @@
 """Somebody who follows the documentation on a booted machine: blocks are typed as pages have them.
 
 reader = Reader(machine)
-reader.types("docs/packages.md", "apt install ./batchjob-exporter")
-with reader.begins("docs/up.md", "batchjob up") as command:
+reader.run_block("docs/packages.md", "apt install ./batchjob-exporter")
+with reader.start_block("docs/up.md", "batchjob up") as command:
     until(lambda: "token" in command.printed(), "the address")
 """
 
@@ -27,7 +27,7 @@ class Command(NamedTuple):
     def printed(self) -> str:
         """All of it so far; AssertionError where it has failed."""
         text = self.machine.log(self.unit)
-        assert self.machine.shown(self.unit, "ActiveState") != "failed", text
+        assert self.machine.unit_property(self.unit, "ActiveState") != "failed", text
         return text
 
 
@@ -38,14 +38,14 @@ class Reader(NamedTuple):
     folder: str = "/root"
     environment: Mapping[str, str] = NOTHING
 
-    def types(self, page: str, begin: str, changes: Mapping[str, str] = NOTHING) -> str:
+    def run_block(self, page: str, begin: str, changes: Mapping[str, str] = NOTHING) -> str:
         """Run a block of shell; what it printed, AssertionError where one of its commands fails."""
         given = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
-        command = self.machine.entered(*SHELL, self._in_folder(text(page, begin, changes)))
+        command = self.machine.command_inside(*SHELL, self._in_folder(text(page, begin, changes)))
         return call(*command, env={**given, **self.environment})
 
     @contextlib.contextmanager
-    def begins(
+    def start_block(
         self, page: str, begin: str, changes: Mapping[str, str] = NOTHING
     ) -> Iterator[Command]:
         """Run a block whose last command stays in the foreground, and end it as Ctrl-C does."""
@@ -60,7 +60,7 @@ class Reader(NamedTuple):
         finally:
             self.machine.run("systemctl", "stop", unit)
 
-    def writes(
+    def write_block(
         self, page: str, begin: str, path: str = "", changes: Mapping[str, str] = NOTHING
     ) -> None:
         """Make a file of a block; without `path` its first line is `# PATH`."""

@@ -42,7 +42,7 @@ class Api(NamedTuple):
     port: int
     token: str
 
-    def ask(self, path: str) -> Any:
+    def get(self, path: str) -> Any:
         """The answer's JSON."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/api/v1/{path}",
@@ -54,7 +54,7 @@ class Api(NamedTuple):
     def answers(self) -> bool:
         """Whether it takes the token."""
         with contextlib.suppress(OSError):
-            return bool(self.ask("me"))
+            return bool(self.get("me"))
         return False
 
 
@@ -69,11 +69,11 @@ def serving(
         yield made
 
 
-def shown(api: Api, cluster: str) -> float:
+def cpu_seconds_in_api(api: Api, cluster: str) -> float:
     """The job's user CPU seconds in the API, whose curves and series must be there too."""
-    (job,) = api.ask(f"jobs/{JOB}?cluster={cluster}")
-    curves = api.ask(f"jobs/{JOB}/metrics?cluster={cluster}&metric=memory")
+    (job,) = api.get(f"jobs/{JOB}?cluster={cluster}")
+    curves = api.get(f"jobs/{JOB}/metrics?cluster={cluster}&metric=memory")
     assert NODE in json.dumps(curves), curves
     query = f"batchjob_job_processes%7Bcluster=%22{cluster}%22,jobid=%22{JOB}%22%7D"
-    assert api.ask(f"prometheus/api/v1/query?query={query}")["data"]["result"], cluster
+    assert api.get(f"prometheus/api/v1/query?query={query}")["data"]["result"], cluster
     return float(job["usage_user_cpu_seconds"])

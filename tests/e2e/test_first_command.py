@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.first_command import type_it
+from tests.e2e.first_command import run_first_command
 
 pytestmark = [
     pytest.mark.e2e,
@@ -16,4 +16,4 @@ CPU_SECONDS = 15.0  # beside other work, which makes CPUs slower; alone it takes
 
 
 def test_first_command_shows_jobs_of_all_kinds(tmp_path: Path) -> None:
-    assert type_it(tmp_path).cpu_seconds < CPU_SECONDS
+    assert run_first_command(tmp_path).cpu_seconds < CPU_SECONDS

@@ -104,7 +104,7 @@ def inventory(machine: booted.Machine, key: Path, packages: list[Path]) -> dict[
         {"name": "alpha", "sources": {"jsonl": {"path": "/var/lib/batchjob/jobs.jsonl"}}}
     ]
     given["batchjob_package_files"] = [str(path) for path in packages]
-    server = " ".join(machine.entered("/usr/sbin/sshd", "-i"))
+    server = " ".join(machine.command_inside("/usr/sbin/sshd", "-i"))
     connection = {
         "ansible_user": "root",
         "ansible_ssh_private_key_file": str(key),
@@ -127,7 +127,9 @@ def test_role_installs_and_starts_services(host: Host, installed: str) -> None:
     assert "failed=0" in installed
     for unit in ("batchjob_exporter", "batchjob_stats_db", "batchjob_stats_server",
                  "batchjob_backup.timer"):  # fmt: skip
-        until(lambda unit=unit: host.machine.shown(unit, "ActiveState") == "active", unit, 60)
+        until(
+            lambda unit=unit: host.machine.unit_property(unit, "ActiveState") == "active", unit, 60
+        )
         assert host.machine.run("systemctl", "is-enabled", unit).strip() == "enabled"
     assert "batchjob_exporter_build_info" in host.answer("http://127.0.0.1:10910/metrics")
     host.answer("http://127.0.0.1:10912/-/ready")
@@ -140,7 +142,7 @@ def test_second_run_changes_nothing(host: Host, installed: str) -> None:
 
 def test_victoria_metrics_with_agent_and_rules(host: Host, installed: str) -> None:
     reader = Reader(host.machine)
-    reader.types("docs/victoriametrics.md", "cd /usr/share/batchjob")
+    reader.run_block("docs/victoriametrics.md", "cd /usr/share/batchjob")
     host.answer("http://127.0.0.1:8428/health")
     nodes = host.machine.root / "etc/prometheus/batchjob"
     nodes.mkdir(parents=True, exist_ok=True)
@@ -154,7 +156,7 @@ def test_victoria_metrics_with_agent_and_rules(host: Host, installed: str) -> No
         1,
     )
     for unit in ("victoria-metrics", "vmagent", "vmalert"):
-        assert host.machine.shown(unit, "ActiveState") == "active"
+        assert host.machine.unit_property(unit, "ActiveState") == "active"
     listening = re.findall(r"\S+:8428\b", host.machine.run("ss", "-tlnH"))
     assert listening == ["127.0.0.1:8428"]
     until(
@@ -196,7 +198,9 @@ def test_user_service(host: Host, installed: str) -> None:
     host.answer("http://127.0.0.1:8012/-/ready")
     assert machine.run("loginctl", "show-user", USER, "--property=Linger").strip() == "Linger=yes"
     shown = subprocess.run(
-        machine.entered("su", "--login", USER, "--command", "journalctl --user -u batchjob_up"),
+        machine.command_inside(
+            "su", "--login", USER, "--command", "journalctl --user -u batchjob_up"
+        ),
         capture_output=True, text=True, check=False,
     ).stdout  # fmt: skip
     assert "?token=bj_" in shown

@@ -100,18 +100,20 @@ def token(site: Site) -> str:
     """Of the user whose job runs; all five steps of the guide are done then."""
     reader = site.reader
     booted_slurm.submit(site.machine, "while :; do seq 100000 | md5sum; sleep 1; done")
-    reader.types(GUIDE, "apt install ./batchjob-exporter")
-    reader.writes(GUIDE, "OPTIONS=", "/etc/default/batchjob_exporter")
-    assert "jobs of slurm can be seen" in reader.types(GUIDE, "systemctl enable --now batchjob_exp")
-    reader.writes(
+    reader.run_block(GUIDE, "apt install ./batchjob-exporter")
+    reader.write_block(GUIDE, "OPTIONS=", "/etc/default/batchjob_exporter")
+    assert "jobs of slurm can be seen" in reader.run_block(
+        GUIDE, "systemctl enable --now batchjob_exp"
+    )
+    reader.write_block(
         GUIDE, "scrape_configs:\n  - job_name: batchjob_exporter", CONFIGURATION, ONE_NODE
     )
-    reader.types(GUIDE, "promtool check config")
-    reader.types(GUIDE, "apt install ./batchjob-server")
-    reader.writes(GUIDE, "# /etc/batchjob/stats_db.yml")
-    reader.types(GUIDE, "runuser -u batchjob -- batchjob_stats_db")
-    reader.writes(GUIDE, "# /etc/batchjob/server.yml")
-    printed = reader.types(GUIDE, "install -m 644 server.pem")
+    reader.run_block(GUIDE, "promtool check config")
+    reader.run_block(GUIDE, "apt install ./batchjob-server")
+    reader.write_block(GUIDE, "# /etc/batchjob/stats_db.yml")
+    reader.run_block(GUIDE, "runuser -u batchjob -- batchjob_stats_db")
+    reader.write_block(GUIDE, "# /etc/batchjob/server.yml")
+    printed = reader.run_block(GUIDE, "install -m 644 server.pem")
     return next(word for word in printed.split() if word.startswith("bj_"))
 
 
@@ -142,7 +144,7 @@ def test_prometheus_scrapes_all_components(site: Site, token: str) -> None:
     configuration["scrape_configs"] += server["scrape_configs"]
     changed = json.dumps(configuration).replace(', "node002:10910"', "")
     (site.machine.root / CONFIGURATION.lstrip("/")).write_text(changed)
-    site.reader.types("docs/prometheus.md", "mkdir -p /etc/prometheus")
+    site.reader.run_block("docs/prometheus.md", "mkdir -p /etc/prometheus")
     jobs = {"batchjob_exporter", "batchjob_cluster", "batchjob_stats_server", "batchjob_stats_db"}
     try:
         until(lambda: site.scrape_states() == dict.fromkeys(jobs, ""), "all", PATIENCE_SECONDS, 1)
@@ -153,9 +155,9 @@ def test_prometheus_scrapes_all_components(site: Site, token: str) -> None:
 def test_cluster_collector(site: Site, token: str) -> None:
     page = "docs/cluster.md"
     site.machine.run("systemctl", "disable", "--now", "batchjob_cluster")
-    with site.reader.begins(page, "batchjob_exporter --collector.disable-defaults"):
+    with site.reader.start_block(page, "batchjob_exporter --collector.disable-defaults"):
         until(lambda: _is_node_shown(site), "the node", PATIENCE_SECONDS, 0.5)
-    site.reader.types(page, "systemctl enable --now batchjob_cluster")
+    site.reader.run_block(page, "systemctl enable --now batchjob_cluster")
     until(lambda: _is_node_shown(site), "the node", PATIENCE_SECONDS, 0.5)
 
 
@@ -165,17 +167,17 @@ def _is_node_shown(site: Site) -> bool:
 
 def test_user_requests_own_jobs(site: Site, token: str) -> None:
     changes = {"https://jobs.example.org": SERVER, "bj_…": token}
-    site.reader.types("docs/jobs.md", "export BATCHJOB_SERVER=", changes)
+    site.reader.run_block("docs/jobs.md", "export BATCHJOB_SERVER=", changes)
 
 
 def test_api_requests_with_token(site: Site, token: str) -> None:
     reader = Reader(site.machine, environment={"TOKEN": token})
     jobid = str(_jobs(site, token)[0]["jobid"])
-    jobs = reader.types("docs/server.md", 'curl -H "Authorization')
+    jobs = reader.run_block("docs/server.md", 'curl -H "Authorization')
     assert json.loads(jobs) == []  # none has failed
-    report = reader.types("docs/report.md", "curl -H", {"jobs/1234": f"jobs/{jobid}"})
+    report = reader.run_block("docs/report.md", "curl -H", {"jobs/1234": f"jobs/{jobid}"})
     assert "Efficiency" in report
-    output = reader.types(
+    output = reader.run_block(
         "docs/prometheus_gate.md", 'curl -H "Authorization', {"https://jobs.example.org": SERVER}
     )
     (series,) = json.loads(output)["data"]["result"]
@@ -186,7 +188,7 @@ def test_tokens_are_created_listed_and_revoked(site: Site, token: str) -> None:
     reader = Reader(site.machine, environment={"TOKEN": token})
     # The guide has made the first; this block makes two more and revokes the last.
     begin = "batchjob_stats_server --config.file=/etc/batchjob/server.yml token"
-    printed = reader.types("docs/access.md", begin, {"tokens/7": "tokens/3"})
+    printed = reader.run_block("docs/access.md", begin, {"tokens/7": "tokens/3"})
     assert "nightly report" in printed
     headers = f"Authorization: Bearer {token}"
     left = site.machine.run("curl", "--silent", "-H", headers, f"{SERVER}/api/v1/tokens")
@@ -216,14 +218,14 @@ AUTHORITY_OF_CLIENTS = (
 
 
 def test_doctor_in_the_sandbox_of_the_unit(site: Site, token: str) -> None:
-    printed = site.reader.types("docs/doctor.md", "systemd-run --pipe --wait")
+    printed = site.reader.run_block("docs/doctor.md", "systemd-run --pipe --wait")
     assert "jobs of slurm can be seen" in printed
 
 
 def test_drop_in_for_account_names(site: Site, token: str) -> None:
     begin = "[Service]\nCapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_SYS_PTRACE"
     drop_in = "/etc/systemd/system/batchjob_exporter.service.d/override.conf"
-    site.reader.writes("docs/exporter.md", begin, drop_in)
+    site.reader.write_block("docs/exporter.md", begin, drop_in)
     site.machine.run("systemctl", "daemon-reload")  # as `systemctl edit` does
     site.machine.run("systemctl", "restart", "batchjob_exporter")
     shown = f'account="{booted_slurm.ACCOUNT}"'
@@ -239,7 +241,7 @@ def test_upgrade_of_running_site(site: Site, token: str) -> None:
     site.machine.run("sh", "-c", "dpkg --install /root/older/*.deb")
     version = ("dpkg-query", "--show", "--showformat=${Version}", "batchjob-server")
     assert site.machine.run(*version) == OLDER
-    site.reader.types("docs/guide/upgrade.md", "systemctl stop batchjob_stats_db")
+    site.reader.run_block("docs/guide/upgrade.md", "systemctl stop batchjob_stats_db")
     assert site.machine.run(*version) == __version__
     site.fetch(f"{SERVER}/-/ready")
     assert [row["jobid"] for row in _jobs(site, token)] == before
@@ -251,16 +253,16 @@ def test_migration_from_sqlite_to_postgresql(site: Site, token: str) -> None:
     _start_postgresql(machine)
     create = "runuser -u postgres -- createuser --pwprompt batchjob"
     asked_twice = f"printf 'geheim\\ngeheim\\n' | {create}"
-    site.reader.types(page, "runuser -u postgres -- createuser", {create: asked_twice})
+    site.reader.run_block(page, "runuser -u postgres -- createuser", {create: asked_twice})
     install = "install -m 0400 -o batchjob"
-    site.reader.types(page, install, {install: f"echo geheim | {install}"})
-    assert "rows" in site.reader.types(page, "systemctl stop batchjob_stats_db")
+    site.reader.run_block(page, install, {install: f"echo geheim | {install}"})
+    assert "rows" in site.reader.run_block(page, "systemctl stop batchjob_stats_db")
     for name in ("stats_db.yml", "server.yml"):
         path = machine.root / "etc/batchjob" / name
         settings = yaml.safe_load(path.read_text()) | yaml.safe_load(text(page, "db:"))
         path.write_text(yaml.safe_dump(settings))
     (machine.root / "var/lib/batchjob/jobs.db").rename(machine.root / "root/jobs.db")
-    site.reader.types(page, "runuser -u batchjob -- batchjob_stats_db")
+    site.reader.run_block(page, "runuser -u batchjob -- batchjob_stats_db")
     site.fetch(f"{SERVER}/-/ready")
     assert {row["jobid"] for row in _jobs(site, token)} >= before
     machine.run("systemctl", "start", "batchjob_backup")

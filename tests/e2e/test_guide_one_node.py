@@ -39,10 +39,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Iterato
 
 
 def test_quick_start_and_once_output(reader: Reader) -> None:
-    with reader.begins(GUIDE, "python3 -m venv .venv") as command:
+    with reader.start_block(GUIDE, "python3 -m venv .venv") as command:
         until(lambda: "?token=" in command.printed(), "an address", PATIENCE_SECONDS, 0.5)
         until(lambda: _measured_jobs(reader) == 5, "five live jobs", PATIENCE_SECONDS, 0.5)
-        text = reader.types(GUIDE, ".venv/bin/batchjob_exporter --once")
+        text = reader.run_block(GUIDE, ".venv/bin/batchjob_exporter --once")
         assert 'batchjob_job_info{manager="local"' in text
         assert "jobs of local can be seen" in text  # as doctor says
 
@@ -55,14 +55,14 @@ def _measured_jobs(reader: Reader) -> int:
 
 
 def test_exporter_for_one_network(reader: Reader) -> None:
-    with reader.begins(GUIDE, ".venv/bin/batchjob_exporter --web.listen-address"):
+    with reader.start_block(GUIDE, ".venv/bin/batchjob_exporter --web.listen-address"):
         _served(reader)
 
 
 def test_exporter_under_systemd(reader: Reader) -> None:
-    text = reader.types(EXPORTER, "python3 -m venv /opt/batchjob")
+    text = reader.run_block(EXPORTER, "python3 -m venv /opt/batchjob")
     assert "batchjob_exporter_build_info" in text
-    reader.types(EXPORTER, "cp deploy/systemd/batchjob_exporter.service")
+    reader.run_block(EXPORTER, "cp deploy/systemd/batchjob_exporter.service")
     _served(reader)
 
 

@@ -164,7 +164,7 @@ def test_job_is_measured_and_shown(front, unpacked, as_recorded, tmp_path):
         argv = [sys.executable, "-m", "batchjob_stats_server.main", f"--config.file={settings}"]
         token = call(*argv, "token", "root", "--role=admin").strip()
         with recorded_job.serving(argv, token, tmp_path / "log", dict(os.environ)) as api:
-            assert 0 < recorded_job.shown(api, CLUSTER) <= used
+            assert 0 < recorded_job.cpu_seconds_in_api(api, CLUSTER) <= used
     if front.other_tenant:
         assert query_samples(front, "up", front.other_tenant) == []
     if front.tsdb:

@@ -187,4 +187,4 @@ def test_server_shows_jobs_of_both_exporter_versions(site, measurement, tmp_path
     with recorded_job.serving(argv, token, tmp_path / "log", version.environment) as api:
         for cluster in site.cluster_names:
             expected = measurement.usage[cluster]["user_cpu_seconds"]
-            assert recorded_job.shown(api, cluster) == pytest.approx(expected)
+            assert recorded_job.cpu_seconds_in_api(api, cluster) == pytest.approx(expected)

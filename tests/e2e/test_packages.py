@@ -44,10 +44,10 @@ def machine(
         shutil.copy(deb, root / "root")
     with booted.machine(root) as booted_machine:
         reader = Reader(booted_machine)
-        reader.types(PACKAGES_PAGE, "apt install ./batchjob-exporter")
+        reader.run_block(PACKAGES_PAGE, "apt install ./batchjob-exporter")
         booted_machine.run("sh", "-c", "apt install /root/batchjob-server_*.deb")
         (root / "etc/batchjob/stats_db.yml").write_text(STATS_DB)
-        reader.types(PACKAGES_PAGE, "runuser -u batchjob")
+        reader.run_block(PACKAGES_PAGE, "runuser -u batchjob")
         yield booted_machine
     shutil.rmtree(root, ignore_errors=True)
 
@@ -106,7 +106,7 @@ def test_poller_and_server_start_in_systemd_sandbox(machine: booted.Machine) -> 
 
 
 def test_proxy_secret_is_readable_by_server(machine: booted.Machine) -> None:
-    Reader(machine).types("docs/guide/proxy.md", "openssl rand -hex 32")
+    Reader(machine).run_block("docs/guide/proxy.md", "openssl rand -hex 32")
     secret = "/etc/batchjob/proxy.secret"
     assert machine.run("stat", "--format=%a %U %G", secret).split() == ["640", "root", "batchjob"]
     content = machine.run("runuser", "-u", "batchjob", "--", "cat", secret)
@@ -114,7 +114,7 @@ def test_proxy_secret_is_readable_by_server(machine: booted.Machine) -> None:
 
 
 def test_daily_backup(machine: booted.Machine) -> None:
-    Reader(machine).types("docs/stats_db.md", "systemctl enable --now batchjob_backup.timer")
+    Reader(machine).run_block("docs/stats_db.md", "systemctl enable --now batchjob_backup.timer")
     assert "batchjob_backup.timer" in machine.run("systemctl", "list-timers", "--all")
     (backup,) = machine.run("ls", "/var/backups/batchjob").split()
     assert backup.startswith("batchjob-")
@@ -135,7 +135,7 @@ def test_restore_requires_stopped_services(machine: booted.Machine) -> None:
     assert not machine.succeeds(*restore_command)  # the server still uses it
     first_line = "systemctl stop batchjob_stats_server"
     replacements = {"batchjob-20260131T003112Z.db": backup}
-    assert "restored" in Reader(machine).types("docs/stats_db.md", first_line, replacements)
+    assert "restored" in Reader(machine).run_block("docs/stats_db.md", first_line, replacements)
     assert http_get(machine, 10912, "/-/ready")
 
 
@@ -144,12 +144,12 @@ def test_poller_is_restarted_after_temporary_failure(machine: booted.Machine) ->
     machine.run("systemctl", "stop", "batchjob_stats_db")
     lock_command = ("flock", "/var/lib/batchjob/jobs.db.writer", "sleep", "infinity")
     machine.run("systemd-run", "--unit=holder", *lock_command)
-    until(lambda: machine.shown("holder", "SubState") == "running", "the lock is held")
+    until(lambda: machine.unit_property("holder", "SubState") == "running", "the lock is held")
     assert not machine.succeeds("systemctl", "start", "batchjob_stats_db")
-    assert machine.shown("batchjob_stats_db", "SubState") == "auto-restart"
+    assert machine.unit_property("batchjob_stats_db", "SubState") == "auto-restart"
     machine.run("systemctl", "stop", "holder")
     until(
-        lambda: machine.shown("batchjob_stats_db", "ActiveState") == "active",
+        lambda: machine.unit_property("batchjob_stats_db", "ActiveState") == "active",
         "the poller runs again", 40,
     )  # fmt: skip
 
@@ -158,7 +158,7 @@ def test_poller_is_not_restarted_after_configuration_error(machine: booted.Machi
     config = machine.root / "etc/batchjob/stats_db.yml"
     config.write_text(STATS_DB + "nonsense: 1\n")
     assert not machine.succeeds("systemctl", "restart", "batchjob_stats_db")
-    assert machine.shown("batchjob_stats_db", "ActiveState") == "failed"
+    assert machine.unit_property("batchjob_stats_db", "ActiveState") == "failed"
     config.write_text(STATS_DB)
     machine.run("systemctl", "reset-failed", "batchjob_stats_db")
     machine.run("systemctl", "start", "batchjob_stats_db")
@@ -180,7 +180,7 @@ def test_package_removal_keeps_configuration(machine: booted.Machine) -> None:
     }
     machine.run("dpkg", "--remove", "batchjob-server")
     assert (machine.root / "etc/batchjob/server.yml").exists()
-    assert machine.shown("batchjob_stats_server", "ActiveState") == "inactive"
+    assert machine.unit_property("batchjob_stats_server", "ActiveState") == "inactive"
     assert not (machine.root / "opt/batchjob/server").exists()
     assert (machine.root / "opt/batchjob/bin/batchjob_exporter").exists()
 
