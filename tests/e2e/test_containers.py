@@ -1,4 +1,4 @@
-"""The images of deploy/containers are built, and what they start is requested.
+"""The images of deploy/containers are built, and their services respond.
 
 Their base is a Debian with the same Python, made here under the name that they give it: no registry
 of images is asked. pip finds its wheels in a directory, so the build needs no network either.
