@@ -142,7 +142,7 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
     "docs/samples.md": {
         "$ batchjob metrics 7b1e": _done("batchjob_cli/test_metrics_command"),
         "batchjob metrics 7b1e --json": _typed("batchjob_cli/test_metrics_command"),
-        "curl -H": _done("batchjob_stats_server/samples/test_samples_route"),
+        "curl -H": _done("batchjob_stats_server/api/test_samples_route"),
         "zcat FILE": _typed("batchjob_cli/test_metrics_command"),
     },
     "docs/schedulers/pbs.md": {

@@ -11,8 +11,8 @@ from batchjob_stats_db.database import schema, scripts, tokens
 from batchjob_stats_db.database.tokens import Maker, TokenRole
 from batchjob_stats_server import app
 from batchjob_stats_server.app import ROUTERS
+from tests.batchjob_stats_server.api.recording import with_samples, write_sample_file
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
-from tests.batchjob_stats_server.samples.recording import with_samples, write_sample_file
 
 P = "/api/v1"
 

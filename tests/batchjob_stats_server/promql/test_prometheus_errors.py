@@ -12,7 +12,7 @@ from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
 from batchjob_stats_server.promql.backend import PromqlBackend
-from tests.batchjob_stats_server.routes.conftest import GATE
+from tests.batchjob_stats_server.promql.conftest import GATE
 from tests.batchjob_stats_server.serving import serving
 
 

@@ -8,13 +8,13 @@ import tracemalloc
 
 import pytest
 
-from tests.batchjob_stats_server.conftest import NOW
-from tests.batchjob_stats_server.samples.recording import (
+from tests.batchjob_stats_server.api.recording import (
     job_sample,
     open_sample_file,
     with_samples,
     write_sample_file,
 )
+from tests.batchjob_stats_server.conftest import NOW
 
 P = "/api/v1/jobs"
 START, END = NOW - 6000, NOW - 3400  # of job 2, bob's

@@ -12,7 +12,7 @@ from batchjob_cli.client.running_up import TOKEN_FILE, keep_file
 from batchjob_cli.up import options, records, stack, token
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import services
-from tests.batchjob_cli.ask.local_runs import finished_run
+from tests.batchjob_cli.client.local_runs import finished_run
 
 
 @pytest.fixture

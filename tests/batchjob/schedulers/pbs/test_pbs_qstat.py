@@ -12,7 +12,7 @@ from batchjob.schedulers.pbs.accounting import qstat
 from batchjob.schedulers.pbs.accounting.qstat import Qstat
 from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs, parse_text_jobs
 from batchjob.schedulers.states import JobState
-from tests.batchjob_stats_db.sources.pbs import LOG, QSTAT, read_all
+from tests.batchjob.schedulers.pbs.pbs import LOG, QSTAT, read_all
 
 
 def test_log_and_qstat_agree(write_log, tmp_path):

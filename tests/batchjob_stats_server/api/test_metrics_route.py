@@ -238,7 +238,7 @@ def test_too_many_concurrent_requests_answer_503(services_with_store, get_metric
 
 
 def test_docs_list_every_curve():
-    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
     for curve in CURVES.values():
         assert f"| `{curve.name}` | {curve.unit} | {curve.about} |" in page
 

@@ -16,7 +16,7 @@ from batchjob_cli.client.answer import next_page_link
 from batchjob_cli.client.remote import Server
 from batchjob_cli.client.running_up import announce
 from batchjob_cli.job_columns import DEFAULT_KEYS
-from tests.batchjob_cli.ask.local_runs import command_output, finished_run
+from tests.batchjob_cli.client.local_runs import command_output, finished_run
 
 
 def test_server_list_equals_local_list(data, server, capsys, monkeypatch):

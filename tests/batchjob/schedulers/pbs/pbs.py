@@ -4,7 +4,7 @@ import lzma
 from datetime import UTC, datetime
 from pathlib import Path
 
-RECORDINGS = Path(__file__).parents[2] / "fixtures" / "accounting"
+RECORDINGS = Path(__file__).parents[3] / "fixtures" / "accounting"
 LOG = lzma.decompress((RECORDINGS / "openpbs-23.06.06.accounting.xz").read_bytes())
 QSTAT = lzma.decompress((RECORDINGS / "openpbs-23.06.06.qstat.json.xz").read_bytes())
 END_HEAD = "04/04/2026 13:06:40;E;101.srv;user=alice group=phys"

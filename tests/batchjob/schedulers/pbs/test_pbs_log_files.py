@@ -8,7 +8,7 @@ from batchjob.runtime.settings import SettingsError, build_section
 from batchjob.schedulers.accounting import SourceError, UnfinishedJob
 from batchjob.schedulers.pbs.accounting import pbs_log
 from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
-from tests.batchjob_stats_db.sources.pbs import END_HEAD, END_TAIL, LOG, read_all
+from tests.batchjob.schedulers.pbs.pbs import END_HEAD, END_TAIL, LOG, read_all
 
 
 @pytest.mark.parametrize("lines", [1, 7, 30])

@@ -23,7 +23,7 @@ from tests.batchjob_stats_db.simulated_source import (
 
 JOBS = 20_000
 KILLS = int(os.environ.get("BATCHJOB_KILLS", "20"))
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.e2e

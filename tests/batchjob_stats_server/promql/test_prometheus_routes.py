@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchjob_stats_db.database.tokens import TokenRole
-from tests.batchjob_stats_server.routes.conftest import GATE
+from tests.batchjob_stats_server.promql.conftest import GATE
 
 ALICE_MATCHERS = 'cluster=~"c1|c2",user="alice"'
 

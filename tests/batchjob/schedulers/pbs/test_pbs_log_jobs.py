@@ -8,7 +8,7 @@ from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.pbs.accounting.log_line import parse_attributes
 from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.states import JobState
-from tests.batchjob_stats_db.sources.pbs import END_HEAD, END_TAIL, LOG, log_line, read_all
+from tests.batchjob.schedulers.pbs.pbs import END_HEAD, END_TAIL, LOG, log_line, read_all
 
 MB = 1024**2
 

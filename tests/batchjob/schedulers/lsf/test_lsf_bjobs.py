@@ -12,7 +12,7 @@ from batchjob.schedulers.lsf.accounting.bjobs import Bjobs
 from batchjob.schedulers.lsf.formats import lsf_time
 from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.states import JobState
-from tests.batchjob_stats_db.sources.lsf import finish_line, read
+from tests.batchjob.schedulers.lsf.lsf import finish_line, read
 
 GB = 1024**3
 

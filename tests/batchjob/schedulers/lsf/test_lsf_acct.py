@@ -11,7 +11,7 @@ from batchjob.schedulers.lsf.accounting.lsb_line import join_records, split_word
 from batchjob.schedulers.lsf.accounting.lsb_stream import job_from_finish2
 from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.states import JobState
-from tests.batchjob_stats_db.sources.lsf import FINISH_PARTS, finish_line, read
+from tests.batchjob.schedulers.lsf.lsf import FINISH_PARTS, finish_line, read
 
 GB = 1024**3
 

@@ -15,7 +15,7 @@ from batchjob_cli import job, jobs, stats
 from batchjob_cli.main import main
 from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.engine import parse_url, writer_engine
-from tests.batchjob_cli.ask.local_runs import command_output, finished_run
+from tests.batchjob_cli.client.local_runs import command_output, finished_run
 
 
 def test_jobs_table(data, capsys):

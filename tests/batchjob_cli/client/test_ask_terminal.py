@@ -10,7 +10,7 @@ import sys
 import termios
 
 from batchjob_cli import job, jobs
-from tests.batchjob_cli.ask.local_runs import command_output
+from tests.batchjob_cli.client.local_runs import command_output
 
 
 def terminal_output(arguments, columns, **environment):

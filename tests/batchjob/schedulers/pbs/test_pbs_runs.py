@@ -8,7 +8,7 @@ from batchjob.schedulers.pbs.accounting import pbs_log
 from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
 from batchjob.schedulers.records import merge_records
 from batchjob.schedulers.states import JobState
-from tests.batchjob_stats_db.sources.pbs import END_HEAD, END_TAIL, LOG, log_line, read_all
+from tests.batchjob.schedulers.pbs.pbs import END_HEAD, END_TAIL, LOG, log_line, read_all
 
 
 def test_rerun_is_a_separate_record(write_log):

@@ -17,7 +17,7 @@ from collectors.power.ipmi.power import BmcPower
 from collectors.power.ipmi.tool import ToolPower
 
 pytest.importorskip("pyghmi")
-PROGRAM = os.path.join(os.path.dirname(__file__), "../../simulated/lan_bmc.py")
+PROGRAM = os.path.join(os.path.dirname(__file__), "../../../simulated/lan_bmc.py")
 
 
 class LanBmcProcess:
