@@ -16,7 +16,7 @@ from benchmarks import hard_jobs, kernel_truth, taskstats
 from benchmarks.hard_jobs import USERS, Job
 from benchmarks.job_scrapes import SCRAPE_SECONDS, Scrapes, scraped
 from tests.e2e import slurm, slurm_files
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 DISK, MOUNTED = "/dev/ubda", Path("/run/disk")
 OVER_A_RESTART = "over a restart"

@@ -30,7 +30,7 @@ from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from benchmarks.measure import cpu_seconds
 from tests.batchjob_stats_db.tsdb import line, run_prometheus
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 AT = 1_700_000_400
 QUERY = f"/api/v1/query?time={AT}&query=" + quote("sum by (jobid) (batchjob_job_cpus)")

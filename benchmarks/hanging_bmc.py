@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks import trees
 from benchmarks.scrape import scraper
 from tests.e2e import exporter
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 REPOSITORY = Path(__file__).parents[1]
 LIMIT_MS = 2.0

@@ -9,8 +9,9 @@ from functools import partial
 from typing import NamedTuple
 
 from tests.e2e import slurm
-from tests.e2e.processes import daemon, until
 from tests.e2e.workload import PYTHON, command
+from tests.helpers.processes import daemon
+from tests.helpers.waiting import until
 
 _MAPPED = """
 import mmap, os

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import measure, trees
 from benchmarks.scrape import table
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 from tests.security.hostile_clients import KINDS, hostile
 from tests.security.scraped_exporter import TRANSPORTS, Scraped, scraped
 from tests.security.served_api import ServedApi, served_api

@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks import measure, trees
 from benchmarks.scrape import JOBS_ALONE, compile_c, cost, scraper
 from tests.e2e import exporter, short_jobs
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 TREE = "v1"
 

@@ -34,7 +34,8 @@ from typing import Any, NamedTuple
 from batchjob.quantities.job import METRIC_GROUPS
 from benchmarks import measure, trees
 from tests.e2e import exporter
-from tests.e2e.processes import daemon, until
+from tests.helpers.processes import daemon
+from tests.helpers.waiting import until
 
 HERE = Path(__file__).parent
 JOBS_ALONE = ("--collector.disable-defaults", "--collector.jobs", "--runtime.cpus=all")

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 UID = 20001
 KINDS = ("v1", "unified", "copy")

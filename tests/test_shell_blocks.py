@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.documented_blocks import RUNS
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 from tests.test_documented_commands import SHELL_BLOCKS
 
 pytestmark = pytest.mark.e2e

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import hostile, trees
 from benchmarks.scrape import table
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 from tests.security.scraped_exporter import TRANSPORTS, scraped
 
 _SERVERS = ("own", "threads", "streams")

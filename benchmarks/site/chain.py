@@ -20,7 +20,7 @@ from benchmarks.site.processes import answers, cpu_seconds, get, wait
 from benchmarks.site.store import Store, store
 from tests.batchjob_stats_db import postgresql_server
 from tests.e2e import exporter
-from tests.e2e.processes import daemon, free_ports
+from tests.helpers.processes import daemon, free_ports
 
 CLUSTER = "site"
 

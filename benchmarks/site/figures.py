@@ -11,7 +11,7 @@ from benchmarks.site.chain import Form, Totals, running
 from benchmarks.site.clients import answer_times, asked
 from benchmarks.site.processes import memory_bytes
 from tests.e2e import exporter
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 
 def exposition(jobs: int) -> str:

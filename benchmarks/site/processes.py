@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 PATIENCE_SECONDS = 1800.0  # per step of the start; a process that ends is reported immediately
 

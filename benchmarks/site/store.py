@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from benchmarks.site.processes import answers, get, wait
 from tests.e2e import exporter
-from tests.e2e.processes import daemon, free_ports
+from tests.helpers.processes import daemon, free_ports
 
 
 class Store(NamedTuple):

@@ -8,7 +8,8 @@ import pytest
 
 from batchjob_exporter.options import parse_settings
 from batchjob_exporter.service import ExporterService, watch_listeners
-from tests.e2e.processes import free_ports, until
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 
 
 @pytest.fixture

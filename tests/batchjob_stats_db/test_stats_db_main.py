@@ -15,7 +15,8 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import writer_lock
 from batchjob_stats_db.main import main
 from batchjob_stats_server.main import main as stats_server
-from tests.e2e.processes import daemon, free_ports, until
+from tests.helpers.processes import daemon, free_ports
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.usefixtures("restore_logging")
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.processes import daemon, free_ports, until
+from tests.helpers.processes import daemon, free_ports
+from tests.helpers.waiting import until
 
 
 def line(metric, value, at, **labels):

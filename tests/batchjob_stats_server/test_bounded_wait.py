@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from batchjob_stats_server.bounded_wait import BoundedWait
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 
 def answer_soon():

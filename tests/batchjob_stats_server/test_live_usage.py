@@ -23,7 +23,7 @@ from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import SERVERS, line, prometheus, query_relay
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 CAROL = {"user": "carol", "jobid": "3"}  # has been running since NOW - 5000
 LAST_SAMPLE_MILLISECONDS = (NOW - 50) * 1000

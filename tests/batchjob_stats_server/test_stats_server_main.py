@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from batchjob_stats_server.main import main
-from tests.e2e.processes import free_ports
+from tests.helpers.processes import free_ports
 from tests.private_keys import write_key
 
 

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.e2e.processes import call, daemon, succeeds, until
+from tests.helpers.processes import call, daemon, succeeds
+from tests.helpers.waiting import until
 
 TOOLS = ("mmdebstrap", "unshare", "nsenter", "pivot_root")
 CGROUPS = Path("/sys/fs/cgroup")

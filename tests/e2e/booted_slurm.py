@@ -7,8 +7,8 @@ What slurm.conf needs for batchjob is taken from docs/schedulers/slurm.md.
 """
 
 from tests.e2e.booted import Machine
-from tests.e2e.processes import until
 from tests.e2e.reader import text
+from tests.helpers.waiting import until
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge", "mariadb-server")
 CLUSTER, NODE, USER, ACCOUNT = "alpha", "node001", "alice", "physics"

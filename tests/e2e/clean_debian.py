@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.e2e import booted
-from tests.e2e.processes import call
+from tests.helpers.processes import call
 
 ROOT = Path(__file__).parents[2]
 PYTHON = "/usr/bin/python3"

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.processes import daemon, free_ports, until
+from tests.helpers.processes import daemon, free_ports
+from tests.helpers.waiting import until
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = ("batchjob_exporter",)

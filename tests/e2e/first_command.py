@@ -13,7 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.e2e.processes import free_ports, until
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 180.0  # on a machine that is busy with others

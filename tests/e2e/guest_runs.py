@@ -18,7 +18,7 @@ import batchjob
 import batchjob_cli
 import collectors
 from tests.e2e import exporter
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 CGROUPS = Path("/sys/fs/cgroup")
 DISK = "/dev/ubda"

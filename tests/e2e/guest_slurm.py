@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e import exporter, slurm
-from tests.e2e.processes import until
 from tests.e2e.workload import command
+from tests.helpers.waiting import until
 
 DISK = "/dev/ubda"
 FILES = ("memory.current", "memory.peak", "memory.max", "cpu.stat", "memory.events", "io.stat")

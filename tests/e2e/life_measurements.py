@@ -14,9 +14,9 @@ import yaml
 
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from tests.e2e import exporter, prometheus, victoriametrics
-from tests.e2e.processes import free_ports
 from tests.e2e.watched_jobs import WatchedJob
 from tests.grafana import stack
+from tests.helpers.processes import free_ports
 
 _RECEIVES = "--web.enable-remote-write-receiver"
 

@@ -29,9 +29,10 @@ from tests.e2e.life_measurements import (
     prometheus_at,
     scraping,
 )
-from tests.e2e.processes import free_ports, until
 from tests.e2e.watched_jobs import JobWatcher, WatchedJob
 from tests.grafana import dashboard_client, stack
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 from tests.life.discrepancies import Expectation, discrepancies
 from tests.life.views import Figures, View
 

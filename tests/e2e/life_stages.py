@@ -3,8 +3,8 @@
 import time
 
 from tests.e2e.life_site import LifeSite
-from tests.e2e.processes import until
 from tests.e2e.watched_jobs import COMMAND, WatchedJob
+from tests.helpers.waiting import until
 from tests.life.discrepancies import Expectation
 from tests.life.views import LIVE_VIEWS, NODE_VIEWS, PROMETHEUS_VIEWS, STORED_VIEWS
 

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from tests.e2e.exporter import Scrape, parse
-from tests.e2e.processes import daemon, free_ports, until
+from tests.helpers.processes import daemon, free_ports
+from tests.helpers.waiting import until
 
 
 class Sample(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tests.e2e.booted import Machine
-from tests.e2e.processes import call
+from tests.helpers.processes import call
 from tests.test_documented_commands import BLOCKS
 
 NOTHING: Mapping[str, str] = {}

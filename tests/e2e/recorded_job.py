@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from collectors.host import Host
-from tests.e2e.processes import daemon, free_ports, until
+from tests.helpers.processes import daemon, free_ports
+from tests.helpers.waiting import until
 
 TREE, JOB, OWNER, CPU_SECONDS = "slurm-22.05-v2-r1-a", "1", "2001", 120.531694
 NODE = "node01"

@@ -24,7 +24,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.e2e import slurm_files
-from tests.e2e.processes import daemon, free_ports, succeeds, until
+from tests.helpers.processes import daemon, free_ports, succeeds
+from tests.helpers.waiting import until
 
 FINAL_STATES = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",

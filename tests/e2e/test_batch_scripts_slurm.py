@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import slurm
-from tests.e2e.processes import until
 from tests.e2e.test_stats_db_slurm import StatsDbCommand
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

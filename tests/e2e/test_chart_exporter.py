@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from tests.e2e.exporter import parse
-from tests.e2e.processes import daemon, free_ports, succeeds, until
+from tests.helpers.processes import daemon, free_ports, succeeds
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

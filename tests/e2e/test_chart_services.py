@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.processes import daemon, free_ports, succeeds, until
 from tests.e2e.victoriametrics import responds_with_200
+from tests.helpers.processes import daemon, free_ports, succeeds
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e import exporter, slurm
-from tests.e2e.processes import call, until
 from tests.e2e.reader import text
+from tests.helpers.processes import call
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -19,7 +19,7 @@ import pytest
 
 from batchjob import __version__
 from tests.e2e.exporter import parse
-from tests.e2e.processes import call, free_ports, served, succeeds
+from tests.helpers.processes import call, free_ports, served, succeeds
 
 pytestmark = pytest.mark.e2e
 

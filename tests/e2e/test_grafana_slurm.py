@@ -10,9 +10,10 @@ import pytest
 
 from grafana.generate.__main__ import FOLDER
 from tests.e2e import exporter, prometheus, slurm
-from tests.e2e.processes import free_ports, until
 from tests.e2e.workload import command
 from tests.grafana import dashboard_client, stack
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -17,8 +17,9 @@ import pytest
 import yaml
 
 from tests.e2e import booted, clean_debian
-from tests.e2e.processes import call, until
 from tests.e2e.reader import Reader, text
+from tests.helpers.processes import call
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

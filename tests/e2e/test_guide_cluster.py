@@ -18,8 +18,9 @@ import yaml
 
 from batchjob import __version__
 from tests.e2e import booted, booted_slurm, clean_debian
-from tests.e2e.processes import call, until
 from tests.e2e.reader import Reader, text
+from tests.helpers.processes import call
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e import booted, clean_debian
 from tests.e2e.exporter import parse
-from tests.e2e.processes import until
 from tests.e2e.reader import Reader
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

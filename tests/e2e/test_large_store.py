@@ -21,7 +21,8 @@ import pytest
 import yaml
 
 from tests.e2e import exporter, nginx, prometheus, recorded_job, victoriametrics
-from tests.e2e.processes import call, free_ports, until
+from tests.helpers.processes import call, free_ports
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -13,8 +13,8 @@ from tests.e2e import life_site, prometheus, slurm
 from tests.e2e.life_measurements import InPrometheus, Source
 from tests.e2e.life_site import LifeSite
 from tests.e2e.life_stages import CURVE, PATIENCE, PENDING, RUNNING, VIEWS, Life, completed
-from tests.e2e.processes import until
 from tests.e2e.watched_jobs import WatchedJob
+from tests.helpers.waiting import until
 from tests.life.discrepancies import discrepancies
 from tests.life.views import ALL_RUNS_VIEWS, PROMETHEUS_VIEWS
 

@@ -9,8 +9,8 @@ from tests.e2e import life_site, prometheus, slurm, victoriametrics
 from tests.e2e.life_measurements import Source
 from tests.e2e.life_site import LifeSite
 from tests.e2e.life_stages import CURVE, PATIENCE, RUNNING, Life, completed
-from tests.e2e.processes import until
 from tests.e2e.watched_jobs import WatchedJob
+from tests.helpers.waiting import until
 from tests.life.discrepancies import Expectation
 from tests.life.views import ALL_RUNS_VIEWS, LATEST_RUN_VIEWS
 

@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from tests.e2e import exporter, victorialogs
-from tests.e2e.processes import call, until
+from tests.helpers.processes import call
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

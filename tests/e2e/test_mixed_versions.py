@@ -21,7 +21,8 @@ import yaml
 
 from collectors.host import Host
 from tests.e2e import exporter, prometheus, recorded_job
-from tests.e2e.processes import call, until
+from tests.helpers.processes import call
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -13,8 +13,9 @@ import pytest
 from batchjob import __version__
 from tests.e2e import booted, clean_debian
 from tests.e2e.exporter import parse
-from tests.e2e.processes import call, until
 from tests.e2e.reader import Reader
+from tests.helpers.processes import call
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

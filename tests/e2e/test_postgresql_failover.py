@@ -20,7 +20,8 @@ import sqlalchemy as sa
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse_url, reader_engine
-from tests.e2e.processes import daemon, free_ports, until
+from tests.helpers.processes import daemon, free_ports
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -7,7 +7,7 @@ import trustme
 from batchjob_exporter.options import parse_settings
 from batchjob_exporter.service import ExporterService
 from tests.e2e import prometheus
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 from tests.private_keys import write_key
 
 pytestmark = pytest.mark.e2e

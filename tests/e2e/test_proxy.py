@@ -20,7 +20,8 @@ import pytest
 import trustme
 
 from batchjob_stats_db.main import main as stats_db
-from tests.e2e.processes import call, daemon, free_ports, until
+from tests.helpers.processes import call, daemon, free_ports
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tests.e2e import victoriametrics
-from tests.e2e.processes import until
 from tests.e2e.targets import serve_metrics, static_scrape_job
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

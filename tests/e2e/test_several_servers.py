@@ -19,7 +19,8 @@ from batchjob_stats_db.database.engine import writer_engine
 from tests.batchjob_stats_db import postgresql_server
 from tests.e2e import nginx
 from tests.e2e.exporter import parse
-from tests.e2e.processes import call, daemon, free_ports, until
+from tests.helpers.processes import call, daemon, free_ports
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

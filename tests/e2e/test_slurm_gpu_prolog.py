@@ -8,7 +8,7 @@ import pytest
 
 from collectors.gpu.job_files import PrologFiles
 from tests.e2e import slurm, slurm_prolog
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 eventually = functools.partial(until, timeout=300.0)  # the machine may be busy

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.exporter import parse
-from tests.e2e.processes import free_ports, until
 from tests.e2e.up import ENVIRONMENT, BatchjobUp, run_command, running_batchjob_up
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

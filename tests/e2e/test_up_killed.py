@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.batchjob_cli.run.conftest import own_cgroups
-from tests.e2e.processes import until
 from tests.e2e.up import BatchjobUp, launch_batchjob_up, run_command, running_batchjob_up
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

@@ -18,8 +18,9 @@ import yaml
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse_url, reader_engine
 from tests.e2e import exporter, recorded_job, targets, victoriametrics
-from tests.e2e.processes import free_ports, until
 from tests.e2e.recorded_job import CPU_SECONDS, JOB, OWNER, TREE
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 

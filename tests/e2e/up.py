@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.e2e.processes import free_ports, until
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.e2e.processes import call, daemon, free_ports, until
 from tests.e2e.victoriametrics import responds_with_200
+from tests.helpers.processes import call, daemon, free_ports
+from tests.helpers.waiting import until
 
 SOURCE_PACKAGES = ("golang-go", "golang-github-victoriametrics-victoriametrics-dev")
 # Go packages that the program imports; the source package does not depend on them.

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tests.e2e.processes import daemon, free_ports, until
+from tests.helpers.processes import daemon, free_ports
+from tests.helpers.waiting import until
 
 PROGRAMS = ("victoria-metrics", "vmagent", "vmauth")
 

@@ -22,9 +22,10 @@ import yaml
 
 from tests.conftest import unpack
 from tests.e2e import exporter, prometheus
-from tests.e2e.processes import daemon, until
 from tests.fake_nvml.library import FakeNvml, compile_into
 from tests.grafana.dashboard_client import GrafanaClient
+from tests.helpers.processes import daemon
+from tests.helpers.waiting import until
 from tests.simulated import commands
 from tests.simulated.powercap import Powercap
 

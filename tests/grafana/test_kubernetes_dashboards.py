@@ -11,8 +11,8 @@ import pytest
 from grafana.generate.__main__ import FOLDER
 from tests.deploy.test_victoriametrics import keeps_metric, scrape_jobs
 from tests.e2e import victoriametrics
-from tests.e2e.processes import until
 from tests.e2e.targets import serve_metrics, static_scrape_job
+from tests.helpers.waiting import until
 
 SCRAPED = Path(__file__).parents[1] / "fixtures/scraped"
 DASHBOARDS = {

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import yaml
 
 from tests.e2e.exporter import parse
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 from tests.prometheus import families
 from tests.prometheus.replay import (
     RULES,

@@ -7,8 +7,8 @@ import time
 from tests.collectors.jobs.nodes import Node
 from tests.conftest import unpack
 from tests.e2e import exporter
-from tests.e2e.processes import until
 from tests.fake_nvml.library import FakeNvml, compile_into
+from tests.helpers.waiting import until
 from tests.prometheus import chain
 from tests.simulated.powercap import Powercap
 from tests.simulated.redfish_service import RedfishService, link, one_node

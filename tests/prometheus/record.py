@@ -23,8 +23,9 @@ from typing import Any
 import yaml
 
 from tests.e2e import exporter, prometheus, slurm, slurm_prolog
-from tests.e2e.processes import daemon, free_ports, succeeds, until
 from tests.e2e.workload import command
+from tests.helpers.processes import daemon, free_ports, succeeds
+from tests.helpers.waiting import until
 from tests.prometheus import families, node_view
 
 INTERVAL = 30

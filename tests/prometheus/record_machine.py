@@ -20,7 +20,8 @@ import yaml
 
 from batchjob import track
 from tests.e2e import exporter, prometheus
-from tests.e2e.processes import daemon, free_ports, until
+from tests.helpers.processes import daemon, free_ports
+from tests.helpers.waiting import until
 from tests.prometheus.record import (
     HEALTHY_SAMPLES,
     INTERVAL,

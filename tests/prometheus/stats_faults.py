@@ -14,8 +14,9 @@ import yaml
 
 from tests.batchjob_stats_db import tsdb
 from tests.e2e import exporter
-from tests.e2e.processes import call, free_ports, until
 from tests.grafana.stack import running_program
+from tests.helpers.processes import call, free_ports
+from tests.helpers.waiting import until
 from tests.prometheus import chain
 from tests.simulated import commands
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import trustme
 
 from tests.batchjob_stats_server.authority import Authority, pem, write_pair
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 from tests.private_keys import write_key
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,8 @@ from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
-from tests.e2e.processes import daemon, free_ports, until
+from tests.helpers.processes import daemon, free_ports
+from tests.helpers.waiting import until
 
 
 class Process(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.measure import resident_bytes
 from tests.e2e import exporter
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 ORDINARY_UID = 31002 if os.geteuid() == 0 else os.geteuid()
 PROGRAM = Path(__file__).with_name("long_environment.py")

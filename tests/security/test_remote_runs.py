@@ -12,7 +12,8 @@ from urllib.parse import urljoin
 import pytest
 import requests
 
-from tests.e2e.processes import free_ports, until
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 from tests.security.remote_up import RemoteUp, remote_server, run_cli, start
 
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.processes import call, until
+from tests.helpers.processes import call
+from tests.helpers.waiting import until
 from tests.security.remote_up import RemoteUp, remote_server, run_cli
 
 pytestmark = pytest.mark.skipif(

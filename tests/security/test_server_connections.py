@@ -14,7 +14,7 @@ import trustme
 
 from batchjob_stats_server.options import LimitOptions
 from tests.batchjob_stats_server.serving import serving
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 from tests.private_keys import write_key
 from tests.security.hostile_clients import hostile
 

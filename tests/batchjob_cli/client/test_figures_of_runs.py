@@ -16,7 +16,7 @@ from batchjob_cli.run import summary
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
 from tests.batchjob_cli.served_data import plain_text, serve_data
-from tests.e2e.processes import until
+from tests.helpers.waiting import until
 
 
 def ended_run(name, seconds, start=None, **more):

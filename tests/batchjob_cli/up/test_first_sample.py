@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.batchjob_cli.run.conftest import own_cgroups
-from tests.e2e.processes import free_ports, until
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 from tests.security.remote_up import ROOT, start
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cgroups need root")

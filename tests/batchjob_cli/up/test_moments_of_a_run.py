@@ -26,7 +26,8 @@ import pytest
 from batchjob.runtime.formatting import format_duration, size
 from tests.batchjob_cli.run.conftest import own_cgroups
 from tests.e2e.exporter import parse
-from tests.e2e.processes import free_ports, until
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 from tests.security.remote_up import ROOT, start
 
 pytestmark = pytest.mark.skipif(

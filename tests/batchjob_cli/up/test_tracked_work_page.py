@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from batchjob.runtime.formatting import format_duration, size
-from tests.e2e.processes import free_ports, until
+from tests.helpers.processes import free_ports
+from tests.helpers.waiting import until
 from tests.security.remote_up import ROOT, start
 
 playwright = pytest.importorskip("playwright.sync_api")

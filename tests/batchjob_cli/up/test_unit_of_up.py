@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.e2e.processes import free_ports
+from tests.helpers.processes import free_ports
 from tests.security.remote_up import ROOT
 
 UNIT = (ROOT / "deploy/systemd/user/batchjob_up.service").read_text()

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from collectors.jobs.processes.proc import read_network
-from tests.e2e.processes import call, until
+from tests.helpers.processes import call
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nsenter"),

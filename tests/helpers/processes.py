@@ -4,13 +4,11 @@ import contextlib
 import os
 import socket
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
-T = TypeVar("T")
+from tests.helpers.waiting import scaled, until
 
 
 @contextlib.contextmanager
@@ -20,7 +18,7 @@ def daemon(
     env: Mapping[str, str] | None = None,
     patience: float = 10.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program that stays in the foreground; SIGTERM at the end, SIGKILL after `patience` s.
+    """Run a program that stays in the foreground; SIGTERM at the end, SIGKILL when `patience` seconds have passed.
 
     Being its parent, we reap it: a daemon that has forked itself away would stay a zombie.
     """
@@ -33,24 +31,10 @@ def daemon(
     finally:
         process.terminate()
         try:
-            process.wait(patience)
+            process.wait(scaled(patience))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def until(
-    condition: Callable[[], T | None], what: str, timeout: float = 20.0, interval: float = 0.05
-) -> T:
-    """Ask again until the answer is true, and return it; AssertionError when time is up."""
-    deadline = time.monotonic() + timeout
-    while True:
-        answer = condition()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {timeout:g} s")
-        time.sleep(interval)
 
 
 def free_ports(count: int) -> list[int]:
@@ -83,7 +67,9 @@ def served(argv: list[str], path: str, port: int, log: Path) -> Iterator[str]:
 
     def answer() -> str:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}{path}", timeout=scaled(5)
+            ) as response:
                 return str(response.read().decode())
         except OSError:
             return ""
