@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.collectors.jobs.nodes import Node
+from tests.helpers.waiting import scaled
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs/development.md").read_text()
@@ -49,7 +50,7 @@ def run_script(packages, script):
     program = f"import sys; sys.path.insert(0, {str(packages)!r})\n{script}"
     command = [sys.executable, "-P", "-c", program]
     result = subprocess.run(
-        command, cwd=packages, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=packages, capture_output=True, text=True, timeout=scaled(60), check=False
     )
     assert result.returncode == 0, result.stderr
     return result.stdout

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.documented_blocks import RUNS
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.test_documented_commands import SHELL_BLOCKS
 
 pytestmark = pytest.mark.e2e
@@ -49,7 +49,7 @@ class HomeDirectory:
         result = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text],
             cwd=self.path, env=environment, capture_output=True, text=True, check=False,
-            timeout=300,
+            timeout=scaled(300),
         )  # fmt: skip
         assert result.returncode == 0, f"{text}\n{result.stdout}{result.stderr}"
         return result.stdout

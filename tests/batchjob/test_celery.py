@@ -14,6 +14,7 @@ pytest.importorskip("celery")
 
 import batchjob
 from batchjob.schedulers.states import JobState
+from tests.helpers.waiting import scaled
 
 TASKS = """
 import os, time
@@ -84,7 +85,7 @@ def recorded_runs(tmp_path_factory):
             time.sleep(0.2)
     finally:
         worker.send_signal(signal.SIGTERM)
-        worker.wait(30)
+        worker.wait(scaled(30))
     assert len(runs) == 7
     return {f"{run.name.removeprefix('tasks.')}{run.restarts or ''}": run for run in runs}
 
@@ -208,12 +209,12 @@ def run_workflows(folder, broker, backend):
     try:
         sent = subprocess.run(
             [sys.executable, "-c", SEND], env=environment, cwd=folder, capture_output=True,
-            text=True, timeout=120, check=False,
+            text=True, timeout=scaled(120), check=False,
         )  # fmt: skip
         assert sent.returncode == 0, sent.stderr + (folder / "log").read_text()[-4000:]
     finally:
         worker.send_signal(signal.SIGTERM)
-        worker.wait(30)
+        worker.wait(scaled(30))
     return sent.stdout.split(), (folder / "log").read_text()
 
 
@@ -276,6 +277,6 @@ def test_task_is_recorded_with_memory_broker(tmp_path, monkeypatch):
 
     with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
         sent = double.delay(4)
-        assert sent.get(timeout=30) == 8
+        assert sent.get(timeout=scaled(30)) == 8
     run = batchjob.job(sent.id)
     assert (run.name, run.status, run.tool) == ("inside.double", "success", "celery")

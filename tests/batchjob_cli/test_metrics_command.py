@@ -20,6 +20,7 @@ from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
 from tests.batchjob_stats_db.samples.open_files import close_files
 from tests.e2e.reader import text
+from tests.helpers.waiting import scaled
 
 T = 1_775_300_000
 RUN = "7b1e6a3c-0d5f-4a4e-9a55-0d7f43a3c1aa"
@@ -208,7 +209,7 @@ def test_interrupt_ends_follow_silently(tmp_path):
         assert process.stdout.readline().startswith("TIME")
         assert "3 GiB" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=scaled(30))
     writer.close()
     assert (process.returncode, errors) == (130, "")
 

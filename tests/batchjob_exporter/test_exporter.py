@@ -7,6 +7,7 @@ import pytest
 
 from batchjob_exporter.exporter import FAILURES, SUCCESS, Exporter
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
+from tests.helpers.waiting import scaled
 
 METRIC = Metric("batchjob_test_value", "gauge", "A value.")
 
@@ -120,7 +121,7 @@ class BlockingCollector(FakeCollector):
         self.passes += 1
         number = float(self.passes)
         self.entered.release()
-        assert self.go.acquire(timeout=10)
+        assert self.go.acquire(timeout=scaled(10))
         return [MetricFamily(METRIC, [(NO_LABELS, number)])]
 
 
@@ -139,12 +140,12 @@ def test_waiting_scrapes_share_the_next_pass():
     exporter = Exporter({"slow": slow})
     results = []
     first = start_scrape(exporter, results)
-    assert slow.entered.acquire(timeout=10)
+    assert slow.entered.acquire(timeout=scaled(10))
     waiting = [start_scrape(exporter, results) for _ in range(5)]
     time.sleep(0.05)  # all five have asked
     slow.go.release(2)
     for thread in (first, *waiting):
-        thread.join(10)
+        thread.join(scaled(10))
     assert slow.passes == 2
     assert sorted(results) == [[1.0]] + [[2.0]] * 5
 
@@ -154,12 +155,12 @@ def test_scrape_waits_for_hung_collector_until_its_deadline_only(caplog):
     exporter = Exporter({"slow": slow, "good": FakeCollector()})
     results = []
     hung = start_scrape(exporter, results)
-    assert slow.entered.acquire(timeout=10)
+    assert slow.entered.acquire(timeout=scaled(10))
     families = exporter.collect(seconds=0.05)
     assert sample_value(families, SUCCESS, "slow") == 0
     assert sample_value(families, SUCCESS, "good") == 1
     slow.go.release()
-    hung.join(10)
+    hung.join(scaled(10))
     assert caplog.messages == ["collector slow is still busy with an earlier scrape"]
 
 
@@ -167,13 +168,13 @@ def test_hung_collector_is_not_waited_for_again(caplog):
     slow = BlockingCollector()
     exporter = Exporter({"slow": slow})
     hung = start_scrape(exporter, [])
-    assert slow.entered.acquire(timeout=10)
+    assert slow.entered.acquire(timeout=scaled(10))
     exporter.collect(seconds=2)
     begin = time.monotonic()
     exporter.collect(seconds=2)
     assert time.monotonic() - begin < 1.5
     slow.go.release()
-    hung.join(10)
+    hung.join(scaled(10))
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])

@@ -17,6 +17,7 @@ from batchjob_exporter.main import main
 from batchjob_exporter.options import parse_settings
 from batchjob_exporter.service import ExporterService
 from tests.collectors.jobs.nodes import Node
+from tests.helpers.waiting import scaled
 
 COMMAND = [sys.executable, "-m", "batchjob_exporter"]
 ONLY_NODE = ["--collector.disable-defaults", "--collector.node"]
@@ -24,7 +25,12 @@ ONLY_NODE = ["--collector.disable-defaults", "--collector.node"]
 
 def run_exporter(*arguments, **more):
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False, **more
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=scaled(30),
+        check=False,
+        **more,
     )
 
 
@@ -51,7 +57,7 @@ def test_once_prints_running_jobs(tmp_path):
 
 def test_once_into_closed_pipe_is_silent():
     piped = f"{sys.executable} -m batchjob_exporter --once {' '.join(ONLY_NODE)} | true"
-    done = subprocess.run(["sh", "-c", piped], capture_output=True, timeout=30, check=False)
+    done = subprocess.run(["sh", "-c", piped], capture_output=True, timeout=scaled(30), check=False)
     assert done.stderr == b""
 
 
@@ -125,7 +131,7 @@ def read_log_until(process, text):
 @pytest.fixture
 def notify_socket(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.settimeout(20)
+        receiver.settimeout(scaled(20))
         receiver.bind(f"{tmp_path}/notify")
         yield receiver
 
@@ -154,7 +160,7 @@ def test_systemd_readiness_watchdog_reload_and_stop(notify_socket, tmp_path):
         log = read_log_until(process, "web configuration not reloaded")
         process.send_signal(signal.SIGTERM)
         log += process.stderr.read()
-        assert process.wait(20) == 0
+        assert process.wait(scaled(20)) == 0
     assert "web configuration not reloaded" in log
     assert "stopping on SIGTERM" in log
     assert not os.path.exists(path)
@@ -177,7 +183,7 @@ def test_watchdog_stops_when_listener_is_unreachable(notify_socket, tmp_path):
         with pytest.raises(TimeoutError):
             notify_socket.recv(100)
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=20)
+        _, log = process.communicate(timeout=scaled(20))
     assert f"no answer on unix:{path}" in log
 
 
@@ -197,11 +203,11 @@ def test_socket_activation():
         )  # fmt: skip
         try:
             # The socket queues the request until the exporter is up: that is what it is for.
-            with urllib.request.urlopen(url, timeout=20) as response:
+            with urllib.request.urlopen(url, timeout=scaled(20)) as response:
                 assert response.read() == b"healthy\n"
         finally:
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(scaled(20)) == 0
 
 
 def test_two_exporters_in_one_process():
@@ -213,7 +219,7 @@ def test_two_exporters_in_one_process():
         service.start()
     for service in services:
         with urllib.request.urlopen(
-            f"http://{service.addresses[0]}/metrics", timeout=10
+            f"http://{service.addresses[0]}/metrics", timeout=scaled(10)
         ) as response:
             assert b"batchjob_node_cpus" in response.read()
         assert service.is_answering(5)
@@ -246,7 +252,9 @@ def test_broken_collector_does_not_stop_the_others(monkeypatch, caplog):
     monkeypatch.setattr(collectors.node, "COLLECTOR", broken)
     service = ExporterService(parse_settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))
     service.start()
-    with urllib.request.urlopen(f"http://{service.addresses[0]}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(
+        f"http://{service.addresses[0]}/metrics", timeout=scaled(10)
+    ) as response:
         assert b'batchjob_scrape_collector_success{collector="node"} 0.0' in response.read()
     service.stop()
     assert "collector node cannot be created" in caplog.text
@@ -267,6 +275,10 @@ def test_service_imports_no_heavy_libraries():
         "& set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=scaled(30),
+        check=True,
     )
     assert done.stdout.strip() == ""

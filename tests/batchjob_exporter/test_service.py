@@ -9,7 +9,7 @@ import pytest
 from batchjob_exporter.options import parse_settings
 from batchjob_exporter.service import ExporterService, watch_listeners
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 
 @pytest.fixture
@@ -26,7 +26,9 @@ def service():
 
 
 def is_healthy(service):
-    with urllib.request.urlopen(f"http://{service.addresses[0]}/-/healthy", timeout=5) as answer:
+    with urllib.request.urlopen(
+        f"http://{service.addresses[0]}/-/healthy", timeout=scaled(5)
+    ) as answer:
         return answer.status == 200
 
 
@@ -34,7 +36,7 @@ def test_unresponsive_listener_is_detected_and_reopened(service, monkeypatch, ca
     assert service.is_answering(10)
     go, wrap = threading.Event(), service.web.wrap
     # The thread that owns the sockets gets stuck with the next client.
-    monkeypatch.setattr(service.web, "wrap", lambda client: go.wait(60) and wrap(client))
+    monkeypatch.setattr(service.web, "wrap", lambda client: go.wait(scaled(60)) and wrap(client))
     assert not service.is_answering(0.2)
     monkeypatch.setattr(service.web, "wrap", wrap)
     watching = watch_listeners(service, seconds=0.05, timeout=0.2)
@@ -57,7 +59,7 @@ def test_listener_that_never_answered_is_not_given_up(service, monkeypatch):
 def test_stuck_thread_of_replaced_listener_is_harmless(service, monkeypatch):
     go, wrap = threading.Event(), service.web.wrap
     assert service.is_answering(10)
-    monkeypatch.setattr(service.web, "wrap", lambda client: go.wait(60) and wrap(client))
+    monkeypatch.setattr(service.web, "wrap", lambda client: go.wait(scaled(60)) and wrap(client))
     assert not service.is_answering(0.1)
     monkeypatch.setattr(service.web, "wrap", wrap)
     service.reopen_listeners()

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from batchjob_stats_db.database.engine import parse_url
+from tests.helpers.waiting import scaled
 
 
 class RunningPostgresql(NamedTuple):
@@ -68,7 +69,7 @@ def running(folder: Path, *settings: str) -> Iterator[RunningPostgresql]:
         yield RunningPostgresql(base, server.pid)
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(scaled(30))
         shutil.rmtree(home, ignore_errors=True)
 
 

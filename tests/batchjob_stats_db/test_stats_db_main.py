@@ -16,7 +16,7 @@ from batchjob_stats_db.database.engine import writer_lock
 from batchjob_stats_db.main import main
 from batchjob_stats_server.main import main as stats_server
 from tests.helpers.processes import daemon, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.usefixtures("restore_logging")
 
@@ -187,13 +187,13 @@ def test_daemon_serves_health_and_stops(url, tmp_path):
         until(lambda: b"polls_total" in _page(f"{base}/metrics"), "metrics")
         assert _page(f"{base}/-/healthy") == b"ok\n"
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(scaled(30)) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def _page(url):
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=scaled(5)) as answer:
             return answer.read()
     except urllib.error.URLError:
         return b""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.helpers.processes import daemon, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 
 def line(metric, value, at, **labels):
@@ -96,8 +96,10 @@ def run_victoria_metrics(lines, *flags):
         with daemon(argv, Path(folder) / "log") as process:
             until(lambda: _answers(f"{url}/health"), "victoria-metrics")
             body = "\n".join(_in_milliseconds(each) for each in lines).encode()
-            urllib.request.urlopen(f"{url}/api/v1/import/prometheus", body, timeout=10).close()
-            urllib.request.urlopen(f"{url}/internal/force_flush", timeout=10).close()
+            urllib.request.urlopen(
+                f"{url}/api/v1/import/prometheus", body, timeout=scaled(10)
+            ).close()
+            urllib.request.urlopen(f"{url}/internal/force_flush", timeout=scaled(10)).close()
             time.sleep(0.1)
             yield RunningStore(url, process.pid)
 
@@ -118,7 +120,7 @@ def query_relay(url, on_query=lambda query: None, change_answer=lambda content: 
             on_query(query)
             path = self.path.partition("?")[0]
             request = urllib.request.Request(url + path, form.encode())
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=scaled(10)) as answer:
                 content = change_answer(answer.read())
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))

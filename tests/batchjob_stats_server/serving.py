@@ -6,6 +6,7 @@ import threading
 import time
 
 from batchjob_stats_server.main import create_server, open_listener
+from tests.helpers.waiting import scaled
 
 
 @contextlib.contextmanager
@@ -22,7 +23,7 @@ def serving(services, port=0):
             yield port
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(scaled(30))
 
 
 def exchange_bytes(port, *parts, timeout=5.0):

@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from batchjob_stats_server.bounded_wait import BoundedWait
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 
 def answer_soon():
@@ -22,7 +22,7 @@ def test_all_requests_wait_for_fast_database():
         assert not any(request.done() for request in requests)
         answer.set_result(None)
         for request in requests:
-            request.result(60)
+            request.result(scaled(60))
 
 
 def test_wait_ends_after_timeout():
@@ -38,7 +38,7 @@ def test_only_one_request_waits_for_slow_database():
         assert (len(continued), len(waiting)) == (1, 1)
         answer.set_result(None)
         for request in requests:
-            request.result(60)
+            request.result(scaled(60))
 
 
 def test_waiting_place_is_freed_after_answer():
@@ -60,9 +60,9 @@ def test_waiting_short_work_gives_its_turn_to_others(services):
 
     with ThreadPoolExecutor(1) as pool:
         request = pool.submit(services.threads.run_short, work)
-        started.wait(60)
+        started.wait(scaled(60))
         until(lambda: not serial.is_busy(), "the turn of others")
         assert not request.done()
         answer.set_result(None)
-        assert request.result(60), "goes on without its turn"
+        assert request.result(scaled(60)), "goes on without its turn"
     assert not serial.is_busy()

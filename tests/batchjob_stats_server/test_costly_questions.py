@@ -12,6 +12,7 @@ from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.promql.fair_queue import MAX_REQUESTS_PER_USER, FairQueue
 from batchjob_stats_server.threads import Threads
+from tests.helpers.waiting import scaled
 
 ALICE, BOB = Principal("alice", "user", "token"), Principal("bob", "user", "token")
 
@@ -23,7 +24,9 @@ def test_many_costly_requests_of_one_user_do_not_delay_others(services):
     async def send_requests():
         async with anyio.create_task_group() as group:
             for _ in range(8):
-                group.start_soon(query_database, services, ALICE, lambda _: alice_may_end.wait(30))
+                group.start_soon(
+                    query_database, services, ALICE, lambda _: alice_may_end.wait(scaled(30))
+                )
             await anyio.wait_all_tasks_blocked()
             with anyio.fail_after(20):
                 assert await query_database(services, BOB, lambda _: "answer") == "answer"
@@ -64,7 +67,9 @@ def test_too_many_costly_requests_of_one_user_are_rejected(services):
     async def send_requests():
         async with anyio.create_task_group() as group:
             for _ in range(MAX_REQUESTS_PER_USER):
-                group.start_soon(query_database, services, ALICE, lambda _: alice_may_end.wait(30))
+                group.start_soon(
+                    query_database, services, ALICE, lambda _: alice_may_end.wait(scaled(30))
+                )
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(Problem) as rejected:
                 await query_database(services, ALICE, lambda _: None)

@@ -23,7 +23,7 @@ from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import SERVERS, line, prometheus, query_relay
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 CAROL = {"user": "carol", "jobid": "3"}  # has been running since NOW - 5000
 LAST_SAMPLE_MILLISECONDS = (NOW - 50) * 1000
@@ -214,7 +214,7 @@ def hanging_store(release):
 
         def answer(self, form):
             queries.append(urllib.parse.parse_qs(form)["query"][0])
-            release.wait(20)
+            release.wait(scaled(20))
             body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))

@@ -22,6 +22,7 @@ from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.remote import Server
 from batchjob_stats_db.database.tokens import TokenRole
 from tests.batchjob_stats_server.serving import serving
+from tests.helpers.waiting import scaled
 
 API = "/api/v1"
 PATHS = ("jobs?since=0", "jobs/1?cluster=c1", "usage?since=0&by=user", "clusters", "accounts")
@@ -73,7 +74,7 @@ def newer_server(url):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             request = urllib.request.Request(url + self.path, headers=dict(self.headers))
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=scaled(60)) as answer:
                 body = json.dumps(with_unknown_keys(json.load(answer))).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")

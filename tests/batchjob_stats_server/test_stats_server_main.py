@@ -13,6 +13,7 @@ import trustme
 
 from batchjob_stats_server.main import main
 from tests.helpers.processes import free_ports
+from tests.helpers.waiting import scaled
 from tests.private_keys import write_key
 
 
@@ -110,7 +111,7 @@ def test_server_answers_over_tls_and_stops(database_path, tmp_path):
         url = f"https://127.0.0.1:{port}/-/ready"
         for _ in range(600):
             try:
-                with urllib.request.urlopen(url, context=context, timeout=5) as answer:
+                with urllib.request.urlopen(url, context=context, timeout=scaled(5)) as answer:
                     assert answer.read() == b"ok\n"
                     break
             except OSError:
@@ -118,11 +119,13 @@ def test_server_answers_over_tls_and_stops(database_path, tmp_path):
                 time.sleep(0.1)
         else:
             pytest.fail("no answer")
-        second = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        second = subprocess.run(
+            argv, capture_output=True, text=True, check=False, timeout=scaled(60)
+        )
         assert (second.returncode, "in use" in second.stderr) == (1, True)
     finally:
         server.send_signal(signal.SIGTERM)
-        _, log = server.communicate(timeout=30)
+        _, log = server.communicate(timeout=scaled(30))
     assert server.returncode in (0, -signal.SIGTERM)
     assert "Traceback" not in log
     shutil.rmtree(tmp_path, ignore_errors=True)

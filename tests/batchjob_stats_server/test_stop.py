@@ -13,6 +13,7 @@ import urllib.request
 import pytest
 
 from batchjob_stats_db.database.tokens import TokenRole
+from tests.helpers.waiting import scaled
 from tests.simulated import tsdb
 
 
@@ -42,7 +43,7 @@ def start_server(database_path, tmp_path, time_series_database):
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+                    socket.create_connection(("127.0.0.1", port), timeout=scaled(5)).close()
                     return process, port
                 assert process.poll() is None, process.stderr.read()
                 time.sleep(0.05)
@@ -64,7 +65,7 @@ class PendingQuery(threading.Thread):
     def run(self):
         request = urllib.request.Request(self._url, headers=self._headers)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=scaled(60)) as answer:
                 self.status = answer.status
         except urllib.error.HTTPError as error:
             self.status = error.code
@@ -83,14 +84,14 @@ def stop_during_query(process, port, headers, time_series_database):
     refused = False
     while not refused and time.monotonic() < started + 10 and process.poll() is None:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            socket.create_connection(("127.0.0.1", port), timeout=scaled(5)).close()
         except ConnectionRefusedError:
             refused = True
         time.sleep(0.05)
     assert refused
     log = process.stderr.read()
-    process.wait(60)
-    query.join(60)
+    process.wait(scaled(60))
+    query.join(scaled(60))
     return time.monotonic() - started, query.status, log
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from batchjob_stats_db.database.engine import parse_url
 from batchjob_stats_server.threads import plan_threads
+from tests.helpers.waiting import scaled
 
 SQLITE, POSTGRESQL = (
     parse_url("sqlite:////var/lib/batchjob/jobs.db"),
@@ -52,7 +53,7 @@ def test_short_work_on_sqlite_is_serial():
 def test_long_work_does_not_delay_short_work():
     threads, released = plan_threads(SQLITE, 8), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        long_work = pool.submit(threads.run_short, lambda: released.wait(60))
+        long_work = pool.submit(threads.run_short, lambda: released.wait(scaled(60)))
         while not threads.serial.is_busy():
             time.sleep(0.001)
         assert threads.run_short(lambda: "done") == "done"
@@ -72,6 +73,6 @@ def test_failed_work_releases_its_turn():
 def test_short_work_on_postgresql_is_concurrent():
     threads = plan_threads(POSTGRESQL, 8)
     with ThreadPoolExecutor(2) as pool:
-        barrier = threading.Barrier(2, timeout=60)
+        barrier = threading.Barrier(2, timeout=scaled(60))
         for future in [pool.submit(threads.run_short, barrier.wait) for _ in range(2)]:
             future.result()

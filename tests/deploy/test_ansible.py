@@ -18,6 +18,7 @@ from batchjob_exporter.options import parse_settings as exporter_settings
 from batchjob_stats_db.main import main as poller
 from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_server.options import settings as server_settings
+from tests.helpers.waiting import scaled
 
 ANSIBLE = Path(__file__).parents[2] / "deploy/ansible"
 PROGRAMS = Path(sys.executable).parent
@@ -45,7 +46,7 @@ def run_ansible(program, *arguments, home):
     }  # fmt: skip
     return subprocess.run(
         [str(PROGRAMS / program), *map(str, arguments)], env=environment, cwd=ANSIBLE,
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False, timeout=scaled(300),
     )  # fmt: skip
 
 

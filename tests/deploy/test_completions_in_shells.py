@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from batchjob_cli import manuals
+from tests.helpers.waiting import scaled
 
 BASH = """
 source {script}
@@ -47,8 +48,8 @@ def shell_completions(shell, line, folder):
     )
     no_startup_files = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["-N"]}[shell]
     done = subprocess.run(
-        [shell, *no_startup_files, "-c", shell_input], capture_output=True, text=True, timeout=300,
-        cwd=folder, env={**os.environ, "HOME": str(folder), "TERM": "dumb"},
+        [shell, *no_startup_files, "-c", shell_input], capture_output=True, text=True,
+        timeout=scaled(300), cwd=folder, env={**os.environ, "HOME": str(folder), "TERM": "dumb"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     text = found.read_text() if shell == "zsh" and found.exists() else done.stdout

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.helpers.waiting import scaled
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = "batchjob-exporter_1_amd64.deb"
 
@@ -31,7 +33,7 @@ class Release(NamedTuple):
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LC_ALL": "C"}
         done = subprocess.run(
             command, cwd=self.home / folder, env=environment, check=False, stdin=subprocess.DEVNULL,
-            capture_output=True, timeout=60,
+            capture_output=True, timeout=scaled(60),
         )  # fmt: skip
         return done.returncode
 

@@ -12,6 +12,7 @@ import trustme
 import yaml
 
 from tests.deploy import crds
+from tests.helpers.waiting import scaled
 
 REPOSITORY = Path(__file__).parents[2]
 OPERATOR = REPOSITORY / "deploy/victoriametrics/operator"
@@ -22,7 +23,7 @@ def requires_program(program):
 
 
 def run_successfully(*argv):
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=scaled(60), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

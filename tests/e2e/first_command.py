@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 180.0  # on a machine that is busy with others
@@ -58,7 +58,7 @@ class Visitor:
 
     def _read(self, address: str) -> str:
         request = urllib.request.Request(address, headers={"Sec-Fetch-Site": "none"})
-        with self._opener.open(request, timeout=60) as answer:
+        with self._opener.open(request, timeout=scaled(60)) as answer:
             return str(answer.read().decode())
 
 
@@ -97,7 +97,7 @@ def run_first_command(folder: Path, python: str = sys.executable) -> StartupTime
         return look
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(scaled(60))
 
 
 def missing(visitor: Visitor) -> set[str]:

@@ -18,7 +18,7 @@ import batchjob
 import batchjob_cli
 import collectors
 from tests.e2e import exporter
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 CGROUPS = Path("/sys/fs/cgroup")
 DISK = "/dev/ubda"
@@ -123,7 +123,7 @@ def main() -> None:
             command(data[ALICE], "stop", record["jobid"], uid=ALICE), capture_output=True, text=True
         )
         assert stopped.returncode == 0, f"{record}: {stopped}"
-        busy.wait(30)
+        busy.wait(scaled(30))
         report["stopped"] = [stopped.returncode, stopped.stdout, stopped.stderr, slices()]
         report["seen"] = {"text": scrape.text, "jobid": record["jobid"]}
     (out / "report.json").write_text(json.dumps(report))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.e2e import exporter, slurm
 from tests.e2e.workload import command
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 DISK = "/dev/ubda"
 FILES = ("memory.current", "memory.peak", "memory.max", "cpu.stat", "memory.events", "io.stat")
@@ -48,12 +48,12 @@ def run(cluster: slurm.Cluster, target: exporter.Target) -> dict[str, Any]:
     until((cluster.home("bob") / "io-is-done").exists, "20 MiB written and 10 MiB read", 60)
     time.sleep(2)  # for a look at the processes' owners
     before = {kind: kernel_files(job) for kind, job in jobs.items()}
-    during = target.scrape(timeout=60)
+    during = target.scrape(timeout=scaled(60))
     after = {kind: kernel_files(job) for kind, job in jobs.items()}
     cluster.command("scancel", *(submitted[kind] for kind in ("batch", "io", "cancelled")))
     cluster.wait(*submitted.values(), timeout=120)
     until(lambda: not any(job.exists() for job in jobs.values()), "job directories removed", 30)
-    ended = target.scrape(timeout=60)
+    ended = target.scrape(timeout=scaled(60))
     return {
         "jobs": {kind: cluster.raw_ids(job) for kind, job in submitted.items()},
         "states": cluster.states(),

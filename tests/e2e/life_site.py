@@ -32,7 +32,7 @@ from tests.e2e.life_measurements import (
 from tests.e2e.watched_jobs import JobWatcher, WatchedJob
 from tests.grafana import dashboard_client, stack
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.life.discrepancies import Expectation, discrepancies
 from tests.life.views import Figures, View
 
@@ -73,7 +73,7 @@ class LifeSite(NamedTuple):
         return [
             line.replace("{", f'{{instance="{node}",', 1)
             for node, target in self.exporters.items()
-            for line in target.scrape(timeout=60).text.splitlines()
+            for line in target.scrape(timeout=scaled(60)).text.splitlines()
             if line.startswith("batchjob_job_")
         ]
 
@@ -265,5 +265,5 @@ def _recompute(settings: Path) -> None:
     argv = [sys.executable, "-m", "batchjob_stats_db.main", "--config.file", str(settings)]
     environ = {**os.environ, "PYTHONPATH": str(stack.REPOSITORY)}
     subprocess.run(
-        [*argv, "recompute", f"--since={yesterday}"], env=environ, check=True, timeout=600
+        [*argv, "recompute", f"--since={yesterday}"], env=environ, check=True, timeout=scaled(600)
     )

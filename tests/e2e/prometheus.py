@@ -20,7 +20,7 @@ import yaml
 
 from tests.e2e.exporter import Scrape, parse
 from tests.helpers.processes import daemon, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 
 class Sample(NamedTuple):
@@ -39,7 +39,7 @@ class Server(NamedTuple):
     def get(self, path: str, **parameters: str) -> Any:
         """`data` of an answer of the HTTP API."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=scaled(10)) as answer:
             return json.load(answer)["data"]
 
     def query(self, promql: str) -> list[Sample]:
@@ -51,7 +51,7 @@ class Server(NamedTuple):
 
     def own_metrics(self) -> Scrape:
         """What it says of itself."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=scaled(10)) as answer:
             return parse(answer.read().decode(), time.time())
 
     def ready(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from collectors.host import Host
 from tests.helpers.processes import daemon, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 TREE, JOB, OWNER, CPU_SECONDS = "slurm-22.05-v2-r1-a", "1", "2001", 120.531694
 NODE = "node01"
@@ -49,7 +49,7 @@ class Api(NamedTuple):
             f"http://127.0.0.1:{self.port}/api/v1/{path}",
             headers={"Authorization": f"Bearer {self.token}"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=scaled(30)) as answer:
             return json.load(answer)
 
     def answers(self) -> bool:

@@ -15,7 +15,7 @@ import yaml
 
 from tests.e2e.exporter import parse
 from tests.helpers.processes import daemon, free_ports, succeeds
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
 
@@ -27,7 +27,7 @@ BITS = {"DAC_READ_SEARCH": 2, "SYS_PTRACE": 19}  # linux/capability.h
 
 def rendered_pod(*flags):
     argv = ["helm", "template", "bj", str(REPOSITORY / "deploy/kubernetes"), *flags]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=scaled(60))
     made = [each for each in yaml.safe_load_all(done.stdout) if each]
     config = next(each for each in made if each["kind"] == "ConfigMap")
     daemons = next(each for each in made if each["kind"] == "DaemonSet")
@@ -95,7 +95,9 @@ def test_exporter_works_with_mounts_of_its_pod(named, tmp_path):
 
     def answer(path):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}{path}", timeout=scaled(5)
+            ) as response:
                 return response.read().decode()
         except OSError:
             return ""

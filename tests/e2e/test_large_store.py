@@ -22,7 +22,7 @@ import yaml
 
 from tests.e2e import exporter, nginx, prometheus, recorded_job, victoriametrics
 from tests.helpers.processes import call, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
 
@@ -137,7 +137,7 @@ def query_samples(
     request = urllib.request.Request(f"{url or front.store.ask}/api/v1/query?query={query}")
     if as_tenant and "header" in front.tsdb:
         request.add_header(*front.tsdb["header"].split(": "))
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=scaled(30)) as answer:
         return list(json.load(answer)["data"]["result"])
 
 

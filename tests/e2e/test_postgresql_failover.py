@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse_url, reader_engine
 from tests.helpers.processes import daemon, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
 
@@ -180,7 +180,7 @@ def response_status(port: int, token: str, path: str) -> int:
         f"http://127.0.0.1:{port}/api/v1/{path}", headers={"Authorization": f"Bearer {token}"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=scaled(10)) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code

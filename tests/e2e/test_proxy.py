@@ -21,7 +21,7 @@ import trustme
 
 from batchjob_stats_db.main import main as stats_db
 from tests.helpers.processes import call, daemon, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +48,7 @@ class Proxy(NamedTuple):
             http_request.add_header(name.replace("_", "-"), value)
         try:
             with urllib.request.urlopen(
-                http_request, context=self.tls_context, timeout=10
+                http_request, context=self.tls_context, timeout=scaled(10)
             ) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:

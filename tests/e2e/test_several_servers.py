@@ -20,7 +20,7 @@ from tests.batchjob_stats_db import postgresql_server
 from tests.e2e import nginx
 from tests.e2e.exporter import parse
 from tests.helpers.processes import call, daemon, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
 
@@ -41,14 +41,18 @@ class Servers(NamedTuple):
         headers = {"Authorization": f"Bearer {token or self.token}"}
         url = f"http://127.0.0.1:{port or self.proxy_port}{path}"
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30):
+            with urllib.request.urlopen(
+                urllib.request.Request(url, headers=headers), timeout=scaled(30)
+            ):
                 return 200
         except urllib.error.HTTPError as error:
             return error.code
 
     def answered_requests(self, port: int) -> float:
         """How many API requests a server has answered."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/metrics", timeout=scaled(30)
+        ) as response:
             metrics = parse(response.read().decode(), 0)
         return metrics.total("batchjob_stats_server_requests_total", route="/api/v1/me")
 

@@ -11,7 +11,7 @@ from tests.e2e import slurm, slurm_prolog
 from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
-eventually = functools.partial(until, timeout=300.0)  # the machine may be busy
+eventually = functools.partial(until, timeout=300.0)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.exporter import parse
 from tests.e2e.up import ENVIRONMENT, BatchjobUp, run_command, running_batchjob_up
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
 
@@ -89,7 +89,7 @@ def _login_cookie(instance: BatchjobUp) -> str:
                 f"http://{instance.web_address}/?token={instance.token()}",
                 headers={"Sec-Fetch-Site": "none"},
             ),
-            timeout=10,
+            timeout=scaled(10),
         )
     with contextlib.closing(raised.value) as redirect:
         assert redirect.code in (302, 303, 307)
@@ -154,7 +154,7 @@ def test_second_instance_reports_conflict(instance: BatchjobUp, tmp_path: Path) 
     argv = [sys.executable, "-m", "batchjob_cli", "up", "--data", str(instance.data_directory)]
     listen_conflict = subprocess.run(
         [*argv[:-1], str(tmp_path), f"--listen-address={instance.web_address}"],
-        capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False,
+        capture_output=True, text=True, env=ENVIRONMENT, timeout=scaled(60), check=False,
     )  # fmt: skip
     assert listen_conflict.returncode == 2
     assert (
@@ -165,7 +165,7 @@ def test_second_instance_reports_conflict(instance: BatchjobUp, tmp_path: Path) 
     exporter_conflict = subprocess.run(
         [*argv[:-1], str(tmp_path / "other"), f"--listen-address=127.0.0.1:{port}",
          f"--exporter-address={instance.exporter_address}"],
-        capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False,
+        capture_output=True, text=True, env=ENVIRONMENT, timeout=scaled(60), check=False,
     )  # fmt: skip
     assert exporter_conflict.returncode == 2
     assert exporter_conflict.stderr == (
@@ -175,7 +175,7 @@ def test_second_instance_reports_conflict(instance: BatchjobUp, tmp_path: Path) 
     (port,) = free_ports(1)
     data_conflict = subprocess.run(
         [*argv, f"--listen-address=127.0.0.1:{port}"], capture_output=True, text=True,
-        env=ENVIRONMENT, timeout=60, check=False,
+        env=ENVIRONMENT, timeout=scaled(60), check=False,
     )  # fmt: skip
     assert data_conflict.returncode == 5
     url, pid = f"http://{instance.web_address}", instance.process.pid

@@ -20,7 +20,7 @@ from batchjob_stats_db.database.engine import parse_url, reader_engine
 from tests.e2e import exporter, recorded_job, targets, victoriametrics
 from tests.e2e.recorded_job import CPU_SECONDS, JOB, OWNER, TREE
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
 
@@ -74,7 +74,7 @@ def run_poller(folder, url, records):
         argv = [sys.executable, "-m", "batchjob_stats_db.main", "--config.file"]
         argv += [str(folder / "stats_db.yml"), command]
         process = subprocess.run(
-            argv, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60
+            argv, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=scaled(60)
         )
         assert process.returncode == 0, process.stderr
     return database

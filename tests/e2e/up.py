@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -43,7 +43,7 @@ class BatchjobUp(NamedTuple):
     def _fetch(url: str, headers: dict[str, str]) -> str:
         request = urllib.request.Request(url, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=scaled(10)) as response:
                 return str(response.read().decode())
         except urllib.error.HTTPError as error:
             error.close()
@@ -78,7 +78,7 @@ def launch_batchjob_up(
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            process.wait(scaled(30))
     assert "Traceback" not in log.read_text()
 
 
@@ -107,5 +107,5 @@ def run_command(
         *arguments,
     ]
     return subprocess.run(
-        argv, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False
+        argv, capture_output=True, text=True, env=ENVIRONMENT, timeout=scaled(120), check=False
     )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tests.e2e.victoriametrics import responds_with_200
 from tests.helpers.processes import call, daemon, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 SOURCE_PACKAGES = ("golang-go", "golang-github-victoriametrics-victoriametrics-dev")
 # Go packages that the program imports; the source package does not depend on them.
@@ -80,14 +80,14 @@ class VictoriaLogs(NamedTuple):
             gzip.compress(body.encode()),
             {"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"},
         )
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=scaled(30)) as response:
             assert not json.load(response)["errors"]
 
     def query(self, logsql: str) -> list[dict[str, str]]:
         """Log lines that match a LogsQL query."""
         body = urllib.parse.urlencode({"query": logsql}).encode()
         url = f"{self.url}/select/logsql/query"
-        with urllib.request.urlopen(url, body, timeout=30) as response:
+        with urllib.request.urlopen(url, body, timeout=scaled(30)) as response:
             return [json.loads(line) for line in response.read().splitlines()]
 
 

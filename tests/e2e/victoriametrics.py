@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from tests.helpers.processes import daemon, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 PROGRAMS = ("victoria-metrics", "vmagent", "vmauth")
 
@@ -32,18 +32,18 @@ class VictoriaMetrics(NamedTuple):
     def get(self, path: str, **parameters: str) -> Any:
         """`data` of a response of the Prometheus API."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(url, timeout=scaled(10)) as response:
             return json.load(response)["data"]
 
     def query(self, promql: str) -> list[dict[str, Any]]:
         """The result of an instant query now, including samples of the last second."""
-        urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=10).close()
+        urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=scaled(10)).close()
         result: list[dict[str, Any]] = self.get("query", query=promql, nocache="1")["result"]
         return result
 
     def series(self, match: str) -> list[dict[str, str]]:
         """Label sets of all series of the last hour."""
-        urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=10).close()
+        urllib.request.urlopen(f"{self.url}/internal/force_flush", timeout=scaled(10)).close()
         label_sets: list[dict[str, str]] = self.get("series", **{"match[]": match, "start": "-1h"})
         return label_sets
 

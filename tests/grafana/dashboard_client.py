@@ -15,6 +15,8 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tests.helpers.waiting import scaled
+
 Frame = dict[str, list[Any]]
 Json = Mapping[str, Any]
 ALL = "$__all"
@@ -138,7 +140,7 @@ class GrafanaClient(NamedTuple):
         headers = dict(self.headers(kind, viewer.login))
         request = urllib.request.Request(self.url + path, body, headers)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=scaled(30)) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             request_text = f"{path} {urllib.parse.unquote((body or b'').decode())}"

@@ -25,7 +25,7 @@ from tests.e2e import exporter, prometheus
 from tests.fake_nvml.library import FakeNvml, compile_into
 from tests.grafana.dashboard_client import GrafanaClient
 from tests.helpers.processes import daemon
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.simulated import commands
 from tests.simulated.powercap import Powercap
 
@@ -312,7 +312,7 @@ def running_program(
     try:
         if migrate:
             with daemon([*argv, "migrate"], log, environ) as process:
-                assert process.wait(60) == 0, log.read_text()
+                assert process.wait(scaled(60)) == 0, log.read_text()
         with daemon(argv, log, environ):
             yield
     finally:
@@ -343,7 +343,7 @@ def api_rows(grafana: GrafanaClient, path: str) -> Any:
         f"{grafana.url}/api/v1{path}", headers=dict(grafana.headers("prometheus", OPERATOR))
     )
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=scaled(10)) as answer:
             return json.load(answer)
     except OSError:
         return None  # it has not started yet

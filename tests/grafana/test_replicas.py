@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from grafana.generate.replicas import folded
+from tests.helpers.waiting import scaled
 
 SERIES = {
     'batchjob_cluster_nodes{cluster="c",state="IDLE",instance="head"}': "3+0x10",
@@ -41,7 +42,7 @@ def test_replicated_series_count_once(tmp_path):
     path = tmp_path / "copies.yml"
     path.write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}))
     argv = ["promtool", "test", "rules", str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=scaled(60), check=False)
     assert done.returncode == 0, done.stderr + done.stdout
 
 

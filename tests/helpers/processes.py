@@ -18,7 +18,7 @@ def daemon(
     env: Mapping[str, str] | None = None,
     patience: float = 10.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program that stays in the foreground; SIGTERM at the end, SIGKILL when `patience` seconds have passed.
+    """Run a program that stays in the foreground; SIGTERM at the end, SIGKILL `patience` s later.
 
     Being its parent, we reap it: a daemon that has forked itself away would stay a zombie.
     """

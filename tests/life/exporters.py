@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from batchjob_exporter import exposition
-from tests.collectors.jobs.nodes import SCOPE, Node, samples, wait_until
+from tests.collectors.jobs.nodes import SCOPE, Node, samples
+from tests.helpers.waiting import until
 from tests.life.ground_truth import (
     NODES,
     WRITTEN_BYTES_PER_SECOND,
@@ -84,7 +85,7 @@ class SimulatedExporter:
         written = int(WRITTEN_BYTES_PER_SECOND * seconds)
         io.write_text(f"read_bytes: 0\nwrite_bytes: {written}\nrchar: 0\nwchar: 0\n")
         self._node.now = at  # last: processes are scanned once for each time
-        wait_until(lambda: self._is_collected(run.jobid, written))
+        until(lambda: self._is_collected(run.jobid, written))
 
     def _is_collected(self, jobid: str, written: int) -> bool:
         """Whether the collector has scanned its processes since."""
@@ -95,7 +96,7 @@ class SimulatedExporter:
         job = self._node.cgroup / SCOPE / f"job_{run.jobid}"
         shutil.rmtree(job)
         self._node.remove_process(_PID)
-        wait_until(lambda: ("end_time_seconds", run.jobid) in samples(self._jobs))
+        until(lambda: ("end_time_seconds", run.jobid) in samples(self._jobs))
         self._current_run = None
 
 

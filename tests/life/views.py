@@ -19,6 +19,7 @@ import pytest
 from batchjob_cli import job as job_command
 from batchjob_cli import jobs as jobs_command
 from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, rows_by_ids
+from tests.helpers.waiting import scaled
 from tests.life import dashboard_views
 from tests.life.exporters import exporter_view
 from tests.life.ground_truth import KnownRun
@@ -33,7 +34,7 @@ View = Callable[[ObservedSite, KnownRun], Figures]
 def _fetch(site: ObservedSite, path: str, **parameters: Any) -> str:
     query = urllib.parse.urlencode(parameters, doseq=True)
     request = urllib.request.Request(f"{site.url}{path}?{query}", headers=dict(site.headers))
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=scaled(30)) as answer:
         return str(answer.read().decode())
 
 

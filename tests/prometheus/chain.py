@@ -14,7 +14,7 @@ from typing import NamedTuple
 import yaml
 
 from tests.e2e.exporter import parse
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.prometheus import families
 from tests.prometheus.replay import (
     RULES,
@@ -43,7 +43,9 @@ class Target(NamedTuple):
         """Scrape the value of each series; only `up` if there is no answer."""
         base = {"job": self.job, "instance": self.address} | self.labels
         try:
-            with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(
+                f"http://{self.address}/metrics", timeout=scaled(30)
+            ) as answer:
                 text = answer.read().decode()
         except OSError:
             return {_key("up", base): 0.0}

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.helpers.waiting import scaled
+
 RULES = Path(__file__).parents[2] / "prometheus/rules"
 
 
@@ -62,5 +64,5 @@ def replay(folder, interval, series, expectations, rules):
         yaml.safe_dump({"rule_files": files, "evaluation_interval": "1m", "tests": [test]})
     )
     argv = ["promtool", "test", "rules", str(path)]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
+    result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=scaled(600))
     assert result.returncode == 0, result.stdout + result.stderr

@@ -16,7 +16,7 @@ from tests.batchjob_stats_db import tsdb
 from tests.e2e import exporter
 from tests.grafana.stack import running_program
 from tests.helpers.processes import call, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.prometheus import chain
 from tests.simulated import commands
 
@@ -283,7 +283,7 @@ def _request_jobs(target):
     headers = {"X-Batchjob-Secret": SECRET, "X-Grafana-User": "root"}
     request = urllib.request.Request(f"http://{target.address}/api/v1/jobs", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=scaled(30)) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code

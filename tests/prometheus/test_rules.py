@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.helpers.waiting import scaled
 from tests.prometheus import families
 
 PROMETHEUS = Path(__file__).parents[2] / "prometheus"
@@ -18,7 +19,11 @@ pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="not in
 
 def run_promtool(*arguments):
     result = subprocess.run(
-        ["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, timeout=120
+        ["promtool", *arguments],
+        cwd=PROMETHEUS,
+        capture_output=True,
+        text=True,
+        timeout=scaled(120),
     )
     assert result.returncode == 0, result.stdout + result.stderr
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from collectors.cluster.metrics import METRICS
+from tests.helpers.waiting import scaled
 
 PROMETHEUS = Path(__file__).parents[2] / "prometheus"
 
@@ -20,7 +21,7 @@ def test_rule_values():
         cwd=PROMETHEUS,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=scaled(120),
     )
     assert result.returncode == 0, result.stdout + result.stderr
 

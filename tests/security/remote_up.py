@@ -13,7 +13,7 @@ from typing import NamedTuple
 import trustme
 
 from tests.batchjob_stats_server.authority import Authority, pem, write_pair
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.private_keys import write_key
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def remote_server(
         yield RemoteUp(f"https://{host}:{port}", folder, token, process)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(scaled(30))
 
 
 def run_cli(
@@ -90,7 +90,7 @@ def run_cli(
     }  # fmt: skip
     return subprocess.run(
         [*command_prefix, sys.executable, "-m", "batchjob_cli", *arguments], capture_output=True,
-        text=True, timeout=90, cwd="/", check=False,
+        text=True, timeout=scaled(90), cwd="/", check=False,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": "/nonexistent",
              "BATCHJOB_DATA": "/nonexistent/data", **connection, **environment},
     )  # fmt: skip

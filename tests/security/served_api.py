@@ -13,7 +13,7 @@ from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from tests.helpers.processes import daemon, free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 
 class Process(NamedTuple):
@@ -33,7 +33,9 @@ class ServedApi(NamedTuple):
     def scrape(self, source: str = "127.0.0.1") -> tuple[int, float]:
         """Status and seconds of one request over a connection of its own, from an address."""
         begin = time.monotonic()
-        client = http.client.HTTPConnection(*self.address, timeout=10.0, source_address=(source, 0))
+        client = http.client.HTTPConnection(
+            *self.address, timeout=scaled(10.0), source_address=(source, 0)
+        )
         with contextlib.closing(client):
             client.request("GET", "/api/v1/me", headers={"Authorization": f"Bearer {self.token}"})
             answer = client.getresponse()

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import RemoteUp, remote_server, run_cli, start
 
 
@@ -24,8 +24,8 @@ def send_request(
     headers = {"Authorization": f"Bearer {remote.token}"} if who == "token" else {}
     cert = str(remote.folder / f"{who}.pem") if who not in ("", "token") else None
     return requests.request(
-        method, urljoin(f"{remote.url}/api/v1/", path), headers=headers, cert=cert, timeout=60,
-        verify=str(remote.folder / "ca.pem"), **options,
+        method, urljoin(f"{remote.url}/api/v1/", path), headers=headers, cert=cert,
+        timeout=scaled(60), verify=str(remote.folder / "ca.pem"), **options,
     )  # fmt: skip
 
 
@@ -278,7 +278,7 @@ def test_remote_runs_are_disabled_by_default(tmp_path):
             try:
                 return requests.post(
                     f"http://{address}/api/v1/runs", json={"command": ["true"]}, headers=headers,
-                    timeout=30,
+                    timeout=scaled(30),
                 )  # fmt: skip
             except requests.ConnectionError:
                 return None
@@ -289,4 +289,4 @@ def test_remote_runs_are_disabled_by_default(tmp_path):
         assert (answer.status_code, "--runs.remote" in answer.json()["detail"]) == (404, True)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(scaled(30))

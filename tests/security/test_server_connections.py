@@ -14,7 +14,7 @@ import trustme
 
 from batchjob_stats_server.options import LimitOptions
 from tests.batchjob_stats_server.serving import serving
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.private_keys import write_key
 from tests.security.hostile_clients import hostile
 
@@ -55,7 +55,7 @@ def get_json(port, path, headers, **options):
     scheme = "https" if options else "http"
     url = f"{scheme}://127.0.0.1:{port}{path}"
     request = urllib.request.Request(url, headers={"Host": "testserver", **headers})
-    with urllib.request.urlopen(request, timeout=10, **options) as answer:
+    with urllib.request.urlopen(request, timeout=scaled(10), **options) as answer:
         return json.load(answer)
 
 
@@ -101,7 +101,9 @@ def test_hostile_clients_do_not_block_others_over_tls(
 
 
 def connect(port, source):
-    return socket.create_connection(("127.0.0.1", port), timeout=5, source_address=(source, 0))
+    return socket.create_connection(
+        ("127.0.0.1", port), timeout=scaled(5), source_address=(source, 0)
+    )
 
 
 def is_answered(client):
@@ -147,7 +149,7 @@ def test_trusted_peer_has_no_connection_limit(limited_services, max_connections)
         clients = [connect(port, grafana) for _ in range(max_connections // 5)]
         with hostile_crowd(port, 2 * max_connections, 20, "silent"):
             for client in clients:  # at once, so that no client waits for the answers to others
-                client.settimeout(30)
+                client.settimeout(scaled(30))
                 client.sendall(REQUEST)
             assert all(map(has_answer, clients))
         for client in clients:

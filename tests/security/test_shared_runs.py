@@ -35,6 +35,7 @@ from batchjob_cli.run.abandoned import end_abandoned
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store
+from tests.helpers.waiting import scaled
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as several users")
 
@@ -229,7 +230,7 @@ def test_reused_pid_is_not_signalled(data):
         assert process.poll() is None
         run = run_record(ATTACKER, supervisor=supervisor)
         assert run_files.signal_supervisor(run, signal.SIGTERM)
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(scaled(10)) == -signal.SIGTERM
     finally:
         process.kill()
         process.wait()

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from batchjob.runtime.background import AbsentError, PostponedError, Refresher
+from tests.helpers.waiting import scaled
 
 
 def failing_refresher(error, **options):
@@ -55,7 +56,7 @@ def test_first_read_waits_for_first_pause():
     refresher = Refresher("source", has_read.set, 3600.0, 60.0, first_pause=0.2)
     start_time = time.monotonic()
     refresher.start()
-    assert has_read.wait(30)
+    assert has_read.wait(scaled(30))
     waited_seconds = time.monotonic() - start_time
     refresher.stop()
     assert waited_seconds >= 0.2

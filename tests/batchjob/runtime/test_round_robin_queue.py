@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.runtime.round_robin_queue import RoundRobinQueue
+from tests.helpers.waiting import scaled
 
 
 def close_and_drain(queue):
@@ -62,9 +63,9 @@ def test_waiting_threads_receive_item_or_end():
     for _ in range(2):
         threading.Thread(target=lambda: received.put(queue.get())).start()
     queue.put("a", 1)
-    assert received.get(timeout=10) == 1
+    assert received.get(timeout=scaled(10)) == 1
     queue.close()
-    assert received.get(timeout=10) is None
+    assert received.get(timeout=scaled(10)) is None
 
 
 @given(st.lists(st.sampled_from("abcd")))

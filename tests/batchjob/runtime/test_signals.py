@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from batchjob.runtime.signals import Signals
+from tests.helpers.waiting import scaled
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def signals():
 
 def test_wait_returns_signal_received_before(signals):
     os.kill(os.getpid(), signal.SIGUSR1)
-    assert signals.wait(20) == [signal.SIGUSR1]
+    assert signals.wait(scaled(20)) == [signal.SIGUSR1]
 
 
 def test_wait_times_out_without_signal(signals):

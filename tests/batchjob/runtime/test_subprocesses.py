@@ -12,10 +12,11 @@ from batchjob.runtime.subprocesses import (
     CommandTimeoutError,
     call,
 )
+from tests.helpers.waiting import scaled
 
 
 def test_output_is_bytes_and_arguments_bypass_shell():
-    result = call(["printf", "%s|", "$HOME; rm", "\udcff"], timeout=5)
+    result = call(["printf", "%s|", "$HOME; rm", "\udcff"], timeout=scaled(5))
     assert result.stdout == b"$HOME; rm|\xff|"
 
 
@@ -23,7 +24,7 @@ def test_environment_is_clean(monkeypatch):
     monkeypatch.setenv("SACCT_FORMAT", "JobID")
     monkeypatch.setenv("SLURM_CONF", "/etc/x")
     monkeypatch.setenv("TZ", "Europe/Paris")
-    lines = call(["env"], timeout=5, extra_environment={"SLURM_TIME_FORMAT": "%s"}).stdout
+    lines = call(["env"], timeout=scaled(5), extra_environment={"SLURM_TIME_FORMAT": "%s"}).stdout
     variables = dict(line.split("=", 1) for line in lines.decode().splitlines())
     assert "SACCT_FORMAT" not in variables
     assert variables["TZ"] == "UTC"
@@ -33,23 +34,23 @@ def test_environment_is_clean(monkeypatch):
 
 def test_failure_reports_status_and_stderr():
     with pytest.raises(CommandFailedError, match="exit status 3: slurm_persist_conn") as caught:
-        call(["sh", "-c", "echo slurm_persist_conn >&2; exit 3"], timeout=5)
+        call(["sh", "-c", "echo slurm_persist_conn >&2; exit 3"], timeout=scaled(5))
     assert caught.value.status == 3
 
 
 def test_killed_program_names_its_signal():
     with pytest.raises(CommandFailedError, match="ended by signal 9"):
-        call(["sh", "-c", "kill -9 $$"], timeout=5)
+        call(["sh", "-c", "kill -9 $$"], timeout=scaled(5))
 
 
 def test_missing_program():
     with pytest.raises(CommandMissingError, match="/nonexistent/sacct: No such file"):
-        call(["/nonexistent/sacct"], timeout=5)
+        call(["/nonexistent/sacct"], timeout=scaled(5))
 
 
 def test_null_byte_in_argument_raises_command_missing_error():
     with pytest.raises(CommandMissingError, match="null byte"):
-        call(["true", "a\0b"], timeout=5)
+        call(["true", "a\0b"], timeout=scaled(5))
 
 
 @pytest.mark.parametrize("script", ["sleep 60", "sleep 60 & wait", "exec >&- 2>&-; sleep 60"])
@@ -64,4 +65,4 @@ def test_hanging_program_is_killed_with_its_children(script, tmp_path):
 
 def test_output_limit():
     with pytest.raises(CommandOutputError, match="more than 1 MB"):
-        call(["yes"], timeout=20, output_limit=1_000_000)
+        call(["yes"], timeout=scaled(20), output_limit=1_000_000)

@@ -5,6 +5,7 @@ import pytest
 from batchjob.schedulers.cluster import ClusterOptions
 from batchjob_cli.doctor.cluster import CHECKS
 from batchjob_cli.doctor.finding import ExaminedNode, run_checks
+from tests.helpers.waiting import scaled
 
 
 @pytest.fixture
@@ -30,12 +31,12 @@ def test_disabled_collector_is_not_checked():
 def test_partly_failing_scheduler_is_a_warning(install_command):
     install_command("pbsnodes", """echo '{"nodes": {"n1": {"state": "free"}}}'""")
     install_command("qstat", "echo 'cannot connect to server' >&2; exit 1")
-    seen = finding(cluster=ClusterOptions(scheduler="pbs", timeout=5))
+    seen = finding(cluster=ClusterOptions(scheduler="pbs", timeout=scaled(5)))
     assert seen.result == "warning"
     assert "pbs reports nodes in 0." in seen.seen
     assert "jobs: qstat: exit status 1: cannot connect to server" in seen.seen
     without = ("jobs", "partitions", "licenses", "reservations")
-    seen = finding(cluster=ClusterOptions(scheduler="pbs", timeout=5, without=without))
+    seen = finding(cluster=ClusterOptions(scheduler="pbs", timeout=scaled(5), without=without))
     assert seen.result == "ok"
 
 

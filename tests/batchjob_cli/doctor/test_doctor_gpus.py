@@ -9,6 +9,7 @@ import pytest
 
 from batchjob_cli.doctor import gpus
 from batchjob_cli.doctor.finding import ExaminedNode, run_checks
+from tests.helpers.waiting import scaled
 
 GPU_NODE = {
     "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15",
@@ -74,7 +75,7 @@ def check_readings(machine, tmp_path):
             env=os.environ | {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML": str(fake.path)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=scaled(60),
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

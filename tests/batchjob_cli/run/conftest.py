@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -64,15 +63,6 @@ def batchjob(tmp_path) -> BatchjobCommand:
 def cgroup_mode(request) -> str:
     """`--cgroup`: never, and where this machine allows it."""
     return request.param
-
-
-def until(condition, seconds: float = 20.0):
-    """Wait until the condition is true; returns its value."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-    return found
 
 
 def own_cgroups(jobid: str) -> list[Path]:

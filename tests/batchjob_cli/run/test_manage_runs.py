@@ -9,7 +9,8 @@ import pytest
 
 from batchjob.local_runs.record import TOMBSTONE
 from batchjob_cli.client.running_up import announce
-from tests.batchjob_cli.run.conftest import own_cgroups, until
+from tests.batchjob_cli.run.conftest import own_cgroups
+from tests.helpers.waiting import scaled, until
 
 
 def wait_for_records(batchjob):
@@ -54,7 +55,7 @@ def test_stop(batchjob, cgroup_mode):
     stopped = batchjob("stop", batchjob.record()["jobid"])
     assert (stopped.returncode, stopped.stderr) == (0, "")
     assert "stopped" in stopped.stdout
-    assert run.communicate(timeout=30)[0] == "ending\n"
+    assert run.communicate(timeout=scaled(30))[0] == "ending\n"
     record = batchjob.record()
     assert (record["state"], record["cancelled_by"]) == ("CANCELLED", record["user"])
     again = batchjob("stop", record["jobid"])
@@ -67,7 +68,7 @@ def test_stop_kills_after_grace_time(batchjob, cgroup_mode):
     run = batchjob.start("run", "--cgroup", cgroup_mode, "--", "bash", "-c", script)
     assert run.stdout.readline() == "ready\n"
     assert batchjob("stop", "--grace", "300ms", batchjob.record()["jobid"]).returncode == 0
-    run.communicate(timeout=30)
+    run.communicate(timeout=scaled(30))
     assert run.returncode == 128 + 9
     assert own_cgroups(batchjob.record()["jobid"]) == []
 
@@ -77,7 +78,7 @@ def test_stop_suspended_run(batchjob):
     assert run.stdout.readline() == "ready\n"
     time.sleep(0.2)
     assert batchjob("stop", batchjob.record()["jobid"]).returncode == 0
-    run.communicate(timeout=30)
+    run.communicate(timeout=scaled(30))
     assert run.returncode == 128 + signal.SIGTERM
 
 
@@ -97,7 +98,7 @@ def test_cancel_pending_run(batchjob):
     (record,) = wait_for_records(batchjob)
     result = batchjob("cancel", record["jobid"][:8])
     assert (result.returncode, result.stderr) == (0, "")
-    assert run.communicate(timeout=30)[0] == ""
+    assert run.communicate(timeout=scaled(30))[0] == ""
     assert batchjob.record()["state"] == "CANCELLED"
 
 
@@ -107,7 +108,7 @@ def test_cancel_refuses_started_run(batchjob):
     result = batchjob("cancel", record["jobid"])
     assert (result.returncode, "end it with batchjob stop" in result.stderr) == (4, True)
     run.terminate()
-    run.communicate(timeout=30)
+    run.communicate(timeout=scaled(30))
 
 
 def test_delete(batchjob):
@@ -163,7 +164,7 @@ def test_running_run_is_not_deleted(batchjob):
         == "batchjob: 0 deleted, 1 skipped (not ended)\n"
     )
     run.terminate()
-    run.communicate(timeout=30)
+    run.communicate(timeout=scaled(30))
 
 
 @pytest.mark.parametrize("command", ["logs", "stop", "cancel", "delete"])

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.batchjob_cli.run.conftest import PROGRAM, own_cgroups, until
+from tests.batchjob_cli.run.conftest import PROGRAM, own_cgroups
+from tests.helpers.waiting import scaled, until
 
 BURN = "import time\nwhile time.process_time() < {}: pass"
 
@@ -107,7 +108,7 @@ def test_signals_are_forwarded(batchjob, cgroup_mode, number):
     run = batchjob.start("run", "--cgroup", cgroup_mode, "--quiet", "--", "bash", "-c", script)
     assert run.stdout.readline() == "ready\n"
     run.send_signal(number)
-    assert run.communicate(timeout=30) == ("got it\n", "")
+    assert run.communicate(timeout=scaled(30)) == ("got it\n", "")
     assert run.returncode == 5
     assert batchjob.record()["state"] == "FAILED"
 
@@ -117,7 +118,7 @@ def test_terminated_run_is_cancelled(batchjob, cgroup_mode):
     until(lambda: batchjob.data.exists() and batchjob.records())
     time.sleep(0.3)
     run.terminate()
-    _, output = run.communicate(timeout=30)
+    _, output = run.communicate(timeout=scaled(30))
     assert run.returncode == 128 + 15
     assert "cancelled, signal 15" in output
     assert batchjob.record()["state"] == "CANCELLED"
@@ -128,7 +129,7 @@ def test_interrupted_run_ends_by_sigint(batchjob):
     until(lambda: batchjob.data.exists() and batchjob.records())
     time.sleep(0.3)
     run.send_signal(signal.SIGINT)
-    run.communicate(timeout=30)
+    run.communicate(timeout=scaled(30))
     assert run.returncode == -signal.SIGINT  # so that a shell's loop ends; $? is 130
 
 
@@ -147,7 +148,11 @@ def test_time_limit_kills_after_grace_time(batchjob, cgroup_mode):
 def test_closed_pipe_ends_command_with_sigpipe(batchjob):
     shell = f"{PROGRAM[0]} -c '{PROGRAM[2]}' run --quiet -- yes | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
-        ["bash", "-c", shell], env=batchjob.environment, capture_output=True, text=True, timeout=60
+        ["bash", "-c", shell],
+        env=batchjob.environment,
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
     )
     assert done.stdout == "y\n141\n"
     assert batchjob.record()["exit_signal"] == signal.SIGPIPE
@@ -165,7 +170,7 @@ def test_killed_supervisor_takes_command_with_it(batchjob, cgroup_mode):
     )
     pid = int(run.stdout.readline())
     run.kill()
-    run.communicate(timeout=30)
+    run.communicate(timeout=scaled(30))
     until(lambda: not Path(f"/proc/{pid}").exists())
     assert batchjob.record()["state"] == "RUNNING"  # whoever reads it sees that nobody watches
     batchjob("run", "--cgroup", cgroup_mode, "--quiet", "--", "true")
@@ -238,7 +243,7 @@ def test_run_at_later_time(batchjob):
     record = batchjob.record()
     assert record["state"] == "PENDING"
     assert "start_time" not in record
-    output, _ = run.communicate(timeout=30)
+    output, _ = run.communicate(timeout=scaled(30))
     assert output == "now\n"
     record = batchjob.record()
     assert 1 <= record["start_time"] - record["submit_time"] <= 4
@@ -249,7 +254,7 @@ def test_interrupted_run_at_later_time(batchjob):
     until(lambda: batchjob.data.exists() and batchjob.records())
     time.sleep(0.3)
     run.send_signal(signal.SIGINT)
-    assert run.communicate(timeout=30)[0] == ""
+    assert run.communicate(timeout=scaled(30))[0] == ""
     record = batchjob.record()
     assert record["state"] == "CANCELLED"
     assert "start_time" not in record

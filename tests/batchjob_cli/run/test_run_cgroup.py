@@ -16,7 +16,8 @@ from batchjob_cli.run import cgroup, limits
 from batchjob_cli.run.limits import LimitError, RunLimits
 from collectors.host import Host
 from collectors.jobs.discovery.places import match
-from tests.batchjob_cli.run.conftest import own_cgroups, until
+from tests.batchjob_cli.run.conftest import own_cgroups
+from tests.helpers.waiting import scaled, until
 
 BURN = "import time\nwhile time.process_time() < {}: pass"
 
@@ -48,7 +49,7 @@ def test_exporter_finds_cgroup_of_run(require_cgroup, batchjob, tmp_path):
         assert match("".join(path[1:]), registry.layouts(), 1).jobid == record["jobid"]
     until(output_written.exists)
     run.terminate()
-    output, _ = run.communicate(timeout=30)
+    output, _ = run.communicate(timeout=scaled(30))
     assert f"/batchjob.slice/run-{record['jobid']}" in output
     assert own_cgroups(record["jobid"]) == []
 

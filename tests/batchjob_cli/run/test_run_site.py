@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.batchjob_cli.run.conftest import until
+from tests.helpers.waiting import until
 
 SLEEP = ("sh", "-c", "echo ready; sleep 600")
 

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tests.batchjob_cli.run.conftest import PROGRAM, until
+from tests.batchjob_cli.run.conftest import PROGRAM
+from tests.helpers.waiting import until
 
 
 class Terminal:

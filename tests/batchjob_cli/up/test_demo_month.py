@@ -20,6 +20,7 @@ from batchjob_stats_db.samples.replay import Replay
 from batchjob_stats_server import app
 from batchjob_stats_server.options import SamplesOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
+from tests.helpers.waiting import scaled
 
 NOW = 1_775_300_000
 
@@ -250,7 +251,7 @@ def test_list_names_clusters_when_there_are_several(demo, capsys):
     assert "CLUSTER" not in capsys.readouterr().out
     run = ["run", f"--data={data}", "--name=mine", "--cgroup=never", "--quiet", "--", "true"]
     # Not in this process: a supervisor becomes the parent of orphans, and other tests leave some.
-    subprocess.run([sys.executable, "-m", "batchjob_cli", *run], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "batchjob_cli", *run], check=True, timeout=scaled(60))
     assert main(["jobs", f"--data={data}", "--limit=1000"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[3] for line in lines if " mine " in line] == ["local"]

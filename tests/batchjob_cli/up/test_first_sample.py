@@ -10,7 +10,7 @@ import pytest
 
 from tests.batchjob_cli.run.conftest import own_cgroups
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import ROOT, start
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cgroups need root")
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cgroups need root")
 def command_output(data: Path, *arguments: str) -> str:
     argv = [sys.executable, "-m", "batchjob_cli", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(data)}
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(
+        argv, env=environment, capture_output=True, text=True, timeout=scaled(60)
+    ).stdout
 
 
 def test_earlier_run_is_sampled_at_once(tmp_path: Path) -> None:
@@ -34,6 +36,6 @@ def test_earlier_run_is_sampled_at_once(tmp_path: Path) -> None:
             until(lambda: any((data / "samples" / jobid).glob("*.gz")), "a sample", 60)
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(scaled(60))
     finally:
         command_output(data, "stop", "--grace=0", jobid)

@@ -27,7 +27,7 @@ from batchjob.runtime.formatting import format_duration, size
 from tests.batchjob_cli.run.conftest import own_cgroups
 from tests.e2e.exporter import parse
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import ROOT, start
 
 pytestmark = pytest.mark.skipif(
@@ -130,14 +130,14 @@ class Life:
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(30)
+        self.process.wait(scaled(30))
 
     def get(self, address: str, path: str) -> str:
         token = (self.folder / "data" / "token").read_text().strip()
         request = urllib.request.Request(
             f"http://{address}{path}", headers={"Authorization": f"Bearer {token}"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=scaled(30)) as answer:
             return str(answer.read().decode())
 
     def api(self, path: str) -> Any:
@@ -149,8 +149,8 @@ class Life:
             **os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(self.folder / "data"),
         }  # fmt: skip
         done = subprocess.run(
-            argv, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120,
-            check=False,
+            argv, env=environment, cwd=self.folder, capture_output=True, text=True,
+            timeout=scaled(120), check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout

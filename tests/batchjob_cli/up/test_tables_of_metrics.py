@@ -12,7 +12,7 @@ import pytest
 
 from tests.batchjob_cli.run.conftest import own_cgroups
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import ROOT, start
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="limits need root's cgroups")
@@ -47,14 +47,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     finally:
         command_output(data_directory, "stop", "--grace=0", jobid)
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(scaled(30))
 
 
 def command_output(data: Path, *arguments: str) -> str:
     argv = [sys.executable, "-m", "batchjob_cli", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(data)}
     done = subprocess.run(
-        argv, env=environment, capture_output=True, text=True, timeout=120, check=False
+        argv, env=environment, capture_output=True, text=True, timeout=scaled(120), check=False
     )
     return done.stdout
 

@@ -15,7 +15,7 @@ import pytest
 
 from batchjob.runtime.formatting import format_duration, size
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import ROOT, start
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -54,14 +54,14 @@ def page(tmp_path: Path) -> Iterator[Any]:
             yield browser_page
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(scaled(30))
 
 
 def test_page_of_failed_work_is_complete(page: Any, tmp_path: Path) -> None:
     environment = {
         **os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(tmp_path / "data")
     }  # fmt: skip
-    subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=scaled(60))
     (path,) = (tmp_path / "data" / "runs").glob("*.json")
     record = json.loads(path.read_text())
     jobs = page.url.rstrip("/")

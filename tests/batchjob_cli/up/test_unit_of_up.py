@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.helpers.processes import free_ports
+from tests.helpers.waiting import scaled
 from tests.security.remote_up import ROOT
 
 UNIT = (ROOT / "deploy/systemd/user/batchjob_up.service").read_text()
@@ -22,7 +23,7 @@ def test_unit_notifies_readiness_and_stops_cleanly(tmp_path: Path) -> None:
     options = (f"--data={tmp_path / 'data'}", f"--listen-address=127.0.0.1:{port}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        systemd.settimeout(120)
+        systemd.settimeout(scaled(120))
         environment = {
             **os.environ, "PYTHONPATH": str(ROOT), "NOTIFY_SOCKET": str(tmp_path / "notify"),
         }  # fmt: skip
@@ -31,9 +32,9 @@ def test_unit_notifies_readiness_and_stops_cleanly(tmp_path: Path) -> None:
         try:
             while b"READY=1" not in systemd.recv(4096):
                 pass
-            with socket.create_connection(("127.0.0.1", port), timeout=60):
+            with socket.create_connection(("127.0.0.1", port), timeout=scaled(60)):
                 pass
         finally:
             process.send_signal(signal.SIGTERM)
-            status = process.wait(60)
+            status = process.wait(scaled(60))
     assert status == 0

@@ -12,6 +12,7 @@ from batchjob_exporter.web.connection import ClientTimeouts
 from batchjob_exporter.web.message import text_response
 from batchjob_exporter.web.server import ConnectionLimits, HttpServer
 from tests.batchjob_exporter.web.raw_http import read_all
+from tests.helpers.waiting import scaled
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def connect():
     opened = []
 
     def open_connection(address, host=""):
-        client = socket.create_connection(address, timeout=10, source_address=(host, 0))
+        client = socket.create_connection(address, timeout=scaled(10), source_address=(host, 0))
         opened.append(client)
         return client
 

@@ -16,6 +16,7 @@ from batchjob_exporter.web.addresses import (
     open_listeners,
     open_systemd_listeners,
 )
+from tests.helpers.waiting import scaled
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_wildcard_address_is_reachable_over_ipv4():
     with listener:
         port = listener.getsockname()[1]
         assert is_reachable_remotely(listener)
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=scaled(5)).close()
 
 
 def test_loopback_and_unix_sockets_are_not_reachable_remotely(tmp_path):

@@ -23,10 +23,11 @@ from tests.batchjob_exporter.web.raw_http import (
     read_all,
     request_seconds,
 )
+from tests.helpers.waiting import scaled
 
 
 def test_connection_is_kept_alive(serve):
-    client = http.client.HTTPConnection(*serve(), timeout=5)
+    client = http.client.HTTPConnection(*serve(), timeout=scaled(5))
     for path in ("/one", "/two", "/one"):
         client.request("GET", path)
         assert client.getresponse().read() == f"{path}\n".encode()
@@ -81,7 +82,7 @@ def test_large_response_is_complete(serve, send_request):
 
 
 def test_keep_alive_requests_are_not_delayed_by_nagle(serve):
-    client = http.client.HTTPConnection(*serve(), timeout=5)
+    client = http.client.HTTPConnection(*serve(), timeout=scaled(5))
     durations = []
     for _ in range(50):
         begin = time.perf_counter()
@@ -173,13 +174,13 @@ def test_request_of_closed_connection_is_not_answered(serve, connect, send_reque
     def answer(request):
         answered_paths.append(request.path)
         handler_entered.release()
-        assert request.path != "/wait" or go.wait(10)
+        assert request.path != "/wait" or go.wait(scaled(10))
         return text_response(HTTPStatus.OK, request.path)
 
     address = serve(answer)
     for _ in range(4):
         connect(address).sendall(GET.replace(b"/x", b"/wait"))
-        assert handler_entered.acquire(timeout=10)
+        assert handler_entered.acquire(timeout=scaled(10))
     closed = connect(address)
     closed.sendall(GET.replace(b"/x", b"/closed"))
     # The server answers an invalid request itself, after it has read what was sent before.
@@ -247,7 +248,7 @@ def test_stop_finishes_running_requests_and_closes_idle_connections():
 
     def answer(request):
         handler_entered.set()
-        assert go.wait(10)
+        assert go.wait(scaled(10))
         return text_response(HTTPStatus.OK, "last")
 
     sockets = open_listeners(("127.0.0.1:0",))
@@ -256,18 +257,18 @@ def test_stop_finishes_running_requests_and_closes_idle_connections():
     server.start()
     assert server.responds(5)
     with (
-        socket.create_connection(address, timeout=5) as idle,
-        socket.create_connection(address, timeout=5) as busy,
+        socket.create_connection(address, timeout=scaled(5)) as idle,
+        socket.create_connection(address, timeout=scaled(5)) as busy,
     ):
         busy.sendall(GET)
-        assert handler_entered.wait(5)
+        assert handler_entered.wait(scaled(5))
         stopping = threading.Thread(target=server.stop)
         stopping.start()
         assert idle.recv(1) == b""
         go.set()
         assert b"last" in read_all(busy)
-        stopping.join(5)
+        stopping.join(scaled(5))
         assert not stopping.is_alive()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address, timeout=5)
+        socket.create_connection(address, timeout=scaled(5))
     server.stop()

@@ -20,6 +20,7 @@ from tests.batchjob_exporter.web.raw_http import (
     read_all,
     request_seconds,
 )
+from tests.helpers.waiting import scaled
 
 
 def password_hash(password):
@@ -52,14 +53,14 @@ def test_requests_above_the_limit_get_503(serve, connect, send_request):
 
     def answer(request):
         handler_entered.release()
-        assert go.wait(10)
+        assert go.wait(scaled(10))
         return text_response(HTTPStatus.OK, "late")
 
     address = serve(answer, requests=3)
     waiting = [connect(address) for _ in range(3)]
     for client in waiting:
         client.sendall(GET)
-        assert handler_entered.acquire(timeout=10)
+        assert handler_entered.acquire(timeout=scaled(10))
     refused = send_request(address, GET)
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"Retry-After: " in refused
@@ -99,7 +100,7 @@ class HaltingWebAccess(WebAccess):
     def take_token(self):
         if self.armed.is_set() and not self.halted.is_set():
             self.halted.set()
-            self.go_on.wait(10)
+            self.go_on.wait(scaled(10))
         return super().take_token()
 
 
@@ -114,7 +115,7 @@ def test_event_of_connection_closed_in_the_same_batch_is_ignored(serve, connect,
         assert client.recv(4096).endswith(b"/x\n")
     web.armed.set()
     clients[0].sendall(GET_KEEP_ALIVE)
-    assert web.halted.wait(10)
+    assert web.halted.wait(scaled(10))
     for _ in range(4):
         connect(address)  # accepted before the events of the connections that are closed for them
     for client in clients[1:]:
@@ -142,14 +143,14 @@ def test_one_address_cannot_use_all_request_places(serve, connect, send_request)
 
     def answer(request):
         handler_entered.release()
-        assert request.path != "/wait" or go.wait(10)
+        assert request.path != "/wait" or go.wait(scaled(10))
         return text_response(HTTPStatus.OK, request.path)
 
     address = serve(answer, requests=2)
     crowd = [connect(address, "127.0.0.2") for _ in range(3)]
     for client in crowd[:2]:
         client.sendall(GET.replace(b"/x", b"/wait"))
-        assert handler_entered.acquire(timeout=10)
+        assert handler_entered.acquire(timeout=scaled(10))
     crowd[2].sendall(GET)
     assert read_all(crowd[2]).startswith(b"HTTP/1.1 503 ")
     assert body(send_request(address, GET)) == b"/x\n"
@@ -196,7 +197,7 @@ def test_password_checks_are_queued_per_address(
     def check(password, stored):
         checked.append(password)
         begun.set()
-        assert go.wait(10)
+        assert go.wait(scaled(10))
         return password == b"sesame"
 
     address = serve(
@@ -206,7 +207,7 @@ def test_password_checks_are_queued_per_address(
     guesses = [connect(address, "127.0.0.2") for _ in range(10)]
     for number, guess in enumerate(guesses):
         guess.sendall(get_with_password(f"guess {number}"))
-        assert begun.wait(10)
+        assert begun.wait(scaled(10))
     # One is checked and eight wait; whichever is read tenth is refused.
     (refused,), _, _ = select.select(guesses, [], [], 10)
     assert read_all(refused).startswith(b"HTTP/1.1 429 ")

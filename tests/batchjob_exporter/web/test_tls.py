@@ -14,6 +14,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.message import HttpResponse, text_response
 from tests.batchjob_exporter.web.raw_http import GET
+from tests.helpers.waiting import scaled
 from tests.private_keys import write_key
 
 
@@ -63,7 +64,7 @@ def serve_web(serve):
 
 
 def fetch(address, context):
-    client = http.client.HTTPSConnection(*address, context=context, timeout=5)
+    client = http.client.HTTPSConnection(*address, context=context, timeout=scaled(5))
     with contextlib.closing(client):
         client.request("GET", "/x")
         return client.getresponse().read()
@@ -189,7 +190,7 @@ def test_large_response_over_tls(site, serve):
 
 def test_keep_alive_over_tls(site, serve_web):
     client = http.client.HTTPSConnection(
-        *serve_web(site.configure()), context=site.client_context(), timeout=5
+        *serve_web(site.configure()), context=site.client_context(), timeout=scaled(5)
     )
     with contextlib.closing(client):
         for path in ("/one", "/two"):
@@ -199,7 +200,7 @@ def test_keep_alive_over_tls(site, serve_web):
 
 def fetch_certificate(address, context):
     with (
-        socket.create_connection(address, timeout=5) as plain,
+        socket.create_connection(address, timeout=scaled(5)) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
     ):
         return client.getpeercert(binary_form=True)

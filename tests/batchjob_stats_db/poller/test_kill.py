@@ -20,6 +20,7 @@ from tests.batchjob_stats_db.simulated_source import (
     build_poller,
     is_finished,
 )
+from tests.helpers.waiting import scaled
 
 JOBS = 20_000
 KILLS = int(os.environ.get("BATCHJOB_KILLS", "20"))
@@ -44,7 +45,7 @@ def test_poller_killed_at_random_times_loses_and_duplicates_nothing(url, engine)
         if is_finished(observer, source):  # start again with an empty database
             check_tables(engine)
             delete_all_rows(engine)
-    assert start_poller(url).wait(300) == 0
+    assert start_poller(url).wait(scaled(300)) == 0
     check_tables(engine)
     assert time.monotonic() - started_at < 600
 
@@ -54,7 +55,7 @@ def test_poller_killed_at_random_times_loses_and_duplicates_nothing(url, engine)
 def test_two_concurrent_pollers_of_one_cluster(url, engine):
     """SQLite refuses the second one."""
     processes = [start_poller(url), start_poller(url)]
-    assert [process.wait(300) for process in processes] == [0, 0]
+    assert [process.wait(scaled(300)) for process in processes] == [0, 0]
     check_tables(engine)
 
 

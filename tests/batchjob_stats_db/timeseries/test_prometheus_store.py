@@ -14,6 +14,7 @@ from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.promql import Term, batches, job_selector, union_queries
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import SERVERS, line, query_relay
+from tests.helpers.waiting import scaled
 
 T = 1_775_300_000
 CPU = "batchjob_job_cpu_seconds_total"
@@ -221,7 +222,7 @@ def test_slow_or_invalid_answers_are_errors(body, message):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             if body is None:
-                finished.wait(10)
+                finished.wait(scaled(10))
                 return
             self.send_response(200)
             self.end_headers()

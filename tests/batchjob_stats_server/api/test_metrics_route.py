@@ -29,6 +29,7 @@ from batchjob_stats_server.main import open_listener
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import SERVERS, line
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
+from tests.helpers.waiting import scaled
 
 START, END = NOW - 7000, NOW - 3400  # of job 1's first run, and of jobs 2 and 5
 OTHER_GPU = {"gpu": "1", "uuid": "GPU-bb", "gpu_instance": ""}
@@ -250,7 +251,7 @@ def test_slow_store_does_not_delay_other_requests(services):
     class SlowStore:
         def job_series(self, query, span, max_points):
             requested.set()
-            released.wait(20)
+            released.wait(scaled(20))
             return []
 
     application = app.make(services._replace(histories=TimeSeriesPool([SlowStore()])))
@@ -261,7 +262,7 @@ def test_slow_store_does_not_delay_other_requests(services):
     ):
         requests = [pool.submit(client.get, "/api/v1/jobs/1/metrics") for _ in range(16)]
         try:
-            assert requested.wait(20)
+            assert requested.wait(scaled(20))
             assert client.get("/api/v1/jobs/1").status_code == 200
         finally:
             released.set()

@@ -16,6 +16,7 @@ from batchjob_stats_server.auth.groups import Groups
 from batchjob_stats_server.auth.oidc import OidcProvider
 from batchjob_stats_server.options import AccountGroup, OidcOptions
 from tests.batchjob_stats_server.conftest import NOW
+from tests.helpers.waiting import scaled
 from tests.simulated import oidc_provider
 
 P = "/api/v1"
@@ -73,7 +74,7 @@ def callback_path(client, next_path="/jobs?state=FAILED"):
     """Go to the provider and back as far as the callback's address, as a browser does."""
     redirect = client.get("/oidc/log-in", params={"next": next_path}, follow_redirects=False)
     assert redirect.status_code == 303
-    response = requests.get(redirect.headers["location"], allow_redirects=False, timeout=5)
+    response = requests.get(redirect.headers["location"], allow_redirects=False, timeout=scaled(5))
     return response.headers["Location"].removeprefix(URL)
 
 
@@ -268,7 +269,7 @@ def test_sign_out_ends_all_sessions_of_the_user(make_browser, provider):
     (leading,) = re.findall(r'content="0;url=([^"]*)"', answer.text)
     away = html.unescape(leading)
     assert away.startswith(f"{provider.issuer}/log-out?client_id=batchjob&")
-    back = requests.get(away, allow_redirects=False, timeout=5).headers["Location"]
+    back = requests.get(away, allow_redirects=False, timeout=scaled(5)).headers["Location"]
     assert back == f"{URL}/signed-out"
     assert "Your sessions have ended" in laptop.get("/signed-out").text
     thief = make_browser()

@@ -6,6 +6,7 @@ import struct
 
 from batchjob_stats_server.http.joined_writes import JoinedWrites
 from tests.batchjob_stats_server.serving import serving
+from tests.helpers.waiting import scaled
 
 
 def sent_pieces(speak):
@@ -65,7 +66,7 @@ def test_delayed_write_is_sent_before_close():
 def test_short_response_is_one_tcp_segment(services):
     with (
         serving(services) as port,
-        socket.create_connection(("127.0.0.1", port), timeout=5) as client,
+        socket.create_connection(("127.0.0.1", port), timeout=scaled(5)) as client,
     ):
         client.sendall(b"GET /api/v1/me HTTP/1.1\r\nhost: testserver\r\n\r\n")
         received = b""

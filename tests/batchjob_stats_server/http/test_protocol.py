@@ -20,6 +20,7 @@ from batchjob_stats_server.http.protocol import Connection
 from batchjob_stats_server.main import open_listener
 from tests.batchjob_stats_server.authority import Authority, pem, write_pair
 from tests.batchjob_stats_server.serving import exchange_bytes, serving
+from tests.helpers.waiting import scaled
 from tests.private_keys import write_key
 
 VERA = (("CN", "vera"), ("OU", "viewer"))
@@ -69,7 +70,7 @@ def get_over_tls(tls_services, tmp_path):
                 f"https://127.0.0.1:{port}{path}", headers=headers or {}
             )
             try:
-                with urllib.request.urlopen(request, context=context, timeout=10) as answer:
+                with urllib.request.urlopen(request, context=context, timeout=scaled(10)) as answer:
                     return answer.status, json.load(answer)
             except urllib.error.HTTPError as error:
                 return error.code, json.load(error)
@@ -238,7 +239,7 @@ def test_trickled_bytes_do_not_extend_the_timeout(services, monkeypatch):
     monkeypatch.setattr(Connection, "arrival_seconds", 0.3)
     with (
         serving(services) as port,
-        socket.create_connection(("127.0.0.1", port), timeout=5) as client,
+        socket.create_connection(("127.0.0.1", port), timeout=scaled(5)) as client,
     ):
         client.sendall(b"GET / HTTP/1.1\r\n")
         client.setblocking(False)
@@ -298,7 +299,7 @@ def test_strict_transport_security_header(tls_services, tmp_path):
     with serving(tls_services) as port:
         context = ssl.create_default_context(cafile=tmp_path / "site.pem")
         url = f"https://127.0.0.1:{port}/-/healthy"
-        with urllib.request.urlopen(url, context=context, timeout=10) as answer:
+        with urllib.request.urlopen(url, context=context, timeout=scaled(10)) as answer:
             assert answer.headers["strict-transport-security"] == "max-age=31536000"
 
 
@@ -318,7 +319,7 @@ def test_client_that_does_not_read_is_disconnected(services, monkeypatch):
         while has_server_socket(port, client.getsockname()[1]):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        client.settimeout(5)
+        client.settimeout(scaled(5))
         with pytest.raises(ConnectionResetError):
             read_to_end(client)
 

@@ -7,6 +7,7 @@ import time
 
 from batchjob_stats_server.http.turns import TRUSTED, RequestTurns
 from tests.batchjob_stats_server.serving import serving
+from tests.helpers.waiting import scaled
 
 
 def started(turns):
@@ -88,7 +89,9 @@ def test_slow_uploads_do_not_block_other_requests_of_their_peer(services):
     with contextlib.ExitStack() as stack, serving(services) as port:
 
         def connect():
-            return stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            return stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=scaled(5))
+            )
 
         for _ in range(many):
             connect().sendall(UPLOAD)

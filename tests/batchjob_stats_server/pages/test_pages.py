@@ -19,6 +19,7 @@ from tests.batchjob_stats_server.pages.conftest import (
     svg_elements,
 )
 from tests.batchjob_stats_server.pages.example_history import ExampleHistory, with_example_history
+from tests.helpers.waiting import scaled
 
 
 def table_rows(document, heading):
@@ -260,7 +261,7 @@ def test_job_list_has_cpu_sparklines(example_page):
 def test_slow_time_series_store_does_not_delay_page(example_services, monkeypatch):
     services, root_token = example_services
     release = threading.Event()
-    monkeypatch.setattr(ExampleHistory, "job_series", lambda *_: release.wait(60) and [])
+    monkeypatch.setattr(ExampleHistory, "job_series", lambda *_: release.wait(scaled(60)) and [])
     with open_as(root_token, with_example_history(services, seconds=0.05)) as example_page:
         document = parse_page(example_page("/jobs?limit=20&state=COMPLETED&sort=start_time"))
         release.set()

@@ -7,6 +7,7 @@ import pytest
 
 from batchjob_stats_server.promql.fair_queue import MAX_REQUESTS_PER_USER, FairQueue
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
+from tests.helpers.waiting import scaled
 
 
 class Database:
@@ -19,7 +20,7 @@ class Database:
     def work(self, who):
         def ask():
             self.begun.append(who)
-            assert self.free.acquire(timeout=10)
+            assert self.free.acquire(timeout=scaled(10))
 
         return ask
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
 from batchjob.schedulers.lsf import cluster as lsf
 from batchjob.schedulers.states import JobState
+from tests.helpers.waiting import scaled
 
 NOW = 1776000000  # 12 April 2026
 
@@ -102,7 +103,7 @@ def bhosts(**fields):
 
 
 def read_host():
-    (node,) = lsf.command_readers(CommandOptions(timeout=5)).nodes()
+    (node,) = lsf.command_readers(CommandOptions(timeout=scaled(5))).nodes()
     return node.memory_bytes, node.memory_allocated_bytes, node.gpus, node.gpus_allocated
 
 
@@ -172,7 +173,7 @@ def test_text_before_the_json_is_ignored(install_command):
     answer = {"COMMAND": "bhosts", "HOSTS": 1, "RECORDS": [{"HOST_NAME": "h1", "STATUS": "ok"}]}
     noise = b"Cannot connect to LSF. Please wait ...\n"
     install_command("bhosts", **{"-json": noise + json.dumps(answer).encode()})
-    (node,) = lsf.command_readers(CommandOptions(timeout=5)).nodes()
+    (node,) = lsf.command_readers(CommandOptions(timeout=scaled(5))).nodes()
     assert node.name == "h1"
 
 
@@ -180,7 +181,7 @@ def test_no_jobs_are_valid_but_no_hosts_are_an_error(install_command):
     program = install_command("bjobs")
     program.write_text("#!/bin/sh\necho 'No job found' >&2; exit 255\n")
     install_command("bhosts", **{"-json": b'{"COMMAND":"bhosts","HOSTS":0,"RECORDS":[]}'})
-    readers = lsf.command_readers(CommandOptions(timeout=5))
+    readers = lsf.command_readers(CommandOptions(timeout=scaled(5)))
     assert readers.jobs() == []
     with pytest.raises(SchedulerError, match="lists no hosts"):
         readers.nodes()

@@ -12,6 +12,7 @@ from batchjob.schedulers.pbs import cluster as pbs
 from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs, parse_text_jobs
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.states import JobState
+from tests.helpers.waiting import scaled
 
 
 def test_nodes_match_pbsnodes(recorded_output):
@@ -107,7 +108,7 @@ def test_text_output_is_read_if_the_json_is_invalid(install_command):
     install_command(
         "qstat", **{"-F json": b'{"Jobs": {"4.pbs01": {"Job_Name": "a"b"', "-t -f": TEXT}
     )
-    (job,) = pbs.command_readers(ClusterOptions(timeout=5)).jobs()
+    (job,) = pbs.command_readers(ClusterOptions(timeout=scaled(5))).jobs()
     assert (job.partition, job.state, job.cpus, job.gpus) == ("workq", JobState.PENDING, 3, 2)
     assert job.eligible_time == 1795175147
 
@@ -115,7 +116,7 @@ def test_text_output_is_read_if_the_json_is_invalid(install_command):
 def test_no_jobs_are_valid_but_no_nodes_are_an_error(install_command):
     install_command("qstat", **{"-F json": b'{"timestamp": 1}'})
     install_command("pbsnodes", **{"-F json": b'{"timestamp": 1, "nodes": {}}'})
-    readers = pbs.command_readers(ClusterOptions(timeout=5))
+    readers = pbs.command_readers(ClusterOptions(timeout=scaled(5)))
     assert readers.jobs() == []
     with pytest.raises(SchedulerError, match="lists no nodes"):
         readers.nodes()

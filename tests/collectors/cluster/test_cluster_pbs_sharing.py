@@ -10,6 +10,7 @@ from batchjob.runtime.subprocesses import SchedulerError, parse_json_object
 from batchjob.schedulers.cluster import ClusterOptions, License
 from batchjob.schedulers.pbs import cluster as pbs
 from batchjob.schedulers.pbs.cluster_shares import fairshare, licenses
+from tests.helpers.waiting import scaled
 
 INFINITE = float("inf")
 # Resources of a server, as `qmgr -c "print server"` lists them.
@@ -112,13 +113,13 @@ def test_commands_for_licences_and_fairshare(install_command):
     install_command("qstat", **{"-B -f -F json": json.dumps(server_document()).encode()})
     install_command("qmgr", **{"-c print server": RESOURCES})
     install_command("pbsfs", **{"": PBSFS.encode()})
-    readers = pbs.command_readers(ClusterOptions(timeout=5))
+    readers = pbs.command_readers(ClusterOptions(timeout=scaled(5)))
     assert readers.fairshare is None  # pbsfs needs root, so only if configured
-    readers_with_pbsfs = pbs.command_readers(ClusterOptions(timeout=5, pbsfs="pbsfs -p"))
+    readers_with_pbsfs = pbs.command_readers(ClusterOptions(timeout=scaled(5), pbsfs="pbsfs -p"))
     assert readers_with_pbsfs.licenses() == []
     assert [share.account for share in readers_with_pbsfs.fairshare()] == ["group2", "group1"]
     readers_with_users = pbs.command_readers(
-        ClusterOptions(timeout=5, pbsfs="pbsfs -p", users=True)
+        ClusterOptions(timeout=scaled(5), pbsfs="pbsfs -p", users=True)
     )
     assert len(readers_with_users.fairshare()) == 7
 

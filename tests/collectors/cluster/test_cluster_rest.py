@@ -13,6 +13,7 @@ from batchjob.schedulers.slurm.slurmrestd import RestError
 from batchjob_exporter.exposition import render
 from collectors.cluster.collector import build, find_readers
 from collectors.host import Host
+from tests.helpers.waiting import scaled
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -50,7 +51,9 @@ def slurmrestd(recorded_output):
 
 
 def options_for(server):
-    return ClusterOptions(slurmrestd_url=f"http://127.0.0.1:{server.server_address[1]}", timeout=5)
+    return ClusterOptions(
+        slurmrestd_url=f"http://127.0.0.1:{server.server_address[1]}", timeout=scaled(5)
+    )
 
 
 def test_available_parts_are_exported(slurmrestd):

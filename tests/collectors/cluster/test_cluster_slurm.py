@@ -13,6 +13,7 @@ from batchjob.schedulers.slurm import cluster as slurm
 from batchjob.schedulers.slurm import cluster_json as slurm_json
 from batchjob.schedulers.slurm import cluster_text as slurm_text
 from batchjob.schedulers.states import JobState
+from tests.helpers.waiting import scaled
 
 
 def sinfo_rows(text: bytes) -> dict[str, list[str]]:
@@ -221,7 +222,7 @@ def test_text_is_read_from_commands_without_json_option(recorded_output, install
     )
     install_command("squeue", **{"--json": recorded_output("slurm-22.05/squeue.json")})
     install_command("sshare", **{"-P -l": recorded_output("slurm-22.05/sshare.txt")})
-    readers = slurm.command_readers(CommandOptions(timeout=5))
+    readers = slurm.command_readers(CommandOptions(timeout=scaled(5)))
     assert readers.controller().numbers["threads"] == 3
     for _ in range(2):
         assert len(readers.nodes()) == 4
@@ -232,7 +233,7 @@ def test_text_is_read_from_commands_without_json_option(recorded_output, install
 def test_empty_output_is_an_error(install_command):
     install_command("scontrol", **{"": b""})
     install_command("squeue", **{"": b""})
-    readers = slurm.command_readers(CommandOptions(timeout=5))
+    readers = slurm.command_readers(CommandOptions(timeout=scaled(5)))
     for read in (readers.nodes, readers.jobs):
         with pytest.raises(SchedulerError):
             read()

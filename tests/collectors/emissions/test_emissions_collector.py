@@ -19,6 +19,7 @@ from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.providers.provider import REASONS, Observation
 from collectors.emissions.site_factors import site_factors
 from collectors.host import Host
+from tests.helpers.waiting import scaled
 from tests.simulated.provider import Provider
 
 RTE = "/api/explore/v2.1/catalog/datasets/eco2mix-national-tr/records"
@@ -55,7 +56,7 @@ def no_state_directory(monkeypatch):
 
 @pytest.fixture
 def rte_options(provider):
-    return EmissionsOptions(provider=("rte:FR",), url=(f"rte={provider.url}",), timeout=5.0)
+    return EmissionsOptions(provider=("rte:FR",), url=(f"rte={provider.url}",), timeout=scaled(5.0))
 
 
 def emissions_collector(options, clock):

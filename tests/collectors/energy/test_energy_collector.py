@@ -18,6 +18,7 @@ from tests.collectors.energy.fake_collectors import (
     run_for,
     samples,
 )
+from tests.helpers.waiting import scaled
 from tests.simulated.node import Job, Jobs, name
 
 
@@ -205,7 +206,7 @@ def test_threads_start_and_stop(host, time, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         collector = energy_collector(host, {"rapl": FakeMeters(meter("rapl", read))})
         collector.start()
-        assert first_tick.wait(30)
+        assert first_tick.wait(scaled(30))
         collector.stop()
         collector.stop()
     assert "using rapl as the meter" in caplog.text

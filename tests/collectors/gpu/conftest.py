@@ -7,6 +7,7 @@ import pytest
 from collectors.gpu.nvidia.driver import NvidiaGpus
 from collectors.host import Host
 from tests.fake_nvml import library
+from tests.helpers.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -60,13 +61,5 @@ def driver(fake_nvml, host):
 
 @pytest.fixture
 def eventually():
-    """Wait until something holds, for at most 20 s."""
-
-    def wait(condition, seconds=20.0):
-        deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert time.monotonic() < deadline, "the condition was not met in time"
-            time.sleep(0.01)
-        return found
-
-    return wait
+    """Wait until something holds; returns it."""
+    return until

@@ -51,7 +51,7 @@ def test_recorded_slurm_jobs_are_mapped_to_gpus(
 ):
     fake_nvml.add_gpus(4)
     found = start_mapping(name)
-    eventually(lambda: found() == [(job, gpu, "SLURM_JOB_GPUS") for job, gpu in expected], 20)
+    eventually(lambda: found() == [(job, gpu, "SLURM_JOB_GPUS") for job, gpu in expected])
 
 
 def test_samples_include_the_quantities_of_each_gpu(fake_nvml, host, as_recorded, tree, eventually):
@@ -66,7 +66,7 @@ def test_samples_include_the_quantities_of_each_gpu(fake_nvml, host, as_recorded
     gpus.start()
     try:
         sources = find_sources([jobs, gpus])
-        eventually(lambda: len(sources.holdings()) == 2, 20)
+        eventually(lambda: len(sources.holdings()) == 2)
         samples = {each.job.jobid: each.values for each in take_samples(sources)}
     finally:
         gpus.stop()
@@ -82,4 +82,4 @@ def test_samples_include_the_quantities_of_each_gpu(fake_nvml, host, as_recorded
 def test_recorded_pbs_jobs_are_mapped_to_gpus(fake_nvml, start_mapping, eventually):
     fake_nvml.add_gpus(2)
     found = start_mapping("openpbs-23.06-v1-07-two-gpu-jobs")
-    eventually(lambda: found() == [("11.pbs01", 0, "devices"), ("12.pbs01", 1, "devices")], 20)
+    eventually(lambda: found() == [("11.pbs01", 0, "devices"), ("12.pbs01", 1, "devices")])

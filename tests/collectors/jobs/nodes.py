@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -131,14 +130,6 @@ def inotify_watch_count():
         with contextlib.suppress(OSError):  # closed meanwhile
             count += descriptor.read_text().count("inotify wd:")
     return count
-
-
-def wait_until(condition, seconds=10.0):
-    """Wait until a thread has done its work."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.01)
 
 
 requires_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")

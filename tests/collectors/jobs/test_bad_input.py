@@ -8,6 +8,7 @@ import pytest
 
 from collectors.jobs.processes import proc
 from tests.collectors.jobs.nodes import inotify_watch_count, samples, users
+from tests.helpers.waiting import scaled
 
 
 def add_two_jobs(node, **options):
@@ -103,7 +104,7 @@ def test_process_read_that_blocks_is_abandoned(node, monkeypatch):
     monkeypatch.setattr(proc, "read_process", blocking_read)
     node.now += 20
     jobs.scanner.start()
-    assert reached.wait(10)
+    assert reached.wait(scaled(10))
     node.now += 6
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 1
     assert read_error_count(samples(jobs), "stuck") == 1

@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from tests.collectors.jobs.nodes import samples, users, wait_until
+from tests.collectors.jobs.nodes import samples, users
+from tests.helpers.waiting import until
 
 JOB = "slurm/uid_1000/job_7"
 
@@ -104,10 +105,10 @@ def test_first_removed_directory_triggers_a_final_read(v1_node):
     jobs.watcher.start()
     (v1_node.cgroup / "cpuacct" / JOB / "cpuacct.usage").write_text("9500000000\n")
     shutil.rmtree(v1_node.cgroup / "memory" / JOB / "step_0")
-    wait_until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 9.0)
+    until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 9.0)
     for controller in ("memory", "cpuacct", "freezer"):
         shutil.rmtree(v1_node.cgroup / controller / "slurm")
-    wait_until(lambda: ("end_time_seconds", "7") in samples(jobs))
+    until(lambda: ("end_time_seconds", "7") in samples(jobs))
     assert samples(jobs)["cpu_seconds_total", "7", "user"] == 9.0
 
 
@@ -158,7 +159,7 @@ def test_process_exit_triggers_a_final_read(v1_node):
     finally:
         process.kill()
         process.wait()
-    wait_until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 9.0)
+    until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 9.0)
 
 
 def add_hidden_job(node):

@@ -9,7 +9,8 @@ from prometheus_client.openmetrics import parser as openmetrics
 
 from batchjob.runtime.logins import login_of
 from batchjob_exporter import exposition
-from tests.collectors.jobs.nodes import SCOPE, requires_root, samples, users, wait_until
+from tests.collectors.jobs.nodes import SCOPE, requires_root, samples, users
+from tests.helpers.waiting import until
 
 
 def test_ended_job_keeps_its_final_values_for_two_scrapers(node):
@@ -20,7 +21,7 @@ def test_ended_job_keeps_its_final_values_for_two_scrapers(node):
 
     node.set_cpu(job, (7_000_000, 3_000_000))
     node.set_populated(job, False)
-    wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    until(lambda: ("end_time_seconds", "1") in samples(jobs))
     shutil.rmtree(job)
     ended_at = node.now
     for _ in range(2):
@@ -38,7 +39,7 @@ def test_ended_job_is_shown_for_the_linger_time(node):
     node.add_process(10)
     jobs = node.watching_collector(linger=60)
     shutil.rmtree(job)
-    wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    until(lambda: ("end_time_seconds", "1") in samples(jobs))
     node.now += 59
     assert ("cpu_seconds_total", "1", "user") in samples(jobs)
     node.now += 2
@@ -52,7 +53,7 @@ def test_linger_time_ignores_wall_clock_changes(node, offset_seconds):
     node.add_process(10)
     jobs = node.watching_collector(linger=60)
     shutil.rmtree(job)
-    wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    until(lambda: ("end_time_seconds", "1") in samples(jobs))
     node.clock_offset_seconds = offset_seconds
     node.now += 59
     samples(jobs)
@@ -105,10 +106,10 @@ def test_job_that_starts_between_scrapes_is_found(node):
     jobs = node.watching_collector()
     node.add_process(20)
     job = node.add_job("job_2", pids=[20])
-    wait_until(lambda: jobs.table.all())
+    until(lambda: jobs.table.all())
     jobs.scanner.scan()
     shutil.rmtree(job)
-    wait_until(lambda: ("end_time_seconds", "2") in samples(jobs))
+    until(lambda: ("end_time_seconds", "2") in samples(jobs))
     assert samples(jobs)["cpu_seconds_total", "2", "user"] == 1
 
 
@@ -121,9 +122,9 @@ def collector_after_short_job(node, scope=SCOPE, name="job_2", uid=0):
     jobs.walker.walk_all(is_new=True)
     jobs.watcher.start()
     node.set_populated(job, False)
-    wait_until(lambda: jobs.table.all()[0].ended)
+    until(lambda: jobs.table.all()[0].ended)
     shutil.rmtree(job)
-    wait_until(lambda: jobs.table.all()[0].has_vanished(node.host.monotonic()))
+    until(lambda: jobs.table.all()[0].has_vanished(node.host.monotonic()))
     jobs.scanner.scan()
     return jobs
 
@@ -196,7 +197,7 @@ def test_slurm_root_that_appears_later_is_found(node):
     jobs = node.watching_collector()
     node.add_process(20)
     node.add_job("job_2", scope="kubepods.slice/pod1/node7_slurmstepd.scope", pids=[20])
-    wait_until(lambda: jobs.table.all())
+    until(lambda: jobs.table.all())
     jobs.scanner.scan()
     assert users(jobs).keys() == {"2"}
 
@@ -207,9 +208,9 @@ def test_ended_job_runs_again_when_processes_return(node):
     node.add_process(10)
     jobs = node.watching_collector()
     node.set_populated(job, False)
-    wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    until(lambda: ("end_time_seconds", "1") in samples(jobs))
     node.set_populated(job, True)
-    wait_until(lambda: ("end_time_seconds", "1") not in samples(jobs))
+    until(lambda: ("end_time_seconds", "1") not in samples(jobs))
     node.set_cpu(job, (9_000_000, 0))
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 9
 
@@ -220,9 +221,9 @@ def test_requeued_job_replaces_the_series_of_its_first_run(node):
     node.add_process(10)
     jobs = node.watching_collector()
     shutil.rmtree(job)
-    wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    until(lambda: ("end_time_seconds", "1") in samples(jobs))
     node.add_job(cpu=(2_000_000, 0), pids=[10])
-    wait_until(lambda: jobs.table.running())
+    until(lambda: jobs.table.running())
     jobs.scanner.scan()
     numbers = samples(jobs)
     assert numbers["cpu_seconds_total", "1", "user"] == 2
@@ -238,7 +239,7 @@ def test_counters_do_not_fall_when_one_of_two_roots_is_removed(node):
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 8
     assert samples(jobs)["memory_current_bytes", "1"] == 8192
     shutil.rmtree(one)
-    wait_until(lambda: samples(jobs)["memory_current_bytes", "1"] == 4096)
+    until(lambda: samples(jobs)["memory_current_bytes", "1"] == 4096)
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 8
 
 
@@ -251,9 +252,9 @@ def test_root_that_ends_between_scans_is_counted_to_its_end(node):
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 6
     node.set_cpu(other, (3_000_000, 0))
     node.set_populated(other, False)
-    wait_until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 8)
+    until(lambda: jobs.table.all()[0].reading.cpu_user_seconds == 8)
     shutil.rmtree(other)
-    wait_until(lambda: len(jobs.table.all()[0].directories()) == 1)
+    until(lambda: len(jobs.table.all()[0].directories()) == 1)
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 8
 
 
@@ -291,8 +292,8 @@ def test_oldest_ended_jobs_are_dropped_first(node):
         node.now += 1
         shutil.rmtree(job)
         name = job.name.removeprefix("job_")
-        wait_until(lambda name=name: ("end_time_seconds", name) in samples(jobs))
-    wait_until(lambda: users(jobs).keys() == {"1", "2"})
+        until(lambda name=name: ("end_time_seconds", name) in samples(jobs))
+    until(lambda: users(jobs).keys() == {"1", "2"})
 
 
 def test_scrapes_find_jobs_without_inotify(node, monkeypatch, caplog):

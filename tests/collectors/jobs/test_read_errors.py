@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from tests.collectors.jobs.nodes import samples, users, wait_until
+from tests.collectors.jobs.nodes import samples, users
+from tests.helpers.waiting import until
 
 TRANSIENT = [errno.EIO, errno.ENOMEM, errno.ESTALE]
 
@@ -71,11 +72,11 @@ def test_job_keeps_running_while_cgroup_events_cannot_be_read(node, fail_path, e
     jobs.watcher.start()
     restore = fail_path(job / "cgroup.events", error_number)
     node.set_populated(job, True)
-    wait_until(lambda: read_error_count(samples(jobs)) >= 1)
+    until(lambda: read_error_count(samples(jobs)) >= 1)
     assert ("end_time_seconds", "1") not in samples(jobs)
     restore()
     node.set_populated(job, False)
-    wait_until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    until(lambda: ("end_time_seconds", "1") in samples(jobs))
 
 
 def test_missed_end_of_a_job_is_found_by_the_next_scan(node, fail_path):

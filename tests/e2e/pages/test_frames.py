@@ -6,6 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.e2e.pages.browser import save_screenshot
+from tests.helpers.waiting import scaled
 
 pytestmark = pytest.mark.e2e
 
@@ -18,7 +19,7 @@ def test_configured_portal_may_frame_pages(sign_in, site, portal):
         frame.locator("h1").wait_for()
         assert shown in frame.locator("h1").inner_text()
         assert frame.locator("nav").count() == 0
-    frame.locator(".plot .main-svg").first.wait_for(timeout=60_000)
+    frame.locator(".plot .main-svg").first.wait_for(timeout=scaled(60_000))
     save_screenshot(page, "frame")
 
 

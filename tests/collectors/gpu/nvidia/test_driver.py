@@ -11,6 +11,7 @@ import pytest
 from collectors.gpu.metrics import POWER
 from collectors.gpu.nvidia import driver as module
 from collectors.host import Host
+from tests.helpers.waiting import scaled
 
 
 def power_by_index(driver):
@@ -125,7 +126,7 @@ def run_in_subprocess(script, environment, **values):
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -10,7 +10,8 @@ import pytest
 
 from collectors.host import Host
 from collectors.jobs.collector import JobsCollector, JobsOptions
-from tests.collectors.jobs.nodes import inotify_watch_count, wait_until
+from tests.collectors.jobs.nodes import inotify_watch_count
+from tests.helpers.waiting import until
 
 PIDS_HIERARCHY = Path("/sys/fs/cgroup/pids")
 
@@ -57,9 +58,9 @@ def test_removed_steps_leave_no_watches(job):
     watches_before = inotify_watch_count()
     for _ in range(3):
         make_directories(job, "step_0/user/task_0")
-        wait_until(lambda: inotify_watch_count() == watches_before + 3)
+        until(lambda: inotify_watch_count() == watches_before + 3)
         remove_directories(job / "step_0")
-        wait_until(lambda: inotify_watch_count() == watches_before)
+        until(lambda: inotify_watch_count() == watches_before)
 
 
 def test_requeued_job_leaves_no_watches(collector, job):
@@ -68,5 +69,5 @@ def test_requeued_job_leaves_no_watches(collector, job):
         first_run = collector.table.all()[0]
         remove_directories(job)
         make_directories(job, "step_batch/task_0")
-        wait_until(lambda previous=first_run: collector.table.all() != [previous])
-        wait_until(lambda: inotify_watch_count() == watches_before)
+        until(lambda previous=first_run: collector.table.all() != [previous])
+        until(lambda: inotify_watch_count() == watches_before)

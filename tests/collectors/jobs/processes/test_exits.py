@@ -6,6 +6,7 @@ import threading
 
 from collectors.jobs.cgroups.directory import DescriptorBudget
 from collectors.jobs.processes.exits import ExitWatcher
+from tests.helpers.waiting import scaled
 
 
 def test_process_exit_is_reported():
@@ -14,7 +15,7 @@ def test_process_exit_is_reported():
     with subprocess.Popen(["sleep", "60"]) as process:
         watcher.follow("job 1", [process.pid])
         process.terminate()
-        assert exited.wait(10)
+        assert exited.wait(scaled(10))
     watcher.stop()
 
 
@@ -35,7 +36,7 @@ def test_job_without_processes_is_read_until_it_has_ended():
         first.wait()
         assert not readings  # one of its processes still runs
         second.terminate()
-        assert ended.wait(10)
+        assert ended.wait(scaled(10))
     watcher.stop()
     assert readings == ["job 1"] * 3
 
@@ -46,5 +47,5 @@ def test_stopped_watcher_ignores_new_processes():
     watcher.stop()
     for thread in threading.enumerate():
         if thread.name == "exits":
-            thread.join(10)
+            thread.join(scaled(10))
     watcher.follow("job 2", [os.getpid()])

@@ -15,7 +15,8 @@ from collectors.jobs.processes.proc import (
     read_environ,
     read_process,
 )
-from tests.collectors.jobs.nodes import samples, wait_until
+from tests.collectors.jobs.nodes import samples
+from tests.helpers.waiting import until
 
 
 def process(pid, parent=1, cpu=0.0, io=0.0, started=1.0):
@@ -224,7 +225,7 @@ def test_scrape_triggers_a_process_scan_for_the_next_one(node):
     (directory / "io").write_text("read_bytes: 0\nwrite_bytes: 500\nrchar: 0\nwchar: 0\n")
     node.now += 5  # less than the scan interval
     assert shown_written_bytes(jobs) == 100  # a scrape does not wait for a scan
-    wait_until(lambda: jobs.table.all()[0].last_scan.processes.written_bytes == 500)
+    until(lambda: jobs.table.all()[0].last_scan.processes.written_bytes == 500)
 
 
 def test_readings_scan_processes_first(node):
@@ -247,4 +248,4 @@ def test_process_exit_triggers_a_scan_of_the_others(node):
         (directory / "io").write_text("read_bytes: 0\nwrite_bytes: 500\nrchar: 0\nwchar: 0\n")
         node.now += 1
         child.kill()
-    wait_until(lambda: jobs.table.all()[0].last_scan.processes.written_bytes == 500)
+    until(lambda: jobs.table.all()[0].last_scan.processes.written_bytes == 500)

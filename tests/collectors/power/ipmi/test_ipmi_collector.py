@@ -24,6 +24,7 @@ from collectors.power.ipmi.collector import (
 from collectors.power.ipmi.message import REASONS, IpmiError, payload
 from collectors.power.ipmi.power import BmcPower
 from collectors.power.meter import energy_between
+from tests.helpers.waiting import scaled
 from tests.simulated.bmc import InProcess, SimulatedBmc, full_record
 
 
@@ -143,7 +144,7 @@ def test_bmc_without_power_readings_is_retried_after_an_hour(clock, caplog):
 
 
 def test_stale_power_is_not_exported(clock):
-    ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc(), interval=10.0, timeout=5.0)
+    ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc(), interval=10.0, timeout=scaled(5.0))
     ipmi.refresh()
     meter = ipmi.collector.meters()[0]
     assert meter.read().watts == 345
@@ -212,7 +213,7 @@ def test_hanging_bmc_does_not_delay_a_scrape(clock):
 
     class HangingReader:
         def read(self):
-            released.wait(30)
+            released.wait(scaled(30))
             raise IpmiError("timeout", "no answer")
 
         def close(self):

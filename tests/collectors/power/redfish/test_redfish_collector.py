@@ -10,6 +10,7 @@ from batchjob.runtime.settings import SettingsError
 from collectors.host import Host
 from collectors.power.redfish.collector import AGE, ERRORS, METRICS, POWER, RedfishOptions, build
 from collectors.power.redfish.error import REASONS
+from tests.helpers.waiting import scaled
 from tests.simulated.redfish_service import RedfishService, link, one_node
 
 CHASSIS = "/redfish/v1/Chassis/1"
@@ -43,7 +44,7 @@ def options(service, tmp_path):
         user="power",
         password_file=str(tmp_path / "password"),
         ca_file=str(tmp_path / "ca.pem"),
-        timeout=5.0,
+        timeout=scaled(5.0),
     )
 
 
