@@ -80,7 +80,8 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "submit_time": "submission time",
         "run": "number of the run of one submission; a requeue starts another run",
         "record_id": "the scheduler's own id of the record, such as Slurm's DBIndex",
-        "sluid": "Slurm's SLUID (25.11 and later)",
+        "sluid": "Slurm's SLUID of the run, as in the path of its cgroup (24.11 and later); a "
+        "requeue gets a new one, a resize keeps it",
         "uid": "numeric user id",
         "groupname": "group under which the job ran",
         "qos": "Slurm's quality of service",

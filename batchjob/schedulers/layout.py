@@ -5,7 +5,7 @@ controller). Each component is a regular expression of its own, and the last one
 directory. Named groups are what a path states:
 
     jobid    the id as the accounting writes it (after `decode_jobid`)
-    alias    another name of the job, whose id is in the environment of its processes
+    alias    another name of the job, whose processes tell its id
     uid      the owner; reliable in a path that the scheduler creates as root
     started  epoch seconds of the job's start
     others   are put into `LayoutMatch.info` under their own name
@@ -38,14 +38,13 @@ class Layout(NamedTuple):
     anywhere: bool = False  # the path may start in any directory, not only at the mount point
     decode_jobid: Callable[[str], str] | None = None  # jobid in the path → jobid in accounting
     steps: re.Pattern[str] | None = None  # the meaning of a path below the job's directory
-    # Environment variable with the job id, if the path does not have it.
+    # Environment variable with the job id, if neither the path nor a process title has it.
     jobid_variable: str | None = None
     # May contain the trees of other jobs; it is then a host and not a job.
     can_contain_jobs: bool = False
     enabled: bool = True
     # The job's user creates the directory, so the directory's owner is the job's owner.
     created_by_user: bool = False
-    submitted_at: Callable[[str], float | None] | None = None  # from the alias, if possible
 
     @property
     def owner(self) -> Literal["path-uid", "directory", "process"]:
@@ -64,7 +63,6 @@ class LayoutMatch(NamedTuple):
     jobid: str  # with `jobid_variable`: an alias, until the id has been read from a process
     uid: int | None = None
     started_at: float | None = None
-    submitted_at: float | None = None
     jobid_variable: str | None = None
     info: tuple[tuple[str, str], ...] = ()
 
@@ -89,7 +87,6 @@ def layout(
     can_contain_jobs: bool = False,
     enabled: bool = True,
     created_by_user: bool = False,
-    submitted_at: Callable[[str], float | None] | None = None,
 ) -> Layout:
     """A layout from a path; a path that begins with `**/` may begin at any depth."""
     anywhere = path.startswith("**/")
@@ -107,7 +104,6 @@ def layout(
         can_contain_jobs,
         enabled,
         created_by_user,
-        submitted_at,
     )
 
 
@@ -131,9 +127,6 @@ def layout_match(row: Layout, groups: Mapping[str, str]) -> LayoutMatch:
         row.decode_jobid(text) if row.decode_jobid else text,
         uid=int(groups["uid"]) if "uid" in groups else None,
         started_at=float(start) if start else None,
-        submitted_at=row.submitted_at(groups["alias"])
-        if row.submitted_at and "alias" in groups
-        else None,
         jobid_variable=None if "jobid" in groups else row.jobid_variable,
         info=tuple((name, text) for name, text in groups.items() if name not in _FIELDS),
     )

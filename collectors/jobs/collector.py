@@ -3,7 +3,7 @@
 import resource
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,14 +247,21 @@ class JobsCollector:
             self.table.prune()
             return readings
 
-    def _visible_jobs(self) -> Iterator[tuple[Job, JobIdentity]]:
-        """The visible jobs that have been identified; of two with the same name, the first."""
-        names: set[Labels] = set()
-        for job in self.table.visible():
+    def _visible_jobs(self) -> Iterable[tuple[Job, JobIdentity]]:
+        """The visible jobs that have been identified, and one run of each.
+
+        After a requeue the ended run of the job lingers in a directory of another name: a running
+        one comes before an ended one, and a later one before an earlier one.
+        """
+        jobs: dict[Labels, tuple[Job, JobIdentity]] = {}
+        for job in self.table.visible():  # in the order in which they were found
             identity = job.identity
-            if identity is not None and identity.name.labels not in names:
-                names.add(identity.name.labels)
-                yield job, identity
+            if identity is None:
+                continue
+            name = identity.name.labels
+            if name not in jobs or job.ended is None or jobs[name][0].ended is not None:
+                jobs[name] = job, identity
+        return jobs.values()
 
     def _reading(self, job: Job, now: float, group: str | None = None) -> JobReading:
         cgroup = job.read(now, group)  # may mark the job as ended

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from batchjob.schedulers.layout import V1, V2, layout
 from batchjob.schedulers.node import Environment, GpuNames, JobManager, split_gpu_list
-from batchjob.schedulers.slurm import sluid
 
 # Slurm: src/plugins/cgroup/v1 and v2, doc/html/cgroups.shtml. The id is always the raw one: each
 # task of an array and each part of a het job has its own. `slurm_<node>` and `<node>_slurm...` come
@@ -16,15 +15,10 @@ _SLURM_V2_STEPS = (
     rf"{_SLURM_STEP}(?:/(?P<scheduler>slurm)|/(?P<user>user)(?:/task_(?P<task>[^/]+))?(?:/.*)?)?"
 )
 _SLURM_SCOPE = r"(?:(?P<node>.+)_)?slurmstepd\.scope"
-_SLURM_JOB = rf"job_(?P<jobid>\d+)|(?P<alias>(?P<sluid>{sluid.PATTERN}))"
-
-
-def _submitted_at(alias: str) -> float | None:
-    try:
-        return sluid.decode(alias).submitted_at
-    except ValueError:
-        return None  # matches the pattern, but exceeds 64 bits
-
+# A SLUID (src/common/sluid.c: s and 13 digits of Crockford's base 32) names one run of a job: a
+# requeue gets a new one, and with it a new directory. A resize gets a new one in accounting, but
+# keeps the directory, whose name is then accounting's OriginalSLUID (seen with 26.05).
+_SLURM_JOB = r"job_(?P<jobid>\d+)|(?P<alias>(?P<sluid>s[0-9A-HJKMNP-TV-Z]{13}))"
 
 _LAYOUTS = (
     layout(
@@ -42,7 +36,6 @@ _LAYOUTS = (
         versions=V2,
         steps=_SLURM_V2_STEPS,
         jobid_variable="SLURM_JOB_ID",
-        submitted_at=_submitted_at,
     ),
     # IgnoreSystemd=yes, or slurmd in a container or pod: the scope is wherever slurmd was started.
     layout(
@@ -52,7 +45,6 @@ _LAYOUTS = (
         versions=V2,
         steps=_SLURM_V2_STEPS,
         jobid_variable="SLURM_JOB_ID",
-        submitted_at=_submitted_at,
     ),
 )
 
@@ -68,12 +60,24 @@ _VARIABLES = {
 }
 
 
+_MAX_HET_PARTS = 128  # slurm.h, MAX_HET_JOB_COMPS
+_HET_VARIABLES = ("SLURM_JOB_ACCOUNT", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_JOB_NAME")
+
+
 def _select_variables(jobid: str, environ: Environment) -> Mapping[str, str]:
     """In a step over several parts of a het job, Slurm's variables are those of the first part
-    (real Slurm 22.05 and 24.11): with another SLURM_JOB_ID they belong to another job.
+    (real Slurm 22.05 to 26.05); those of the others end in the number of the part.
     """
     if environ.get("SLURM_JOB_ID", jobid) == jobid:
         return _VARIABLES
+    for part in range(1, _MAX_HET_PARTS):
+        if environ.get(f"SLURM_JOB_ID_HET_GROUP_{part}") == jobid:
+            parts = {
+                label: f"{name}_HET_GROUP_{part}"
+                for label, name in _VARIABLES.items()
+                if name in _HET_VARIABLES
+            }
+            return {"het_job_id": _VARIABLES["het_job_id"], **parts}
     return {"het_job_id": _VARIABLES["het_job_id"]}
 
 
@@ -114,7 +118,14 @@ JOB_MANAGERS = (
         _LAYOUTS,
         re.compile(r"slurm(_.+)?|(.+_)?slurmstepd\.scope"),
         variables=_VARIABLES,
-        additional_variables=frozenset({"SLURM_JOB_ID"}),
+        additional_variables=frozenset(
+            {"SLURM_JOB_ID"}
+            | {
+                f"{name}_HET_GROUP_{part}"
+                for name in ("SLURM_JOB_ID", *_HET_VARIABLES)
+                for part in range(1, _MAX_HET_PARTS)
+            }
+        ),
         select_variables=_select_variables,
         launchers=frozenset({"slurmstepd"}),
         jobid_from_title=jobid_from_title,

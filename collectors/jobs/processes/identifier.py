@@ -1,6 +1,7 @@
 """Identifies jobs: owner, id, account. Runs in the scanner's thread."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
@@ -45,10 +46,10 @@ class JobIdentifier:
         elif state.owner is None and waited and snapshot.without_schedulers():
             state.owner = min(process.uid for process in snapshot.without_schedulers())
         job.ignored_reason = _ignored_reason(snapshot, owners, state.owner)
+        if state.jobid is None:
+            state.jobid = self._read_jobid(job, snapshot)
         if state.owner is not None:
             self._read_environments(job, state, snapshot)
-        if state.jobid is None:
-            state.jobid = self._read_jobid(job, state, snapshot)
         if waited or (state.owner is not None and state.jobid is not None):
             self.update_identity(job, state)
 
@@ -81,19 +82,15 @@ class JobIdentifier:
             state.denied = True
             self._errors.count("denied")
 
-    def _read_jobid(self, job: Job, state: JobScanState, snapshot: ProcessSnapshot) -> str | None:
-        """The job id of accounting; None while it is unknown because the path lacks it."""
-        variable = job.layout_match.jobid_variable
-        if variable is None:
+    def _read_jobid(self, job: Job, snapshot: ProcessSnapshot) -> str | None:
+        """The job id of accounting, from the path or the title of the scheduler's own process."""
+        if job.layout_match.jobid_variable is None:
             return job.layout_match.jobid
         jobid_from_title = registry.job_manager(job.layout_match.manager).jobid_from_title
-        if jobid_from_title:
-            for process in snapshot.all():
-                if process.uid == 0:
-                    jobid = jobid_from_title(self._read_title(process.pid))
-                    if jobid:
-                        return jobid
-        return state.environ.get(variable)
+        if jobid_from_title is None:
+            return None
+        titles = (self._read_title(each.pid) for each in snapshot.all() if each.uid == 0)
+        return next(filter(None, map(jobid_from_title, titles)), None)
 
     def _read_title(self, pid: int) -> bytes:
         try:
@@ -108,20 +105,22 @@ class JobIdentifier:
         """
         manager = registry.job_manager(job.layout_match.manager)
         jobid_variable = job.layout_match.jobid_variable
-        names = manager.required_variables() | {jobid_variable or ""}
+        names = _variables(job.layout_match.manager, jobid_variable)
         existing = {(process.pid, process.started) for process in snapshot.all()}
         state.environ_reads = {
             key: reads for key, reads in state.environ_reads.items() if key in existing
         }
         for process in _processes_to_read(state, snapshot):
             environ = self._read_environ(process.pid, state, names)
-            details = manager.info_labels(job.layout_match.jobid, environ)
+            if state.jobid is None and jobid_variable:
+                state.jobid = environ.get(jobid_variable)
+            details = manager.info_labels(state.jobid or "", environ)
             key = (process.pid, process.started)
             state.environ_reads[key] = (
                 _ENVIRON_ATTEMPTS if details else state.environ_reads.get(key, 0) + 1
             )
             state.details = details | state.details
-            if jobid_variable or manager.cpus:
+            if manager.cpus:
                 found = {name: environ[name] for name in names & environ.keys()}
                 state.environ = {**found, **state.environ}
             gpus = _gpu_variables(environ)
@@ -161,6 +160,11 @@ class JobIdentifier:
             return {}  # the process has ended
         finally:
             self._reader.current_read = None
+
+
+@cache
+def _variables(manager: str, jobid_variable: str | None) -> frozenset[str]:
+    return registry.job_manager(manager).required_variables() | {jobid_variable or ""}
 
 
 def _find_owner(layout_match: LayoutMatch, processes: Iterable[Process]) -> int | None:

@@ -69,7 +69,7 @@ class JobScanState:
     # By pid and start time: how often the environment was read.
     environ_reads: dict[tuple[int, float], int] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
-    # Variables from which the job's id or its CPUs are read.
+    # Variables from which the job's CPUs are read.
     environ: Mapping[str, str] = field(default_factory=lambda: _NO_VARIABLES)
     gpu_environs: Mapping[frozenset[tuple[str, str]], Mapping[str, str]] = field(
         default_factory=lambda: _NO_GPU_VARIABLES

@@ -123,6 +123,37 @@ def test_sluid_is_resolved_by_the_title_of_slurmstepd(node):
     assert users(updated_collector(node)).keys() == {"4749"}
 
 
+def test_labels_of_a_job_named_by_sluid_are_matched_by_its_job_id(node):
+    node.add_job("s5K1KKYAYG5D00", pids=[10, 11])
+    node.add_process(10, uid=0, program="slurmstepd: [4749.batch]")
+    environ = b"SLURM_JOB_ID=4749\0SLURM_JOB_ACCOUNT=physics\0SLURM_JOB_QOS=long\0"
+    node.add_process(11, environ=environ)
+    info_labels = job_info_labels(updated_collector(node))
+    assert 'account="physics",qos="long",sluid="s5K1KKYAYG5D00"' in info_labels
+
+
+def test_labels_without_a_title_are_matched_by_the_owners_variable(node):
+    node.add_job("s5K1KKYAYG5D00", pids=[11])
+    node.add_process(11, environ=b"SLURM_JOB_ID=4749\0SLURM_JOB_ACCOUNT=physics\0")
+    jobs = updated_collector(node)
+    assert users(jobs).keys() == {"4749"}
+    assert 'account="physics"' in job_info_labels(jobs)
+
+
+def test_later_part_of_a_het_job_has_its_own_labels(node):
+    node.add_job("job_8", pids=[10])
+    variables = (
+        b"SLURM_JOB_ID=7", b"SLURM_JOB_ACCOUNT=first", b"SLURM_JOB_ID_HET_GROUP_0=7",
+        b"SLURM_JOB_ID_HET_GROUP_1=8", b"SLURM_JOB_ACCOUNT_HET_GROUP_1=second",
+        b"SLURM_JOB_PARTITION_HET_GROUP_1=gpu", b"SLURM_JOB_QOS_HET_GROUP_1=long",
+        b"SLURM_JOB_NAME_HET_GROUP_1=sweep", b"SLURM_JOB_ID_HET_GROUP_2=9",
+    )  # fmt: skip
+    node.add_process(10, environ=b"\0".join(variables))
+    info_labels = job_info_labels(updated_collector(node, name=True))
+    assert 'account="second",partition="gpu",qos="long",het_job_id="7"' in info_labels
+    assert 'name="sweep"' in info_labels
+
+
 @pytest.mark.parametrize(
     ("title", "jobid"),
     [

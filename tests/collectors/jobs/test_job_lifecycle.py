@@ -230,6 +230,41 @@ def test_requeued_job_replaces_the_series_of_its_first_run(node):
     assert ("end_time_seconds", "1") not in numbers
 
 
+def add_run(node, sluid, pid, cpu):
+    """One run of Slurm job 1; 26.05 names the directory of each by a new SLUID."""
+    node.add_process(pid, uid=0, program="slurmstepd: [1.batch]", started=1)
+    node.add_process(pid + 1)
+    return node.add_job(sluid, cpu=cpu, pids=[pid, pid + 1])
+
+
+def test_running_run_of_a_requeued_job_hides_the_lingering_one(node):
+    first = add_run(node, "s8N5M8DDGS5600", 10, (50_000_000, 0))
+    jobs = node.watching_collector()
+    shutil.rmtree(first)
+    until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    second = add_run(node, "s8N5M8DDHNSJ00", 20, (2_000_000, 0))
+    until(lambda: jobs.table.running())
+    jobs.scanner.scan()
+    numbers = samples(jobs)
+    assert numbers["cpu_seconds_total", "1", "user"] == 2
+    assert numbers["batchjob_jobs", ""] == 1
+    assert ("end_time_seconds", "1") not in numbers
+    assert 'sluid="s8N5M8DDHNSJ00"' in exposition.render(jobs.collect()).decode()
+
+    shutil.rmtree(second)  # the later run stays, although the earlier one still lingers
+    until(lambda: ("end_time_seconds", "1") in samples(jobs))
+    assert samples(jobs)["cpu_seconds_total", "1", "user"] == 2
+
+
+def test_orphans_of_an_earlier_run_do_not_hide_the_later_run(node):
+    add_run(node, "s8N5M8DDGS5600", 10, (50_000_000, 0))
+    jobs = node.watching_collector()
+    add_run(node, "s8N5M8DDHNSJ00", 20, (2_000_000, 0))
+    until(lambda: len(jobs.table.running()) == 2)
+    jobs.scanner.scan()
+    assert samples(jobs)["cpu_seconds_total", "1", "user"] == 2
+
+
 def test_counters_do_not_fall_when_one_of_two_roots_is_removed(node):
     one = node.add_job(scope="system.slice/n1_slurmstepd.scope", cpu=(5_000_000, 0), pids=[10])
     node.add_job(scope="system.slice/n2_slurmstepd.scope", cpu=(3_000_000, 0), pids=[11])

@@ -163,10 +163,9 @@ def test_lsf_path_has_start_time_and_array_index():
     assert dict(job.info) == {"cluster": "prod", "array_index": "2", "serial": "34071"}
 
 
-def test_sluid_has_submission_time_and_job_id_variable():
+def test_sluid_is_an_alias_of_the_job():
     job = match("system.slice/n1_slurmstepd.scope/sEKNKTV3WPV500", BUILT_IN, 2)
     assert job is not None
-    assert job.submitted_at == 1781174000.485
     assert job.jobid_variable == "SLURM_JOB_ID"
     assert dict(job.info) == {"node": "n1", "sluid": "sEKNKTV3WPV500"}
 

@@ -38,7 +38,8 @@ SOURCE = "sacct"
 # Fields that the installed release does not have are omitted from the command (`sacct --helpformat`
 # lists them).
 FIELDS = (
-    "JobIDRaw", "JobID", "DBIndex", "SLUID", "State", "ExitCode", "DerivedExitCode",
+    "JobIDRaw", "JobID", "DBIndex", "SLUID", "OriginalSLUID", "State", "ExitCode",
+    "DerivedExitCode",
     "User", "UID", "Group", "Account", "Partition", "QOS", "Reservation", "Priority",
     "Submit", "Eligible", "Start", "End", "ElapsedRaw", "Suspended", "TimelimitRaw",
     "ReqCPUS", "ReqNodes", "ReqTRES", "AllocCPUS", "AllocNodes", "AllocTRES", "NodeList",
@@ -161,7 +162,7 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         state_word=word,
         source=SOURCE,
         record_id=row.text("DBIndex"),
-        sluid=row.text("SLUID"),
+        sluid=row.text("OriginalSLUID") or row.text("SLUID"),
         user=row.text("User"),
         uid=row.get("UID", count),
         group=row.text("Group"),

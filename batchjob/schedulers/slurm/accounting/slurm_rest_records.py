@@ -81,7 +81,7 @@ def job_record(
         state=state,
         state_word="+".join(words),
         source=source,
-        sluid=_text(job, "sluid"),
+        sluid=_text(job, "original_sluid") or _text(job, "sluid"),
         user=_text(job, "user"),
         group=_text(job, "group"),
         account=_text(job, "account"),

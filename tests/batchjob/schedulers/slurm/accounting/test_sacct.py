@@ -11,9 +11,10 @@ from batchjob.schedulers.accounting import (
     SubmittedJob,
     UnfinishedJob,
 )
+from batchjob.schedulers.fields import FieldReader
 from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.slurm.accounting.sacct import Sacct, SacctOptions
-from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS
+from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS, job_record
 from batchjob.schedulers.states import JobState
 
 TESTS = Path(__file__).parents[4]
@@ -183,6 +184,18 @@ def test_job_ids_of_other_schedulers_are_not_queried(make_source):
     known = dict.fromkeys(("1.pbs01", "0f8fad5b-d9cb"), job)
     batches, _ = read_jobs(make_source("slurm-22.05.8-hostile.sacct.xz"), unfinished=known)
     assert vanished_jobids(batches) == ()
+
+
+def test_sluid_of_a_resized_job_stays_that_of_its_cgroup():
+    """Slurm 26.05: each part of a resized job has a record and a SLUID of its own."""
+    part = {
+        "JobIDRaw": "3", "JobID": "3", "State": "COMPLETED", "Submit": "1795746752",
+        "Start": "1795746752", "End": "1795746815", "SLUID": "s8N5M8DDHSTD00",
+        "OriginalSLUID": "s8N5M8DDH3XD00",
+    }  # fmt: skip
+    assert job_record("c1", "3", FieldReader(part)).sluid == "s8N5M8DDH3XD00"
+    del part["OriginalSLUID"]  # before 26.05
+    assert job_record("c1", "3", FieldReader(part)).sluid == "s8N5M8DDHSTD00"
 
 
 def test_old_job_with_reused_id_has_vanished(make_source):
