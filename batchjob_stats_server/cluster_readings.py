@@ -4,9 +4,10 @@ No page waits long for it: the last reading is cached, and a thread of its own r
 """
 
 import logging
+import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from batchjob.quantities.gpu import (
     GPU_UTILIZATION,
     JOB_GPU_INFO,
 )
+from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.cluster import ClusterNode
 from batchjob_stats_db.measure.job_usage import node_name
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesError, TimeSeriesStore
@@ -39,6 +41,11 @@ ACCOUNT = "batchjob_cluster_account_"
 
 _AMOUNT_METRICS = ("cpus", "cpus_allocated", "memory_bytes", "memory_allocated_bytes", "gpus",
             "gpus_allocated")  # fmt: skip
+_LABELS = {
+    f"{NODE}info": ("state",),
+    f"{NODE}flag": ("flag",),
+    f"{NODE}unavailable_info": ("reason",),
+}  # in addition to `node`
 _NAMES = ("info", "flag", "unavailable_info", *_AMOUNT_METRICS)
 SHARES = ("shares_ratio", "usage_ratio", "fairshare_level", "fairshare_ratio")
 _GPU_METRICS = tuple(
@@ -80,6 +87,7 @@ class ClusterReading(NamedTuple):
     nodes: Mapping[str, NodeState]
     shares: Mapping[str, Mapping[str, float]]  # account → SHARES → value
     instances: Mapping[str, str]  # node → target, if its exporter answers
+    ignored: int = 0  # series that could not be read, or of targets that are not the scheduler's
 
     def instance(self, node: str) -> str:
         """The target of a node, "" if none answers; the full name may be given."""
@@ -115,10 +123,16 @@ def short_name(node: str) -> str:
 
 
 def reading_from_series(series: Iterable[SeriesValue]) -> ClusterReading:
-    """A reading from the last values of the cluster's series."""
+    """A reading from the last values of the cluster's series.
+
+    Series without an expected label or a finite value are left out and counted, as are those of
+    targets that do not speak for the scheduler.
+    """
+    all_series = list(series)
     values: dict[str, list[SeriesValue]] = defaultdict(list)
-    for each in series:
-        values[each.metric].append(each)
+    for each in _of_scheduler(all_series):
+        if math.isfinite(each.value) and each.labels.keys() >= _expected_labels(each.metric):
+            values[each.metric].append(each)
     amounts: dict[str, dict[str, float]] = defaultdict(dict)
     for name in _AMOUNT_METRICS:
         for each in values[NODE + name]:
@@ -141,7 +155,35 @@ def reading_from_series(series: Iterable[SeriesValue]) -> ClusterReading:
     for name in SHARES:
         for each in values[ACCOUNT + name]:
             shares[each.labels["account"]][name] = each.value
-    return ClusterReading(nodes, dict(shares), targets_by_node(values[EXPORTER]))
+    ignored = len(all_series) - sum(map(len, values.values()))
+    return ClusterReading(nodes, dict(shares), targets_by_node(values[EXPORTER]), ignored)
+
+
+def _expected_labels(metric: str) -> set[str]:
+    if metric == EXPORTER:
+        return set()
+    return {"account"} if metric.startswith(ACCOUNT) else {"node", *_LABELS.get(metric, ())}
+
+
+def _of_scheduler(series: Sequence[SeriesValue]) -> Iterator[SeriesValue]:
+    """The exporters' series, and the scheduler's from the targets that speak for it.
+
+    Any node can expose such metrics, but its label `job` comes from the scrape configuration. A
+    target of a scrape job that has no compute nodes therefore comes first. Where there is none, a
+    single target is believed, as on one machine; of several, none is.
+    """
+    compute = {each.labels.get("job", "") for each in series if each.metric == EXPORTER}
+    claiming = {_target(each) for each in series if each.metric != EXPORTER}
+    believed = {target for target in claiming if target[0] not in compute}
+    if not believed and len(claiming) == 1:
+        believed = claiming
+    for each in series:
+        if each.metric == EXPORTER or _target(each) in believed:
+            yield each
+
+
+def _target(series: SeriesValue) -> tuple[str, str]:
+    return series.labels.get("job", ""), series.labels.get("instance", "")
 
 
 def targets_by_node(exporters: Sequence[SeriesValue]) -> dict[str, str]:
@@ -179,7 +221,7 @@ def gpus_of(series: Iterable[SeriesValue]) -> list[NodeGpu]:
             each.labels.get("gpu_instance", ""),
         )  # fmt: skip
         if each.metric == JOB_GPU_INFO.name:
-            jobids[key].add(each.labels["jobid"])
+            jobids[key] |= {each.labels["jobid"]} if "jobid" in each.labels else set()
             if each.labels.get("confirmed") != "true":
                 claimed.add(key)
         else:
@@ -207,6 +249,7 @@ class ClusterReadings:
     def __init__(self, histories: TimeSeriesPool, bounded_wait: BoundedWait) -> None:
         self._histories = histories
         self._bounded_wait = bounded_wait
+        self._log_once = LogOnce(log)
         self._lock = threading.Lock()
         self._cache: dict[tuple[str, str], _LastAnswer] = {}
         self._pending: dict[tuple[str, str], Future[None]] = {}
@@ -220,12 +263,26 @@ class ClusterReadings:
         """None: nothing is known, or not in time."""
 
         def ask(history: TimeSeriesStore) -> ClusterReading:
-            return reading_from_series(history.latest(cluster, CLUSTER_METRICS, now))
+            reading = reading_from_series(history.latest(cluster, CLUSTER_METRICS, now))
+            self._tell_ignored(cluster, reading.ignored)
+            return reading
 
         found: ClusterReading | None = self._cached_or_read(
             (cluster, "now"), now, _FRESH_SECONDS, ask
         )
         return found
+
+    def _tell_ignored(self, cluster: str, ignored: int) -> None:
+        if ignored:
+            self._log_once.warning(
+                cluster,
+                "cluster %s: %d series of the scheduler's nodes and accounts are ignored, because "
+                "they lack a label or come from a target that is not the scheduler's",
+                cluster,
+                ignored,
+            )
+        else:
+            self._log_once.forget(cluster)
 
     def gpus(self, cluster: str, instance: str, now: float) -> Sequence[NodeGpu]:
         """The GPUs of a node, by its target; none if nothing is known in time."""

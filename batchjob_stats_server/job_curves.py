@@ -132,15 +132,19 @@ def _series_of_gpus(
     max_points: int,
     devices: Sequence[JobGpu],
 ) -> Iterator[tuple[JobGpu, str, TimeSeries]]:
-    """Series of whole GPUs, which are not labelled by job: DCGM's label is `UUID`."""
+    """Series of whole GPUs, which are not labelled by job: DCGM's label is `UUID`.
+
+    Only the node that has the GPU tells of it: any other could use its UUID.
+    """
     label = "UUID" if source.metric.startswith("DCGM_") else "uuid"
-    by_uuid = {(each.uuid, each.gpu_instance): each for each in devices if each.uuid}
-    if not by_uuid:
+    known = {(each.node, each.uuid, each.gpu_instance): each for each in devices if each.uuid}
+    if not known:
         return
-    query = SeriesQuery(source.metric, source.kind, {label: sorted({uuid for uuid, _ in by_uuid})})
+    query = SeriesQuery(source.metric, source.kind, {label: sorted({key[1] for key in known})})
     for series in history.job_series(query, span, max_points):
+        node = node_name(series.labels.get("instance", ""))
         instance = series.labels.get("gpu_instance", series.labels.get("GPU_I_ID", ""))
-        device = by_uuid.get((series.labels[label], instance))
+        device = known.get((node, series.labels.get(label, ""), instance))
         if device:
             yield device, "", series
 

@@ -131,7 +131,7 @@ def node_lines(
 
 
 def _line_name(labels: Mapping[str, str]) -> str:
-    if "gpu" not in labels:
+    if not labels.get("gpu"):
         return labels.get("component", "")
     instance = labels.get("gpu_instance")
     return f"GPU {labels['gpu']}" + (f" instance {instance}" if instance else "")

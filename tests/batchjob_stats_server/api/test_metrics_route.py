@@ -61,6 +61,8 @@ SAMPLES = [
     *samples("gpu_utilization_ratio", [0.1] * 120, **OTHER_GPU),
     *samples("gpu_utilization_ratio", [0.5, 0.7] * 60, **OWN_GPU),
     device_sample("batchjob_gpu_power_watts", 250, START + 60, **OWN_GPU),
+    # Another node, with jobs of others, reports a GPU of this UUID.
+    device_sample("batchjob_gpu_power_watts", 222, START + 60, **OWN_GPU, instance="n009:10910"),
     device_sample("batchjob_gpu_power_watts", 99, START + 60, gpu="1", uuid="GPU-bb"),
     device_sample("DCGM_FI_PROF_SM_ACTIVE", 0.25, START + 60, UUID="GPU-aa"),
     device_sample("DCGM_FI_PROF_SM_ACTIVE", 0.99, START + 60, UUID="GPU-bb"),
