@@ -25,7 +25,7 @@ from batchjob_exporter.web.addresses import client_key, is_allowed
 from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.connection import Answer, ClientTimeouts, HttpConnection, TimedOut, Wait
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, render_response, text_response
-from batchjob_exporter.web.workers import RequestWorkers
+from batchjob_exporter.web.workers import HEALTH_PATHS, RequestWorkers
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class HttpServer:
             thread.join(max(deadline - time.monotonic(), 0.1))
         for listener in self._listeners:
             listener.close()
-        # A hung thread may still write to the alarm, so its descriptor must not be reused.
+        # A hung thread may still wake the loop, so its descriptor must not be reused.
         if not any(thread.is_alive() for thread in threads):
             os.close(self._wakeup_descriptor)
 
@@ -188,10 +188,12 @@ class HttpServer:
         try:
             self._end_wait(connection)
             yielded = step()
+            may_answer = True  # once: a client that pipelines must not occupy this thread
             while isinstance(yielded, HttpRequest) and (
-                refusal := self._queue_request(connection, yielded)
+                answer := self._answer_or_queue(connection, yielded, may_answer)
             ):
-                yielded = connection.steps.send(refusal)
+                may_answer = False
+                yielded = connection.steps.send(answer)
             if isinstance(yielded, Wait):
                 self._selector.register(connection.socket, yielded.events, connection)
                 self._waiting[connection] = yielded.deadline
@@ -207,14 +209,18 @@ class HttpServer:
             log.debug("a connection was dropped", exc_info=True)
             self._drop(connection)
 
-    def _queue_request(self, connection: HttpConnection, request: HttpRequest) -> Answer | None:
-        """Queue the request; returns the answer if there is no room for it."""
+    def _answer_or_queue(
+        self, connection: HttpConnection, request: HttpRequest, may_answer: bool
+    ) -> Answer | None:
+        """Queue the request; returns the answer if there is no room, or if it needs no worker."""
         client = connection.client
         if not self._web.take_token():
             return self._refusal(request, _TOO_MANY)
         if self._web.needs_verification(request):
             if not self._workers.queue_log_in(connection, request):
                 return self._refusal(request, _TOO_MANY)
+        elif may_answer and request.path in HEALTH_PATHS:
+            return self._workers.build_answer(request)
         else:
             # A client without a pending request is accepted even if the server is full: other
             # clients must not occupy all places.

@@ -10,8 +10,9 @@ from batchjob_exporter.web import targets
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, parse_accept, text_response
 from collectors.collector import NodeLister
 
-# The default scrape timeout of Prometheus.
-_DEFAULT_TIMEOUT_SECONDS = 10.0
+# The default scrape timeout of Prometheus. No scrape waits longer for another, whatever its header
+# says: a few could otherwise occupy all workers while a collector hangs.
+_MAX_TIMEOUT_SECONDS = 10.0
 # Time for the answer to reach Prometheus.
 _TRANSFER_SECONDS = 0.5
 
@@ -114,13 +115,13 @@ def _selected_collectors(
 
 
 def _seconds_left(request: HttpRequest) -> float:
-    """Seconds for which the scraper still waits, from the header that Prometheus sends."""
+    """Seconds for which the scraper may wait, from the header that Prometheus sends."""
     try:
         seconds = float(request.headers.get("x-prometheus-scrape-timeout-seconds", ""))
     except ValueError:
-        seconds = _DEFAULT_TIMEOUT_SECONDS
-    if not 0 < seconds <= 3600:  # also rejects NaN
-        seconds = _DEFAULT_TIMEOUT_SECONDS
+        seconds = _MAX_TIMEOUT_SECONDS
+    if not 0 < seconds <= _MAX_TIMEOUT_SECONDS:  # also rejects NaN
+        seconds = _MAX_TIMEOUT_SECONDS
     return max(seconds - _TRANSFER_SECONDS, seconds / 2)
 
 

@@ -17,6 +17,8 @@ from batchjob_exporter.web.message import HttpRequest, compress, render_response
 
 log = logging.getLogger(__name__)
 
+HEALTH_PATHS = ("/-/healthy", "/-/ready")
+"""Answered at once: hung collectors may occupy all workers, and a watchdog would restart all."""
 _WORKER_COUNT = 4
 _MAX_WAITING_LOG_INS = 8  # requests per address that may wait for a password check
 _INTERNAL_ERROR = text_response(
@@ -83,12 +85,13 @@ class RequestWorkers:
         answer = None
         try:
             if not connection.is_broken():
-                answer = self._build_answer(request)
+                answer = self.build_answer(request)
         except Exception:  # the connection must not be left behind
             log.exception("%s %s", request.method, request.path)
         self._deliver(connection, answer)
 
-    def _build_answer(self, request: HttpRequest) -> Answer:
+    def build_answer(self, request: HttpRequest) -> Answer:
+        """The rendered answer of the site; an error of its own is one too."""
         started = time.perf_counter()
         try:
             response = self._web.answer(request)
@@ -126,8 +129,10 @@ class RequestWorkers:
                 log.exception("a password cannot be verified")
                 password_valid = False
             check_seconds = time.monotonic() - started
-            if not self._request_queue.put(connection.client, queued):
-                self._answer_request(connection, request)  # the server is about to stop
+            if request.path in HEALTH_PATHS or not self._request_queue.put(
+                connection.client, queued
+            ):
+                self._answer_request(connection, request)  # needs no worker, or the server stops
             if not password_valid and not self._closed:
                 failed_clients[connection.client] = None
                 if len(failed_clients) > self._max_waiting:

@@ -71,6 +71,41 @@ def test_requests_above_the_limit_get_503(serve, connect, send_request):
         assert b"late" in read_all(client)
 
 
+def get(path):
+    return f"GET {path} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n".encode()
+
+
+def test_health_is_answered_while_scrapes_hang(serve, connect, send_request):
+    """The watchdog of the unit asks for it: an exporter that answers must not be restarted."""
+    hanging, go = threading.Semaphore(0), threading.Event()
+
+    def answer(request):
+        if request.path == "/metrics":
+            hanging.release()
+            assert go.wait(scaled(10))
+        return text_response(HTTPStatus.OK, request.path)
+
+    address = serve(answer)
+    scrapers = [connect(address) for _ in range(8)]
+    for client in scrapers:
+        client.sendall(get("/metrics"))
+    for _ in range(4):
+        assert hanging.acquire(timeout=scaled(10))
+    assert body(send_request(address, get("/-/healthy"))) == b"/-/healthy\n"
+    assert body(send_request(address, get("/-/ready"))) == b"/-/ready\n"
+    go.set()
+    assert all(b"/metrics" in read_all(client) for client in scrapers)
+
+
+def test_pipelined_requests_for_health_do_not_keep_others_waiting(serve, connect, send_request):
+    address = serve()
+    greedy = connect(address)
+    greedy.sendall(get("/-/healthy").replace(b"Connection: close\r\n", b"") * 1000)
+    assert body(send_request(address, get("/-/healthy"))) == b"/-/healthy\n"
+    greedy.sendall(get("/-/healthy"))
+    assert read_all(greedy).count(b"HTTP/1.1 200 ") == 1001
+
+
 def test_only_allowed_networks_are_served(serve, send_request, caplog):
     assert body(send_request(serve(allow_from=(ip_network("127.0.0.0/8"),)), GET)) == b"/x\n"
     address = serve(allow_from=(ip_network("192.0.2.0/24"),))

@@ -93,7 +93,7 @@ def test_accept_header_selects_format(get):
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("10", 9.5), ("0.4", 0.2), ("", 9.5), ("x", 9.5), ("nan", 9.5), ("-1", 9.5), ("1e9", 9.5)],
+    [("10", 9.5), ("0.4", 0.2), ("", 9.5), ("x", 9.5), ("nan", 9.5), ("-1", 9.5), ("1e9", 9.5), ("3600", 9.5)],
 )
 def test_scrape_timeout_header_sets_deadline(get, exporter, monkeypatch, header, seconds):
     given = []
