@@ -43,6 +43,7 @@ from batchjob_stats_server.services import Services, build
 log = logging.getLogger(__name__)
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
+_TICKS_PER_WATCHDOG = 50
 _CUT_OFF_SECONDS = 3.0  # in addition to the time within which requests must end
 
 
@@ -148,6 +149,12 @@ class AnsweringServer(uvicorn.Server):
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         if self.started:
             notify("READY=1")
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called by uvicorn ten times a second; a loop that hangs no longer notifies systemd."""
+        if counter % _TICKS_PER_WATCHDOG == 0:
+            notify("WATCHDOG=1")
+        return await super().on_tick(counter)
 
     def _create_connection(self) -> Connection:
         connection = Connection(

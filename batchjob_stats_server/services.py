@@ -123,7 +123,7 @@ def build(settings: ServerSettings) -> Services:
     return Services(
         settings,
         readers,
-        writer_engine(url),
+        writer_engine(url, answer_seconds=settings.web.query_timeout),
         proxy_secret(auth),
         Groups(
             auth,

@@ -39,6 +39,9 @@ class WriterBusyError(DatabaseUnavailableError):
 _READERS_CACHE_KIBIBYTES = 131072  # in addition, the kernel caches the file's pages for all readers
 _LEAST_CACHE_KIBIBYTES = 4096
 
+_CONNECT_SECONDS = 10
+_TRANSFER_SECONDS = 5.0  # for the answer to a statement that took as long as it may
+
 _EXPECTED_URL = "expected sqlite:///PATH or postgresql://..."
 
 
@@ -70,10 +73,15 @@ def parse_url(
     return parsed
 
 
-def writer_engine(url: URL, *, create: bool = False) -> Engine:
-    """Open the database for reading and writing; with SQLite, `create` creates a missing file."""
+def writer_engine(url: URL, *, create: bool = False, answer_seconds: float = 3600.0) -> Engine:
+    """Open the database for reading and writing; with SQLite, `create` creates a missing file.
+
+    PostgreSQL may take `answer_seconds` for a statement, or as long as it needs to create tables.
+    """
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_pre_ping=True)
+        engine = sa.create_engine(url, pool_pre_ping=True)
+        _limit_waiting(engine, float("inf") if create else answer_seconds)
+        return engine
     path = _local_path(url)
     if not create and not os.path.exists(path):
         raise DatabaseError(f"{path}: no such database; create it with `batchjob_stats_db migrate`")
@@ -126,8 +134,10 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
     if url.get_backend_name() != "sqlite":
         options = f"-c statement_timeout={max(1, int(statement_seconds * 1000))}"
         engine = sa.create_engine(
-            url, pool_pre_ping=True, connect_args={"options": options}, **pool
-        )
+            url, pool_pre_ping=True, connect_args={"options": options},
+            pool_timeout=_CONNECT_SECONDS, **pool,
+        )  # fmt: skip
+        _limit_waiting(engine, statement_seconds + _TRANSFER_SECONDS)
         sa.event.listen(engine, "connect", _set_read_only)
         return engine
     path = _local_path(url)
@@ -178,6 +188,26 @@ class LazyConnection:
     def __exit__(self, *_: object) -> None:
         if self._opened is not None:
             self._opened.close()
+
+
+def _limit_waiting(engine: Engine, answer_seconds: float) -> None:
+    """Limit how long a client waits for PostgreSQL, which may be stopped, hang or be unreachable.
+
+    The server keeps `statement_timeout` itself, and TCP notices only that a host is gone.
+    """
+    limits = {
+        "connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": 60_000,
+        "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
+    }  # fmt: skip  # https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS
+
+    def connect(_dialect: Any, _record: Any, args: list[Any], parameters: dict[str, Any]) -> Any:
+        from batchjob_stats_db.database.postgresql import LimitedConnection
+
+        connection = LimitedConnection.connect(*args, **{**limits, **parameters})
+        connection.answer_seconds = answer_seconds
+        return connection
+
+    sa.event.listen(engine, "do_connect", connect)
 
 
 def _set_read_only(raw: Any, _record: Any) -> None:

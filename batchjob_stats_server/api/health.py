@@ -17,8 +17,8 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/-/healthy")
-def healthy() -> PlainTextResponse:
-    """The process answers."""
+async def healthy() -> PlainTextResponse:
+    """The event loop answers, also while all threads wait for the database."""
     return PlainTextResponse("ok\n")
 
 

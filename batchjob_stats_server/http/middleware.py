@@ -7,12 +7,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchjob_stats_server.auth import peers
 from batchjob_stats_server.http import problems
+from batchjob_stats_server.http.turns import HEALTH_PATH
 from batchjob_stats_server.self_metrics import ServerMetrics
 from batchjob_stats_server.services import Services
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_QUERY_BYTES = 16 * 1024
-UNLIMITED_PATH = "/-/healthy"
 _BODY_SECONDS = 10.0  # less than a connection has for the whole request
 
 # Defaults for every answer. Caches must not store any: they do not know whose it is.
@@ -106,7 +106,7 @@ class RateLimitMiddleware:
         exempt = settings.auth.trusted_peer
         if scope["path"] == "/metrics":
             exempt += settings.web.metrics_from
-        if scope["path"] == UNLIMITED_PATH or peers.is_in(scope, exempt):
+        if scope["path"] == HEALTH_PATH or peers.is_in(scope, exempt):
             return 0.0
         return self._services.rates.peer.acquire(peers.peer_key(scope))
 

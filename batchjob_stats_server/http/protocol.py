@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batchjob_stats_server.http.joined_writes import JoinedWrites
 from batchjob_stats_server.http.problems import MEDIA_TYPE, document
-from batchjob_stats_server.http.turns import RequestTurns, Turn
+from batchjob_stats_server.http.turns import HEALTH_PATH, RequestTurns, Turn
 
 if TYPE_CHECKING:
     from batchjob_stats_server.http.accept import OpenConnections
@@ -180,7 +180,7 @@ class Connection(StrictHttp):
 
         async def run_in_turn(scope: Scope, receive: Receive, send: Send) -> None:
             cycle, turns = self.cycle, self.turns
-            if turns is None:
+            if turns is None or scope["path"] == HEALTH_PATH:
                 await app(scope, receive, send)
                 return
             has_turn = await self._acquire_turn(turns)

@@ -12,6 +12,9 @@ from collections.abc import Hashable
 TRUSTED = None
 """A peer that forwards the requests of many users: the number of its requests is not limited."""
 
+HEALTH_PATH = "/-/healthy"
+"""Needs no turn, no thread and no place in a rate limit: who restarts the server asks for it."""
+
 _STARTS_PER_PASS = 16
 _GUARANTEED_PER_PEER = 2  # requests of a peer in progress at once, while other peers wait
 

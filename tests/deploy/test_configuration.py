@@ -97,7 +97,7 @@ UNITS = {
     "batchjob_exporter": SANDBOX | {"LimitNOFILE=65536", "WatchdogSec=60"},
     "batchjob_cluster": SERVICES | {"LimitNOFILE=65536", "WatchdogSec=60"},
     "batchjob_stats_db": SERVICES | {"WatchdogSec=120"},
-    "batchjob_stats_server": SERVICES | {"LimitNOFILE=65536"},
+    "batchjob_stats_server": SERVICES | {"LimitNOFILE=65536", "WatchdogSec=60"},
     "batchjob_backup": SERVICES,
 }
 

@@ -93,8 +93,17 @@ def test_accept_header_selects_format(get):
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("10", 9.5), ("0.4", 0.2), ("", 9.5), ("x", 9.5), ("nan", 9.5), ("-1", 9.5), ("1e9", 9.5), ("3600", 9.5)],
-)
+    [
+        ("10", 9.5),
+        ("0.4", 0.2),
+        ("", 9.5),
+        ("x", 9.5),
+        ("nan", 9.5),
+        ("-1", 9.5),
+        ("1e9", 9.5),
+        ("3600", 9.5),
+    ],
+)  # fmt: skip
 def test_scrape_timeout_header_sets_deadline(get, exporter, monkeypatch, header, seconds):
     given = []
     monkeypatch.setattr(exporter, "collect", lambda names, seconds: given.append(seconds) or [])

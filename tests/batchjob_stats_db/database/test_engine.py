@@ -1,6 +1,7 @@
 """Opening databases: URLs, file systems, permissions, locks and schema revisions."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -174,3 +175,23 @@ def test_reader_of_a_read_write_url_is_still_read_only(url):
         with pytest.raises(sa.exc.InternalError, match="read-only transaction"):
             db.execute(sa.text("DELETE FROM job"))
     engine.dispose()
+
+
+def test_statement_that_is_never_answered_ends_by_itself(postgresql):
+    """A server that is stopped keeps no `statement_timeout`, and TCP sees a living host."""
+    engine = writer_engine(postgresql, answer_seconds=0.3)
+    with engine.connect() as db:
+        with pytest.raises(sa.exc.OperationalError, match="has not answered") as caught:
+            db.execute(sa.text("SELECT pg_sleep(5)"))
+        assert caught.value.connection_invalidated
+    with engine.connect() as db:
+        assert db.execute(sa.text("SELECT 1")).scalar() == 1
+    engine.dispose()
+
+
+def test_connection_to_a_silent_server_ends_by_itself(monkeypatch):
+    monkeypatch.setattr("batchjob_stats_db.database.engine._CONNECT_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = parse_url(f"postgresql://x@127.0.0.1:{listener.getsockname()[1]}/x")
+        with pytest.raises(sa.exc.OperationalError, match="timeout"):
+            reader_engine(url).connect()
