@@ -51,6 +51,10 @@ class JobManager(NamedTuple):
     gpu_shards: str = ""  # the variable with the number of GPU shards of a job
     lists_devices: bool = True  # on cgroup v1, its devices cgroup lists what a job may open
 
+    may_be_empty: bool = False
+    """A node of a job may be without processes of it, between tasks that another node starts; its
+    daemon is not in the job's cgroup, and removes that at the job's end."""
+
     daemons: frozenset[str] = frozenset()  # its processes on a compute node (/proc/<pid>/comm)
     advice: str = ""  # how to enable cgroups; "" if it is not a scheduler
     controllers: Mapping[tuple[int, str], str] = {}

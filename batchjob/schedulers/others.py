@@ -134,6 +134,7 @@ JOB_MANAGERS = (
         _OAR,
         re.compile(r"oar(\.slice)?"),
         variables={"account": "OAR_PROJECT_NAME", "name": "OAR_JOB_NAME"},
+        may_be_empty=True,
         advice="see docs/schedulers/others.md",
     ),
     JobManager(

@@ -185,7 +185,7 @@ class JobsCollector:
 
     def usage(self) -> list[JobCpu]:
         """The CPU usage of every visible job, read now."""
-        now = self._host.monotonic()
+        now = self._host.now()
         job_cpus = []
         for job, identity in self._visible_jobs():
             reading = self._reading(job, now, "cpu")
@@ -227,19 +227,19 @@ class JobsCollector:
         self.sampler.wake()
 
     def _read_after_exit(self, job: Job) -> None:
-        self.table.read_after_removal(job)
+        job.read_remaining(self._host.now())
         self.scanner.request_job_scan(job)
 
     def _read_ending(self, job: Job) -> bool:
-        job.read(self._host.monotonic())
+        job.read(self._host.now())
         return job.ended is None
 
     def _read_jobs(self) -> list[tuple[Job, JobIdentity, JobReading]]:
         with self._read_lock:
-            now = self._host.monotonic()
-            if now >= self._next_walk_at or not self.watcher.complete:
+            now = self._host.now()
+            if now.monotonic >= self._next_walk_at or not self.watcher.complete:
                 self.walker.walk_all(is_new=True)
-                self._next_walk_at = now + _WALK_INTERVAL_SECONDS
+                self._next_walk_at = now.monotonic + _WALK_INTERVAL_SECONDS
             self.scanner.abandon_stuck_read()
             readings = [
                 (job, identity, self._reading(job, now)) for job, identity in self._visible_jobs()
@@ -263,13 +263,13 @@ class JobsCollector:
                 jobs[name] = job, identity
         return jobs.values()
 
-    def _reading(self, job: Job, now: float, group: str | None = None) -> JobReading:
+    def _reading(self, job: Job, now: Moment, group: str | None = None) -> JobReading:
         cgroup = job.read(now, group)  # may mark the job as ended
         scan = job.last_scan
         if cgroup.cpus is None and scan is not None and scan.cpus is not None:
             cgroup = cgroup._replace(cpus=scan.cpus)
-        processes = job.processes(now, self._fresh_seconds)
-        if cgroup.cpu_user_seconds is None and not job.is_counted_by_processes(now):
+        processes = job.processes(now.monotonic, self._fresh_seconds)
+        if cgroup.cpu_user_seconds is None and not job.is_counted_by_processes(now.monotonic):
             processes = processes._replace(cpu_user_seconds=None, cpu_system_seconds=None)
         started_at = _epoch(job.started or job.appeared)
         return job_reading(started_at, _epoch(job.ended), cgroup, processes)

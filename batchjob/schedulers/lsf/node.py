@@ -46,6 +46,7 @@ JOB_MANAGERS = (
         launchers=frozenset({"sbatchd", "res"}),
         gpu_variables=_REAL_DEVICES,
         gpus_from_variables=_gpus_from_variables,
+        may_be_empty=True,
         daemons=frozenset({"sbatchd"}),
         advice="set LSF_PROCESS_TRACKING=Y and LSF_LINUX_CGROUP_ACCT=Y in lsf.conf; see "
         "docs/schedulers/lsf.md",

@@ -78,6 +78,7 @@ JOB_MANAGERS = (
         },
         launchers=frozenset({"pbs_mom"}),
         gpus_from_files=_gpus_from_files,
+        may_be_empty=True,
         daemons=frozenset({"pbs_mom"}),
         advice="enable the cgroup hook: qmgr -c 'set hook pbs_cgroups enabled=true'; see "
         "docs/schedulers/pbs.md",
@@ -99,6 +100,7 @@ JOB_MANAGERS = (
             "name": "PBS_JOBNAME",
         },
         gpus_from_files=_gpus_from_files,
+        may_be_empty=True,
         # No daemons: Torque's daemon is also called pbs_mom.
         advice="build Torque with --enable-cgroups; see docs/schedulers/pbs.md",
     ),

@@ -1,4 +1,4 @@
-"""The kernel's notifications of created and removed directories and changed files (inotify(7))."""
+"""The kernel's notifications of created, renamed and removed files and directories (inotify(7))."""
 
 import ctypes
 import os
@@ -7,8 +7,8 @@ import struct
 from typing import NamedTuple
 
 MODIFY = 0x2
-CREATE = 0x100
-DELETE = 0x200
+APPEARED = 0x80 | 0x100  # IN_MOVED_TO, IN_CREATE
+DISAPPEARED = 0x40 | 0x200  # IN_MOVED_FROM, IN_DELETE
 OVERFLOW = 0x4000
 IGNORED = 0x8000
 ONLYDIR = 0x1000000

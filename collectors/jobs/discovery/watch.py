@@ -24,7 +24,7 @@ from collectors.jobs.state.job_table import JobTable
 
 log = logging.getLogger(__name__)
 
-_DIRECTORIES = inotify.CREATE | inotify.DELETE | inotify.ONLYDIR
+_DIRECTORIES = inotify.APPEARED | inotify.DISAPPEARED | inotify.ONLYDIR
 _MAX_DEPTH_IN_JOB = 3  # levels below a job's directory: step, user, task
 
 
@@ -169,37 +169,49 @@ class CgroupWatcher:
                 self._update_inside(event, affected_jobs)
             elif event.watch in self._branches and event.mask & inotify.ISDIR:
                 branch = self._branches[event.watch]
-                if event.mask & inotify.CREATE:
+                if event.mask & inotify.APPEARED:
                     new_directories.append((branch, event.name))
                 else:
                     self._mark_removed(f"{branch.absolute}/{event.name}", affected_jobs)
         for job, removed in affected_jobs.items():
-            self._table.read_after_removal(job) if removed else self._update_populated(job)
+            if removed:
+                job.read_remaining(self._table.host.now())
+            else:
+                self._update_populated(job)
         for branch, name in new_directories:
             self._visit_new(branch, name)
 
     def _update_inside(self, event: Event, affected_jobs: dict[Job, bool]) -> None:
         directory = self._watched_jobs[event.watch]
         suffix = f"{directory.suffix(event.watch)}/{event.name}"
-        if event.mask & inotify.CREATE:
+        if event.mask & inotify.APPEARED:
             self._watch_below(directory, suffix)
-        removed = bool(event.mask & inotify.DELETE)
+        removed = bool(event.mask & inotify.DISAPPEARED)
         if removed:
-            self._remove_watch(directory.path, directory.numbers, suffix)
+            self._remove_watches(directory, suffix)
         affected_jobs[directory.job] = affected_jobs.get(directory.job, False) or removed
 
     def _mark_removed(self, path: str, affected_jobs: dict[Job, bool]) -> None:
-        self._remove_watch("", self._branch_numbers, path)
-        directory = self._job_directories.get(path)
-        if directory is not None:
-            affected_jobs[directory.job] = True
-            self._remove_watches(directory)
-            if not directory.numbers:  # otherwise the path exists again
-                del self._job_directories[path]
+        """Mark the jobs in a directory that was removed, or renamed with all that is in it.
 
-    def _remove_watches(self, directory: _JobDirectory) -> None:
-        for suffix in list(directory.numbers):
-            self._remove_watch(directory.path, directory.numbers, suffix)
+        OpenPBS' hook renames the directory of a job that it could not launch before it removes it.
+        """
+        jobs = [path]
+        if path in self._branch_numbers:
+            for branch in _below(path, self._branch_numbers):
+                self._remove_watch("", self._branch_numbers, branch)
+            jobs = _below(path, self._job_directories)
+        for each in jobs:
+            directory = self._job_directories.get(each)
+            if directory is not None:
+                affected_jobs[directory.job] = True
+                self._remove_watches(directory, "")
+                if not directory.numbers:  # otherwise the path exists again
+                    del self._job_directories[each]
+
+    def _remove_watches(self, directory: _JobDirectory, suffix: str) -> None:
+        for each in _below(suffix, directory.numbers):
+            self._remove_watch(directory.path, directory.numbers, each)
 
     def _remove_watch(self, path: str, numbers: dict[str, int], suffix: str) -> None:
         """Remove the watch on a removed directory or file.
@@ -223,10 +235,10 @@ class CgroupWatcher:
         populated = job.populated()
         if populated:
             job.revive()
-            job.read(self._table.host.monotonic())  # a part may be empty and soon removed
+            job.read(self._table.host.now())  # a part may be empty and soon removed
             self._on_new_job()
         elif populated is False:
-            job.end(self._table.host.now())
+            job.end_if_empty(self._table.host.now())
 
     def _visit_new(self, branch: WalkState, name: str) -> None:
         assert self.walker is not None
@@ -240,6 +252,11 @@ class CgroupWatcher:
         for path in list(self._branch_numbers):
             self._remove_watch("", self._branch_numbers, path)
         for directory in list(self._job_directories.values()):
-            self._remove_watches(directory)
+            self._remove_watches(directory, "")
         self.walker.walk_all(is_new=True)
         affected_jobs.update(dict.fromkeys(self._table.running(), True))
+
+
+def _below(path: str, paths: Iterable[str]) -> list[str]:
+    """The path itself and those below it; another thread may be adding paths."""
+    return [each for each in list(paths) if each == path or each.startswith(f"{path}/")]

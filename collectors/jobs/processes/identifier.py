@@ -9,7 +9,12 @@ from batchjob.schedulers.node import Environment
 from collectors.jobs.cgroups.directory import ReadErrors
 from collectors.jobs.processes import proc
 from collectors.jobs.processes.proc import Process
-from collectors.jobs.processes.snapshot import JobScanState, ProcessSnapshot, SnapshotReader
+from collectors.jobs.processes.snapshot import (
+    STARTERS,
+    JobScanState,
+    ProcessSnapshot,
+    SnapshotReader,
+)
 from collectors.jobs.processes.user_names import UserNames
 from collectors.jobs.state import job_identity
 from collectors.jobs.state.job import Job
@@ -211,10 +216,12 @@ def _count_characters(variables: Mapping[str, str]) -> int:
 
 
 def _processes_to_read(state: JobScanState, snapshot: ProcessSnapshot) -> list[Process]:
+    """Those whose environment is the job's: before exec() it is still that of the daemon."""
     processes = [
         process
         for process in snapshot.owned(state.owner)
         if process.uid == state.owner
+        and process.program not in STARTERS
         and state.environ_reads.get((process.pid, process.started), 0) < _ENVIRON_ATTEMPTS
     ]
     return sorted(processes, key=lambda process: process.started)[:_MAX_ENVIRONMENTS]

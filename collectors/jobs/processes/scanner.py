@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from batchjob.quantities.reading import Interface, ProcessReading
 from batchjob.runtime.log import LogOnce
+from batchjob.schedulers import registry
 from collectors.host import Host
 from collectors.jobs.cgroups.directory import ReadErrors
 from collectors.jobs.processes import proc
@@ -30,10 +31,11 @@ from collectors.jobs.state.job_table import JobTable
 log = logging.getLogger(__name__)
 
 STUCK_SECONDS = 5.0  # if reading one process takes longer, it is abandoned
-# Pauses between scans: of a young job, whose owner may be visible only briefly; of a job that does
-# not belong to a user yet; and of jobs whose scan is requested by scrapes and exiting processes.
+# Pauses between scans: of a young job, whose owner may be visible only briefly; of a job of unknown
+# owner or environment, which its daemon still prepares; and of jobs whose scan is requested by
+# scrapes and exiting processes.
 _YOUNG_PAUSE_SECONDS = 0.03
-_UNOWNED_PAUSE_SECONDS = 0.5
+_UNIDENTIFIED_PAUSE_SECONDS = 0.5
 _REQUESTED_PAUSE_SECONDS = 0.25
 # Scans use at most 1/50 of the time, and 1/4 after a job has started.
 _REST_FACTOR, _REST_FACTOR_WHILE_YOUNG = 50, 4
@@ -165,14 +167,14 @@ class ProcessScanner:
                 self._name_ended(job, state)
                 continue  # the watcher reports when it has processes again
             now = self._host.monotonic()
-            if now >= state.scanned_at + self._pause_seconds(state):
+            if now >= state.scanned_at + self._pause_seconds(job, state):
                 state.has_exits = False
                 self._scan_job(job, state)
                 state.scanned_at = now
             if generation != self._generation:
                 return None  # abandoned because this thread hung; another thread took over
             pauses.append(
-                max(state.scanned_at + self._pause_seconds(state) - now, _YOUNG_PAUSE_SECONDS)
+                max(state.scanned_at + self._pause_seconds(job, state) - now, _YOUNG_PAUSE_SECONDS)
             )
         return min(pauses, default=None)
 
@@ -214,12 +216,14 @@ class ProcessScanner:
             self._errors.count("processes")
             return self._settings.interval
 
-    def _pause_seconds(self, state: JobScanState) -> float:
+    def _pause_seconds(self, job: Job, state: JobScanState) -> float:
         age = state.scanned_at - state.first_seen_at
         if age < OWNER_WAIT_SECONDS and (state.owner is None or not state.details):
             return _YOUNG_PAUSE_SECONDS if age < 1.0 else 4 * _YOUNG_PAUSE_SECONDS
-        if age < ROOT_OWNER_SECONDS and not state.owner:
-            return min(_UNOWNED_PAUSE_SECONDS, self._settings.interval)
+        variables = registry.job_manager(job.layout_match.manager).variables
+        lacks_details = bool(variables) and not (state.details or state.denied)
+        if age < ROOT_OWNER_SECONDS and (lacks_details or not state.owner):
+            return min(_UNIDENTIFIED_PAUSE_SECONDS, self._settings.interval)
         requested = state.has_exits or self._requested_at > state.scanned_at
         interval = self._settings.interval
         return min(_REQUESTED_PAUSE_SECONDS, interval) if requested else interval
@@ -235,18 +239,13 @@ class ProcessScanner:
         processes = snapshot.all()
         state.last_processes = {process.pid: process for process in processes}
         self._read_young_job(job, state)
-        if not processes:
+        if processes:
+            self._update_start(job, state, processes)
+            self._identifier.identify(job, state, snapshot)
+        else:
             self._update_without_processes(job, state, snapshot.listed > 0)
-            return
-        if job.ended is not None:
-            job.revive()
-        state.first_process_started = min(
-            state.first_process_started, *(process.started for process in processes)
-        )
-        started = self._reader.moment_of(state.first_process_started)
-        if job.layout_match.started_at is None or started.epoch < job.layout_match.started_at:
-            job.started = started
-        self._identifier.identify(job, state, snapshot)
+            if snapshot.listed or job.ended or not job.may_be_empty or job.last_scan is None:
+                return
         owned = snapshot.owned(state.owner)
         earliest = sorted(owned, key=lambda process: process.started)
         self._exits.follow(job, [process.pid for process in earliest])
@@ -264,10 +263,20 @@ class ProcessScanner:
             state.cpus,
         )
 
+    def _update_start(self, job: Job, state: JobScanState, processes: list[Process]) -> None:
+        if job.ended is not None:
+            job.revive()
+        state.first_process_started = min(
+            state.first_process_started, *(process.started for process in processes)
+        )
+        started = self._reader.moment_of(state.first_process_started)
+        if job.layout_match.started_at is None or started.epoch < job.layout_match.started_at:
+            job.started = started
+
     def _read_young_job(self, job: Job, state: JobScanState) -> None:
         """Read the cgroup of a young job, which may be removed before the next scrape."""
-        now = self._host.monotonic()
-        if now - state.first_seen_at < OWNER_WAIT_SECONDS:
+        now = self._host.now()
+        if now.monotonic - state.first_seen_at < OWNER_WAIT_SECONDS:
             job.read(now)
         job.count_oom_kills()
 
@@ -281,11 +290,12 @@ class ProcessScanner:
         populated = job.populated()
         stale = waited and (populated is None or job.appeared is None)
         if not hidden and populated is not True and (job.last_scan is not None or stale):
-            job.end(now)
+            job.end_if_empty(now)
         if job.layout_match.uid is not None and not job.delegated:
             state.owner = job.layout_match.uid
         is_known = hidden and state.owner is not None
-        if is_known or (waited and (hidden or job.appeared is not None)):
+        exists = hidden or job.may_be_empty or job.appeared is not None
+        if is_known or (waited and exists):
             self._identifier.update_identity(job, state)
 
     def _name_ended(self, job: Job, state: JobScanState) -> None:

@@ -46,7 +46,7 @@ class ExecutableTotals:
         return dict(ranked[:number])
 
 
-_STARTERS = frozenset(name for side in registry.job_managers().values() for name in side.launchers)
+STARTERS = frozenset(name for side in registry.job_managers().values() for name in side.launchers)
 
 # Errors for a process that has ended, or that /proc hides (proc(5), hidepid).
 _ENDED_ERRNOS = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
@@ -111,7 +111,7 @@ class ProcessSnapshot:
             for below, members in by_directory.items():
                 step = step_of(root.layout_match, below)
                 if step is None or (step.role != "scheduler" and step.name != "extern"):
-                    found += [one for one in members if one.program not in _STARTERS]
+                    found += [one for one in members if one.program not in STARTERS]
         return found
 
     def owned(self, owner: int | None) -> list[Process]:

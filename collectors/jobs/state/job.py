@@ -13,6 +13,7 @@ from batchjob.quantities.reading import (
     keep_counters,
     sum_readings,
 )
+from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.host import Moment
 from collectors.jobs.cgroups.directory import descendants, read_pids
@@ -90,23 +91,23 @@ class Job:
                 part = self._parts[path] = JobCgroup(path, layout_match, delegate, self._files)
             return part.add(hierarchy)
 
-    def read(self, now: float, group: str | None = None) -> CgroupReading:
+    def read(self, now: Moment, group: str | None = None) -> CgroupReading:
         """Read every directory, or one group of its files; counts of removed ones are kept.
 
-        The lock covers reading and closing: a descriptor closed during another thread's pread() is
-        reused by the next open(), and this job would show another job's numbers.
+        The job ends when no directory of it is left. The lock covers reading and closing: a
+        descriptor closed during another thread's pread() is reused by the next open(), and this job
+        would show another job's numbers.
         """
         with self._lock:
             if self.ended is None:
                 self._read_parts(now, group)
             return self.reading
 
-    def end(self, now: Moment) -> None:
-        """Read the final values and keep them."""
+    def end_if_empty(self, now: Moment) -> None:
+        """End a job without processes, unless its cgroup stays empty between two of its tasks."""
+        self.read_remaining(now)
         with self._lock:
-            if self.ended is None:
-                self._count_oom_kills()
-                self._read_parts(now.monotonic, None)
+            if self.ended is None and not self.may_be_empty:
                 self.ended = now
 
     def count_oom_kills(self) -> None:
@@ -120,8 +121,13 @@ class Job:
             if self._parts:
                 self.ended = None
 
-    def read_remaining(self, now: float) -> bool:
-        """Read the remaining directories after a removal; False if there is none."""
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether the job goes on while it has no processes on this node."""
+        return registry.job_manager(self.layout_match.manager).may_be_empty
+
+    def read_remaining(self, now: Moment) -> bool:
+        """Read the remaining directories after a removal; without any, the job has ended."""
         with self._lock:
             if self.ended is None:
                 self._count_oom_kills()
@@ -129,7 +135,7 @@ class Job:
             self._drop_removed(now)
             return bool(self._parts)
 
-    def has_vanished(self, now: float) -> bool:
+    def has_vanished(self, now: Moment) -> bool:
         """Whether it had directories and none of them is left."""
         with self._lock:
             self._drop_removed(now)
@@ -190,21 +196,23 @@ class Job:
         is_settled = appeared is None or now - appeared.monotonic >= SETTLING_SECONDS
         return is_settled and not self._has_cgroup_cpu
 
-    def _read_parts(self, now: float, group: str | None) -> None:
-        readings = [part.read(now, group) for part in self._parts.values()]
+    def _read_parts(self, now: Moment, group: str | None) -> None:
+        readings = [part.read(now.monotonic, group) for part in self._parts.values()]
         if readings:
             self.reading = sum_readings([*self._removed_readings, *readings])
             self._has_cgroup_cpu = self._has_cgroup_cpu or self.reading.cpu_user_seconds is not None
-        self._forget_removed_parts()
+        self._forget_removed_parts(now)
 
-    def _drop_removed(self, now: float) -> None:
+    def _drop_removed(self, now: Moment) -> None:
         for part in self._parts.values():
-            part.drop_removed(now)
-        self._forget_removed_parts()
+            part.drop_removed(now.monotonic)
+        self._forget_removed_parts(now)
 
-    def _forget_removed_parts(self) -> None:
+    def _forget_removed_parts(self, now: Moment) -> None:
         for path in [path for path, part in self._parts.items() if part.is_removed]:
             self._removed_readings += (keep_counters(self._parts.pop(path).last_reading()),)
+        if not self._parts and self.ended is None:
+            self.ended = now
 
     def _count_oom_kills(self) -> None:
         for part in self._parts.values():

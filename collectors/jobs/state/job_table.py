@@ -54,7 +54,7 @@ class JobTable:
         key = (layout_match.manager, layout_match.jobid)
         with self._lock:
             job = self._jobs.get(key)
-        if job is not None and job.has_vanished(self.host.monotonic()):
+        if job is not None and job.has_vanished(self.host.now()):
             self._forget(key, job)
             job = None
         is_known = job is not None
@@ -108,21 +108,16 @@ class JobTable:
         """Reset the number of jobs beyond the maximum, before a walk of all trees."""
         self._overflow = set()
 
-    def read_after_removal(self, job: Job) -> None:
-        """Read a job of which a directory was removed, and end it if that was the last one."""
-        if not job.read_remaining(self.host.monotonic()):
-            job.end(self.host.now())
-
     def prune(self) -> None:
         """Remove jobs that have lingered long enough, and the oldest if there are too many."""
-        now = self.host.monotonic()
+        now = self.host.now()
         ended = [
             (job.ended.monotonic, key, job) for key, job in self._items() if job.ended is not None
         ]
         ended.sort(key=lambda entry: entry[0])
         surplus = len(ended) - self._max_ended
         for index, (ended_at, key, job) in enumerate(ended):
-            if index < surplus or now - ended_at > self._linger:
+            if index < surplus or now.monotonic - ended_at > self._linger:
                 if job.read_remaining(now):
                     continue  # a directory still exists, and may get new processes
                 self._forget(key, job)

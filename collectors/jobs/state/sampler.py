@@ -50,12 +50,13 @@ class Sampler:
 
     def sample(self) -> float | None:
         """Read every job that is due; returns seconds until the next one, None without jobs."""
-        now = self._host.monotonic()
+        moment = self._host.now()
+        now = moment.monotonic
         previous, self._due_at = self._due_at, {}
         for job in self._table.running():
             due_at = previous.get(job, now)
             if due_at <= now:
-                job.read(now, SAMPLED)
+                job.read(moment, SAMPLED)
                 due_at = now + _sample_interval(job, now)
             self._due_at[job] = due_at
         return (

@@ -83,7 +83,7 @@ def test_oom_kills_in_removed_directories_come_from_the_kernel_log(v1_node):
         file.write(f"6,1,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/{JOB},{task_fields}\n")
     for controller in ("memory", "cpuacct", "freezer"):
         shutil.rmtree(v1_node.cgroup / controller / "slurm")
-    jobs.table.read_after_removal(jobs.table.all()[0])
+    jobs.table.all()[0].read_remaining(v1_node.host.now())
     assert samples(jobs)["oom_kills_total", "7"] == 2 + 1
 
 
@@ -119,6 +119,71 @@ def test_job_ends_when_its_directories_have_no_processes(v1_node):
     v1_node.now += 20
     jobs.scanner.scan()
     assert samples(jobs)["end_time_seconds", "7"] == v1_node.now
+
+
+PBS_JOB = "pbs_jobs.service/jobid/73.pbs01"
+
+
+def test_sister_node_of_a_pbs_job_is_without_processes_between_two_tasks(v1_node):
+    cpuacct = add_directory(v1_node, "cpuacct", PBS_JOB, cpuacct_files(), pids=[10])
+    v1_node.add_process(10, io=(1, 2, 3, 4))
+    jobs = v1_node.watching_collector()
+    add_directory(v1_node, "cpuacct", PBS_JOB, cpuacct_files(usage=3_900_000_000))
+    v1_node.remove_process(10)
+    for _ in range(40):
+        v1_node.now += 20
+        jobs.scanner.scan()
+        numbers = samples(jobs)
+        assert ("end_time_seconds", "73.pbs01") not in numbers
+        assert numbers["batchjob_jobs", ""] == 1
+    assert numbers["processes", "73.pbs01"] == 0
+    assert numbers["cpu_seconds_total", "73.pbs01", "user"] == 3.4
+    add_directory(v1_node, "cpuacct", PBS_JOB, cpuacct_files(usage=4_500_000_000), pids=[11])
+    v1_node.add_process(11, io=(10, 20, 30, 40))
+    v1_node.now += 20
+    jobs.scanner.scan()
+    assert samples(jobs)["process_io_written_bytes_total", "73.pbs01"] == 22
+    shutil.rmtree(cpuacct)
+    until(lambda: ("end_time_seconds", "73.pbs01") in samples(jobs))
+    v1_node.now += 200  # it lingers from then on
+    assert samples(jobs)["cpu_seconds_total", "73.pbs01", "user"] == 4.0
+
+
+def test_sister_node_without_processes_is_a_job_when_the_exporter_starts(v1_node):
+    add_directory(v1_node, "cpuacct", PBS_JOB, cpuacct_files())
+    jobs = v1_node.collector()
+    jobs.update()
+    v1_node.now += 20
+    jobs.scanner.scan()
+    assert samples(jobs)["cpu_seconds_total", "73.pbs01", "user"] == 2.0
+    assert users(jobs) == {"73.pbs01": ""}
+
+
+def test_job_that_could_not_be_launched_ends_when_its_directories_are_renamed(v1_node):
+    """OpenPBS' hook renames them to <id>.orphan before it removes them."""
+    (v1_node.cgroup / "cpuacct" / PBS_JOB).parent.mkdir(parents=True)
+    (v1_node.cgroup / "memory" / PBS_JOB).parent.mkdir(parents=True)
+    jobs = v1_node.watching_collector()
+    for _ in range(3):
+        directories = [
+            add_directory(v1_node, "memory", PBS_JOB, memory_files()),
+            add_directory(v1_node, "cpuacct", PBS_JOB, cpuacct_files()),
+        ]
+        until(lambda: len(jobs.table.running()) == 1)
+        for each in directories:
+            shutil.rmtree(each.rename(each.with_name("73.pbs01.orphan")))
+        until(lambda: not jobs.table.running())
+    assert ("batchjob_jobs", "") not in samples(jobs)
+
+
+def test_job_without_a_notification_of_its_removal_ends_at_the_next_reading(v1_node):
+    directory = add_directory(v1_node, "cpuacct", PBS_JOB, cpuacct_files(), pids=[10])
+    v1_node.add_process(10)
+    jobs = v1_node.collector()
+    jobs.update()
+    shutil.rmtree(directory)
+    v1_node.now += 61
+    assert samples(jobs)["end_time_seconds", "73.pbs01"] == v1_node.now
 
 
 def test_steps_are_shown_if_enabled(v1_node):

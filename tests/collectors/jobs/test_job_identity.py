@@ -82,11 +82,25 @@ def test_job_with_only_scheduler_processes_is_scanned_again_soon(node):
     node.now += 10
     assert jobs.scanner.scan() <= 0.5
     assert users(jobs) == {"1": ""}
-    node.add_process(11, uid=54321)
+    node.add_process(11, uid=54321, environ=b"SLURM_JOB_ACCOUNT=physics\0")
     (job / "step_batch/user/task_0/cgroup.procs").write_text("11\n")
     node.now += 0.5
     assert jobs.scanner.scan() > 0.5
     assert users(jobs) == {"1": "54321"}
+
+
+def test_environment_is_read_once_the_daemon_has_started_the_program(node):
+    """An interactive job of PBS waits for its terminal as a fork of pbs_mom."""
+    node.add_job("7.pbs01", scope="pbs_jobs.service/jobs", pids=[10])
+    node.add_process(10, program="pbs_mom", environ=b"PBS_QUEUE=of the daemon\0")
+    jobs = updated_collector(node)
+    for _ in range(8):
+        node.now += 0.5
+        assert jobs.scanner.scan() <= 0.5
+    node.add_process(10, program="bash", environ=b"PBS_JOBID=7.pbs01\0PBS_QUEUE=workq\0")
+    node.now += 0.5
+    jobs.scanner.scan()
+    assert 'partition="workq"' in job_info_labels(jobs)
 
 
 def test_owner_that_stays_unknown_is_empty(node):

@@ -124,7 +124,7 @@ def collector_after_short_job(node, scope=SCOPE, name="job_2", uid=0):
     node.set_populated(job, False)
     until(lambda: jobs.table.all()[0].ended)
     shutil.rmtree(job)
-    until(lambda: jobs.table.all()[0].has_vanished(node.host.monotonic()))
+    until(lambda: jobs.table.all()[0].has_vanished(node.host.now()))
     jobs.scanner.scan()
     return jobs
 
