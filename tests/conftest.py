@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from collectors.host import Host
+from tests.helpers import leftovers
 
 # Property tests have no deadline, because the machine may be busy. Their examples are the same in
 # every run, so that an unchanged test does not fail by chance; --long generates new ones.
@@ -36,6 +37,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
         settings.load_profile("new examples")
+    os.environ[leftovers.SESSION_VARIABLE] = str(os.getpid())
+
+
+CHILDREN = leftovers.ChildrenOfTests()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    with CHILDREN.fixture_set_up(fixturedef.scope):
+        return (yield)
+
+
+@pytest.fixture(autouse=True)
+def leave_no_process():
+    """Fail a test that leaves a process behind."""
+    with CHILDREN.test():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def leave_no_process_of_session():
+    """Fail the last test if a process is left that has no parent any more."""
+    yield
+    left = leftovers.end_leftovers(leftovers.session_processes(str(os.getpid())))
+    assert not left, f"tests left processes behind: {left}"
 
 
 @pytest.fixture(scope="session")
