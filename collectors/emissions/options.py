@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, http_url, with_metavar
 from batchjob.secret_files import secret_file
-from collectors.emissions.providers.registry import PROVIDERS, split_provider_zone
+from collectors.emissions.providers.electricity_maps import ElectricityMapsOptions
+from collectors.emissions.providers.registry import PROVIDERS, TABLES, split_provider_zone
+from collectors.emissions.providers.watttime import WattTimeOptions
 
 
 @with_metavar("PROVIDER:ZONE")
@@ -27,13 +29,13 @@ def provider_and_url(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class EmissionsOptions:
-    """Where emission factors come from."""
+class CommonOptions:
+    """Which providers, and how all of them are queried."""
 
     provider: tuple[str, ...] = option(
         (),
-        "Provider and zone: owid or codecarbon with a country (no network), rte:FR,"
-        " electricity_maps, uk_grid or watttime with a zone.",
+        f"Provider and zone: {' or '.join(TABLES)} with a country (no network), "
+        f"{', '.join(PROVIDERS)} with a zone.",
         parse=provider_and_zone,
         repeat=True,
     )
@@ -42,13 +44,6 @@ class EmissionsOptions:
     )
     server_token_file: str = option(
         "", "File with a token for that server, if it requires one.", parse=secret_file
-    )
-    electricity_maps_token_file: str = option(
-        "", "File with the API token for Electricity Maps.", parse=secret_file
-    )
-    watttime_user: str = option("", "User name for WattTime.")
-    watttime_password_file: str = option(
-        "", "File with the password for WattTime.", parse=secret_file
     )
     url: tuple[str, ...] = option(
         (), "Alternative URL of a provider, such as a mirror.", parse=provider_and_url, repeat=True
@@ -62,3 +57,8 @@ class EmissionsOptions:
         "Directory in which answers are kept across restarts; default: $STATE_DIRECTORY, if set.",
         metavar="DIR",
     )
+
+
+@dataclass(frozen=True)
+class EmissionsOptions(WattTimeOptions, ElectricityMapsOptions, CommonOptions):
+    """Where emission factors come from. The fields of the last class come first."""

@@ -14,8 +14,9 @@ from collectors.emissions.providers.provider import (
     FetchJson,
     Observation,
     ProviderAccess,
+    ProviderEntry,
 )
-from collectors.emissions.providers.registry import ProviderEntry, longest_age
+from collectors.emissions.providers.registry import longest_age
 
 log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 3600.0

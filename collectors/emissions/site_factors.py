@@ -16,12 +16,12 @@ from collectors.emissions.providers.provider import (
     FetchJson,
     Observation,
     ProviderAccess,
+    ProviderEntry,
 )
 from collectors.emissions.providers.registry import (
     PROVIDERS,
     SERVER,
     TABLES,
-    ProviderEntry,
     split_provider_zone,
 )
 
@@ -134,18 +134,14 @@ def _provider_access(
     name: str, zone: str, options: EmissionsOptions, section: str
 ) -> ProviderAccess:
     addresses: Mapping[str, str] = dict(_split_provider_url(text) for text in options.url)
-    url = addresses.get(name, PROVIDERS[name].url)
-    credential_options = {
-        "electricity_maps": ("", "electricity_maps_token_file"),
-        "watttime": ("watttime_user", "watttime_password_file"),
-    }.get(name)
-    if credential_options is None:
-        return ProviderAccess(url, zone)
-    for field in filter(None, credential_options):
+    entry = PROVIDERS[name]
+    for field in filter(None, (entry.user_option, entry.credential_option)):
         if not getattr(options, field):
             raise SettingsError(f"{section}.{field.replace('_', '-')}: expected with {name}")
-    user = getattr(options, credential_options[0]) if credential_options[0] else ""
-    return ProviderAccess(url, zone, user, _secret_reader(getattr(options, credential_options[1])))
+    user = getattr(options, entry.user_option) if entry.user_option else ""
+    path = getattr(options, entry.credential_option) if entry.credential_option else ""
+    secret = _secret_reader(path) if path else str
+    return ProviderAccess(addresses.get(name, entry.url), zone, user, secret)
 
 
 def _split_provider_url(text: str) -> tuple[str, str]:

@@ -4,14 +4,20 @@ Zones are its own (`FR`, `DK-DK1`, `US-CAL-CISO`). The free token is for one zon
 commercial use; see the provider's terms before passing its values on.
 """
 
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from batchjob.runtime.settings import option
+from batchjob.secret_files import secret_file
 from collectors.emissions.providers.provider import (
+    HOUR,
+    MINUTE,
     FactorError,
     FetchJson,
     Observation,
     ProviderAccess,
+    ProviderEntry,
     parse_factor,
     parse_time,
 )
@@ -19,6 +25,15 @@ from collectors.emissions.providers.provider import (
 URL = "https://api.electricitymaps.com"
 CREDIT = "Electricity Maps, under its own terms"
 _SCOPES = {"lifecycle": "lifecycle", "direct": "combustion"}
+
+
+@dataclass(frozen=True)
+class ElectricityMapsOptions:
+    """The token."""
+
+    electricity_maps_token_file: str = option(
+        "", "File with the API token for Electricity Maps.", parse=secret_file
+    )
 
 
 def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
@@ -43,3 +58,9 @@ def parse(document: Any, zone: str, now: float) -> Observation:
         raise FactorError("no_value", "electricity_maps: no usable value in the answer")
     estimated = document.get("isEstimated") is True
     return Observation("electricity_maps", zone, scope, factor, at, estimated)
+
+
+PROVIDER = ProviderEntry(
+    read, URL, 30 * MINUTE, 6 * HOUR, r"[A-Z]{2}(-[A-Z0-9]+){0,3}", CREDIT,
+    credential_option="electricity_maps_token_file",
+)  # fmt: skip

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Protocol
 _MAX_GRAMS_PER_KWH = 2000.0  # g/kWh; a grid with only old lignite plants emits about 1300
 _MAX_CLOCK_SKEW_SECONDS = 900.0  # a time may be this far in the future
 
+MINUTE, HOUR = 60.0, 3600.0
+
 # Why a provider gave no factor: the values of the label `reason`. The first five are those of
 # `batchjob.runtime.http_client`.
 REASONS = (
@@ -58,6 +60,19 @@ class ProviderAccess(NamedTuple):
     zone: str
     user: str = ""
     secret: Callable[[], str] = str  # reads the token or password; raises FactorError
+
+
+class ProviderEntry(NamedTuple):
+    """A provider that is queried over the network."""
+
+    read: Callable[[FetchJson, ProviderAccess, float], tuple[Observation, ...]]
+    url: str
+    interval: float  # seconds between two requests
+    longest_age: float  # seconds; older values are not used
+    zone: str  # pattern of its zone names
+    credit: str
+    user_option: str = ""  # field of its options with the user's name, if it has accounts
+    credential_option: str = ""  # field of its options with the file of its token or password
 
 
 def parse_factor(value: Any, scale: float = 1.0) -> float | None:

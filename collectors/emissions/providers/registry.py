@@ -1,8 +1,6 @@
 """The table of providers, one row each."""
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple
 
 from collectors.emissions.providers import (
     country_tables,
@@ -12,41 +10,15 @@ from collectors.emissions.providers import (
     uk_grid,
     watttime,
 )
-from collectors.emissions.providers.provider import FetchJson, Observation, ProviderAccess
-
-_MINUTE, _HOUR = 60.0, 3600.0
-
-
-class ProviderEntry(NamedTuple):
-    """A provider that is queried over the network."""
-
-    read: Callable[[FetchJson, ProviderAccess, float], tuple[Observation, ...]]
-    url: str
-    interval: float  # seconds between two requests
-    longest_age: float  # older values are not used
-    zone: str  # pattern of its zone names
-    credit: str
-
 
 TABLES = ("owid", "codecarbon")
 PROVIDERS = {
-    "rte": ProviderEntry(rte.read, rte.URL, 15 * _MINUTE, 6 * _HOUR, "FR", rte.CREDIT),
-    "electricity_maps": ProviderEntry(
-        electricity_maps.read,
-        electricity_maps.URL,
-        30 * _MINUTE,
-        6 * _HOUR,
-        r"[A-Z]{2}(-[A-Z0-9]+){0,3}",
-        electricity_maps.CREDIT,
-    ),
-    "uk_grid": ProviderEntry(
-        uk_grid.read, uk_grid.URL, 15 * _MINUTE, 2 * _HOUR, r"GB(-\d{1,2})?", uk_grid.CREDIT
-    ),
-    "watttime": ProviderEntry(
-        watttime.read, watttime.URL, 5 * _MINUTE, 1 * _HOUR, r"[A-Z0-9_]+", watttime.CREDIT
-    ),
+    "rte": rte.PROVIDER,
+    "electricity_maps": electricity_maps.PROVIDER,
+    "uk_grid": uk_grid.PROVIDER,
+    "watttime": watttime.PROVIDER,
 }
-SERVER = ProviderEntry(stats_server.read, "", 5 * _MINUTE, 6 * _HOUR, "", stats_server.CREDIT)
+SERVER = stats_server.PROVIDER
 
 
 def longest_age(provider: str) -> float:

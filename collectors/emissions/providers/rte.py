@@ -9,9 +9,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from collectors.emissions.providers.provider import (
+    HOUR,
+    MINUTE,
     FetchJson,
     Observation,
     ProviderAccess,
+    ProviderEntry,
     newest,
     parse_factor,
     parse_time,
@@ -42,3 +45,6 @@ def parse(document: Any, now: float) -> Observation:
         if factor is not None and at is not None:
             observations.append(Observation("rte", "FR", "combustion", factor, at))
     return newest(observations, "rte")
+
+
+PROVIDER = ProviderEntry(read, URL, 15 * MINUTE, 6 * HOUR, "FR", CREDIT)

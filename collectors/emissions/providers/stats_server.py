@@ -5,10 +5,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from collectors.emissions.providers.provider import (
+    HOUR,
+    MINUTE,
     FactorError,
     FetchJson,
     Observation,
     ProviderAccess,
+    ProviderEntry,
     parse_factor,
     parse_time,
     rows,
@@ -52,3 +55,6 @@ def factors_document(observations: Iterable[Observation]) -> dict[str, Any]:
 def _row(observation: Observation) -> dict[str, Any]:
     at = datetime.fromtimestamp(observation.observed_at, UTC)
     return observation._asdict() | {"observed_at": at.isoformat()}
+
+
+PROVIDER = ProviderEntry(read, "", 5 * MINUTE, 6 * HOUR, "", CREDIT)

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from collectors.emissions.providers.provider import (
+    HOUR,
+    MINUTE,
     FetchJson,
     Observation,
     ProviderAccess,
+    ProviderEntry,
     newest,
     parse_factor,
     parse_time,
@@ -52,3 +55,6 @@ def _usable_observations(document: Any, zone: str, now: float) -> Iterator[Obser
         factor = forecast if measured is None else measured
         if factor is not None:
             yield Observation("uk_grid", zone, "combustion", factor, at, measured is None)
+
+
+PROVIDER = ProviderEntry(read, URL, 15 * MINUTE, 2 * HOUR, r"GB(-\d{1,2})?", CREDIT)

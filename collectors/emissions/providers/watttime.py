@@ -5,15 +5,21 @@ accounts have values for CAISO_NORTH alone. The data are subject to the provider
 """
 
 import base64
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
+from batchjob.runtime.settings import option
+from batchjob.secret_files import secret_file
 from collectors.emissions.providers.provider import (
+    HOUR,
+    MINUTE,
     FactorError,
     FetchJson,
     Observation,
     ProviderAccess,
+    ProviderEntry,
     newest,
     parse_factor,
     parse_time,
@@ -25,6 +31,16 @@ CREDIT = "WattTime, under its own terms"
 _GRAMS_PER_POUND = 453.59237
 _UNITS = "lbs_co2_per_mwh"
 _LOOK_BACK = timedelta(hours=2)
+
+
+@dataclass(frozen=True)
+class WattTimeOptions:
+    """The account."""
+
+    watttime_user: str = option("", "User name for WattTime.")
+    watttime_password_file: str = option(
+        "", "File with the password for WattTime.", parse=secret_file
+    )
 
 
 def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
@@ -59,3 +75,9 @@ def parse(document: Any, zone: str, now: float) -> Observation:
     if not isinstance(meta, dict) or (meta.get("units"), meta.get("region")) != (_UNITS, zone):
         raise FactorError("malformed", f"watttime: expected {_UNITS} of {zone}")
     return newest(observations, "watttime")
+
+
+PROVIDER = ProviderEntry(
+    read, URL, 5 * MINUTE, 1 * HOUR, r"[A-Z0-9_]+", CREDIT,
+    user_option="watttime_user", credential_option="watttime_password_file",
+)  # fmt: skip
