@@ -4,7 +4,7 @@ Metrics and labels, tables and columns, endpoints and their parameters, options 
 of one of them is a difference in review. Prose (help texts, descriptions) is in separate files,
 `*_prose.*`, so that rewording changes no other file. After an intended change:
 
-    BATCHJOB_UPDATE_GOLDEN=1 pytest tests/test_contracts.py
+    python -m tests.regenerate
 
 The exporter's output on recorded machines is checked by tests/collectors/jobs/test_golden.py, the
 generated pages in docs/ by tests/test_docs.py.

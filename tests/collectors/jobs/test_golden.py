@@ -1,6 +1,6 @@
 """The whole exposition of each recorded machine, byte by byte.
 
-After a change that is meant, run this file with BATCHJOB_UPDATE_GOLDEN=1 and read the difference.
+After an intended change, run `python -m tests.regenerate` and read the difference.
 """
 
 import os
