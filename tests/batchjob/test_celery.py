@@ -3,10 +3,8 @@
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -14,7 +12,8 @@ pytest.importorskip("celery")
 
 import batchjob
 from batchjob.schedulers.states import JobState
-from tests.helpers.waiting import scaled
+from tests.helpers.processes import end
+from tests.helpers.waiting import scaled, until
 
 TASKS = """
 import os, time
@@ -79,13 +78,10 @@ def recorded_runs(tmp_path_factory):
             env=environment, cwd=folder, stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        end = time.monotonic() + 60
-        while len(runs := _ended_runs(folder)) < 7:
-            assert time.monotonic() < end, (folder / "log").read_text()[-4000:]
-            time.sleep(0.2)
+        until(lambda: len(_ended_runs(folder)) >= 7, f"seven runs: {folder / 'log'}", 60, 0.2)
+        runs = _ended_runs(folder)
     finally:
-        worker.send_signal(signal.SIGTERM)
-        worker.wait(scaled(30))
+        end(worker)
     assert len(runs) == 7
     return {f"{run.name.removeprefix('tasks.')}{run.restarts or ''}": run for run in runs}
 
@@ -213,8 +209,7 @@ def run_workflows(folder, broker, backend):
         )  # fmt: skip
         assert sent.returncode == 0, sent.stderr + (folder / "log").read_text()[-4000:]
     finally:
-        worker.send_signal(signal.SIGTERM)
-        worker.wait(scaled(30))
+        end(worker)
     return sent.stdout.split(), (folder / "log").read_text()
 
 
@@ -229,13 +224,10 @@ def redis(tmp_path):
             "--dir", str(tmp_path)]  # fmt: skip
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as server:
         try:
-            end = time.monotonic() + 30
-            while not socket.exists():
-                assert time.monotonic() < end
-                time.sleep(0.05)
+            until(socket.exists, "Redis", 30)
             yield socket
         finally:
-            server.terminate()
+            end(server)
 
 
 def test_workflows_are_recorded_with_redis(tmp_path, redis):

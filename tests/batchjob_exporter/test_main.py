@@ -108,7 +108,7 @@ def running_exporter(*arguments, **environment):
         text=True,
         env=os.environ | environment,
     )
-    deadline = threading.Timer(60, process.kill)
+    deadline = threading.Timer(scaled(60), process.kill)
     deadline.start()
     try:
         yield process

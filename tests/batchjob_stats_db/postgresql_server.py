@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from batchjob_stats_db.database.engine import parse_url
+from tests.helpers.processes import end
 from tests.helpers.waiting import scaled
 
 
@@ -68,8 +69,7 @@ def running(folder: Path, *settings: str) -> Iterator[RunningPostgresql]:
         _wait_until_ready(base, server, home / "log")
         yield RunningPostgresql(base, server.pid)
     finally:
-        server.terminate()
-        server.wait(scaled(30))
+        end(server)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -88,7 +88,7 @@ def _first_existing_user(*names: str) -> pwd.struct_passwd:
 
 
 def _wait_until_ready(url: URL, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + scaled(20)
     while True:
         try:
             run(url, "SELECT 1")

@@ -5,7 +5,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
 
 import pytest
@@ -13,7 +12,7 @@ import trustme
 
 from batchjob_stats_server.main import main
 from tests.helpers.processes import free_ports
-from tests.helpers.waiting import scaled
+from tests.helpers.waiting import scaled, until
 from tests.private_keys import write_key
 
 
@@ -109,16 +108,16 @@ def test_server_answers_over_tls_and_stops(database_path, tmp_path):
         context = ssl.create_default_context()
         authority.configure_trust(context)
         url = f"https://127.0.0.1:{port}/-/ready"
-        for _ in range(600):
+
+        def is_ready():
             try:
                 with urllib.request.urlopen(url, context=context, timeout=scaled(5)) as answer:
-                    assert answer.read() == b"ok\n"
-                    break
+                    return answer.read() == b"ok\n"
             except OSError:
-                assert server.poll() is None, server.stderr.read()
-                time.sleep(0.1)
-        else:
-            pytest.fail("no answer")
+                return False
+
+        until(lambda: server.poll() is not None or is_ready(), "ready", 60)
+        assert server.poll() is None, server.stderr.read()
         second = subprocess.run(
             argv, capture_output=True, text=True, check=False, timeout=scaled(60)
         )

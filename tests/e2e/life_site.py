@@ -116,7 +116,7 @@ class LifeSite(NamedTuple):
         It may show what was true before, as of the time that it says, or nothing, as long as it
         comes to show what is known by now.
         """
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + scaled(PATIENCE)
         while True:
             begun, stored = time.time(), self.stored(run)
             try:

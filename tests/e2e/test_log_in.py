@@ -18,6 +18,7 @@ from batchjob_stats_server.options import AuthOptions, OidcOptions, ServerSettin
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.serving import serving
+from tests.helpers.waiting import scaled
 from tests.simulated import oidc_provider
 
 pytestmark = pytest.mark.e2e
@@ -117,7 +118,7 @@ def test_allowed_portal_shows_pages_in_a_frame(browser, address, portal):
     page.goto(f"{url}/index.html")
     assert page.frame_locator("iframe").locator("h1").first.inner_text().startswith("Jobs")
     page.goto(f"{url.replace('localhost', '127.0.0.1')}/index.html")  # a site that nobody named
-    end = time.monotonic() + 60
+    end = time.monotonic() + scaled(60)
     while not page.frames[1].url.startswith("chrome-error:"):
         assert time.monotonic() < end, page.frames[1].url
         page.wait_for_timeout(50)

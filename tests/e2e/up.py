@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import end, free_ports
 from tests.helpers.waiting import scaled, until
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,9 @@ def launch_batchjob_up(
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(scaled(30))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(scaled(30))
+            end(process)
     assert "Traceback" not in log.read_text()
 
 

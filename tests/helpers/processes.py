@@ -7,8 +7,11 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.helpers.waiting import scaled, until
+
+Completed = subprocess.CompletedProcess[str]
 
 
 @contextlib.contextmanager
@@ -29,12 +32,32 @@ def daemon(
     try:
         yield process
     finally:
+        end(process, patience)
+
+
+def end(process: subprocess.Popen[Any], patience: float = 30.0) -> int:
+    """End a process with SIGTERM, or SIGKILL `patience` seconds later; returns its exit status."""
+    if process.poll() is None:
         process.terminate()
-        try:
-            process.wait(scaled(patience))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    try:
+        return process.wait(scaled(patience))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def run(argv: Sequence[object], timeout: float = 60.0, **options: Any) -> Completed:
+    """Run a command; returns its exit status and all that it printed, as text.
+
+    `timeout` is in seconds on an idle machine; `options` are those of `subprocess.run`.
+    """
+    if "input" not in options:
+        options = {"stdin": subprocess.DEVNULL} | options
+    return subprocess.run(
+        [str(word) for word in argv],
+        **{"capture_output": True, "text": True, "check": False} | options,
+        timeout=scaled(timeout),
+    )
 
 
 def free_ports(count: int) -> list[int]:
@@ -54,9 +77,9 @@ def succeeds(argv: Sequence[str], env: Mapping[str, str] | None = None) -> bool:
     return subprocess.run(argv, env=env, capture_output=True, check=False, cwd="/").returncode == 0
 
 
-def call(*argv: str, **options: object) -> str:
+def call(*argv: str, **options: Any) -> str:
     """What the command printed; AssertionError with all it said where it fails."""
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)
+    done = run(argv, **{"timeout": 600.0} | options)
     assert done.returncode == 0, f"{' '.join(argv)}: {done.stdout}{done.stderr}"
     return done.stdout
 

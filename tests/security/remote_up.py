@@ -3,7 +3,6 @@
 import contextlib
 import datetime as dt
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import trustme
 
 from tests.batchjob_stats_server.authority import Authority, pem, write_pair
+from tests.helpers.processes import end
 from tests.helpers.waiting import scaled, until
 from tests.private_keys import write_key
 
@@ -45,8 +45,12 @@ def start(
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
     token = folder / "data" / "token"
-    until(lambda: process.poll() is not None or token.exists(), "up", 60)
-    assert process.poll() is None, (folder / "log").read_text()
+    try:
+        until(lambda: process.poll() is not None or token.exists(), f"up: {folder / 'log'}", 60)
+        assert process.poll() is None, (folder / "log").read_text()
+    except BaseException:
+        end(process)
+        raise
     return process
 
 
@@ -75,8 +79,7 @@ def remote_server(
     try:
         yield RemoteUp(f"https://{host}:{port}", folder, token, process)
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(scaled(30))
+        end(process)
 
 
 def run_cli(

@@ -13,6 +13,7 @@ import bcrypt
 import trustme
 
 from tests.e2e import exporter
+from tests.helpers.waiting import scaled
 from tests.private_keys import write_key
 
 SCRAPE_TIMEOUT = 10.0  # Prometheus' own
@@ -36,7 +37,7 @@ class Scraped(NamedTuple):
     def scrape(self, source: str = "127.0.0.1") -> tuple[int, float]:
         """Status and seconds of one scrape over a connection of its own, from an address."""
         begin = time.monotonic()
-        options = {"timeout": SCRAPE_TIMEOUT, "source_address": (source, 0)}
+        options = {"timeout": scaled(SCRAPE_TIMEOUT), "source_address": (source, 0)}
         if self.context is None:
             client = http.client.HTTPConnection(*self.address, **options)
         else:

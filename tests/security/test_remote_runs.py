@@ -4,7 +4,6 @@ and by token, and the line of the audit log that each request writes.
 
 import json
 import re
-import signal
 import time
 from collections.abc import Iterator
 from urllib.parse import urljoin
@@ -12,7 +11,7 @@ from urllib.parse import urljoin
 import pytest
 import requests
 
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import end, free_ports
 from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import RemoteUp, remote_server, run_cli, start
 
@@ -288,5 +287,4 @@ def test_remote_runs_are_disabled_by_default(tmp_path):
         assert answer is not None
         assert (answer.status_code, "--runs.remote" in answer.json()["detail"]) == (404, True)
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(scaled(30))
+        end(process)

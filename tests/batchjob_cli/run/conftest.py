@@ -5,11 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import end
+from tests.helpers.waiting import scaled
+
 PROGRAM = (sys.executable, "-c", "import sys; from batchjob_cli.main import main; sys.exit(main())")
+SLEEPER = ("sh", "-c", "echo ready; exec sleep 600")
 CGROUP_MODES = ("never", "auto")
 
 
@@ -24,20 +29,22 @@ class BatchjobCommand:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.environment = {**os.environ, "BATCHJOB_DATA": str(data)}
+        self.started: list[subprocess.Popen[str]] = []
 
     def __call__(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*PROGRAM, *arguments],
-            **{"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 60,
-               "env": self.environment} | options,
+            **{"stdin": subprocess.DEVNULL, "capture_output": True, "text": True,
+               "timeout": scaled(60), "env": self.environment} | options,
         )  # fmt: skip
 
     def start(self, *arguments: str, **options) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        self.started.append(subprocess.Popen(
             [*PROGRAM, *arguments],
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
                "text": True, "env": self.environment, "preexec_fn": _heed_hangups} | options,
-        )  # fmt: skip
+        ))  # fmt: skip
+        return self.started[-1]
 
     def records(self) -> list[dict]:
         paths = (self.data / "runs").glob("*.json")
@@ -55,8 +62,12 @@ class BatchjobCommand:
 
 
 @pytest.fixture
-def batchjob(tmp_path) -> BatchjobCommand:
-    return BatchjobCommand(tmp_path / "data")
+def batchjob(tmp_path) -> Iterator[BatchjobCommand]:
+    command = BatchjobCommand(tmp_path / "data")
+    yield command
+    for process in command.started:  # the supervisor ends what it has started
+        with process:
+            end(process)
 
 
 @pytest.fixture(params=CGROUP_MODES)

@@ -9,7 +9,7 @@ import pytest
 
 from batchjob.local_runs.record import TOMBSTONE
 from batchjob_cli.client.running_up import announce
-from tests.batchjob_cli.run.conftest import own_cgroups
+from tests.batchjob_cli.run.conftest import SLEEPER, own_cgroups
 from tests.helpers.waiting import scaled, until
 
 
@@ -83,9 +83,9 @@ def test_stop_suspended_run(batchjob):
 
 
 def test_stop_run_without_supervisor(batchjob):
-    run = batchjob.start("run", "--", "sleep", "600")
+    run = batchjob.start("run", "--", *SLEEPER)
+    assert run.stdout.readline() == "ready\n"
     (record,) = wait_for_records(batchjob)
-    time.sleep(0.3)
     run.kill()
     run.communicate()
     result = batchjob("stop", record["jobid"])

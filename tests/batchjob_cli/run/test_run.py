@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.batchjob_cli.run.conftest import PROGRAM, own_cgroups
+from tests.batchjob_cli.run.conftest import PROGRAM, SLEEPER, own_cgroups
 from tests.helpers.waiting import scaled, until
 
 BURN = "import time\nwhile time.process_time() < {}: pass"
@@ -99,7 +99,7 @@ def test_leftover_processes_are_ended(batchjob, cgroup_mode):
     done = batchjob("run", "--cgroup", cgroup_mode, "--", "bash", "-c", script)
     assert done.returncode == 4
     assert "left processes behind" in done.stderr
-    assert 2.0 < time.monotonic() - begun < 30
+    assert 2.0 < time.monotonic() - begun < scaled(30)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
@@ -114,9 +114,8 @@ def test_signals_are_forwarded(batchjob, cgroup_mode, number):
 
 
 def test_terminated_run_is_cancelled(batchjob, cgroup_mode):
-    run = batchjob.start("run", "--cgroup", cgroup_mode, "--", "sleep", "600")
-    until(lambda: batchjob.data.exists() and batchjob.records())
-    time.sleep(0.3)
+    run = batchjob.start("run", "--cgroup", cgroup_mode, "--", *SLEEPER)
+    assert run.stdout.readline() == "ready\n"
     run.terminate()
     _, output = run.communicate(timeout=scaled(30))
     assert run.returncode == 128 + 15
@@ -125,9 +124,8 @@ def test_terminated_run_is_cancelled(batchjob, cgroup_mode):
 
 
 def test_interrupted_run_ends_by_sigint(batchjob):
-    run = batchjob.start("run", "--", "sleep", "600")
-    until(lambda: batchjob.data.exists() and batchjob.records())
-    time.sleep(0.3)
+    run = batchjob.start("run", "--", *SLEEPER)
+    assert run.stdout.readline() == "ready\n"
     run.send_signal(signal.SIGINT)
     run.communicate(timeout=scaled(30))
     assert run.returncode == -signal.SIGINT  # so that a shell's loop ends; $? is 130
@@ -139,7 +137,7 @@ def test_time_limit_kills_after_grace_time(batchjob, cgroup_mode):
     done = batchjob("run", "--cgroup", cgroup_mode, "--time-limit", "500ms", "--grace", "500ms",
                     "--", "bash", "-c", script)  # fmt: skip
     assert done.returncode == 124
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < scaled(20)
     record = batchjob.record()
     assert (record["state"], record["time_limit_seconds"]) == ("TIMEOUT", 0.5)
     assert "ended at its time limit" in done.stderr

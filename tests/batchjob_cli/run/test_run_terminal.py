@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.batchjob_cli.run.conftest import PROGRAM
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 
 class Terminal:
@@ -26,7 +26,7 @@ class Terminal:
         os.write(self.master, text.encode())
 
     def expect(self, text: str, seconds: float = 20.0) -> bytes:
-        end = time.monotonic() + seconds
+        end = time.monotonic() + scaled(seconds)
         while text.encode() not in self.seen:
             assert time.monotonic() < end, self.seen
             if select.select([self.master], [], [], 0.1)[0]:

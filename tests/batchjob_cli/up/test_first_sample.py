@@ -1,7 +1,6 @@
 """What runs already when `batchjob up` starts has numbers at once, not only after an interval."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.batchjob_cli.run.conftest import own_cgroups
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import end, free_ports
 from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import ROOT, start
 
@@ -35,7 +34,6 @@ def test_earlier_run_is_sampled_at_once(tmp_path: Path) -> None:
         try:
             until(lambda: any((data / "samples" / jobid).glob("*.gz")), "a sample", 60)
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(scaled(60))
+            end(process)
     finally:
         command_output(data, "stop", "--grace=0", jobid)

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -26,7 +25,7 @@ import pytest
 from batchjob.runtime.formatting import format_duration, size
 from tests.batchjob_cli.run.conftest import own_cgroups
 from tests.e2e.exporter import parse
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import end, free_ports
 from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import ROOT, start
 
@@ -129,8 +128,7 @@ class Life:
         return process, web, exporter
 
     def end(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(scaled(30))
+        end(self.process)
 
     def get(self, address: str, path: str) -> str:
         token = (self.folder / "data" / "token").read_text().strip()

@@ -1,10 +1,9 @@
 """Runs that are started over the API, in directories that others may write to."""
 
-import time
-
 from batchjob.local_runs import history
 from batchjob_cli.up.run_control import LocalRunControl
 from batchjob_stats_server.run_control import RunRequest
+from tests.helpers.waiting import until
 
 
 def test_modules_in_run_directory_are_not_imported(tmp_path):
@@ -15,9 +14,7 @@ def test_modules_in_run_directory_are_not_imported(tmp_path):
         (public / name).write_text("open('taken', 'w').close()\n")
     control = LocalRunControl(data, "here")
     run = control.start(RunRequest(("pwd",), directory=str(public)))
-    until = time.monotonic() + 20
-    while history.job(run.jobid, str(data)).state.is_live and time.monotonic() < until:
-        time.sleep(0.05)
+    until(lambda: not history.job(run.jobid, str(data)).state.is_live, "the end of the run")
     ended = history.job(run.jobid, str(data))
     assert (ended.exit_code, ended.work_dir) == (0, str(public))
     assert not (public / "taken").exists()

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.batchjob_cli.run.conftest import own_cgroups
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import end, free_ports
 from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import ROOT, start
 
@@ -38,16 +37,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )
     data_directory = folder / "data"
     limits = ("--cpus=2", "--memory=256M", "--best-effort")
-    jobid = command_output(data_directory, "run", "--detach", "--name=held", *limits, "--",
-                    sys.executable, "-c", PROGRAM).strip()  # fmt: skip
+    jobid = ""
     try:
+        jobid = command_output(data_directory, "run", "--detach", "--name=held", *limits, "--",
+                        sys.executable, "-c", PROGRAM).strip()  # fmt: skip
         if not own_cgroups(jobid):
             pytest.skip("runs have no cgroup here")
         yield data_directory
     finally:
         command_output(data_directory, "stop", "--grace=0", jobid)
-        process.send_signal(signal.SIGTERM)
-        process.wait(scaled(30))
+        end(process)
 
 
 def command_output(data: Path, *arguments: str) -> str:

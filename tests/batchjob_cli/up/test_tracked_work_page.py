@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from batchjob.runtime.formatting import format_duration, size
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import end, free_ports
 from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import ROOT, start
 
@@ -53,8 +52,7 @@ def page(tmp_path: Path) -> Iterator[Any]:
             browser_page.goto(f"http://{address}/?token={token}")
             yield browser_page
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(scaled(30))
+        end(process)
 
 
 def test_page_of_failed_work_is_complete(page: Any, tmp_path: Path) -> None:

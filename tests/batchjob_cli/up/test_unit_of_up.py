@@ -2,13 +2,12 @@
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import end, free_ports
 from tests.helpers.waiting import scaled
 from tests.security.remote_up import ROOT
 
@@ -35,6 +34,5 @@ def test_unit_notifies_readiness_and_stops_cleanly(tmp_path: Path) -> None:
             with socket.create_connection(("127.0.0.1", port), timeout=scaled(60)):
                 pass
         finally:
-            process.send_signal(signal.SIGTERM)
-            status = process.wait(scaled(60))
+            status = end(process, 60)
     assert status == 0

@@ -53,7 +53,7 @@ def test_silent_and_slow_clients_delay_no_other_client(serve, connect, send_requ
     clients = [connect(address) for _ in range(20)]
     for client in clients:
         client.sendall(sent)
-    assert request_seconds(send_request, address) < 4
+    assert request_seconds(send_request, address) < scaled(4)
 
 
 def test_idle_connections_use_no_threads(serve, connect, send_request):
@@ -62,7 +62,7 @@ def test_idle_connections_use_no_threads(serve, connect, send_request):
     for client in [connect(address) for _ in range(100)]:
         client.sendall(GET_KEEP_ALIVE)
         assert client.recv(9) == b"HTTP/1.1 "
-    assert request_seconds(send_request, address) < 4
+    assert request_seconds(send_request, address) < scaled(4)
     assert threading.active_count() == threads
 
 
@@ -73,7 +73,7 @@ def test_clients_that_do_not_read_delay_no_other_client(serve, connect, send_req
     )
     for client in [connect(address) for _ in range(8)]:
         client.sendall(b"GET /large HTTP/1.1\r\nHost: n\r\n\r\n")
-    assert request_seconds(send_request, address) < 4
+    assert request_seconds(send_request, address) < scaled(4)
 
 
 def test_large_response_is_complete(serve, send_request):
@@ -112,13 +112,12 @@ def test_slow_header_lines_do_not_extend_the_timeout(serve, connect):
     begin = time.perf_counter()
     client.settimeout(0.02)
     received = b""
-    while not received and time.perf_counter() - begin < 5:
+    while not received and time.perf_counter() - begin < scaled(5):
         try:
             received = client.recv(100)
         except TimeoutError:
             client.sendall(b"a: b\r\n")
     assert received.startswith(b"HTTP/1.1 408 ")
-    assert time.perf_counter() - begin < 5
 
 
 def test_idle_connection_is_closed_after_timeout(serve, connect):

@@ -5,12 +5,12 @@ import json
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
 from batchjob_stats_db.admin.progress import Progress
 from batchjob_stats_db.main import main
+from tests.helpers.waiting import until
 
 LINE = {
     "cluster": "c", "jobid": "1", "submit_time": 1, "state": "COMPLETED", "state_word": "COMPLETED",
@@ -78,11 +78,9 @@ class Terminal(io.StringIO):
 
 
 def test_elapsed_time_is_shown_on_a_terminal():
-    terminal, deadline = Terminal(), time.monotonic() + 30
+    terminal = Terminal()
     with Progress.show_elapsed("check", terminal):
-        while not re.search("\rcheck: [1-9][0-9]* s", terminal.getvalue()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: re.search("\rcheck: [1-9][0-9]* s", terminal.getvalue()), "a second")
     assert terminal.getvalue().endswith("\r\x1b[K")
     with Progress.show_elapsed("check", unused_terminal := Terminal()):
         pass

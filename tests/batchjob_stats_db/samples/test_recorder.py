@@ -4,7 +4,6 @@ import logging
 import os
 import subprocess
 import threading
-import time
 from functools import partial
 
 import pytest
@@ -27,6 +26,7 @@ from collectors.jobs import collector as jobs_collector
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
 from tests.batchjob_stats_db.samples.open_files import close_files
+from tests.helpers.waiting import until
 
 
 class SimulatedNode:
@@ -309,10 +309,7 @@ def test_stop_takes_a_last_sample(tmp_path):
     )
     threads = threading.active_count()
     recorder.start()
-    deadline = time.monotonic() + 30
-    while len(read_samples(tmp_path, "1")) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: len(read_samples(tmp_path, "1")) >= 3, "three samples", 30)
     node.now += 50
     recorder.stop()
     assert threading.active_count() == threads

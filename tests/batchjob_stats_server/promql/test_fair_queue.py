@@ -108,7 +108,7 @@ def run_as_user(turns, database, who):
 
 
 async def wait_until(condition):
-    with anyio.fail_after(10):
+    with anyio.fail_after(scaled(10)):
         while not condition():
             await anyio.sleep(0.001)
 

@@ -11,6 +11,7 @@ from collectors.host import Host
 from collectors.jobs.view import JobHolder, JobName
 from collectors.metric import labels
 from collectors.power.meter import GpuEnergySource
+from tests.helpers.waiting import scaled
 
 GPU0 = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
 
@@ -82,7 +83,7 @@ def test_metrics_of_a_gpu_and_its_job(fake_nvml, start_collector, eventually):
     assert samples(collector, "job_gpu_utilization_ratio") == {f"{JOB1},{UNIT0}": 0.5}
     assert samples(collector, "job_gpu_memory_bytes") == {f"{JOB1},{UNIT0}": 5000}
     assert samples(collector, "job_gpu_processes") == {f"{JOB1},{UNIT0}": 1}
-    assert samples(collector, "gpu_reading_age_seconds")[f'gpu="0",uuid="{GPU0}"'] < 5
+    assert samples(collector, "gpu_reading_age_seconds")[f'gpu="0",uuid="{GPU0}"'] < scaled(5)
 
 
 def test_energy_shares_follow_the_reading(fake_nvml, start_collector, jobs, eventually):

@@ -8,6 +8,7 @@ from collectors.energy import collector as energy
 from collectors.gpu.collector import GpuCollector, GpuOptions
 from collectors.jobs.view import JobCpu, JobHolder, JobName
 from collectors.metric import labels
+from tests.helpers.waiting import scaled, until
 
 
 class TwoJobs:
@@ -52,7 +53,7 @@ def series_values(families):
 
 
 def tick_until(energy_collector, clock, condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + scaled(20)
     while not condition(series_values(energy_collector.collect())):
         assert time.monotonic() < deadline, series_values(energy_collector.collect())
         clock.offset_seconds += 10
@@ -62,10 +63,7 @@ def tick_until(energy_collector, clock, condition):
 
 def test_gpu_energy_is_attributed_to_holders_or_unallocated(fake_nvml, collectors, clock):
     energy_collector, gpus = collectors
-    deadline = time.monotonic() + 20
-    while len(gpus.gpu_energy()) < 3 or not all(r.shares for r in gpus.gpu_energy()[:2]):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: len(gpus.gpu_energy()) == 3 and all(r.shares for r in gpus.gpu_energy()[:2]))
     energy_collector.tick()
     clock.offset_seconds += 40  # the collector waits this long for a node meter; there is none
     tick_until(energy_collector, clock, lambda series: any("consumer" in key for key in series))

@@ -7,10 +7,12 @@ import os
 import time
 from pathlib import Path
 
+from tests.helpers.waiting import scaled
+
 
 def wait_until(page, expression):
     """Wait for a condition. Playwright's own way needs eval, which the page's policy forbids."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + scaled(120)
     while not page.evaluate(expression):
         assert time.monotonic() < end, expression
         page.wait_for_timeout(50)
@@ -18,7 +20,7 @@ def wait_until(page, expression):
 
 def draw_plots(page):
     """Scroll to one plot after the other until all are drawn: they are drawn when they are seen."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + scaled(120)
     missing = (
         "[...document.querySelectorAll('figure.plot')]"
         ".filter(each => !each.querySelector('.told').textContent)"
@@ -31,7 +33,7 @@ def draw_plots(page):
 
 def load_statistics(page):
     """Scroll to the table of statistics until it is there: it is requested when it is seen."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + scaled(120)
     while page.evaluate("document.getElementById('statistics').hidden"):
         assert time.monotonic() < end, page.url
         page.evaluate("document.querySelector('.plots-end').scrollIntoView()")

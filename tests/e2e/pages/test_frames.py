@@ -26,7 +26,7 @@ def test_configured_portal_may_frame_pages(sign_in, site, portal):
 def test_other_sites_may_not_frame_pages(sign_in, site, portal):
     page = sign_in("alice")
     page.goto(f"{portal.replace('127.0.0.1', 'localhost')}/?{quote(site[0] + '/embed/jobs')}")
-    end = time.monotonic() + 60
+    end = time.monotonic() + scaled(60)
     while not (
         page.frames[1].url.startswith("chrome-error:")
         and any("frame-ancestors" in trouble for trouble in page.troubles)

@@ -76,10 +76,10 @@ def test_100_000_hosts():
     ],
 )
 def test_too_many_hosts_are_rejected_quickly(text):
-    started_at = time.monotonic()
+    cpu_seconds_before = time.thread_time()
     with pytest.raises(HostListError, match="more hosts than the limit"):
         slurm_hosts(text)
-    assert time.monotonic() - started_at < 2
+    assert time.thread_time() - cpu_seconds_before < 1
 
 
 @given(st.lists(st.integers(0, 9999), min_size=1, max_size=50, unique=True), st.integers(1, 5))
