@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from collectors.host import Host
 from tests.helpers import leftovers
+from tests.helpers.fast_lane import is_fast
 
 # Property tests have no deadline, because the machine may be busy. Their examples are the same in
 # every run, so that an unchanged test does not fail by chance; --long generates new ones.
@@ -38,6 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
         settings.load_profile("new examples")
     os.environ[leftovers.SESSION_VARIABLE] = str(os.getpid())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_fast(item):
+            item.add_marker("fast")
 
 
 CHILDREN = leftovers.ChildrenOfTests()
