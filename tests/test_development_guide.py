@@ -195,6 +195,76 @@ print(found["batchjob_gpu_info"])
     assert "TOY-1" in output
 
 
+def test_add_emission_provider(packages):
+    new_files = {
+        "collectors/emissions/providers/toy.py": """
+from dataclasses import dataclass
+
+from batchjob.runtime.settings import option
+from batchjob.secret_files import secret_file
+from collectors.emissions.providers.provider import HOUR, MINUTE, Observation, ProviderEntry
+
+@dataclass(frozen=True)
+class ToyOptions:
+    toy_token_file: str = option("", "File with the token of the toy.", parse=secret_file)
+
+def read(fetch_json, access, now):
+    grams = fetch_json(access.url, [("token", access.secret())])
+    return (Observation("toy", access.zone, "lifecycle", grams, now),)
+
+PROVIDER = ProviderEntry(
+    read, "https://toys", 5 * MINUTE, HOUR, "[A-Z]+", "Toys", credential_option="toy_token_file"
+)
+""",
+    }
+    module = '__import__("collectors.emissions.providers.toy", fromlist=["x"])'
+    changed_files = apply_change(
+        packages,
+        new_files,
+        (
+            "collectors/emissions/providers/registry.py",
+            "PROVIDERS = {",
+            f'\n    "toy": {module}.PROVIDER,',
+        ),
+        (
+            "collectors/emissions/options.py",
+            "class EmissionsOptions(",
+            f"\n    {module}.ToyOptions,",
+        ),
+    )
+    assert changed_files == listed_files("Add a provider of emission factors")
+    token = packages / "token"
+    token.write_text("t\n")
+    token.chmod(0o600)
+    script = f"""
+from batchjob.runtime.settings import build_section
+from collectors.emissions.options import EmissionsOptions
+from collectors.emissions.site_factors import site_factors
+
+given = {{"emissions.provider": "toy:FR", "emissions.toy-token-file": {str(token)!r}}}
+(poller,) = site_factors(build_section(EmissionsOptions, "emissions", given)).pollers
+print(poller.name)
+"""
+    assert run_script(packages, script).split() == ["toy"]
+
+
+def test_add_option(packages):
+    field = (
+        "batchjob_stats_server/options.py",
+        'class LimitOptions:\n    """Limits on requests and connections."""\n\n',
+        '    toys: int = option(3, "Number of toys.", parse=at_least_one)\n',
+    )
+    assert apply_change(packages, {}, field) == listed_files("Add an option")
+    script = """
+from batchjob_stats_server.document import options_page
+from batchjob_stats_server.options import settings
+
+print(settings({}, "").limit.toys, settings({"limit.toys": "7"}, "").limit.toys)
+print("| `limit.toys` | 3 | Number of toys. |" in options_page())
+"""
+    assert run_script(packages, script).split() == ["3", "7", "True"]
+
+
 def test_add_route(packages):
     new_files = {
         "batchjob_stats_db/queries/toy.py": """
