@@ -4,17 +4,16 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.helpers.http_server import Response, serving
 from tests.helpers.processes import daemon, free_ports
 from tests.helpers.waiting import scaled, until
 
@@ -108,34 +107,17 @@ def run_victoria_metrics(lines, *flags):
 def query_relay(url, on_query=lambda query: None, change_answer=lambda content: content):
     """The URL of a relay to a store, which reports the queries and may change the answers."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.ask(urllib.parse.urlsplit(self.path).query)
+    def relay(request):
+        (query,) = request.form["query"]
+        on_query(query)
+        form = request.body or request.query.encode()
+        with urllib.request.urlopen(
+            urllib.request.Request(url + request.path, form), timeout=scaled(10)
+        ) as answer:
+            return Response(change_answer(answer.read()))
 
-        def do_POST(self):
-            self.ask(self.rfile.read(int(self.headers["Content-Length"])).decode())
-
-        def ask(self, form):
-            (query,) = urllib.parse.parse_qs(form)["query"]
-            on_query(query)
-            path = self.path.partition("?")[0]
-            request = urllib.request.Request(url + path, form.encode())
-            with urllib.request.urlopen(request, timeout=scaled(10)) as answer:
-                content = change_answer(answer.read())
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    with serving(relay) as server:
+        yield server.url
 
 
 def _grouped(lines):

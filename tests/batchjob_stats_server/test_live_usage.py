@@ -3,8 +3,6 @@
 import contextlib
 import threading
 import time
-import urllib.parse
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import sqlalchemy as sa
@@ -23,6 +21,7 @@ from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import SERVERS, line, prometheus, query_relay
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
+from tests.helpers.http_server import Response, serving
 from tests.helpers.waiting import scaled, until
 
 CAROL = {"user": "carol", "jobid": "3"}  # has been running since NOW - 5000
@@ -205,32 +204,16 @@ def hanging_store(release):
     """A store that answers nothing until it is released; gives its URL and the queries it got."""
     queries = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.answer(urllib.parse.urlsplit(self.path).query)
+    def answer(request):
+        queries.append(request.form["query"][0])
+        release.wait(scaled(20))
+        return Response(b'{"status":"success","data":{"resultType":"vector","result":[]}}')
 
-        def do_POST(self):
-            self.answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
-
-        def answer(self, form):
-            queries.append(urllib.parse.parse_qs(form)["query"][0])
-            release.wait(scaled(20))
-            body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
+    with serving(answer) as server:
         try:
-            yield f"http://127.0.0.1:{server.server_port}", queries
+            yield server.url, queries
         finally:
             release.set()
-            server.shutdown()
 
 
 def test_hanging_store_does_not_delay_stored_usage(services):

@@ -5,10 +5,8 @@ that this server does not have.
 """
 
 import contextlib
-import http.server
 import json
 import sqlite3
-import threading
 import urllib.request
 from dataclasses import replace
 
@@ -22,6 +20,8 @@ from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.remote import Server
 from batchjob_stats_db.database.tokens import TokenRole
 from tests.batchjob_stats_server.serving import serving
+from tests.helpers import http_server
+from tests.helpers.http_server import Response
 from tests.helpers.waiting import scaled
 
 API = "/api/v1"
@@ -71,26 +71,14 @@ def with_unknown_keys(answer):
 def newer_server(url):
     """The URL of a relay to the server, which adds unknown keys to each answer."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            request = urllib.request.Request(url + self.path, headers=dict(self.headers))
-            with urllib.request.urlopen(request, timeout=scaled(60)) as answer:
-                body = json.dumps(with_unknown_keys(json.load(answer))).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def relay(request):
+        asked = urllib.request.Request(url + request.target, headers=request.headers)
+        with urllib.request.urlopen(asked, timeout=scaled(60)) as answer:
+            body = json.dumps(with_unknown_keys(json.load(answer))).encode()
+        return Response(body, headers=(("Content-Type", "application/json"),))
 
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    with http_server.serving(relay) as server:
+        yield server.url
 
 
 @pytest.mark.parametrize(

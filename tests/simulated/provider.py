@@ -1,32 +1,10 @@
 """A provider of emission factors on 127.0.0.1: documents by path, errors and delays."""
 
+import contextlib
 import json
 import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        provider = self.server.provider
-        provider.requests.append((self.path, dict(self.headers)))
-        time.sleep(provider.delay)
-        body = provider.documents.get(self.path.partition("?")[0], provider.otherwise)
-        body = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(provider.status)
-        for name, value in provider.headers.items():
-            self.send_header(name, value)
-        if provider.length:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if not provider.drip:
-            self.wfile.write(body)
-        for byte in body if provider.drip else b"":
-            self.wfile.write(bytes((byte,)))
-            time.sleep(provider.drip)
-
-    def log_message(self, *_):
-        pass
+from tests.helpers.http_server import Response, serving
 
 
 class Provider:
@@ -38,18 +16,24 @@ class Provider:
         self.status = 200
         self.headers = {}
         self.length = True
-        self.delay = self.drip = 0.0
-        self.requests = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._server.provider = self
-        self._server.daemon_threads = True
-        self._server.handle_error = lambda *_: None  # clients that hang up are part of the tests
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+        self.delay = self.drip = 0.0  # seconds before an answer, and before each byte of it
+        self._closing = threading.Event()
+        self._exit_stack = contextlib.ExitStack()
+        self._server = self._exit_stack.enter_context(serving(self._respond))
+        self.url = self._server.url
+
+    @property
+    def requests(self):
+        """Path with query, and headers of each request."""
+        return [(each.target, each.headers) for each in self._server.requests]
+
+    def _respond(self, request):
+        self._closing.wait(self.delay)
+        body = self.documents.get(request.path, self.otherwise)
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = tuple(self.headers.items())
+        return Response(body, self.status, headers, self.length, self.drip)
 
     def close(self):
-        self.delay = self.drip = 0.0
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._closing.set()
+        self._exit_stack.close()

@@ -1,12 +1,13 @@
 """A Redfish service on 127.0.0.1 with TLS: sessions that expire, few slots, and delays."""
 
+import contextlib
 import json
 import ssl
 import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import trustme
+
+from tests.helpers.http_server import Response, serving
 
 ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
@@ -36,63 +37,6 @@ def one_node(**chassis):
     }
 
 
-class _Handler(BaseHTTPRequestHandler):
-    @property
-    def service(self):
-        return self.server.service
-
-    def do_GET(self):
-        self.service.requests.append(("GET", self.path))
-        time.sleep(self.service.delay)
-        if self.path != ROOT and self.headers.get("X-Auth-Token") not in (
-            self.service.sessions.values()
-        ):
-            self.reply(401, {"error": {"code": "Base.1.0.NoValidSession"}})
-            return
-        document = self.service.documents.get(self.path, 404)
-        if isinstance(document, int):
-            self.reply(document, {})
-        else:
-            self.reply(200, document)
-
-    def do_POST(self):
-        self.service.requests.append(("POST", self.path))
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.service.logins += 1
-        if body != self.service.credentials:
-            self.reply(401, {})
-        elif len(self.service.sessions) >= self.service.slots:
-            self.reply(503, {})
-        else:
-            path = f"{SESSIONS}/{self.service.logins}"
-            self.service.sessions[path] = token = f"token-{self.service.logins}"
-            self.reply(201, {}, {"X-Auth-Token": token, "Location": self.service.url + path})
-
-    def do_DELETE(self):
-        self.service.requests.append(("DELETE", self.path))
-        found = self.service.sessions.pop(self.path, None)
-        self.reply(204 if found else 404, {})
-
-    def reply(self, status, document, headers=()):
-        body = document if isinstance(document, bytes) else json.dumps(document).encode()
-        self.send_response(status)
-        for name, value in dict(headers).items():
-            self.send_header(name, value)
-        if status != 204:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if status == 204:
-            return
-        if not self.service.drip:
-            self.wfile.write(body)
-        for byte in body if self.service.drip else b"":
-            self.wfile.write(bytes((byte,)))
-            time.sleep(self.service.drip)
-
-    def log_message(self, *_):
-        pass
-
-
 class RedfishService:
     """Serves `documents`; a document may be bytes, sent as they are, or a status code."""
 
@@ -102,28 +46,52 @@ class RedfishService:
         self.credentials = {"UserName": user, "Password": password}
         self.sessions = {}  # path -> token
         self.logins = 0
-        self.requests = []
         self.delay = 0.0
         self.drip = 0.0  # seconds between two bytes
         self.authority = trustme.CA()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._server.service = self
-        self._server.daemon_threads = True
-        self._server.handle_error = lambda *_: None  # clients that hang up are part of the tests
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.authority.issue_cert("127.0.0.1").configure_cert(context)
-        self._server.socket = context.wrap_socket(
-            self._server.socket, server_side=True, do_handshake_on_connect=False
-        )
-        self.url = f"https://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+        self._closing = threading.Event()
+        self._exit_stack = contextlib.ExitStack()
+        self._server = self._exit_stack.enter_context(serving(self._respond, tls=context))
+        self.url = self._server.url
+
+    @property
+    def requests(self):
+        """Method and path of each request."""
+        return [(each.method, each.target) for each in self._server.requests]
+
+    def _respond(self, request):
+        if request.method == "POST":
+            return self._log_in(json.loads(request.body))
+        if request.method == "DELETE":
+            return self._answer(204 if self.sessions.pop(request.path, None) else 404)
+        self._closing.wait(self.delay)
+        token = request.headers.get("X-Auth-Token")
+        if request.target != ROOT and token not in self.sessions.values():
+            return self._answer(401, {"error": {"code": "Base.1.0.NoValidSession"}})
+        document = self.documents.get(request.target, 404)
+        if isinstance(document, int):
+            return self._answer(document)
+        return self._answer(200, document)
+
+    def _log_in(self, credentials):
+        self.logins += 1
+        if credentials != self.credentials:
+            return self._answer(401)
+        if len(self.sessions) >= self.slots:
+            return self._answer(503)
+        path = f"{SESSIONS}/{self.logins}"
+        self.sessions[path] = token = f"token-{self.logins}"
+        return self._answer(201, {}, (("X-Auth-Token", token), ("Location", self.url + path)))
+
+    def _answer(self, status, document=None, headers=()):
+        body = document if isinstance(document, bytes) else json.dumps(document or {}).encode()
+        return Response(b"" if status == 204 else body, status, headers, pause=self.drip)
 
     def expire(self):
         self.sessions.clear()
 
     def close(self):
-        self.delay = self.drip = 0.0
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._closing.set()
+        self._exit_stack.close()

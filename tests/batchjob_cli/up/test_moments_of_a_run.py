@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
     reason="cgroups need root, and the numbers Debian's time",
 )
 
-LONGEST = 180  # seconds, on a machine that is busy with others
+LONGEST = scaled(180)  # seconds
 _PACED = f"""
 import os, subprocess, sys, threading, time
 begun = time.monotonic()

@@ -1,32 +1,13 @@
 """Credentials, certificates and HTTP methods of queries, against a small HTTPS server."""
 
 import ssl
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import trustme
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint, NoAnswer, PrometheusClient
-
-
-class RecordingHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.received.append((self.command, self.path, dict(self.headers), body))
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def do_POST(self):
-        self.do_GET()
-
-    def log_message(self, *_):
-        pass
+from tests.helpers.http_server import Response, serving
 
 
 @pytest.fixture
@@ -41,15 +22,8 @@ def store(authority):
     authority.issue_cert("localhost").configure_cert(context)
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
-    with ThreadingHTTPServer(("localhost", 0), RecordingHandler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        server.received = []
-        server.daemon_threads = False
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with serving(lambda _: Response(b"{}"), host="localhost", tls=context) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -60,7 +34,7 @@ def endpoint(store, authority, tmp_path):
 
     def make(**options):
         settings = {"ca_file": tmp_path / "ca.pem", "cert_file": tmp_path / "client.pem", **options}
-        url = f"https://localhost:{store.server_address[1]}/prometheus/"
+        url = f"{store.url}/prometheus/"
         return Endpoint(url, **{name: str(value) for name, value in settings.items()})
 
     return make
@@ -71,11 +45,12 @@ def test_long_query_is_sent_by_post(store, endpoint):
     for query in ("up", "up + " * 1000 + "up"):
         assert client.ask("query", [("query", query)], 5.0) == (200, b"{}")
     client.close()
-    (get, path, _, empty_body), (post, target, headers, body) = store.received
-    assert (get, path, empty_body) == ("GET", "/prometheus/api/v1/query?query=up", b"")
-    assert (post, target) == ("POST", "/prometheus/api/v1/query")
-    assert headers["Content-Type"] == "application/x-www-form-urlencoded"
-    assert body.startswith(b"query=up+%2B+up")
+    short, long = store.requests
+    assert (short.method, short.target) == ("GET", "/prometheus/api/v1/query?query=up")
+    assert short.body == b""
+    assert (long.method, long.target) == ("POST", "/prometheus/api/v1/query")
+    assert long.headers["Content-Type"] == "application/x-www-form-urlencoded"
+    assert long.body.startswith(b"query=up+%2B+up")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +64,7 @@ def test_credentials_are_sent(store, endpoint, credentials, sent):
     client = PrometheusClient(endpoint(**credentials))
     client.ask("labels", [], 5.0)
     client.close()
-    assert store.received[0][2]["Authorization"] == sent
+    assert store.requests[0].headers["Authorization"] == sent
 
 
 def test_server_of_another_authority_is_not_queried(store, endpoint, tmp_path):
@@ -97,7 +72,7 @@ def test_server_of_another_authority_is_not_queried(store, endpoint, tmp_path):
     client = PrometheusClient(endpoint(ca_file=tmp_path / "other.pem", token="secret"))
     with pytest.raises(NoAnswer, match="certificate not trusted"):
         client.ask("labels", [], 5.0)
-    assert store.received == []
+    assert store.requests == []
 
 
 @pytest.mark.parametrize("name", ["ca_file", "cert_file"])

@@ -2,7 +2,6 @@
 
 import math
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -14,6 +13,7 @@ from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.promql import Term, batches, job_selector, union_queries
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import SERVERS, line, query_relay
+from tests.helpers.http_server import Response, serving
 from tests.helpers.waiting import scaled
 
 T = 1_775_300_000
@@ -219,25 +219,13 @@ def test_total_of_raw_samples():
 def test_slow_or_invalid_answers_are_errors(body, message):
     finished = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            if body is None:
-                finished.wait(scaled(10))
-                return
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(_request):
+        if body is None:
+            finished.wait(scaled(10))
+        return Response(body or b"", length=False)
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}"
-            store = Prometheus(Endpoint(url, timeout_seconds=0.3, answer_bytes=1000))
-            with pytest.raises(TimeSeriesError, match=message):
-                store.measure({Statistic.PEAK: [MEMORY]}, [window("1")])
-        finally:
-            finished.set()
-            server.shutdown()
+    with serving(answer) as server:
+        store = Prometheus(Endpoint(server.url, timeout_seconds=0.3, answer_bytes=1000))
+        with pytest.raises(TimeSeriesError, match=message):
+            store.measure({Statistic.PEAK: [MEMORY]}, [window("1")])
+        finished.set()

@@ -8,15 +8,9 @@ from hypothesis import strategies as st
 from batchjob_stats_server import app
 from batchjob_stats_server.auth.rate_limit import RateLimiter
 from batchjob_stats_server.services import Rates
+from tests.helpers.clock import Clock
 
 ME = "/api/v1/me"
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 def test_burst_is_followed_by_steady_rate():

@@ -19,14 +19,7 @@ from batchjob_exporter.exposition import OPENMETRICS, render
 from collectors.cluster.collector import Cluster, build
 from collectors.cluster.metrics import METRICS
 from collectors.host import Host
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
+from tests.helpers.clock import Clock
 
 
 def sample_values(collector):

@@ -1,9 +1,5 @@
 """The Slurm cluster by slurmrestd, on recorded answers of Slurm 24.11."""
 
-import http.server
-import json
-import threading
-
 import pytest
 
 from batchjob.runtime.background import AbsentError
@@ -13,28 +9,14 @@ from batchjob.schedulers.slurm.slurmrestd import RestError
 from batchjob_exporter.exposition import render
 from collectors.cluster.collector import build, find_readers
 from collectors.host import Host
+from tests.helpers.http_server import Response, json_response, serving
 from tests.helpers.waiting import scaled
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers from `server.answers`: path below /slurm/v0.0.42 to document or status code."""
-
-    def do_GET(self):
-        answer = self.server.answers.get(self.path.removeprefix("/slurm/v0.0.42/"), 404)
-        body = b"no" if isinstance(answer, int) else json.dumps(answer).encode()
-        self.send_response(answer if isinstance(answer, int) else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments):
-        pass
 
 
 @pytest.fixture
 def slurmrestd(recorded_output):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.answers = {
+    """Answers by the path below /slurm/v0.0.42: a document, or the status of an error."""
+    answers = {
         "ping": {"errors": []},
         "nodes": parse_json_object(recorded_output("slurm-24.11/scontrol_show_nodes.json")),
         "jobs": parse_json_object(recorded_output("slurm-24.11/squeue.json")),
@@ -42,18 +24,17 @@ def slurmrestd(recorded_output):
         "licenses": {"licenses": [], "errors": []},
         "reservations": 500,
     }
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+
+    def answer(request):
+        found = answers.get(request.path.removeprefix("/slurm/v0.0.42/"), 404)
+        return Response(b"no", found) if isinstance(found, int) else json_response(found)
+
+    with serving(answer) as server:
+        yield server
 
 
 def options_for(server):
-    return ClusterOptions(
-        slurmrestd_url=f"http://127.0.0.1:{server.server_address[1]}", timeout=scaled(5)
-    )
+    return ClusterOptions(slurmrestd_url=server.url, timeout=scaled(5))
 
 
 def test_available_parts_are_exported(slurmrestd):

@@ -1,8 +1,5 @@
 """Metrics that slurmctld itself exports, read with a token."""
 
-import http.server
-import threading
-
 import pytest
 
 from batchjob.schedulers.cluster import ClusterOptions, ClusterReaders
@@ -11,6 +8,7 @@ from batchjob.schedulers.slurm.slurmrestd import RestError
 from batchjob_exporter.exposition import render
 from collectors.cluster.collector import Cluster
 from collectors.host import Host
+from tests.helpers.http_server import Response, serving
 
 TOKEN = "eyJ.x.y"
 NODES = """\
@@ -34,31 +32,18 @@ ANSWERS = {
 }
 
 
-class SlurmctldHandler(http.server.BaseHTTPRequestHandler):
-    """As slurmctld with MetricsAuthUsers: it answers only requests with the token."""
-
-    def do_GET(self):
-        authorized = self.headers["X-SLURM-USER-TOKEN"] == TOKEN
-        answer = ANSWERS.get(self.path) if authorized else None
-        self.send_response(200 if answer else 404 if authorized else 403)
-        body = (answer or "denied").encode()
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def metrics_url():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlurmctldHandler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    """As slurmctld with MetricsAuthUsers: it answers only requests with the token."""
+
+    def answer(request):
+        if request.headers.get("X-SLURM-USER-TOKEN") != TOKEN:
+            return Response(b"denied", 403)
+        text = ANSWERS.get(request.path)
+        return Response(text.encode()) if text else Response(b"denied", 404)
+
+    with serving(answer) as server:
+        yield f"{server.url}/metrics"
 
 
 def exported_lines(options):

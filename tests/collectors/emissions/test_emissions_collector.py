@@ -19,17 +19,11 @@ from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.providers.provider import REASONS, Observation
 from collectors.emissions.site_factors import site_factors
 from collectors.host import Host
+from tests.helpers.clock import Clock
 from tests.helpers.waiting import scaled, until
 from tests.simulated.provider import Provider
 
 RTE = "/api/explore/v2.1/catalog/datasets/eco2mix-national-tr/records"
-
-
-class Clock:
-    now = 1714653600.0  # 2024-05-02T12:40:00Z
-
-    def __call__(self):
-        return self.now
 
 
 def eco2mix_document(clock, grams=23, age_seconds=1500):
@@ -39,7 +33,7 @@ def eco2mix_document(clock, grams=23, age_seconds=1500):
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(1714653600.0)  # 2024-05-02T12:40:00Z
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from collectors.power.rapl import (
     build,
     counter_delta,
 )
+from tests.helpers.clock import Clock
 from tests.simulated.powercap import (
     AMD_RANGE_UJ,
     INTEL_DRAM_RANGE_UJ,
@@ -26,13 +27,6 @@ from tests.simulated.powercap import (
     PSYS_RANGE_UJ,
     Powercap,
 )
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

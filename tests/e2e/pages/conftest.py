@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
 import pytest
@@ -17,6 +16,7 @@ from batchjob_stats_server.options import ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.pages.example_history import with_example_history
+from tests.helpers.http_server import Response, serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 ARGUMENTS = (
@@ -37,20 +37,12 @@ FRAME = "<!doctype html><title>Portal</title><iframe width=900 height=600 src='{
 def portal():
     """The address of a portal, another origin: its page /?ADDRESS shows ADDRESS in a frame."""
 
-    class Portal(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(FRAME.format(unquote(self.path.partition("?")[2])).encode())
+    def answer(request):
+        body = FRAME.format(unquote(request.query)).encode()
+        return Response(body, headers=(("Content-Type", "text/html"),))
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Portal) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serving(answer) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")

@@ -24,15 +24,9 @@ from collectors.power.ipmi.collector import (
 from collectors.power.ipmi.message import REASONS, IpmiError, payload
 from collectors.power.ipmi.power import BmcPower
 from collectors.power.meter import energy_between
+from tests.helpers.clock import Clock
 from tests.helpers.waiting import scaled
 from tests.simulated.bmc import InProcess, SimulatedBmc, full_record
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture
@@ -144,7 +138,7 @@ def test_bmc_without_power_readings_is_retried_after_an_hour(clock, caplog):
 
 
 def test_stale_power_is_not_exported(clock):
-    ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc(), interval=10.0, timeout=scaled(5.0))
+    ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc(), interval=10.0, timeout=5.0)
     ipmi.refresh()
     meter = ipmi.collector.meters()[0]
     assert meter.read().watts == 345
