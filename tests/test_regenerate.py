@@ -1,23 +1,15 @@
 """One command regenerates every generated file, and changes nothing on a clean tree."""
 
 import re
-import shutil
-import subprocess
 import sys
 
 import pytest
 
+from tests.helpers.checkout import REPOSITORY, copy_checkout, tracked_files
 from tests.helpers.processes import run
-from tests.regenerate import GENERATORS, GOLDEN_TESTS, REPOSITORY, UPDATE_VARIABLE
+from tests.regenerate import GENERATORS, GOLDEN_TESTS, UPDATE_VARIABLE
 
 ASKS_PYPI = "deploy.packages.lock"
-
-
-def tracked_files():
-    names = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    ).stdout.split("\0")
-    return [name for name in names if name and (REPOSITORY / name).is_file()]
 
 
 @pytest.fixture
@@ -45,10 +37,7 @@ def test_every_test_of_golden_files_is_run(texts):
 @pytest.mark.e2e
 @pytest.mark.usefixtures("as_recorded")
 def test_nothing_changes_on_a_clean_tree(tmp_path, texts):
-    names = tracked_files()
-    for name in names:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(REPOSITORY / name, tmp_path / name)
+    names = copy_checkout(tmp_path)
     done = run([sys.executable, "-m", "tests.regenerate"], timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     changed = [

@@ -22,7 +22,7 @@ FAST = (
     "batchjob_stats_db/queries",
     "batchjob_stats_server/api/test_answers.py",
     "batchjob_stats_server/api/test_jobs_routes.py",
-    "batchjob_stats_server/pages/test_pages.py",
+    "batchjob_stats_server/pages/test_page_access.py",
     "batchjob_stats_server/test_access_matrix.py",
     "collectors/emissions/test_provider_contract.py",
     "collectors/jobs/test_families.py",

@@ -81,24 +81,34 @@ def page_address(path, what):
 
 
 @pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("rule", RULES, ids=" ".join)
-def test_page_shows_each_role_only_its_jobs(rule, role, client, proxy_client):
+def test_pages_show_each_role_only_its_jobs(role, client, proxy_client):
+    """One application answers for all rules: to start one takes longer than to ask it."""
     role_client = client if role == "nobody" else proxy_client(role)
-    answer = role_client.get(page_address(*rule), headers=HTML, follow_redirects=False)
-    expected = RULES[rule][ROLES.index(role)]
-    if isinstance(expected, int):
-        assert answer.status_code == expected
+    faults = []
+    for rule, expected in RULES.items():
+        answer = role_client.get(page_address(*rule), headers=HTML, follow_redirects=False)
+        faults += [(rule, fault) for fault in faults_of(rule, role, expected, answer)]
+    assert faults == []
+
+
+def faults_of(rule, role, expected, answer):
+    """What a page shows to a role and should not, or the other way round."""
+    expected = expected[ROLES.index(role)]
+    if isinstance(expected, int) or answer.status_code != 200:
+        if answer.status_code != expected:
+            yield answer.status_code
         return
     main = parse_page(answer).find(".//main")
     shown = " ".join([*main.itertext(), *(each.get("href") or "" for each in main.iter("a"))])
     named = {user for user in ("alice", "bob", "carol") if re.search(rf"\b{user}\b", shown)}
     asked = {role, rule[1].removeprefix("user=").removeprefix("q=")}
-    assert named - asked <= set(expected.split())
-    if rule[0] in ("/jobs", "/usage"):
-        assert named - asked == set(expected.split()) - asked
+    if not named - asked <= set(expected.split()):
+        yield named
+    if rule[0] in ("/jobs", "/usage") and named - asked != set(expected.split()) - asked:
+        yield named
     for user, secrets in SECRETS.items():
         if user not in expected.split():
-            assert not [each for each in secrets if each not in rule[1] and each in shown]
+            yield from (each for each in secrets if each not in rule[1] and each in shown)
 
 
 def test_pages_accept_either_get_or_post():
@@ -107,20 +117,22 @@ def test_pages_accept_either_get_or_post():
             assert route.methods in ({"GET"}, {"POST"})
 
 
+REFUSED = {
+    (404, "/jobs/{jobid}"), (404, "/jobs/{jobid}/script"), (404, "/embed/jobs/{jobid}"),
+    (404, "/clusters/{cluster}/accounts/{account}"), (303, "/search"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("role", [TokenRole.VIEWER, TokenRole.ADMIN])
-@pytest.mark.parametrize("rule", RULES, ids=" ".join)
-def test_token_of_one_cluster_shows_no_jobs_of_another(rule, role, client, token_headers):
+def test_token_of_one_cluster_shows_no_jobs_of_another(role, client, token_headers):
     headers = HTML | token_headers("vera", role, cluster="c2")
-    answer = client.get(page_address(*rule), headers=headers, follow_redirects=False)
-    if answer.status_code != 200:
-        assert (answer.status_code, rule[0]) in {
-            (404, "/jobs/{jobid}"),
-            (404, "/jobs/{jobid}/script"),
-            (404, "/embed/jobs/{jobid}"),
-            (404, "/clusters/{cluster}/accounts/{account}"),
-            (303, "/search"),
-        }
-        return
-    shown = " ".join(parse_page(answer).find(".//main").itertext())
-    assert not re.search(r"\b(bob|carol)\b", shown.replace(rule[1].partition("=")[2], ""))
-    assert not [each for each in sum(SECRETS.values(), ()) if each in shown and each not in rule[1]]
+    for rule in RULES:
+        answer = client.get(page_address(*rule), headers=headers, follow_redirects=False)
+        if answer.status_code != 200:
+            assert (answer.status_code, rule[0]) in REFUSED
+            continue
+        shown = " ".join(parse_page(answer).find(".//main").itertext())
+        named = re.search(r"\b(bob|carol)\b", shown.replace(rule[1].partition("=")[2], ""))
+        assert not named, rule
+        secrets = [each for each in sum(SECRETS.values(), ()) if each not in rule[1]]
+        assert not [each for each in secrets if each in shown], rule
