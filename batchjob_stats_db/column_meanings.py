@@ -221,6 +221,7 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "digest": "SHA-256 of the record",
         "time": "time at which the record was read",
         "reason": "reason for the rejection",
+        "rule": "the rule that it breaks, such as `range`, `time` or `energy`",
         "raw": "the original record",
     },
 }

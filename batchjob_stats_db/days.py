@@ -6,6 +6,8 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
 DAY = 86400
+LONGEST_RUN_SECONDS = 10 * 366 * DAY
+"""No run is longer: a longer one is a mistake."""
 
 
 def day_of(time: float) -> int:
@@ -14,10 +16,14 @@ def day_of(time: float) -> int:
 
 
 def days_of(start: float | None, end: float) -> range:
-    """The midnights of the days that a run touches; none before it starts."""
+    """The midnights of the days that a run touches; none before it starts.
+
+    Of a run that is longer than any can be, only the last of its days.
+    """
     if start is None:
         return range(0)
-    return range(day_of(start), int(max(start, end)) + 1, DAY)
+    first, last = day_of(start), int(max(start, end))
+    return range(max(first, day_of(last - LONGEST_RUN_SECONDS)), last + 1, DAY)
 
 
 def midnight(time: ColumnElement[float]) -> ColumnElement[int]:

@@ -151,6 +151,7 @@ class QuarantinedRow(NamedTuple):
     source: str
     reason: str
     raw: str  # the original text, truncated to RAW_LIMIT characters
+    rule: str = "unreadable"  # the rule that it breaks
 
 
 RAW_LIMIT = 10_000

@@ -4,6 +4,7 @@ Values that a record does not state (None, "") are kept from the existing row. U
 not written, so that a poll of 5000 running jobs costs only a comparison.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from batchjob.local_runs.record import RUN_ID
 from batchjob.schedulers.accounting import DeletedRecord
 from batchjob.schedulers.records import RAW_LIMIT, JobKey, JobRecord, QuarantinedRow
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database import record_rows, schema
+from batchjob_stats_db.database import gate, record_rows, schema
 from batchjob_stats_db.database.quarantine import store_quarantined, write_or_quarantine
 from batchjob_stats_db.database.record_rows import Row, UsagePolicy
 from batchjob_stats_db.database.upsert import chunks
@@ -47,12 +48,17 @@ class JobWriter:
         """Jobs whose end was not known before."""
         self.changed_days: set[int] = set()
         """Days whose sums have changed."""
+        self.refused: Counter[gate.Refusal] = Counter()
+        """How often a source broke a rule of the gate."""
 
     def write(self, records: Sequence[JobRecord]) -> WriteCounts:
         """Write records of different jobs."""
         written = WriteCounts()
         for begin in range(0, len(records), _CHUNK_RECORDS):
-            part = self._write_chunk(records[begin : begin + _CHUNK_RECORDS])
+            admitted = gate.admit(records[begin : begin + _CHUNK_RECORDS], self._now)
+            self._quarantine(admitted.refused)
+            part = self._write_chunk(admitted.records)
+            part = part._replace(quarantined=part.quarantined + admitted.set_aside)
             written = WriteCounts._make(map(sum, zip(written, part, strict=True)))
         return written
 
@@ -112,7 +118,7 @@ class JobWriter:
     def _write_chunk(self, records: Sequence[JobRecord]) -> WriteCounts:
         existing = existing_rows(self._db, self._cluster, records)
         records, forged = _split_forged(records, existing)
-        store_quarantined(self._db, self._cluster, forged, self._now)
+        self._quarantine(forged)
         ids = {key: row[0] for key, row in existing.items()}
         new: list[JobRecord] = []
         changed: list[JobRecord] = []
@@ -144,6 +150,10 @@ class JobWriter:
         self._write_nodes_and_steps(_with_ids((*new, *changed), ids), _with_ids(live, ids))
         quarantined = len(refused) + len(forged)
         return WriteCounts(len(new), len(changed), len(records) - len(rows), quarantined)
+
+    def _quarantine(self, rows: Sequence[QuarantinedRow]) -> None:
+        store_quarantined(self._db, self._cluster, rows, self._now)
+        self.refused.update((row.source, row.rule) for row in rows)
 
     def _insert(self, table: sa.Table, rows: Sequence[Row]) -> set[int]:
         return write_or_quarantine(self._db, self._cluster, table, rows, self._now)
@@ -215,7 +225,7 @@ def _split_forged(
             kept.append(record)
         else:
             reason = f"uid {record.uid} wrote a run of uid {owners[record.jobid]}"
-            forged.append(QuarantinedRow(record.source, reason, repr(record)[:RAW_LIMIT]))
+            forged.append(QuarantinedRow(record.source, reason, repr(record)[:RAW_LIMIT], "forged"))
     return kept, forged
 
 

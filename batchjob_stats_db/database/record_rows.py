@@ -14,7 +14,8 @@ from batchjob.schedulers.records import (
     is_outdated,
     without_growing_values,
 )
-from batchjob_stats_db.database import schema
+from batchjob_stats_db.database import gate, schema
+from batchjob_stats_db.database.quarantine import write_or_quarantine
 from batchjob_stats_db.days import DAY, days_of
 
 _NODES = JobRecord._fields.index("nodes")
@@ -25,7 +26,10 @@ assert JobRecord._fields[-1] == "steps"
 _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
 _OWN_COLUMNS = 3  # update_time, doubt, usage_due_time: the last columns
 _START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
-_RUN = _FIELDS.index("run")
+_RUN, _CPUS = _FIELDS.index("run"), _FIELDS.index("allocated_cpus")
+_CPU, _USER_CPU, _SYSTEM_CPU = map(
+    _FIELDS.index, ("cpu_seconds", "user_cpu_seconds", "system_cpu_seconds")
+)
 
 Row = Sequence[Any]
 """Values of all columns of `job` but `id`, in their order."""
@@ -86,9 +90,14 @@ def merge_row(existing: Row, record: JobRecord, policy: UsagePolicy, now: int) -
 
 
 def _doubt(row: Row) -> str:
-    """`times`: according to the scheduler, the job ended before it started."""
-    start, end = row[_START], row[_END]
-    return "times" if start is not None and end is not None and start > end else ""
+    """`times`: according to the scheduler, the job ended before it started; or gate.MORE_CPU."""
+    start, end, cpus = row[_START], row[_END], row[_CPUS]
+    if start is None or end is None:
+        return ""
+    if start > end:
+        return "times"
+    used = row[_CPU] if row[_CPU] is not None else (row[_USER_CPU] or 0) + (row[_SYSTEM_CPU] or 0)
+    return gate.MORE_CPU if cpus and gate.exceeds_cpus(used, cpus, end - start) else ""
 
 
 def job_key(row: Row) -> JobKey:
@@ -118,18 +127,13 @@ def write_associations(db: Connection, cluster: str, associations: Associations,
     }
     rows |= {("", each.user, each.level): 0 for each in associations.administrators}
     db.execute(sa.delete(ASSOCIATION).where(ASSOCIATION.c.cluster == cluster))
-    if rows:
-        names = ("cluster", "account", "username", "role", "is_default", "since_time")
-        values = [
-            (cluster, *row, default, first_seen.get(row, now)) for row, default in rows.items()
-        ]
-        db.execute(sa.insert(ASSOCIATION), [dict(zip(names, each, strict=True)) for each in values])
+    values = [(cluster, *row, default, first_seen.get(row, now)) for row, default in rows.items()]
+    write_or_quarantine(db, cluster, ASSOCIATION, values, now)
     account = schema.account
     db.execute(sa.delete(account).where(account.c.cluster == cluster))
     accounts = {
-        each.account: {**each._asdict(), "cluster": cluster}
+        each.account: (cluster, *each[1:])
         for each in associations.accounts
         if each.cluster in ("", cluster)
     }
-    if accounts:
-        db.execute(sa.insert(account), list(accounts.values()))
+    write_or_quarantine(db, cluster, account, list(accounts.values()), now)

@@ -26,8 +26,8 @@ from sqlalchemy import (
 
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0001"
-"""The latest migration, which creates these tables."""
+REVISION = "0002"
+"""The latest migration; together they create these tables."""
 
 metadata = MetaData(
     naming_convention={
@@ -494,4 +494,5 @@ quarantine = Table(
     _required("time", BigInteger),
     _required("reason", Text),
     _required("raw", Text),
+    *_texts("rule"),  # see database/gate.py
 )

@@ -4,6 +4,7 @@ One batch is one transaction: rows, days to roll up, quarantine and the watermar
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -12,9 +13,10 @@ from sqlalchemy.engine import Connection, Engine
 
 from batchjob.schedulers.accounting import Batch, UnfinishedJob
 from batchjob.schedulers.records import Associations, JobKey, JobRecord
-from batchjob_stats_db.database import record_rows, schema
+from batchjob_stats_db.database import gate, record_rows, schema
 from batchjob_stats_db.database.job_writer import LIVE_STATES, JobWriter, WriteCounts, existing_rows
 from batchjob_stats_db.database.quarantine import store_quarantined
+from batchjob_stats_db.database.gate import Refusal
 from batchjob_stats_db.database.record_rows import UsagePolicy, write_associations
 from batchjob_stats_db.database.upsert import write_rows
 
@@ -73,6 +75,7 @@ class Store:
     def changed_keys(self, records: Sequence[JobRecord]) -> set[JobKey]:
         """Keys of the records that have no row, or differ from it."""
         with self.engine.connect() as db:
+            records = gate.admit(records, self.clock()).records
             existing = existing_rows(db, self.cluster, records)
         return {
             record.key
@@ -102,10 +105,12 @@ class Store:
         source: str,
         seconds: float = 0.0,
         ended: list[JobRecord] | None = None,
+        refused: Counter[Refusal] | None = None,
     ) -> WriteCounts:
         """Write a batch and its watermark, or nothing of it.
 
-        The jobs whose end was not known before are appended to `ended`.
+        The jobs whose end was not known before are appended to `ended`, and what the gate refused
+        is counted in `refused`.
         """
         now = int(self.clock())
         with self.transaction() as db:
@@ -122,6 +127,8 @@ class Store:
             self._record_success(db, source, batch.watermark, len(batch.jobs), seconds, now)
         if ended is not None:
             ended += jobs.newly_ended
+        if refused is not None:
+            refused += jobs.refused + Counter((row.source, row.rule) for row in batch.quarantined)
         return written._replace(quarantined=written.quarantined + len(batch.quarantined))
 
     def write_associations(

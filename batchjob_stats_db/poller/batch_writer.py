@@ -1,11 +1,13 @@
 """Writes the batches of sources into the database, and counts them in the poller's metrics."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobRecord
+from batchjob_stats_db.database.gate import RULES, Refusal
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.poller.counts import count_ended
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
@@ -26,11 +28,24 @@ class BatchWriter:
         """Write a batch; `key` is the name of its watermark."""
         cluster = self._store.cluster
         ended: list[JobRecord] = []
-        written = self._store.write(batch, key, seconds, ended)
+        refused: Counter[Refusal] = Counter()
+        written = self._store.write(batch, key, seconds, ended, refused)
+        self.count_refused(refused)
         count_ended(self._metrics, cluster, ended, self._clock())
         for outcome, number in written._asdict().items():
             self._metrics.jobs.labels(cluster, outcome).inc(number)
         self._metrics.vanished_jobs.labels(cluster).inc(len(batch.vanished))
+
+    def count_refused(self, refused: Counter[Refusal]) -> None:
+        """Count what the gate refused, and log each kind once."""
+        cluster = self._store.cluster
+        for (source, rule), number in refused.items():
+            self._metrics.refused.labels(cluster, source, rule).inc(number)
+            self._log_once.warning(
+                f"{source} {rule}",
+                "%s: %s: refused: %s; see the page of sources, or the table quarantine",
+                cluster, source, RULES[rule],
+            )  # fmt: skip
 
     def record_failure(self, key: str, error: str) -> None:
         """Log an error once, count it, and store it."""

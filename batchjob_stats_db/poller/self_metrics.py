@@ -33,6 +33,9 @@ class PollerMetrics:
         self.poll_interval = gauge("poll_interval_seconds", "Poll interval of a source.", "source")
         self.behind_seconds = gauge("behind_seconds", "Time since a source's watermark.", "source")
         self.jobs = counter("jobs", "Job records read, by outcome.", "outcome")
+        self.refused = counter(
+            "refused", "Records and values that broke a rule of the gate.", "source", "rule"
+        )
         self.vanished_jobs = counter(
             "vanished_jobs", "Jobs that their scheduler no longer knows, without a recorded end."
         )

@@ -19,6 +19,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from batchjob.schedulers.registry import SCHEDULERS
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.gate import MORE_CPU
 
 RUNNING = ("RUNNING", "SUSPENDED")
 
@@ -29,8 +30,6 @@ MIN_MEMORY_SAMPLES = 2
 """How often accounting must have sampled a job's memory for its peak to be used."""
 
 MEASURED, ACCOUNTING = "measured", "accounting"
-IMPOSSIBLE_CPU = "more cpu than allocated"
-"""The caveat of `job_usage.doubt` with which there is no CPU efficiency."""
 ENERGY_MISSING = "energy of some nodes missing"
 """The caveat with which there is no energy of the job."""
 
@@ -178,9 +177,11 @@ CPU_AVAILABLE = (
 )
 
 _doubt = sa.func.coalesce(_usage.doubt, "")
-_has_impossible_cpu = _doubt.contains(IMPOSSIBLE_CPU)
+_has_impossible_cpu = _select_by_basis(
+    CPU_BASIS, _doubt.contains(MORE_CPU), sa.func.coalesce(_job.doubt, "").contains(MORE_CPU)
+)
 _cpu_efficiency = sa.case(
-    ((CPU_BASIS == MEASURED) & _has_impossible_cpu, sa.null()),
+    (_has_impossible_cpu, sa.null()),
     else_=_ratio(CPU_SECONDS, CPU_AVAILABLE),
 )
 

@@ -4,13 +4,9 @@ from typing import NamedTuple
 
 from batchjob.runtime.formatting import digits
 from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database.gate import MORE_CPU
 from batchjob_stats_db.measure.job_usage import GAPS, NOT_A_NUMBER, PEAK_SAMPLED
-from batchjob_stats_db.queries.efficiency import (
-    ACCOUNTING,
-    ENERGY_MISSING,
-    IMPOSSIBLE_CPU,
-    MEASURED,
-)
+from batchjob_stats_db.queries.efficiency import ACCOUNTING, ENERGY_MISSING, MEASURED
 from batchjob_stats_server.report.model import Efficiency, Row
 
 END_UNKNOWN = "its end was not recorded, and nothing was measured"
@@ -63,7 +59,7 @@ def cpu_ratio(job: Row) -> EfficiencyRatio:
     ratio, missing = job["cpu_efficiency"], ""
     if ratio is None:
         missing = (
-            "more CPU time than the CPUs can provide" if IMPOSSIBLE_CPU in doubts(job)
+            "more CPU time than the CPUs can provide" if MORE_CPU in doubts(job)
             else _missing_reason(job, job["allocated_cpus"], "number of CPUs")
         )  # fmt: skip
     return _efficiency_ratio(job, "cpu", ratio, formula, missing, job["cpu_basis"])
@@ -215,5 +211,9 @@ def _missing_reason(job: Row, available: float | None, what: str) -> str:
 
 
 def doubts(job: Row) -> tuple[str, ...]:
-    """The keys of DOUBTS that apply to the measurements."""
-    return tuple(word for word in (job["usage_doubt"] or "").split(", ") if word)
+    """The keys of DOUBTS that apply to the figures."""
+    words = [word for word in (job["usage_doubt"] or "").split(", ") if word]
+    if job["cpu_basis"] == ACCOUNTING:
+        is_impossible = MORE_CPU in job["doubt"]
+        words = [word for word in words if word != MORE_CPU] + [MORE_CPU] * is_impossible
+    return tuple(words)

@@ -137,9 +137,9 @@ def test_quarantined_row_is_stored_once(store, rows):
 
 
 def test_row_the_database_rejects_is_quarantined_alone(store, job, rows):
-    too_large = job("2", priority=1 << 70)
+    without_group = job("2", group=None)
     with_invalid_text = job("3", name="nul\0 and \udc80")
-    written = store.write(batch(job("1"), too_large, with_invalid_text), "sacct")
+    written = store.write(batch(job("1"), without_group, with_invalid_text), "sacct")
     assert written.quarantined == 1
     assert [row["jobid"] for row in rows(schema.job)] == ["1", "3"]
     assert "\udc80" not in rows(schema.job)[1]["name"]
@@ -163,7 +163,7 @@ def test_run_of_another_user_is_not_overwritten(store, job, rows):
     assert all("uid 1002 wrote a run of uid 1001" in bad["reason"]
                for bad in rows(schema.quarantine))  # fmt: skip
     # Scheduler ids are reused, and accounting may learn the user of a job late.
-    store.write(batch(job("1", uid=1002), job("1", uid=1003, submit_time=5)), "sacct")
+    store.write(batch(job("1", uid=1002), job("1", uid=1003, submit_time=run.submit_time - 9)), "sacct")
     assert [row["uid"] for row in rows(schema.job) if row["jobid"] == "1"] == [1002, 1003]
 
 

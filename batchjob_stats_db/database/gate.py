@@ -1,0 +1,278 @@
+"""The gate between every source and the database: what a number may be, and what is refused.
+
+Schedulers, nodes, sensors and people's own records are wrong now and then, and some lie. The same
+rules hold for all of them. A value that breaks one is left out, as if its source did not state it;
+a record whose times break one is set aside as a whole. Both are listed in `quarantine` with the
+rule. What is unlikely, but possible, is stored with a caveat.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from batchjob.schedulers.records import (
+    RAW_LIMIT,
+    JobRecord,
+    NodeShare,
+    QuarantinedRow,
+    StepRecord,
+)
+from batchjob_stats_db.days import DAY, LONGEST_RUN_SECONDS
+
+Measured = TypeVar("Measured", JobRecord, StepRecord)
+Part = TypeVar("Part", JobRecord, StepRecord, NodeShare)
+
+FIRST_TIME = 631_152_000
+"""1990-01-01: older than any scheduler whose records are read."""
+_CLOCK_TOLERANCE_SECONDS = DAY  # clocks of a cluster differ by less
+_PLANNED_SECONDS = 10 * 366 * DAY  # users ask for begin times that far ahead
+MAX_NODE_WATTS = 20_000.0
+"""More than any node draws: servers with eight GPUs of 2025 take up to 15 kW."""
+_METER_SECONDS = 60  # a meter's last reading before the start may be that old
+MAX_PARTS = 100_000
+"""Nodes of a job, and steps of a job."""
+MAX_KEY_LENGTH = 255
+"""Characters of a text that is part of an index; PostgreSQL indexes less than 2,704 bytes."""
+_IDLE_SECONDS = 60  # seconds in which a job may really have used next to no CPU time
+
+RULES: Mapping[str, str] = {
+    "unreadable": "the text of a record, or of a field, is not in its source's format",
+    "unstorable": "no column of the database can hold the value",
+    "forged": "a run of another user has this id",
+    "range": "not a finite number within the limits of its quantity",
+    "time": "before 1990, more than a day ahead, or ten years for a time that is planned",
+    "duration": "the run is longer than ten years",
+    "parts": f"a job of more than {MAX_PARTS} nodes or steps",
+    "text": f"a name of more than {MAX_KEY_LENGTH} characters",
+    "lost cpu": "no CPU time at all in more than a minute, though memory or IO was counted",
+    "energy": f"more than {MAX_NODE_WATTS / 1000:g} kW on each node for all of the time",
+    "node": "measured on a node that the job was not allocated",
+}
+"""Each rule with what breaks it."""
+
+Refusal = tuple[str, str]
+"""A source and the rule that it broke."""
+
+MORE_CPU = "more cpu than allocated"
+"""The caveat of CPU time that the allocated CPUs cannot provide: no efficiency, and no advice.
+
+It is in `job.doubt` for the scheduler's CPU time, and in `job_usage.doubt` for the measured one.
+"""
+
+
+class _Range(NamedTuple):
+    low: float
+    high: float
+
+
+_COUNT = _Range(0, 2**40)
+_DURATION = _Range(0, 1e15)  # also CPU seconds of a million cores over decades
+# By the whole name of a column, then by the end of it; everything else is a count.
+_RANGES: Mapping[str, _Range] = {
+    "elapsed_seconds": _Range(0, LONGEST_RUN_SECONDS),
+    "suspended_seconds": _Range(0, LONGEST_RUN_SECONDS),
+    "time_limit_seconds": _Range(0, 2**40),
+    "coverage": _Range(0, 1.05),
+    "uid": _Range(0, 2**32 - 1),
+    "priority": _Range(-(2**53), 2**53),
+    "exit_code": _Range(-(2**31), 2**32),
+    "derived_exit_code": _Range(-(2**31), 2**32),
+}
+_RANGES_BY_UNIT: Mapping[str, _Range] = {
+    "_seconds": _DURATION,
+    "_bytes": _Range(0, 2**62),
+    "_joules": _Range(0, 1e15),
+    "grams": _Range(0, 1e12),
+    "_ratio": _Range(0, 1.05),  # a mean of samples that were rounded
+}
+
+_KEY_TIMES = ("submit_time", "start_time", "end_time")
+_SECONDS_AHEAD = dict.fromkeys(("expected_start_time", "eligible_time"), _PLANNED_SECONDS)
+
+
+def limits(name: str) -> _Range:
+    """The least and the largest value of a number, by the name of its column."""
+    for unit, limit in _RANGES_BY_UNIT.items():
+        if name.endswith(unit):
+            return _RANGES.get(name, limit)
+    return _RANGES.get(name, _COUNT)
+
+
+def broken_rule(
+    name: str, value: float, nodes: float | None = None, seconds: float | None = None
+) -> str:
+    """The rule that a number breaks; "" if none.
+
+    `name` is its column; `nodes` and `seconds` are what the job was allocated, if known.
+    """
+    low, high = limits(name)
+    if not low <= value <= high:  # not true of NaN
+        return "range"
+    if name.endswith("_joules") and nodes and seconds is not None:
+        return "energy" if value > _max_joules(nodes, seconds) else ""
+    return ""
+
+
+def _max_joules(nodes: float, seconds: float) -> float:
+    return nodes * (max(seconds, 0.0) + _METER_SECONDS) * MAX_NODE_WATTS
+
+
+def exceeds_cpus(cpu_seconds: float, cpus: float, seconds: float) -> bool:
+    """Whether CPU time is more than the CPUs can provide.
+
+    Accounting's times are in whole seconds; prolog and epilog may add some CPU time.
+    """
+    return cpu_seconds > 1.02 * cpus * (seconds + 2)
+
+
+class Admitted(NamedTuple):
+    """What passed the gate, and what did not."""
+
+    records: list[JobRecord]
+    refused: list[QuarantinedRow]
+    set_aside: int  # number of records of which nothing passed
+
+
+def admit(records: Iterable[JobRecord], now: float) -> Admitted:
+    """The records without the values that break a rule."""
+    passed: list[JobRecord] = []
+    refused: list[QuarantinedRow] = []
+    set_aside = 0
+    for record in records:
+        if broken := _impossible_record(record, now):
+            refused.append(_refused_row(record, *broken, repr(record)[:RAW_LIMIT]))
+            set_aside += 1
+            continue
+        admitted, found = _without_bad_values(record, now)
+        passed.append(admitted)
+        for rule, what, value in found:
+            # Not the value, which grows from poll to poll: the same is listed once.
+            raw = f"job {record.jobid}: {what}"
+            refused.append(_refused_row(record, rule, f"{what} is {value!r:.100}", raw))
+    return Admitted(passed, refused, set_aside)
+
+
+def _refused_row(record: JobRecord, rule: str, reason: str, raw: str) -> QuarantinedRow:
+    return QuarantinedRow(record.source, reason, raw, rule)
+
+
+def _impossible_record(record: JobRecord, now: float) -> tuple[str, str] | None:
+    """The rule that sets a record aside, and how: by its key, its times or its size."""
+    for name in _KEY_TIMES:
+        at = getattr(record, name)
+        if at is not None and not FIRST_TIME <= at <= now + _CLOCK_TOLERANCE_SECONDS:
+            return "time", f"{name} is {at!r:.100}"
+    seconds = _run_seconds(record)
+    if seconds is not None and seconds > LONGEST_RUN_SECONDS:
+        return "duration", f"it ran for {seconds!r:.100} s"
+    if not 0 <= record.run <= _COUNT.high:
+        return "range", f"run is {record.run!r:.100}"
+    if len(record.jobid) > MAX_KEY_LENGTH:
+        return "text", f"jobid has {len(record.jobid)} characters"
+    parts = max(len(record.nodes), len(record.steps))
+    return ("parts", f"it has {parts}") if parts > MAX_PARTS else None
+
+
+def _run_seconds(record: JobRecord) -> float | None:
+    """From the start to the end, suspensions included; None if it is not known."""
+    if record.start_time is None or record.end_time is None:
+        return record.elapsed_seconds
+    return record.end_time - record.start_time
+
+
+class _Checks(NamedTuple):
+    """What is checked of a kind of record: the numbers by index, and the times."""
+
+    numbers: tuple[tuple[int, str, float, float], ...]  # index, name, least and largest value
+    times: tuple[tuple[int, str, float], ...]  # index, name, seconds ahead
+    texts: tuple[tuple[int, str], ...]
+
+
+def _checks(record: type[NamedTuple], texts: Iterable[str]) -> _Checks:
+    numbers, times = [], []
+    for index, (name, hint) in enumerate(get_type_hints(record).items()):
+        if name.endswith("_time"):
+            times.append((index, name, _SECONDS_AHEAD.get(name, _CLOCK_TOLERANCE_SECONDS)))
+        elif {int, float} & {hint, *get_args(hint)}:
+            numbers.append((index, name, *limits(name)))
+    at = record._fields.index
+    return _Checks(tuple(numbers), tuple(times), tuple((at(name), name) for name in texts))
+
+
+_OF_JOBS = _checks(JobRecord, ("user", "account", "partition", "array_jobid", "het_jobid"))
+_OF_STEPS = _checks(StepRecord, ("step",))
+_OF_NODES = _checks(NodeShare, ("node",))
+
+_Refusals = list[tuple[str, str, Any]]
+"""The rule, the name of the value and the value."""
+
+
+def _without_bad_values(record: JobRecord, now: float) -> tuple[JobRecord, _Refusals]:
+    seconds, nodes = _run_seconds(record), record.allocated_nodes or len(record.nodes)
+    most = _max_joules(nodes, seconds) if nodes and seconds is not None else inf
+    used = bool(record.peak_memory_bytes) or any(map(_has_used, record.steps))
+    admitted, refused = _admit(record, _OF_JOBS, now)
+    admitted, impossible = _without_impossible(admitted, most, used)
+    refused += impossible
+    nodes_left, steps_left = [], []
+    for node in record.nodes:
+        share, found = _admit(node, _OF_NODES, now)
+        nodes_left.append(share)
+        refused += [(rule, f"node {share.node}: {name}", value) for rule, name, value in found]
+    for given in record.steps:
+        step, found = _admit(given, _OF_STEPS, now)
+        step, impossible = _without_impossible(step, most, _has_used(step))
+        steps_left.append(step)
+        found += impossible
+        refused += [(rule, f"step {step.step}: {name}", value) for rule, name, value in found]
+    if refused:
+        admitted = admitted._replace(nodes=tuple(nodes_left), steps=tuple(steps_left))
+    return admitted, refused
+
+
+def _admit(part: Part, checks: _Checks, now: float) -> tuple[Part, _Refusals]:
+    """The part without what is out of range; a text that is too long is cut off."""
+    refused: _Refusals = []
+    values: Sequence[Any] = part
+    for index, name, low, high in checks.numbers:
+        value = values[index]
+        if value is not None and not low <= value <= high:  # not true of NaN
+            refused.append(("range", name, value))
+    for index, name, ahead in checks.times:
+        at = values[index]
+        if at is not None and not FIRST_TIME <= at <= now + ahead:
+            refused.append(("time", name, at))
+    replaced: dict[str, Any] = {name: None for _, name, _ in refused}
+    for index, name in checks.texts:
+        text = values[index]
+        if len(text) > MAX_KEY_LENGTH:
+            refused.append(("text", name, text))
+            replaced[name] = text[:MAX_KEY_LENGTH]
+    return (part._replace(**replaced) if replaced else part), refused
+
+
+def _has_used(step: StepRecord) -> bool:
+    return bool(step.memory_bytes or step.read_bytes or step.written_bytes or step.cpu_seconds)
+
+
+_CPU_SECONDS = ("user_cpu_seconds", "system_cpu_seconds", "cpu_seconds")
+
+
+def _without_impossible(
+    part: Measured, max_joules: float, has_used: bool
+) -> tuple[Measured, _Refusals]:
+    """A job or step without what its time and allocation rule out.
+
+    Slurm 25.05 writes a CPU time of zero for jobs whose steps counted hours; and no process uses
+    memory, or reads and writes, without any.
+    """
+    refused: _Refusals = []
+    if part.energy_joules and part.energy_joules > max_joules:
+        refused.append(("energy", "energy_joules", part.energy_joules))
+    if has_used and part.elapsed_seconds and part.elapsed_seconds > _IDLE_SECONDS:
+        times = [(name, getattr(part, name)) for name in _CPU_SECONDS]
+        known = [(name, value) for name, value in times if value is not None]
+        if not any(value for _, value in known):
+            refused += [("lost cpu", name, value) for name, value in known]
+    unknown: dict[str, Any] = dict.fromkeys(name for _, name, _ in refused)
+    return (part._replace(**unknown) if unknown else part), refused
