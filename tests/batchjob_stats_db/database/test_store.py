@@ -163,7 +163,9 @@ def test_run_of_another_user_is_not_overwritten(store, job, rows):
     assert all("uid 1002 wrote a run of uid 1001" in bad["reason"]
                for bad in rows(schema.quarantine))  # fmt: skip
     # Scheduler ids are reused, and accounting may learn the user of a job late.
-    store.write(batch(job("1", uid=1002), job("1", uid=1003, submit_time=run.submit_time - 9)), "sacct")
+    store.write(
+        batch(job("1", uid=1002), job("1", uid=1003, submit_time=run.submit_time - 9)), "sacct"
+    )
     assert [row["uid"] for row in rows(schema.job) if row["jobid"] == "1"] == [1002, 1003]
 
 
