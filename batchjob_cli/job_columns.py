@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
+from batchjob.judgements import RUNNING_STATES
 from batchjob.runtime.formatting import digits, energy, format_run_time, share, size
 from batchjob.runtime.settings import SettingsError, suggest_nearest
 from batchjob.runtime.times import format_time
@@ -36,7 +37,7 @@ def _state_text(row: Mapping[str, Any]) -> str:
 
 def _colour(row: Mapping[str, Any]) -> str:
     state = row["state"]
-    if state in (JobState.RUNNING, JobState.SUSPENDED):
+    if state in RUNNING_STATES:
         return _BLUE
     known = {JobState.COMPLETED: _GREEN, JobState.PENDING: _YELLOW, JobState.CANCELLED: _DIM}
     return known.get(state, _RED)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from batchjob.judgements import FAILED_STATES
 from batchjob.runtime.formatting import energy, format_duration, share, size
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client.connect import command_parser, job_pages
@@ -12,11 +13,11 @@ from batchjob_cli.jobs import add_filters, filter_parameters, print_csv, print_j
 
 _KEYS = ("name", "tool", "account", "user", "partition", "state", "cluster")
 _FIELDS = (
-    "state", "elapsed_seconds", "cpu_used_seconds", "memory_used_bytes", "energy_used_joules",
+    "state", "end_time", "elapsed_seconds", "cpu_used_seconds", "memory_used_bytes",
+    "energy_used_joules",
 )  # fmt: skip
 _MAX_JOBS = 200_000  # maximum jobs read
 _DAYS = 30
-_NOT_FAILED = (JobState.COMPLETED, JobState.CANCELLED, JobState.REQUEUED)
 
 
 class Total(NamedTuple):
@@ -26,7 +27,7 @@ class Total(NamedTuple):
     jobs: int = 0
     ended: int = 0
     succeeded: int = 0
-    failed: int = 0  # ended, but neither successfully nor on request
+    failed: int = 0  # see `batchjob.judgements.FAILED_MEANS`
     success_ratio: float | None = None  # of the ended jobs
     elapsed_seconds: float = 0.0
     mean_elapsed_seconds: float | None = None
@@ -41,7 +42,7 @@ class Total(NamedTuple):
     def plus(self, row: Mapping[str, Any]) -> "Total":
         """The total with one more job."""
         state = JobState(row["state"])
-        ended = self.ended + (not state.is_live)
+        ended = self.ended + (row["end_time"] is not None)
         succeeded = self.succeeded + (state is JobState.COMPLETED)
         elapsed = self.elapsed_seconds + (row["elapsed_seconds"] or 0.0)
         cpu = self.cpu_seconds + (row["cpu_used_seconds"] or 0.0)
@@ -56,7 +57,7 @@ class Total(NamedTuple):
             self.jobs + 1,
             ended,
             succeeded,
-            self.failed + (not state.is_live and state not in _NOT_FAILED),
+            self.failed + (state in FAILED_STATES),
             succeeded / ended if ended else None,
             elapsed,
             elapsed / jobs_with_time if jobs_with_time else None,

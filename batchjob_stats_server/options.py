@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from batchjob.judgements import SiteThresholds
 from batchjob.runtime.settings import LogOptions, SettingsError, build_section, load_file, option
 from batchjob.runtime.values import (
     ListenAddress,
@@ -384,6 +385,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "report": ReportOptions,
     "samples": SamplesOptions,
     "grafana": GrafanaOptions,
+    "threshold": SiteThresholds,
     "emissions": EmissionsOptions,
     "log": LogOptions,
 }
@@ -403,6 +405,7 @@ class ServerSettings(NamedTuple):
     samples: SamplesOptions = SamplesOptions()
     oidc: OidcOptions = OidcOptions()
     grafana: GrafanaOptions = GrafanaOptions()
+    threshold: SiteThresholds = SiteThresholds()
     log: LogOptions = LogOptions()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 from fastapi import Depends, Request
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
+from batchjob.judgements import use_thresholds
 from batchjob_stats_db.database.engine import DatabaseError, parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_db.poller.options import read_secret_option
@@ -99,6 +100,7 @@ class Services(NamedTuple):
 
 def build(settings: ServerSettings) -> Services:
     """Open the database; raises DatabaseError, SettingsError."""
+    use_thresholds(settings.threshold)
     rules = load_rules(UNITS, settings.report.rules_file)
     url = parse_url(settings.db.url, settings.db.password_file)
     threads = plan_threads(url, settings.web.threads)

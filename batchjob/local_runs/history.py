@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from batchjob.judgements import FAILED_STATES
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import RUNS, data_directory
 from batchjob.local_runs.record import Run, RunFileError
 from batchjob.schedulers.states import JobState
 
 _SUFFIX = ".json"
-_STATES_NOT_FAILED = (JobState.COMPLETED, JobState.CANCELLED, JobState.REQUEUED)
 _MAX_LISTED = 10  # maximum number of candidates named in an error
 
 
@@ -101,7 +101,7 @@ class Stats(NamedTuple):
     runs: int
     ended: int
     succeeded: int
-    failed: int  # ended, but neither succeeded nor was cancelled or requeued
+    failed: int  # in one of `batchjob.judgements.FAILED_STATES`
     success_ratio: float | None  # of the runs that have ended
     duration_seconds: float
     mean_duration_seconds: float | None
@@ -128,7 +128,7 @@ def stats(by: str = "name", runs: Iterable[Run] | None = None, data: str = "") -
 def _group_stats(key: str, runs: list[Run]) -> Stats:
     ended = [run for run in runs if not run.state.is_live]
     succeeded = sum(run.state == JobState.COMPLETED for run in ended)
-    failed = sum(run.state not in _STATES_NOT_FAILED for run in ended)
+    failed = sum(run.state in FAILED_STATES for run in ended)
     durations = [run.duration_seconds for run in ended if run.duration_seconds is not None]
     cpu = [run.cpu_seconds for run in ended if run.cpu_seconds is not None]
     return Stats(

@@ -77,6 +77,19 @@ def number(value: Any) -> float:
     raise ValueError(f"expected a number of at least 0, got {value!r}")
 
 
+@with_metavar("RATIO")
+def ratio(value: Any) -> float:
+    """A fraction from `0.25` or `25%`, 0 to 1."""
+    raw = str(value).strip()
+    try:
+        parsed = float(raw[:-1]) / 100 if raw.endswith("%") else float(raw)
+    except ValueError:
+        parsed = -1.0
+    if not isinstance(value, bool) and 0 <= parsed <= 1:
+        return parsed
+    raise ValueError(f"expected a fraction such as 0.25 or 25%, got {value!r}")
+
+
 DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from batchjob.judgements import SiteThresholds
 from batchjob.local_runs import directory as data
 from batchjob.quantities.job import DEFAULT_METRIC_GROUPS, METRIC_GROUPS
 from batchjob.runtime.settings import (
@@ -157,6 +158,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "samples": recorder.RecorderOptions,
     "db": UpDatabaseOptions,
     "tsdb": UpTsdbOptions,
+    "threshold": SiteThresholds,
     "log": LogOptions,
 }
 
@@ -171,6 +173,7 @@ class UpSettings(NamedTuple):
     samples: recorder.RecorderOptions
     db: UpDatabaseOptions
     tsdb: UpTsdbOptions
+    threshold: SiteThresholds
     log: LogOptions
 
 

@@ -191,6 +191,7 @@ def server_settings(settings: UpSettings, data: Path, url: URL) -> server_option
     else:
         given["samples.directory"] = str(data / SAMPLES)
     settings_of_server = server_options.settings(given, "")
+    settings_of_server = settings_of_server._replace(threshold=settings.threshold)
     if wrong := list(server_options.setting_errors(settings_of_server)):
         raise SettingsError("; ".join(wrong))
     return settings_of_server

@@ -9,7 +9,8 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-_COMPLETE_RATIO = 0.95  # part of the time that samples must cover; with fewer there are gaps
+from batchjob.judgements import COMPLETE_COVERAGE
+
 _SPARE_SAMPLES = 3  # samples of a node that may be missing at the edges of its time
 
 
@@ -60,7 +61,7 @@ def has_gaps(nodes: Collection[NodeSamples], time: MeasuredTime, interval: float
     """Whether averages and sampled peaks miss more than 5 % of the time."""
     covered = math.fsum(_covered_seconds(node, time, interval) for node in nodes)
     samples = sum(node.gauge_samples + _SPARE_SAMPLES for node in nodes)
-    return samples * interval < _COMPLETE_RATIO * covered
+    return samples * interval < COMPLETE_COVERAGE * covered
 
 
 def has_gpu_gaps(
@@ -68,7 +69,7 @@ def has_gpu_gaps(
 ) -> bool:
     """The same for any GPU, by its samples; `covered` is the coverage (0..1) of its job."""
     fewest = min(samples, default=math.inf) + _SPARE_SAMPLES
-    return fewest * interval < _COMPLETE_RATIO * covered * time.seconds
+    return fewest * interval < COMPLETE_COVERAGE * covered * time.seconds
 
 
 def _covered_seconds(node: NodeSamples, time: MeasuredTime, interval: float) -> float:

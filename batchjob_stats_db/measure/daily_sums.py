@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
+from batchjob.judgements import COMPLETE_COVERAGE, FAILED_STATES
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.efficiency import (
-    COMPLETE_COVERAGE,
     OBSERVED_SECONDS,
     suspended_seconds,
     wait_seconds,
@@ -25,12 +25,6 @@ from batchjob_stats_db.queries.efficiency import (
 # day started on that day or the day before; two partial indexes find the longer ones, which are
 # few.
 _WEEK = 7 * DAY
-
-_FAILED_STATES = tuple(
-    state.value
-    for state in JobState
-    if state.name in ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE")
-)
 
 # States in which a run has no end time; listed so that the index of unfinished jobs is used.
 STATES_WITHOUT_END = tuple(
@@ -178,7 +172,7 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     sums: dict[str, Number] = {
         "jobs_started": _one_if(started),
         "jobs_ended": _one_if(ended),
-        "jobs_failed": _one_if(ended & job.state.in_(_FAILED_STATES)),
+        "jobs_failed": _one_if(ended & job.state.in_(sorted(FAILED_STATES))),
         "wait_seconds": sa.case((started, wait_seconds(job)), else_=0),
         "wall_seconds": job.seconds,
         "cpu_allocated_seconds": job.seconds * job.active * cpus,

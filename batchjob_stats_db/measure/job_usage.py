@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from batchjob.judgements import COMPLETE_COVERAGE, CPU_TOLERANCE
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
 from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT, MEMORY_PEAK
@@ -328,14 +329,13 @@ def _find_doubts(
         doubts.add(RUNNING)
     if not nodes:
         doubts.add(NO_SAMPLES)
-    elif covered < 0.95:
+    elif covered < COMPLETE_COVERAGE:
         doubts.add("nodes missing")
     if job.nodes is not None and len(nodes) > job.nodes:
         doubts.add("more nodes than allocated")
     used = values.get("user_cpu_seconds", 0) + values.get("system_cpu_seconds", 0)
     elapsed = (job.end or job.span.until) - job.start
-    # Accounting's times are in whole seconds; prolog and epilog may add some CPU time.
-    if job.cpus and used > 1.02 * job.cpus * (elapsed + 2):
+    if job.cpus and used > CPU_TOLERANCE * job.cpus * (elapsed + 2):
         doubts.add("more cpu than allocated")
     return doubts
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from batchjob.judgements import RUNNING_STATES
 from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob_stats_db.database import schema
@@ -20,7 +21,6 @@ from batchjob_stats_db.measure.batches import measure
 from batchjob_stats_db.measure.job_usage import GpuUsage, JobToMeasure, MeasuredUsage
 from batchjob_stats_db.measure.pending import JOB_COLUMNS, job_to_measure, runs_by_jobid
 from batchjob_stats_db.queries import gpus
-from batchjob_stats_db.queries.efficiency import RUNNING
 from batchjob_stats_db.queries.gpus import GpuKey, GpuMean
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 
@@ -51,7 +51,7 @@ def is_queryable(row: Row, policy: UsagePolicy, now: int) -> bool:
         return False
     longest = 2 * policy.refresh_seconds
     if end is None:
-        return bool(row["state"] in RUNNING and now - _measured_until(row) <= longest)
+        return bool(row["state"] in RUNNING_STATES and now - _measured_until(row) <= longest)
     due = row["usage_due_time"] is not None and _measured_until(row) < end
     return bool(due and now - _measured_until(row) <= longest + policy.settle_seconds)
 

@@ -6,8 +6,8 @@ Older jobs were read late (a backfill, a poller that was off) and are irrelevant
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from batchjob.judgements import FAILED_STATES
 from batchjob.schedulers.records import JobRecord
-from batchjob.schedulers.states import JobState
 from batchjob_stats_db.measure.job_usage import (
     PEAK_SAMPLED,
     RUNNING,
@@ -26,7 +26,6 @@ OTHER_TOOLS = "other"
 # Doubts that every job has while it runs, on a kernel before 5.19, or on nodes that differ: no
 # cause for concern.
 _EXPECTED_DOUBTS = frozenset({RUNNING, PEAK_SAMPLED, VALUES_MISSING, ENERGY_MISSING})
-_FAILED_STATES = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
 
 
 def count_ended(
@@ -41,7 +40,7 @@ def count_ended(
     for job in ended:
         if job.end_time is None or now - job.end_time > _RECENT_SECONDS:
             continue
-        result = "failed" if job.state in _FAILED_STATES else "other"
+        result = "failed" if job.state in FAILED_STATES else "other"
         nodes.update([(share.node, result) for share in job.nodes])
         if job.tool:
             tools[_tool_label(metrics, job.tool), result] += 1

@@ -17,14 +17,10 @@ from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 
+from batchjob.judgements import COMPLETE_COVERAGE, RUNNING_STATES
 from batchjob.schedulers.registry import SCHEDULERS
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.gate import MORE_CPU
-
-RUNNING = ("RUNNING", "SUSPENDED")
-
-COMPLETE_COVERAGE = 0.95
-"""Coverage from which a measured total is preferred to accounting's."""
 
 MIN_MEMORY_SAMPLES = 2
 """How often accounting must have sampled a job's memory for its peak to be used."""
@@ -81,7 +77,7 @@ _run_seconds_so_far = sa.case(
     # A resumed job's elapsed_seconds is still the value from its suspension.
     (_job.elapsed_seconds.is_not(None) & (_job.state != "RUNNING"), _job.elapsed_seconds),
     (
-        _job.state.in_(RUNNING) & (_since_start > -1),  # the current time is in whole seconds
+        _job.state.in_(RUNNING_STATES) & (_since_start > -1),  # the time is in whole seconds
         sa.case((_since_start > 0, sa.cast(_since_start, sa.Float)), else_=0.0),
     ),
     ((_job.state == "VANISHED") & _sampled, _run_seconds(_usage.until_time)),

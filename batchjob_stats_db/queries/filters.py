@@ -7,8 +7,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
+from batchjob.judgements import RUNNING_STATES
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.queries.efficiency import DERIVED, RUN_SECONDS, RUNNING
+from batchjob_stats_db.queries.efficiency import DERIVED, RUN_SECONDS
 
 
 class Filter(NamedTuple):
@@ -101,7 +102,7 @@ def index_conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnEle
     if which.ended_before is not None:
         conditions.append(_job.end_time < which.ended_before)
     if which.running:
-        conditions += [_job.end_time.is_(None), _job.state.in_(RUNNING)]
+        conditions += [_job.end_time.is_(None), _job.state.in_(RUNNING_STATES)]
     return conditions
 
 

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
+from batchjob.judgements import RUNNING_STATES
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
-from batchjob_stats_db.queries.efficiency import RUNNING
 from batchjob_stats_db.queries.filters import (
     Filter,
     clusters_to_query,
@@ -36,7 +36,7 @@ def running(
     names: ColumnNames = COLUMN_NAMES, after: After | None = None,
 ) -> list[RowMapping]:  # fmt: skip
     """Running or suspended jobs, newest first; `after` as for `pending`."""
-    return _unfinished(db, access, RUNNING, limit, which, names, after)
+    return _unfinished(db, access, RUNNING_STATES, limit, which, names, after)
 
 
 def position(row: Mapping[Any, Any]) -> After:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.judgements import RUNNING_STATES
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
@@ -43,7 +44,7 @@ def _busy_nodes_query(access: Access) -> sa.Select[Any]:
         .where(
             job.c.cluster == sa.bindparam("cluster"),
             job.c.end_time.is_(None),
-            job.c.state.in_(("RUNNING", "SUSPENDED")),
+            job.c.state.in_(RUNNING_STATES),
             visible(access),
         )
         .group_by(share.c.node)

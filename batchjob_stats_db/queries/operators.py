@@ -6,11 +6,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.judgements import RUNNING_STATES, unused_cpu_seconds
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.waits import waits
 from batchjob_stats_db.queries import paging
-from batchjob_stats_db.queries.efficiency import RUNNING
 from batchjob_stats_db.queries.filters import clusters_to_query
 from batchjob_stats_db.queries.gpus import utilizations
 from batchjob_stats_db.queries.job_rows import rows_by_ids
@@ -24,6 +24,12 @@ def most_waste(sums: Sequence[RowMapping], resource: str, limit: int) -> list[di
     unused_name = unused_key(resource)
     rows = sorted(map(with_waste, sums), key=lambda row: row[unused_name], reverse=True)
     return [row for row in rows[:limit] if row[unused_name] > 0]
+
+
+def most_wasteful(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]]:
+    """The sums with the most waste of CPUs and GPUs together."""
+    rows = sorted(map(with_waste, sums), key=unused_cpu_seconds, reverse=True)
+    return [row for row in rows[:limit] if unused_cpu_seconds(row) > 0]
 
 
 def most_failures(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]]:
@@ -87,7 +93,7 @@ def idle_gpus(
     db: Connection,
     access: Access,
     at_most: float,
-    held_seconds: int,
+    held_seconds: float,
     limit: int,
     cluster: str | None = None,
     live: Live = lambda rows: rows,
@@ -117,7 +123,7 @@ def _candidates(db: Connection, access: Access, cluster: str | None) -> list[int
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
             job.cluster.in_(clusters_to_query(db, cluster)), visible(access),
-            job.end_time.is_(None), job.state.in_(RUNNING), job.allocated_gpus > 0,
+            job.end_time.is_(None), job.state.in_(RUNNING_STATES), job.allocated_gpus > 0,
             job.start_time.is_not(None),
         )
         .limit(_MAX_CANDIDATES)

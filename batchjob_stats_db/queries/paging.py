@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries import index_walk
@@ -147,7 +148,7 @@ def _can_lack_start(which: Filter) -> bool:
     """Whether jobs without a start time can match."""
     times = (which.started_from, which.started_before, which.node)
     live = not which.states or "PENDING" in which.states
-    ended = any(state not in ("PENDING", "RUNNING", "SUSPENDED") for state in which.states)
+    ended = any(not JobState(state).is_live for state in which.states)
     return times == (None,) * 3 and not which.running and (live or ended)
 
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
+from batchjob.judgements import RUNNING_STATES
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.days import DAY
@@ -64,7 +65,7 @@ def queued_by_partition(db: Connection, cluster: str) -> list[RowMapping]:
 @functools.cache
 def _queues() -> sa.Select[Any]:
     job = schema.job.c
-    runs = job.state.in_(("RUNNING", "SUSPENDED"))
+    runs = job.state.in_(RUNNING_STATES)
     waits = job.state == "PENDING"
 
     def total(column: ColumnElement[Any], which: ColumnElement[bool]) -> ColumnElement[Any]:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.judgements import FAILED_MEANS, USED_MEMORY_MEANS, WASTE_MEANS, thresholds
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import operators, stats, usage
@@ -31,6 +32,8 @@ def _number(name: str) -> sa.Column[float]:
     return sa.Column(name, sa.Float)
 
 
+_WASTE = f"Users with the most unused resources. {WASTE_MEANS} {USED_MEMORY_MEANS}"
+_FAILURES = f"Users with the most failed jobs. {FAILED_MEANS}"
 _daily = schema.daily_usage.c
 _WHOSE = (_daily.cluster, _daily.day, _daily.account, _daily.username)
 WasteRow = row_model(
@@ -67,7 +70,7 @@ class WasteQuery(SumsQuery):
     of: Resource = Field("cpu", description="Key to sort by.")
 
 
-@router.get("/waste", response_model=list_type(WasteRow))
+@router.get("/waste", response_model=list_type(WasteRow), description=_WASTE)
 async def waste(
     services: CurrentServices,
     principal: CurrentPrincipal,
@@ -85,14 +88,14 @@ async def waste(
     return await users_table(services, principal, params, WasteRow, query, "waste", params.user)
 
 
-@router.get("/failures", response_model=list_type(FailureRow))
+@router.get("/failures", response_model=list_type(FailureRow), description=_FAILURES)
 async def failures(
     services: CurrentServices,
     principal: CurrentPrincipal,
     access: CurrentAccess,
     params: Annotated[SumsQuery, Query()],
 ) -> Response:
-    """Users with the most failed jobs, including time-outs, out of memory and node failures."""
+    """Users with the most failed jobs."""
 
     def query(db: Connection) -> Rows:
         sums = _sums(services, access, params, db, ["jobs_ended", "jobs_failed"])
@@ -139,8 +142,12 @@ class IdleQuery(RowsParams):
     """What is idle."""
 
     cluster: Word | None = None
-    utilization_at_most: Ratio = Field(0.01, description="Mean over the time allocated, 0 to 1.")
-    held_at_least: Duration = Field(1800, description="Seconds.")
+    utilization_at_most: Ratio | None = Field(
+        None, description="Mean over the time allocated, 0 to 1; default: the threshold idle-gpu."
+    )
+    held_at_least: Duration | None = Field(
+        None, description="Seconds; default: the threshold idle-after."
+    )
     limit: Limit = 100
 
 
@@ -152,9 +159,12 @@ async def idle_gpus(
     params: Annotated[IdleQuery, Query()],
 ) -> Response:
     """Running jobs that leave allocated GPUs unused, with their usage so far."""
-    keys = select_keys(params.fields, IdleGpuRow)
+    keys, limits = select_keys(params.fields, IdleGpuRow), thresholds()
+    ratio, seconds = params.utilization_at_most, params.held_at_least
+    at_most = limits.idle_gpu if ratio is None else ratio
+    held = limits.idle_after if seconds is None else seconds
     rows = await query_database(services, principal, lambda db: operators.idle_gpus(
-        db, access, params.utilization_at_most, params.held_at_least, params.limit, params.cluster,
+        db, access, at_most, held, params.limit, params.cluster,
         lambda found: live_rows(services, found), lambda found: live_gpus(services, found),
     ))  # fmt: skip
     audit.log_jobs_seen(principal, "idle GPUs", rows)

@@ -7,17 +7,19 @@ from fastapi import APIRouter, Query, Response
 from markupsafe import Markup, escape
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.judgements import thresholds
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.measure import node_coverage
 from batchjob_stats_db.queries import coverage, stats
 from batchjob_stats_db.queries import usage as usage_queries
+from batchjob_stats_db.queries.operators import most_wasteful
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.cluster_readings import short_name
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.mail_template import MailTemplate
-from batchjob_stats_server.pages.clusters import NoForm, current_reading, top_wasters
+from batchjob_stats_server.pages.clusters import NoForm, current_reading
 from batchjob_stats_server.pages.rendering import fragments, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
 from batchjob_stats_server.pages.rendering.template_filters import absent, number, percent
@@ -26,7 +28,7 @@ from batchjob_stats_server.services import CurrentServices, Services
 router = APIRouter(include_in_schema=False)
 
 _WASTE_DAYS = 7
-_MIN_GOOD_RATIO = 0.9  # fraction of the time; nodes below it are highlighted
+_MAX_LISTED = 10
 _STATE_UNKNOWN = "the state as named by the scheduler is not known"
 
 
@@ -81,7 +83,7 @@ class ClusterHealth(NamedTuple):
         return [
             each
             for each in self.nodes
-            if not each.is_silent and each.lowest_ratio < _MIN_GOOD_RATIO
+            if not each.is_silent and each.lowest_ratio < thresholds().enough_coverage
         ]
 
 
@@ -107,7 +109,8 @@ def admin(
         frozenset(waste["username"] for cluster in clusters for waste, _ in cluster.wastes),
     )
     return page.render(
-        "admin.html", clusters=clusters, waste_days=_WASTE_DAYS, min_good_ratio=_MIN_GOOD_RATIO,
+        "admin.html", clusters=clusters, waste_days=_WASTE_DAYS,
+        min_good_ratio=thresholds().enough_coverage,
         has_mail_links=services.mail_template is not None, quality_rows=quality_rows,
         since=node_coverage.first_day(page.now),
     )  # fmt: skip
@@ -139,7 +142,7 @@ def _cluster_health(
     qualities = node_qualities(states, coverage_rows, exporter_ratios if exporters else None)
     wastes = [
         (each, _mail_link(services.mail_template, page, cluster, each))
-        for each in top_wasters(usage_rows)
+        for each in most_wasteful(usage_rows, _MAX_LISTED)
     ]
     return ClusterHealth(cluster, polls, qualities, exporters, wastes)
 
@@ -188,7 +191,7 @@ def quality_rows(cluster: str, nodes: Sequence[NodeQuality]) -> Markup:
 def _ratio_cell(ratio: float | None, missing: str) -> str:
     if ratio is None:
         return f'<td class="n" data-value="">{absent(missing)}</td>'
-    css_class = " bad" if ratio < _MIN_GOOD_RATIO else ""
+    css_class = " bad" if ratio < thresholds().enough_coverage else ""
     return f'<td class="n{css_class}" data-value="{ratio}">{percent(ratio)}</td>'
 
 

@@ -7,13 +7,14 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Path, Query, Response
 from sqlalchemy.engine import RowMapping
 
+from batchjob.judgements import thresholds
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.queries import jobs as jobs_queries
 from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.waste import with_waste
+from batchjob_stats_db.queries.operators import most_wasteful
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
@@ -30,8 +31,6 @@ router = APIRouter(include_in_schema=False)
 
 _MAX_ROWS = 1000
 _MAX_LISTED = 10
-_LOW_RATIO = 0.25
-_MIN_ELAPSED_SECONDS = 1800  # a job that has just started may be idle
 
 Row = Mapping[Any, Any]
 
@@ -121,7 +120,8 @@ def cluster(
         idle_gpus=_idle_jobs(running, page.now, "usage_gpu_utilization_ratio", "allocated_gpus"),
         idle_cpus=_idle_jobs(running, page.now, "cpu_efficiency", "allocated_cpus"),
         longest_waits=longest_waiting[:_MAX_LISTED],
-        wastes=top_wasters(usage_rows), since=since, is_restricted=not access.sees_all(cluster),
+        wastes=most_wasteful(usage_rows, _MAX_LISTED),
+        thresholds=thresholds(), since=since, is_restricted=not access.sees_all(cluster),
         allocated=_allocated_totals(running), is_partial=len(running) == _MAX_ROWS,
         unknown_gpus=sum(_is_usage_unknown(row, "usage_gpu_utilization_ratio") for row in running),
         unknown_cpus=sum(_is_usage_unknown(row, "cpu_efficiency") for row in running),
@@ -173,12 +173,13 @@ def _idle_jobs(
 
     A ratio of 0 is low, an unknown one is not.
     """
+    limits = thresholds()
     idle = [
         row
         for row in running
         if row[ratio] is not None
-        and row[ratio] < _LOW_RATIO
-        and (elapsed_seconds(row, now) or 0) >= _MIN_ELAPSED_SECONDS
+        and row[ratio] < limits.low_use
+        and (elapsed_seconds(row, now) or 0) >= limits.idle_after
     ]
 
     def allocated_time(row: RowMapping) -> float:
@@ -190,17 +191,6 @@ def _idle_jobs(
 def _is_usage_unknown(row: Row, ratio: str) -> bool:
     """Whether the use of a job's GPUs, or CPUs, is unknown."""
     return row[ratio] is None and (ratio == "cpu_efficiency" or bool(row["allocated_gpus"]))
-
-
-def top_wasters(usage_rows: Sequence[RowMapping]) -> list[dict[Any, Any]]:
-    """The users with the most unused allocated time, in descending order."""
-
-    def weighted_unused_seconds(row: Row) -> float:
-        # On most machines, a GPU is worth several dozen CPUs.
-        return float(row["cpu_unused_seconds"] + 32 * row["gpu_unused_seconds"])
-
-    wasters = sorted(map(with_waste, usage_rows), key=weighted_unused_seconds, reverse=True)
-    return [row for row in wasters[:_MAX_LISTED] if weighted_unused_seconds(row) > 0]
 
 
 def _median(values: Sequence[float]) -> float | None:

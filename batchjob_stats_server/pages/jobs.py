@@ -11,6 +11,7 @@ from markupsafe import Markup
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.judgements import FAILED_STATES, thresholds
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import day_of
@@ -88,7 +89,6 @@ FILTERS = {
     "gpu_utilization_at_most": FilterField("GPU used, at most", "10%"),
 }
 _TIME_FIELDS = ("started_from", "started_before")
-_FAILED_STATES = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "NODE_FAIL")
 
 
 class Preset(NamedTuple):
@@ -312,7 +312,8 @@ def _active_filters(page: PageRenderer, form: JobsForm, is_own: bool) -> list[Ac
 
 
 def _presets(page: PageRenderer) -> list[Preset]:
-    here = page.request.url.path
+    here, limits = page.request.url.path, thresholds()
+    held = f"{limits.idle_after:g}s"
 
     def preset(title: str, **query: object) -> Preset:
         return Preset(title, links.path(*here.strip("/").split("/"), **query))
@@ -320,11 +321,15 @@ def _presets(page: PageRenderer) -> list[Preset]:
     return [
         preset("All"),
         preset("Today", started_from=day_of(page.now)),
-        preset("Failed", state=_FAILED_STATES),
-        preset("Wasteful", cpu_efficiency_at_most="25%", elapsed_at_least="10m"),
+        preset("Failed", state=sorted(FAILED_STATES)),
+        preset("Wasteful", cpu_efficiency_at_most=_percent(limits.low_use), elapsed_at_least=held),
         preset("With GPUs", gpus_at_least=1),
-        preset("Idle GPUs", gpu_utilization_at_most="10%", gpus_at_least=1),
+        preset("Idle GPUs", gpu_utilization_at_most=_percent(limits.idle_gpu), gpus_at_least=1),
     ]
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:g}%"
 
 
 def _csv_address(page: PageRenderer, is_own: bool) -> str:

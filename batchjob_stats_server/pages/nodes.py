@@ -85,7 +85,7 @@ def node(
         later=(until, until + duration) if until < page.now else None,
         timeline=_timeline(rows, hidden_spans, since, until), width=TIMELINE_WIDTH,
         is_restricted=not sees_all, has_measurements=sees_all and current.exporter_answers,
-        zones=plot_zones.NODE_ZONES,
+        zones=plot_zones.node_zones(),
         plots=[plot for plot in NODE_PLOTS if current.gpus or not plot.gpu],
         grafana_url=page.grafana_url(
             page.grafana.node, since * 1000, until * 1000, cluster=cluster, node=node

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from dataclasses import Field, fields
+from typing import Any, NamedTuple
 
+from batchjob.judgements import SiteThresholds, thresholds
 from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report import explain, request_options, similar
 from batchjob_stats_server.report.conditions import Value, Values
@@ -12,8 +14,6 @@ from batchjob_stats_server.report.units import (
     memory_to_request_bytes,
     time_to_request_seconds,
 )
-
-_IDLE_GPU_RATIO = 0.01  # mean utilisation below which a GPU is idle
 
 
 class JobFact(NamedTuple):
@@ -137,7 +137,7 @@ def _gpu_ratios(inputs: ReportInput) -> list[float]:
 
 def _idle_gpus(inputs: ReportInput) -> Value:
     ratios = _gpu_ratios(inputs)
-    return sum(ratio < _IDLE_GPU_RATIO for ratio in ratios) if ratios else None
+    return sum(ratio < thresholds().idle_gpu for ratio in ratios) if ratios else None
 
 
 def _gpu_memory_ratio(inputs: ReportInput) -> Value:
@@ -171,6 +171,17 @@ def _yes_or_no(value: bool) -> str:
 def _fewest_gpu_samples(inputs: ReportInput) -> Value:
     return min((row["samples"] or 0 for row in inputs.gpus), default=0)
 
+
+def _threshold(field: Field[Any]) -> JobFact:
+    unit = "seconds" if field.name == "idle_after" else "ratio"
+    about = f"Threshold of the site (default: {field.default:g}): {field.metadata['option'].help}"
+    return JobFact(unit, about, lambda _: float(getattr(thresholds(), field.name)))
+
+
+THRESHOLD_FACTS: Mapping[str, JobFact] = {
+    each.name: _threshold(each) for each in fields(SiteThresholds) if each.name != "gpu_weight"
+}
+"""The site's thresholds, so that rules and pages judge alike."""
 
 QUANTITIES: Mapping[str, JobFact] = {
     "state": JobFact("word", "State of the job.", _job_column("state")),
@@ -316,10 +327,10 @@ QUANTITIES: Mapping[str, JobFact] = {
         "count", "Number of samples of the GPU with the fewest samples.", _fewest_gpu_samples
     ),
     "gpus_measured": JobFact("count", "GPUs with measurements.", lambda m: len(m.gpus)),
-    "gpus_idle": JobFact("count", "GPUs with a mean utilisation below 1 %.", _idle_gpus),
+    "gpus_idle": JobFact("count", "GPUs with a mean utilisation below `idle_gpu`.", _idle_gpus),
     "gpus_in_use": JobFact(
         "count",
-        "GPUs with a mean utilisation of 1 % or more.",
+        "GPUs with a mean utilisation of `idle_gpu` or more.",
         lambda m: None if _idle_gpus(m) is None else len(m.gpus) - float(_idle_gpus(m) or 0),
     ),
     "gpu_memory_peak": JobFact(
@@ -334,6 +345,7 @@ QUANTITIES: Mapping[str, JobFact] = {
         lambda m: m.short_jobs,
     ),
     "similar_jobs": JobFact("count", "Similar jobs that completed.", lambda m: len(m.similar)),
+    **THRESHOLD_FACTS,
 }
 
 UNITS: Mapping[str, str] = {name: each.unit for name, each in QUANTITIES.items()}

@@ -5,6 +5,7 @@ For Slurm only, where options on the command line override those in the script.
 
 from collections.abc import Sequence
 
+from batchjob.judgements import WORTHWHILE_REDUCTION
 from batchjob.runtime.formatting import format_clock
 from batchjob.schedulers.states import JobState
 from batchjob_stats_server.report.conditions import Values
@@ -62,7 +63,7 @@ def _is_comparable(inputs: ReportInput) -> bool:
 
 def _is_worthwhile(reduced: float, current: float | None) -> bool:
     """Whether the reduction is large enough to suggest."""
-    return current is not None and reduced < 0.75 * current
+    return current is not None and reduced < WORTHWHILE_REDUCTION * current
 
 
 def with_option(line: str, names: Sequence[str], option: str) -> str:

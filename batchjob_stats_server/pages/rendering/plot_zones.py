@@ -5,6 +5,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from batchjob.judgements import thresholds
 from batchjob.quantities.curves import (
     CPU,
     GPU_MEMORY,
@@ -14,7 +15,6 @@ from batchjob.quantities.curves import (
     PRESSURE_MEMORY,
     Curve,
 )
-from batchjob_stats_server.pages.rendering.usage_bars import LEVELS
 from batchjob_stats_server.report.conditions import Comparison, Values
 from batchjob_stats_server.report.rules import AdviceRule
 
@@ -55,7 +55,8 @@ def job_zones(rules: Sequence[AdviceRule], values: Values) -> dict[str, list[Plo
     by_id = {rule.id: rule for rule in rules if rule.applies.holds(values)}
     zones_by_curve: dict[str, list[PlotZone]] = {}
     for rule_zone in _RULE_ZONES:
-        zone = _zone(rule_zone, by_id[rule_zone.rule]) if rule_zone.rule in by_id else None
+        rule = by_id.get(rule_zone.rule)
+        zone = _zone(rule_zone, rule) if rule else None
         zones = zones_by_curve.setdefault(rule_zone.curve.name, [])
         if zone and zone.side not in {each.side for each in zones}:
             zones.append(zone)
@@ -65,8 +66,10 @@ def job_zones(rules: Sequence[AdviceRule], values: Values) -> dict[str, list[Plo
 def _zone(rule_zone: _RuleZone, rule: AdviceRule) -> PlotZone | None:
     for each in rule.when.comparisons():
         if each.name == rule_zone.quantity and isinstance(each.constant, float):
+            # A quantity is compared with a threshold, or with a multiple of the plot's limit.
+            factor = getattr(thresholds(), each.other, 1.0) if each.other else 1.0
             side = _side(each)
-            return PlotZone(rule_zone.words, side, each.constant) if side else None
+            return PlotZone(rule_zone.words, side, each.constant * factor) if side else None
     return None
 
 
@@ -76,11 +79,12 @@ def _side(comparison: Comparison) -> str:
     return "above" if comparison.compare in _ABOVE else ""
 
 
-NODE_ZONES: Mapping[str, Sequence[PlotZone]] = {
-    "memory": [PlotZone("nearly full", "above", LEVELS["memory"].high)],
-    "gpu_utilization": [PlotZone("little used", "below", LEVELS["gpu"].low)],
-}
-"""Zones of the plots of a node, with the thresholds of the colours of its GPU cells."""
+def node_zones() -> Mapping[str, Sequence[PlotZone]]:
+    """The zones of the plots of a node, with the thresholds of the colours of its GPU cells."""
+    return {
+        "memory": [PlotZone("nearly full", "above", thresholds().near_limit)],
+        "gpu_utilization": [PlotZone("little used", "below", thresholds().low_use)],
+    }
 
 
 def as_json(zones: Mapping[str, Sequence[PlotZone]], curves: Sequence[str]) -> str:

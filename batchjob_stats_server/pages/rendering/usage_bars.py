@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from batchjob.judgements import thresholds
 from batchjob_stats_db.queries.waste import efficiency
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.explain import EfficiencyRatio
@@ -11,23 +12,6 @@ from batchjob_stats_server.report.model import Efficiency
 Row = Mapping[Any, Any]
 
 TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU", "time": "Time"}
-
-
-class Levels(NamedTuple):
-    """Ratios: below `low` is low, below `fair` fair, above `high` high."""
-
-    low: float
-    fair: float
-    high: float
-
-
-LEVELS = {
-    "cpu": Levels(0.25, 0.6, 99.0),
-    "memory": Levels(0.2, 0.5, 0.95),
-    "gpu": Levels(0.25, 0.6, 99.0),
-    "time": Levels(0.0, 0.0, 0.95),
-}
-_IDLE_RATIO = 0.01  # a GPU below this is idle
 
 
 class UsageBar(NamedTuple):
@@ -73,17 +57,19 @@ def efficiency_bar(measured: Efficiency | EfficiencyRatio) -> UsageBar:
 
 def level(what: str, ratio: float) -> str:
     """The level of a ratio: low, fair, good or high."""
-    low, fair, high = LEVELS[what]
-    if ratio > high:
+    limits = thresholds()
+    if what in ("memory", "time") and ratio > limits.near_limit:
         return "high"
-    return "low" if ratio < low else "fair" if ratio < fair else "good"
+    if what == "time":
+        return "good"
+    return "low" if ratio < limits.low_use else "fair" if ratio < limits.fair_use else "good"
 
 
 def gpu_cell_class(ratio: float | None) -> str:
     """The CSS class of a GPU's cell."""
     if ratio is None:
         return "unknown"
-    return "idle" if ratio < _IDLE_RATIO else level("gpu", ratio)
+    return "idle" if ratio < thresholds().idle_gpu else level("gpu", ratio)
 
 
 def sums_bar(sums: Row, what: str) -> UsageBar:
@@ -105,7 +91,7 @@ class ComparedBar(NamedTuple):
 def compare_parts(
     parts: Mapping[str, float | None], total: float | None = None
 ) -> list[ComparedBar]:
-    """Bars relative to `total`, or to the largest; below half of the mean, they are low."""
+    """Bars relative to `total`, or to the largest; far below the mean, they are low."""
     known_values = [value for value in parts.values() if value is not None]
     largest = total or max(known_values, default=0.0)
     mean = sum(known_values) / len(known_values) if known_values else 0.0
@@ -114,6 +100,6 @@ def compare_parts(
         if value is None or largest <= 0:
             bars.append(ComparedBar(name, value, UsageBar(name, None, reason="not measured")))
             continue
-        compared_level = "low" if value < 0.5 * mean else "good"
+        compared_level = "low" if value < thresholds().uneven_use * mean else "good"
         bars.append(ComparedBar(name, value, UsageBar(name, value / largest, compared_level)))
     return bars

@@ -1,5 +1,6 @@
 """GPUs: held, used, idle."""
 
+from batchjob.judgements import thresholds
 from batchjob.quantities.gpu import (
     GPU_ECC_ERRORS,
     GPU_TEMPERATURE,
@@ -50,7 +51,7 @@ DASHBOARD = Dashboard(
             "Allocated but idle",
             "No kernel ran for half an hour.",
             "count(max by (uuid) (max_over_time("
-            f"{series(JOB_GPU_UTILIZATION, _C)}[30m])) < 0.01) or vector(0)",
+            f"{series(JOB_GPU_UTILIZATION, _C)}[30m])) < {thresholds().idle_gpu:g}) or vector(0)",
             ANY,
         ),
         _stat(

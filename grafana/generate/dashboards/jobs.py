@@ -1,5 +1,7 @@
 """Lists of jobs: one's own, and all that one may see."""
 
+from batchjob.judgements import RUNNING_STATES
+from batchjob.schedulers.states import JobState
 from grafana.generate.dashboards.rows import (
     ASKED_FOR,
     CLUSTER,
@@ -22,17 +24,7 @@ _REASON = PanelColumn("reason", "Reason")
 _STATES = Variable(
     "state",
     "State",
-    words=(
-        "COMPLETED",
-        "FAILED",
-        "TIMEOUT",
-        "OUT_OF_MEMORY",
-        "CANCELLED",
-        "NODE_FAIL",
-        "PREEMPTED",
-        "RUNNING",
-        "SUSPENDED",
-    ),
+    words=tuple(state.value for state in JobState if state is not JobState.PENDING),
     every=True,
     several=True,
 )
@@ -47,7 +39,7 @@ def _tables(whose: Params, who: tuple[PanelColumn, ...]) -> tuple[Panel, ...]:
                 ApiQuery(
                     "/jobs",
                     (*head, STARTED, *ASKED_FOR, *WINDOW),
-                    (*whose, ("state", "RUNNING,SUSPENDED"), ("limit", "500")),
+                    (*whose, ("state", ",".join(RUNNING_STATES)), ("limit", "500")),
                 ),
             ),
             about="Running jobs, newest first. The job id links to the dashboard of the job.",

@@ -51,5 +51,5 @@ def test_a_site_sets_the_thresholds_with_its_rules(tmp_path):
 
 
 def test_the_script_reads_json():
-    told = plot_zones.as_json(plot_zones.NODE_ZONES, ("memory", "swap"))
+    told = plot_zones.as_json(plot_zones.node_zones(), ("memory", "swap"))
     assert json.loads(told) == [{"words": "nearly full", "side": "above", "ratio": 0.95}]

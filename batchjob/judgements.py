@@ -1,0 +1,137 @@
+"""The judgements over numbers: which states count as failed, and from when a figure is notable.
+
+The database, pages, reports, commands and dashboards take them from here, and a test keeps other
+modules from writing their own. The sentences are quoted by the API and docs/report.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batchjob.runtime.settings import option
+from batchjob.runtime.values import duration, number, ratio
+from batchjob.schedulers.states import JobState
+
+FAILED_STATES = frozenset(
+    {
+        JobState.FAILED,
+        JobState.TIMEOUT,
+        JobState.OUT_OF_MEMORY,
+        JobState.NODE_FAIL,
+        JobState.BOOT_FAIL,
+        JobState.DEADLINE,
+    }
+)
+FAILED_MEANS = (
+    "A job has failed if it ended as FAILED, TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, BOOT_FAIL or "
+    "DEADLINE, but not if it was cancelled, preempted, requeued or lost from sight."
+)
+
+RUNNING_STATES = (JobState.RUNNING, JobState.SUSPENDED)
+RUNNING_MEANS = "A running job holds its allocation; a suspended one does as well."
+
+USED_MEMORY_MEANS = (
+    "The memory that a job used is its peak, of rows as of sums: a job needs its peak, however "
+    "short it is."
+)
+WASTE_MEANS = (
+    "Waste is what measured jobs were allocated and did not use; CPU and GPU time are added up "
+    "with the CPUs that a GPU is worth."
+)
+ENERGY_MEANS = (
+    "The energy of a job is known if all of its nodes were measured, or by accounting; sums add "
+    "up what is known, and say for how much of the CPU time allocated."
+)
+
+COMPLETE_COVERAGE = 0.95
+"""Part of a job's node time that measurements must cover to count as complete.
+
+No threshold of the site, since stored sums are made with it. Shorter gaps are usual: the samples
+at both ends of a job, and a restart of the exporter.
+"""
+COMPLETE_MEANS = (
+    "Measurements of a job are complete if they reach to its end and cover 95 % of its time on "
+    "its nodes."
+)
+
+WORTHWHILE_REDUCTION = 0.75
+"""A job is told to resubmit with less only if that is less than this part of what it had."""
+
+
+class FigureLevels(NamedTuple):
+    """From when a dashboard's figure needs attention, and from when it is bad."""
+
+    notable: float
+    bad: float
+
+
+FAILED_PART = FigureLevels(0.2, 0.5)  # of ended jobs
+DOUBTED_PART = FigureLevels(0.05, 0.2)  # of measured jobs, those with a caveat
+NOTABLE_LIMIT_PART = 0.8  # of a limit or a disk
+IDLE_CPU_PART = 0.1  # of a running job's CPUs: fewer are in use for an hour (alert, dashboards)
+
+CPU_TOLERANCE = 1.02
+"""Measured CPU time above this multiple of what the CPUs can provide is impossible.
+
+Accounting's times are in whole seconds, and prolog and epilog may add some CPU time.
+"""
+
+
+@dataclass(frozen=True)
+class SiteThresholds:
+    """From when a figure is notable; a site may choose other values."""
+
+    idle_gpu: float = option(0.01, "A GPU with a mean utilization below this is idle.", parse=ratio)
+    idle_after: float = option(
+        1800.0, "A running job is listed as idle only after this time.", parse=duration
+    )
+    low_use: float = option(
+        0.25, "A job that used less than this part of its allocation is wasteful (red).",
+        parse=ratio,
+    )  # fmt: skip
+    fair_use: float = option(
+        0.6, "A job that used less than this part of its allocation could use more (amber).",
+        parse=ratio,
+    )  # fmt: skip
+    advised_use: float = option(
+        0.5, "A job that used less than this part of its CPUs or memory is advised to change.",
+        parse=ratio,
+    )  # fmt: skip
+    advised_gpu_use: float = option(
+        0.3, "A job that used less than this part of its GPUs is advised to change.", parse=ratio
+    )
+    uneven_use: float = option(
+        0.5, "A node that did less than this part of the nodes' mean had too little to do.",
+        parse=ratio,
+    )  # fmt: skip
+    near_limit: float = option(
+        0.95, "A job that used more than this part of its memory or time is near its limit.",
+        parse=ratio,
+    )  # fmt: skip
+    enough_coverage: float = option(
+        0.8, "Measurements that cover less than this part of a job or node are incomplete.",
+        parse=ratio,
+    )  # fmt: skip
+    gpu_weight: float = option(
+        32.0, "Number of CPUs that a GPU is worth where waste of both is added up.", parse=number
+    )
+
+
+_thresholds = SiteThresholds()
+
+
+def thresholds() -> SiteThresholds:
+    """The thresholds of this process: the site's, or the defaults."""
+    return _thresholds
+
+
+def use_thresholds(chosen: SiteThresholds) -> None:
+    """Judge by these thresholds from now on; a program calls it once, when it starts."""
+    global _thresholds
+    _thresholds = chosen
+
+
+def unused_cpu_seconds(sums: Mapping[Any, Any]) -> float:
+    """The unused CPU time, with GPU time in terms of the CPUs that it is worth."""
+    gpu_seconds: float = sums["gpu_unused_seconds"]
+    return float(sums["cpu_unused_seconds"] + thresholds().gpu_weight * gpu_seconds)
