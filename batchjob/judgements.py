@@ -12,15 +12,13 @@ from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, number, ratio
 from batchjob.schedulers.states import JobState
 
-FAILED_STATES = frozenset(
-    {
-        JobState.FAILED,
-        JobState.TIMEOUT,
-        JobState.OUT_OF_MEMORY,
-        JobState.NODE_FAIL,
-        JobState.BOOT_FAIL,
-        JobState.DEADLINE,
-    }
+FAILED_STATES = (
+    JobState.FAILED,
+    JobState.TIMEOUT,
+    JobState.OUT_OF_MEMORY,
+    JobState.NODE_FAIL,
+    JobState.BOOT_FAIL,
+    JobState.DEADLINE,
 )
 FAILED_MEANS = (
     "A job has failed if it ended as FAILED, TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, BOOT_FAIL or "

@@ -172,7 +172,7 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     sums: dict[str, Number] = {
         "jobs_started": _one_if(started),
         "jobs_ended": _one_if(ended),
-        "jobs_failed": _one_if(ended & job.state.in_(sorted(FAILED_STATES))),
+        "jobs_failed": _one_if(ended & job.state.in_(FAILED_STATES)),
         "wait_seconds": sa.case((started, wait_seconds(job)), else_=0),
         "wall_seconds": job.seconds,
         "cpu_allocated_seconds": job.seconds * job.active * cpus,

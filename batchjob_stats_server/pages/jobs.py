@@ -321,7 +321,7 @@ def _presets(page: PageRenderer) -> list[Preset]:
     return [
         preset("All"),
         preset("Today", started_from=day_of(page.now)),
-        preset("Failed", state=sorted(FAILED_STATES)),
+        preset("Failed", state=FAILED_STATES),
         preset("Wasteful", cpu_efficiency_at_most=_percent(limits.low_use), elapsed_at_least=held),
         preset("With GPUs", gpus_at_least=1),
         preset("Idle GPUs", gpu_utilization_at_most=_percent(limits.idle_gpu), gpus_at_least=1),
