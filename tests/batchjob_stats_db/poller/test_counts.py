@@ -26,7 +26,7 @@ def test_ended_jobs_are_counted_by_node_and_result(metrics, job):
     both = (NodeShare("n1", 1, None, None), NodeShare("n2", 1, None, None))
     jobs = [
         job("1", end_time=NOW - 60, state=JobState.FAILED, nodes=both),
-        job("2", end_time=NOW - 60, state=JobState.TIMEOUT, nodes=both[:1]),
+        job("2", end_time=NOW - 60, state=JobState.CANCELLED, nodes=both[:1]),
         job("3", end_time=NOW - 90000, state=JobState.FAILED, nodes=both),  # of a backfill
         job("4", end_time=None, state=JobState.RUNNING, nodes=both),
     ]
