@@ -12,6 +12,7 @@ from pathlib import Path
 from batchjob.local_runs import history
 from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, data_directory
 from batchjob.local_runs.record import TOMBSTONE, Run
+from batchjob.local_runs.user_files import touch_own
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.problems import RefusedError
@@ -73,7 +74,7 @@ def _delete_runs(data: Path, runs: list[Run], more: str = "") -> int:
 
 def delete_run(data: Path, run: Run) -> None:
     """Delete a run that has ended; raises OSError."""
-    (data / RUNS / f"{run.jobid}{TOMBSTONE}").touch(mode=0o600)
+    touch_own(data / RUNS / f"{run.jobid}{TOMBSTONE}")
     for kind in (LOGS, SAMPLES):
         directory = data / kind / run.jobid
         if directory.is_dir():

@@ -18,6 +18,7 @@ from batchjob_cli.client.selection import find_run, run_parser
 from batchjob_cli.client.table import add_zone
 
 _PAUSE_SECONDS = 0.3
+_MAX_PARTS = 160  # of a line, 10 MiB
 
 
 def run(arguments: list[str]) -> int:
@@ -61,6 +62,9 @@ def run(arguments: list[str]) -> int:
 def _print_output(given: argparse.Namespace, readers: list[Reader], jobid: str) -> None:
     lines: Iterable[OutputLine] = merge_streams(readers, given.since, given.until)
     if given.limit is not None:
+        if given.until is None:
+            for reader in readers:
+                reader.seek_to_last(given.limit)
         lines = _last_lines(lines, given.limit)
     printer = _Printer(given.timestamps, given.zone)
     printer.print_lines(lines)
@@ -74,12 +78,12 @@ def _print_output(given: argparse.Namespace, readers: list[Reader], jobid: str) 
 
 
 def _last_lines(lines: Iterable[OutputLine], count: int) -> Iterator[OutputLine]:
-    """The last lines; a long line stored in parts counts as one."""
-    kept: deque[list[OutputLine]] = deque(maxlen=count)
-    begun: dict[str, list[OutputLine]] = {}
+    """The last lines; a long line stored in parts counts as one, of which the end is kept."""
+    kept: deque[deque[OutputLine]] = deque(maxlen=count)
+    begun: dict[str, deque[OutputLine]] = {}
     for line in lines:
         if line.stream not in begun:
-            begun[line.stream] = []
+            begun[line.stream] = deque(maxlen=_MAX_PARTS)
             kept.append(begun[line.stream])
         begun[line.stream].append(line)
         if line.is_complete:

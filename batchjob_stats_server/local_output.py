@@ -15,7 +15,9 @@ def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:
     if not jobid or "/" in jobid or jobid.startswith("."):
         return []
     try:
-        lines = deque(Reader(data / LOGS / jobid, "stderr", uid).read(), maxlen=_LINES)
+        reader = Reader(data / LOGS / jobid, "stderr", uid)
+        reader.seek_to_last(_LINES)
+        lines = deque(reader.read(), maxlen=_LINES)
     except OSError:
         return []
     return [line.text.decode("utf-8", "replace")[:_MAX_LINE_CHARACTERS] for line in lines]

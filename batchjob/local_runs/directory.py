@@ -10,11 +10,8 @@ It belongs to its owner alone (mode 0700). To share one among all users, an admi
 
 import errno
 import os
-import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 from batchjob.runtime.home import expand_home
 
@@ -58,25 +55,3 @@ def _mkdir(directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:
         raise NotADirectoryError(errno.ENOTDIR, "expected a directory", str(directory)) from None
-
-
-@contextmanager
-def open_regular_file(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
-    """Open a file that another user may have created; raises OSError.
-
-    Only a regular file is opened: a symbolic link would make us read its target with our rights,
-    and a FIFO would block. Owner and mode are those of the opened file, whatever happens to the
-    path later.
-    """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            error.strerror = "expected a regular file, found a symbolic link"
-        raise
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "expected a regular file", str(path))
-        yield file, status

@@ -6,25 +6,35 @@ time, stream, `F` or `P` (the line continues in the next record), and the text a
     2026-04-04T12:53:20.123456Z stdout F epoch 1
 
 A file is one gzip stream that is flushed about once a second, so that it can be read while the run
-continues and after a crash. When a stream exceeds its limit, its second oldest file is deleted: the
-beginning and the end are kept.
+continues and after a crash. Each flush is a full one (zlib's manual, Z_FULL_FLUSH): reading can
+start behind it, so that the last lines cost the last bytes. When a stream exceeds its limit, its
+second oldest file is deleted: the beginning and the end are kept.
 """
 
-import errno
 import heapq
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
-from batchjob.local_runs.directory import open_regular_file
+from batchjob.local_runs.user_files import create_file, list_directory, open_regular_file
 
 STREAMS = ("stdout", "stderr")
 _MAX_FILES = 8  # files per stream; the first one and the newest ones are kept
+_MAX_LISTED_FILES, _MAX_DIGITS = 1000, 18  # of a directory that others may have filled
 _MAX_LINE_BYTES = 64 << 10  # bytes; longer lines are split into several records
-_READ_BYTES = 4 << 10  # bytes read at once; they decompress to at most a thousand times as much
+_READ_BYTES = 4 << 10  # bytes read at once
+_TEXT_BYTES = 256 << 10  # bytes of text unpacked at once, whatever they were packed to
+_BLOCK_TEXT_BYTES = 1 << 20  # bytes of text between two full flushes
+_MAX_FOREIGN_LINES = 1000  # lines that are no records, after which a file is not a log
+_MAX_SEARCHED_BYTES = 16 << 20  # bytes of a file, or of its text, searched for its last lines
+_USUAL_LINE_BYTES = 256
+_MAX_RESTARTS = 1000  # places tried in this search, and two for each line
+_FLUSHED = b"\0\0\xff\xff"  # the empty stored block of a flush (RFC 1951, 3.2.4)
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _COMPRESSION_LEVEL = 3  # compresses text to a quarter of its size, at 60 MB/s and more
 
@@ -49,6 +59,7 @@ class StreamLog:
         self._file_numbers: list[int] = []
         self._descriptor = -1
         self._file_bytes = 0
+        self._block_text_bytes = 0  # since the last full flush
         self._incomplete_line = b""
         self.dirty = False
         self._compressor = zlib.compressobj(_COMPRESSION_LEVEL, wbits=_GZIP_WBITS)
@@ -72,7 +83,7 @@ class StreamLog:
             self._write_record(self._incomplete_line, at, is_complete=False)
             self._incomplete_line = b""
         if self.dirty:
-            self._write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+            self._flush_block()
             self.dirty = False
 
     def close(self, at: float) -> None:
@@ -93,6 +104,13 @@ class StreamLog:
         mark = "F" if is_complete else "P"
         head = f"{_format_time(at)} {self._stream} {mark} ".encode("ascii")
         self._write(self._compressor.compress(head + text + b"\n"))
+        self._block_text_bytes += len(head) + len(text) + 1
+        if self._block_text_bytes >= _BLOCK_TEXT_BYTES:
+            self._flush_block()
+
+    def _flush_block(self) -> None:
+        self._write(self._compressor.flush(zlib.Z_FULL_FLUSH))
+        self._block_text_bytes = 0
 
     def _write(self, data: bytes) -> None:
         while data:
@@ -110,8 +128,7 @@ class StreamLog:
                 missing_ok=True
             )
         path = _file_path(self._directory, self._stream, number)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o600)
+        self._descriptor = create_file(path)
         self._compressor = zlib.compressobj(_COMPRESSION_LEVEL, wbits=_GZIP_WBITS)
         self._file_bytes = 0
 
@@ -127,11 +144,11 @@ def _format_time(at: float) -> str:
 def list_files(directory: Path, stream: str) -> list[tuple[int, Path]]:
     """Numbers and paths of a stream's files, oldest first; raises OSError."""
     found = []
-    for path in directory.iterdir():
+    for path, _ in list_directory(directory):
         name, _, number = path.name.removesuffix(".gz").partition(".")
-        if name == stream and number.isdecimal():
+        if name == stream and number.isdecimal() and len(number) < _MAX_DIGITS:
             found.append((int(number), path))
-    return sorted(found)
+    return sorted(found)[-_MAX_LISTED_FILES:]
 
 
 class Reader:
@@ -145,8 +162,23 @@ class Reader:
         self._file_number = -1  # of the file being read
         self._after_gap = False
         self._offset = 0
-        self._decompressor = zlib.decompressobj(_GZIP_WBITS)
+        self._decompressor = _decompressor(0)
         self._incomplete_line = b""
+
+    def seek_to_last(self, count: int) -> None:
+        """Skip to a place in the newest file before its last `count` lines; raises OSError.
+
+        The newest place that can be found within the limits, if its file is too large or is none
+        that StreamLog wrote. If the file has fewer lines, they are all that is read.
+        """
+        for number, path in reversed(list_files(self._directory, self._stream)):
+            with self._open(path) as file:
+                offset, found = _find_last_lines(file, count)
+            self._file_number, self._offset = number, offset
+            self._decompressor = _decompressor(offset)
+            count -= found
+            if offset or count < 0:
+                return
 
     def read(self) -> Iterator[OutputLine]:
         """All lines that have not been read yet; raises OSError."""
@@ -156,24 +188,24 @@ class Reader:
             if number > self._file_number:
                 self._after_gap = number > self._file_number + 1
                 self._file_number, self._offset, self._incomplete_line = number, 0, b""
-                self._decompressor = zlib.decompressobj(_GZIP_WBITS)
+                self._decompressor = _decompressor(0)
             try:
                 yield from self._read_file(path)
             except FileNotFoundError:  # removed while reading
                 continue
 
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[BinaryIO]:
+        owners = None if self._owner is None else (self._owner,)
+        with open_regular_file(path, owners) as (file, _):
+            yield file
+
     def _read_file(self, path: Path) -> Iterator[OutputLine]:
-        with open_regular_file(path) as (file, status):
-            if self._owner not in (None, status.st_uid):
-                raise OSError(errno.EPERM, f"uid {status.st_uid} wrote it", str(path))
+        foreign = 0
+        with self._open(path) as file:
             file.seek(self._offset)
-            while data := file.read(_READ_BYTES):
-                self._offset += len(data)
-                try:
-                    text = self._incomplete_line + self._decompressor.decompress(data)
-                except zlib.error:  # damaged: keep what was read so far
-                    return
-                *lines, self._incomplete_line = text.split(b"\n")
+            for text in self._unpack(file):
+                *lines, self._incomplete_line = (self._incomplete_line + text).split(b"\n")
                 if len(self._incomplete_line) > 2 * _MAX_LINE_BYTES:  # not written by StreamLog
                     return
                 for line in lines:
@@ -181,6 +213,90 @@ class Reader:
                     if parsed is not None:
                         yield parsed._replace(after_gap=self._after_gap)
                         self._after_gap = False
+                    elif (foreign := foreign + 1) > _MAX_FOREIGN_LINES:
+                        return
+
+    def _unpack(self, file: BinaryIO) -> Iterator[bytes]:
+        """The text of a file from here on, in parts of limited size; it ends at any damage."""
+        while data := self._decompressor.unconsumed_tail or file.read(_READ_BYTES):
+            if not self._decompressor.unconsumed_tail:
+                self._offset += len(data)
+            try:
+                yield self._decompressor.decompress(data, _TEXT_BYTES)
+            except zlib.error:  # damaged: keep what was read so far
+                return
+            if self._decompressor.eof:
+                return
+
+
+class _Decompressor(Protocol):
+    """What zlib.decompressobj() returns."""
+
+    unconsumed_tail: bytes
+    eof: bool
+
+    def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
+
+
+def _decompressor(offset: int) -> _Decompressor:
+    """For a file from its beginning, or from behind a full flush, where no header is."""
+    return zlib.decompressobj(_GZIP_WBITS if offset == 0 else -zlib.MAX_WBITS)
+
+
+def _find_last_lines(file: BinaryIO, count: int) -> tuple[int, int]:
+    """The offset of a place before the last lines of a file, and how many lines follow it.
+
+    0 if the whole file has no more; the newest place that was found if the limits were reached.
+    """
+    place = end = file.seek(0, os.SEEK_END)
+    budget = _MAX_SEARCHED_BYTES + _USUAL_LINE_BYTES * count
+    found = 0
+    for start in (*islice(_flushes_from_end(file, end), _MAX_RESTARTS + 2 * count), 0):
+        lines, unpacked = _count_lines(file, start, end, budget)
+        budget -= unpacked
+        if budget <= 0:
+            break
+        if lines is not None and unpacked:
+            found += lines
+            place = end = start
+        if found > count:
+            break
+    return place, found
+
+
+def _flushes_from_end(file: BinaryIO, end: int) -> Iterator[int]:
+    """The offsets behind what may be flushes, the last first."""
+    overlap = len(_FLUSHED) - 1
+    while end > overlap:
+        begin = max(0, end - _TEXT_BYTES)
+        file.seek(begin)
+        window = file.read(end - begin)
+        at = len(window)
+        while (at := window.rfind(_FLUSHED, 0, at + overlap)) >= 0:
+            yield begin + at + len(_FLUSHED)
+        end = begin + overlap if begin else 0
+
+
+def _count_lines(file: BinaryIO, start: int, end: int, budget: int) -> tuple[int | None, int]:
+    """The lines between two places, None if they are no records; and the bytes unpacked for it.
+
+    A long line that was stored in parts counts once, and perhaps not at all.
+    """
+    decompressor, lines, unpacked = _decompressor(start), 0, 0
+    file.seek(start)
+    while unpacked < budget and not decompressor.eof:
+        data = decompressor.unconsumed_tail or file.read(min(_READ_BYTES, end - file.tell()))
+        if not data:
+            break
+        try:
+            text = decompressor.decompress(data, _TEXT_BYTES)
+        except zlib.error:
+            return None, unpacked
+        if text and not unpacked and parse_record(text.partition(b"\n")[0]) is None:
+            return None, len(text)
+        unpacked += len(text)
+        lines += text.count(b"\n") - text.count(b" P ")
+    return max(0, lines), unpacked
 
 
 def merge_streams(

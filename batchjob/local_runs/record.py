@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from batchjob.local_runs.directory import open_regular_file
+from batchjob.local_runs.user_files import open_regular_file
 from batchjob.runtime.logins import login_of
 from batchjob.schedulers.states import JobState
 
@@ -146,7 +146,7 @@ def write(directory: Path, run: Run, durable: bool = True) -> Path:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
             raise
-        with path.open("r+b") as file:
+        with open_regular_file(path, (os.geteuid(),), writable=True) as (file, _):
             file.write(data)
             file.truncate()
             os.fsync(file.fileno())

@@ -4,14 +4,17 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import LOGS, RUNS
 from batchjob.local_runs.record import RunFileError
+from batchjob.local_runs.user_files import is_own_file, list_directory, touch_own
 
 _DAY = 86400.0
+_BLOCK_BYTES = 512  # unit of st_blocks (stat(2))
 
 
 class RunRetention(NamedTuple):
@@ -19,70 +22,84 @@ class RunRetention(NamedTuple):
 
     records: float = 365 * _DAY
     logs: float = 30 * _DAY
-    logs_bytes: int = 2 << 30  # of all runs together
+    logs_bytes: int = 2 << 30  # on the disk, of all runs of one user
+
+
+class _Log(NamedTuple):
+    """The output of a run."""
+
+    changed: float
+    size_bytes: int
+    path: Path
 
 
 def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None:
-    """Delete what has expired, and the oldest logs if all logs together are too large.
+    """Delete what has expired, and the oldest logs of users whose logs are too large.
 
-    Unfinished runs are kept, and so is what cannot be deleted. Database rows have a retention of
-    their own.
+    Root sweeps for all users, others their own. Unfinished runs are kept, and so is what cannot be
+    deleted. Database rows have a retention of their own.
     """
     at = time.time() if now is None else now
-    for path in _list_directory(data / RUNS):
+    for path, status in _sweepable(data / RUNS):
         jobid = path.name.partition(".")[0]
-        if at - _modified_at(path) > retention.records and not _is_running(data, jobid):
+        expired = at - status.st_ctime > retention.records
+        if expired and not _is_running(data, jobid, at, retention):
             with contextlib.suppress(OSError):
                 path.unlink()
-    logs = []
-    for path in _list_directory(data / LOGS):
-        files = _list_directory(path)
-        newest = max((_modified_at(file) for file in files), default=_modified_at(path))
-        logs.append((newest, sum(_size_bytes(file) for file in files), path))
-    logs.sort(reverse=True)
+    of_owner: dict[int, list[_Log]] = {}
+    for path, status in _sweepable(data / LOGS):
+        own = [each for _, each in list_directory(path) if each.st_uid == status.st_uid]
+        changed = max((each.st_ctime for each in (status, *own)))
+        log = _Log(changed, sum(each.st_blocks * _BLOCK_BYTES for each in own), path)
+        of_owner.setdefault(status.st_uid, []).append(log)
+    for logs in of_owner.values():
+        _sweep_logs(data, sorted(logs, reverse=True), retention, at)
+
+
+def _sweep_logs(data: Path, logs: Iterable[_Log], retention: RunRetention, at: float) -> None:
+    """Delete the expired logs of one user, and the oldest of too many."""
     bytes_left = retention.logs_bytes
-    for newest, size, path in logs:
-        bytes_left -= size
-        if (bytes_left < 0 or at - newest > retention.logs) and not _is_running(data, path.name):
-            shutil.rmtree(path, ignore_errors=True)
+    for log in logs:
+        bytes_left -= log.size_bytes
+        expired = bytes_left < 0 or at - log.changed > retention.logs
+        if expired and not _is_running(data, log.path.name, at, retention):
+            _delete(log.path)
+
+
+def _delete(path: Path) -> None:
+    if path.is_symlink():
+        with contextlib.suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)  # follows no links
+
+
+def _sweepable(directory: Path) -> list[tuple[Path, os.stat_result]]:
+    """What this user may delete; the kernel keeps a sticky directory's files for their owners."""
+    user = os.geteuid()
+    return [
+        (path, status) for path, status in list_directory(directory) if user in (0, status.st_uid)
+    ]
 
 
 def sweep_daily(data: Path, retention: RunRetention) -> None:
-    """Sweep, unless that was done less than a day ago."""
-    last_sweep = data / ".swept"
-    if time.time() - _modified_at(last_sweep) > _DAY:
-        with contextlib.suppress(OSError):
-            last_sweep.touch(mode=0o600)
-            sweep(data, retention)
+    """Sweep, unless this user did so less than a day ago."""
+    last_sweep = data / RUNS / f".swept-{os.geteuid()}"
+    if is_own_file(last_sweep) and time.time() - last_sweep.lstat().st_mtime <= _DAY:
+        return
+    with contextlib.suppress(OSError):
+        touch_own(last_sweep)
+        sweep(data, retention)
 
 
-def _is_running(data: Path, jobid: str) -> bool:
+def _is_running(data: Path, jobid: str, at: float, retention: RunRetention) -> bool:
+    """Whether a run goes on; one of another node is believed while its record is not expired."""
+    path = data / RUNS / f"{jobid}.json"
     try:
-        document = run_files.read(data / RUNS / f"{jobid}.json")
+        document = run_files.read(path)
         live = run_files.decode_run(document).state.is_live
+        if live and document.get("node") != os.uname().nodename:
+            return at - path.lstat().st_ctime <= retention.records
     except (OSError, RunFileError):
         return False
-    return live and (
-        document.get("node") != os.uname().nodename or run_files.is_supervisor_alive(document)
-    )
-
-
-def _list_directory(directory: Path) -> list[Path]:
-    try:
-        return [directory / name for name in os.listdir(directory)]
-    except OSError:
-        return []
-
-
-def _modified_at(path: Path) -> float:
-    try:
-        return path.lstat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _size_bytes(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0
+    return live and run_files.is_supervisor_alive(document)

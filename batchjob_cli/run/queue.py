@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Self
 
+from batchjob.local_runs.user_files import create_file, open_lock
+
 _PLACE, _TICKET = "place-", "ticket-"
 
 
@@ -29,7 +31,7 @@ class QueuedRun:
         self._name = f"{_TICKET}{time.time_ns():020d}-{jobid}"
         self._place: int | None = None  # a file descriptor
         temporary = self._directory / f".{jobid}"
-        self._ticket = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._ticket = create_file(temporary)
         fcntl.flock(self._ticket, fcntl.LOCK_EX)
         # Renamed only now, so that others always find it locked.
         temporary.rename(self._directory / self._name)
@@ -71,7 +73,7 @@ class QueuedRun:
     def _acquire_place(self) -> int | None:
         for number in range(self._max_runs):
             path = self._directory / f"{_PLACE}{number}"
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = open_lock(path)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -109,7 +111,7 @@ def _own_directory(runs: Path) -> Path:
 def _is_locked(path: Path) -> bool:
     """Whether the ticket's run is alive; otherwise the ticket is removed."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_lock(path, create=False)
     except FileNotFoundError:
         return False
     try:

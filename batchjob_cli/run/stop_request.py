@@ -11,10 +11,11 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.local_runs.directory import open_regular_file
+from batchjob.local_runs.user_files import open_regular_file
 from batchjob.runtime.logins import login_of
 
 _MAX_BYTES = 1000
+_MAX_GRACE = 86400.0  # seconds
 
 
 class StopRequest(NamedTuple):
@@ -42,15 +43,14 @@ def write(runs: Path, jobid: str, grace_seconds: float) -> None:
 
 
 def read(runs: Path, jobid: str) -> StopRequest | None:
-    """The request, if there is a valid one."""
+    """The request, if there is a valid one; another user's file is not even read."""
     try:
-        with open_regular_file(_path(runs, jobid)) as (file, status):
+        with open_regular_file(_path(runs, jobid), (0, os.geteuid())) as (file, status):
             document = json.loads(file.read(_MAX_BYTES))
-        if status.st_uid not in (0, os.geteuid()):
-            return None
-        return StopRequest(login_of(status.st_uid), float(document["grace"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        grace = float(document["grace"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
+    return StopRequest(login_of(status.st_uid), grace) if 0 <= grace <= _MAX_GRACE else None
 
 
 def read_grace(runs: Path, jobid: str) -> float | None:

@@ -253,7 +253,7 @@ def run_logs(
     lines = _output(services, control, record, readers, counting_readers, params)
     kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
     streams, user = services.streams, principal.person_key()
-    if streams is None or not params.follow:
+    if streams is None:
         return StreamingResponse(lines, media_type=kind, headers=headers)
     streams.acquire(user)
     return OpenStream(lines, lambda: streams.release(user), media_type=kind, headers=headers)
@@ -314,6 +314,9 @@ def _skip_to_last_lines(
     readers: Sequence[Reader], counting_readers: Sequence[Reader], params: LogsQuery
 ) -> Iterator[OutputLine]:
     """The requested last lines, found by reading twice: a million would not fit into memory."""
+    if params.limit is not None and params.until is None:
+        for reader in (*readers, *counting_readers):
+            reader.seek_to_last(params.limit)
     lines = merge_streams(readers, params.since, params.until)
     if params.limit is None:
         return lines

@@ -21,10 +21,10 @@ import sqlalchemy as sa
 from batchjob.local_runs import accounting as source
 from batchjob.local_runs import history
 from batchjob.local_runs import record as run_files
-from batchjob.local_runs.directory import open_regular_file
 from batchjob.local_runs.output import Reader, StreamLog
 from batchjob.local_runs.record import Run, SupervisorProcess
 from batchjob.local_runs.retention import RunRetention, sweep
+from batchjob.local_runs.user_files import open_regular_file
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.states import JobState

@@ -3,7 +3,12 @@
 import gzip
 import random
 import subprocess
+import time
+import tracemalloc
+import zlib
+from collections import deque
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,3 +109,83 @@ def test_other_files_are_ignored(tmp_path):
     (tmp_path / "readme").write_bytes(b"")
     (tmp_path / "stdout.000000.gz").write_bytes(gzip.compress(b"no record\n"))
     assert list(Reader(tmp_path, "stdout").read()) == []
+
+
+def last_lines(directory, count):
+    reader = Reader(directory, "stdout")
+    reader.seek_to_last(count)
+    return [line.text for line in deque(reader.read(), maxlen=count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 1000, 30_000])
+def test_last_lines_of_a_long_log_are_found(tmp_path, count):
+    noise = random.Random(1)
+    log = StreamLog(tmp_path, "stdout", 4 << 20)
+    texts = [b"%d %s" % (number, noise.randbytes(200).hex().encode()) for number in range(20_000)]
+    for number, text in enumerate(texts):
+        log.add(text + b"\n", WRITE_TIME)
+        if number % 500 == 0:
+            log.flush(WRITE_TIME)
+    log.close(WRITE_TIME)
+    assert len(list_files(tmp_path, "stdout")) > 2
+    kept = [line.text for line in Reader(tmp_path, "stdout").read()]
+    assert last_lines(tmp_path, count) == kept[len(kept) - min(count, len(kept)) :]
+
+
+@given(st.lists(st.tuples(st.binary(max_size=100), st.booleans()), max_size=30), st.integers(0, 9))
+def test_last_lines_are_those_of_the_whole(tmp_path_factory, parts, count):
+    directory = tmp_path_factory.mktemp("log")
+    log = StreamLog(directory, "stdout", 1 << 20)
+    for part, flush in parts:
+        log.add(part, WRITE_TIME)
+        if flush:
+            log.flush(WRITE_TIME)
+    log.close(WRITE_TIME)
+    kept = [line.text for line in Reader(directory, "stdout").read()]
+    assert last_lines(directory, count) == kept[len(kept) - min(count, len(kept)) :]
+
+
+def packed(text: bytes, times: int) -> bytes:
+    """A gzip stream of 1 MiB of text `times` times."""
+    compressor = zlib.compressobj(9, wbits=31)
+    block = text * ((1 << 20) // len(text))
+    return b"".join(compressor.compress(block) for _ in range(times)) + compressor.flush()
+
+
+HOSTILE = {
+    "blank lines": packed(b"\n", 500),
+    "one line": packed(b"x", 500),
+    "records without text": packed(b"2026-04-04T12:53:20Z stdout F \n", 200),
+    "parts of an endless line": packed(b"2026-04-04T12:53:20Z stdout P \n", 200),
+    "seeming flushes": b"\x1f\x8b" + b"\0\0\xff\xff" * 1_000_000,
+    "zeros": bytes(20_000_000),
+    "half a stream": packed(b"2026-04-04T12:53:20Z stdout F line\n", 200)[:100_000],
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_last_lines_cost_little_whatever_the_file_holds(tmp_path, content):
+    (tmp_path / "stdout.000000.gz").write_bytes(content)
+    tracemalloc.start()
+    started = time.process_time()
+    try:
+        last_lines(tmp_path, 10)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - started < 20  # a minute and more without limits
+
+
+def test_lines_that_are_no_records_end_the_file(tmp_path):
+    (tmp_path / "stdout.000000.gz").write_bytes(packed(b"\n", 1000))
+    (tmp_path / "stdout.000001.gz").write_bytes(
+        gzip.compress(b"2026-04-04T12:53:20Z stdout F end\n")
+    )
+    assert [line.text for line in Reader(tmp_path, "stdout").read()] == [b"end"]
+
+
+def test_number_of_files_that_are_read_is_bounded(tmp_path):
+    for number in range(1500):
+        (tmp_path / f"stdout.{number:06}.gz").touch()
+    (tmp_path / f"stdout.{'9' * 200}.gz").touch()
+    assert len(list_files(tmp_path, "stdout")) == 1000
