@@ -5,6 +5,7 @@ import math
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -39,6 +40,7 @@ from batchjob.schedulers.records import JobRecord, QuarantinedRow
 
 SOURCE = "runs"
 _BATCH_SIZE = 2000
+_MAX_FILES_OF_USER = 200_000  # so that one user's files do not use up the poller's memory
 _ACCEPTED_FIELDS = frozenset(Run._fields) & frozenset(JobRecord._fields)
 """What a file may set of a job; its author must not claim an account, energy and the like."""
 _OVERLAP_SECONDS = 5  # file system timestamps are coarse
@@ -177,9 +179,13 @@ class Runs:
         edited.
         """
         stamps = {}
+        of_owner: Counter[int] = Counter()
         for entry in self._list_files(".json"):
             with contextlib.suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
+                of_owner[status.st_uid] += 1
+                if of_owner[status.st_uid] > _MAX_FILES_OF_USER:
+                    continue
                 stamps[entry.name] = _FileStamp(status.st_mtime, status.st_ino, status.st_size)
         return stamps
 

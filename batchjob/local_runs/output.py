@@ -232,8 +232,11 @@ class Reader:
 class _Decompressor(Protocol):
     """What zlib.decompressobj() returns."""
 
-    unconsumed_tail: bytes
-    eof: bool
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+    @property
+    def eof(self) -> bool: ...
 
     def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
 

@@ -48,8 +48,8 @@ def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None
                 path.unlink()
     of_owner: dict[int, list[_Log]] = {}
     for path, status in _sweepable(data / LOGS):
-        own = [each for _, each in list_directory(path) if each.st_uid == status.st_uid]
-        changed = max((each.st_ctime for each in (status, *own)))
+        own = [each for _, each in _list(path) if each.st_uid == status.st_uid]
+        changed = max(each.st_ctime for each in (status, *own))
         log = _Log(changed, sum(each.st_blocks * _BLOCK_BYTES for each in own), path)
         of_owner.setdefault(status.st_uid, []).append(log)
     for logs in of_owner.values():
@@ -77,9 +77,14 @@ def _delete(path: Path) -> None:
 def _sweepable(directory: Path) -> list[tuple[Path, os.stat_result]]:
     """What this user may delete; the kernel keeps a sticky directory's files for their owners."""
     user = os.geteuid()
-    return [
-        (path, status) for path, status in list_directory(directory) if user in (0, status.st_uid)
-    ]
+    return [(path, status) for path, status in _list(directory) if user in (0, status.st_uid)]
+
+
+def _list(directory: Path) -> list[tuple[Path, os.stat_result]]:
+    try:
+        return list_directory(directory)
+    except OSError:
+        return []
 
 
 def sweep_daily(data: Path, retention: RunRetention) -> None:

@@ -92,17 +92,15 @@ def is_own_file(path: Path) -> bool:
 def list_directory(path: Path) -> list[tuple[Path, os.stat_result]]:
     """The paths in a directory with their own status, of links too.
 
-    None of a link to a directory, and none of one that cannot be read.
+    Raises OSError, also for a link to a directory.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, flags)
-        try:
-            with os.scandir(descriptor) as entries:
-                return list(_with_status(path, islice(entries, _MAX_LISTED)))
-        finally:
-            os.close(descriptor)
-    return []
+    descriptor = os.open(path, flags)
+    try:
+        with os.scandir(descriptor) as entries:
+            return list(_with_status(path, islice(entries, _MAX_LISTED)))
+    finally:
+        os.close(descriptor)
 
 
 def _with_status(

@@ -9,6 +9,7 @@ import json
 import os
 import pwd
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from batchjob.local_runs import history
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.output import Reader, StreamLog
 from batchjob.local_runs.record import Run, SupervisorProcess
-from batchjob.local_runs.retention import RunRetention, sweep
+from batchjob.local_runs.retention import RunRetention, sweep, sweep_daily
 from batchjob.local_runs.user_files import open_regular_file
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.accounting import UnfinishedJob
@@ -252,6 +253,87 @@ def test_only_owner_and_root_can_request_stop(data):
     run_as(VICTIM, read_stop_request)
 
 
+@pytest.mark.parametrize(
+    "content", [b"[" * 1000, b"{" * 1000, b'{"grace": 1e999}', b'{"grace": -1}', b"null", b"\xff"]
+)
+def test_run_ends_whatever_another_user_asks(data, content):
+    """The attacker learns the id while the run goes on, and writes beside its record."""
+    log = data / "stderr.log"
+
+    def plant() -> None:
+        (record,) = (data / "runs").glob("[!.]*.json")
+        record.with_suffix(".stop").write_bytes(content)
+
+    script = f"until [ -e {data}/go ]; do sleep 0.05; done; exit 3"
+    command = [sys.executable, "-m", "batchjob_cli", "run", f"--data={data}", "--cgroup=never",
+               "--", "sh", "-c", script]  # fmt: skip
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, stderr=stderr)
+        deadline = time.monotonic() + scaled(20)
+        while not list((data / "runs").glob("[!.]*.json")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        run_as(ATTACKER, plant)
+        (data / "go").touch()
+        assert process.wait(scaled(20)) == 3, log.read_text()
+    (run,) = history.all_runs(data)
+    assert (run.state, run.exit_code, run.cancelled_by) == (JobState.FAILED, 3, "")
+
+
+def test_delete_by_root_follows_no_link(data):
+    target, existing = data / "made", data / "existing"
+    existing.write_text("of root")
+    os.utime(existing, (1, 1))
+    for name, to in ((ID, target), (OTHER_ID, existing)):
+        run = run_record("root", jobid=name, state=JobState.COMPLETED, end_time=1775300001)
+        run_files.write(data / "runs", run)
+        (data / "runs").chmod(0o777)  # where the kernel's protected_symlinks does not help
+        run_as(ATTACKER, lambda name=name, to=to: plant_link(data, name, to))
+        delete.delete_run(data, run)
+        tombstone = (data / "runs" / f"{name}.deleted").lstat()
+        assert (tombstone.st_uid, stat.S_ISREG(tombstone.st_mode)) == (0, True)
+    assert not target.exists()
+    assert existing.stat().st_mtime == 1
+
+
+def plant_link(data: Path, name: str, target: Path) -> None:
+    (data / "runs" / f"{name}.deleted").symlink_to(target)
+
+
+def test_large_output_of_one_user_does_not_evict_that_of_others(data):
+    own = data / "logs" / ID
+    own.mkdir()
+    (own / "stdout.000000.gz").write_bytes(b"x" * 10_000)
+
+    def plant() -> None:
+        folder = data / "logs" / OTHER_ID
+        folder.mkdir()
+        (folder / "stdout.000000.gz").write_bytes(b"x" * 3_000_000)
+        os.utime(folder / "stdout.000000.gz", (4e9, 4e9))
+        (data / "logs" / "link").symlink_to(folder)
+        with (folder / "stdout.000001.gz").open("wb") as file:
+            file.truncate(3 << 40)
+
+    run_as(ATTACKER, plant)
+    sweep(data, RunRetention(logs_bytes=1_000_000))
+    assert own.exists()
+    assert not (data / "logs" / OTHER_ID).exists()
+
+
+def test_users_sweep_their_own_output(data):
+    def leave_output(jobid: str) -> None:
+        (data / "logs" / jobid).mkdir()
+        (data / "logs" / jobid / "stdout.000000.gz").touch()
+
+    run_as(ATTACKER, lambda: leave_output(OTHER_ID))
+
+    def leave_and_sweep() -> None:
+        leave_output(ID)
+        sweep_daily(data, RunRetention(logs=0))
+
+    run_as(VICTIM, leave_and_sweep)
+    assert [path.name for path in (data / "logs").iterdir()] == [OTHER_ID]
+
+
 def test_tombstone_carries_uid_of_its_owner(data):
     def plant() -> None:
         (data / "runs" / f"{ID}.deleted").touch()
@@ -271,7 +353,7 @@ def test_output_of_another_user_is_not_read(data):
     (data / "logs").chmod(0o777)  # where the kernel's protected_symlinks does not help
     run_as(ATTACKER, lambda: (data / "logs" / ID).symlink_to(data / "private"))
     reader = Reader(data / "logs" / ID, "stdout", pwd.getpwnam(ATTACKER).pw_uid)
-    with pytest.raises(OSError, match="uid 0 wrote it"):
+    with pytest.raises(NotADirectoryError):
         list(reader.read())
 
 
