@@ -32,7 +32,7 @@ _FLUX = (
         layout(
             f"flux{suffix}",
             "flux",
-            rf"user\.slice/user-\d+\.slice/user@\d+\.service/{between}"
+            rf"**/user\.slice/user-\d+\.slice/user@\d+\.service/{between}"
             r"(?:imp-)?shell-(?P<rank>\d+)-(?P<jobid>f[1-9A-HJ-NP-Za-km-z]+)\.service",
             versions=V2,
         )
@@ -40,21 +40,21 @@ _FLUX = (
     ),
 )
 _HTCONDOR = (
-    layout("htcondor-v1", "htcondor", rf"htcondor/{_CONDOR_JOB}", versions=V1),
+    layout("htcondor-v1", "htcondor", rf"**/htcondor/{_CONDOR_JOB}", versions=V1),
     layout(
         "htcondor-v2",
         "htcondor",
-        rf"system\.slice/condor.*\.service/htcondor/{_CONDOR_JOB}",
+        rf"**/condor.*\.service/htcondor/{_CONDOR_JOB}",
         versions=V2,
     ),
 )
 _OAR = (
     # OAR: sources/core/tools/job_resource_manager_{cgroups,systemd}.pl; a login may contain `_`.
-    layout("oar-v1", "oar", r"oar/(?P<login>.+)_(?P<jobid>\d+)", versions=V1),
+    layout("oar-v1", "oar", r"**/oar/(?P<login>.+)_(?P<jobid>\d+)", versions=V1),
     layout(
         "oar-v2",
         "oar",
-        r"oar\.slice/oar-u\d+\.slice/oar-u(?P<uid>\d+)-j(?P<jobid>\d+)\.slice",
+        r"**/oar\.slice/oar-u\d+\.slice/oar-u(?P<uid>\d+)-j(?P<jobid>\d+)\.slice",
         versions=V2,
     ),
 )
@@ -63,7 +63,7 @@ _GRID_ENGINE = (
     layout(
         "sge",
         "sge",
-        r"sge\.slice/sge-shepherd\.slice/sge-shepherd-\d+\.slice/"
+        r"**/sge\.slice/sge-shepherd\.slice/sge-shepherd-\d+\.slice/"
         r"sge-shepherd-(?P<jobid>\d+-\d+)\.slice",
         decode_jobid=_decode_sge_id,
     ),
@@ -71,24 +71,24 @@ _GRID_ENGINE = (
 _JOBLET = (
     # Joblet: the id is a short number or a UUID. Older versions lack the service.
     *(
-        layout(name, "joblet", rf"joblet\.slice/{between}job-(?P<jobid>[\w-]+)", versions=V2)
+        layout(name, "joblet", rf"**/joblet\.slice/{between}job-(?P<jobid>[\w-]+)", versions=V2)
         for name, between in (("joblet", r"joblet\.service/"), ("joblet-old", ""))
     ),
 )
 _KUBERNETES = (
     # Kubernetes: pkg/kubelet/cm. The names of the cgroupfs driver come first, then those of the
-    # systemd driver. There is no directory level for the QoS class "Guaranteed". Nodes of Slurm may
-    # run in pods.
+    # systemd driver, which begin with the kubelet's own root (--cgroup-root) and, where only the
+    # kubelet uses that driver, end in the container. There is no level for the QoS class
+    # "Guaranteed". Nodes of Slurm may run in pods.
     *(
         layout(name, "kubernetes", path, decode_jobid=_decode_pod_uid, can_contain_jobs=True)
         for name, path in (
-            ("kubernetes", rf"kubepods/{_POD}"),
-            ("kubernetes-qos", rf"kubepods/(?P<qos>burstable|besteffort)/{_POD}"),
-            ("kubernetes-systemd", rf"kubepods\.slice/kubepods-{_POD}\.slice"),
+            ("kubernetes", rf"**/kubepods/{_POD}"),
+            ("kubernetes-qos", rf"**/kubepods/(?P<qos>burstable|besteffort)/{_POD}"),
+            ("kubernetes-systemd", rf"**/(?:.+-)?kubepods-{_POD}\.slice(?::.+)?"),
             (
                 "kubernetes-systemd-qos",
-                r"kubepods\.slice/kubepods-(?P<qos>burstable|besteffort)\.slice/"
-                rf"kubepods-(?:burstable|besteffort)-{_POD}\.slice",
+                rf"**/(?:.+-)?kubepods-(?P<qos>burstable|besteffort)-{_POD}\.slice(?::.+)?",
             ),
         )
     ),
@@ -98,7 +98,7 @@ _LIBVIRT = (
     layout(
         "libvirt-systemd",
         "libvirt",
-        r"machine\.slice/machine-qemu\\x2d\d+\\x2d(?P<jobid>.+)\.scope",
+        r"**/machine\.slice/machine-qemu\\x2d\d+\\x2d(?P<jobid>.+)\.scope",
         decode_jobid=unescape_unit_name,
         can_contain_jobs=True,
         enabled=False,
@@ -106,7 +106,7 @@ _LIBVIRT = (
     layout(
         "libvirt",
         "libvirt",
-        r"machine/qemu-\d+-(?P<jobid>.+)\.libvirt-qemu",
+        r"**/machine/qemu-\d+-(?P<jobid>.+)\.libvirt-qemu",
         can_contain_jobs=True,
         enabled=False,
     ),

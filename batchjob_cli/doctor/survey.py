@@ -3,13 +3,16 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import Layout
 from collectors.host import Host
+from collectors.jobs.cgroups.directory import child_names
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.discovery.places import LayoutCursor, child_cursor, mount_cursor
+from collectors.jobs.discovery.walk import MAX_DIRECTORIES
 
 
 class SchedulerTree(NamedTuple):
@@ -58,8 +61,8 @@ def survey(host: Host, layouts: tuple[Layout, ...]) -> Survey:
     jobs: list[JobDirectory] = []
     directories = 0
     for hierarchy in found:
-        for path, place in _walk(hierarchy.root, "", mount_cursor(layouts, hierarchy.version)):
-            directories += place.should_watch
+        for path, place in _walk(hierarchy.root, mount_cursor(layouts, hierarchy.version)):
+            directories += place.may_contain_jobs
             if place.layout_match:
                 job = place.layout_match
                 jobs.append(JobDirectory(job.manager, job.jobid, hierarchy, path))
@@ -70,18 +73,15 @@ def survey(host: Host, layouts: tuple[Layout, ...]) -> Survey:
     return Survey(found, tuple(_outermost(list(trees.values()))), tuple(jobs), directories)
 
 
-def _walk(root: str, path: str, place: LayoutCursor) -> Iterator[tuple[str, LayoutCursor]]:
-    if path:
-        yield path, place
-    if not place.may_contain_jobs:
-        return
-    try:
-        with os.scandir(f"{root}/{path}" if path else root) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return  # removed in the meantime
-    for name in names:
-        yield from _walk(root, f"{path}/{name}" if path else name, child_cursor(place, name))
+def _walk(root: str, top: LayoutCursor) -> Iterator[tuple[str, LayoutCursor]]:
+    """The directories in which the exporter looks for jobs, the outermost first, and the jobs'."""
+    pending = [("", top)]
+    for path, place in islice(pending, MAX_DIRECTORIES):
+        for name in sorted(child_names(f"{root}/{path}")):
+            child = f"{path}/{name}" if path else name, child_cursor(place, name)
+            yield child
+            if child[1].may_contain_jobs:
+                pending.append(child)
 
 
 def _entered_trees(path: str, place: LayoutCursor) -> Iterator[str]:

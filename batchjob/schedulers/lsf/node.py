@@ -13,7 +13,7 @@ _LAYOUTS = (
     layout(
         "lsf",
         "lsf",
-        r"lsf/(?P<cluster>.+)/job\.(?P<jobid>\d+(?:\[(?P<array_index>\d+)\])?)"
+        r"**/lsf/(?P<cluster>.+)/job\.(?P<jobid>\d+(?:\[(?P<array_index>\d+)\])?)"
         r"\.(?P<serial>\d+)\.(?P<started>\d+)",
         steps=r"(?P<user>leaf)(?:/.*)?|(?P<scheduler>job-mps-service)",
     ),

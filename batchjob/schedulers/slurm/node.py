@@ -24,22 +24,14 @@ _LAYOUTS = (
     layout(
         "slurm-v1",
         "slurm",
-        r"slurm(?:_(?P<node>.+))?/uid_(?P<uid>\d+)/job_(?P<jobid>\d+)",
+        r"**/slurm(?:_(?P<node>.+))?/uid_(?P<uid>\d+)/job_(?P<jobid>\d+)",
         versions=V1,
         steps=_SLURM_V1_STEPS,
     ),
-    # CgroupSlice= sets the name of the slice since 25.11; jobs are named by SLUID since 26.05.
+    # The scope is in the slice of CgroupSlice= (25.11 and later) or, with IgnoreSystemd=yes and in
+    # containers, where slurmd was started. Jobs are named by SLUID since 26.05.
     layout(
         "slurm-v2",
-        "slurm",
-        rf".+\.slice/{_SLURM_SCOPE}/{_SLURM_JOB}",
-        versions=V2,
-        steps=_SLURM_V2_STEPS,
-        jobid_variable="SLURM_JOB_ID",
-    ),
-    # IgnoreSystemd=yes, or slurmd in a container or pod: the scope is wherever slurmd was started.
-    layout(
-        "slurm-v2-nested",
         "slurm",
         rf"**/{_SLURM_SCOPE}/{_SLURM_JOB}",
         versions=V2,

@@ -1,13 +1,13 @@
 """Matches cgroup directories against the layouts: which are jobs, and which may contain jobs.
 
     cursor = mount_cursor(registry.layouts(), version=2)
-    cursor = child_cursor(cursor, "system.slice")             # may_contain_jobs, should_watch
+    cursor = child_cursor(cursor, "system.slice")             # may_contain_jobs
     cursor = child_cursor(cursor, "node01_slurmstepd.scope")  # the same; its children are jobs
     cursor = child_cursor(cursor, "job_42")                   # layout_match: it is a job
 
-A walk enters only directories that may contain jobs, so it skips most services of a machine and the
-users' own trees. A directory inside a job is never a job: a user can create
-`slurmstepd.scope/job_1` in a delegated cgroup.
+Daemons of schedulers run in containers, pods and slices of any name, so their trees are looked for
+in every directory but the users' own trees. A directory inside a job is never a job: a user can
+create `slurmstepd.scope/job_1` in a delegated cgroup.
 """
 
 import re
@@ -15,9 +15,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from batchjob.schedulers.layout import Layout, LayoutMatch, layout_match
-
-MAX_DEPTH = 8
-"""A layout that may start at any directory starts at most this many levels below the mount."""
 
 # Users can create directories here freely, and init.scope contains only init.
 _EXCLUDED = re.compile(r"user\.slice|init\.scope")
@@ -34,18 +31,12 @@ class LayoutCursor(NamedTuple):
 
     anywhere: tuple[Layout, ...]  # layouts that may start at a child of this directory
     partial_matches: tuple[_PartialMatch, ...]
-    depth: int = 0
     layout_match: LayoutMatch | None = None
 
     @property
     def may_contain_jobs(self) -> bool:
         """Whether there may be jobs below."""
         return bool(self.partial_matches or self.anywhere)
-
-    @property
-    def should_watch(self) -> bool:
-        """Whether a layout matches so far: new children may be jobs, or contain them."""
-        return bool(self.partial_matches)
 
 
 def mount_cursor(layouts: Iterable[Layout], version: int) -> LayoutCursor:
@@ -59,7 +50,6 @@ def mount_cursor(layouts: Iterable[Layout], version: int) -> LayoutCursor:
 
 def child_cursor(cursor: LayoutCursor, name: str) -> LayoutCursor:
     """The cursor of the child `name`. If two layouts match it as a job, the first is used."""
-    depth = cursor.depth + 1
     partial_matches = []
     for partial in (
         *cursor.partial_matches,
@@ -75,15 +65,14 @@ def child_cursor(cursor: LayoutCursor, name: str) -> LayoutCursor:
             *((k, v) for k, v in matched.groupdict().items() if v is not None),
         )
         if is_job:
-            below = _anywhere_below(cursor, name, depth) if row.can_contain_jobs else ()
-            return LayoutCursor(below, (), depth, layout_match(row, dict(groups)))
+            below = _anywhere_below(cursor, name) if row.can_contain_jobs else ()
+            return LayoutCursor(below, (), layout_match(row, dict(groups)))
         partial_matches.append(_PartialMatch(row, partial.matched + 1, groups))
-    return LayoutCursor(_anywhere_below(cursor, name, depth), tuple(partial_matches), depth)
+    return LayoutCursor(_anywhere_below(cursor, name), tuple(partial_matches))
 
 
-def _anywhere_below(cursor: LayoutCursor, name: str, depth: int) -> tuple[Layout, ...]:
-    is_closed = depth >= MAX_DEPTH or _EXCLUDED.fullmatch(name)
-    return () if is_closed else cursor.anywhere
+def _anywhere_below(cursor: LayoutCursor, name: str) -> tuple[Layout, ...]:
+    return () if _EXCLUDED.fullmatch(name) else cursor.anywhere
 
 
 def cursor_of(path: str, layouts: Iterable[Layout], version: int) -> LayoutCursor:

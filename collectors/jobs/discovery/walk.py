@@ -10,6 +10,9 @@ from collectors.jobs.discovery.places import LayoutCursor, child_cursor, mount_c
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import JobTable
 
+MAX_DIRECTORIES = 20_000
+"""Directories to visit in one walk, the outermost first: containers may contain any number."""
+
 
 class WalkState:
     """A directory that may contain jobs: its path, the layouts that match it, and its owner."""
@@ -77,6 +80,9 @@ class CgroupWalker:
             # Before the children are listed, so that none is missed.
             self._watch_list.watch_branch(each)
             pending.extend(self._visit_children(each, is_new))
+            if len(pending) > MAX_DIRECTORIES:
+                self._errors.count("directories")
+                break
 
     def visit(self, branch: WalkState, name: str, is_new: bool) -> WalkState | None:
         """Visit one child of a directory; returns it if there may be jobs below it."""

@@ -163,11 +163,14 @@ class CgroupWatcher:
         for event in events:
             if event.mask & inotify.OVERFLOW:
                 self._recover_from_overflow(affected_jobs)
-            elif event.mask & inotify.IGNORED:
+                continue
+            if event.mask & inotify.IGNORED:
                 self._forget_watch(event.watch)
-            elif event.watch in self._watched_jobs:
+                continue
+            if event.watch in self._watched_jobs:
                 self._update_inside(event, affected_jobs)
-            elif event.watch in self._branches and event.mask & inotify.ISDIR:
+            # A pod is a job and leads to jobs: the kernel has one watch for both.
+            if event.watch in self._branches and event.mask & inotify.ISDIR:
                 branch = self._branches[event.watch]
                 if event.mask & inotify.APPEARED:
                     new_directories.append((branch, event.name))

@@ -11,11 +11,8 @@ from collectors.jobs.discovery.places import match
 BUILT_IN = registry.layouts()
 
 POD = "0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
-POD_SLICE = (
-    "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"
-    + POD.replace("-", "_")
-    + ".slice"
-)
+POD_NAME = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
+POD_SLICE = f"kubepods.slice/kubepods-burstable.slice/{POD_NAME}"
 RUN = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 
 # version, path, manager, jobid, uid
@@ -36,6 +33,12 @@ JOBS = [
         None,
     ),
     (2, "system.slice/slurmstepd.scope/s5K1KKYAYG5D00", "slurm", "s5K1KKYAYG5D00", None),
+    (2, "a/b/c/d/e/f/g/h/i/slurmstepd.scope/job_1", "slurm", "1", None),
+    (1, f"docker/{64 * 'a'}/slurm/uid_1001/job_42", "slurm", "42", 1001),
+    (1, f"kubepods/burstable/pod{POD}/{64 * 'b'}/slurm_w0/uid_3/job_44", "slurm", "44", 3),
+    (1, "pbsn2/pbs_jobs.service/jobid/73.pbs01", "pbs", "73.pbs01", None),
+    (1, f"docker/{64 * 'a'}/torque/7.head", "torque", "7.head", None),
+    (1, f"docker/{64 * 'a'}/lsf/prod/job.9.30675.1775295256", "lsf", "9", None),
     (1, "pbs_jobs.service/jobid/2404743.opbs", "pbs", "2404743.opbs", None),
     (1, "pbs_jobs.service/jobid/2[1].pbs01", "pbs", "2[1].pbs01", None),
     (1, "site.service/jobid/7.pbs-1.example.org", "pbs", "7.pbs-1.example.org", None),
@@ -90,6 +93,15 @@ JOBS = [
     (1, f"kubepods/besteffort/pod{POD}", "kubernetes", POD, None),
     (1, f"kubepods/pod{POD}", "kubernetes", POD, None),
     (2, f"kubepods.slice/kubepods-pod{POD.replace('-', '_')}.slice", "kubernetes", POD, None),
+    (2, f"kubelet/kubepods/burstable/pod{POD}", "kubernetes", POD, None),
+    (2, f"kubelet.slice/kubelet-kubepods.slice/kubelet-{POD_NAME}", "kubernetes", POD, None),
+    (
+        2,
+        f"system.slice/containerd.service/{POD_NAME}:cri-containerd:{64 * 'c'}",
+        "kubernetes",
+        POD,
+        None,
+    ),
     (2, "kubepods/pod" + 32 * "a", "kubernetes", 32 * "a", None),
     (1, f"batchjob.slice/run-{RUN}", "local", RUN, None),
     (2, f"batchjob.slice/run-{RUN}.scope", "local", RUN, None),
@@ -118,9 +130,9 @@ NO_JOBS = [
     (2, "system.slice/slurmd.service/slurmd"),
     (2, "system.slice/slurmstepd.scope/job_1/step_0/user/task_0/slurmstepd.scope/job_2"),
     (2, "user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/job_123"),
-    (2, "a/b/c/d/e/f/g/h/i/slurmstepd.scope/job_1"),
     (1, "pbs_jobs.service/jobid/1234.server.orphan"),
     (1, "pbs_jobs.service/jobid"),
+    (2, "system.slice/other.service/jobs/7"),  # ids of PBS have the server's name
     (1, "pbspro/1234.server.orphan"),
     (1, "pbspro.slice/pbspro-1234.server.orphan.slice"),
     (1, "lsf/cluster1/job-mps-service"),

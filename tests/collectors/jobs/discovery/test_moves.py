@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from batchjob.schedulers import registry
@@ -60,7 +60,7 @@ def running(jobs, layout: str) -> int:
 
 
 @pytest.mark.parametrize("layout", sorted(PATHS))
-@settings(max_examples=5)
+@settings(max_examples=5, phases=[Phase.generate])  # shrinking would wait for each time limit
 @given(actions=ACTIONS)
 def test_jobs_are_those_whose_directories_exist(tmp_path_factory, layout, actions):
     version, path = PATHS[layout]
