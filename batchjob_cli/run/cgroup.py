@@ -58,8 +58,9 @@ class Cgroup:
         self.version = version
         self.directories = tuple(each.absolute for each in directories)
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
+        errors = ReadErrors()
         files = job_cgroup.cgroup_files(
-            _GROUPS, DeviceNames(host.sysfs), DescriptorBudget(32), self._kernel_log, ReadErrors()
+            _GROUPS, DeviceNames(host.sysfs, errors), DescriptorBudget(32), self._kernel_log, errors
         )
         self._job_cgroup = job_cgroup.JobCgroup(
             directories[0].path, LayoutMatch(LAYOUT, LAYOUT.manager, jobid), None, files

@@ -106,7 +106,7 @@ class JobsCollector:
         descriptors = _descriptor_budget()
         files = cgroup_files(
             _file_groups(groups),
-            DeviceNames(host.sysfs),
+            DeviceNames(host.sysfs, self._errors),
             descriptors,
             self._kernel_log,
             self._errors,

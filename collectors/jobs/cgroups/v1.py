@@ -137,13 +137,18 @@ def _blkio_file(file: str, devices: DeviceNames) -> CgroupFile:
         """
         operations: dict[str, dict[str, int]] = {}
         counted = False
-        for line in data.decode("ascii").splitlines():
+        for line in data.decode(errors="replace").splitlines():
             words = line.split()
-            if len(words) == 3:
-                counted = True
-                name = devices.name(words[0])
-                if name is not None:
-                    operations.setdefault(name, {})[words[1]] = parse_uint64(words[2])
+            if len(words) != 3:
+                continue
+            counted = True
+            name = devices.name(words[0])
+            if name is None:
+                continue
+            try:
+                operations.setdefault(name, {})[words[1]] = parse_uint64(words[2])
+            except ValueError:
+                devices.skip_row()
         if not counted:
             return {}
         return {

@@ -103,13 +103,24 @@ def _parse_total(line: bytes, begin: bytes) -> int:
 
 
 def parse_io_stat(data: bytes, devices: DeviceNames) -> dict[str, DeviceIO]:
-    """Lines `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`; a device without counters is left out."""
+    """Lines `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`; a device without counters is left out.
+
+    Some kernels write the numbers of such devices before that of the next one, on its line.
+    """
     devices_io: dict[str, DeviceIO] = {}
-    for line in data.splitlines():
-        number, *pairs = line.decode("ascii").split()
-        counters = dict(pair.split("=", 1) for pair in pairs)
-        name = devices.name(number)
-        if name is not None and "rbytes" in counters:
-            keys = ("rbytes", "wbytes", "rios", "wios")
-            devices_io[name] = DeviceIO(*(parse_uint64(counters[key]) for key in keys))
+    for line in data.decode(errors="replace").splitlines():
+        numbers, equal_sign, rest = line.partition("=")
+        *names, first_key = numbers.split() or [""]
+        if not (equal_sign and names):
+            continue
+        name = devices.name(names[-1])
+        if name is None:
+            continue
+        try:
+            counters = dict(pair.split("=", 1) for pair in f"{first_key}={rest}".split())
+            values = [parse_uint64(counters[key]) for key in ("rbytes", "wbytes", "rios", "wios")]
+        except (ValueError, KeyError):
+            devices.skip_row()
+        else:
+            devices_io[name] = DeviceIO(*values)
     return devices_io

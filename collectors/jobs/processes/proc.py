@@ -48,11 +48,7 @@ class Process(NamedTuple):
     counters: ProcessCounters
 
 
-class Clock(NamedTuple):
-    """Conversion of the kernel's ticks to seconds."""
-
-    ticks: int
-    boot_time: float  # epoch seconds
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def read_boot_time() -> float:
@@ -60,17 +56,15 @@ def read_boot_time() -> float:
     return time.clock_gettime(time.CLOCK_REALTIME) - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def read_clock(procfs: str) -> Clock:
-    """Ticks per second, and the time of boot from /proc/stat. Raises OSError, ValueError."""
+def read_recorded_boot_time(procfs: str) -> float:
+    """Epoch seconds of the boot in /proc/stat. Raises OSError, ValueError."""
     for line in read_path(f"{procfs}/stat").splitlines():
         if line.startswith(b"btime "):
-            return Clock(os.sysconf("SC_CLK_TCK"), float(line[6:]))
+            return float(line[6:])
     raise ValueError(f"{procfs}/stat has no btime line")
 
 
-def read_process(
-    procfs: str, pid: int, clock: Clock, previous: Process | None, io: bool
-) -> Process:
+def read_process(procfs: str, pid: int, previous: Process | None, io: bool) -> Process:
     """Read one process; with `previous`, an earlier reading, the uid is not read again.
 
     Raises OSError if it has ended, ValueError or IndexError if stat is malformed.
@@ -78,7 +72,7 @@ def read_process(
     stat = read_head(f"{procfs}/{pid}/stat", _PAGE_BYTES)
     end = stat.rindex(b")")  # the name may contain anything, including parentheses and line feeds
     fields = stat[end + 2 :].split()
-    ticks = clock.ticks
+    ticks = _TICKS_PER_SECOND
     cpu_seconds = (
         (parse_uint64(fields[11]) + parse_uint64(fields[13])) / ticks,
         (parse_uint64(fields[12]) + parse_uint64(fields[14])) / ticks,
@@ -94,31 +88,41 @@ def read_process(
         parse_uint64(fields[17]),
         stat[stat.index(b"(") + 1 : end].decode(errors="replace"),
         (parse_uint64(fields[11]) + parse_uint64(fields[12])) / ticks,
-        ProcessCounters(*cpu_seconds, *(_read_io(procfs, pid) if io else ())),
+        ProcessCounters(*cpu_seconds, *(_io_if_readable(procfs, pid) if io else ())),
     )
 
 
 def read_uid(procfs: str, pid: int) -> int:
-    """The real uid: a set-uid program runs for the user who started it."""
-    for line in read_head(f"{procfs}/{pid}/status", _PAGE_BYTES).splitlines():
+    """The real uid: a set-uid program runs for the user who started it. OSError, ValueError."""
+    try:
+        status = read_head(f"{procfs}/{pid}/status", _PAGE_BYTES)
+    except FileNotFoundError:
+        return os.stat(f"{procfs}/{pid}").st_uid  # the effective one
+    for line in status.splitlines():
         if line.startswith(b"Uid:"):
             return parse_uint64(line.split()[1])
     raise ValueError(f"{procfs}/{pid}/status has no Uid line")
 
 
-def _read_io(procfs: str, pid: int) -> tuple[float, ...]:
+def read_io(procfs: str, pid: int) -> tuple[float, ...]:
     """Bytes read from and written to storage, then all bytes of read and write calls.
 
-    /proc/<pid>/io of another user needs CAP_SYS_PTRACE (proc(5)); without it: nothing.
+    Raises OSError: the file of another user needs CAP_SYS_PTRACE (proc(5)), and a kernel without
+    CONFIG_TASK_IO_ACCOUNTING has none. Raises ValueError or KeyError if it is malformed.
     """
-    try:
-        text = read_head(f"{procfs}/{pid}/io", _PAGE_BYTES)
-    except PermissionError:
-        return ()
+    text = read_head(f"{procfs}/{pid}/io", _PAGE_BYTES)
     pairs = dict(line.split(b": ") for line in text.splitlines())
     return tuple(
         parse_uint64(pairs[key]) for key in (b"read_bytes", b"write_bytes", b"rchar", b"wchar")
     )
+
+
+def _io_if_readable(procfs: str, pid: int) -> tuple[float, ...]:
+    try:
+        return read_io(procfs, pid)
+    except (OSError, ValueError, KeyError):
+        os.stat(f"{procfs}/{pid}/stat")  # raises OSError if the process has ended
+        return ()
 
 
 def read_environ(procfs: str, pid: int, wanted: Callable[[str], object]) -> Mapping[str, str]:

@@ -250,8 +250,8 @@ class ProcessScanner:
         earliest = sorted(owned, key=lambda process: process.started)
         self._exits.follow(job, [process.pid for process in earliest])
         sums = state.totals.update(state.last_processes)
-        if self._settings.io and sums is not None and sums.read_bytes is None:
-            self._identifier.count_denied(state)
+        if self._settings.io and not state.denied and sums is not None and sums.read_bytes is None:
+            self._count_unreadable_io(state)
         if self._settings.executables:
             state.executables = state.executables or ExecutableTotals()
             state.executables.update(owned)
@@ -270,8 +270,23 @@ class ProcessScanner:
             state.first_process_started, *(process.started for process in processes)
         )
         started = self._reader.moment_of(state.first_process_started)
-        if job.layout_match.started_at is None or started.epoch < job.layout_match.started_at:
+        stated = job.layout_match.started_at
+        if started is not None and (stated is None or started.epoch < stated):
             job.started = started
+
+    def _count_unreadable_io(self, state: JobScanState) -> None:
+        for pid in state.last_processes:
+            try:
+                proc.read_io(self._host.procfs, pid)
+            except PermissionError:
+                self._identifier.count_denied(state)
+            except FileNotFoundError:
+                pass  # it has ended, or the kernel counts no IO of processes
+            except (OSError, ValueError, KeyError):
+                self._errors.count("malformed")
+            else:
+                continue
+            return
 
     def _read_young_job(self, job: Job, state: JobScanState) -> None:
         """Read the cgroup of a young job, which may be removed before the next scrape."""

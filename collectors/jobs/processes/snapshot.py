@@ -11,7 +11,7 @@ from batchjob.schedulers.layout import step_of
 from collectors.host import Host, Moment
 from collectors.jobs.cgroups.directory import ReadErrors, descendants, read_pids
 from collectors.jobs.processes import proc
-from collectors.jobs.processes.proc import Clock, Process, ProcessTotals
+from collectors.jobs.processes.proc import Process, ProcessTotals
 from collectors.jobs.state.job import Job, ProcessRoot
 
 _MAX_PROGRAMS = 1000  # a job can rename its processes at will
@@ -130,23 +130,25 @@ class SnapshotReader:
         self.host = host
         self._errors = errors
         self._io = io
-        self._clock: Clock | None = None
+        self._recorded_boot_time: float | None = None
         self._boot_time = 0.0
 
-    @property
-    def clock(self) -> Clock:
-        """Ticks and boot time, read again when the wall clock is set. OSError, ValueError."""
-        boot_time = proc.read_boot_time()
-        if self._clock is None or abs(boot_time - self._boot_time) > _CLOCK_WAS_SET_SECONDS:
-            kernel = proc.read_clock(self.host.procfs)
-            is_same_boot = abs(kernel.boot_time - boot_time) <= 1
-            self._clock = kernel._replace(boot_time=boot_time) if is_same_boot else kernel
-            self._boot_time = boot_time
-        return self._clock
+    def moment_of(self, seconds_after_boot: float) -> Moment | None:
+        """The moment of a start time in /proc/<pid>/stat; None if the time of boot is not known.
 
-    def moment_of(self, seconds_after_boot: float) -> Moment:
-        """The moment of a start time in /proc/<pid>/stat."""
-        return self.host.now().at(self.clock.boot_time + seconds_after_boot)
+        That is read again when the wall clock is set.
+        """
+        boot_time = proc.read_boot_time()
+        recorded = self._recorded_boot_time
+        if recorded is None or abs(boot_time - self._boot_time) > _CLOCK_WAS_SET_SECONDS:
+            try:
+                recorded = proc.read_recorded_boot_time(self.host.procfs)
+            except (OSError, ValueError):
+                return None
+            is_same_boot = abs(recorded - boot_time) <= 1
+            recorded = self._recorded_boot_time = boot_time if is_same_boot else recorded
+            self._boot_time = boot_time
+        return self.host.now().at(recorded + seconds_after_boot)
 
     def forget_ended(self) -> None:
         """Forget stuck processes that have ended; their pids may be reused."""
@@ -180,9 +182,7 @@ class SnapshotReader:
     def _read_process(self, pid: int, state: JobScanState) -> Process | None:
         self.current_read = (pid, self.host.monotonic())
         try:
-            return proc.read_process(
-                self.host.procfs, pid, self.clock, state.last_processes.get(pid), self._io
-            )
+            return proc.read_process(self.host.procfs, pid, state.last_processes.get(pid), self._io)
         except OSError as error:
             if error.errno in _ENDED_ERRNOS:
                 return None  # counted in the usage of its parent

@@ -21,12 +21,13 @@ from batchjob.quantities.sample import SampleKey
 from batchjob_stats_db.samples.format import group_values
 from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.devices import DeviceNames
+from collectors.jobs.cgroups.directory import ReadErrors
 from collectors.jobs.families import JobFamilies
 from collectors.jobs.state.job_identity import JobIdentity
 from collectors.jobs.view import JobName
 from collectors.metric import Labels
 
-devices = DeviceNames("/nonexistent")
+devices = DeviceNames("/nonexistent", ReadErrors())
 for files in (v2.sources({"memory"}, devices), v1.sources({"memory"}, devices)["memory"]):
     (file,) = [each for each in files if each.file == "memory.stat"]
     fields = file.parse(b"anon 1\\nslab 4096\\ntotal_slab 4096\\n")

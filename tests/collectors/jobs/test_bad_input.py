@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from batchjob.runtime.logins import login_of
 from collectors.jobs.processes import proc
 from tests.collectors.jobs.nodes import inotify_watch_count, samples, users
 from tests.helpers.waiting import scaled
@@ -164,6 +165,20 @@ def test_unsupported_file_is_not_retried_for_a_while(node, monkeypatch):
     assert numbers["cpu_seconds_total", "1", "user"] == 1
     node.now += 31
     assert read_error_count(samples(jobs), "unsupported") == 2
+
+
+def test_kernel_without_io_accounting_of_processes_lacks_that_alone(node):
+    """Without CONFIG_TASK_IO_ACCOUNTING there is no /proc/<pid>/io."""
+    _, jobs = add_two_jobs(node)
+    for file in node.proc.glob("*/io"):
+        file.unlink()
+    node.now += 20
+    jobs.scanner.scan()
+    numbers = samples(jobs)
+    assert users(jobs) == {"1": login_of(1000), "2": login_of(1000)}
+    assert numbers["processes", "1"] == 1
+    assert ("process_io_read_bytes_total", "1") not in numbers
+    assert not read_error_count(numbers, "denied")
 
 
 def test_denied_process_files_are_counted(node, monkeypatch):

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from batchjob.quantities.reading import CgroupReading
 from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.devices import DeviceNames
+from collectors.jobs.cgroups.directory import ReadErrors
 from collectors.jobs.cgroups.fields import CgroupParts
 from collectors.jobs.cgroups.formats import count_list, flat_keyed, single
 from collectors.jobs.cgroups.reader import read_path
 
-NAMES = DeviceNames("/nonexistent")
+NAMES = DeviceNames("/nonexistent", ReadErrors())
 UNKNOWN = v1.Combined(None, None, None, None, None)
 
 
@@ -75,6 +76,39 @@ def test_io_stat_skips_incomplete_devices():
     assert v2.parse_io_stat(data, NAMES) == {"8:0": (1, 2, 3, 4)}
 
 
+GOOD_ROW = b"8:16 rbytes=7 wbytes=9 rios=1 wios=1 dbytes=0 dios=0\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "device", "malformed"),
+    [
+        (b"7:7 7:6 7:5 8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n", (1, 2, 3, 4), 0),
+        (b"(unknown) rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0\n", None, 1),
+        (b"8:0 rbytes=1 wbytes=2 rios=-3 wios=4\n", None, 1),
+        (b"8:0 rbytes=1 wbytes=2\n", None, 1),
+        (b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 half\n", None, 1),
+        (b"8:0 \n", None, 0),
+        (b"\xff\xfe=1\n", None, 0),
+        (b"rbytes=1\n", None, 0),
+    ],
+)
+def test_odd_row_of_io_stat_loses_its_own_device_alone(row, device, malformed):
+    errors = ReadErrors()
+    found = v2.parse_io_stat(row + GOOD_ROW, DeviceNames("/nonexistent", errors))
+    assert found.pop("8:16") == (7, 9, 1, 1)
+    assert found == ({"8:0": device} if device else {})
+    assert errors.counts().get("malformed", 0) == malformed
+
+
+@pytest.mark.parametrize("row", [b"(unknown) Read 1\n", b"8:0 Read x\n", b"\xff:0 Read 1\n"])
+def test_odd_row_of_blkio_loses_its_own_device_alone(row):
+    errors = ReadErrors()
+    blkio = v1.sources({"io"}, DeviceNames("/nonexistent", errors))["blkio"][0]
+    (found,) = blkio.parse(row + b"8:16 Read 7\n8:16 Write 9\nTotal 16\n").values()
+    assert found == {"8:16": (7, 9)}
+    assert errors.counts() == {"malformed": 1}
+
+
 def test_stacked_devices_are_omitted(tmp_path):
     for number, name, slaves in (("8:0", "sda", []), ("253:0", "dm-0", ["sda"])):
         device = tmp_path / "devices" / name
@@ -83,7 +117,7 @@ def test_stacked_devices_are_omitted(tmp_path):
             (device / "slaves" / slave).touch()
         (tmp_path / "dev/block").mkdir(parents=True, exist_ok=True)
         (tmp_path / "dev/block" / number).symlink_to(device)
-    names = DeviceNames(str(tmp_path))
+    names = DeviceNames(str(tmp_path), ReadErrors())
     assert [names.name(number) for number in ("8:0", "253:0", "7:1", "9:9")] == [
         "sda", None, None, "9:9",
     ]  # fmt: skip

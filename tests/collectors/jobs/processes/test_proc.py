@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.jobs.processes.proc import (
-    Clock,
     Process,
     ProcessCounters,
     ProcessTotals,
@@ -79,15 +78,14 @@ def test_sums_never_fall(scans):
 
 
 def test_own_process_is_read():
-    clock = Clock(os.sysconf("SC_CLK_TCK"), 0.0)
-    own = read_process("/proc", os.getpid(), clock, None, io=True)
+    own = read_process("/proc", os.getpid(), None, io=True)
     assert (own.pid, own.parent, own.uid) == (os.getpid(), os.getppid(), os.getuid())
     assert own.counters.read_characters > 0
 
 
 def test_program_name_may_contain_any_characters(node):
     node.add_process(10, program="a) R 1 (b\n", cpu=(100, 200, 300, 400))
-    found = read_process(str(node.proc), 10, Clock(100, 0.0), None, io=False)
+    found = read_process(str(node.proc), 10, None, io=False)
     assert (found.program, found.parent) == ("a) R 1 (b\n", 1)
     assert found.counters[:2] == (4.0, 6.0)
 
