@@ -46,6 +46,7 @@ class RedfishService:
         self.credentials = {"UserName": user, "Password": password}
         self.sessions = {}  # path -> token
         self.logins = 0
+        self.redirects = {}  # path -> status and location
         self.delay = 0.0
         self.drip = 0.0  # seconds between two bytes
         self.authority = trustme.CA()
@@ -62,6 +63,9 @@ class RedfishService:
         return [(each.method, each.target) for each in self._server.requests]
 
     def _respond(self, request):
+        if request.path in self.redirects:
+            status, location = self.redirects[request.path]
+            return self._answer(status, {}, (("Location", location),))
         if request.method == "POST":
             return self._log_in(json.loads(request.body))
         if request.method == "DELETE":

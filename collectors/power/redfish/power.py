@@ -1,7 +1,8 @@
 """Finds the node's power in a Redfish service, and reads it.
 
-New services have it in EnvironmentMetrics, older ones in Power.PowerControl, some only at their
-power supplies' inputs. Links are followed, never constructed, since paths differ between vendors.
+New services have it in EnvironmentMetrics, older ones in Power.PowerControl, some only beside that
+(iLO 4), in the manufacturer's part (iRMC) or at their power supplies' inputs. Links are followed,
+never constructed, since paths differ between vendors.
 Source: DMTF DSP2046 (Redfish resource and schema guide): Chassis, EnvironmentMetrics, Power,
 PowerSubsystem, PowerSupplyMetrics.
 """
@@ -11,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from collectors.power.redfish.error import RedfishError
+from collectors.power.redfish.session import ROOT
 
 Get = Callable[[str], dict[str, Any]]  # returns the resource at a path; raises RedfishError
 
-ROOT = "/redfish/v1/"
 _MAX_PAGES = 32
 _PART_TYPES = {
     "Component",
@@ -25,6 +26,7 @@ _PART_TYPES = {
     "Drawer",
     "Shelf",
 }  # parts of a node or rack
+_ENCLOSURE_TYPES = {"Enclosure", "Rack", "RackGroup", "Row", "Pod"}  # of several nodes
 _NODE_NAMES = ("system power control", "server power control", "system input power")
 _NOT_IN_USE = {"Absent", "Disabled", "UnavailableOffline", "StandbyOffline"}
 
@@ -43,8 +45,9 @@ def find_locations(
 ) -> tuple[PowerLocation, ...]:
     """The locations of the node's power, best first; `chassis_ids`: those configured, if any.
 
-    A chassis counts if it contains the node's computer system; if no chassis states its contents,
-    all chassis that are not a part of another one count.
+    A chassis counts if it contains the node's computer system, but an enclosure of several nodes
+    only if it alone does; if no chassis states its contents, all chassis that are not a part of
+    another one count.
     """
     root = get(ROOT)
     system_path = _find_system(get, root, system, bool(chassis_ids))
@@ -54,9 +57,31 @@ def find_locations(
     else:
         whole_chassis = [each for each in chassis if each.get("ChassisType") not in _PART_TYPES]
         with_system = [each for each in whole_chassis if system_path in _computer_systems(each)]
-        selected = with_system or [each for each in whole_chassis if not _computer_systems(each)]
+        selected = _without_enclosures(with_system) or [
+            each for each in whole_chassis if not _computer_systems(each)
+        ]
     locations = [_first_location(get, each, system_path) for each in selected]
     return tuple(location for location in locations if location is not None)
+
+
+def _without_enclosures(chassis: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The node's own chassis, where the enclosure that contains it lists the system as well."""
+    paths = {_service_path(each.get("@odata.id")) for each in chassis} - {""}
+    containers = {
+        _service_path(_field(_field(each.get("Links"), "ContainedBy"), "@odata.id"))
+        for each in chassis
+    }
+
+    def rank(each: dict[str, Any]) -> tuple[bool, bool, int]:
+        path = _service_path(each.get("@odata.id"))
+        contents = _linked_paths(_field(each.get("Links"), "Contains"))
+        contains_another = not (paths - {path}).isdisjoint(contents)
+        is_container = contains_another or (path != "" and path in containers)
+        is_enclosure = each.get("ChassisType") in _ENCLOSURE_TYPES
+        return is_container, is_enclosure, len(_computer_systems(each))
+
+    best = min(map(rank, chassis), default=None)
+    return [each for each in chassis if rank(each) == best]
 
 
 def read_watts(get: Get, location: PowerLocation) -> float | None:
@@ -106,6 +131,7 @@ def _candidates(get: Get, chassis: dict[str, Any]) -> Iterator[tuple[str, tuple[
         yield "environment", (environment,)
     if power:
         yield "control", (power,)
+        yield "manufacturer", (power,)
     subsystem = _link(chassis, "PowerSubsystem")
     if subsystem:
         supplies = tuple(_member_paths(get, _link(get(subsystem), "PowerSupplies")))
@@ -130,6 +156,17 @@ def _select_control(members: list[dict[str, Any]], system: str) -> dict[str, Any
     related = [m for m in members if system and system in _linked_paths(m.get("RelatedItem"))]
     named = [m for m in members if str(m.get("Name", "")).lower() in _NODE_NAMES]
     return next(iter(related or named or members), None)
+
+
+def _read_manufacturer(get: Get, location: PowerLocation) -> float | None:
+    """What iLO 4 has beside PowerControl, and Fujitsu's iRMC in its own part."""
+    power = get(location.paths[0])
+    oem = power.get("Oem")
+    parts = oem.values() if isinstance(oem, dict) else ()
+    consumptions = [_field(part, "ChassisPowerConsumption") for part in parts]
+    values = [_field(each, "CurrentPowerConsumptionW") for each in consumptions]
+    watts = map(_parse_watts, (power.get("PowerConsumedWatts"), *values))
+    return next((each for each in watts if each is not None), None)
 
 
 def _read_inputs(get: Get, location: PowerLocation) -> float | None:
@@ -157,6 +194,7 @@ def _sum_inputs(readings: list[tuple[dict[str, Any], Any]]) -> float | None:
 _READERS: dict[str, Callable[[Get, PowerLocation], float | None]] = {
     "environment": _read_environment,
     "control": _read_control,
+    "manufacturer": _read_manufacturer,
     "supplies": _read_supplies,
     "inputs": _read_inputs,
 }

@@ -1,19 +1,24 @@
 """A session with a Redfish service: one login, renewed when it expires, deleted at the end.
 
-Source: DMTF DSP0266 (Redfish specification) 1.20, section 13.3.4 "Session-based authentication".
+Source: DMTF DSP0266 (Redfish specification) 1.20, section 13.3.4 "Session-based authentication";
+RFC 9110, section 15.4 "Redirection".
 """
 
 import json
 import ssl
 from typing import Any, NamedTuple
+from urllib.parse import urljoin, urlsplit
 
 from batchjob.runtime import http_client
 from batchjob.runtime.http_client import FetchError, HttpReply
 from batchjob.secret_files import SecretFileError, read_secret
 from collectors.power.redfish.error import RedfishError
 
-_SESSIONS = "/redfish/v1/SessionService/Sessions"
+ROOT = "/redfish/v1/"
+_SESSIONS = f"{ROOT}SessionService/Sessions"  # where the root does not tell
 _MAX_BYTES = 4 << 20
+_MAX_REDIRECTS = 3
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class RedfishLogin(NamedTuple):
@@ -67,7 +72,7 @@ class RedfishSession:
             "UserName": self._login.user,
             "Password": _read_password(self._login.password_file),
         }
-        answer = self._request("POST", _SESSIONS, json.dumps(login).encode())
+        answer = self._request("POST", self._sessions_path(), json.dumps(login).encode())
         if answer.status in (400, 401, 403):
             raise RedfishError("authentication", f"login refused with status {answer.status}")
         token = answer.headers.get("X-Auth-Token")
@@ -76,7 +81,30 @@ class RedfishSession:
         self._token = token
         self._location = _session_path(answer.headers.get("Location", ""))
 
+    def _sessions_path(self) -> str:
+        """The URI of the sessions from the service root, which needs no log-in."""
+        answer = self._request("GET", ROOT)
+        root = _parse_json(answer) if answer.status == 200 else None
+        for name in ("Links", "Sessions", "@odata.id"):
+            root = root.get(name) if isinstance(root, dict) else None
+        return root if isinstance(root, str) and root.startswith("/redfish/") else _SESSIONS
+
     def _request(self, method: str, path: str, body: bytes | None = None) -> HttpReply:
+        """A request, redirected at most three times, and only to the same service."""
+        for _ in range(_MAX_REDIRECTS + 1):
+            answer = self._request_once(method, path, body)
+            location = answer.headers.get("Location", "")
+            if answer.status not in _REDIRECTS or not location:
+                return answer
+            target = urlsplit(urljoin(self._login.url + path, location))
+            if _origin(target.geturl()) != _origin(self._login.url):
+                raise RedfishError("status", f"{path}: redirected to another service")
+            path = target._replace(scheme="", netloc="", fragment="").geturl()
+            if answer.status not in (307, 308) and method == "POST":
+                method, body = "GET", None
+        raise RedfishError("status", f"{path}: more than {_MAX_REDIRECTS} redirects")
+
+    def _request_once(self, method: str, path: str, body: bytes | None) -> HttpReply:
         headers = {"Accept": "application/json", "OData-Version": "4.0"}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -101,6 +129,16 @@ def _parse_json(answer: HttpReply) -> Any:
         return answer.json()
     except FetchError as error:
         raise RedfishError(error.reason, str(error)) from error
+
+
+def _origin(url: str) -> tuple[str, str | None, int]:
+    """Scheme, host and port; the port is -1 if it is not a number."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or 443
+    except ValueError:
+        port = -1
+    return parts.scheme, parts.hostname, port
 
 
 def _session_path(location: str) -> str:

@@ -12,7 +12,7 @@ from collectors.power.redfish.collector import AGE, ERRORS, METRICS, POWER, Redf
 from collectors.power.redfish.error import REASONS
 from tests.helpers.clock import Clock
 from tests.helpers.waiting import scaled
-from tests.simulated.redfish_service import RedfishService, link, one_node
+from tests.simulated.redfish_service import ROOT, SESSIONS, RedfishService, link, one_node
 
 CHASSIS = "/redfish/v1/Chassis/1"
 ENVIRONMENT = f"{CHASSIS}/EnvironmentMetrics"
@@ -107,6 +107,38 @@ def test_expired_session_is_renewed_immediately(collector, service):
     assert error_counts(collector) == {}
     assert service.logins == 2
     assert len(service.sessions) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_redirects_within_the_service_are_followed(collector, service, status):
+    """Some BMCs redirect a path to itself with or without a slash at its end."""
+    service.redirects[ENVIRONMENT] = (status, f"{ENVIRONMENT}/")
+    service.documents[f"{ENVIRONMENT}/"] = service.documents.pop(ENVIRONMENT)
+    refresh(collector)
+    assert samples(collector, POWER) == {'chassis="1"': 374.5}
+
+
+def test_login_is_redirected_with_its_method_and_body(collector, service):
+    service.redirects[SESSIONS] = (308, f"{SESSIONS}/")
+    refresh(collector)
+    assert ("POST", f"{SESSIONS}/") in service.requests
+    assert samples(collector, POWER) == {'chassis="1"': 374.5}
+
+
+def test_login_uses_the_sessions_of_the_service_root(collector, service):
+    service.documents[ROOT]["Links"] = {"Sessions": {"@odata.id": "/redfish/v1/Sessions"}}
+    refresh(collector)
+    assert ("POST", "/redfish/v1/Sessions") in service.requests
+
+
+@pytest.mark.parametrize(
+    "target", [ENVIRONMENT, "https://elsewhere.example/metrics", "http://127.0.0.1/", "//[::1]:x/"]
+)
+def test_circular_and_foreign_redirects_are_errors(collector, service, target):
+    service.redirects[ENVIRONMENT] = (307, target)
+    refresh(collector)
+    assert samples(collector, POWER) == {}
+    assert service.requests.count(("GET", ENVIRONMENT)) <= 4
 
 
 def test_sessions_do_not_accumulate(collector, service):

@@ -136,6 +136,43 @@ def test_enclosure_power_is_not_that_of_the_node():
     assert node_watts(enclosure_documents(), system="b") == {"b": 400}
 
 
+ENCLOSURE_LINKS = {
+    "lists it as its content": {"Contains": [link("/redfish/v1/Chassis/b")]},
+    "has more systems": {"ComputerSystems": [link(f"/redfish/v1/Systems/{x}") for x in "ab"]},
+}
+
+
+@pytest.mark.parametrize("links", ENCLOSURE_LINKS.values(), ids=ENCLOSURE_LINKS)
+def test_enclosure_that_links_to_the_node_is_not_the_node(links):
+    documents = enclosure_documents()
+    for name in ("box", "b"):
+        documents[f"/redfish/v1/Chassis/{name}"]["@odata.id"] = f"/redfish/v1/Chassis/{name}"
+    box = documents["/redfish/v1/Chassis/box"]
+    box |= {"ChassisType": "Other", "Links": {"ComputerSystems": [link("/redfish/v1/Systems/b")]}}
+    box["Links"] |= links
+    assert node_watts(documents, system="b") == {"b": 400}
+
+
+def test_enclosure_is_known_by_its_type_and_by_what_it_contains():
+    documents = enclosure_documents()
+    node = documents["/redfish/v1/Chassis/b"]
+    box = documents["/redfish/v1/Chassis/box"]
+    box |= {"@odata.id": "/redfish/v1/Chassis/box", "Links": node["Links"]}
+    assert node_watts(documents, system="b") == {"b": 400}
+    box["ChassisType"] = "Other"
+    node["Links"] = node["Links"] | {"ContainedBy": link("/redfish/v1/Chassis/box")}
+    assert node_watts(documents, system="b") == {"b": 400}
+
+
+def test_values_of_the_manufacturer_count_where_the_standard_ones_are_missing():
+    consumption = {"ChassisPowerConsumption": {"CurrentPowerConsumptionW": 210}}
+    fujitsu = {"Oem": {"ts_fujitsu": consumption}}
+    assert node_watts(documents_with_power(**fujitsu)) == {"1": 210}
+    assert node_watts(documents_with_power({"PowerConsumedWatts": 200}, **fujitsu)) == {"1": 200}
+    assert node_watts(documents_with_power(PowerConsumedWatts=93)) == {"1": 93}
+    assert node_watts(documents_with_power(Oem={"x": [], "y": "z"})) == {}
+
+
 def test_system_must_be_configured_if_there_are_several():
     with pytest.raises(RedfishError, match=r"computer systems .a, b.") as caught:
         node_watts(enclosure_documents())
