@@ -21,7 +21,7 @@ from batchjob.quantities.gpu import (
 )
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.cluster import ClusterNode
-from batchjob_stats_db.measure.job_usage import node_name
+from batchjob_stats_db.measure.job_usage import node_name, short_name
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesError, TimeSeriesStore
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.promql.histories import TimeSeriesPool
@@ -115,11 +115,6 @@ CELLS = {
     "down": "down",
 }
 """What the colours of nodes mean."""
-
-
-def short_name(node: str) -> str:
-    """The first label of a host name; an address as it is."""
-    return node if node.replace(".", "").isdigit() else node.partition(".")[0]
 
 
 def reading_from_series(series: Iterable[SeriesValue]) -> ClusterReading:

@@ -17,8 +17,8 @@ from batchjob_cli.up.demo_usage import SampleFiles
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.measure.pending import write_usages
 from batchjob_stats_db.measure.rollup import due_days, roll_up
+from batchjob_stats_db.measure.writer import write_usages
 from batchjob_stats_db.samples import folder
 
 log = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from batchjob.quantities.quantity import Statistic
+from batchjob_stats_db.isolation import isolate_failures
 from batchjob_stats_db.measure.job_usage import (
     METRICS,
     PRESENCE_METRIC,
@@ -42,28 +43,21 @@ def measure_isolated(
     which may take long. Raises TimeSeriesError if the store fails for every query.
     """
     usages: dict[JobToMeasure, MeasuredUsage] = {}
-    failed: dict[JobToMeasure, Exception] = {}
-    pending = [[job] for job in jobs if job.failed_before]
-    pending += [others] if (others := [job for job in jobs if not job.failed_before]) else []
-    while pending:
-        part = pending.pop()
+
+    def measure_part(part: Sequence[JobToMeasure]) -> None:
         on_progress()
-        try:
-            usages.update(zip(part, measure(time_series, part, interval), strict=True))
-        except QueryFailed as error:
-            if len(part) == 1:
-                failed[part[0]] = error
-                if len(failed) > _MAX_FAILURES and not usages:
-                    raise
-        except TimeSeriesError:
-            raise
-        except Exception as error:  # a bug of ours, or out of memory: only this job is affected
-            if len(part) == 1:
-                failed[part[0]] = error
-        else:
-            continue
-        if len(part) > 1:
-            pending += [part[len(part) // 2 :], part[: len(part) // 2]]
+        usages.update(zip(part, measure(time_series, part, interval), strict=True))
+
+    def is_the_stores(error: Exception, failed: int) -> bool:
+        if isinstance(error, QueryFailed):
+            return failed >= _MAX_FAILURES and not usages
+        return isinstance(error, TimeSeriesError)
+
+    others = [job for job in jobs if not job.failed_before]
+    failed = isolate_failures(others, measure_part, is_the_stores)
+    for job in jobs:
+        if job.failed_before:
+            failed |= isolate_failures([job], measure_part, is_the_stores)
     return MeasurementOutcome(usages, failed)
 
 

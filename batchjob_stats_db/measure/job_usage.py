@@ -7,7 +7,7 @@ Doubtful results are marked by the words in DOUBTS, and nothing is filled in.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from batchjob.judgements import COMPLETE_COVERAGE, CPU_TOLERANCE
@@ -27,7 +27,8 @@ from batchjob_stats_db.measure.coverage import (
 from batchjob_stats_db.queries.efficiency import ENERGY_MISSING
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 
-NOT_ANSWERED = "not answered"
+NOT_ANSWERED, NOT_STORABLE = "not answered", "not storable"
+OTHER_NODES = "other nodes"
 NOT_A_NUMBER = "not a number"
 RUNNING, GAPS, PEAK_SAMPLED = "running", "gaps in samples", "peak sampled"
 NO_SAMPLES = "no samples"
@@ -51,6 +52,9 @@ DOUBTS = {
     ENERGY_MISSING: "some nodes have no energy of this job; its parts are of the others only, and "
     "its total is unknown",
     "near another run": "another run with this job id ended just before; peaks may belong to it",
+    OTHER_NODES: "series with this job id from nodes that were not allocated to the job are left "
+    "out",
+    NOT_STORABLE: "a measured value is beyond what can be stored; the job is measured again later",
     NOT_ANSWERED: "the time series database did not answer for this job; it is asked again later",
 }
 """Each with what is missing, and what that means for the numbers."""
@@ -73,6 +77,10 @@ class JobToMeasure(NamedTuple):
     near_previous_run: bool = False
     failed_before: bool = False  # its last measurement failed
     tool: str = ""  # set for tracked work, which is part of a program and unknown to exporters
+    allocated: frozenset[str] = (
+        frozenset()
+    )  # short names of its nodes, in lower case; empty: unknown
+    cluster_nodes: frozenset[str] = frozenset()  # of all nodes of the cluster that are known
 
 
 class GpuUsage(NamedTuple):
@@ -184,8 +192,11 @@ def instances_with_user(series: Iterable[Mapping[str, str]]) -> set[str]:
 def _select_trusted_samples(
     job: JobToMeasure, series: JobSeries, doubts: set[str]
 ) -> tuple[JobSeries, int]:
-    """The numeric samples of the job's user, and the number of other samples."""
+    """The numeric samples of the job's user and nodes, and the number of other samples."""
     users = user_labels(job)
+    foreign = _foreign_instances(
+        job, {_instance(each) for part in series.values() for each in part}
+    )
     with_user = instances_with_user(
         sample.labels for samples in series.values() for sample in samples
     )
@@ -195,7 +206,10 @@ def _select_trusted_samples(
         for sample in samples:
             user = sample.labels.get("user", "")
             is_without_user = not user and _instance(sample) not in with_user
-            if user not in users and not is_without_user:
+            if _instance(sample) in foreign:
+                doubts.add(OTHER_NODES)
+                dropped += 1
+            elif user not in users and not is_without_user:
                 doubts.update({"user differs"} if user else ())
                 dropped += 1
             elif not math.isfinite(sample.value):
@@ -205,6 +219,21 @@ def _select_trusted_samples(
                 doubts.update({"user unknown"} if is_without_user else ())
                 kept[key].append(sample)
     return kept, dropped
+
+
+def _foreign_instances(job: JobToMeasure, instances: Collection[str]) -> set[str]:
+    """Instances on nodes that were not allocated to the job, whatever they say of it.
+
+    Nothing is refused where the allocation is unknown, or where targets have other names than the
+    scheduler's nodes, such as addresses.
+    """
+    if not job.allocated:
+        return set()
+    names = {each: short_name(node_name(each)).lower() for each in instances}
+    other = {each for each in instances if names[each] not in job.allocated}
+    if len(other) < len(instances):
+        return other
+    return {each for each in other if names[each] in job.cluster_nodes}
 
 
 def _column_values(kept: JobSeries, doubts: set[str]) -> dict[str, float | int]:
@@ -348,3 +377,8 @@ def node_name(instance: str) -> str:
     """The node in a target's `instance`: without the port."""
     host, colon, port = instance.rpartition(":")
     return host.strip("[]") if colon and port.isdigit() else instance
+
+
+def short_name(node: str) -> str:
+    """The first label of a host name; an address as it is."""
+    return node if node.replace(".", "").isdigit() or ":" in node else node.partition(".")[0]

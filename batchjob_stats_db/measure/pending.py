@@ -1,28 +1,22 @@
-"""The jobs that are due to be measured, and the storage of results."""
+"""The jobs that are due to be measured."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.database.upsert import chunks, write_rows
-from batchjob_stats_db.days import DAY, days_of
+from batchjob_stats_db.database.upsert import chunks
 from batchjob_stats_db.measure.batches import MeasurementOutcome, measure_isolated
-from batchjob_stats_db.measure.job_usage import DOUBTS, NOT_ANSWERED, JobToMeasure, MeasuredUsage
-from batchjob_stats_db.measure.rollup import mark_days
+from batchjob_stats_db.measure.job_usage import NOT_ANSWERED, JobToMeasure, short_name
+from batchjob_stats_db.measure.writer import record_failures, write_or_set_aside
 from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesStore
 from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS
-
-_USAGE_COLUMNS = [column.name for column in schema.job_usage.columns]
-_LATE_SECONDS = 6 * 3600  # how long after a job's end samples may still arrive
-_RETRY_SECONDS = 1800
-
 
 JOB_COLUMNS = tuple(
     schema.job.c[name]
@@ -47,9 +41,12 @@ def measure_due(
         jobs = due_jobs(db, store.cluster, policy, now, limit)
     outcome = measure_isolated(time_series, jobs, interval, on_progress)
     with store.transaction() as db:
-        write_usages(db, store.cluster, time_series.source, outcome.usages, policy, now)
-        record_failures(db, time_series.source, outcome.failed, policy, now)
-    return outcome
+        refused = write_or_set_aside(
+            db, store.cluster, time_series.source, outcome.usages, policy, now
+        )
+        record_failures(db, time_series.source, outcome.failed, NOT_ANSWERED, policy, now)
+    written = {job: usage for job, usage in outcome.usages.items() if job not in refused}
+    return MeasurementOutcome(written, {**outcome.failed, **refused})
 
 
 def due_jobs(
@@ -68,8 +65,24 @@ def due_jobs(
     rows = db.execute(query).all()
     runs = runs_by_jobid(db, cluster, [row.jobid for row in rows])
     failed = _previously_failed(db, [row.id for row in rows])
-    jobs = (job_to_measure(cluster, row, runs[row.jobid], policy, now) for row in rows)
-    return [job._replace(failed_before=job.id in failed) for job in jobs]
+    jobs = [job_to_measure(cluster, row, runs[row.jobid], policy, now) for row in rows]
+    return with_nodes(db, cluster, [job._replace(failed_before=job.id in failed) for job in jobs])
+
+
+def with_nodes(db: Connection, cluster: str, jobs: Sequence[JobToMeasure]) -> list[JobToMeasure]:
+    """The jobs with the names of their nodes, and those of all nodes that are known."""
+    share, seen = schema.job_node.c, schema.daily_node_coverage.c
+    nodes: dict[int, list[str]] = {}
+    for part in chunks([job.id for job in jobs]):
+        query = sa.select(share.job_id, share.node).where(share.job_id.in_(part))
+        for job_id, node in db.execute(query):
+            nodes.setdefault(job_id, []).append(short_name(node).lower())
+    of_days = db.execute(sa.select(seen.node).where(seen.cluster == cluster).distinct()).scalars()
+    known = frozenset(chain((short_name(node).lower() for node in of_days), *nodes.values()))
+    return [
+        job._replace(allocated=frozenset(nodes.get(job.id, ())), cluster_nodes=known)
+        for job in jobs
+    ]
 
 
 def _previously_failed(db: Connection, ids: Sequence[int]) -> set[int]:
@@ -126,102 +139,6 @@ def job_to_measure(
         row.id, cluster, row.jobid, row.username, row.uid, start, end,
         row.allocated_nodes, row.allocated_cpus, span, near, tool=row.tool,
     )  # fmt: skip
-
-
-def write_usages(
-    db: Connection,
-    cluster: str,
-    source: str,
-    usages: Mapping[JobToMeasure, MeasuredUsage],
-    policy: UsagePolicy,
-    now: int,
-) -> None:
-    """Replace the stored usage of jobs, and mark the days that this changes."""
-    job = schema.job
-    rows: list[tuple[Any, ...]] = []
-    due: list[dict[str, int | None]] = []
-    days: set[int] = set()
-    for target, usage in usages.items():
-        columns = {
-            **usage._asdict(),
-            **usage.values,
-            "source": source,
-            "measured_time": now,
-            "until_time": min(usage.until_time, now),
-        }
-        rows.append(tuple(columns.get(name) for name in _USAGE_COLUMNS))
-        days.update(days_of(target.start, target.end if target.end is not None else now))
-        due.append(
-            {
-                "measured_id": target.id,
-                "due": _next_due_time(target, usage, policy, now),
-            }
-        )
-    if rows:
-        again = sa.update(job).where(job.c.id == sa.bindparam("measured_id"))
-        goes_on = sa.case(
-            (job.c.state != JobState.VANISHED.value, sa.bindparam("due", type_=sa.BigInteger))
-        )
-        db.execute(again.values(usage_due_time=goes_on), due)
-        write_rows(db, schema.job_usage, rows)
-    _replace_rows(
-        db, schema.job_gpu, usages, [(u.job_id, *gpu) for u in usages.values() for gpu in u.devices]
-    )
-    _replace_rows(
-        db,
-        schema.job_emissions,
-        usages,
-        [(u.job_id, *each) for u in usages.values() for each in u.emissions.items()],
-    )
-    mark_days(db, cluster, days)
-
-
-def record_failures(
-    db: Connection, source: str, failed: Collection[JobToMeasure], policy: UsagePolicy, now: int
-) -> None:
-    """Record that jobs could not be measured, and when to retry: at twice their age."""
-    usage, job = schema.job_usage, schema.job
-    for target in failed:
-        which = usage.c.job_id == target.id
-        old_doubt = db.execute(sa.select(usage.c.doubt).where(which)).scalar()
-        doubts = {word for word in (old_doubt or "").split(", ") if word} | {NOT_ANSWERED}
-        doubt = ", ".join(word for word in DOUBTS if word in doubts)
-        if old_doubt is not None:
-            db.execute(sa.update(usage).where(which).values(doubt=doubt))
-        else:
-            db.execute(
-                sa.insert(usage).values(
-                    job_id=target.id, source=source, measured_time=now,
-                    until_time=target.start, samples=0, dropped_series=0, nodes=0,
-                    coverage=0.0, doubt=doubt,
-                )
-            )  # fmt: skip
-        retry_time = now + max(_RETRY_SECONDS, min(now - (target.end or target.start), DAY))
-        is_too_late = target.end is not None and retry_time > target.end + policy.horizon_seconds
-        due = None if is_too_late else retry_time
-        db.execute(sa.update(job).where(job.c.id == target.id).values(usage_due_time=due))
-
-
-def _replace_rows(
-    db: Connection,
-    table: sa.Table,
-    usages: Mapping[JobToMeasure, MeasuredUsage],
-    rows: list[tuple[Any, ...]],
-) -> None:
-    for part in chunks([target.id for target in usages]):
-        db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
-    write_rows(db, table, rows)
-
-
-def _next_due_time(
-    target: JobToMeasure, usage: MeasuredUsage, policy: UsagePolicy, now: int
-) -> int | None:
-    if target.end is None:
-        return now + policy.refresh_seconds
-    # Samples may be late because of a remote-write queue or a separate poller; complete
-    # measurements are not repeated.
-    late = usage.coverage < 0.999 and now < target.end + _LATE_SECONDS
-    return now + _RETRY_SECONDS if late else None
 
 
 def mark_for_measurement(

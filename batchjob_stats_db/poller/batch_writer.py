@@ -2,13 +2,14 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.accounting import Batch
-from batchjob.schedulers.records import JobRecord
+from batchjob.schedulers.records import RAW_LIMIT, JobRecord, QuarantinedRow
 from batchjob_stats_db.database.gate import RULES, Refusal
 from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.isolation import is_database_failure, isolate_failures
 from batchjob_stats_db.poller.counts import count_ended
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 
@@ -25,7 +26,36 @@ class BatchWriter:
         self._log_once = LogOnce(log)
 
     def write(self, batch: Batch, key: str, seconds: float) -> None:
-        """Write a batch; `key` is the name of its watermark."""
+        """Write a batch; `key` is the name of its watermark.
+
+        If a record makes that fail, the others are written first, with the watermark as it was;
+        then the rest of the batch, with that record in quarantine.
+        """
+        try:
+            self._write(batch, key, seconds)
+        except Exception as error:
+            if is_database_failure(error) or not batch.jobs:
+                raise
+            rest = self._write_storable(batch, key)
+            self._write(rest, key, seconds)
+
+    def _write_storable(self, batch: Batch, key: str) -> Batch:
+        """Write the records that can be stored; returns the batch with the others set aside."""
+        before = self._store.watermark(key)
+
+        def write(jobs: Sequence[JobRecord]) -> None:
+            self._write(Batch(tuple(jobs), (), before, batch.covered_until), key, 0.0)
+
+        failed = isolate_failures(batch.jobs, write, is_database_failure)
+        aside = [
+            QuarantinedRow(
+                job.source, f"it cannot be stored: {error!r}", repr(job)[:RAW_LIMIT], "unstorable"
+            )
+            for job, error in failed.items()
+        ]
+        return batch._replace(jobs=(), quarantined=(*batch.quarantined, *aside))
+
+    def _write(self, batch: Batch, key: str, seconds: float) -> None:
         cluster = self._store.cluster
         ended: list[JobRecord] = []
         refused: Counter[Refusal] = Counter()

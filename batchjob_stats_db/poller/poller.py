@@ -1,15 +1,18 @@
 """One cluster's poller: query, write, measure, sum up, and repeat.
 
-A cycle consists of a few steps, each of which may fail by itself: if a scheduler does not answer,
-jobs are still measured, and if the TSDB is down, no record is lost. What a step could not do is
-still due in the next cycle, since everything due is in the database.
+A cycle consists of steps, each in a guard of its own: whatever makes one fail is logged once and
+counted, the next steps run, and the failed one is tried again. If a scheduler does not answer, jobs
+are still measured, and if the TSDB is down, no record is lost. What a step could not do is still
+due in the next cycle, since everything due is in the database.
 """
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -21,6 +24,7 @@ from batchjob.schedulers.accounting import (
     Batch,
 )
 from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.isolation import is_database_failure
 from batchjob_stats_db.measure.pending import measure_due
 from batchjob_stats_db.measure.rollup import due_days, mark_running, roll_up, unmark_days
 from batchjob_stats_db.poller.batch_writer import BatchWriter
@@ -37,8 +41,17 @@ log = logging.getLogger(__name__)
 
 _JOBS_PER_BATCH = 1000
 _DAYS_PER_BATCH = 50
+_DATABASE_RETRY_SECONDS = 10.0
 # Advances during suspend, like the wall clock.
 _BOOT_TIME = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
+
+class _Step(NamedTuple):
+    """A part of a cycle; it is due at its pace, if its name has one."""
+
+    name: str
+    work: Callable[[], bool]  # returns whether all of it succeeded
+    source: str = ""  # whose failures are stored
 
 
 class Poller:
@@ -85,11 +98,13 @@ class Poller:
         }
         for name, pace in self._paces.items():
             metrics.poll_interval.labels(cluster.name, name).set(pace.interval)
-        self._usage_pace = Pace(poll.interval, poll.longest_pause)
-        self._rollup_pace = Pace(poll.rollup_interval, poll.rollup_interval)
-        self._retention_pace = Pace(86400.0, 86400.0)
+        if time_series is not None:
+            self._paces["measurements"] = Pace(poll.interval, poll.longest_pause)
+        self._paces["sums"] = Pace(poll.rollup_interval, poll.rollup_interval, poll.interval)
+        self._paces["retention"] = Pace(86400.0, 86400.0, poll.rollup_interval)
         self.last_progress = time.monotonic()  # monotonic time of the last sign of life
         self.has_polled = False  # whether every source has been read once
+        self.fault = ""  # what ended the polling, until a cycle is complete again
 
     def check(self) -> Iterator[str]:
         """Missing permissions to see all jobs and users, one line each with what to grant."""
@@ -101,8 +116,8 @@ class Poller:
             try:
                 for line in source.check():
                     yield f"{self.cluster.name}: {source.name}: {line}"
-            except SchedulerError as error:
-                yield f"{self.cluster.name}: {source.name}: {error}"
+            except Exception as error:
+                yield f"{self.cluster.name}: {source.name}: {_words(error)}"
 
     def run(self, stop: threading.Event) -> None:
         """Run cycles until stopped."""
@@ -113,57 +128,82 @@ class Poller:
             stop.wait(self._pause_seconds())
 
     def _pause_seconds(self) -> float:
-        soonest = min(pace.next_time for pace in (*self._paces.values(), self._usage_pace))
+        soonest = min(pace.next_time for pace in self._paces.values())
         return min(max(soonest - self._monotonic(), 0.2), self._poll.interval)
 
     def run_cycle(self, stop: threading.Event | None = None) -> bool:
         """Do everything that is due, once; returns whether all of it succeeded."""
-        stop = stop or threading.Event()
-        self.last_progress = time.monotonic()
-        cluster = self.cluster.name
-        try:
-            results = [self._poll_source(source, stop) for source in self.cluster.sources]
-            results += [self._poll_associations(source) for source in self.cluster.people]
-            results.append(self._rereader.reread_due_sources(stop))
-            results.append(self._script_reader.read_missing(stop))
-            results.append(self._measure(stop))
-            if self._rollup_pace.is_due(self._monotonic()):
-                self._roll_up(stop)
-                self._rollup_pace.schedule_next(
-                    self._monotonic(), self._monotonic(), succeeded=True
-                )
-            self._delete_expired()
-            self.metrics.unfinished_jobs.labels(cluster).set(len(self.store.unfinished()))
-        except sa.exc.DBAPIError as error:
-            # Disk full, or the database locked or gone: nothing was committed, so nothing is lost.
-            self.metrics.database_errors.labels(cluster).inc()
-            self._log_once.warning("database", "%s: the database: %s", cluster, error.orig)
-            return False
-        self._log_once.forget("database")
+        results = [self._run_step(step) for step in self._steps(stop or threading.Event())]
         self.has_polled = self.has_polled or all(results)
+        self.fault = ""
         return all(results)
 
-    def _poll_source(self, source: AccountingSource, stop: threading.Event) -> bool:
-        pace = self._paces[source.name]
-        started = self._monotonic()
-        if not pace.is_due(started):
+    def _steps(self, stop: threading.Event) -> Iterator[_Step]:
+        for source in self.cluster.sources:
+            yield _Step(source.name, partial(self._poll_source, source, stop), source.name)
+        for people in self.cluster.people:
+            yield _Step(people.name, partial(self._poll_associations, people), people.name)
+        yield _Step("reread", partial(self._rereader.reread_due_sources, stop))
+        yield _Step("scripts", partial(self._script_reader.read_missing, stop))
+        if self._time_series is not None:
+            yield _Step("measurements", partial(self._measure, stop))
+        yield _Step("sums", partial(self._roll_up, stop))
+        yield _Step("retention", self._delete_expired)
+        yield _Step("counts", self._count_unfinished)
+
+    def _run_step(self, step: _Step) -> bool:
+        """Run a step if it is due; returns whether it succeeded. Only the end of Python ends it."""
+        self._signal_progress()
+        started, pace = self._monotonic(), self._paces.get(step.name)
+        if pace and not pace.is_due(started):
             return True
-        labels = (self.cluster.name, source.name)
+        error: Exception | None = None
         try:
-            for _ in self.write_batches(source, source.name):
-                self.last_progress = time.monotonic()
-                if stop.is_set():  # written batches are kept; the next poll reads the rest
-                    return True
-        except SchedulerError as error:
-            self._batch_writer.record_failure(source.name, str(error))
-            pace.schedule_next(started, self._monotonic(), succeeded=False)
-            return False
-        pace.schedule_next(started, self._monotonic(), succeeded=True)
-        self._batch_writer.record_success(source.name)
-        self.metrics.polls.labels(*labels, "ok").inc()
-        self.metrics.poll_duration.labels(*labels).set(self._monotonic() - started)
-        self.metrics.last_success.labels(*labels).set(self._clock())
+            succeeded = step.work()
+        except Exception as failure:
+            succeeded, error = False, failure
+            self._record_failure(step, failure)
+        else:
+            self._log_once.forget(step.name)
+        if pace and error and is_database_failure(error):  # the step has not even been tried
+            pace.next_time = started + min(pace.interval, _DATABASE_RETRY_SECONDS)
+        elif pace:
+            pace.schedule_next(started, self._monotonic(), succeeded=succeeded)
+        return succeeded
+
+    def _record_failure(self, step: _Step, error: Exception) -> None:
+        """Log a failure once and count it; a source's is stored as well, for the pages."""
+        name = self.cluster.name
+        if isinstance(error, sa.exc.DBAPIError):
+            # Disk full, or the database locked or gone: nothing was committed, so nothing is lost.
+            self.metrics.database_errors.labels(name).inc()
+        elif isinstance(error, TimeSeriesError):
+            self.metrics.history_errors.labels(name).inc()
+        elif not isinstance(error, SchedulerError):  # a fault of ours, or an unforeseen input
+            self.metrics.step_errors.labels(name, step.name).inc()
+            log.debug("%s: %s", name, step.name, exc_info=error)
+        if step.source and not is_database_failure(error):
+            with contextlib.suppress(sa.exc.DBAPIError):
+                self._batch_writer.record_failure(step.source, _words(error))
+        else:
+            self._log_once.warning(step.name, "%s: %s: %s", name, step.name, _words(error))
+
+    def _poll_source(self, source: AccountingSource, stop: threading.Event) -> bool:
+        started = self._monotonic()
+        for _ in self.write_batches(source, source.name):
+            self._signal_progress()
+            if stop.is_set():  # written batches are kept; the next poll reads the rest
+                return True
+        self._record_success(source.name)
+        duration = self._monotonic() - started
+        self.metrics.poll_duration.labels(self.cluster.name, source.name).set(duration)
         return True
+
+    def _record_success(self, source: str) -> None:
+        labels = (self.cluster.name, source)
+        self._batch_writer.record_success(source)
+        self.metrics.polls.labels(*labels, "ok").inc()
+        self.metrics.last_success.labels(*labels).set(self._clock())
 
     def write_batches(
         self, source: AccountingSource, key: str, since: int | None = None
@@ -198,38 +238,14 @@ class Poller:
             self.store.write(Batch((), (), source.watermark_at(covered), covered), source.name)
 
     def _poll_associations(self, source: AssociationsSource) -> bool:
-        pace = self._paces[source.name]
         started = self._monotonic()
-        if not pace.is_due(started):
-            return True
-        labels = (self.cluster.name, source.name)
-        try:
-            people = source.read()
-        except SchedulerError as error:
-            self._batch_writer.record_failure(source.name, str(error))
-            pace.schedule_next(started, self._monotonic(), succeeded=False)
-            return False
-        self.store.write_associations(people, source.name, self._monotonic() - started)
-        pace.schedule_next(started, self._monotonic(), succeeded=True)
-        self._batch_writer.record_success(source.name)
-        self.metrics.polls.labels(*labels, "ok").inc()
-        self.metrics.last_success.labels(*labels).set(self._clock())
+        self.store.write_associations(source.read(), source.name, self._monotonic() - started)
+        self._record_success(source.name)
         return True
 
     def _measure(self, stop: threading.Event) -> bool:
-        started = self._monotonic()
-        if self._time_series is None or not self._usage_pace.is_due(started):
-            return True
-        try:
-            while not stop.is_set() and self.measure_due_jobs():
-                self.last_progress = time.monotonic()
-        except TimeSeriesError as error:
-            self.metrics.history_errors.labels(self.cluster.name).inc()
-            self._log_once.warning("history", "%s: measurements: %s", self.cluster.name, error)
-            self._usage_pace.schedule_next(started, self._monotonic(), succeeded=False)
-            return False
-        self._log_once.forget("history")
-        self._usage_pace.schedule_next(started, self._monotonic(), succeeded=True)
+        while not stop.is_set() and self.measure_due_jobs():
+            self._signal_progress()
         return True
 
     def _signal_progress(self) -> None:
@@ -262,12 +278,13 @@ class Poller:
         self._mark_due_days()
         done = 0
         while days := self._rebuild_days(threading.Event()):
-            done += days
+            done += len(days)
         return done
 
-    def _roll_up(self, stop: threading.Event) -> None:
+    def _roll_up(self, stop: threading.Event) -> bool:
         self._mark_due_days()
         self._rebuild_days(stop)
+        return True
 
     def _mark_due_days(self) -> None:
         name, now = self.cluster.name, int(self._clock())
@@ -276,21 +293,43 @@ class Poller:
             if self._retention.jobs:  # days whose jobs were deleted must not be recomputed as empty
                 unmark_days(db, name, int(now - self._retention.jobs))
 
-    def _rebuild_days(self, stop: threading.Event) -> int:
+    def _rebuild_days(self, stop: threading.Event) -> list[int]:
+        """Rebuild some days that are due, and return them; one that fails is left for later.
+
+        Raises the error of the first one that failed, when the others are done.
+        """
         name, now = self.cluster.name, int(self._clock())
         with self.store.engine.connect() as db:
             days = due_days(db, name, _DAYS_PER_BATCH, now)
+
+        failure: Exception | None = None
         for day in days:
             if stop.is_set():
                 break
-            with self.store.transaction() as db:
-                roll_up(db, name, day, now)
-            self.last_progress = time.monotonic()
+            try:
+                with self.store.transaction() as db:
+                    roll_up(db, name, day, now)
+            except Exception as error:
+                failure = failure or error
+                continue
+            self._signal_progress()
             self.metrics.rolled_up_days.labels(name).inc()
-        return len(days)
+        if failure:
+            raise failure
+        return days
 
-    def _delete_expired(self) -> None:
-        started = self._monotonic()
-        if self._retention_pace.is_due(started):
-            delete_expired(self.store, self._retention, int(self._clock()))
-            self._retention_pace.schedule_next(started, started, succeeded=True)
+    def _delete_expired(self) -> bool:
+        delete_expired(self.store, self._retention, int(self._clock()))
+        return True
+
+    def _count_unfinished(self) -> bool:
+        number = len(self.store.unfinished())
+        self.metrics.unfinished_jobs.labels(self.cluster.name).set(number)
+        return True
+
+
+def _words(error: Exception) -> str:
+    """What to tell of an error: the message if it is meant for people, else its kind as well."""
+    if isinstance(error, sa.exc.DBAPIError):
+        return f"the database: {error.orig}"
+    return str(error) if isinstance(error, SchedulerError | TimeSeriesError) else repr(error)

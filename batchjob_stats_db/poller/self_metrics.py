@@ -68,7 +68,10 @@ class PollerMetrics:
         self.history_errors = counter("history_errors", "Failed queries of the TSDB.")
         self.rolled_up_days = counter("rolled_up_days", "Days whose sums were recomputed.")
         self.database_errors = counter(
-            "database_errors", "Poll cycles that failed because of the database."
+            "database_errors", "Steps of poll cycles that failed because of the database."
+        )
+        self.step_errors = counter(
+            "step_errors", "Steps of poll cycles that an unexpected error ended.", "step"
         )
         self.tool_labels: set[str] = set()  # values of the label "tool"
         self._backup = Gauge(

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _STALL_SECONDS = 900.0  # seconds without a sign of life after which a thread is considered stuck
 _WATCHDOG_SECONDS = 5.0
 _STOP_SECONDS = 20.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 300.0  # before polling begins again
 _SAMPLES_REFRESH_SECONDS = 60
 
 
@@ -41,7 +42,10 @@ class PollerService:
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(
-                target=poller.run, args=(self._stop,), name=poller.cluster.name, daemon=True
+                target=_keep_polling,
+                args=(poller, self._stop),
+                name=poller.cluster.name,
+                daemon=True,
             )
             for poller in self.pollers
         ]
@@ -66,6 +70,8 @@ class PollerService:
         for thread, poller in zip(self._threads, self.pollers, strict=True):
             if thread.ident is not None and not thread.is_alive():
                 return f"{thread.name}: its thread has ended"
+            if poller.fault:
+                return f"{thread.name}: its polling ended and begins again: {poller.fault}"
             if time.monotonic() - poller.last_progress > _STALL_SECONDS:
                 return f"{thread.name}: no progress for {_STALL_SECONDS:g} s"
         return ""
@@ -98,6 +104,22 @@ class PollerService:
                 thread.join(max(0.0, deadline - time.monotonic()))
         if self._health:
             self._health.stop()
+
+
+def _keep_polling(poller: Poller, stop: threading.Event) -> None:
+    """Poll until stopped; polling that ends by an error begins again, later each time."""
+    pause = _FIRST_PAUSE_SECONDS
+    while not stop.is_set():
+        begun = time.monotonic()
+        try:
+            poller.run(stop)
+        except Exception as error:
+            poller.fault = repr(error)
+            log.exception("%s: polling ended; it begins again", poller.cluster.name)
+        if time.monotonic() - begun > _LONGEST_PAUSE_SECONDS:
+            pause = _FIRST_PAUSE_SECONDS
+        stop.wait(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 def _build_time_series_store(cluster: ClusterSettings) -> TimeSeriesStore | None:

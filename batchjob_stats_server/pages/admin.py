@@ -11,12 +11,12 @@ from batchjob.judgements import thresholds
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.measure import node_coverage
+from batchjob_stats_db.measure.job_usage import short_name
 from batchjob_stats_db.queries import coverage, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.operators import most_wasteful
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess
-from batchjob_stats_server.cluster_readings import short_name
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.mail_template import MailTemplate
 from batchjob_stats_server.pages.clusters import NoForm, current_reading

@@ -99,7 +99,7 @@ class SimulatedTsdb:
         found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
         for span in spans:
             until = span.until if span.end is None else min(span.until, span.end)
-            labels = {"jobid": span.jobid, "instance": "n1:10910", "mode": "user"}
+            labels = {"jobid": span.jobid, "instance": "10.0.0.1:10910", "mode": "user"}
             values = {
                 Statistic.TOTAL: ("batchjob_job_cpu_seconds_total", until - span.start),
                 Statistic.COUNT: ("batchjob_job_cpu_seconds_total", (until - span.start) / 30 + 1),

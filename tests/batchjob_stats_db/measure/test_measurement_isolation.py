@@ -85,7 +85,9 @@ def test_postponed_job_is_measured_once_the_store_allows_it(limited_store, store
 
 
 def test_earlier_measurement_of_a_failing_job_is_kept(limited_store, store, job, rows, now):
-    store.write(Batch((job("huge", end_time=None, start_time=now - 30000),), (), "", 0), "sacct")
+    store.write(
+        Batch((job("huge", end_time=None, start_time=now - 30000, nodes=()),), (), "", 0), "sacct"
+    )
     with prometheus(HUGE_LINES) as url:
         measure_due(store, Prometheus(Endpoint(url)), POLICY, 30, now + 22000)
     measure_due(store, Prometheus(Endpoint(limited_store)), POLICY, 30, now + 60000)

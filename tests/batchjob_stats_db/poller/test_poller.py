@@ -100,7 +100,7 @@ def test_no_job_is_lost_while_the_database_rejects_writes(engine, url, rows):
     poller = build_poller(engine, source)
     poller.store.engine = reader_engine(url)
     assert run_cycles(poller, 2) == [False, False]
-    assert metric_value(poller, "database_errors_total", cluster="c1") == 2
+    assert metric_value(poller, "database_errors_total", cluster="c1") >= 2
     poller.store.engine.dispose()
     poller.store.engine = engine
     assert run_cycles(poller, 1) == [True]

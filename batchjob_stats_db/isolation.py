@@ -1,0 +1,39 @@
+"""Keeps one bad item from affecting the others: a batch that fails is halved until one is left."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+T = TypeVar("T")
+
+
+def isolate_failures(
+    items: Sequence[T],
+    work: Callable[[Sequence[T]], object],
+    is_common: Callable[[Exception, int], bool],
+) -> dict[T, Exception]:
+    """Do the work on all items at once; where it fails, on halves of them.
+
+    Returns the items on which it failed alone, with the errors. An error for which `is_common`
+    returns true, given also the number of such items so far, is raised: it is not due to an item.
+    """
+    failed: dict[T, Exception] = {}
+    parts = [items] if items else []
+    while parts:
+        part = parts.pop()
+        try:
+            work(part)
+        except Exception as error:
+            if is_common(error, len(failed)):
+                raise
+            if len(part) == 1:
+                failed[part[0]] = error
+            else:
+                parts += [part[len(part) // 2 :], part[: len(part) // 2]]
+    return failed
+
+
+def is_database_failure(error: Exception, _failed: int = 0) -> bool:
+    """Whether the database itself fails (locked, full, gone), rather than refuses a value."""
+    return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)

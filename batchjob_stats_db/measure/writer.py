@@ -1,0 +1,148 @@
+"""Writes measured usage: the one place where measured values enter the database."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.upsert import chunks, write_rows
+from batchjob_stats_db.days import DAY, days_of
+from batchjob_stats_db.isolation import is_database_failure, isolate_failures
+from batchjob_stats_db.measure.job_usage import (
+    DOUBTS,
+    NOT_STORABLE,
+    JobToMeasure,
+    MeasuredUsage,
+)
+from batchjob_stats_db.measure.rollup import mark_days
+
+_USAGE_COLUMNS = [column.name for column in schema.job_usage.columns]
+_LATE_SECONDS = 6 * 3600  # how long after a job's end samples may still arrive
+_RETRY_SECONDS = 1800
+
+
+def write_or_set_aside(
+    db: Connection,
+    cluster: str,
+    source: str,
+    usages: Mapping[JobToMeasure, MeasuredUsage],
+    policy: UsagePolicy,
+    now: int,
+) -> dict[JobToMeasure, Exception]:
+    """Replace the stored usage of jobs; those that no database accepts are set aside.
+
+    Returns the jobs that are set aside, with the errors; they are measured again later.
+    """
+
+    def write(part: Sequence[JobToMeasure]) -> None:
+        with db.begin_nested():
+            write_usages(db, cluster, source, {job: usages[job] for job in part}, policy, now)
+
+    refused = isolate_failures(list(usages), write, is_database_failure)
+    record_failures(db, source, refused, NOT_STORABLE, policy, now)
+    return refused
+
+
+def write_usages(
+    db: Connection,
+    cluster: str,
+    source: str,
+    usages: Mapping[JobToMeasure, MeasuredUsage],
+    policy: UsagePolicy,
+    now: int,
+) -> None:
+    """Replace the stored usage of jobs, and mark the days that this changes."""
+    job = schema.job
+    rows: list[tuple[Any, ...]] = []
+    due: list[dict[str, int | None]] = []
+    days: set[int] = set()
+    for target, usage in usages.items():
+        columns = {
+            **usage._asdict(),
+            **usage.values,
+            "source": source,
+            "measured_time": now,
+            "until_time": min(usage.until_time, now),
+        }
+        rows.append(tuple(columns.get(name) for name in _USAGE_COLUMNS))
+        days.update(days_of(target.start, target.end if target.end is not None else now))
+        due.append(
+            {
+                "measured_id": target.id,
+                "due": _next_due_time(target, usage, policy, now),
+            }
+        )
+    if rows:
+        again = sa.update(job).where(job.c.id == sa.bindparam("measured_id"))
+        goes_on = sa.case(
+            (job.c.state != JobState.VANISHED.value, sa.bindparam("due", type_=sa.BigInteger))
+        )
+        db.execute(again.values(usage_due_time=goes_on), due)
+        write_rows(db, schema.job_usage, rows)
+    _replace_rows(
+        db, schema.job_gpu, usages, [(u.job_id, *gpu) for u in usages.values() for gpu in u.devices]
+    )
+    _replace_rows(
+        db,
+        schema.job_emissions,
+        usages,
+        [(u.job_id, *each) for u in usages.values() for each in u.emissions.items()],
+    )
+    mark_days(db, cluster, days)
+
+
+def record_failures(
+    db: Connection,
+    source: str,
+    failed: Collection[JobToMeasure],
+    doubt: str,
+    policy: UsagePolicy,
+    now: int,
+) -> None:
+    """Record why jobs have no new measurement, and when to retry: at twice their age."""
+    usage, job = schema.job_usage, schema.job
+    for target in failed:
+        which = usage.c.job_id == target.id
+        old_doubt = db.execute(sa.select(usage.c.doubt).where(which)).scalar()
+        doubts = {word for word in (old_doubt or "").split(", ") if word} | {doubt}
+        words = ", ".join(word for word in DOUBTS if word in doubts)
+        if old_doubt is not None:
+            db.execute(sa.update(usage).where(which).values(doubt=words))
+        else:
+            db.execute(
+                sa.insert(usage).values(
+                    job_id=target.id, source=source, measured_time=now,
+                    until_time=target.start, samples=0, dropped_series=0, nodes=0,
+                    coverage=0.0, doubt=words,
+                )
+            )  # fmt: skip
+        retry_time = now + max(_RETRY_SECONDS, min(now - (target.end or target.start), DAY))
+        is_too_late = target.end is not None and retry_time > target.end + policy.horizon_seconds
+        due = None if is_too_late else retry_time
+        db.execute(sa.update(job).where(job.c.id == target.id).values(usage_due_time=due))
+
+
+def _replace_rows(
+    db: Connection,
+    table: sa.Table,
+    usages: Mapping[JobToMeasure, MeasuredUsage],
+    rows: list[tuple[Any, ...]],
+) -> None:
+    for part in chunks([target.id for target in usages]):
+        db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
+    write_rows(db, table, rows)
+
+
+def _next_due_time(
+    target: JobToMeasure, usage: MeasuredUsage, policy: UsagePolicy, now: int
+) -> int | None:
+    if target.end is None:
+        return now + policy.refresh_seconds
+    # Samples may be late because of a remote-write queue or a separate poller; complete
+    # measurements are not repeated.
+    late = usage.coverage < 0.999 and now < target.end + _LATE_SECONDS
+    return now + _RETRY_SECONDS if late else None
