@@ -44,6 +44,7 @@ from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import Services, build
 from tests.batchjob_stats_server.serving import serving
 from tests.grafana import stack
+from tests.helpers.clock import Clock, set_sqlite_clock
 from tests.life.exporters import SimulatedExporter, node_exporters
 from tests.life.ground_truth import (
     CPUS,
@@ -62,22 +63,12 @@ Fault = Callable[[Sequence[str]], list[str]]
 """Makes wrong samples of true ones; a sample is a line, with its time at the end."""
 
 
-class SimulatedClock:
-    """The time of the site, also for SQLite's functions."""
-
-    def __init__(self, now: int) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return float(self.now)
-
-
 @contextlib.contextmanager
-def sqlite_clock(clock: SimulatedClock) -> Iterator[None]:
+def sqlite_clock(clock: Clock) -> Iterator[None]:
     """Make all SQLite connections use the clock."""
 
     def register_strftime(raw: Any, _record: Any) -> None:
-        raw.create_function("strftime", 2, lambda _form, _when: str(clock.now))
+        set_sqlite_clock(raw, clock)
 
     sa.event.listen(sa.Engine, "connect", register_strftime)
     try:
@@ -92,7 +83,7 @@ class SimulatedScheduler:
     name = "simulated"
     cluster = stack.CLUSTER
 
-    def __init__(self, runs: Sequence[ScriptedRun], clock: SimulatedClock) -> None:
+    def __init__(self, runs: Sequence[ScriptedRun], clock: Clock) -> None:
         self._runs = runs
         self._clock = clock
 
@@ -168,7 +159,7 @@ class SwitchableStore:
 class SimulatedSite(NamedTuple):
     """All parts of the site."""
 
-    clock: SimulatedClock
+    clock: Clock
     measurements: SwitchableStore
     services: Services
     poller: Poller
@@ -213,7 +204,7 @@ def running_site(
     folder: Path, runs: Sequence[ScriptedRun], store: TimeSeriesStore, tsdb_url: str, now: int
 ) -> Iterator[SimulatedSite]:
     """Start the server with an empty database; `tsdb_url`: of a Prometheus, if there is one."""
-    clock, measurements = SimulatedClock(now), SwitchableStore(store)
+    clock, measurements = Clock(now), SwitchableStore(store)
     tsdb = TsdbOptions(
         url=tsdb_url or "http://127.0.0.1:1", scrape_interval=INTERVAL, linger=LINGER_SECONDS,
         refresh=REFRESH_SECONDS, retention=20 * 365 * 86400.0,
@@ -253,7 +244,7 @@ def running_site(
 
 def _build_services(
     folder: Path, url: sa.URL, tsdb: TsdbOptions, with_prometheus: bool,
-    measurements: SwitchableStore, clock: SimulatedClock,
+    measurements: SwitchableStore, clock: Clock,
 ) -> Services:  # fmt: skip
     secret = folder / "secret"
     secret.write_text(stack.SECRET)

@@ -18,7 +18,7 @@ SLEEPER = ("sh", "-c", "echo ready; exec sleep 600")
 CGROUP_MODES = ("never", "auto")
 
 
-def _heed_signals() -> None:
+def heed_signals() -> None:
     """The tests may run under nohup or in a shell's background, whose children ignore these."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
@@ -43,7 +43,7 @@ class BatchjobCommand:
         self.started.append(subprocess.Popen(
             [*PROGRAM, *arguments],
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
-               "text": True, "env": self.environment, "preexec_fn": _heed_signals} | options,
+               "text": True, "env": self.environment, "preexec_fn": heed_signals} | options,
         ))  # fmt: skip
         return self.started[-1]
 

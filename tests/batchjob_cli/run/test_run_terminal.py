@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.batchjob_cli.run.conftest import PROGRAM
+from tests.batchjob_cli.run.conftest import PROGRAM, heed_signals
 from tests.helpers.waiting import scaled, until
 
 
@@ -18,6 +18,7 @@ class Terminal:
     def __init__(self, environment: dict[str, str]) -> None:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
+            heed_signals()
             os.environ.update(environment)
             os.execvp("bash", ["bash", "--norc", "-i"])
         self.seen = b""

@@ -1,5 +1,6 @@
 """The generated cluster of `batchjob up --demo`: created, queried and removed."""
 
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -258,10 +259,13 @@ def test_list_names_clusters_when_there_are_several(demo, capsys):
     assert all(CLUSTER in line for line in lines if line.startswith("8000"))
 
 
-def test_remove_deletes_all_rows_and_samples(tmp_path):
-    engine = writer_engine(parse_url(f"sqlite:///{tmp_path / 'jobs.db'}"), create=True)
-    migrate(engine)
-    demo_month.DemoMonth(engine, tmp_path / "samples", NOW)
+def test_remove_deletes_all_rows_and_samples(demo, tmp_path):
+    data, *_ = demo
+    shutil.copytree(data, tmp_path, dirs_exist_ok=True)
+    engine = writer_engine(parse_url(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    with engine.begin() as db:
+        db.execute(sa.delete(schema.api_token))  # those of the other tests
+        db.execute(sa.delete(schema.job).where(schema.job.c.cluster != CLUSTER))
     demo_month.remove(engine, tmp_path / "samples")
     with engine.connect() as db:
         counts = {

@@ -1,5 +1,7 @@
 """Pages of jobs in any order: each job once, with unknown and equal values."""
 
+import time
+
 import pytest
 import sqlalchemy as sa
 
@@ -12,6 +14,7 @@ from batchjob_stats_db.queries import index_walk, paging
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_rows import rows_by_ids
 from batchjob_stats_db.queries.paging import SORTS, SortOrder, TooManyError, find_ids, read_page
+from tests.helpers.clock import Clock, set_sqlite_clock
 
 COORDINATOR = Access((ClusterLogin("", "user0"),), (ClusterAccount("c1", "account1"),))
 
@@ -39,6 +42,9 @@ def db(engine, store, job, now):
         ids = write.execute(sa.select(schema.job.c.id, schema.job.c.jobid)).all()
         write.execute(sa.insert(schema.job_usage), [_usage(*each) for each in ids if each.id % 3])
     with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":  # on PostgreSQL, time stands still in a transaction
+            clock = Clock(time.time())  # the order by run time changes while jobs run
+            set_sqlite_clock(connection.connection.driver_connection, clock)
         yield connection
 
 
