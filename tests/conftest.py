@@ -56,10 +56,10 @@ def pytest_fixture_setup(fixturedef, request):
         return (yield)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def leave_no_process():
-    """Fail a test that leaves a process behind."""
-    with CHILDREN.test():
+    """Fail a module whose tests leave a process behind."""
+    with CHILDREN.module():
         yield
 
 

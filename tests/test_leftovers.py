@@ -16,14 +16,14 @@ SLEEPER = ["sleep", "600"]
 def test_child_that_a_test_leaves_is_named_and_ended():
     children = ChildrenOfTests()
     left = r"left processes behind: \['\d+: sleep 600 \(\S+::test_child_that_a_test_leaves"
-    with pytest.raises(AssertionError, match=left), children.test():
+    with pytest.raises(AssertionError, match=left), children.module():
         process = subprocess.Popen(SLEEPER)
     assert process.wait() == -9
 
 
-def test_child_of_a_wider_fixture_may_outlive_a_test():
+def test_child_of_a_fixture_of_the_session_may_outlive_a_module():
     children = ChildrenOfTests()
-    with children.test(), children.fixture_set_up("module"):
+    with children.module(), children.fixture_set_up("session"):
         process = subprocess.Popen(SLEEPER)
     process.kill()
     process.wait()

@@ -1,7 +1,8 @@
-"""Processes that a test leaves behind: it fails, and they are ended.
+"""Processes that tests leave behind: their module fails, and they are ended.
 
-Children are looked for after each test. A process that has left its parent is found at the end of
-the session by `BATCHJOB_TEST_SESSION` in its environment, which it has inherited.
+Children are looked for after each module: until then, they may belong to one of its fixtures.
+`PYTEST_CURRENT_TEST` in their environment names the test that started them. A process that has
+left its parent is found at the end of the session by `BATCHJOB_TEST_SESSION`, which it inherited.
 """
 
 import contextlib
@@ -91,7 +92,7 @@ def _is_helper(process: ProcessId) -> bool:
 
 
 class ChildrenOfTests:
-    """What a test may leave: the children of fixtures that live longer than it."""
+    """What a module may leave: the children of fixtures that live longer than it."""
 
     def __init__(self) -> None:
         self._of_fixtures: set[ProcessId] = set()
@@ -99,7 +100,7 @@ class ChildrenOfTests:
     @contextlib.contextmanager
     def fixture_set_up(self, scope: str) -> Iterator[None]:
         """While a fixture of this scope is set up."""
-        if scope == "function":
+        if scope != "session":
             yield
             return
         before = children()
@@ -107,9 +108,9 @@ class ChildrenOfTests:
         self._of_fixtures |= children() - before
 
     @contextlib.contextmanager
-    def test(self) -> Iterator[None]:
-        """While a test and its own fixtures run; AssertionError if it leaves a process."""
+    def module(self) -> Iterator[None]:
+        """While tests of a module and its fixtures run; AssertionError if a process is left."""
         before = children()
         yield
         left = end_leftovers(children() - before - self._of_fixtures)
-        assert not left, f"the test left processes behind: {left}"
+        assert not left, f"tests left processes behind: {left}"
