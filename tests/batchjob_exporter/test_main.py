@@ -17,6 +17,7 @@ from batchjob_exporter.main import main
 from batchjob_exporter.options import parse_settings
 from batchjob_exporter.service import ExporterService
 from tests.collectors.jobs.nodes import Node
+from tests.helpers.processes import run
 from tests.helpers.waiting import scaled
 
 COMMAND = [sys.executable, "-m", "batchjob_exporter"]
@@ -274,11 +275,5 @@ def test_service_imports_no_heavy_libraries():
         "'pynvml', 'pyghmi', 'sqlalchemy', 'asyncio', 'email', '_hashlib', 'statistics', 'html'} "
         "& set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=scaled(30),
-        check=True,
-    )
+    done = run([sys.executable, "-c", script], timeout=30, check=True)
     assert done.stdout.strip() == ""

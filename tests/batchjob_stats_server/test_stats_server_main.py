@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from batchjob_stats_server.main import main
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import free_ports, run
 from tests.helpers.waiting import scaled, until
 from tests.private_keys import write_key
 
@@ -118,9 +118,7 @@ def test_server_answers_over_tls_and_stops(database_path, tmp_path):
 
         until(lambda: server.poll() is not None or is_ready(), "ready", 60)
         assert server.poll() is None, server.stderr.read()
-        second = subprocess.run(
-            argv, capture_output=True, text=True, check=False, timeout=scaled(60)
-        )
+        second = run(argv)
         assert (second.returncode, "in use" in second.stderr) == (1, True)
     finally:
         server.send_signal(signal.SIGTERM)

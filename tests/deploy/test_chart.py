@@ -4,7 +4,6 @@ import copy
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import jsonschema
@@ -16,7 +15,7 @@ from batchjob_exporter.options import parse_settings as exporter_settings
 from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_server.options import settings as server_settings
 from tests.deploy import crds
-from tests.helpers.waiting import scaled
+from tests.helpers.processes import run
 
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy/kubernetes"
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.skipif(shutil.which("helm") is None, reason="not instal
 def run_helm(*arguments):
     """Run helm, whatever its exit status."""
     argv = ["helm", *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=scaled(60), check=False)
+    return run(argv)
 
 
 def render_chart(*flags, release="bj"):

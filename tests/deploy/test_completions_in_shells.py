@@ -3,12 +3,11 @@
 import os
 import shlex
 import shutil
-import subprocess
 
 import pytest
 
 from batchjob_cli import manuals
-from tests.helpers.waiting import scaled
+from tests.helpers.processes import run
 
 BASH = """
 source {script}
@@ -47,10 +46,12 @@ def shell_completions(shell, line, folder):
         script=script, found=found, line=shlex.quote(line), words=words
     )
     no_startup_files = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["-N"]}[shell]
-    done = subprocess.run(
-        [shell, *no_startup_files, "-c", shell_input], capture_output=True, text=True,
-        timeout=scaled(300), cwd=folder, env={**os.environ, "HOME": str(folder), "TERM": "dumb"},
-    )  # fmt: skip
+    done = run(
+        [shell, *no_startup_files, "-c", shell_input],
+        timeout=300,
+        cwd=folder,
+        env={**os.environ, "HOME": str(folder), "TERM": "dumb"},
+    )
     assert done.returncode == 0, done.stderr
     text = found.read_text() if shell == "zsh" and found.exists() else done.stdout
     return {each.split("\t")[0].strip() for each in text.splitlines() if each.strip()}

@@ -3,7 +3,6 @@
 import base64
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,7 +11,7 @@ import trustme
 import yaml
 
 from tests.deploy import crds
-from tests.helpers.waiting import scaled
+from tests.helpers.processes import run
 
 REPOSITORY = Path(__file__).parents[2]
 OPERATOR = REPOSITORY / "deploy/victoriametrics/operator"
@@ -23,7 +22,7 @@ def requires_program(program):
 
 
 def run_successfully(*argv):
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=scaled(60), check=False)
+    done = run(argv)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 import urllib.request
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from tests.e2e.exporter import parse
-from tests.helpers.processes import daemon, free_ports, succeeds
+from tests.helpers.processes import daemon, free_ports, run, succeeds
 from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
@@ -27,7 +26,7 @@ BITS = {"DAC_READ_SEARCH": 2, "SYS_PTRACE": 19}  # linux/capability.h
 
 def rendered_pod(*flags):
     argv = ["helm", "template", "bj", str(REPOSITORY / "deploy/kubernetes"), *flags]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=scaled(60))
+    done = run(argv, check=True)
     made = [each for each in yaml.safe_load_all(done.stdout) if each]
     config = next(each for each in made if each["kind"] == "ConfigMap")
     daemons = next(each for each in made if each["kind"] == "DaemonSet")

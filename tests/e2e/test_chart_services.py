@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from tests.e2e.victoriametrics import responds_with_200
-from tests.helpers.processes import daemon, free_ports, succeeds
-from tests.helpers.waiting import scaled, until
+from tests.helpers.processes import daemon, free_ports, run, succeeds
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +38,7 @@ def rendered(tmp_path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     (tmp_path / "values.yaml").write_text(VALUES)
     argv = ["helm", "template", "bj", str(REPOSITORY / "deploy/kubernetes")]
     argv += ["--values", str(tmp_path / "values.yaml")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=scaled(60))
+    done = run(argv, check=True)
     made = [each for each in yaml.safe_load_all(done.stdout) if each]
     return {(each["kind"], each["metadata"]["name"]): each for each in made}
 

@@ -5,7 +5,6 @@ import gzip
 import json
 import socket
 import stat
-import subprocess
 import sys
 import time
 import urllib.error
@@ -19,7 +18,7 @@ import pytest
 
 from tests.e2e.exporter import parse
 from tests.e2e.up import ENVIRONMENT, BatchjobUp, run_command, running_batchjob_up
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import free_ports, run
 from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
@@ -152,31 +151,31 @@ def test_unknown_host_name_is_rejected(instance: BatchjobUp) -> None:
 
 def test_second_instance_reports_conflict(instance: BatchjobUp, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "batchjob_cli", "up", "--data", str(instance.data_directory)]
-    listen_conflict = subprocess.run(
-        [*argv[:-1], str(tmp_path), f"--listen-address={instance.web_address}"],
-        capture_output=True, text=True, env=ENVIRONMENT, timeout=scaled(60), check=False,
-    )  # fmt: skip
+    listen_conflict = run(
+        [*argv[:-1], str(tmp_path), f"--listen-address={instance.web_address}"], env=ENVIRONMENT
+    )
     assert listen_conflict.returncode == 2
     assert (
         f"{instance.web_address}: Address already in use; use --listen-address"
         in listen_conflict.stderr
     )
     (port,) = free_ports(1)
-    exporter_conflict = subprocess.run(
-        [*argv[:-1], str(tmp_path / "other"), f"--listen-address=127.0.0.1:{port}",
-         f"--exporter-address={instance.exporter_address}"],
-        capture_output=True, text=True, env=ENVIRONMENT, timeout=scaled(60), check=False,
-    )  # fmt: skip
+    exporter_conflict = run(
+        [
+            *argv[:-1],
+            str(tmp_path / "other"),
+            f"--listen-address=127.0.0.1:{port}",
+            f"--exporter-address={instance.exporter_address}",
+        ],
+        env=ENVIRONMENT,
+    )
     assert exporter_conflict.returncode == 2
     assert exporter_conflict.stderr == (
         f"batchjob: --exporter-address: cannot listen on {instance.exporter_address}: "
         "Address already in use\n"
     )
     (port,) = free_ports(1)
-    data_conflict = subprocess.run(
-        [*argv, f"--listen-address=127.0.0.1:{port}"], capture_output=True, text=True,
-        env=ENVIRONMENT, timeout=scaled(60), check=False,
-    )  # fmt: skip
+    data_conflict = run([*argv, f"--listen-address=127.0.0.1:{port}"], env=ENVIRONMENT)
     assert data_conflict.returncode == 5
     url, pid = f"http://{instance.web_address}", instance.process.pid
     assert f"already served by batchjob up at {url} (process {pid})" in data_conflict.stderr

@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import shlex
-import subprocess
 import sys
 import time
 import urllib.error
@@ -19,8 +18,8 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse_url, reader_engine
 from tests.e2e import exporter, recorded_job, targets, victoriametrics
 from tests.e2e.recorded_job import CPU_SECONDS, JOB, OWNER, TREE
-from tests.helpers.processes import free_ports
-from tests.helpers.waiting import scaled, until
+from tests.helpers.processes import free_ports, run
+from tests.helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -73,9 +72,7 @@ def run_poller(folder, url, records):
     for command in ("migrate", "--once"):
         argv = [sys.executable, "-m", "batchjob_stats_db.main", "--config.file"]
         argv += [str(folder / "stats_db.yml"), command]
-        process = subprocess.run(
-            argv, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=scaled(60)
-        )
+        process = run(argv, cwd=REPOSITORY)
         assert process.returncode == 0, process.stderr
     return database
 

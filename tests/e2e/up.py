@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.helpers.processes import end, free_ports
+from tests.helpers.processes import end, free_ports, run
 from tests.helpers.waiting import scaled, until
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +108,4 @@ def run_command(
         str(data_directory),
         *arguments,
     ]
-    return subprocess.run(
-        argv, capture_output=True, text=True, env=ENVIRONMENT, timeout=scaled(120), check=False
-    )
+    return run(argv, timeout=120, env=ENVIRONMENT)

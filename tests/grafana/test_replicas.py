@@ -1,13 +1,12 @@
 """Series that two Prometheus servers write into one store are counted once."""
 
 import shutil
-import subprocess
 
 import pytest
 import yaml
 
 from grafana.generate.replicas import folded
-from tests.helpers.waiting import scaled
+from tests.helpers.processes import run
 
 SERIES = {
     'batchjob_cluster_nodes{cluster="c",state="IDLE",instance="head"}': "3+0x10",
@@ -42,7 +41,7 @@ def test_replicated_series_count_once(tmp_path):
     path = tmp_path / "copies.yml"
     path.write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}))
     argv = ["promtool", "test", "rules", str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=scaled(60), check=False)
+    done = run(argv)
     assert done.returncode == 0, done.stderr + done.stdout
 
 

@@ -1,11 +1,10 @@
 """Recorded series as input for promtool, which evaluates rules over them."""
 
-import subprocess
 from pathlib import Path
 
 import yaml
 
-from tests.helpers.waiting import scaled
+from tests.helpers.processes import run
 
 RULES = Path(__file__).parents[2] / "prometheus/rules"
 
@@ -64,5 +63,5 @@ def replay(folder, interval, series, expectations, rules):
         yaml.safe_dump({"rule_files": files, "evaluation_interval": "1m", "tests": [test]})
     )
     argv = ["promtool", "test", "rules", str(path)]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=scaled(600))
+    result = run(argv, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr

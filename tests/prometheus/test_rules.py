@@ -2,13 +2,12 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.helpers.waiting import scaled
+from tests.helpers.processes import run
 from tests.prometheus import families
 
 PROMETHEUS = Path(__file__).parents[2] / "prometheus"
@@ -18,13 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="not in
 
 
 def run_promtool(*arguments):
-    result = subprocess.run(
-        ["promtool", *arguments],
-        cwd=PROMETHEUS,
-        capture_output=True,
-        text=True,
-        timeout=scaled(120),
-    )
+    result = run(["promtool", *arguments], timeout=120, cwd=PROMETHEUS)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -2,27 +2,20 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from collectors.cluster.metrics import METRICS
-from tests.helpers.waiting import scaled
+from tests.helpers.processes import run
 
 PROMETHEUS = Path(__file__).parents[2] / "prometheus"
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_rule_values():
-    result = subprocess.run(
-        ["promtool", "test", "rules", "tests/vpenso.yml"],
-        cwd=PROMETHEUS,
-        capture_output=True,
-        text=True,
-        timeout=scaled(120),
-    )
+    result = run(["promtool", "test", "rules", "tests/vpenso.yml"], timeout=120, cwd=PROMETHEUS)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import trustme
 
 from tests.batchjob_stats_server.authority import Authority, pem, write_pair
-from tests.helpers.processes import end
-from tests.helpers.waiting import scaled, until
+from tests.helpers.processes import end, run
+from tests.helpers.waiting import until
 from tests.private_keys import write_key
 
 ROOT = Path(__file__).parents[2]
@@ -91,9 +91,16 @@ def run_cli(
         "BATCHJOB_SERVER": remote.url, "BATCHJOB_CA_FILE": str(remote.folder / "ca.pem"),
         "BATCHJOB_CERT_FILE": str(remote.folder / f"{who}.pem") if who else "",
     }  # fmt: skip
-    return subprocess.run(
-        [*command_prefix, sys.executable, "-m", "batchjob_cli", *arguments], capture_output=True,
-        text=True, timeout=scaled(90), cwd="/", check=False,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": "/nonexistent",
-             "BATCHJOB_DATA": "/nonexistent/data", **connection, **environment},
-    )  # fmt: skip
+    return run(
+        [*command_prefix, sys.executable, "-m", "batchjob_cli", *arguments],
+        timeout=90,
+        cwd="/",
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "HOME": "/nonexistent",
+            "BATCHJOB_DATA": "/nonexistent/data",
+            **connection,
+            **environment,
+        },
+    )

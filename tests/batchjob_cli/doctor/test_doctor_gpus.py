@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
 from batchjob_cli.doctor import gpus
 from batchjob_cli.doctor.finding import ExaminedNode, run_checks
-from tests.helpers.waiting import scaled
+from tests.helpers.processes import run
 
 GPU_NODE = {
     "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15",
@@ -70,12 +69,9 @@ def check_readings(machine, tmp_path):
     fake = FakeNvml(tmp_path / "nvml")
 
     def check():
-        done = subprocess.run(
+        done = run(
             [sys.executable, "-c", CHECK_PROGRAM.format(procfs=host.procfs, dev=host.dev)],
             env=os.environ | {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML": str(fake.path)},
-            capture_output=True,
-            text=True,
-            timeout=scaled(60),
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

@@ -1,15 +1,14 @@
 """What runs already when `batchjob up` starts has numbers at once, not only after an interval."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.batchjob_cli.run.conftest import own_cgroups
-from tests.helpers.processes import end, free_ports
-from tests.helpers.waiting import scaled, until
+from tests.helpers.processes import end, free_ports, run
+from tests.helpers.waiting import until
 from tests.security.remote_up import ROOT, start
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cgroups need root")
@@ -18,9 +17,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="cgroups need root")
 def command_output(data: Path, *arguments: str) -> str:
     argv = [sys.executable, "-m", "batchjob_cli", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(data)}
-    return subprocess.run(
-        argv, env=environment, capture_output=True, text=True, timeout=scaled(60)
-    ).stdout
+    return run(argv, env=environment).stdout
 
 
 def test_earlier_run_is_sampled_at_once(tmp_path: Path) -> None:

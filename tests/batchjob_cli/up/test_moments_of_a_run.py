@@ -25,7 +25,7 @@ import pytest
 from batchjob.runtime.formatting import format_duration, size
 from tests.batchjob_cli.run.conftest import own_cgroups
 from tests.e2e.exporter import parse
-from tests.helpers.processes import end, free_ports
+from tests.helpers.processes import end, free_ports, run
 from tests.helpers.waiting import scaled, until
 from tests.security.remote_up import ROOT, start
 
@@ -146,10 +146,7 @@ class Life:
         environment = {
             **os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(self.folder / "data"),
         }  # fmt: skip
-        done = subprocess.run(
-            argv, env=environment, cwd=self.folder, capture_output=True, text=True,
-            timeout=scaled(120), check=False,
-        )  # fmt: skip
+        done = run(argv, timeout=120, env=environment, cwd=self.folder)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

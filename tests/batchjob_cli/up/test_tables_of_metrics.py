@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.batchjob_cli.run.conftest import own_cgroups
-from tests.helpers.processes import end, free_ports
-from tests.helpers.waiting import scaled, until
+from tests.helpers.processes import end, free_ports, run
+from tests.helpers.waiting import until
 from tests.security.remote_up import ROOT, start
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="limits need root's cgroups")
@@ -52,9 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def command_output(data: Path, *arguments: str) -> str:
     argv = [sys.executable, "-m", "batchjob_cli", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_DATA": str(data)}
-    done = subprocess.run(
-        argv, env=environment, capture_output=True, text=True, timeout=scaled(120), check=False
-    )
+    done = run(argv, timeout=120, env=environment)
     return done.stdout
 
 

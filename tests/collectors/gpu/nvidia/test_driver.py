@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import textwrap
 
@@ -11,7 +10,7 @@ import pytest
 from collectors.gpu.metrics import POWER
 from collectors.gpu.nvidia import driver as module
 from collectors.host import Host
-from tests.helpers.waiting import scaled
+from tests.helpers.processes import run
 
 
 def power_by_index(driver):
@@ -121,12 +120,9 @@ def test_pynvml_is_not_imported_without_the_driver(tmp_path, monkeypatch):
 def run_in_subprocess(script, environment, **values):
     """What the script prints as JSON, for what the loader decides once per process."""
     code = "import json, sys\nvalues = json.loads(sys.argv[1])\n" + textwrap.dedent(script)
-    done = subprocess.run(
+    done = run(
         [sys.executable, "-W", "error", "-c", code, json.dumps(values)],
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
