@@ -173,7 +173,8 @@ def bad():
     raise ValueError("no mesh")
 """
 
-SEND = """
+SEND = f"""
+LIMIT = {scaled(60)}
 import site_tasks as s
 from celery import chain, chord, group
 
@@ -182,11 +183,11 @@ chorded = chord([s.one.s(), s.one.s()], s.total.s()).apply_async()
 grouped = group(s.one.s(), s.two.s(5)).apply_async()
 failed = s.bad.delay()
 alone = s.one.delay()
-assert chained.get(timeout=60) == 3
-assert chorded.get(timeout=60) == 2
-assert grouped.get(timeout=60) == [1, 6]
-alone.get(timeout=60)
-failed.wait(timeout=60, propagate=False)
+assert chained.get(timeout=LIMIT) == 3
+assert chorded.get(timeout=LIMIT) == 2
+assert grouped.get(timeout=LIMIT) == [1, 6]
+alone.get(timeout=LIMIT)
+failed.wait(timeout=LIMIT, propagate=False)
 print(chained.id, chorded.id, grouped.id, failed.id, alone.id)
 """
 
@@ -267,7 +268,7 @@ def test_task_is_recorded_with_memory_broker(tmp_path, monkeypatch):
     def double(x):
         return 2 * x
 
-    with start_worker(app, perform_ping_check=False, shutdown_timeout=30):
+    with start_worker(app, perform_ping_check=False, shutdown_timeout=scaled(30)):
         sent = double.delay(4)
         assert sent.get(timeout=scaled(30)) == 8
     run = batchjob.job(sent.id)

@@ -28,7 +28,7 @@ def serving(services, port=0):
 
 def exchange_bytes(port, *parts, timeout=5.0):
     """Send raw bytes, and return what the server answers until it closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=scaled(timeout)) as client:
         for part in parts:
             client.sendall(part)
         received = b""

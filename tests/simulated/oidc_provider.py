@@ -9,14 +9,15 @@ import contextlib
 import hashlib
 import json
 import secrets
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode
 
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from joserfc import jwt
 from joserfc.jwk import RSAKey
+
+from tests.helpers import http_server
+from tests.helpers.http_server import Response
 
 LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
 
@@ -41,7 +42,7 @@ class OidcProvider:
 
     @property
     def issuer(self):
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
+        return self.server.url
 
     def renew_key(self):
         """Sign with a new key, and publish that one alone."""
@@ -141,48 +142,27 @@ def _half_hash(text):
 def serving(provider):
     """Answer on a free port of loopback."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            path, _, query = self.path.partition("?")
-            provider.requested_paths.append(path)
-            query_parameters = {name: values[0] for name, values in parse_qs(query).items()}
-            if path == "/authorize":
-                self.redirect(provider.authorize(query_parameters))
-            elif path == "/log-out":
-                assert query_parameters["client_id"] == provider.client_id
-                self.redirect(query_parameters["post_logout_redirect_uri"])
-            else:
-                self.answer(*provider.resource(path, self.headers.get("Authorization", "")))
+    def answer(request):
+        provider.requested_paths.append(request.path)
+        form = {name: values[0] for name, values in request.form.items()}
+        if request.method == "POST":
+            return _document(*provider.token(form, request.headers.get("Authorization")))
+        if request.path == "/authorize":
+            return _redirect(provider.authorize(form))
+        if request.path == "/log-out":
+            assert form["client_id"] == provider.client_id
+            return _redirect(form["post_logout_redirect_uri"])
+        authorization = request.headers.get("Authorization", "")
+        return _document(*provider.resource(request.path, authorization))
 
-        def do_POST(self):
-            provider.requested_paths.append(urlsplit(self.path).path)
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            form = {name: values[0] for name, values in parse_qs(body).items()}
-            self.answer(*provider.token(form, self.headers.get("Authorization")))
-
-        def redirect(self, address):
-            self.send_response(303)
-            self.send_header("Location", address)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def answer(self, status, document):
-            body = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    provider.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=provider.server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+    with http_server.serving(answer) as provider.server:
         yield provider
-    finally:
-        provider.server.shutdown()
-        thread.join()
-        provider.server.server_close()
+
+
+def _redirect(address):
+    return Response(b"", 303, (("Location", address),))
+
+
+def _document(status, document):
+    headers = (("Content-Type", "application/json"),)
+    return Response(json.dumps(document).encode(), status, headers)

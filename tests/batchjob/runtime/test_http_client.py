@@ -199,7 +199,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 def send_get(server, path="/"):
-    return server.request("GET", path, seconds=5.0, limit=100)
+    return server.request("GET", path, seconds=scaled(5.0), limit=100)
 
 
 def test_session_reuses_connection(start_server):

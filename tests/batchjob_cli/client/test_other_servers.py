@@ -3,13 +3,13 @@
 import contextlib
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from batchjob_cli.client.problems import UnreachableError
 from batchjob_cli.client.remote import Server
 from batchjob_cli.main import main
+from tests.helpers.http_server import Response, serving
 
 WEB_PAGE = "text/html; charset=utf-8", b"<html><body>Please log in</body></html>"
 COMMANDS = [
@@ -27,36 +27,13 @@ COMMANDS = [
 @pytest.fixture
 def serve():
     """Begin to serve one answer to every request; gives the address."""
-    servers = []
+    with contextlib.ExitStack() as stack:
 
-    def begin(status, kind, body, **headers):
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self):
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                self.send_response(status)
-                sent = {"Content-Type": kind, "Content-Length": str(len(body)), **headers}
-                for name, value in sent.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
+        def begin(status, kind, body, **headers):
+            response = Response(body, status, (("Content-Type", kind), *headers.items()))
+            return stack.enter_context(serving(lambda _: response)).url
 
-            def __getattr__(self, name):
-                if name.startswith("do_"):
-                    return self.answer
-                raise AttributeError(name)
-
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever).start()
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield begin
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield begin
 
 
 def error_line(capsys, command, url):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from collectors.power.ipmi.message import IpmiError
 from collectors.power.ipmi.tool import ToolOutput, ToolPower, parse, password_on_command_line
+from tests.helpers.waiting import scaled
 
 STATISTICS = (("min", 300.0), ("max", 400.0), ("average", 350.0))
 
@@ -86,8 +87,8 @@ def test_password_on_the_command_line_is_found(argv, flag):
     assert password_on_command_line(tuple(argv.split())) == flag
 
 
-def power_tool(code, timeout=5):
-    return ToolPower((sys.executable, "-c", code), timeout)
+def power_tool(code, timeout=None):
+    return ToolPower((sys.executable, "-c", code), timeout or scaled(5))
 
 
 @pytest.mark.parametrize(
