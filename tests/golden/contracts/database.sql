@@ -479,7 +479,7 @@ CREATE TABLE quarantine (
 	digest TEXT NOT NULL, 
 	time BIGINT NOT NULL, 
 	reason TEXT NOT NULL, 
-	raw TEXT NOT NULL, 
+	raw TEXT NOT NULL, rule TEXT DEFAULT '' NOT NULL, 
 	CONSTRAINT pk_quarantine PRIMARY KEY (cluster, source, digest)
 );
 
