@@ -4,6 +4,7 @@ Only with --long, since the lane runs eleven times.
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -16,47 +17,74 @@ from tests.helpers.processes import run
 
 
 class Fault(NamedTuple):
-    """A change of one file."""
+    """A change of one file, and what the output of the lane must have."""
 
     file: str
     old: str
     new: str
+    found_by: str
 
 
 FAULTS = {
     "an import of a name that is gone": Fault(
-        "collectors/emissions/providers/rte.py", "    parse_factor,\n", "    parsed_factor,\n"
+        "collectors/emissions/providers/rte.py",
+        "    parse_factor,\n",
+        "    parsed_factor,\n",
+        "Undefined name `parse_factor`",
     ),
     "an import in a module that is loaded on demand": Fault(
-        "batchjob_cli/doctor/bundle.py", "\nfrom batchjob", "\nfrom batchjob_none"
+        "batchjob_cli/doctor/bundle.py",
+        "doctor.redaction import",
+        "doctor.redactions import",
+        "No module named 'batchjob_cli.doctor.redactions'",
     ),
     "an import in the wrong direction": Fault(
         "batchjob/schedulers/states.py",
-        "\nfrom enum import",
-        "\nimport batchjob_stats_db.days  # noqa: F401\nfrom enum import",
+        "\nclass JobState(",
+        "\nimport batchjob_stats_db.days  # noqa: E402, F401\n\n\nclass JobState(",
+        "batchjob is not allowed to import batchjob_stats_db",
     ),
     "a query of a column that is not there": Fault(
-        "batchjob_stats_db/queries/usage.py", "table.c.cluster.in_(", "table.c.cluster_name.in_("
+        "batchjob_stats_db/queries/usage.py",
+        "table.c.cluster.in_(",
+        "table.c.cluster_name.in_(",
+        "AttributeError: cluster_name",
     ),
     "a query that shows everybody's jobs": Fault(
         "batchjob_stats_db/database/access.py",
         "return sa.or_(sa.false(), ",
         "return sa.or_(sa.true(), ",
+        r"FAILED tests/batchjob_stats_(db/queries|server)/",
     ),
     "a template that cannot be parsed": Fault(
-        "batchjob_stats_server/pages/templates/clusters.html", "{% endfor %}", ""
+        "batchjob_stats_server/pages/templates/clusters.html",
+        "{% endfor %}",
+        "",
+        "TemplateSyntaxError",
     ),
     "a page without one of its values": Fault(
-        "batchjob_stats_server/pages/clusters.py", "counts=counts", "count=counts"
+        "batchjob_stats_server/pages/clusters.py",
+        "counts=counts",
+        "count=counts",
+        "'counts' is undefined",
     ),
     "a metric by another name": Fault(
-        "batchjob/quantities/job.py", '"memory_current_bytes"', '"memory_used_now_bytes"'
+        "batchjob/quantities/job.py",
+        '"memory_current_bytes"',
+        '"memory_used_now_bytes"',
+        "test_contracts.py::test_metrics",
     ),
     "an option by another name": Fault(
-        "collectors/emissions/options.py", "    ca_file: str", "    authority_file: str"
+        "collectors/emissions/options.py",
+        "    ca_file: str",
+        "    authority_file: str",
+        "test_contracts.py::test_",
     ),
     "a file of the kernel by another name": Fault(
-        "batchjob/quantities/reading.py", 'V2("memory.current")', 'V2("memory.usage")'
+        "batchjob/quantities/reading.py",
+        'V2("memory.current")',
+        'V2("memory.usage")',
+        "test_golden.py::test_exposition_matches_the_golden_file",
     ),
 }
 
@@ -97,6 +125,7 @@ def test_fast_lane_finds(what, checkout):
     done = run_fast_lane(checkout)
     print(done.stdout[-2000:], done.stderr[-2000:])
     assert done.returncode == 1
+    assert re.search(fault.found_by, done.stdout + done.stderr)
 
 
 def test_faults_can_be_planted():

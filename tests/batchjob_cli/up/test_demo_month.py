@@ -33,8 +33,14 @@ def demo(tmp_path_factory):
     engine = writer_engine(parse_url(f"sqlite:///{data / 'jobs.db'}"), create=True)
     migrate(engine)
     month = demo_month.DemoMonth(engine, data / "samples", NOW)
+    shutil.copytree(data, untouched_copy(data))
     yield data, engine, month
     engine.dispose()
+
+
+def untouched_copy(data):
+    """The folder with a copy of the month, in which no test writes."""
+    return data.with_name(f"{data.name}-untouched")
 
 
 @pytest.fixture(scope="module")
@@ -260,12 +266,8 @@ def test_list_names_clusters_when_there_are_several(demo, capsys):
 
 
 def test_remove_deletes_all_rows_and_samples(demo, tmp_path):
-    data, *_ = demo
-    shutil.copytree(data, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(untouched_copy(demo[0]), tmp_path, dirs_exist_ok=True)
     engine = writer_engine(parse_url(f"sqlite:///{tmp_path / 'jobs.db'}"))
-    with engine.begin() as db:
-        db.execute(sa.delete(schema.api_token))  # those of the other tests
-        db.execute(sa.delete(schema.job).where(schema.job.c.cluster != CLUSTER))
     demo_month.remove(engine, tmp_path / "samples")
     with engine.connect() as db:
         counts = {
