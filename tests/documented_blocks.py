@@ -71,6 +71,7 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
         "batchjob_exporter --collector.disable-defaults": _CLUSTER,
         "systemctl enable --now batchjob_cluster": _CLUSTER,
     },
+    "docs/development.md": {"python -m tests.regenerate": _done("test_regenerate")},
     "docs/doctor.md": {
         "systemd-run --pipe --wait": _CLUSTER,
         "batchjob doctor --bundle": _SHELL_BLOCKS,

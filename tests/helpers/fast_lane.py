@@ -13,6 +13,7 @@ FAST = (
     "test_imports.py",
     "test_contracts.py",
     "test_docs.py",
+    "test_documented_commands.py",
     "test_names.py",
     "batchjob/schedulers/test_states.py",
     "batchjob_cli/client/test_ask.py",
