@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
         settings.load_profile("new examples")
     os.environ[leftovers.SESSION_VARIABLE] = str(os.getpid())
+    config.pluginmanager.register(CHILDREN)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,12 +49,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 CHILDREN = leftovers.ChildrenOfTests()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef, request):
-    with CHILDREN.fixture_set_up(fixturedef.scope):
-        return (yield)
 
 
 @pytest.fixture(scope="module", autouse=True)

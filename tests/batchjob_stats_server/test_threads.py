@@ -35,7 +35,8 @@ def test_costly_requests_leave_threads_to_others(monkeypatch, url, max_threads, 
     assert threads.connections() == light + heavy
 
 
-def test_short_work_on_sqlite_is_serial():
+def test_short_work_on_sqlite_is_serial(monkeypatch):
+    monkeypatch.setattr("batchjob_stats_server.threads.LONGEST_WAIT_SECONDS", scaled(10))
     threads, running, running_counts = plan_threads(SQLITE, 8), [], []
 
     def work():

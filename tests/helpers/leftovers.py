@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from tests.helpers.waiting import scaled
 
 SESSION_VARIABLE = "BATCHJOB_TEST_SESSION"
@@ -92,7 +94,10 @@ def _is_helper(process: ProcessId) -> bool:
 
 
 class ChildrenOfTests:
-    """What a module may leave: the children of fixtures that live longer than it."""
+    """What a module may leave: the children of fixtures that live longer than it.
+
+    It is a plugin: pytest does not call the hooks of a conftest.py for fixtures of the session.
+    """
 
     def __init__(self) -> None:
         self._of_fixtures: set[ProcessId] = set()
@@ -106,6 +111,11 @@ class ChildrenOfTests:
         before = children()
         yield
         self._of_fixtures |= children() - before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        with self.fixture_set_up(fixturedef.scope):
+            return (yield)
 
     @contextlib.contextmanager
     def module(self) -> Iterator[None]:

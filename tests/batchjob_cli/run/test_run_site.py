@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.waiting import until
 
-SLEEP = ("sh", "-c", "echo ready; sleep 600")
+SLEEP = ("sh", "-c", "echo ready; exec sleep 600")  # ends with its supervisor
 
 
 @pytest.fixture
