@@ -21,7 +21,7 @@ from batchjob.quantities.gpu import (
 )
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.cluster import ClusterNode
-from batchjob_stats_db.measure.job_usage import node_name, short_name
+from batchjob.schedulers.node_names import short_name, without_port
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesError, TimeSeriesStore
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.promql.histories import TimeSeriesPool
@@ -186,7 +186,7 @@ def targets_by_node(exporters: Sequence[SeriesValue]) -> dict[str, str]:
     targets: dict[str, str] = {}
     for each in exporters:
         instance = each.labels.get("instance", "")
-        targets |= {short_name(node_name(instance)): instance, node_name(instance): instance}
+        targets |= {short_name(without_port(instance)): instance, without_port(instance): instance}
     return targets
 
 
@@ -293,7 +293,7 @@ class ClusterReadings:
 
         def ask(history: TimeSeriesStore) -> dict[str, float]:
             ratios = history.scrape_ratios(cluster, EXPORTER, now, ANSWERING_SECONDS)
-            return {node_name(each.labels.get("instance", "")): each.value for each in ratios}
+            return {without_port(each.labels.get("instance", "")): each.value for each in ratios}
 
         key = (cluster, "reported")
         ratios: Mapping[str, float] | None = self._cached_or_read(

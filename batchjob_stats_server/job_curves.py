@@ -7,10 +7,10 @@ from typing import NamedTuple
 from batchjob.quantities.curves import Curve, CurveSource
 from batchjob.quantities.gpu import JOB_GPU_INFO
 from batchjob.quantities.quantity import SeriesKind
+from batchjob.schedulers.node_names import without_port
 from batchjob_stats_db.measure.job_usage import (
     JobToMeasure,
     instances_with_user,
-    node_name,
     user_labels,
 )
 from batchjob_stats_db.timeseries.base import (
@@ -142,7 +142,7 @@ def _series_of_gpus(
         return
     query = SeriesQuery(source.metric, source.kind, {label: sorted({key[1] for key in known})})
     for series in history.job_series(query, span, max_points):
-        node = node_name(series.labels.get("instance", ""))
+        node = without_port(series.labels.get("instance", ""))
         instance = series.labels.get("gpu_instance", series.labels.get("GPU_I_ID", ""))
         device = known.get((node, series.labels.get(label, ""), instance))
         if device:
@@ -162,7 +162,7 @@ def _keep_own(job: JobToMeasure, candidates: Iterable[TimeSeries]) -> list[TimeS
 
 
 def _device(labels: Mapping[str, str]) -> JobGpu:
-    node = node_name(labels.get("instance", ""))
+    node = without_port(labels.get("instance", ""))
     return JobGpu(node, *(labels.get(name, "") for name in JobGpu._fields[1:]))
 
 

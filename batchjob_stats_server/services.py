@@ -1,18 +1,17 @@
 """The objects that routes work with, built once from the settings."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from fastapi import Depends, Request
-from sqlalchemy.engine import Connection, Engine, RowMapping
+from sqlalchemy.engine import Engine
 
 from batchjob.judgements import use_thresholds
 from batchjob_stats_db.database.engine import DatabaseError, parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_db.poller.options import read_secret_option
-from batchjob_stats_db.queries.job_rows import rows_by_ids
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
@@ -22,7 +21,6 @@ from batchjob_stats_server.auth.rate_limit import RateLimiter
 from batchjob_stats_server.auth.rights import ProcessToken
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.cluster_readings import ClusterReadings
-from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.mail_template import MailTemplate, load_mail_template
 from batchjob_stats_server.options import (
     SamplesOptions,
@@ -63,7 +61,7 @@ class Services(NamedTuple):
     metrics: ServerMetrics
     rates: Rates
     threads: Threads
-    bounded_wait: BoundedWait  # for measurements of running jobs and nodes
+    bounded_wait: BoundedWait  # for curves, and measurements of nodes
     tsdb: PromqlBackend | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: client certificates are not accepted
     histories: TimeSeriesPool | None = None  # None: there are no measurements at all
@@ -74,7 +72,6 @@ class Services(NamedTuple):
     local_data: Path | None = None  # of this machine's runs; None: this server is for clusters
     process_token: ProcessToken | None = None  # None: all tokens are in the database
     provider: "OidcProvider | None" = None  # None: users cannot log in here
-    live: LiveUsage | None = None  # for running jobs; None: there are no measurements
     mail_template: MailTemplate | None = None  # None: users' addresses are unknown
     readings: ClusterReadings | None = None  # of nodes; None: there are no measurements
     clock: Callable[[], float] = time.time
@@ -88,8 +85,6 @@ class Services(NamedTuple):
         """Stop threads and close connections."""
         if self.factors:
             self.factors.stop()
-        if self.live:
-            self.live.stop()
         if self.readings:
             self.readings.stop()
         if self.tsdb:
@@ -104,9 +99,7 @@ def build(settings: ServerSettings) -> Services:
     rules = load_rules(UNITS, settings.report.rules_file)
     url = parse_url(settings.db.url, settings.db.password_file)
     threads = plan_threads(url, settings.web.threads)
-    # One more than there are request threads, for the thread of LiveUsage: all of them may be
-    # waiting for it.
-    readers = reader_engine(url, settings.web.query_timeout, threads.connections() + 1)
+    readers = reader_engine(url, settings.web.query_timeout, threads.connections())
     try:
         require_current(readers)
     except DatabaseError:
@@ -147,11 +140,6 @@ def build(settings: ServerSettings) -> Services:
         histories,
         rules,
         _stream_limit(settings.samples),
-        live=LiveUsage(
-            readers, histories, settings.tsdb.policy(), settings.tsdb.scrape_interval, bounded_wait
-        )
-        if histories
-        else None,
         mail_template=load_mail_template(settings.report),
         readings=ClusterReadings(histories, bounded_wait) if histories else None,
         provider=_provider(settings),
@@ -181,45 +169,6 @@ def _time_series_pool(
     if tsdb:
         return TimeSeriesPool([Prometheus(endpoint) for _ in many], tsdb.queue)
     return TimeSeriesPool([SampleHistory(Path(directory)) for _ in many]) if directory else None
-
-
-def live_rows(services: Services, rows: Sequence[RowMapping]) -> list[RowMapping]:
-    """Jobs with the current usage of those that run, or were not measured since their end."""
-    current = services.live.rows(rows, services.clock()) if services.live else rows
-    return cast(list[RowMapping], list(current))
-
-
-def live_gpus(
-    services: Services, rows: Sequence[RowMapping]
-) -> Mapping[int, Sequence[float | None]]:
-    """Mean utilisation of each GPU of jobs from `live_rows` or `live_columns`."""
-    return services.live.gpus(rows) if services.live else {}
-
-
-def live_columns(
-    services: Services, db: Connection, rows: Sequence[RowMapping]
-) -> Sequence[RowMapping]:
-    """The same for rows with only some columns, including `start_time` and `end_time`."""
-    if services.live is None:
-        return rows
-    recent = services.clock() - 2 * services.settings.tsdb.policy().refresh_seconds
-    recent_ids = [
-        row["id"]
-        for row in rows
-        if row["start_time"] and (row["end_time"] is None or row["end_time"] > recent)
-    ]
-    due_ids = [
-        row["id"]
-        for row in rows_by_ids(db, recent_ids, ("id", "usage_due_time"))
-        if row["usage_due_time"] is not None
-    ]
-    current = {row["id"]: row for row in live_rows(services, rows_by_ids(db, due_ids))}
-    return [
-        cast(RowMapping, {name: current[row["id"]][name] for name in row})
-        if row["id"] in current
-        else row
-        for row in rows
-    ]
 
 
 async def _current_services(request: Request) -> Services:

@@ -41,7 +41,7 @@ _GAUGES = ["memory_current_bytes", "memory_peak_bytes", "memory_working_set_byte
 
 _MEASURE = """
 import json, os, sys
-from batchjob_stats_db.measure.batches import measure
+from tests.helpers.measured import measure
 from batchjob_stats_db.measure.job_usage import (JobToMeasure)
 from batchjob_stats_db.timeseries.base import JobWindow
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint

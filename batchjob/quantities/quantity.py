@@ -123,7 +123,7 @@ class Statistic(StrEnum):
     MEAN = "mean"
     COUNT = "count"  # number of samples
     LATEST = "latest"  # epoch seconds of the last sample, if that is recent
-    RESET = "reset"  # 1 for a counter that was reset; otherwise there is no value
+    RESET = "reset"  # what a counter that was reset had counted before; otherwise no value
 
 
 class SeriesKind(StrEnum):

@@ -72,6 +72,7 @@ class DemoHistory:
         files = SampleHistory(samples)
         self.measure, self.job_series = files.measure, files.job_series
         self.last_sample_times = files.last_sample_times
+        self.measure_cluster = files.measure_cluster
         self._stays: dict[str, list[NodeStay]] = {
             node: [] for node in (*CPU_NODES, *GPU_NODES, *_UNAVAILABLE)
         }

@@ -36,17 +36,22 @@ def measure_isolated(
     jobs: Sequence[JobToMeasure],
     interval: float,
     on_progress: Callable[[], None] = lambda: None,
+    series_by_job: dict[JobToMeasure, JobSeries] | None = None,
 ) -> MeasurementOutcome:
     """Measure jobs so that one that cannot be measured does not affect the others.
 
     If a query fails, its jobs are queried in halves. `on_progress` is called before each query,
-    which may take long. Raises TimeSeriesError if the store fails for every query.
+    which may take long; `series_by_job` is given the statistics of each job's series. Raises
+    TimeSeriesError if the store fails for every query.
     """
     usages: dict[JobToMeasure, MeasuredUsage] = {}
 
     def measure_part(part: Sequence[JobToMeasure]) -> None:
         on_progress()
-        usages.update(zip(part, measure(time_series, part, interval), strict=True))
+        for job, series in read_series(time_series, part):
+            usages[job] = compute_usage(job, series, interval)
+            if series_by_job is not None:
+                series_by_job[job] = series
 
     def is_the_stores(error: Exception, failed: int) -> bool:
         if isinstance(error, QueryFailed):
@@ -61,13 +66,13 @@ def measure_isolated(
     return MeasurementOutcome(usages, failed)
 
 
-def measure(
-    time_series: TimeSeriesStore,
-    jobs: Sequence[JobToMeasure],
-    interval: float,
-) -> list[MeasuredUsage]:
-    """Measure jobs, in order and in as few queries as possible; raises TimeSeriesError."""
-    usages: dict[int, MeasuredUsage] = {}
+def read_series(
+    time_series: TimeSeriesStore, jobs: Sequence[JobToMeasure]
+) -> Iterator[tuple[JobToMeasure, JobSeries]]:
+    """The statistics of each job's series, in as few queries as possible.
+
+    Raises TimeSeriesError.
+    """
     for group in _group_jobs(jobs):
         spans = [job.span for job in group]
         series: dict[str, JobSeries] = defaultdict(lambda: defaultdict(list))
@@ -75,8 +80,7 @@ def measure(
             for sample in samples:
                 series[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
         _add_last_samples(time_series, group, series)
-        usages |= {job.id: compute_usage(job, series[job.jobid], interval) for job in group}
-    return [usages[job.id] for job in jobs]
+        yield from ((job, series[job.jobid]) for job in group)
 
 
 def _add_last_samples(

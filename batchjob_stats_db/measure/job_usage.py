@@ -6,7 +6,7 @@ Doubtful results are marked by the words in DOUBTS, and nothing is filled in.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
 from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT, MEMORY_PEAK
 from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
+from batchjob.schedulers.node_names import NodeNames, without_port
+from batchjob_stats_db.database.gate import broken_rule, limits
 from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
@@ -43,7 +45,8 @@ DOUBTS = {
     "more nodes than allocated": "measurements came from more nodes than were allocated",
     "user unknown": "the job ended before its user was seen; all series with its id are counted",
     "user differs": "series of another user with this job id are left out",
-    NOT_A_NUMBER: "series with NaN or infinite values are left out",
+    NOT_A_NUMBER: "values that cannot be true, such as NaN or more energy than nodes can draw, are "
+    "left out",
     "more cpu than allocated": "more CPU time was measured than the allocated CPUs can provide",
     PEAK_SAMPLED: "the kernel recorded no memory peak on a node; its largest sample is used, and "
     "the peak may have been higher",
@@ -77,10 +80,8 @@ class JobToMeasure(NamedTuple):
     near_previous_run: bool = False
     failed_before: bool = False  # its last measurement failed
     tool: str = ""  # set for tracked work, which is part of a program and unknown to exporters
-    allocated: frozenset[str] = (
-        frozenset()
-    )  # short names of its nodes, in lower case; empty: unknown
-    cluster_nodes: frozenset[str] = frozenset()  # of all nodes of the cluster that are known
+    allocated: NodeNames = NodeNames(())  # its nodes; none: unknown
+    cluster_nodes: NodeNames = NodeNames(())  # all of its cluster that are known
 
 
 class GpuUsage(NamedTuple):
@@ -108,7 +109,7 @@ class MeasuredUsage(NamedTuple):
     values: Mapping[str, float | int]  # the other columns, if known
     devices: Sequence[GpuUsage]
     emissions: Mapping[str, float]  # provider → grams
-    gauge_samples: int = 0  # number of samples in averages; not stored
+    refused: Sequence[str] = ()  # the gate's rules that values broke; not stored
 
 
 PRESENCE_METRIC = CPU_SECONDS.name  # every job has it on every node
@@ -124,23 +125,34 @@ _GPU_MEMORY = JOB_GPU_MEMORY.metric.name
 
 _COLUMNS = (*USAGE_COLUMNS, *ENERGY_COLUMNS)
 
+
+def _metrics(statistic: Statistic, *more: str) -> tuple[str, ...]:
+    """The metrics of the columns of a statistic, and more of them."""
+    of_columns = (each.quantity.metric.name for each in _COLUMNS if each.statistic is statistic)
+    return tuple(dict.fromkeys((*of_columns, *more)))
+
+
+_TOTALS = _metrics(Statistic.TOTAL, _EMISSIONS)
+_MEANS = _metrics(Statistic.MEAN, _GPU_UTILIZATION)
+
 METRICS: Mapping[Statistic, tuple[str, ...]] = {
-    statistic: tuple(
-        dict.fromkeys(
-            [column.quantity.metric.name for column in _COLUMNS if column.statistic is statistic]
-            + more
-        )
-    )
-    for statistic, more in (
-        (Statistic.TOTAL, [_EMISSIONS]),
-        (Statistic.PEAK, [_END_TIME, _CURRENT_MEMORY, _GPU_MEMORY]),
-        (Statistic.MEAN, [_GPU_UTILIZATION]),
-        (Statistic.COUNT, [PRESENCE_METRIC, _CURRENT_MEMORY, _GPU_UTILIZATION]),
-        (Statistic.LATEST, [PRESENCE_METRIC]),
-        (Statistic.RESET, [PRESENCE_METRIC]),
-    )
+    Statistic.TOTAL: _TOTALS,
+    Statistic.PEAK: _metrics(Statistic.PEAK, _END_TIME, _CURRENT_MEMORY, _GPU_MEMORY),
+    Statistic.MEAN: _MEANS,
+    Statistic.COUNT: (PRESENCE_METRIC, *_MEANS),
+    Statistic.LATEST: (PRESENCE_METRIC,),
+    Statistic.RESET: _TOTALS,
 }
 """The metrics from which a job's usage is computed."""
+
+_ANY = (-1e18, 1e18)  # such as a time
+_VALUES = (Statistic.TOTAL, Statistic.PEAK, Statistic.MEAN)
+_LIMITS: Mapping[str, tuple[float, float]] = {
+    **{each.quantity.metric.name: limits(each.name) for each in _COLUMNS},
+    _EMISSIONS: limits("grams"),
+    _GPU_UTILIZATION: limits("utilization_ratio"),
+    _GPU_MEMORY: limits("memory_bytes"),
+}
 
 JobSeries = dict[tuple[Statistic, str], list[SeriesValue]]
 """The values of a job's series by statistic and metric."""
@@ -149,9 +161,11 @@ JobSeries = dict[tuple[Statistic, str], list[SeriesValue]]
 def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> MeasuredUsage:
     """Compute a job's usage from the samples with its id."""
     doubts: set[str] = {"near another run"} if job.near_previous_run else set()
-    kept, dropped = _select_trusted_samples(job, series, doubts)
+    refused: Counter[str] = Counter()
+    kept, dropped = _select_trusted_samples(job, series, doubts, refused)
     values = _column_values(kept, doubts)
     _add_sampled_peaks(kept, values, doubts)
+    _leave_out_impossible(job, series, values, doubts, refused)
     gpus = _gpu_usages(kept)
     values.update(_gpu_column_values(gpus))
     nodes = samples_by_node(kept)
@@ -171,7 +185,7 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     samples = sum(node.samples for node in nodes)
     return MeasuredUsage(
         job.id, samples, dropped, len(nodes), covered, until, doubt, values, gpus, emissions,
-        sum(node.gauge_samples for node in nodes),
+        tuple(refused.elements()),
     )  # fmt: skip
 
 
@@ -190,7 +204,7 @@ def instances_with_user(series: Iterable[Mapping[str, str]]) -> set[str]:
 
 
 def _select_trusted_samples(
-    job: JobToMeasure, series: JobSeries, doubts: set[str]
+    job: JobToMeasure, series: JobSeries, doubts: set[str], refused: Counter[str]
 ) -> tuple[JobSeries, int]:
     """The numeric samples of the job's user and nodes, and the number of other samples."""
     users = user_labels(job)
@@ -208,12 +222,14 @@ def _select_trusted_samples(
             is_without_user = not user and _instance(sample) not in with_user
             if _instance(sample) in foreign:
                 doubts.add(OTHER_NODES)
+                refused["node"] += 1
                 dropped += 1
             elif user not in users and not is_without_user:
                 doubts.update({"user differs"} if user else ())
                 dropped += 1
-            elif not math.isfinite(sample.value):
+            elif not _is_possible(key, sample.value):
                 doubts.add(NOT_A_NUMBER)
+                refused["range"] += 1
                 dropped += 1
             else:
                 doubts.update({"user unknown"} if is_without_user else ())
@@ -229,11 +245,35 @@ def _foreign_instances(job: JobToMeasure, instances: Collection[str]) -> set[str
     """
     if not job.allocated:
         return set()
-    names = {each: short_name(node_name(each)).lower() for each in instances}
-    other = {each for each in instances if names[each] not in job.allocated}
+    other = {each for each in instances if each not in job.allocated}
     if len(other) < len(instances):
         return other
-    return {each for each in other if names[each] in job.cluster_nodes}
+    return {each for each in other if each in job.cluster_nodes}
+
+
+def _is_possible(key: tuple[Statistic, str], value: float) -> bool:
+    """Whether a number is finite, and within the limits of its quantity."""
+    statistic, metric = key
+    low, high = _LIMITS.get(metric, _ANY) if statistic in _VALUES else _ANY
+    return low <= value <= high
+
+
+def _leave_out_impossible(
+    job: JobToMeasure, series: JobSeries, values: dict[str, float | int], doubts: set[str],
+    refused: Counter[str],
+) -> None:  # fmt: skip
+    """Leave out what is impossible for the job, and sums that lack the part of a node."""
+    seconds = (job.end if job.end is not None else job.span.until) - job.start
+    for column in _COLUMNS:
+        value, key = values.get(column.name), (column.statistic, column.quantity.metric.name)
+        if value is None:
+            continue
+        rule = broken_rule(column.name, value, job.nodes, seconds)
+        if rule:
+            refused[rule] += 1
+        if rule or not all(_is_possible(key, each.value) for each in series.get(key, ())):
+            del values[column.name]
+            doubts.add(NOT_A_NUMBER)
 
 
 def _column_values(kept: JobSeries, doubts: set[str]) -> dict[str, float | int]:
@@ -288,7 +328,7 @@ def _gpu_usages(kept: JobSeries) -> list[GpuUsage]:
     def by_gpu(statistic: Statistic, metric: str) -> dict[tuple[str, str, str, str], float]:
         return {
             (
-                node_name(_instance(sample)),
+                without_port(_instance(sample)),
                 sample.labels.get("uuid", ""),
                 sample.labels.get("gpu_instance", ""),
                 sample.labels.get("gpu", ""),
@@ -371,14 +411,3 @@ def _find_doubts(
 
 def _instance(sample: SeriesValue) -> str:
     return sample.labels.get("instance", "")
-
-
-def node_name(instance: str) -> str:
-    """The node in a target's `instance`: without the port."""
-    host, colon, port = instance.rpartition(":")
-    return host.strip("[]") if colon and port.isdigit() else instance
-
-
-def short_name(node: str) -> str:
-    """The first label of a host name; an address as it is."""
-    return node if node.replace(".", "").isdigit() or ":" in node else node.partition(".")[0]

@@ -1,187 +1,318 @@
-"""The current usage of running jobs, from one query for all of them.
+"""Measures the running jobs of a cluster again and again, each time only what is new.
 
-A job's stored usage is up to `tsdb.refresh` old. Only the time since then is queried here: counters
-are at their total; peaks are the larger of stored and new; means are extended by the time since.
-Ended jobs that have not been measured since are queried as well, up to their end.
+One query for each statistic covers all jobs of the cluster, without naming any. For each job that
+is followed, the statistics of its series are kept; a pass asks for the time since the last one and
+adds to them, so that its usage is what one look at the whole time would give. A job without them is
+looked at from its start: a new one, all after a restart, one with a counter that was reset, and one
+that shares its id with another run. So it does not matter how many passes are lost.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob.judgements import RUNNING_STATES
 from batchjob.quantities.quantity import Statistic
-from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.batches import measure
-from batchjob_stats_db.measure.job_usage import GpuUsage, JobToMeasure, MeasuredUsage
-from batchjob_stats_db.measure.pending import JOB_COLUMNS, job_to_measure, runs_by_jobid
-from batchjob_stats_db.queries import gpus
-from batchjob_stats_db.queries.gpus import GpuKey, GpuMean
-from batchjob_stats_db.timeseries.base import TimeSeriesStore
+from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.database.upsert import chunks
+from batchjob_stats_db.isolation import isolate_failures
+from batchjob_stats_db.measure.batches import measure_isolated
+from batchjob_stats_db.measure.job_usage import (
+    METRICS,
+    PRESENCE_METRIC,
+    JobSeries,
+    JobToMeasure,
+    MeasuredUsage,
+    compute_usage,
+)
+from batchjob_stats_db.measure.pending import JOB_COLUMNS, jobs_to_measure
+from batchjob_stats_db.measure.writer import write_live
+from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesStore
+from batchjob_stats_db.timeseries.counters import is_reset
 
-Row = Mapping[Any, Any]
+_LONGEST_GAP_SECONDS = 3600  # after a longer time without a pass, jobs are looked at anew
+_STALE_SCRAPES = 5  # a series without a sample for so long may have been reset in between
 
-_COLUMNS = {
-    statistic: [
-        column.name for column in (*USAGE_COLUMNS, *ENERGY_COLUMNS) if column.statistic is statistic
-    ]
-    for statistic in (Statistic.TOTAL, Statistic.PEAK, Statistic.MEAN)
-}
-_MAXIMUM_COLUMNS = (*_COLUMNS[Statistic.TOTAL], *_COLUMNS[Statistic.PEAK], "gpu_memory_peak_bytes")
-_MINIMUM_SCRAPES = 3
-_MEAN_COLUMNS = (*_COLUMNS[Statistic.MEAN], "gpu_utilization_ratio")
-
-
-class LiveJob(NamedTuple):
-    """The usage of a job up to now, or to its end."""
-
-    usage: Mapping[str, Any]  # by column of `job_usage`
-    gpus: Sequence[float | None]  # mean utilisation (0..1) of each, in node order
+_ORIGIN_LABELS = ("instance", "manager", "user")
+Origin = tuple[str, ...]
+"""The values of these labels, which the series of a job on a node share."""
 
 
-def is_queryable(row: Row, policy: UsagePolicy, now: int) -> bool:
-    """Whether the unmeasured time is short enough to be queried at once."""
-    start, end = row["start_time"], row["end_time"]
-    if start is None:
-        return False
-    longest = 2 * policy.refresh_seconds
-    if end is None:
-        return bool(row["state"] in RUNNING_STATES and now - _measured_until(row) <= longest)
-    due = row["usage_due_time"] is not None and _measured_until(row) < end
-    return bool(due and now - _measured_until(row) <= longest + policy.settle_seconds)
+class _Key(NamedTuple):
+    """A statistic of a series of a job; equal ones are one object for all jobs."""
+
+    statistic: Statistic
+    metric: str
+    labels: tuple[tuple[str, str], ...]  # its own, without the origin's
 
 
-def _measured_until(row: Row) -> int:
-    until = row["usage_until_time"] if row["usage_samples"] else None
-    return int(max(until or 0, row["start_time"]))  # rounded down to a whole second
+_Values = dict[Origin, dict[_Key, float]]
 
 
-def query_live_usage(
-    db: Connection,
-    time_series: TimeSeriesStore,
-    rows: Sequence[Row],
-    policy: UsagePolicy,
-    interval: float,
-    now: int,
-) -> dict[int, LiveJob]:
-    """The usage of jobs up to now, or to their end, by the rows' numbers.
+class _Followed(NamedTuple):
+    """What is known of a job's series up to a time, and its usage as it was written last."""
 
-    `rows` have the columns of `queries.efficiency.columns()`, and are `is_queryable`. Jobs without
-    samples are not in the answer. Raises TimeSeriesError.
-    """
-    by_id = {row["id"]: row for row in rows}
-    jobs = _unmeasured_parts(db, rows, policy, interval, now)
-    usages = measure(time_series, jobs, interval)
-    recorded = gpus.means(db, [usage.job_id for usage in usages if usage.devices])
-    live_jobs: dict[int, LiveJob] = {}
-    for job, usage in zip(jobs, usages, strict=True):
-        row = by_id[usage.job_id]
-        # If a node stopped reporting, its totals are only in the stored usage, which does not
-        # separate nodes.
-        if usage.samples and usage.nodes >= (row["usage_nodes"] or 0):
-            merged = _merge_usage(row, usage, job.start, time_series.source, now)
-            new = _new_fraction(row, merged["until_time"], job.start)
-            devices = _merge_gpu_ratios(recorded.get(usage.job_id, {}), usage.devices, new)
-            live_jobs[usage.job_id] = LiveJob(merged, devices)
-    return live_jobs
+    start: int
+    until: int
+    values: _Values
+    written: int = 0  # a hash of the row
 
 
-def _unmeasured_parts(
-    db: Connection, rows: Sequence[Row], policy: UsagePolicy, interval: float, now: int
+class LivePass(NamedTuple):
+    """What a pass did."""
+
+    continued: int = 0  # jobs to whose statistics it added
+    looked_at: int = 0  # jobs that it looked at from their start
+    written: int = 0  # rows that changed
+    failed: Mapping[JobToMeasure, Exception] = {}
+
+
+class LiveMeasurement:
+    """Follows the running jobs of one cluster, and those that ended a moment ago."""
+
+    def __init__(
+        self,
+        store: Store,
+        time_series: TimeSeriesStore,
+        policy: UsagePolicy,
+        interval: float,
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`interval`: seconds between the samples of a series."""
+        self._store = store
+        self._time_series = time_series
+        self._policy = policy
+        self._interval = interval
+        self._on_progress = on_progress
+        self._jobs: dict[int, _Followed] = {}
+        self._until: int | None = None  # when the last pass was
+        self._keys: dict[_Key, _Key] = {}
+
+    def forget(self, jobs: Iterable[JobToMeasure]) -> None:
+        """Look at these jobs from their start the next time."""
+        for job in jobs:
+            self._jobs.pop(job.id, None)
+
+    def run(self, now: int) -> LivePass:
+        """Measure up to `now`; raises TimeSeriesError, and then the next pass covers this time."""
+        with self._store.engine.connect() as db:
+            jobs = followed_jobs(db, self._store.cluster, self._policy, now)
+        self._jobs = {job.id: self._jobs[job.id] for job in jobs if job.id in self._jobs}
+        continued = self._add_new_samples(jobs, now)
+        done = LivePass(len(continued))
+        for part in chunks(continued):
+            done = self._compute_and_write(done, part, now)
+        followed = {job.id for job in continued}
+        for part in chunks([job for job in jobs if job.id not in followed]):
+            done = self._look(done, part, now)
+        self._until = now
+        return done
+
+    def _look(self, done: LivePass, jobs: Sequence[JobToMeasure], now: int) -> LivePass:
+        """Measure jobs from their start, each error isolated; raises TimeSeriesError."""
+        series: dict[JobToMeasure, JobSeries] = {}
+        outcome = measure_isolated(
+            self._time_series, jobs, self._interval, self._on_progress, series
+        )
+        for job in outcome.usages:
+            self._jobs[job.id] = _Followed(job.start, job.span.until, self._values_of(series[job]))
+        done = self._write(done, outcome.usages, now)
+        return done._replace(
+            looked_at=done.looked_at + len(outcome.usages),
+            failed={**done.failed, **outcome.failed},
+        )
+
+    def _compute_and_write(
+        self, done: LivePass, jobs: Sequence[JobToMeasure], now: int
+    ) -> LivePass:
+        usages: dict[JobToMeasure, MeasuredUsage] = {}
+
+        def compute(some: Sequence[JobToMeasure]) -> None:
+            for job in some:
+                series = _series_of(self._jobs[job.id].values)
+                usages[job] = compute_usage(job, series, self._interval)
+
+        failed = isolate_failures(jobs, compute, lambda *_: False)
+        self.forget(failed)
+        done = self._write(done, {job: usages[job] for job in usages if job not in failed}, now)
+        return done._replace(failed={**done.failed, **failed})
+
+    def _add_new_samples(self, jobs: Sequence[JobToMeasure], now: int) -> list[JobToMeasure]:
+        """Add what is new to the statistics of jobs; returns those where it was possible."""
+        since = self._until
+        if since is None or not 0 < now - since <= _LONGEST_GAP_SECONDS:
+            self._jobs.clear()
+            return []
+        by_jobid = {job.jobid: job for job in self._of_one_run(jobs, since, now)}
+        if not by_jobid:
+            return []
+        samples = self._time_series.measure_cluster(METRICS, self._store.cluster, since, now)
+        if samples is None:
+            return []
+        news, reset = self._news_by_job(samples, by_jobid)
+        continued = []
+        for jobid, job in by_jobid.items():
+            known, new = self._jobs[job.id], news.pop(jobid, {})
+            if jobid in reset or not self._is_sound(job, known, new, since):
+                del self._jobs[job.id]
+                continue
+            for origin, values in new.items():
+                _add(known.values.setdefault(origin, {}), values)
+            self._jobs[job.id] = known._replace(until=now)
+            continued.append(job)
+        return continued
+
+    def _of_one_run(
+        self, jobs: Sequence[JobToMeasure], since: int, now: int
+    ) -> Iterator[JobToMeasure]:
+        """Jobs whose series in the time since the last pass are theirs alone."""
+        runs = Counter(job.jobid for job in jobs)
+        for job in jobs:
+            known = self._jobs.get(job.id)
+            if (
+                known and (known.start, known.until) == (job.start, since)
+                and runs[job.jobid] == 1 and job.span.until == now
+                and (not job.span.near_other_run or job.span.free_range[0] <= since)
+            ):  # fmt: skip
+                yield job
+
+    def _news_by_job(
+        self,
+        samples: Iterable[tuple[Statistic, SeriesValue]],
+        by_jobid: Mapping[str, JobToMeasure],
+    ) -> tuple[dict[str, _Values], set[str]]:
+        """The new statistics of these jobs, and the ids of those with a counter that was reset."""
+        news: dict[str, _Values] = defaultdict(lambda: defaultdict(dict))
+        reset: set[str] = set()
+        for statistic, sample in samples:
+            jobid = sample.labels.get("jobid", "")
+            if jobid not in by_jobid:
+                continue
+            if statistic is Statistic.RESET:
+                reset.add(jobid)
+            else:
+                news[jobid][_origin(sample)][self._key(statistic, sample)] = sample.value
+        return news, reset
+
+    def _is_sound(self, job: JobToMeasure, known: _Followed, new: _Values, since: int) -> bool:
+        """Whether new statistics continue the known ones; otherwise the whole time must be read."""
+        earliest = since - _STALE_SCRAPES * self._interval
+        for origin, values in new.items():
+            before = known.values.get(origin, {})
+            for key, value in values.items():
+                if key.statistic is Statistic.TOTAL and not _continues(job, key, before, value):
+                    return False
+                if key[:2] == (Statistic.COUNT, PRESENCE_METRIC):
+                    latest = key._replace(statistic=Statistic.LATEST)
+                    if latest not in values or (
+                        key in before and before.get(latest, -math.inf) < earliest
+                    ):
+                        return False
+        return True
+
+    def _values_of(self, series: JobSeries) -> _Values:
+        values: _Values = defaultdict(dict)
+        for (statistic, _), samples in series.items():
+            for sample in samples:
+                values[_origin(sample)][self._key(statistic, sample)] = sample.value
+        return dict(values)
+
+    def _key(self, statistic: Statistic, sample: SeriesValue) -> _Key:
+        labels = tuple(
+            (name, value)
+            for name, value in sample.labels.items()
+            if name not in _ORIGIN_LABELS and name not in ("jobid", "cluster", "__name__")
+        )
+        key = _Key(statistic, sample.metric, labels)
+        return self._keys.setdefault(key, key)
+
+    def _write(
+        self, done: LivePass, usages: Mapping[JobToMeasure, MeasuredUsage], now: int
+    ) -> LivePass:
+        """Write the rows that changed. A job without samples keeps the row it has."""
+        changed: dict[JobToMeasure, MeasuredUsage] = {}
+        for job, usage in usages.items():
+            known = self._jobs[job.id]
+            row = hash((usage[:7], *usage.values.items(), *usage.devices, *usage.emissions.items()))
+            if usage.samples and row != known.written:
+                changed[job] = usage
+                self._jobs[job.id] = known._replace(written=row)
+        refused = write_live(self._store, self._time_series.source, changed, self._policy, now)
+        return done._replace(
+            written=done.written + len(changed) - len(refused), failed={**done.failed, **refused}
+        )
+
+
+def followed_jobs(
+    db: Connection, cluster: str, policy: UsagePolicy, now: int
 ) -> list[JobToMeasure]:
-    """The jobs, each with the time not measured yet, at least a few scrapes.
+    """The running jobs, and those that ended but are not yet due to be measured to their end.
 
-    All of them begin at the same time, so that they share a query.
+    Tracked work is left out: no exporter has samples of it.
     """
-    begin = min((_measured_until(row) for row in rows), default=now)
-    begin = min(begin, now - max(60, math.ceil(_MINIMUM_SCRAPES * interval)))
-    jobs = []
-    for cluster in sorted({row["cluster"] for row in rows}):
-        own = [row for row in rows if row["cluster"] == cluster]
-        runs = runs_by_jobid(db, cluster, [row["jobid"] for row in own])
-        numbers = [row["id"] for row in own]
-        query = sa.select(*JOB_COLUMNS).where(schema.job.c.id.in_(numbers))
-        for row in db.execute(query):
-            job = job_to_measure(cluster, row, runs[row.jobid], policy, now)
-            start = max(job.start, begin)
-            jobs.append(job._replace(start=start, span=job.span._replace(start=start)))
-    return jobs
+    job = schema.job.c
+    started = (job.cluster == cluster) & job.start_time.is_not(None) & (job.tool == "")
+    states = (
+        job.end_time.is_(None) & job.state.in_(RUNNING_STATES),
+        (job.usage_due_time > now) & job.end_time.is_not(None),
+    )
+    rows = [
+        row for state in states for row in db.execute(sa.select(*JOB_COLUMNS).where(started, state))
+    ]
+    return jobs_to_measure(db, cluster, [row for row in rows if row.start_time < now], policy, now)
 
 
-def _merge_usage(
-    row: Row, usage: MeasuredUsage, begin: int, source: str, now: int
-) -> dict[str, Any]:
-    """Stored usage and new measurements; `usage` is of the time from `begin` on."""
-    names = [column.name for column in schema.job_usage.columns if column.name != "job_id"]
-    stored = {name: row[f"usage_{name}"] for name in names} if row["usage_samples"] else {}
-    stored_until = _measured_until(row)
-    until = max(min(usage.until_time, now), stored_until)
-    before = stored_until - row["start_time"]
-    new = _new_fraction(row, until, begin)
-    if stored and row["end_time"] is not None and before > 0:
-        # The row's coverage is of the job's whole life; convert it back to the measured time.
-        stored["coverage"] *= (row["end_time"] - row["start_time"]) / before
-    merged = {**dict.fromkeys(names), **stored}
-    for name in _MAXIMUM_COLUMNS:
-        both = [n for n in (stored.get(name), usage.values.get(name)) if n is not None]
-        merged[name] = max(both, default=None)
-    for name in _MEAN_COLUMNS:
-        mean, seen = stored.get(name), usage.values.get(name)
-        if mean is not None and seen is not None:
-            merged[name] = _weighted_mean(mean, stored["samples"], seen, new * usage.gauge_samples)
-        else:
-            merged[name] = mean if seen is None else seen
-    merged["gpus"] = max(stored.get("gpus") or 0, usage.values.get("gpus") or 0) or None
-    merged |= {
-        "source": source,
-        "until_time": until,
-        "measured_time": now,
-        "samples": (stored.get("samples") or 0) + max(1, round(new * usage.samples)),
-        "nodes": max(stored.get("nodes") or 0, usage.nodes),
-        "dropped_series": max(stored.get("dropped_series") or 0, usage.dropped_series),
-        "coverage": _merge_coverage(row, stored, usage, begin, until),
-        "doubt": stored.get("doubt") or usage.doubt,
-    }
-    return merged
+def _origin(sample: SeriesValue) -> Origin:
+    return tuple(sample.labels.get(label, "") for label in _ORIGIN_LABELS)
 
 
-def _new_fraction(row: Row, until: int, begin: int) -> float:
-    """The part of the measurements from `begin` to `until` that is not in the stored usage."""
-    return min(1.0, (until - _measured_until(row)) / max(1, until - begin))
+def _continues(job: JobToMeasure, key: _Key, before: Mapping[_Key, float], value: float) -> bool:
+    """Whether a counter's new last value is its known total and what was added since."""
+    total = before.get(key)
+    if total is None:  # of another run, perhaps, whose values linger
+        return not job.span.near_other_run
+    return not is_reset(total, value + _before_resets(key, before))
 
 
-def _merge_gpu_ratios(
-    stored: Mapping[GpuKey, GpuMean], seen: Sequence[GpuUsage], new: float
-) -> list[float | None]:
-    """The mean of each GPU, from its stored one and the new measurements."""
-    merged = {key: gpu.utilization_ratio for key, gpu in stored.items()}
-    for gpu in seen:
-        key = GpuKey(gpu.node, gpu.gpu, gpu.uuid, gpu.gpu_instance)
-        mean, ratio = merged.get(key), gpu.utilization_ratio
-        if mean is not None and ratio is not None:
-            ratio = _weighted_mean(mean, stored[key].samples, ratio, new * gpu.samples)
-        merged[key] = mean if ratio is None else ratio
-    return [merged[key] for key in sorted(merged)]
+def _before_resets(key: _Key, values: Mapping[_Key, float]) -> float:
+    """What a counter had counted when it was reset last."""
+    return values.get(key._replace(statistic=Statistic.RESET), 0.0)
 
 
-def _merge_coverage(
-    row: Row, stored: Mapping[str, Any], usage: MeasuredUsage, begin: int, until: int
-) -> float:
-    """Coverage of the time from the job's start to `until`."""
-    stored_until = _measured_until(row)
-    if usage.nodes >= (row["allocated_nodes"] or 1):
-        # The counters of all nodes were read, and include everything counted before.
-        since, other = until - begin, begin - row["start_time"]
-        return _weighted_mean(1.0, other, usage.coverage, since)
-    before, since = stored_until - row["start_time"], until - stored_until
-    return _weighted_mean(stored.get("coverage", 0.0), before, usage.coverage, since)
+def _add(known: dict[_Key, float], new: Mapping[_Key, float]) -> None:
+    """Add the statistics of later samples of the same series."""
+    counts = {key: value for key, value in new.items() if key.statistic is Statistic.COUNT}
+    for key, value in new.items():
+        before = known.get(key)
+        if key.statistic is Statistic.TOTAL:
+            known[key] = value + _before_resets(key, known)
+        elif key.statistic is Statistic.COUNT:
+            continue
+        elif before is None or math.isnan(before):
+            known[key] = value
+        elif key.statistic is Statistic.MEAN:
+            count = key._replace(statistic=Statistic.COUNT)
+            weight, more = known.get(count, 0.0), counts.get(count, 0.0)
+            if more:
+                known[key] = (before * weight + value * more) / (weight + more)
+        else:  # a peak, or the time of the last sample
+            known[key] = max(before, value)
+    for key, value in counts.items():  # after the means, which they weigh
+        known[key] = known.get(key, 0.0) + value
 
 
-def _weighted_mean(one: float, weight: float, other: float, other_weight: float) -> float:
-    whole = weight + other_weight
-    return (one * weight + other * other_weight) / whole if whole > 0 else other
+def _series_of(values: _Values) -> JobSeries:
+    """The same in the form of a store's answer."""
+    series: JobSeries = defaultdict(list)
+    for origin, of_origin in values.items():
+        shared = dict(zip(_ORIGIN_LABELS, origin, strict=True))
+        for key, value in of_origin.items():
+            labels = {**shared, **dict(key.labels)} if key.labels else shared
+            series[key.statistic, key.metric].append(SeriesValue(key.metric, labels, value))
+    return series

@@ -8,12 +8,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import chunks
 from batchjob_stats_db.measure.batches import MeasurementOutcome, measure_isolated
-from batchjob_stats_db.measure.job_usage import NOT_ANSWERED, JobToMeasure, short_name
+from batchjob_stats_db.measure.job_usage import NOT_ANSWERED, JobToMeasure
 from batchjob_stats_db.measure.writer import record_failures, write_or_set_aside
 from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesStore
 from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS
@@ -63,24 +64,31 @@ def due_jobs(
         .limit(limit)
     )  # fmt: skip
     rows = db.execute(query).all()
-    runs = runs_by_jobid(db, cluster, [row.jobid for row in rows])
     failed = _previously_failed(db, [row.id for row in rows])
+    jobs = jobs_to_measure(db, cluster, rows, policy, now)
+    return [job._replace(failed_before=job.id in failed) for job in jobs]
+
+
+def jobs_to_measure(
+    db: Connection, cluster: str, rows: Sequence[Any], policy: UsagePolicy, now: int
+) -> list[JobToMeasure]:
+    """The jobs of rows with the columns JOB_COLUMNS, with the names of their nodes."""
+    runs = runs_by_jobid(db, cluster, [row.jobid for row in rows])
     jobs = [job_to_measure(cluster, row, runs[row.jobid], policy, now) for row in rows]
-    return with_nodes(db, cluster, [job._replace(failed_before=job.id in failed) for job in jobs])
+    return _with_nodes(db, cluster, jobs)
 
 
-def with_nodes(db: Connection, cluster: str, jobs: Sequence[JobToMeasure]) -> list[JobToMeasure]:
-    """The jobs with the names of their nodes, and those of all nodes that are known."""
+def _with_nodes(db: Connection, cluster: str, jobs: Sequence[JobToMeasure]) -> list[JobToMeasure]:
     share, seen = schema.job_node.c, schema.daily_node_coverage.c
     nodes: dict[int, list[str]] = {}
     for part in chunks([job.id for job in jobs]):
         query = sa.select(share.job_id, share.node).where(share.job_id.in_(part))
         for job_id, node in db.execute(query):
-            nodes.setdefault(job_id, []).append(short_name(node).lower())
+            nodes.setdefault(job_id, []).append(node)
     of_days = db.execute(sa.select(seen.node).where(seen.cluster == cluster).distinct()).scalars()
-    known = frozenset(chain((short_name(node).lower() for node in of_days), *nodes.values()))
+    known = NodeNames(chain(of_days, *nodes.values()))
     return [
-        job._replace(allocated=frozenset(nodes.get(job.id, ())), cluster_nodes=known)
+        job._replace(allocated=NodeNames(nodes.get(job.id, ())), cluster_nodes=known)
         for job in jobs
     ]
 

@@ -1,7 +1,6 @@
 """Writes measured usage: the one place where measured values enter the database."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -9,6 +8,7 @@ from sqlalchemy.engine import Connection
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import chunks, write_rows
 from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.isolation import is_database_failure, isolate_failures
@@ -47,6 +47,51 @@ def write_or_set_aside(
     return refused
 
 
+def write_live(
+    store: Store,
+    source: str,
+    usages: Mapping[JobToMeasure, MeasuredUsage],
+    policy: UsagePolicy,
+    now: int,
+) -> dict[JobToMeasure, Exception]:
+    """Write the usage of jobs that is not final yet, which changes no due time.
+
+    The days of running jobs are rebuilt in any case. Returns the jobs that are set aside, as
+    `write_or_set_aside` does.
+    """
+    if not usages:
+        return {}
+    with store.transaction() as db:
+
+        def write(part: Sequence[JobToMeasure]) -> None:
+            with db.begin_nested():
+                _write_rows(db, source, [usages[job] for job in part], now)
+
+        refused = isolate_failures(list(usages), write, is_database_failure)
+        record_failures(db, source, refused, NOT_STORABLE, policy, now)
+        _mark_days_of(db, store.cluster, [job for job in usages if job.end is not None], now)
+    return refused
+
+
+def _write_rows(db: Connection, source: str, usages: Collection[MeasuredUsage], now: int) -> None:
+    """Insert or update the rows of usages."""
+    written = {"source": source, "measured_time": now}
+    columns = [
+        {**each._asdict(), **each.values, **written, "until_time": min(each.until_time, now)}
+        for each in usages
+    ]
+    write_rows(
+        db, schema.job_usage,
+        [tuple(each.get(name) for name in _USAGE_COLUMNS) for each in columns],
+    )  # fmt: skip
+    write_rows(db, schema.job_gpu, [(u.job_id, *gpu) for u in usages for gpu in u.devices])
+    write_rows(
+        db,
+        schema.job_emissions,
+        [(u.job_id, *each) for u in usages for each in u.emissions.items()],
+    )
+
+
 def write_usages(
     db: Connection,
     cluster: str,
@@ -57,41 +102,27 @@ def write_usages(
 ) -> None:
     """Replace the stored usage of jobs, and mark the days that this changes."""
     job = schema.job
-    rows: list[tuple[Any, ...]] = []
-    due: list[dict[str, int | None]] = []
-    days: set[int] = set()
-    for target, usage in usages.items():
-        columns = {
-            **usage._asdict(),
-            **usage.values,
-            "source": source,
-            "measured_time": now,
-            "until_time": min(usage.until_time, now),
-        }
-        rows.append(tuple(columns.get(name) for name in _USAGE_COLUMNS))
-        days.update(days_of(target.start, target.end if target.end is not None else now))
-        due.append(
-            {
-                "measured_id": target.id,
-                "due": _next_due_time(target, usage, policy, now),
-            }
-        )
-    if rows:
+    if usages:
         again = sa.update(job).where(job.c.id == sa.bindparam("measured_id"))
         goes_on = sa.case(
             (job.c.state != JobState.VANISHED.value, sa.bindparam("due", type_=sa.BigInteger))
         )
+        due = [
+            {"measured_id": target.id, "due": _next_due_time(target, usage, policy, now)}
+            for target, usage in usages.items()
+        ]
         db.execute(again.values(usage_due_time=goes_on), due)
-        write_rows(db, schema.job_usage, rows)
-    _replace_rows(
-        db, schema.job_gpu, usages, [(u.job_id, *gpu) for u in usages.values() for gpu in u.devices]
-    )
-    _replace_rows(
-        db,
-        schema.job_emissions,
-        usages,
-        [(u.job_id, *each) for u in usages.values() for each in u.emissions.items()],
-    )
+    for part in chunks([target.id for target in usages]):
+        for table in (schema.job_gpu, schema.job_emissions):
+            db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
+    _write_rows(db, source, usages.values(), now)
+    _mark_days_of(db, cluster, usages, now)
+
+
+def _mark_days_of(db: Connection, cluster: str, jobs: Collection[JobToMeasure], now: int) -> None:
+    days: set[int] = set()
+    for job in jobs:
+        days.update(days_of(job.start, job.end if job.end is not None else now))
     mark_days(db, cluster, days)
 
 
@@ -124,17 +155,6 @@ def record_failures(
         is_too_late = target.end is not None and retry_time > target.end + policy.horizon_seconds
         due = None if is_too_late else retry_time
         db.execute(sa.update(job).where(job.c.id == target.id).values(usage_due_time=due))
-
-
-def _replace_rows(
-    db: Connection,
-    table: sa.Table,
-    usages: Mapping[JobToMeasure, MeasuredUsage],
-    rows: list[tuple[Any, ...]],
-) -> None:
-    for part in chunks([target.id for target in usages]):
-        db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
-    write_rows(db, table, rows)
 
 
 def _next_due_time(

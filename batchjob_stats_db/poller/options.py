@@ -109,9 +109,10 @@ class TsdbOptions:
     retention: float = option(
         15 * 86400.0, "Retention time of the time series database.", parse=duration
     )
+    live: float = option(60.0, "How often the running jobs are measured.", parse=duration)
     refresh: float = option(
-        3600.0,
-        "How often running jobs are measured for sums and filters; lists show current values.",
+        21600.0,
+        "How often a running job is measured anew from its start, for samples that arrived late.",
         parse=duration,
     )
 

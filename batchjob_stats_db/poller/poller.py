@@ -10,7 +10,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ from batchjob.schedulers.accounting import (
 )
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.isolation import is_database_failure
+from batchjob_stats_db.measure.job_usage import JobToMeasure
+from batchjob_stats_db.measure.live import LiveMeasurement
 from batchjob_stats_db.measure.pending import measure_due
 from batchjob_stats_db.measure.rollup import due_days, mark_running, roll_up, unmark_days
 from batchjob_stats_db.poller.batch_writer import BatchWriter
@@ -98,7 +101,15 @@ class Poller:
         }
         for name, pace in self._paces.items():
             metrics.poll_interval.labels(cluster.name, name).set(pace.interval)
+        self._live: LiveMeasurement | None = None
         if time_series is not None:
+            tsdb = cluster.tsdb
+            self._live = LiveMeasurement(
+                store, time_series, tsdb.policy(), tsdb.scrape_interval, self._signal_progress
+            )
+            # Files cost less to read than a database, and show a run of this machine at once.
+            live_interval = tsdb.live if tsdb.url else poll.interval
+            self._paces["running jobs"] = Pace(live_interval, poll.longest_pause)
             self._paces["measurements"] = Pace(poll.interval, poll.longest_pause)
         self._paces["sums"] = Pace(poll.rollup_interval, poll.rollup_interval, poll.interval)
         self._paces["retention"] = Pace(86400.0, 86400.0, poll.rollup_interval)
@@ -145,7 +156,8 @@ class Poller:
             yield _Step(people.name, partial(self._poll_associations, people), people.name)
         yield _Step("reread", partial(self._rereader.reread_due_sources, stop))
         yield _Step("scripts", partial(self._script_reader.read_missing, stop))
-        if self._time_series is not None:
+        if self._live is not None:
+            yield _Step("running jobs", partial(self._measure_running, self._live))
             yield _Step("measurements", partial(self._measure, stop))
         yield _Step("sums", partial(self._roll_up, stop))
         yield _Step("retention", self._delete_expired)
@@ -243,6 +255,14 @@ class Poller:
         self._record_success(source.name)
         return True
 
+    def _measure_running(self, live: LiveMeasurement) -> bool:
+        started, name = self._monotonic(), self.cluster.name
+        done = live.run(int(self._clock()))
+        self.metrics.live_duration.labels(name).set(self._monotonic() - started)
+        self.metrics.live_jobs.labels(name).set(done.continued + done.looked_at)
+        self._log_failed(done.failed)
+        return True
+
     def _measure(self, stop: threading.Event) -> bool:
         while not stop.is_set() and self.measure_due_jobs():
             self._signal_progress()
@@ -266,12 +286,22 @@ class Poller:
             _JOBS_PER_BATCH,
             self._signal_progress,
         )
+        self._log_failed(failed)
+        count_measured(self.metrics, name, usages, now)
+        source = self._time_series.source
+        self._batch_writer.count_refused(
+            Counter((source, rule) for usage in usages.values() for rule in usage.refused)
+        )
+        if self._live is not None:  # they have just been measured from their start
+            self._live.forget(job for job in usages if job.end is None)
+        return len(usages) + len(failed)
+
+    def _log_failed(self, failed: Mapping[JobToMeasure, Exception]) -> None:
         for job, error in failed.items():
             self._log_once.warning(
-                f"measuring {job.id}", "%s: job %s cannot be measured: %s", name, job.jobid, error
-            )
-        count_measured(self.metrics, name, usages, now)
-        return len(usages) + len(failed)
+                f"measuring {job.id}", "%s: job %s cannot be measured: %s",
+                self.cluster.name, job.jobid, error,
+            )  # fmt: skip
 
     def roll_up_due_days(self) -> int:
         """Rebuild all days that are due; returns how many."""

@@ -50,6 +50,12 @@ class PollerMetrics:
             "tracked_work", "Finished pieces of tracked work, by tool.",
             "tool", "result",
         )  # fmt: skip
+        self.live_duration = gauge(
+            "live_duration_seconds", "Duration of the last measurement of the running jobs."
+        )
+        self.live_jobs = gauge(
+            "live_jobs", "Jobs that the last measurement of running jobs covered."
+        )
         self.measured_jobs = counter(
             "measured_jobs", "Jobs whose usage was measured while they ran or within a day."
         )

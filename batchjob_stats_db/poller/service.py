@@ -28,7 +28,6 @@ _STALL_SECONDS = 900.0  # seconds without a sign of life after which a thread is
 _WATCHDOG_SECONDS = 5.0
 _STOP_SECONDS = 20.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 300.0  # before polling begins again
-_SAMPLES_REFRESH_SECONDS = 60
 
 
 class PollerService:
@@ -131,7 +130,7 @@ def _build_time_series_store(cluster: ClusterSettings) -> TimeSeriesStore | None
 
 def _usage_policy(cluster: ClusterSettings) -> UsagePolicy:
     if cluster.samples and not cluster.tsdb.url:
-        return UsagePolicy(SETTLE_SECONDS, _SAMPLES_REFRESH_SECONDS)
+        return UsagePolicy(SETTLE_SECONDS)
     return cluster.tsdb.policy()
 
 

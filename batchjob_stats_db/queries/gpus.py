@@ -21,13 +21,6 @@ class GpuKey(NamedTuple):
     gpu_instance: str
 
 
-class GpuMean(NamedTuple):
-    """The mean utilisation of a GPU."""
-
-    utilization_ratio: float | None  # 0..1
-    samples: int  # number of samples in the mean
-
-
 def utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[float | None]]:
     """Recorded mean utilisation (0..1) of each GPU of these jobs, ordered by GpuKey.
 
@@ -39,16 +32,6 @@ def utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[float
     for job_id, ratio in db.execute(query, {"ids": condition.value(ids)}).all():
         found[job_id].append(ratio)
     return {**found}
-
-
-def means(db: Connection, ids: Sequence[int]) -> dict[int, dict[GpuKey, GpuMean]]:
-    """Like `utilizations`, but by GPU and with the number of samples."""
-    condition = id_condition(db.dialect.name, schema.job_gpu.c.job_id)
-    query = _query(condition, (*GpuMean._fields, *GpuKey._fields))
-    found: defaultdict[int, dict[GpuKey, GpuMean]] = defaultdict(dict)
-    for job_id, ratio, samples, *key in db.execute(query, {"ids": condition.value(ids)}).all():
-        found[job_id][GpuKey(*key)] = GpuMean(ratio, samples or 0)
-    return found
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Queries for operators: waste, failures, waits, allocated but idle GPUs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -85,9 +85,6 @@ IDLE_COLUMNS = (
 )
 """Columns of `idle_gpus`."""
 
-Live = Callable[[Sequence[RowMapping]], Sequence[RowMapping]]
-LiveGpus = Callable[[Sequence[RowMapping]], Mapping[int, Sequence[float | None]]]
-
 
 def idle_gpus(
     db: Connection,
@@ -96,16 +93,13 @@ def idle_gpus(
     held_seconds: float,
     limit: int,
     cluster: str | None = None,
-    live: Live = lambda rows: rows,
-    live_gpus: LiveGpus = lambda _: {},
 ) -> list[dict[str, Any]]:
     """Running jobs with GPUs of low mean utilisation that have been held for some time.
 
-    Those with the most idle GPU time come first. `live` adds the current usage to rows of jobs, and
-    `live_gpus` returns the mean utilisation of each of their GPUs, by id.
+    Those with the most idle GPU time come first.
     """
-    rows = live(rows_by_ids(db, _candidates(db, access, cluster)))
-    gpus = {**utilizations(db, [row["id"] for row in rows]), **live_gpus(rows)}
+    rows = rows_by_ids(db, _candidates(db, access, cluster))
+    gpus = utilizations(db, [row["id"] for row in rows])
     found = (_with_idle_gpus(row, at_most, gpus.get(row["id"], ())) for row in rows)
     idle = [
         each

@@ -1,7 +1,7 @@
 """The interface to a job's past measurements, wherever they are stored."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from batchjob.quantities.quantity import SeriesKind, Statistic
@@ -98,6 +98,18 @@ class TimeSeriesStore(Protocol):
         """Each statistic as one number per series of its metrics; without a series, no number.
 
         Raises TimeSeriesError.
+        """
+        ...
+
+    def measure_cluster(
+        self, wanted: Mapping[Statistic, Sequence[str]], cluster: str, since: int, until: int
+    ) -> Iterator[tuple[Statistic, SeriesValue]] | None:
+        """The same for all jobs of a cluster, of the samples after `since` up to `until`.
+
+        A counter has its last value, whatever it was before; of resets there is one value, with
+        the label `jobid`, for each job with a counter that was reset in this time. None: the store
+        has the samples of each job apart, so that there is nothing to be gained. Raises
+        TimeSeriesError, and so may each step, if the answer is slow or partial.
         """
         ...
 

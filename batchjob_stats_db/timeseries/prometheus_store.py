@@ -8,7 +8,8 @@ nothing for a series of one sample, and Prometheus extrapolates where VictoriaMe
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchjob.quantities.quantity import SeriesKind, Statistic
@@ -43,6 +44,8 @@ from batchjob_stats_db.timeseries.promql import (
     BY_IDENTITY,
     Term,
     batches,
+    cluster_query,
+    cluster_resets_query,
     cluster_selector,
     end_of,
     identity_of,
@@ -69,6 +72,7 @@ _STATISTICS = {function: statistic for statistic, function in _FUNCTIONS.items()
 _MAX_SAMPLES = 5000  # read of a series; 42 h at one per 30 s
 _MAX_STEPS = 500  # of a period that is searched for last samples
 _PROBE_SECONDS = 5.0
+_CLUSTER_SECONDS = 30.0  # for the statistics of all jobs of a cluster
 _CURRENT_SCRAPES = 5  # a value older than this many scrape intervals is not current
 
 
@@ -117,6 +121,44 @@ class Prometheus:
         return (self._gauge_series if query.kind is SeriesKind.GAUGE else self._rate_series)(
             query, span, intervals
         )
+
+    def measure_cluster(
+        self, wanted: Mapping[Statistic, Sequence[str]], cluster: str, since: int, until: int
+    ) -> Iterator[tuple[Statistic, SeriesValue]]:
+        """See TimeSeriesStore; one query for each metric, so that an answer stays small."""
+        deadline = time.monotonic() + _CLUSTER_SECONDS
+
+        def ask(promql: str, at: int) -> list[dict[str, Any]]:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeSeriesError(f"{self._endpoint.url}: no whole answer within "
+                                      f"{_CLUSTER_SECONDS:g} s")  # fmt: skip
+            seconds = min(remaining, self._endpoint.timeout_seconds)
+            return self._ask_within(seconds, "query", query=promql, time=at)
+
+        for statistic, metrics in wanted.items():
+            if statistic is Statistic.RESET:
+                for jobid in self._reset_since(ask, metrics, cluster, since, until):
+                    yield statistic, SeriesValue("", {"jobid": jobid}, 1.0)
+                continue
+            for metric in metrics:
+                promql = cluster_query(_FUNCTIONS[statistic], metric, cluster, until - since)
+                for _, labels, result in named_series(ask(promql, until)):
+                    yield statistic, SeriesValue(metric, labels, float(result["value"][1]))
+
+    def _reset_since(
+        self, ask: Callable[[str, int], list[dict[str, Any]]], metrics: Sequence[str],
+        cluster: str, since: int, until: int,
+    ) -> Iterator[str]:  # fmt: skip
+        """Ids of jobs with a counter that was reset after `since`, or at its first sample then."""
+        overlap = math.ceil(_CURRENT_SCRAPES * self._endpoint.scrape_interval)
+        promql = cluster_resets_query(metrics, cluster, until - since + overlap)
+        found = {each.labels["jobid"]: each.value for each in instant_values(ask(promql, until))}
+        if found:
+            before = ask(cluster_resets_query(metrics, cluster, overlap), since)
+            for each in instant_values(before):
+                found[each.labels["jobid"]] = found.get(each.labels["jobid"], 0.0) - each.value
+        yield from (jobid for jobid, resets in found.items() if resets > 0)
 
     def latest(
         self, cluster: str, metrics: Sequence[str], now: float, instance: str = ""
@@ -230,7 +272,7 @@ class Prometheus:
             found[Statistic.TOTAL] = list(totals.values())
             if Statistic.RESET in wanted:
                 found[Statistic.RESET] = [
-                    totals[which]._replace(value=1.0)
+                    totals[which]._replace(value=totals[which].value - last[which])
                     for which in reset_series & totals.keys()
                     if which[0] in wanted[Statistic.RESET]
                     and is_reset(totals[which].value, last[which])
@@ -267,9 +309,12 @@ class Prometheus:
         return named_series(self.ask("query", query=f"{which}[{seconds}s]", time=span.until))
 
     def ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:
-        """One request; raises QuestionFailed if other queries may succeed."""
+        """One request; raises QueryFailed if other queries may succeed."""
+        return self._ask_within(self._endpoint.timeout_seconds, what, **parameters)
+
+    def _ask_within(self, seconds: float, what: str, **parameters: object) -> list[dict[str, Any]]:
         try:
-            return self._request(what, self._endpoint.timeout_seconds, **parameters)
+            return self._request(what, seconds, **parameters)
         except PartialAnswer:
             raise
         except TimeSeriesError as error:
@@ -281,7 +326,7 @@ class Prometheus:
 
     def _request(self, what: str, timeout: float, **parameters: object) -> list[dict[str, Any]]:
         # VictoriaMetrics must not answer from its cache, nor Thanos with a partial answer.
-        form = {**parameters, "timeout": f"{timeout:g}s"}
+        form = {**parameters, "timeout": f"{math.ceil(timeout * 1000)}ms"}
         form |= {"nocache": "1", "partial_response": "false"}
         url = f"{self._endpoint.url.rstrip('/')}/api/v1/{what}"
         try:

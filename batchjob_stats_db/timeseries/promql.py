@@ -17,6 +17,7 @@ IDENTITY = (
     "resource", "device", "provider", "gpu", "uuid", "gpu_instance", "UUID", "GPU_I_ID",
 )  # fmt: skip
 BY_IDENTITY = f"by ({', '.join(IDENTITY)})"
+_IN_CLUSTER = ", ".join(label for label in IDENTITY if label not in ("__name__", "cluster"))
 
 _SERIES_PER_NODE = 40  # of a job on a node, approximately
 _SERIES_PER_METRIC = 2  # of these, for one metric
@@ -165,6 +166,32 @@ def cluster_selector(cluster: str, metrics: Sequence[str], instance: str = "") -
     """A selector of series of the cluster's nodes and accounts, or of one target's."""
     one = {"instance": [instance]} if instance else {}
     return _format_selector({"__name__": metrics, "cluster": [cluster], **one})
+
+
+def cluster_query(function: str, metric: str, cluster: str, seconds: int) -> str:
+    """A function of each job's series of a metric in the last seconds; replicas are merged."""
+    which = _jobs_of(metric, cluster)
+    window = "" if function == "timestamp" else _window_before(seconds)
+    return f"max by ({_IN_CLUSTER}) ({function}({which}{window}))"
+
+
+def cluster_resets_query(metrics: Sequence[str], cluster: str, seconds: int) -> str:
+    """The number of resets of each job's counters in the last seconds, if there were any."""
+    each = (
+        f"label_replace(resets({_jobs_of(metric, cluster)}{_window_before(seconds)}), "
+        f'"asked", {_quote(metric)}, "", "")'
+        for metric in metrics
+    )
+    return f"sum by (jobid) ({' or '.join(each)}) > 0"
+
+
+def _jobs_of(metric: str, cluster: str) -> str:
+    return f'{metric}{{cluster={_quote(cluster)}, jobid!=""}}'
+
+
+def _window_before(seconds: int) -> str:
+    """Without its first moment, which Prometheus before version 3 includes."""
+    return f"[{seconds * 1000 - 1}ms]"
 
 
 def target_query(

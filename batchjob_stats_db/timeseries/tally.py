@@ -51,7 +51,7 @@ class Tally:
         if statistic is Statistic.TOTAL:
             return None if self._total is None else self._before_resets + self._total
         if statistic is Statistic.RESET:
-            return 1.0 if self._before_resets else None
+            return self._before_resets or None
         if statistic is Statistic.LATEST:
             return self._latest
         return {

@@ -2,14 +2,13 @@
 
 import functools
 import operator
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field, create_model
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection
 
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
@@ -37,13 +36,12 @@ from batchjob_stats_server.api.params import (
     Time,
     Word,
 )
-from batchjob_stats_server.api.reports import current_parts
 from batchjob_stats_server.api.row_keys import columns_of_keys
-from batchjob_stats_server.api.rows import Rows, answer, list_type, row_model, select_keys
+from batchjob_stats_server.api.rows import answer, list_type, row_model, select_keys
 from batchjob_stats_server.api.runs import run_of, runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
-from batchjob_stats_server.services import CurrentServices, live_columns, live_rows
+from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX)
 
@@ -147,7 +145,6 @@ class JobsQuery(RowsParams):
         return SortOrder(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
 
-_RECORDED_COLUMNS = {column.name for column in schema.job.columns}
 _ALWAYS_READ = ("username", "start_time", "end_time")  # for the audit log and the window
 
 
@@ -168,9 +165,7 @@ async def jobs(
             db, access, params.limit, job_filter, after, order=order, started=params.started
         )
         names = (*_ALWAYS_READ, *columns_of_keys(keys, COLUMN_NAMES))
-        rows: Sequence[RowMapping] = rows_by_ids(db, ids, names)
-        if not _RECORDED_COLUMNS.issuperset(names):
-            rows = live_columns(services, db, rows)
+        rows = rows_by_ids(db, ids, names)
         return RowsPage(
             answer(rows, keys, params.format, windows.COMPUTED_KEYS), more, audit.users_of(rows)
         )
@@ -210,7 +205,6 @@ def job(
     keys = select_keys(params.fields, JobRow)
     with services.reader.connect() as db:
         rows = runs_of(db, access, jobid, params.cluster)
-    rows = live_rows(services, rows)
     audit.log_jobs_seen(principal, f"job {jobid}", rows)
     return answer(rows, keys, params.format, windows.COMPUTED_KEYS)
 
@@ -224,15 +218,12 @@ def job_parts(
     jobid: JobId, part: JobPart,
     params: Annotated[PartsQuery, Query()],
 ) -> Response:  # fmt: skip
-    """Nodes, steps, GPUs or emissions of one run of a job; current values while it runs."""
+    """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
     keys = select_keys(params.fields, PART_ROWS[part])
     with services.reader.connect() as db:
         run = run_of(db, access, jobid, params.cluster, params.run)
         parts = parts_of(db, access, run["id"]) if run else None
     if run is None or parts is None:
         return answer([], keys, params.format)
-    rows: Rows = parts[part]
-    if part in (JobPart.GPUS, JobPart.EMISSIONS):
-        rows = current_parts(services, access, run).get(part, rows)
     audit.log_jobs_seen(principal, f"{part} of job {jobid}", [run])
-    return answer(rows, keys, params.format)
+    return answer(parts[part], keys, params.format)

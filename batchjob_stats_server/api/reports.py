@@ -1,19 +1,18 @@
 """Builds reports, for the server and for commands that read the database themselves."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from sqlalchemy.engine import Engine, RowMapping
 
 from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report import gather
 from batchjob_stats_server.report.build import build_report
-from batchjob_stats_server.report.model import Report, ReportInput, Row
+from batchjob_stats_server.report.model import Report, ReportInput
 from batchjob_stats_server.report.rules import AdviceRule
 
 log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ def report_from_input(sources: ReportSources, material: ReportInput) -> Report:
 def gather_report_input(sources: ReportSources, access: Access, run: RowMapping) -> ReportInput:
     """What is known of a run that the caller may see.
 
-    If the time series database does not answer, it is what the database knows.
+    Without an answer of the time series database, the usage by node is left out.
     """
     settings = sources.settings
     now = int(sources.clock())
@@ -67,27 +66,7 @@ def gather_report_input(sources: ReportSources, access: Access, run: RowMapping)
     if job and sources.histories:
         try:
             with sources.histories.acquire() as history:
-                interval = settings.tsdb.scrape_interval
-                material = gather.add_measurements(material, job, history, interval)
+                material = gather.add_measurements(material, job, history)
         except TimeSeriesError as error:
-            log.warning("the report of job %s has no measurements: %s", job.jobid, error)
+            log.warning("the report of job %s has no usage by node: %s", job.jobid, error)
     return material
-
-
-def current_parts(
-    sources: ReportSources, access: Access, run: RowMapping
-) -> Mapping[str, Sequence[Row]]:
-    """Current GPUs and emissions of a run; nothing if no more is known than is recorded."""
-    settings = sources.settings
-    with sources.reader.connect() as db:
-        policy = settings.tsdb.policy()
-        job = span_of(db, access, run["id"], policy, int(sources.clock()))
-    if job is None or sources.histories is None:
-        return {}
-    try:
-        with sources.histories.acquire() as history:
-            usage = gather.current_usage(run, job, history, settings.tsdb.scrape_interval)
-    except TimeSeriesError as error:
-        log.warning("the GPUs of job %s are shown as last recorded: %s", job.jobid, error)
-        return {}
-    return gather.usage_parts(usage) if usage else {}

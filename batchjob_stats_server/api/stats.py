@@ -20,7 +20,7 @@ from batchjob_stats_server.api.rows import Rows, answer, list_type, row_model, s
 from batchjob_stats_server.api.usage import KEYS, By
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
-from batchjob_stats_server.services import CurrentServices, Services, live_gpus, live_rows
+from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(prefix=f"{PREFIX}/stats")
 
@@ -158,14 +158,13 @@ async def idle_gpus(
     access: CurrentAccess,
     params: Annotated[IdleQuery, Query()],
 ) -> Response:
-    """Running jobs that leave allocated GPUs unused, with their usage so far."""
+    """Running jobs that leave allocated GPUs unused, as last measured."""
     keys, limits = select_keys(params.fields, IdleGpuRow), thresholds()
     ratio, seconds = params.utilization_at_most, params.held_at_least
     at_most = limits.idle_gpu if ratio is None else ratio
     held = limits.idle_after if seconds is None else seconds
     rows = await query_database(services, principal, lambda db: operators.idle_gpus(
         db, access, at_most, held, params.limit, params.cluster,
-        lambda found: live_rows(services, found), lambda found: live_gpus(services, found),
     ))  # fmt: skip
     audit.log_jobs_seen(principal, "idle GPUs", rows)
     return answer(rows, keys, params.format)

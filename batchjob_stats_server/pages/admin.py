@@ -8,10 +8,10 @@ from markupsafe import Markup, escape
 from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.judgements import thresholds
+from batchjob.schedulers.node_names import short_name
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.measure import node_coverage
-from batchjob_stats_db.measure.job_usage import short_name
 from batchjob_stats_db.queries import coverage, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.operators import most_wasteful

@@ -25,7 +25,7 @@ from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
 from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS, WAITING_JOB_COLUMNS
 from batchjob_stats_server.pages.rendering.wait_history import wait_history
 from batchjob_stats_server.report.explain import elapsed_seconds, waiting_seconds
-from batchjob_stats_server.services import CurrentServices, Services, live_columns
+from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(include_in_schema=False)
 
@@ -103,9 +103,7 @@ def cluster(
         )
         busy = nodes.busy_nodes(db, access, cluster)
         on_cluster = Filter(cluster=cluster)
-        running = live_columns(
-            services, db, jobs_queries.running(db, access, _MAX_ROWS, on_cluster, JOB_COLUMNS)
-        )
+        running = jobs_queries.running(db, access, _MAX_ROWS, on_cluster, JOB_COLUMNS)
         usage_rows = usage_queries.sum_usage(
             db, access, ["username"], since, day_of(page.now) + DAY, cluster=cluster
         )

@@ -18,7 +18,7 @@ from batchjob_stats_server.pages.rendering import links, template_filters
 from batchjob_stats_server.pages.rendering.frame import RequestPage
 from batchjob_stats_server.pages.rendering.usage_bars import Row
 from batchjob_stats_server.report.explain import elapsed_seconds
-from batchjob_stats_server.services import CurrentServices, live_rows
+from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(include_in_schema=False)
 
@@ -87,7 +87,7 @@ def compare(
     """The requested jobs that the caller may see."""
     with services.reader.connect() as db:
         runs = [(text, _find_run(db, access, text)) for text in dict.fromkeys(form.job)]
-    rows = live_rows(services, [row for _, row in runs if row is not None])
+    rows = [row for _, row in runs if row is not None]
     audit.log_jobs_seen(page.principal, "jobs", rows)
     return page.render(
         "compare.html", uses_plotly=True, jobs=rows,

@@ -22,7 +22,7 @@ from batchjob_stats_server.pages.rendering.frame import RequestPage
 from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS
 from batchjob_stats_server.pages.rendering.links import Reference
 from batchjob_stats_server.report.facts import evaluate_quantities
-from batchjob_stats_server.services import CurrentServices, live_columns
+from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(include_in_schema=False)
 
@@ -40,9 +40,7 @@ def jobs(
     """The caller's own jobs: running, waiting, and the last ended ones."""
     own_filter = Filter(user=page.principal.user)
     with services.reader.connect() as db:
-        running = live_columns(
-            services, db, queries.running(db, access, _MAX_ROWS, own_filter, JOB_COLUMNS)
-        )
+        running = queries.running(db, access, _MAX_ROWS, own_filter, JOB_COLUMNS)
         waiting = queries.pending(db, access, _MAX_ROWS, own_filter, JOB_COLUMNS)
         ended_filter = own_filter._replace(states=ENDED_STATES)
         ended = rows_by_ids(db, find_ids(db, access, _MAX_ROWS, ended_filter).ids, JOB_COLUMNS)

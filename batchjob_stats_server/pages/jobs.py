@@ -46,7 +46,7 @@ from batchjob_stats_server.pages.rendering.job_table import (
     ListLayout,
     TableContext,
 )
-from batchjob_stats_server.services import CurrentServices, Services, live_columns, live_gpus
+from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(include_in_schema=False)
 
@@ -188,13 +188,13 @@ def _render_list(
         return answer
     columns = job_columns.chosen_columns(page.request)
     with services.reader.connect() as db:
-        sections = _query_sections(services, db, page, access, form)
+        sections = _query_sections(db, page, access, form)
         rows = [row for section in sections for row in section.rows]
         sparklines = page.environment.sparklines.get(
             services, db, access, rows, job_columns.sparkline_kinds(columns)
         )
         gpu_job_ids = [row["id"] for row in rows if row["allocated_gpus"]]
-        gpus = {**utilizations(db, gpu_job_ids), **live_gpus(services, rows)}
+        gpus = utilizations(db, gpu_job_ids)
         clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
     audit.log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1
@@ -229,15 +229,14 @@ def _with_table(
 
 
 def _query_sections(
-    services: Services, db: Connection, page: PageRenderer, access: Access, form: JobsForm
+    db: Connection, page: PageRenderer, access: Access, form: JobsForm
 ) -> list[JobsSection]:
     """All sections; a following page has only the one that it continues."""
     job_filter = form.filter()
     sections = []
     is_first_page = form.cursor is None
     if form.started and (is_first_page or form.running):
-        section = _live_section(db, page, access, form, _RUNNING)
-        sections.append(section._replace(rows=live_columns(services, db, section.rows)))
+        sections.append(_live_section(db, page, access, form, _RUNNING))
     if form.started and not form.running and (is_first_page or form.state == [JobState.PENDING]):
         sections.append(_live_section(db, page, access, form, _WAITING))
     ended_states = [state for state in form.state if not state.is_live] or (
@@ -245,8 +244,7 @@ def _query_sections(
     )
     if ended_states and not form.running:
         ended_filter = job_filter._replace(states=tuple(ended_states))
-        section = _ended_section(db, page, access, form, ended_filter)
-        sections.append(section._replace(rows=live_columns(services, db, section.rows)))
+        sections.append(_ended_section(db, page, access, form, ended_filter))
     unique_sections = _without_repeats(sections)
     return [section for section in unique_sections if section.rows or section.key == "ended"]
 

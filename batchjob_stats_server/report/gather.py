@@ -7,12 +7,11 @@ from sqlalchemy.engine import Connection
 from batchjob.quantities.curves import GPU_MEMORY_TOTAL
 from batchjob.quantities.job import CPU_SECONDS, MEMORY_PEAK
 from batchjob.quantities.quantity import Statistic
+from batchjob.schedulers.node_names import without_port
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.batches import measure
-from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage, node_name
-from batchjob_stats_db.queries.efficiency import replace_usage
+from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.similar import short_jobs, similar
 from batchjob_stats_db.queries.spans import span_of
@@ -44,62 +43,11 @@ def _usual_wait(db: Connection, job: Row, now: int) -> float | None:
 
 
 def add_measurements(
-    inputs: ReportInput, job: JobToMeasure, history: TimeSeriesStore, interval: float
+    inputs: ReportInput, job: JobToMeasure, history: TimeSeriesStore
 ) -> ReportInput:
-    """Add what only the measurements contain; raises TimeSeriesError.
-
-    That is the usage of a job that runs, or was not measured since its end, the usage by node, and
-    the memory of its GPUs.
-    """
-    usage = current_usage(inputs.job, job, history, interval)
-    if usage:
-        inputs = _with_usage(inputs, usage, history)
+    """Add the usage by node, and the memory of the job's GPUs; raises TimeSeriesError."""
     return inputs._replace(
         nodes=_node_uses(history, job), gpu_memory=_gpu_memory_totals(history, job, inputs)
-    )
-
-
-def current_usage(
-    run: Row, job: JobToMeasure, history: TimeSeriesStore, interval: float
-) -> MeasuredUsage | None:
-    """Usage of a run that runs, or was not measured since its end; raises TimeSeriesError.
-
-    None: there are no samples of it, or it is recorded up to its end.
-    """
-    recorded_until = run["usage_until_time"] if run["usage_samples"] else None
-    if job.end is not None and recorded_until is not None and recorded_until >= job.end:
-        return None
-    usage = measure(history, [job], interval)[0]
-    return usage if usage.samples else None
-
-
-def usage_parts(usage: MeasuredUsage) -> dict[str, Sequence[Row]]:
-    """GPUs and emissions, with the columns of `queries.jobs.parts_of`."""
-    run = {"job_id": usage.job_id}
-    return {
-        "gpus": [{**run, **gpu._asdict()} for gpu in usage.devices],
-        "emissions": [
-            {**run, "provider": provider, "grams": grams}
-            for provider, grams in usage.emissions.items()
-        ],
-    }
-
-
-def _with_usage(inputs: ReportInput, usage: MeasuredUsage, history: TimeSeriesStore) -> ReportInput:
-    usage_values = {
-        **usage.values,
-        "source": history.source,
-        "samples": usage.samples,
-        "nodes": usage.nodes,
-        "coverage": usage.coverage,
-        "doubt": usage.doubt,
-        "until_time": min(usage.until_time, inputs.now),
-    }
-    parts = usage_parts(usage)
-    return inputs._replace(
-        job=replace_usage(inputs.job, usage_values),
-        gpus=parts["gpus"],
-        emissions=parts["emissions"],
     )
 
 
@@ -116,7 +64,7 @@ def _node_uses(history: TimeSeriesStore, job: JobToMeasure) -> Sequence[NodeUse]
         sums: dict[str, float] = {}
         for sample in samples[statistic]:
             if sample.labels.get("user", "") in users:
-                node = node_name(sample.labels.get("instance", ""))
+                node = without_port(sample.labels.get("instance", ""))
                 sums[node] = sums.get(node, 0.0) + sample.value
         return sums
 

@@ -10,13 +10,13 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.measure.batches import measure
 from batchjob_stats_db.measure.pending import due_jobs
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.measure.waits import waits
 from batchjob_stats_db.measure.writer import write_usages
 from batchjob_stats_db.queries.paging import SortOrder, find_ids, read_page
 from batchjob_stats_db.timeseries.base import SeriesValue
+from tests.helpers.measured import measure
 
 D0 = 20540 * DAY  # a midnight
 

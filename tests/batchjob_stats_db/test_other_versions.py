@@ -16,13 +16,13 @@ from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.unusable import database_name
 from batchjob_stats_db.main import main as poller
-from batchjob_stats_db.measure.batches import measure
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.timeseries.base import JobWindow
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server.main import main as stats_server
 from tests.batchjob_stats_db.tsdb import prometheus
+from tests.helpers.measured import measure
 
 RECORDED = Path(__file__).parents[1] / "golden/slurm-22.05-v2-r1-a.prom"
 START, INTERVAL, SCRAPES = 1_775_300_000, 30, 20

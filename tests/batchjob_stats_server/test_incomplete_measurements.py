@@ -9,7 +9,7 @@ from markupsafe import escape
 
 from batchjob_cli.job_columns import default_columns
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.queries.efficiency import columns, replace_usages
+from batchjob_stats_db.queries.efficiency import columns
 from tests.batchjob_stats_server.conftest import NOW
 from tests.batchjob_stats_server.job_figure_cases import (
     COMPLETE,
@@ -19,6 +19,7 @@ from tests.batchjob_stats_server.job_figure_cases import (
     START,
     with_absolute_times,
 )
+from tests.helpers.derived_rows import replace_usages
 
 
 def test_pending_job_waits_since_its_eligible_time(services, proxy_client):

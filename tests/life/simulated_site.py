@@ -32,8 +32,6 @@ from batchjob_stats_db.poller.options import (
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
-from batchjob_stats_server.bounded_wait import BoundedWait
-from batchjob_stats_server.live_usage import LiveUsage
 from batchjob_stats_server.options import (
     AuthOptions,
     LimitOptions,
@@ -135,6 +133,9 @@ class SwitchableStore:
     def measure(self, *arguments: Any) -> Any:
         return self._available_store().measure(*arguments)
 
+    def measure_cluster(self, *arguments: Any) -> Any:
+        return self._available_store().measure_cluster(*arguments)
+
     def last_sample_times(self, *arguments: Any) -> Any:
         return self._available_store().last_sample_times(*arguments)
 
@@ -207,7 +208,7 @@ def running_site(
     clock, measurements = Clock(now), SwitchableStore(store)
     tsdb = TsdbOptions(
         url=tsdb_url or "http://127.0.0.1:1", scrape_interval=INTERVAL, linger=LINGER_SECONDS,
-        refresh=REFRESH_SECONDS, retention=20 * 365 * 86400.0,
+        live=0.0, refresh=REFRESH_SECONDS, retention=20 * 365 * 86400.0,
     )  # fmt: skip
     url = parse_url(f"sqlite:///{folder}/jobs.db")
     with sqlite_clock(clock), contextlib.ExitStack() as exit_stack:
@@ -260,6 +261,4 @@ def _build_services(
     services = build(settings)
     services = services if with_prometheus else services._replace(tsdb=None)
     histories = TimeSeriesPool([measurements] * 4)
-    bounded = BoundedWait(seconds=60.0)
-    live_usage = LiveUsage(services.reader, histories, tsdb.policy(), tsdb.scrape_interval, bounded)
-    return services._replace(histories=histories, live=live_usage, clock=clock)
+    return services._replace(histories=histories, clock=clock)

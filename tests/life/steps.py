@@ -35,7 +35,11 @@ class Step(NamedTuple):
 def running(
     known_until: int | None, stored_until: int | None = None, **fields: object
 ) -> Expectation:
-    """What is known about a running job; times in seconds since BEGIN."""
+    """What is known about a running job; times in seconds since BEGIN.
+
+    By default, what views show is what is stored: the poller measures at each poll.
+    """
+    stored_until = known_until if stored_until is None else stored_until
     times = (_epoch_seconds(known_until), _epoch_seconds(stored_until))
     return Expectation("RUNNING", *times, **fields)  # type: ignore[arg-type]
 

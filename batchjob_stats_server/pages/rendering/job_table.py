@@ -5,11 +5,13 @@ HTML: text from elsewhere must pass through `escape`, `escape_id` or `escape_rep
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC
 from functools import partial
 from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
+from batchjob.runtime.times import format_time
 from batchjob_stats_server.pages.job_columns import SPARKLINES, TITLES, Column
 from batchjob_stats_server.pages.rendering import fragments, links, template_filters, usage_bars
 from batchjob_stats_server.pages.rendering.fragments import escape_id, escape_repeated
@@ -226,12 +228,21 @@ def _time_used_cell(row: Row, context: TableContext) -> str:
     return f'<span class="bad">{text}</span>' if high else text
 
 
+def _measured_bar(used: explain.EfficiencyRatio, row: Row) -> str:
+    """A bar; of a running job, it says as of when it is."""
+    bar = usage_bars.efficiency_bar(used)
+    if row["end_time"] is None and row["usage_until_time"] is not None:
+        until = format_time(row["usage_until_time"], UTC)
+        bar = bar._replace(detail="; ".join(filter(None, (bar.detail, f"as of {until}"))))
+    return fragments.usage_bar(bar)
+
+
 def _cpu_cell(row: Row, _: TableContext) -> str:
-    return fragments.usage_bar(usage_bars.efficiency_bar(explain.cpu_ratio(row)))
+    return _measured_bar(explain.cpu_ratio(row), row)
 
 
 def _memory_cell(row: Row, _: TableContext) -> str:
-    return fragments.usage_bar(usage_bars.efficiency_bar(explain.memory_ratio(row)))
+    return _measured_bar(explain.memory_ratio(row), row)
 
 
 def _gpu_cell(row: Row, context: TableContext) -> str:
@@ -239,7 +250,7 @@ def _gpu_cell(row: Row, context: TableContext) -> str:
     if used is None:
         return ""
     cells = fragments.gpu_cells(context.gpus.get(row["id"], ()))
-    return f"{fragments.usage_bar(usage_bars.efficiency_bar(used))}{cells}"
+    return f"{_measured_bar(used, row)}{cells}"
 
 
 def _peak_memory_cell(row: Row, _: TableContext) -> str:

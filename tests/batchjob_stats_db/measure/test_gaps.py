@@ -2,7 +2,6 @@
 
 import pytest
 
-from batchjob_stats_db.measure.batches import measure
 from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
@@ -16,6 +15,7 @@ from batchjob_stats_db.timeseries.base import JobWindow
 from tests.batchjob_stats_db.conftest import NOW
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line
+from tests.helpers.measured import measure
 
 STEP = 30
 BEGIN = NOW - 3600

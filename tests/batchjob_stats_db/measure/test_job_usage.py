@@ -4,10 +4,11 @@ import pytest
 
 from batchjob.quantities.quantity import Statistic
 from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.node_names import without_port
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.job_usage import JobToMeasure, compute_usage, node_name
+from batchjob_stats_db.measure.job_usage import JobToMeasure, compute_usage
 from batchjob_stats_db.measure.pending import due_jobs, mark_for_measurement, measure_due
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
@@ -217,9 +218,9 @@ def test_gpu_energy_is_expected_only_of_nodes_with_gpus():
 
 
 def test_node_name_of_an_instance():
-    assert node_name("n001:10910") == "n001"
-    assert node_name("[::1]:10910") == "::1"
-    assert node_name("n001") == "n001"
+    assert without_port("n001:10910") == "n001"
+    assert without_port("[::1]:10910") == "::1"
+    assert without_port("n001") == "n001"
 
 
 @pytest.fixture(scope="module", params=SERVERS)

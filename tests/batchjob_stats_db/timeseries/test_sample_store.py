@@ -4,12 +4,12 @@ import pytest
 
 from batchjob.quantities.quantity import SeriesKind, Statistic
 from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
-from batchjob_stats_db.measure.batches import measure
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from batchjob_stats_db.samples.writer import Writer
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesQuery, TimeSeriesError
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
+from tests.helpers.measured import measure
 
 T = 1_775_300_000
 ALICE = SampleHeader("slurm", "1", "alice", "n001", 5.0)

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.queries.efficiency import columns, replace_usage
+from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_server.api.report import negotiate_format
 from batchjob_stats_server.report import forms as written
 from batchjob_stats_server.report.build import build_report
@@ -18,6 +18,7 @@ from batchjob_stats_server.report.units import (
     memory_to_request_bytes,
     time_to_request_seconds,
 )
+from tests.helpers.derived_rows import replace_usage
 
 GIB = 1 << 30
 T = 1_775_300_000
