@@ -101,7 +101,7 @@ class JobRecord(NamedTuple):
     derived_exit_code: int | None = None
     derived_exit_signal: int | None = None
     reason: str = ""
-    cancelled_by: str = ""  # a user name or uid, as the scheduler reports it
+    cancelled_by: str = ""  # a user name, or a uid that has none
     restarts: int | None = None
     # Requested and allocated resources.
     requested_cpus: int | None = None

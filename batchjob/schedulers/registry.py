@@ -5,8 +5,9 @@ load accounting, HTTP and TLS, which take megabytes.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Scheduler(NamedTuple):
     node: str  # the module that recognizes its jobs on a compute node
     sources: tuple[SourceEntry, ...] = ()
     other_sources: tuple[str, ...] = ()  # values of JobRecord.source besides its sources' names
-    reasons_module: str = ""  # the module whose `explain()` puts its reasons into words
+    reasons_module: str = ""  # the module that puts its reasons into words
     request: RequestSyntax = RequestSyntax("", "")
     cluster: str = ""  # the module that queries the state of its cluster
     command: str = ""  # if this command exists, the cluster can be queried from this host
@@ -181,14 +182,23 @@ def find_by_source(source: str) -> Scheduler | None:
 
 
 def explain_reason(source: str, reason: str) -> str:
-    """A scheduler's reason in words; "" if there is none or it is not known.
+    """A scheduler's reason in words; "" if there is none or it is not known."""
+    return cast(str, _reasons(source).explain(reason))
+
+
+def explains_end(source: str, reason: str) -> bool:
+    """Whether a scheduler's reason says why a job ended, and not why it waited."""
+    return bool(reason) and cast(bool, _reasons(source).explains_end(reason))
+
+
+def _reasons(source: str) -> ModuleType:
+    """The module of a scheduler's reasons.
 
     Records from elsewhere most often have Slurm's reasons, so its words are the default.
     """
     scheduler = find_by_source(source)
     module = (scheduler and scheduler.reasons_module) or SCHEDULERS[0].reasons_module
-    explain = cast(Callable[[str], str], importlib.import_module(module).explain)
-    return explain(reason)
+    return importlib.import_module(module)
 
 
 def detect(local: str) -> "DetectedCluster | None":

@@ -26,7 +26,8 @@ assert JobRecord._fields[-1] == "steps"
 _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
 _OWN_COLUMNS = 3  # update_time, doubt, usage_due_time: the last columns
 _START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
-_RUN, _CPUS = _FIELDS.index("run"), _FIELDS.index("allocated_cpus")
+_RUN, _REASON = _FIELDS.index("run"), _FIELDS.index("reason")
+_CPUS = _FIELDS.index("allocated_cpus")
 _CPU, _USER_CPU, _SYSTEM_CPU = map(
     _FIELDS.index, ("cpu_seconds", "user_cpu_seconds", "system_cpu_seconds")
 )
@@ -81,6 +82,8 @@ def merge_row(existing: Row, record: JobRecord, policy: UsagePolicy, now: int) -
     row = tuple(
         old if new is None or new == "" else new for old, new in zip(older, newer, strict=True)
     )
+    if row[_START] is not None and older[_START] is None:  # it no longer waits
+        row = (*row[:_REASON], newer[_REASON], *row[_REASON + 1 :])
     if row == before:
         return None
     due = existing[-1]

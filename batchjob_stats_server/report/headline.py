@@ -121,9 +121,11 @@ def _describe_signal(number: int) -> str:
 
 
 def _reason_sentence(job: Row) -> str:
-    """The scheduler's reason, unless the exit code says the same."""
+    """The scheduler's reason of the end, unless the exit code says the same."""
     reason = job["reason"] or ""
-    if reason in ("", "None", "NonZeroExitCode", "RaisedSignal"):
+    if reason in ("NonZeroExitCode", "RaisedSignal"):
+        return ""
+    if not registry.explains_end(job["source"], reason):
         return ""
     return f" The scheduler says: {explain_reason(job['source'], reason)}."
 
@@ -156,9 +158,8 @@ def _timeout(inputs: ReportInput) -> str:
         else "It reached a time limit"
     )
     reason = job["reason"] or ""
-    reason_text = (
-        "" if reason in ("", "None", "TimeLimit") else f" ({explain_reason(job['source'], reason)})"
-    )
+    is_told = reason != "TimeLimit" and registry.explains_end(job["source"], reason)
+    reason_text = f" ({explain_reason(job['source'], reason)})" if is_told else ""
     return f"{text} and was terminated{reason_text}."
 
 

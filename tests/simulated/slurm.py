@@ -91,19 +91,23 @@ class SimulatedSlurm:
         text = self._squeue(arguments) if program == "squeue" else self.sacct(arguments)
         return CompletedCommand("".join(text).encode(), b"", 0.0)
 
-    def get(self, daemon: str, path: str, query: Mapping[str, str]) -> Any:
+    def get(self, daemon: str, path: str, query: Mapping[str, Any] | None = None) -> Any:
         """What slurmrestd answers."""
-        assert path == "jobs"
+        query = query or {}
         self.calls.append((daemon, path, *query))
         if self.ctld_down if daemon == "slurm" else self.dbd_down:
             raise RestError("http://slurmrestd: Connection refused")
+        if path == "diag":
+            counts = {"jobs_running": len(list(self._in_queue())), "server_thread_count": 1}
+            return {"errors": [], "statistics": counts}
+        assert path == "jobs"
         if daemon == "slurm":
             return {"errors": [], "jobs": list(map(self._queue_document, self._in_queue()))}
         if "step" in query:
-            found = [job for each in query["step"].split(",") for job in self.by_id[each]]
+            found = [job for each in query["step"] for job in self.by_id[each]]
         else:
             times = (int(query[name].removeprefix("uts")) for name in ("start_time", "end_time"))
-            found = self._ended(*times, query["state"])
+            found = self._ended(*times, ",".join(query["state"]))
         known = [job for job in found if min(job.known_at, job.ended_at) <= self.now]
         self.answered += len(known)
         return {"errors": [], "jobs": [_accounting_document(job, self.now) for job in known]}

@@ -78,3 +78,8 @@ def explain(reason: str) -> str:
     if word in ENDS:
         return ENDS[word]
     return PENDING.get(head, f"LSF says “{first}”" if first else "")
+
+
+def explains_end(reason: str) -> bool:
+    """Whether the reason says why LSF ended a job, and not why it waited."""
+    return reason.partition(" ")[0].rstrip(":;") in ENDS

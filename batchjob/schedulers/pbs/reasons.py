@@ -59,3 +59,8 @@ def explain(reason: str) -> str:
             rest = comment[len(prefix) :].strip(" :")
             return words.format(rest=rest or "resources")
     return f"PBS says “{text}”" if text else ""
+
+
+def explains_end(reason: str) -> bool:
+    """Whether the comment says why a job ended, and neither why it waited nor where it ran."""
+    return not _HEAD.match(reason.strip()) and not reason.startswith("Job run at")

@@ -33,7 +33,7 @@ from batchjob.schedulers.slurm.json_format import (
     state_words,
     unwrap_numbers,
 )
-from batchjob.schedulers.slurm.states import SLURM
+from batchjob.schedulers.slurm.states import shown_word, slurm_state
 from batchjob.schedulers.states import JobState
 
 MEGABYTE = 1024**2
@@ -115,7 +115,7 @@ def jobs(answer: Any) -> list[ClusterJob]:
 
 
 def _job(row: Mapping[str, Any]) -> ClusterJob:
-    state = job_state(state_words(row.get("job_state")))
+    state = slurm_state(shown_word(state_words(row.get("job_state"))))
     requested_tres = str(row.get("tres_req_str") or "")
     values = _parse_tres(requested_tres)
     return ClusterJob(
@@ -140,13 +140,6 @@ def _parse_tres(text: str) -> dict[str, str]:
         raise SlurmJsonError(str(error)) from error
 
 
-def job_state(words: tuple[str, ...]) -> JobState:
-    """The state from a base state and its flags: a completing job still occupies its nodes."""
-    if "COMPLETING" in words:
-        return JobState.RUNNING
-    return SLURM.get(words[0], JobState.UNKNOWN) if words else JobState.UNKNOWN
-
-
 def first_partition(text: str) -> str:
     """The first partition of a list: a job that waits for several is counted once."""
     return text.partition(",")[0]
@@ -169,7 +162,8 @@ def array_tasks(text: str) -> int:
 _COUNTS = {
     "server_thread_count": "threads", "agent_queue_size": "agent_queue",
     "agent_count": "agents", "dbd_agent_queue_size": "dbd_queue",
-    "jobs_submitted": "submitted", "jobs_started": "started", "jobs_completed": "completed",
+    "jobs_pending": "pending", "jobs_running": "running", "jobs_submitted": "submitted",
+    "jobs_started": "started", "jobs_completed": "completed",
     "jobs_canceled": "cancelled", "jobs_failed": "failed",
     "schedule_cycle_total": "main_cycles", "schedule_queue_length": "main_queue",
     "bf_cycle_counter": "backfill_cycles", "bf_queue_len": "backfill_queue",

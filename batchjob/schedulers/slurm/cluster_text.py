@@ -26,13 +26,13 @@ from batchjob.schedulers.cluster import (
 from batchjob.schedulers.slurm.cluster_json import (
     MEGABYTE,
     first_partition,
-    job_state,
     make_partition,
     node_gpus,
     node_state,
 )
 from batchjob.schedulers.slurm.formats import count_gpus as tres_gpus
 from batchjob.schedulers.slurm.formats import parse_tres
+from batchjob.schedulers.slurm.states import slurm_state
 from batchjob.schedulers.states import JobState
 
 # Suffixes of a node's state (sinfo(1), "NODE STATE CODES").
@@ -108,7 +108,7 @@ def _parse_table(output: bytes, column: str, command: str) -> Iterator[dict[str,
 
 
 def _job(row: Mapping[str, str]) -> ClusterJob:
-    state = job_state((row.get("STATE", ""),))
+    state = slurm_state(row.get("STATE", ""))
     try:
         values = parse_tres(row.get("TRES_ALLOC", ""))
     except ValueError:  # "N/A" for a pending job
@@ -134,6 +134,8 @@ _NUMBERS = {
     ("", "Agent queue size"): ("agent_queue", 1.0),
     ("", "Agent count"): ("agents", 1.0),
     ("", "DBD Agent queue size"): ("dbd_queue", 1.0),
+    ("", "Jobs pending"): ("pending", 1.0),
+    ("", "Jobs running"): ("running", 1.0),
     ("", "Jobs submitted"): ("submitted", 1.0),
     ("", "Jobs started"): ("started", 1.0),
     ("", "Jobs completed"): ("completed", 1.0),

@@ -70,6 +70,11 @@ REASONS: dict[str, str] = {
 }  # fmt: skip
 
 _NO_REASON = ("", "None")
+_ENDS = (
+    "BadConstraints", "BurstBufferOperation", "DeadLine", "DependencyNeverSatisfied",
+    "InactiveLimit", "InvalidAccount", "InvalidQOS", "JobLaunchFailure", "NodeDown",
+    "NonZeroExitCode", "OutOfMemory", "RaisedSignal", "SystemFailure", "TimeLimit",
+)  # fmt: skip
 
 
 class _Limit(NamedTuple):
@@ -112,10 +117,24 @@ def explain(reason: str) -> str:
     return f"{words} ({detail})" if words and detail and "Nodes:" in detail else words
 
 
+def explains_end(reason: str) -> bool:
+    """Whether the reason says why a job ended, and not why it waited.
+
+    Slurm keeps the reason for which a job waited after it has started, in its accounting for ever.
+    """
+    return _normalize(reason) in _END_KEYS or reason.startswith("launch failed")
+
+
+def of_started_job(reason: str) -> str:
+    """The reason of a job that has started, "" for one for which it waited."""
+    return reason if explains_end(reason) else ""
+
+
 def _normalize(name: str) -> str:
     return name.strip().replace("_", "").replace(" ", "").lower()
 
 
+_END_KEYS = frozenset(map(_normalize, _ENDS))
 _BY_KEY = {_normalize(name): words for name, words in REASONS.items()}
 
 

@@ -4,7 +4,7 @@ Facts: slurmrestd(8), rest_auth/jwt and rest_auth/local; paths are /slurm/v0.0.N
 and /slurmdb/v0.0.NN/... (slurmdbd).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -15,9 +15,16 @@ from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.runtime.values import duration, service_url, text
+from batchjob.schedulers.slurm.json_format import SlurmJsonError, raise_for_errors
 from batchjob.secret_files import SecretFileError, read_secret, secret_file
 
+Query = Mapping[str, str | Sequence[str]]
+
 VERSIONS = tuple(f"v0.0.{number}" for number in range(46, 36, -1))  # newest first
+_LAST_WITH_COMMAS = 39
+"""Versions up to v0.0.39 split a list at its commas, and of a parameter that is repeated they keep
+the last one (22.05 and 23.02, serializer_url_encoded.c). Later ones take repeated parameters, and
+refuse commas (26.05)."""
 ANSWER_LIMIT = 512 * 1024 * 1024
 _MESSAGE_LENGTH = 300
 
@@ -66,8 +73,21 @@ class Slurmrestd:
         self._options = options
         self._version = options.version
 
-    def get(self, daemon: str, path: str, query: Mapping[str, str] | None = None) -> Any:
-        """The JSON document at /<daemon>/<version>/<path>; daemon is "slurm" or "slurmdb"."""
+    @property
+    def splits_commas(self) -> bool:
+        """Whether the version in use takes lists that are separated by commas."""
+        return int(self.version().rpartition(".")[2]) <= _LAST_WITH_COMMAS
+
+    def get(self, daemon: str, path: str, query: Query | None = None) -> Any:
+        """The JSON document at /<daemon>/<version>/<path>; daemon is "slurm" or "slurmdb".
+
+        Lists in the query are written as the version in use reads them.
+        """
+        if query and self.splits_commas:
+            query = {
+                name: value if isinstance(value, str) else ",".join(value)
+                for name, value in query.items()
+            }
         return self._get_json(f"/{daemon}/{self.version()}/{path}", query)
 
     def version(self) -> str:
@@ -94,20 +114,19 @@ class Slurmrestd:
         """The text at a path below the URL's own path, for daemons other than slurmrestd."""
         return self._get_reply(path).body.decode("utf-8", "replace")
 
-    def _get_json(self, path: str, query: Mapping[str, str] | None) -> Any:
+    def _get_json(self, path: str, query: Query | None) -> Any:
+        target = f"{path}?{urlencode(query, doseq=True)}" if query else path
         try:
-            return self._get_reply(f"{path}?{urlencode(query)}" if query else path).json()
+            return self._get_reply(target, ", ".join(query or ())).json()
         except FetchError as error:
             raise RestError(f"{self._options.url}{path}: {error}") from error
 
-    def _get_reply(self, target: str) -> HttpReply:
+    def _get_reply(self, target: str, parameters: str = "") -> HttpReply:
         reply = self._fetch(target)
         if reply.status != HTTPStatus.OK:
-            message = " ".join(reply.body[:4096].decode("utf-8", "replace").split())[
-                :_MESSAGE_LENGTH
-            ]
             where = f"{self._options.url}{target.partition('?')[0]}"
-            raise RestError(f"{where}: HTTP {reply.status}: {message}", reply.status)
+            asked = f" with {parameters}" if parameters else ""
+            raise RestError(f"{where}{asked}: HTTP {reply.status}: {_refusal(reply)}", reply.status)
         return reply
 
     def _fetch(self, target: str) -> HttpReply:
@@ -132,6 +151,16 @@ class Slurmrestd:
         if self._options.token_file:
             headers["X-SLURM-USER-TOKEN"] = _read_token(self._options.token_file)
         return headers
+
+
+def _refusal(reply: HttpReply) -> str:
+    """The errors that Slurm reports, of which there may be jobs in front; else the text."""
+    try:
+        raise_for_errors(reply.json())
+    except (FetchError, SlurmJsonError) as error:
+        if isinstance(error, SlurmJsonError):
+            return str(error)[:_MESSAGE_LENGTH]
+    return " ".join(reply.body[:4096].decode("utf-8", "replace").split())[:_MESSAGE_LENGTH]
 
 
 def _read_token(path: str) -> str:

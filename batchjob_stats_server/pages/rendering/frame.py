@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
 from batchjob import __version__
+from batchjob.schedulers import registry
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import run_in_thread
 from batchjob_stats_server.auth import cookie
@@ -82,7 +83,7 @@ def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
         path=links.path, job_path=links.job_path, reference=links.reference,
         references=links.references, job_bars=usage_bars.job_bars, sums_bar=usage_bars.sums_bar,
         elapsed_seconds=elapsed_seconds, elapsed_missing=elapsed_missing,
-        waiting_seconds=waiting_seconds, gpu_cell_class=usage_bars.gpu_cell_class, charts=charts,
+        waiting_seconds=waiting_seconds, explains_end=registry.explains_end, gpu_cell_class=usage_bars.gpu_cell_class, charts=charts,
         fragments=fragments, zones_json=plot_zones.as_json, day_columns=day_columns,
         node_cells=node_cells,
     )  # fmt: skip

@@ -63,3 +63,19 @@ def test_lsf_termination_reason():
     assert lsf.explain("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit") == (
         "it reached its memory limit"
     )
+
+
+@pytest.mark.parametrize(
+    ("reasons", "waiting", "end"),
+    [
+        (slurm, "JobArrayTaskLimit", "launch failed requeued held"),
+        (slurm, "Prolog", "NodeDown"),
+        (slurm, "QOSMaxJobsPerUserLimit", "non_zero_exit_code"),
+        (pbs, "Not Running: Insufficient amount of resource: ncpus", "Job held, too many failed"),
+        (pbs, "Job run at Fri Nov 27 at 10:00 on (n1:ncpus=1)", "Node fail requeue"),
+        (lsf, "Job slot limit reached: 4 hosts;", "TERM_RUNLIMIT: job killed"),
+    ],
+)
+def test_reasons_of_waiting_and_of_ends_are_told_apart(reasons, waiting, end):
+    assert not reasons.explains_end(waiting)
+    assert reasons.explains_end(end)

@@ -4,7 +4,7 @@ import pytest
 
 from batchjob.schedulers.lsf.states import lsf_end_state
 from batchjob.schedulers.pbs.states import pbs_end_state
-from batchjob.schedulers.slurm.states import slurm_state
+from batchjob.schedulers.slurm.states import shown_word, slurm_state
 from batchjob.schedulers.states import JobState
 
 
@@ -23,6 +23,26 @@ from batchjob.schedulers.states import JobState
     ],
 )
 def test_slurm_state(word, state):
+    assert slurm_state(word) == state
+
+
+@pytest.mark.parametrize(
+    ("words", "word", "state"),
+    [
+        (("RUNNING",), "RUNNING", JobState.RUNNING),
+        (("PENDING", "REQUEUED"), "REQUEUED", JobState.REQUEUED),
+        (("PENDING", "RESIZING"), "RESIZING", JobState.RESIZED),
+        (("PENDING", "REQUEUED", "COMPLETING"), "COMPLETING", JobState.RUNNING),
+        (("CANCELLED", "COMPLETING"), "COMPLETING", JobState.RUNNING),
+        (("RUNNING", "STOPPED"), "STOPPED", JobState.SUSPENDED),
+        (("RUNNING", "CONFIGURING", "POWER_UP_NODE"), "CONFIGURING", JobState.RUNNING),
+        (("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"), "REQUEUE_HOLD", JobState.PENDING),
+        (("FAILED", "LAUNCH_FAILED"), "FAILED", JobState.FAILED),
+        ((), "", JobState.UNKNOWN),
+    ],
+)
+def test_base_state_with_flags_is_the_word_that_slurm_prints(words, word, state):
+    assert shown_word(words) == word
     assert slurm_state(word) == state
 
 

@@ -244,3 +244,15 @@ def test_job_that_ended_before_its_start_is_doubtful(store, job, rows, now):
     assert rows(schema.job)[0]["doubt"] == "times"
     store.write(batch(job(start_time=now - 200, end_time=now - 100)), "pbs_log")
     assert rows(schema.job)[0]["doubt"] == ""
+
+
+def test_reason_of_waiting_is_gone_once_the_job_has_started(store, job, rows, now):
+    waiting = job(
+        state=JobState.PENDING, start_time=None, end_time=None, exit_code=None, reason="Priority"
+    )
+    store.write(batch(waiting), "sacct")
+    assert rows(schema.job)[0]["reason"] == "Priority"
+    store.write(batch(job(reason="")), "sacct")
+    assert rows(schema.job)[0]["reason"] == ""
+    store.write(batch(waiting), "sacct")  # late, for example from another source
+    assert rows(schema.job)[0]["reason"] == ""

@@ -104,3 +104,23 @@ def test_timeout_names_the_time_limit():
 
 def test_running_and_completed_jobs_have_no_headline():
     assert headline_of() == headline_of(state="RUNNING", end_time=None) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "words"),
+    [
+        ("FAILED", "Priority", ""),  # Slurm keeps it after the start
+        ("FAILED", "JobArrayTaskLimit", ""),
+        ("FAILED", "JobLaunchFailure", "could not be launched"),
+        ("FAILED", "NonZeroExitCode", ""),  # the exit code says so
+        ("FAILED", "None", ""),
+        ("CANCELLED", "BeginTime", ""),
+        ("CANCELLED", "DependencyNeverSatisfied", "a job that it depends on ended in a way"),
+        ("TIMEOUT", "ReqNodeNotAvail, UnavailableNodes:n1", ""),
+        ("NODE_FAIL", "Resources", ""),
+    ],
+)
+def test_only_a_reason_of_ends_explains_an_end(state, reason, words):
+    text = headline_of(state=state, reason=reason, exit_code=7)
+    assert words in text
+    assert ("The scheduler says" in text) == bool(words)

@@ -5,6 +5,7 @@ for each call, since sacct escapes nothing: names and submit lines contain bars,
 newlines, and a known delimiter would let a user write other people's records.
 """
 
+import pwd
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -31,6 +32,7 @@ from batchjob.schedulers.slurm.formats import (
     slurm_duration,
 )
 from batchjob.schedulers.slurm.hostlist import node_shares
+from batchjob.schedulers.slurm.reasons import of_started_job
 from batchjob.schedulers.slurm.states import slurm_state
 
 SOURCE = "sacct"
@@ -154,6 +156,7 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         start = None  # cancelled while pending: some releases repeat the end time here
     has_started = start is not None
     has_ended = has_started and end is not None
+    reason = "" if row.text("Reason") == "None" else row.text("Reason")
     return JobRecord(
         cluster=cluster,
         jobid=jobid,
@@ -182,8 +185,8 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         exit_signal=exit_signal if has_ended else None,
         derived_exit_code=derived_code if has_ended else None,
         derived_exit_signal=derived_signal if has_ended else None,
-        reason="" if row.text("Reason") == "None" else row.text("Reason"),
-        cancelled_by=cancelled_by,
+        reason=of_started_job(reason) if has_started else reason,
+        cancelled_by=_user_name(cancelled_by, row),
         restarts=row.get("Restarts", count),
         requested_cpus=requested.cpus or row.get("ReqCPUS", count),
         requested_memory_bytes=requested.memory_bytes,
@@ -211,6 +214,19 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         cpu_seconds=row.get("TotalCPU", slurm_duration) if has_ended else None,
         energy_joules=row.get("ConsumedEnergyRaw", _parse_energy),
     )
+
+
+def _user_name(uid: str, job: FieldReader) -> str:
+    """The name of who cancelled a job, as slurmrestd gives it; a uid that has none stays."""
+    return job.text("User") if uid and uid == job.text("UID") else _name_of_uid(uid)
+
+
+@lru_cache(maxsize=1000)
+def _name_of_uid(uid: str) -> str:
+    try:
+        return pwd.getpwuid(int(uid)).pw_name
+    except (KeyError, ValueError, OverflowError):
+        return uid
 
 
 class ArrayMembership(NamedTuple):

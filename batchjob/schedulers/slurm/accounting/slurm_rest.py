@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from batchjob.runtime.formatting import format_count
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.accounting import AccountingModule
 from batchjob.schedulers.slurm.accounting.queries import EARLIEST_TIME, END_STATES, ParsedJob
 from batchjob.schedulers.slurm.accounting.slurm_rest_records import parse_jobs
 from batchjob.schedulers.slurm.accounting.squeue_records import parse_json_queue, queued_jobs
 from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSource
+from batchjob.schedulers.slurm.cluster_json import controller
 from batchjob.schedulers.slurm.json_format import raise_for_errors, rows, state_words
 from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
 
@@ -46,11 +48,12 @@ class SlurmRest(WindowSource):
         super().__init__(cluster, options, clock, monotonic)
         self._options = options
         self._server = Slurmrestd(options)
+        self._queue_was_empty = False
 
     def check(self) -> tuple[str, ...]:
-        """See AccountingSource. The owner of the token determines what is visible."""
+        """See AccountingSource. The owner of the token or process determines what is visible."""
         if not self._options.user:
-            return ()
+            return self._hidden_jobs()
         try:
             document = self._server.get("slurmdb", f"user/{self._options.user}")
             raise_for_errors(document)
@@ -70,20 +73,40 @@ class SlurmRest(WindowSource):
         """See SlurmQueries; `skip_steps` would have the server drop its defaults."""
         del steps
         return self._query_jobs(
-            {"start_time": f"uts{begin}", "end_time": f"uts{end}", "state": ",".join(END_STATES)}
+            {"start_time": f"uts{begin}", "end_time": f"uts{end}", "state": END_STATES}
         )
 
     def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
         """See SlurmQueries."""
-        return self._query_jobs({"start_time": f"uts{EARLIEST_TIME}", "step": ",".join(jobids)})
+        return self._query_jobs({"start_time": f"uts{EARLIEST_TIME}", "step": jobids})
 
     def query_queue(self) -> Iterator[ParsedJob]:
         """See SlurmQueries."""
         document = self._server.get("slurm", "jobs")
         raise_for_errors(document)
+        # Slurm counts its jobs once a minute: one empty answer may be newer than the count.
+        was_empty, self._queue_was_empty = self._queue_was_empty, not rows(document, "jobs")
+        if was_empty and self._queue_was_empty and (hidden := self._hidden_jobs()):
+            raise SchedulerError(hidden[0])
         return queued_jobs(SOURCE, self.cluster, parse_json_queue(document))
 
-    def _query_jobs(self, query: dict[str, str]) -> Iterator[ParsedJob]:
+    def _hidden_jobs(self) -> tuple[str, ...]:
+        """What to grant if slurmctld counts jobs but lists none."""
+        try:
+            jobs = rows(self._server.get("slurm", "jobs"), "jobs")
+            counts = controller(self._server.get("slurm", "diag")).numbers
+        except SchedulerError as error:
+            return (f"cannot determine whether all jobs are visible: {error}",)
+        number = int(counts.get("pending", 0) + counts.get("running", 0))
+        if jobs or not number:
+            return ()
+        return (
+            f"slurmctld has {format_count(number, 'job')} but lists none: PrivateData hides the "
+            "jobs from the user that slurmrestd runs as, or that the token belongs to: grant "
+            "access with `sacctmgr modify user NAME set adminlevel=Operator`",
+        )
+
+    def _query_jobs(self, query: dict[str, str | Sequence[str]]) -> Iterator[ParsedJob]:
         if self._options.slurm_cluster:
             query["cluster"] = self._options.slurm_cluster
         return parse_jobs(SOURCE, self.cluster, self._server.get("slurmdb", "jobs", query))

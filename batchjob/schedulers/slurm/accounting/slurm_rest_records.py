@@ -26,7 +26,8 @@ from batchjob.schedulers.slurm.json_format import (
     tres_counts,
     unwrap_numbers,
 )
-from batchjob.schedulers.slurm.states import slurm_state
+from batchjob.schedulers.slurm.reasons import of_started_job
+from batchjob.schedulers.slurm.states import shown_word, slurm_state
 from batchjob.schedulers.states import JobState
 
 
@@ -54,10 +55,10 @@ def job_record(
     """A job from its object, after unwrap_numbers(); raises RowError."""
     jobid, times = parse_count(job.get("job_id")), _dict(job, "time")
     submit = epoch(times.get("submission"))
-    words = state_words(_dict(job, "state").get("current"))
-    if not jobid or submit is None or not words:
+    word = shown_word(state_words(_dict(job, "state").get("current")))
+    if not jobid or submit is None or not word:
         raise RowError("expected job_id, time.submission and state.current")
-    state = slurm_state(words[0])
+    state = slurm_state(word)
     start, end = epoch(times.get("start")), epoch(times.get("end"))
     node_list = _text(job, "nodes").replace("None assigned", "")
     if end is not None and not node_list:
@@ -65,7 +66,8 @@ def job_record(
     has_started = start is not None
     has_ended = has_started and end is not None
     exit_code = _meaningful_exit(parse_exit(job.get("exit_code")), state, has_ended=has_ended)
-    derived = parse_exit(job.get("derived_exit_code")) if has_ended else Exit(None, None)
+    derived = _derived_exit(job.get("derived_exit_code")) if has_ended else Exit(None, None)
+    reason = _text(_dict(job, "state"), "reason").replace("None", "", 1)
     tres = _dict(job, "tres")
     requested = parse_resources(tres.get("requested"))
     allocated = parse_resources(tres.get("allocated"))
@@ -79,7 +81,7 @@ def job_record(
         jobid=str(jobid),
         submit_time=submit,
         state=state,
-        state_word="+".join(words),
+        state_word=word,
         source=source,
         sluid=_text(job, "original_sluid") or _text(job, "sluid"),
         user=_text(job, "user"),
@@ -100,8 +102,9 @@ def job_record(
         exit_signal=exit_code.signal,
         derived_exit_code=derived.code,
         derived_exit_signal=derived.signal,
-        reason=_text(_dict(job, "state"), "reason").replace("None", "", 1),
-        cancelled_by=_text(job, "kill_request_user"),
+        reason=of_started_job(reason) if has_started else reason,
+        # A preempted job has one as well: the user of slurmctld.
+        cancelled_by=_text(job, "kill_request_user") if state is JobState.CANCELLED else "",
         restarts=parse_count(job.get("restart_cnt")),
         requested_cpus=requested.cpus or parse_count(_dict(job, "required").get("CPUs")),
         requested_memory_bytes=requested.memory_bytes,
@@ -138,6 +141,13 @@ def _meaningful_exit(exit_code: Exit, state: JobState, *, has_ended: bool) -> Ex
     return Exit(0, 0) if state is JobState.COMPLETED and exit_code.code is None else exit_code
 
 
+def _derived_exit(value: Any) -> Exit:
+    """The largest exit code of the steps; 0 where none of them reported one, as sacct prints."""
+    derived = parse_exit(value)
+    is_known = isinstance(value, dict) and isinstance(value.get("status"), list)
+    return Exit(0, 0) if derived.code is None and is_known else derived
+
+
 class SlurmCpuTimes(NamedTuple):
     """CPU time in seconds."""
 
@@ -164,14 +174,14 @@ def _job_cpu_times(times: dict[str, Any], steps: Sequence[StepRecord]) -> SlurmC
 
 def _steps(job: dict[str, Any]) -> Iterator[StepRecord]:
     for step in rows(job, "steps") if job.get("steps") else ():
-        words = state_words(step.get("state"))
+        word = shown_word(state_words(step.get("state")))
         name = _step_name(_dict(step, "step"))
-        if not words or not name:
+        if not word or not name:
             continue
         times, tres, nodes = _dict(step, "time"), _dict(step, "tres"), _dict(step, "nodes")
         end = epoch(times.get("end"))
         exit_code = _meaningful_exit(
-            parse_exit(step.get("exit_code")), slurm_state(words[0]), has_ended=end is not None
+            parse_exit(step.get("exit_code")), slurm_state(word), has_ended=end is not None
         )
         allocated = parse_resources(tres.get("allocated"))
         used = tres_counts(_dict(tres, "requested").get("total"))
@@ -180,8 +190,8 @@ def _steps(job: dict[str, Any]) -> Iterator[StepRecord]:
         cpu = _cpu_times(times) if end is not None else SlurmCpuTimes()
         yield StepRecord(
             step=name,
-            state=slurm_state(words[0]),
-            state_word="+".join(words),
+            state=slurm_state(word),
+            state_word=word,
             name=_text(_dict(step, "step"), "name"),
             start_time=epoch(times.get("start")),
             end_time=end,
@@ -221,10 +231,8 @@ def _step_name(step: dict[str, Any]) -> str:
 
 def _tres_text(value: Any) -> str:
     """A TRES list as the string sacct prints, so that both sources agree."""
-    counts = tres_counts(value)
-    return ",".join(
-        f"{name}={counts[name]}{'M' if name == 'mem' else ''}" for name in sorted(counts)
-    )
+    counts = tres_counts(value).items()
+    return ",".join(sorted(f"{name}={n}{'M' if name == 'mem' else ''}" for name, n in counts))
 
 
 def _dict(document: dict[str, Any], name: str) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from batchjob.schedulers.slurm.formats import Resources, parse_resources, slurm_
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.json_format import INFINITE, state_words, unwrap_numbers
 from batchjob.schedulers.slurm.json_format import rows as json_rows
-from batchjob.schedulers.slurm.states import slurm_state
+from batchjob.schedulers.slurm.reasons import of_started_job
+from batchjob.schedulers.slurm.states import FLAGS, shown_word, slurm_state
 from batchjob.schedulers.states import JobState
 
 QUEUE_FIELDS = (
@@ -37,8 +38,7 @@ def parse_json_queue(document: Any) -> Iterator[FieldReader]:
     """The jobs of /slurm/.../jobs with squeue's names, without those that have ended."""
     for raw in json_rows(document, "jobs"):
         job = unwrap_numbers(raw)
-        words = state_words(job.get("job_state"))
-        state = "COMPLETING" if "COMPLETING" in words else words[0] if words else ""
+        state = shown_word(state_words(job.get("job_state")))
         values = {field: job.get(name) for field, name in _JSON_NAMES.items()}
         has_started = state != "PENDING"
         values["tres-alloc"] = job.get("tres_alloc_str" if has_started else "tres_req_str")
@@ -48,7 +48,7 @@ def parse_json_queue(document: Any) -> Iterator[FieldReader]:
             "JobArrayID": _display_id(job),
             **_json_suspension_times(job, state),
         }
-        if state == "COMPLETING" or slurm_state(state).is_live:
+        if state in FLAGS or slurm_state(state).is_live:
             yield FieldReader(row)
 
 
@@ -179,7 +179,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         elapsed_seconds=None if resized else row.get("Elapsed", count),
         suspended_seconds=None if resized else row.get("Suspended", count),
         time_limit_seconds=row.get("TimeLimit", _limit_seconds),
-        reason=row.text("Reason"),
+        reason=of_started_job(row.text("Reason")) if has_started else row.text("Reason"),
         requested_cpus=requested.cpus,
         requested_memory_bytes=requested.memory_bytes,
         requested_gpus=requested.gpus,

@@ -111,7 +111,7 @@ def test_derived_exit_code_of_failed_step(jobs_22_05):
 
 
 def test_cancelled_by(jobs_22_05):
-    assert (jobs_22_05["13"].state_word, jobs_22_05["13"].cancelled_by) == ("CANCELLED", "0")
+    assert (jobs_22_05["13"].state_word, jobs_22_05["13"].cancelled_by) == ("CANCELLED", "root")
 
 
 def test_array_and_het_job_ids(jobs_22_05):

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from batchjob.runtime.settings import SettingsError, build_section
+from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.accounting import ShrunkenError, UnfinishedJob
 from batchjob.schedulers.records import Administrator, Association, Role
 from batchjob.schedulers.slurm.accounting.sacctmgr import Sacctmgr, SacctmgrOptions
@@ -40,8 +41,9 @@ class SlurmrestdHandler(http.server.BaseHTTPRequestHandler):
         answers = self.server.answers
         answer = answers.get(f"{daemon}/{path}", answers.get(path, 404))
         answer = answer if version == self.server.version else 404
+        status, answer = answer if isinstance(answer, tuple) else (200, answer)
         body = b"Unable to find" if isinstance(answer, int) else json.dumps(answer).encode()
-        self.send_response(answer if isinstance(answer, int) else 200)
+        self.send_response(answer if isinstance(answer, int) else status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -164,9 +166,57 @@ def test_jobs_are_read_by_tcp_and_unix_socket(start_slurmrestd, unix):
         f"/{daemon}/v0.0.42/jobs" for daemon in ("slurm", "slurmdb", "slurmdb")
     ]
     assert requests[1][1]["start_time"] == ["uts1795178400"]
-    assert "CANCELLED" in requests[1][1]["state"][0]
-    assert "RUNNING" not in requests[1][1]["state"][0]
+    assert {"CANCELLED", "REQUEUED"} <= set(requests[1][1]["state"])
+    assert "RUNNING" not in requests[1][1]["state"]
     assert requests[2][1]["step"] == ["901"]
+
+
+@pytest.mark.parametrize(
+    ("version", "sent"),
+    [("v0.0.38", ["7,8"]), ("v0.0.39", ["7,8"]), ("v0.0.40", ["7", "8"]), ("v0.0.45", ["7", "8"])],
+)
+def test_lists_are_sent_as_the_version_reads_them(start_slurmrestd, version, sent):
+    """Old versions keep the last of repeated parameters; 26.05 refuses a comma."""
+    server = start_slurmrestd({"slurmdb/jobs": load_recording("24.11.5")}, version=version)
+    source = SlurmRest("c1", SlurmRestOptions(url=server.url))
+    assert list(source.query_by_id(["7", "8"]))
+    assert server.requests[-1][1]["step"] == sent
+
+
+REFUSED = {  # 26.05.3; the body holds all jobs, before the error
+    "jobs": [{"job_id": 1, "name": "x" * 5000}],
+    "errors": [
+        {"description": 'Unknown flag "COMPLETED,FAILED"', "error_number": 9207,
+         "error": "Data parser unable to parse invalid flag", "source": "#/state[0][0]/"}
+    ],
+}  # fmt: skip
+
+
+def test_refused_list_names_parameters_and_answer(start_slurmrestd):
+    server = start_slurmrestd({"slurmdb/jobs": (500, REFUSED)})
+    source = SlurmRest("c1", SlurmRestOptions(url=server.url))
+    with pytest.raises(RestError) as caught:
+        list(source.query_ended(1, 2, steps=True))
+    assert str(caught.value) == (
+        f"{server.url}/slurmdb/v0.0.42/jobs with start_time, end_time, state: HTTP 500: Slurm "
+        'returned an error: Data parser unable to parse invalid flag: Unknown flag "COMPLETED,'
+        'FAILED": #/state[0][0]/'
+    )
+
+
+def test_jobs_hidden_by_private_data_are_reported(start_slurmrestd):
+    """With PrivateData=jobs slurmrestd answers "Zero jobs to dump", without an error."""
+    hidden = EMPTY | {"jobs": [], "warnings": [{"description": "Zero jobs to dump"}]}
+    counts = {"server_thread_count": 3, "jobs_running": 3, "jobs_pending": 4}
+    server = start_slurmrestd({"jobs": hidden, "diag": {"statistics": counts}})
+    source = SlurmRest("c1", SlurmRestOptions(url=server.url))
+    (advice,) = source.check()
+    assert advice.startswith("slurmctld has 7 jobs but lists none: PrivateData hides the jobs")
+    assert list(source.query_queue()) == []  # the count may be older than an empty answer
+    with pytest.raises(SchedulerError, match="7 jobs but lists none: PrivateData"):
+        source.query_queue()
+    counts |= {"jobs_running": 0, "jobs_pending": 0}
+    assert list(source.query_queue()) == [] == list(source.check())
 
 
 QUEUE = {

@@ -1,0 +1,131 @@
+"""The same lives, read by each of Slurm's interfaces, give equal records."""
+
+import json
+import lzma
+from itertools import chain
+from math import floor
+from pathlib import Path
+
+import pytest
+
+from batchjob.schedulers.slurm.accounting.queries import collect_batch
+from batchjob.schedulers.slurm.accounting.sacct_records import parse_jobs as parse_sacct
+from batchjob.schedulers.slurm.accounting.sacct_records import parse_rows
+from batchjob.schedulers.slurm.accounting.slurm_rest_records import parse_jobs as parse_rest
+from batchjob.schedulers.slurm.accounting.squeue_records import (
+    QUEUE_FIELDS,
+    add_suspension_times,
+    parse_json_queue,
+    queued_jobs,
+)
+from batchjob.schedulers.states import JobState
+
+RECORDINGS = Path(__file__).parents[4] / "fixtures" / "accounting"
+
+# What an interface does not state. JSON has no numeric user id and no id of the database's row, and
+# always the expanded path; the SLUID came with v0.0.45, the submit lines of steps as well.
+UNSTATED = {"source": "", "record_id": "", "uid": None, "stdout_path": ""}
+BEFORE_45 = {**UNSTATED, "sluid": "", "each_step": {"submit_line": ""}}
+NO_EXIT = {"exit_code": None, "exit_signal": None}
+# Up to v0.0.39 all ends have the same exit code and no signal, and there is no submit line.
+BEFORE_40 = {
+    **BEFORE_45, **NO_EXIT, "derived_exit_code": None, "derived_exit_signal": None,
+    "submit_line": "", "each_step": {"submit_line": "", **NO_EXIT},
+}  # fmt: skip
+
+
+def recorded(name):
+    return lzma.decompress((RECORDINGS / f"slurm-{name}.xz").read_bytes())
+
+
+def jobs_from_sacct(name):
+    head, _, body = recorded(f"{name}.sacct").partition(b"\n")
+    fields = head.decode().strip("\x02").split("\x02")
+    return by_key(collect_batch(parse_sacct("c1", parse_rows(body, fields, "\x02"))))
+
+
+def jobs_from_rest(name):
+    document = json.loads(recorded(f"{name}.jobs.json"))
+    return by_key(collect_batch(parse_rest("slurm_rest", "c1", document)))
+
+
+def by_key(batch):
+    return {job.key: job for job in batch.jobs}
+
+
+def comparable(record, unstated):
+    """The record without what an interface does not state; CPU time to the millisecond."""
+    values = {**record._asdict(), **unstated} if "steps" in record._fields else record._asdict()
+    for name in ("cpu_seconds", "user_cpu_seconds", "system_cpu_seconds"):
+        if values[name] is not None:  # sacct cuts the rest off
+            values[name] = floor(values[name] * 1000 + 1e-6)
+    if "steps" in values:
+        steps = {each.step: comparable(each, {}) for each in values.pop("steps")}
+        in_each = unstated.get("each_step", {})
+        values["steps"] = {name: {**step, **in_each} for name, step in steps.items()}
+    return values
+
+
+@pytest.mark.parametrize(
+    ("sacct", "rest", "unstated"),
+    [
+        ("22.05.8-lives", "22.05.8-lives", BEFORE_40),
+        ("24.11.5", "24.11.5", BEFORE_45),
+        ("26.05.3", "26.05.3-v0.0.44", BEFORE_45),
+        ("26.05.3", "26.05.3", UNSTATED),
+    ],
+)
+def test_sacct_and_slurmrestd_agree(sacct, rest, unstated):
+    expected, found = jobs_from_sacct(sacct), jobs_from_rest(rest)
+    compared = expected.keys() & found.keys()
+    assert len(compared) >= min(len(expected), len(found)) > 10
+    for key in compared:
+        assert comparable(found[key], unstated) == comparable(expected[key], unstated)
+
+
+def test_states_of_runs_that_were_requeued_or_resized():
+    """Slurm's JSON has them as PENDING with a flag, its commands as the flag alone."""
+    jobs = jobs_from_rest("26.05.3").values()
+    by_state = {
+        state: {(job.jobid, job.state_word) for job in jobs if job.state is state}
+        for state in (JobState.REQUEUED, JobState.RESIZED)
+    }
+    assert by_state == {
+        JobState.REQUEUED: {("34", "REQUEUED"), ("64", "REQUEUED")},
+        JobState.RESIZED: {(each, "RESIZING") for each in ("35", "126", "129", "133")},
+    }
+    assert not [job for job in jobs if job.state is JobState.PENDING and job.start_time]
+
+
+def test_started_jobs_have_no_reason_for_which_they_waited():
+    """Slurm keeps JobArrayTaskLimit, ReqNodeNotAvail and others after the start."""
+    jobs = chain(jobs_from_sacct("26.05.3").values(), jobs_from_rest("26.05.3").values())
+    assert {job.reason for job in jobs if job.start_time is not None} == {""}
+
+
+def queue_from_text(name, at):
+    head, _, body = recorded(f"{name}.squeue").partition(b"\n")
+    fields = head.decode().strip("\x02").split("\x02")
+    assert tuple(fields) == QUEUE_FIELDS
+    rows = add_suspension_times(parse_rows(body, fields, "\x02"), at, at)
+    return by_key(collect_batch(queued_jobs("sacct", "c1", rows)))
+
+
+def queue_from_json(name):
+    document = json.loads(recorded(f"{name}.queue.json"))
+    return by_key(collect_batch(queued_jobs("slurm_rest", "c1", parse_json_queue(document))))
+
+
+def test_squeue_and_slurmrestd_agree_on_the_queue():
+    """Slurm 22.05: waiting, held, running, suspended, an array with a limit, a requeued job."""
+    text, rest = queue_from_text("22.05.8-lives", 0), queue_from_json("22.05.8-lives")
+    assert len(rest) == len(text) == 7
+    for key, expected in text.items():
+        assert rest[key]._replace(source="") == expected._replace(source=""), key
+
+
+@pytest.mark.parametrize("version", ["v0.0.44", "v0.0.45"])
+def test_squeue_and_slurmrestd_of_26_05_agree_on_the_queue(version):
+    queue = queue_from_json("26.05.3")
+    assert len(queue) == 5
+    assert queue_from_json(f"26.05.3-{version}") == queue
