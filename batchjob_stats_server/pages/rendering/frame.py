@@ -83,7 +83,8 @@ def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
         path=links.path, job_path=links.job_path, reference=links.reference,
         references=links.references, job_bars=usage_bars.job_bars, sums_bar=usage_bars.sums_bar,
         elapsed_seconds=elapsed_seconds, elapsed_missing=elapsed_missing,
-        waiting_seconds=waiting_seconds, explains_end=registry.explains_end, gpu_cell_class=usage_bars.gpu_cell_class, charts=charts,
+        waiting_seconds=waiting_seconds, explains_end=registry.explains_end,
+        gpu_cell_class=usage_bars.gpu_cell_class, charts=charts,
         fragments=fragments, zones_json=plot_zones.as_json, day_columns=day_columns,
         node_cells=node_cells,
     )  # fmt: skip
