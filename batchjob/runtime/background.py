@@ -129,7 +129,7 @@ class Refresher(Generic[T]):
             self.failures += 1
             self._consecutive_failures += 1
             self.pause = self._pause_after(error)
-            log_failure = self._once.info if isinstance(error, AbsentError) else self._once.warning
+            log_failure = self._once.info if isinstance(error, AbsentError) else self._once.failure
             log_failure("failed", "%s: %s", self._name, _describe_error(error))
             return
         self._once.forget("failed")

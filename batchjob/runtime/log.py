@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -71,31 +72,41 @@ def set_up(options: LogOptions) -> None:
     root.setLevel(options.level.upper())
 
 
+_VARYING = re.compile(r"'[^']*'?|\d+")  # quoted data, numbers
+
+
 class LogOnce:
     """Logs a message once, however often it occurs: one broken device must not fill a disk."""
 
     def __init__(self, logger: logging.Logger, limit: int = 1000) -> None:
         self._logger = logger
         self._limit = limit
-        self._logged: set[str] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
     def warning(self, key: str, message: str, *arguments: object) -> None:
         """Log the first occurrence of `key`; when `limit` keys are known, nothing new is logged."""
-        self._log_first(logging.WARNING, key, message, arguments)
+        self._log_first(logging.WARNING, (key, ""), message, arguments)
+
+    def failure(self, key: str, message: str, *arguments: object) -> None:
+        """Log the first occurrence of each different message of `key`, whatever its numbers."""
+        kind = _VARYING.sub("0", message % arguments)
+        self._log_first(logging.WARNING, (key, kind), message, arguments)
 
     def info(self, key: str, message: str, *arguments: object) -> None:
-        """The same at level info, for conditions that are not faults."""
-        self._log_first(logging.INFO, key, message, arguments)
+        """The same as `warning` at level info, for conditions that are not faults."""
+        self._log_first(logging.INFO, (key, ""), message, arguments)
 
-    def _log_first(self, level: int, key: str, message: str, arguments: tuple[object, ...]) -> None:
+    def _log_first(
+        self, level: int, kind: tuple[str, str], message: str, arguments: tuple[object, ...]
+    ) -> None:
         with self._lock:
-            if key in self._logged or len(self._logged) >= self._limit:
+            if kind in self._logged or len(self._logged) >= self._limit:
                 return
-            self._logged.add(key)
+            self._logged.add(kind)
         self._logger.log(level, message, *arguments)
 
     def forget(self, key: str) -> None:
         """Forget the condition: its next occurrence is logged again."""
         with self._lock:
-            self._logged.discard(key)
+            self._logged = {kind for kind in self._logged if kind[0] != key}

@@ -68,10 +68,11 @@ class ClusterJob(NamedTuple):
     tasks: int = 1
     cpus: int | None = None
     gpus: int | None = None
-    eligible_time: int | None = None
+    eligible_time: int | None = None  # None while a job that has not started is held
     start_time: int | None = None
     account: str = ""
     user: str = ""
+    is_cut: bool = False  # `tasks` is the least number: the scheduler cut the list of tasks
 
 
 class Rpc(NamedTuple):

@@ -191,6 +191,11 @@ def explains_end(source: str, reason: str) -> bool:
     return bool(reason) and cast(bool, _reasons(source).explains_end(reason))
 
 
+def is_eligible(source: str, reason: str) -> bool:
+    """Whether a waiting job could start if its cluster were empty, by its scheduler's reason."""
+    return cast(bool, _reasons(source).is_eligible(reason))
+
+
 def _reasons(source: str) -> ModuleType:
     """The module of a scheduler's reasons.
 

@@ -78,10 +78,10 @@ class BatchWriter:
             )  # fmt: skip
 
     def record_failure(self, key: str, error: str) -> None:
-        """Log an error once, count it, and store it."""
+        """Log each kind of error once, count it, and store it."""
         cluster = self._store.cluster
         self._metrics.polls.labels(cluster, key, "error").inc()
-        self._log_once.warning(key, "%s: %s: %s", cluster, key, error)
+        self._log_once.failure(key, "%s: %s: %s", cluster, key, error)
         self._store.record_failure(key, error)
 
     def record_success(self, key: str) -> None:

@@ -108,7 +108,9 @@ def cluster(
             db, access, ["username"], since, day_of(page.now) + DAY, cluster=cluster
         )
         pending = jobs_queries.pending(db, access, _MAX_ROWS, on_cluster, WAITING_JOB_COLUMNS)
-    longest_waiting = sorted(pending, key=lambda row: waiting_seconds(row, page.now), reverse=True)
+    waits = [(waiting_seconds(row, page.now), row) for row in pending]
+    ready = [(seconds, row) for seconds, row in waits if seconds is not None]
+    longest_waits = sorted(ready, key=lambda wait: wait[0], reverse=True)
     audit.log_jobs_seen(page.principal, f"cluster {cluster}", [*running, *usage_rows, *pending])
     return page.render(
         "cluster.html", cluster=cluster, queues=queues, usual_waits=usual_waits, sources=sources,
@@ -117,13 +119,13 @@ def cluster(
         counts=counts[cluster], busy=busy, jobs_on={row["node"]: row["jobs"] for row in busy},
         idle_gpus=_idle_jobs(running, page.now, "usage_gpu_utilization_ratio", "allocated_gpus"),
         idle_cpus=_idle_jobs(running, page.now, "cpu_efficiency", "allocated_cpus"),
-        longest_waits=longest_waiting[:_MAX_LISTED],
+        longest_waits=longest_waits[:_MAX_LISTED],
         wastes=most_wasteful(usage_rows, _MAX_LISTED),
         thresholds=thresholds(), since=since, is_restricted=not access.sees_all(cluster),
         allocated=_allocated_totals(running), is_partial=len(running) == _MAX_ROWS,
         unknown_gpus=sum(_is_usage_unknown(row, "usage_gpu_utilization_ratio") for row in running),
         unknown_cpus=sum(_is_usage_unknown(row, "cpu_efficiency") for row in running),
-        median_wait_seconds=_median([waiting_seconds(row, page.now) for row in longest_waiting]),
+        median_wait_seconds=_median([seconds for seconds, _ in longest_waits]),
     )  # fmt: skip
 
 

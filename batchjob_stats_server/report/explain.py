@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from batchjob.runtime.formatting import digits
+from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.gate import MORE_CPU
 from batchjob_stats_db.measure.job_usage import GAPS, NOT_A_NUMBER, PEAK_SAMPLED
@@ -36,8 +37,14 @@ def elapsed_missing(job: Row) -> str:
     return END_UNKNOWN if job["start_time"] is not None else "it has not started"
 
 
-def waiting_seconds(job: Row, now: int) -> int:
-    """Seconds since a waiting job became ready to start."""
+def waiting_seconds(job: Row, now: int) -> int | None:
+    """Seconds since a waiting job became ready to start; None for one that is not.
+
+    A held job is not ready, nor is one that depends on others or whose begin time, or whose place
+    within its array's own limit, has not come.
+    """
+    if not registry.is_eligible(job["source"], job["reason"] or ""):
+        return None
     ready = job["submit_time"] if job["eligible_time"] is None else job["eligible_time"]
     return max(0, now - int(ready))
 

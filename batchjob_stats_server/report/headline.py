@@ -54,8 +54,13 @@ def _waiting(inputs: ReportInput) -> str:
     reason = job["reason"] or ""
     reason_text = explain_reason(job["source"], reason)
     reason_name = f" ({reason})" if reason_text and reason.isidentifier() else ""
+    since = format_duration(max(0, inputs.now - job["submit_time"]))
+    start = (
+        f"Submitted {since} ago, and not ready to start" if waited is None
+        else f"Waiting for {format_duration(waited)}" if waited else "Waiting"
+    )  # fmt: skip
     parts = [
-        (f"Waiting for {format_duration(waited)}" if waited else "Waiting")
+        start
         + (f": {reason_text}{reason_name}." if reason_text else "; the scheduler gives no reason.")
     ]
     if job["dependencies"]:

@@ -56,7 +56,12 @@ _SLURMCTLD_METRICS = (
         _value("dbd_queue"),
     ),
     ClusterMetric(
-        counter("controller_jobs_total", f"Jobs by event, {_SINCE_RESET}", "event"),
+        counter(
+            "controller_jobs_total",
+            f"Jobs by event, {_SINCE_RESET} Slurm counts jobs that failed as completed; failed are "
+            "only those that it could not run.",
+            "event",
+        ),
         _jobs_by_event,
     ),
     ClusterMetric(

@@ -56,6 +56,11 @@ def _pending_total(value: Callable[[ClusterJob], int | None]) -> Callable[[JobsR
     return samples
 
 
+def _cut_arrays(reading: JobsReading) -> Samples:
+    counts = Counter((job.partition,) for job in _pending(reading) if job.is_cut)
+    return labeled_samples(counts, "partition")
+
+
 def _longest_wait(reading: JobsReading) -> Samples:
     longest: dict[tuple[str, ...], float] = {}
     for job in _pending(reading):
@@ -117,6 +122,15 @@ JOBS = (
         native=True,
     ),
     ClusterMetric(
+        gauge(
+            "arrays_cut",
+            "Pending arrays whose list of tasks the scheduler cut: of their tasks, only those "
+            "listed count.",
+            "partition",
+        ),
+        _cut_arrays,
+    ),
+    ClusterMetric(
         gauge("jobs_pending", "Pending jobs by reason.", "partition", "reason"),
         _jobs_by_reason,
     ),
@@ -131,7 +145,8 @@ JOBS = (
     ClusterMetric(
         gauge(
             "pending_longest_wait_seconds",
-            "Time since the longest waiting job became eligible.",
+            "Time since the longest waiting job became eligible to start: a job that is held, or "
+            "waits for its begin time, for other jobs or for its array's own limit, is not.",
             "partition",
         ),
         _longest_wait,
@@ -142,7 +157,8 @@ JOBS = (
 WAIT = Metric(
     "batchjob_cluster_job_wait_seconds",
     "histogram",
-    "Time from eligible to start, for jobs that started since the exporter did.",
+    "Time from becoming eligible to start to the start, for jobs that started since the exporter "
+    "did.",
     ("partition",),
 )
 

@@ -83,3 +83,9 @@ def explain(reason: str) -> str:
 def explains_end(reason: str) -> bool:
     """Whether the reason says why LSF ended a job, and not why it waited."""
     return reason.partition(" ")[0].rstrip(":;") in ENDS
+
+
+def is_eligible(reason: str) -> bool:
+    """Whether a waiting job with this reason could start if its cluster were empty."""
+    lower = reason.lower()
+    return not any(words in lower for words in ("dependency", "start time", "suspended by"))

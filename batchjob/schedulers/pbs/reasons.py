@@ -64,3 +64,8 @@ def explain(reason: str) -> str:
 def explains_end(reason: str) -> bool:
     """Whether the comment says why a job ended, and neither why it waited nor where it ran."""
     return not _HEAD.match(reason.strip()) and not reason.startswith("Job run at")
+
+
+def is_eligible(reason: str) -> bool:
+    """Whether a waiting job with this comment could start if its cluster were empty."""
+    return "Job held" not in reason

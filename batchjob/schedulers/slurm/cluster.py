@@ -38,8 +38,9 @@ class _Query(NamedTuple):
 
 
 # No job names, comments or paths: users could use them to inject columns.
-_SQUEUE_COLUMNS = ("JobID", "Partition", "State", "Reason", "NumCPUs", "tres-alloc", "SubmitTime",
-            "EligibleTime", "StartTime", "Account", "UserName")  # fmt: skip
+_SQUEUE_COLUMNS = ("JobID", "Partition", "State", "Reason", "NumCPUs", "NumNodes", "NumTasks",
+    "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task",
+    "EligibleTime", "StartTime", "Account", "UserName")  # fmt: skip
 _SQUEUE_FORMAT = ("-O", ",".join(f"{column}:|" for column in _SQUEUE_COLUMNS))
 
 _QUERIES: Mapping[str, _Query] = {

@@ -5,7 +5,6 @@ serves. Times of sdiag are in microseconds, memory is in megabytes.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,8 +21,7 @@ from batchjob.schedulers.cluster import (
     reason_word,
     shorten_reason,
 )
-from batchjob.schedulers.slurm.formats import count_gpus as tres_gpus
-from batchjob.schedulers.slurm.formats import parse_tres
+from batchjob.schedulers.slurm.formats import gres_gpus, job_gpus, parse_tres
 from batchjob.schedulers.slurm.json_format import (
     SlurmJsonError,
     epoch,
@@ -33,6 +31,7 @@ from batchjob.schedulers.slurm.json_format import (
     state_words,
     unwrap_numbers,
 )
+from batchjob.schedulers.slurm.reasons import is_eligible
 from batchjob.schedulers.slurm.states import shown_word, slurm_state
 from batchjob.schedulers.states import JobState
 
@@ -58,7 +57,8 @@ def _node(row: Mapping[str, Any]) -> ClusterNode:
         base,
         flags,
         tuple(map(str, row.get("partitions") or ())),
-        parse_count(row.get("cpus")),
+        # Without the CPUs of specialised cores, which no job gets (23.02 and later).
+        parse_count(row.get("effective_cpus")) or parse_count(row.get("cpus")),
         parse_count(row.get("alloc_cpus")),
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
@@ -74,17 +74,6 @@ def node_state(words: tuple[str, ...]) -> tuple[str, frozenset[str]]:
     """Base state and flags of ("IDLE", "DRAIN")."""
     lower = [word.lower() for word in words if word]
     return (lower[0] if lower else "unknown"), frozenset(lower[1:]) - {"invalid"}
-
-
-_GRES = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?:\([^)]*\))?")
-
-
-def gres_gpus(text: str) -> Counter[str]:
-    """GPUs by model of `gpu:a100:2(IDX:0-1),gpu:v100:0(IDX:N/A),shard:a100:1`; none for ""."""
-    found: Counter[str] = Counter()
-    for model, number in _GRES.findall(text):
-        found[model] += int(number)
-    return found
 
 
 class NodeGpus(NamedTuple):
@@ -116,21 +105,41 @@ def jobs(answer: Any) -> list[ClusterJob]:
 
 def _job(row: Mapping[str, Any]) -> ClusterJob:
     state = slurm_state(shown_word(state_words(row.get("job_state"))))
-    requested_tres = str(row.get("tres_req_str") or "")
-    values = _parse_tres(requested_tres)
+    is_pending = state is JobState.PENDING
+    reason = str(row.get("state_reason") or "")
+    tasks = array_tasks(str(row.get("array_task_string") or "")) if is_pending else ArrayTasks(1)
     return ClusterJob(
         str(row.get("job_id")),
         first_partition(str(row.get("partition") or "")),
         state,
-        reason_word(str(row.get("state_reason") or "")),
-        array_tasks(str(row.get("array_task_string") or "")) if state is JobState.PENDING else 1,
+        reason_word(reason),
+        tasks.number,
         parse_count(row.get("cpus")),
-        (tres_gpus(values) or 0) if values else None,
-        epoch(row.get("eligible_time")) or epoch(row.get("submit_time")),
-        None if state is JobState.PENDING else epoch(row.get("start_time")),
+        _gpus(row),
+        eligible_time(state, reason, epoch(row.get("eligible_time"))),
+        None if is_pending else epoch(row.get("start_time")),
         str(row.get("account") or ""),
         str(row.get("user_name") or ""),
+        is_cut=tasks.is_cut,
     )
+
+
+def _gpus(row: Mapping[str, Any]) -> int | None:
+    requests = (("job", 1), ("node", row.get("node_count")), ("task", row.get("tasks")),
+                ("socket", None))  # fmt: skip
+    return job_gpus(
+        _parse_tres(str(row.get("tres_req_str") or "")),
+        map(str, row.get("gres_detail") or ()),
+        ((str(row.get(f"tres_per_{of}") or ""), parse_count(times)) for of, times in requests),
+    )
+
+
+def eligible_time(state: JobState, reason: str, eligible: int | None) -> int | None:
+    """When a job became eligible to start; None for one that is not, whatever Slurm says.
+
+    Slurm gives a job that is requeued and held an eligible time two minutes later.
+    """
+    return None if state is JobState.PENDING and not is_eligible(reason) else eligible
 
 
 def _parse_tres(text: str) -> dict[str, str]:
@@ -148,14 +157,25 @@ def first_partition(text: str) -> str:
 _TASK_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?")
 
 
-def array_tasks(text: str) -> int:
-    """Number of tasks in `1-5,7,10-20:2%4`; 1 for a job that is not an array."""
+class ArrayTasks(NamedTuple):
+    """The waiting tasks of an array: their number, which is the least possible if it is cut."""
+
+    number: int
+    is_cut: bool = False
+
+
+def array_tasks(text: str) -> ArrayTasks:
+    """Tasks in `1-5,7,10-20:2%4`; 1 for a job that is not an array.
+
+    slurmrestd cuts the list after 64 characters, `1,3,5,...`, unless SLURM_BITSTR_LEN=0 is in its
+    environment.
+    """
     total = 0
     for part in text.partition("%")[0].split(","):
         if match := _TASK_RANGE.fullmatch(part):
             first, last = int(match[1]), int(match[2] or match[1])
             total += max(0, (last - first) // (int(match[3] or 1) or 1) + 1)
-    return max(1, total)
+    return ArrayTasks(max(1, total), "..." in text)
 
 
 # Names in Slurm's statistics -> batchjob's names; times are in microseconds.

@@ -25,13 +25,13 @@ from batchjob.schedulers.cluster import (
 )
 from batchjob.schedulers.slurm.cluster_json import (
     MEGABYTE,
+    eligible_time,
     first_partition,
     make_partition,
     node_gpus,
     node_state,
 )
-from batchjob.schedulers.slurm.formats import count_gpus as tres_gpus
-from batchjob.schedulers.slurm.formats import parse_tres
+from batchjob.schedulers.slurm.formats import job_gpus, parse_tres
 from batchjob.schedulers.slurm.states import slurm_state
 from batchjob.schedulers.states import JobState
 
@@ -77,7 +77,7 @@ def _node(line: str) -> ClusterNode:
         base,
         flags,
         tuple(filter(None, values.get("Partitions", "").split(","))),
-        parse_count(values.get("CPUTot")),
+        parse_count(values.get("CPUEfctv")) or parse_count(values.get("CPUTot")),
         parse_count(values.get("CPUAlloc")),
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
@@ -113,6 +113,9 @@ def _job(row: Mapping[str, str]) -> ClusterJob:
         values = parse_tres(row.get("TRES_ALLOC", ""))
     except ValueError:  # "N/A" for a pending job
         values = {}
+    requests = (("JOB", 1), ("NODE", parse_count(row.get("NODES"))),
+                ("TASK", parse_count(row.get("TASKS"))), ("SOCKET", None))  # fmt: skip
+    eligible = _parse_time(row.get("ELIGIBLE_TIME", ""))
     return ClusterJob(
         row["JOBID"],
         first_partition(row.get("PARTITION", "")),
@@ -120,8 +123,8 @@ def _job(row: Mapping[str, str]) -> ClusterJob:
         reason_word(row.get("REASON", "")),
         1,
         parse_count(row.get("CPUS")),
-        (tres_gpus(values) or 0) if values else None,
-        _parse_time(row.get("ELIGIBLE_TIME", "")) or _parse_time(row.get("SUBMIT_TIME", "")),
+        job_gpus(values, (), ((row.get(f"TRES_PER_{of}", ""), times) for of, times in requests)),
+        eligible_time(state, row.get("REASON", ""), eligible),
         None if state is JobState.PENDING else _parse_time(row.get("START_TIME", "")),
         row.get("ACCOUNT", ""),
         row.get("USER", ""),

@@ -1,10 +1,12 @@
-"""Parsers of durations and resource strings (TRES) as Slurm prints them.
+"""Parsers of durations and resource strings (TRES, GRES) as Slurm prints them.
 
 Results are in base units: seconds, bytes. What Slurm writes for "none" becomes None; other text
 raises ValueError, which says what was expected.
 """
 
 import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -85,7 +87,7 @@ def parse_tres_count(text: str | None) -> int | None:
     return size_bytes(text)
 
 
-def count_gpus(values: dict[str, str]) -> int | None:
+def count_gpus(values: Mapping[str, str]) -> int | None:
     """GPUs of a TRES mapping: the untyped entry, which includes the typed ones, else their sum."""
     if "gres/gpu" in values:
         return parse_tres_count(values["gres/gpu"])
@@ -93,3 +95,42 @@ def count_gpus(values: dict[str, str]) -> int | None:
         parse_tres_count(value) for name, value in values.items() if name.startswith("gres/gpu:")
     ]
     return sum(count or 0 for count in typed) if typed else None
+
+
+_NOTE = re.compile(r"\((?!null\))[^)]*\)")  # (IDX:0,2-3), (S:0-1)
+_GRES_SEPARATOR = re.compile("[:/=]")
+
+
+def gres_gpus(text: str) -> Counter[str]:
+    """GPUs by model of a node's or a job's GRES string, "" for those without a type.
+
+    `gpu:a100:2(IDX:0-1),gpu:(null):3(S:0-1),shard:8` of nodes and allocations, `gres/gpu:2` and
+    `gres:gpu:a100:2` of requests (tres_per_node ...), whose number is 1 if it is missing.
+    """
+    found: Counter[str] = Counter()
+    for item in _NOTE.sub("", text).split(","):
+        name, *words = _GRES_SEPARATOR.split(item.removeprefix("gres:").removeprefix("gres/"))
+        if name == "gpu":
+            number = words.pop() if words and words[-1].isdecimal() else "1"
+            model = words[0] if words and words[0] != "(null)" else ""
+            found[model] += int(number[:9])
+    return found
+
+
+def job_gpus(
+    tres: Mapping[str, str], detail: Iterable[str], requests: Iterable[tuple[str, int | None]]
+) -> int | None:
+    """GPUs of a job: from its TRES, else from what was allocated on each node, else requested.
+
+    TRES have GPUs only with AccountingStorageTRES=gres/gpu. `requests` are the strings of
+    tres_per_job, tres_per_node ..., each with the number of jobs, nodes ... it counts for. None if
+    that number, or the TRES, are not known.
+    """
+    if (counted := count_gpus(tres)) is not None:
+        return counted
+    if allocated := sum(gres_gpus(each).total() for each in detail):
+        return allocated
+    for text, times in requests:
+        if each := gres_gpus(text).total():
+            return None if times is None else each * times
+    return 0 if tres else None

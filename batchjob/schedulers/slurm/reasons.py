@@ -125,6 +125,22 @@ def explains_end(reason: str) -> bool:
     return _normalize(reason) in _END_KEYS or reason.startswith("launch failed")
 
 
+_INELIGIBLE = (
+    "BeginTime", "Dependency", "DependencyNeverSatisfied", "JobArrayTaskLimit", "JobHeldAdmin",
+    "JobHeldUser", "JobHoldMaxRequeue", "ReservationDeleted", "job requeued in held state",
+    "launch failed requeued held",
+)  # fmt: skip
+
+
+def is_eligible(reason: str) -> bool:
+    """Whether a job with this reason could start if its cluster were empty.
+
+    Held jobs, jobs that depend on others or have a begin time, and the tasks beyond an array's own
+    limit do not wait for the cluster. Slurm moves the eligible time of most of them.
+    """
+    return _normalize(reason.partition(",")[0]) not in _INELIGIBLE_KEYS
+
+
 def of_started_job(reason: str) -> str:
     """The reason of a job that has started, "" for one for which it waited."""
     return reason if explains_end(reason) else ""
@@ -134,6 +150,7 @@ def _normalize(name: str) -> str:
     return name.strip().replace("_", "").replace(" ", "").lower()
 
 
+_INELIGIBLE_KEYS = frozenset(map(_normalize, _INELIGIBLE))
 _END_KEYS = frozenset(map(_normalize, _ENDS))
 _BY_KEY = {_normalize(name): words for name, words in REASONS.items()}
 

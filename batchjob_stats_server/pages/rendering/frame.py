@@ -32,7 +32,7 @@ from batchjob_stats_server.pages.rendering import (
 from batchjob_stats_server.pages.rendering.assets import Assets
 from batchjob_stats_server.pages.rendering.day_columns import day_columns
 from batchjob_stats_server.pages.rendering.sparklines import Sparklines
-from batchjob_stats_server.report.explain import elapsed_missing, elapsed_seconds, waiting_seconds
+from batchjob_stats_server.report.explain import elapsed_missing, elapsed_seconds
 from batchjob_stats_server.services import CurrentServices, Services
 
 _POLICY_TEMPLATE = (
@@ -83,7 +83,7 @@ def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
         path=links.path, job_path=links.job_path, reference=links.reference,
         references=links.references, job_bars=usage_bars.job_bars, sums_bar=usage_bars.sums_bar,
         elapsed_seconds=elapsed_seconds, elapsed_missing=elapsed_missing,
-        waiting_seconds=waiting_seconds, explains_end=registry.explains_end,
+        explains_end=registry.explains_end,
         gpu_cell_class=usage_bars.gpu_cell_class, charts=charts,
         fragments=fragments, zones_json=plot_zones.as_json, day_columns=day_columns,
         node_cells=node_cells,

@@ -25,9 +25,9 @@ _NOT_REPORTED = "not reported by the scheduler"
 
 WAITING_JOB_COLUMNS = (
     "id", "cluster", "jobid", "submit_time", "eligible_time", "run", "array_jobid", "array_index",
-    "het_jobid", "het_offset", "name", "state", "reason", "username", "account", "partition", "qos",
-    "start_time", "end_time", "requested_nodes", "requested_cpus", "requested_gpus",
-    "allocated_cpus", "allocated_gpus", "allocated_memory_bytes", "usage_gpus",
+    "het_jobid", "het_offset", "name", "state", "source", "reason", "username", "account",
+    "partition", "qos", "start_time", "end_time", "requested_nodes", "requested_cpus",
+    "requested_gpus", "allocated_cpus", "allocated_gpus", "allocated_memory_bytes", "usage_gpus",
 )  # fmt: skip
 """Columns to query for waiting jobs; those of sparklines are for jobs that ran before."""
 
@@ -201,7 +201,10 @@ def _cluster_cell(row: Row, _: TableContext) -> str:
 
 
 def _waiting_cell(row: Row, context: TableContext) -> str:
-    return template_filters.duration(explain.waiting_seconds(row, context.now))
+    waited = explain.waiting_seconds(row, context.now)
+    if waited is None:
+        return template_filters.absent("it is not ready to start")
+    return template_filters.duration(waited)
 
 
 def _elapsed_cell(row: Row, context: TableContext) -> str:

@@ -89,3 +89,13 @@ def test_traceback_is_one_line(write_log_line, capsys):
     assert line.isprintable()
     (error,) = [word for word in shlex.split(line) if word.startswith("error=")]
     assert "ValueError: two" in error
+
+
+def test_each_kind_of_failure_is_logged_once_until_it_is_over(caplog):
+    once = logs.LogOnce(logging.getLogger("test"))
+    for error in ("no socket", "HTTP 422 at 17:01", "HTTP 422 at 17:02", "no socket"):
+        once.failure("slurm_rest", "c1: %s: %s", "slurm_rest", error)
+    assert caplog.messages == ["c1: slurm_rest: no socket", "c1: slurm_rest: HTTP 422 at 17:01"]
+    once.forget("slurm_rest")
+    once.failure("slurm_rest", "c1: %s: %s", "slurm_rest", "no socket")
+    assert len(caplog.messages) == 3

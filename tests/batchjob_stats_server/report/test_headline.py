@@ -124,3 +124,15 @@ def test_only_a_reason_of_ends_explains_an_end(state, reason, words):
     text = headline_of(state=state, reason=reason, exit_code=7)
     assert words in text
     assert ("The scheduler says" in text) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("JobHeldUser", "Submitted 1 h 2 min ago, and not ready to start: it is held by its owner"),
+        ("JobArrayTaskLimit", "and not ready to start: its array has reached its limit of running"),
+        ("Priority", "Waiting for 1 h 2 min: jobs with a higher priority"),
+    ],
+)
+def test_a_held_or_throttled_job_is_not_said_to_wait(reason, text):
+    assert text in headline_of(**WAITING, reason=reason, submit_time=T + 8000 - 3720)

@@ -12,6 +12,7 @@ from batchjob.schedulers.cluster import Rpc
 from batchjob.schedulers.slurm import cluster as slurm
 from batchjob.schedulers.slurm import cluster_json as slurm_json
 from batchjob.schedulers.slurm import cluster_text as slurm_text
+from batchjob.schedulers.slurm.formats import gres_gpus
 from batchjob.schedulers.states import JobState
 from tests.helpers.waiting import scaled
 
@@ -180,11 +181,93 @@ def test_licenses_reservations_and_shares_in_json():
 
 
 @pytest.mark.parametrize(
-    ("text", "tasks"),
-    [("", 1), ("3-4%2", 2), ("1-5,7,10-20:2", 12), ("1,...", 1), ("5-1", 1), ("x", 1)],
+    ("text", "tasks", "is_cut"),
+    [
+        ("", 1, False), ("3-4%2", 2, False), ("1-5,7,10-20:2", 12, False), ("1,...", 1, True),
+        ("1,3,5,...%9", 3, True), ("0-9,20-3...", 10, True), ("5-1", 1, False), ("x", 1, False),
+    ],
+)  # fmt: skip
+def test_number_of_array_tasks(text, tasks, is_cut):
+    assert slurm_json.array_tasks(text) == (tasks, is_cut)
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("gpu:a100:2(IDX:0-1),gpu:v100:0(IDX:N/A),shard:a100:1(0/2,0/2)", {"a100": 2, "v100": 0}),
+        ("gpu:(null):3(IDX:0,2-3)", {"": 3}),  # Slurm 20.11 to 22.05, GPUs without a type
+        ("gpu:(null):4(S:0-1)", {"": 4}),
+        ("gpu:4,gpu:3090:2", {"": 4, "3090": 2}),
+        ("gpu:1g.5gb:3(S:0)", {"1g.5gb": 3}),
+        ("gres/gpu:a100:2", {"a100": 2}),
+        ("cpu=1,gres/gpu=2", {"": 2}),
+        ("gres:gpu:1", {"": 1}),
+        ("gres:gpu", {"": 1}),
+        ("gpumem:5,shard:8,mps:gpu:3", {}),
+        ("N/A", {}),
+        ("", {}),
+    ],
 )
-def test_number_of_array_tasks(text, tasks):
-    assert slurm_json.array_tasks(text) == tasks
+def test_gpus_of_gres_strings(text, gpus):
+    assert gres_gpus(text) == gpus
+
+
+def pending(**row):
+    return {"job_id": 1, "job_state": ["PENDING"], "tres_req_str": "cpu=4,mem=16G,node=2"} | row
+
+
+@pytest.mark.parametrize(
+    ("row", "gpus"),
+    [
+        ({"tres_per_job": "gres/gpu:4"}, 4),
+        ({"tres_per_node": "gres/gpu:a100:2", "node_count": 2}, 4),
+        ({"tres_per_node": "gres:gpu:1"}, None),  # on how many nodes is not known
+        ({"tres_per_task": "cpu=1,gres/gpu=1", "tasks": 3}, 3),
+        ({"tres_per_socket": "gres/gpu:2"}, None),
+        ({"tres_req_str": "cpu=4,gres/gpu=6", "tres_per_job": "gres/gpu:4"}, 6),
+        ({"job_state": ["RUNNING"], "gres_detail": ["gpu:h100:2(IDX:0-1)", "gpu:1(IDX:3)"]}, 3),
+        ({}, 0),
+        ({"tres_req_str": ""}, None),
+    ],
+)
+def test_gpus_of_a_job_that_slurm_does_not_track_as_tres(row, gpus):
+    (job,) = slurm_json.jobs({"jobs": [pending(**row)]})
+    assert job.gpus == gpus
+
+
+def test_gpus_of_a_job_in_text():
+    text = (
+        b"JOBID|STATE|NODES|TASKS|TRES_ALLOC|TRES_PER_JOB|TRES_PER_NODE|TRES_PER_TASK|\n"
+        b"7|PENDING|2|4|cpu=4,node=2|N/A|gres:gpu:2|N/A|\n8|RUNNING|1|1|cpu=1|N/A|N/A|N/A|\n"
+    )
+    assert [job.gpus for job in slurm_text.jobs(text)] == [4, 0]
+
+
+@pytest.mark.parametrize(
+    ("reason", "eligible", "expected"),
+    [
+        ("Resources", 1795172400, 1795172400),
+        ("Priority", 0, None),
+        ("JobHeldUser", 1795172520, None),  # requeued and held: Slurm says in two minutes
+        ("Dependency", 0, None),
+        ("BeginTime", 1795176000, None),
+        ("JobArrayTaskLimit", 1795172400, None),
+        ("job requeued in held state", 1795172520, None),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", 1795172400, 1795172400),
+    ],
+)
+def test_only_eligible_jobs_wait(reason, eligible, expected):
+    row = pending(state_reason=reason, eligible_time=eligible, submit_time=1795170000)
+    (job,) = slurm_json.jobs({"jobs": [row]})
+    assert job.eligible_time == expected
+
+
+def test_cpus_of_specialised_cores_are_not_free():
+    (node,) = slurm_json.nodes(
+        {"nodes": [{"name": "n1", "state": ["IDLE"], "cpus": 64, "effective_cpus": 62}]}
+    )
+    (same,) = slurm_text.nodes(b"NodeName=n1 CPUAlloc=0 CPUEfctv=62 CPUTot=64 State=IDLE\n")
+    assert node.cpus == same.cpus == 62
 
 
 @given(st.text())
@@ -192,13 +275,13 @@ def test_arbitrary_text_is_parsed_or_rejected(text):
     for read in (slurm_text.nodes, slurm_text.jobs, slurm_text.controller, slurm_text.fairshare):
         with contextlib.suppress(SchedulerError):
             read(text.encode("utf-8", "replace"))
-    assert slurm_json.array_tasks(text) >= 1
-    assert min(slurm_json.gres_gpus(text).values(), default=0) >= 0
+    assert slurm_json.array_tasks(text).number >= 1
+    assert min(gres_gpus(text).values(), default=0) >= 0
 
 
 def test_gpus_of_several_models():
     gres, used = "gpu:a100:2(S:0),gpu:v100:4,gpu:1,shard:8", "gpu:a100:1(IDX:0),gpu:v100:0(IDX:N/A)"
-    assert sum(slurm_json.gres_gpus(gres).values()) == 7
+    assert sum(gres_gpus(gres).values()) == 7
     assert slurm_json.node_gpus(gres, used) == (7, 1, (("a100", 2, 1), ("v100", 4, 0)))
 
 

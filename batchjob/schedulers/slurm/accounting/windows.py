@@ -181,7 +181,7 @@ class WindowSource(ABC):
         try:
             found = self.query_queue()
         except SchedulerError as error:
-            self._once.warning("queue", "%s: pending and running jobs: %s", self.name, error)
+            self._once.failure("queue", "%s: pending and running jobs: %s", self.name, error)
             return
         self._once.forget("queue")
         self._queue_read_at = now
