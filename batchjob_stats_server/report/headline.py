@@ -4,11 +4,13 @@ Exit codes: POSIX shells return 126 and 127 for commands that cannot be run or f
 for one that signal n ended.
 """
 
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import shorten
 
 from batchjob.runtime.formatting import format_count, format_duration, size
+from batchjob.runtime.values import size_bytes
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
 from batchjob_stats_server.report import explain
@@ -16,6 +18,9 @@ from batchjob_stats_server.report.model import ReportInput, Row
 
 _MAX_ERROR_LENGTH = 200  # characters; the page has the full text further below
 _NOT_A_JOB_FAULT = "This is not a fault of the job"
+_OUT_OF_MEMORY = 125  # the signal by which Slurm says that a step ran out of memory
+_MEMORY_FULL = 0.95  # of its limit; the peak of a job that was killed is seldom seen
+_STEP_MEMORY = re.compile(r" --mem[= ](\d+[KMGT]?)(?= )")
 _EXIT_CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "
     "for this machine",
@@ -32,7 +37,7 @@ _SIGNALS = {
     signal.SIGBUS: "it accessed memory that is not there; a mapped file may have been cut, or "
     "/dev/shm or a disk may be full",
     signal.SIGFPE: "an invalid calculation, such as a division of integers by zero",
-    signal.SIGKILL: "it was killed, often because it ran out of memory",
+    signal.SIGKILL: "it was killed",
     signal.SIGSEGV: "a segmentation fault: the program accessed memory that is not its own",
     signal.SIGPIPE: "it wrote to a program that had already ended",
     signal.SIGTERM: "it was asked to terminate, for example by a cancellation or at a time limit",
@@ -87,16 +92,45 @@ def explain_reason(source: str, reason: str) -> str:
 
 def _failed(inputs: ReportInput) -> str:
     job = inputs.job
+    oom_steps = _oom_steps(inputs)
+    if oom_steps or job["derived_exit_signal"] == _OUT_OF_MEMORY:
+        step = "" if oom_steps else " in a step"
+        return f"Failed: out of memory{step}{_location(job, oom_steps)}: " + _memory(job, oom_steps)
     error = shorten(job["error"].rstrip("."), _MAX_ERROR_LENGTH, placeholder=" ...")
-    exit_text = _describe_exit(job["exit_code"], job["exit_signal"], error)
-    if not exit_text and job["derived_exit_code"]:
-        step_exit = _describe_exit(job["derived_exit_code"], None)
-        return f"Failed: a step ended with {step_exit}.{_reason_sentence(job)}"
+    code, number, of_step = job["exit_code"], job["exit_signal"], _signal_of_steps(inputs)
+    if of_step and code in (of_step, 128 + of_step):  # srun's exit code; sacct took 128 off it
+        number = of_step
+    exit_text = _describe_exit(code, number, error)
     if exit_text:
-        return f"Failed with {exit_text}.{_reason_sentence(job)}"
-    if error:
-        return f"Failed: {error}.{_reason_sentence(job)}"
-    return f"Failed; the scheduler gives no exit code.{_reason_sentence(job)}"
+        also = (
+            f" A step was ended by signal {_describe_signal(of_step)}."
+            if of_step and of_step != number else ""
+        )  # fmt: skip
+        text = f"Failed with {exit_text}{_why_killed(inputs, code, number)}.{also}"
+    elif step_exit := _describe_exit(job["derived_exit_code"], of_step):
+        text = f"Failed: a step ended with {step_exit}."
+    else:
+        text = f"Failed: {error}." if error else "Failed; the scheduler gives no exit code."
+    return text + _reason_sentence(job)
+
+
+def _signal_of_steps(inputs: ReportInput) -> int | None:
+    """The signal that ended a step, which its script may have turned into an exit code.
+
+    Slurm ends what is left of a job by SIGTERM, whatever the job's own end was.
+    """
+    numbers = (inputs.job["derived_exit_signal"], *(step["exit_signal"] for step in inputs.steps))
+    return next((each for each in numbers if each and each != signal.SIGTERM), None)
+
+
+def _why_killed(inputs: ReportInput, code: int | None, number: int | None) -> str:
+    """What is known about memory if SIGKILL ended the job."""
+    if signal.SIGKILL not in (number, (code or 0) - 128):
+        return ""
+    ratio = inputs.job["memory_efficiency"]
+    if inputs.job["usage_oom_kills"] or (ratio or 0) >= _MEMORY_FULL:
+        return ", most likely because it ran out of memory"
+    return ", as the kernel does when memory runs out, and users do" if ratio is None else ""
 
 
 def _describe_exit(code: int | None, number: int | None, error: str = "") -> str:
@@ -136,14 +170,36 @@ def _reason_sentence(job: Row) -> str:
 
 
 def _out_of_memory(inputs: ReportInput) -> str:
-    job = inputs.job
-    oom_steps = [each for each in inputs.steps if each["state"] == JobState.OUT_OF_MEMORY]
-    where = _location(job, oom_steps)
-    limit = job["allocated_memory_bytes"]
-    had = f" It had {size(limit)}" if limit else ""
-    nodes = job["allocated_nodes"]
+    job, steps = inputs.job, _oom_steps(inputs)
+    return f"Out of memory{_location(job, steps)}: {_memory(job, steps)}"
+
+
+def _oom_steps(inputs: ReportInput) -> Sequence[Row]:
+    return [each for each in inputs.steps if each["state"] == JobState.OUT_OF_MEMORY]
+
+
+def _memory(job: Row, steps: Sequence[Row]) -> str:
+    """`the kernel killed a process. The step had 80 MiB, and its peak was 79.6 MiB.`"""
+    killed = "the kernel killed a process."
+    step = steps[0] if len(steps) == 1 else None
+    limit = None if step is None else _requested_memory(step)
+    owner, nodes = "The job", job["allocated_nodes"]
+    if limit is None:
+        limit = job["allocated_memory_bytes"]
+    else:
+        owner, nodes = "The step", step["nodes"] if step else None
+    peak = step["memory_bytes"] if step else None
+    had = f" {owner} had {size(limit)}" if limit else ""
     on = f" on {format_count(nodes, 'node')}" if had and nodes and nodes > 1 else ""
-    return f"Out of memory{where}: the kernel killed a process.{had}{on}{'.' if had else ''}"
+    its = "its" if owner == "The step" else "the step's"
+    reached = f", and {its} peak was {size(peak)}" if had and peak else ""
+    return f"{killed}{had}{on}{reached}{'.' if had else ''}"
+
+
+def _requested_memory(step: Row) -> int | None:
+    """Memory on all its nodes that the step asked for; None if it has that of its job."""
+    found = _STEP_MEMORY.search(step["submit_line"])
+    return size_bytes(found[1], "M") * (step["nodes"] or 1) if found else None
 
 
 def _location(job: Row, steps: Sequence[Row]) -> str:
@@ -184,12 +240,14 @@ def _cancelled(inputs: ReportInput) -> str:
 
 
 def _describe_user(by: str) -> str:
-    return "root or an administrator (uid 0)" if by == "0" else f"uid {by}" if by.isdigit() else by
+    return (
+        "root or an administrator" if by in ("0", "root") else f"uid {by}" if by.isdigit() else by
+    )
 
 
 def _completed(inputs: ReportInput) -> str:
     """Only that a step ran out of memory; else nothing."""
-    oom_steps = [each for each in inputs.steps if each["state"] == JobState.OUT_OF_MEMORY]
+    oom_steps = _oom_steps(inputs)
     if oom_steps:
         where = _location(inputs.job, oom_steps)
         return f"Completed, but out of memory{where}; its results may not be complete."

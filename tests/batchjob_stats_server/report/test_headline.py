@@ -55,7 +55,7 @@ def test_pending_reason_is_explained(source, reason, words):
         (126, None, "could not be executed"),
         (127, None, "a command was not found"),
         (134, None, "signal 6 (SIGABRT): the program aborted itself"),
-        (137, None, "signal 9 (SIGKILL): it was killed, often because it ran out of memory"),
+        (137, None, "signal 9 (SIGKILL): it was killed."),
         (139, None, "signal 11 (SIGSEGV): a segmentation fault"),
         (143, None, "signal 15 (SIGTERM)"),
         (3, None, "exit code 3: set by the program"),
@@ -75,12 +75,65 @@ def test_error_reported_by_the_job_replaces_exit_code_explanation():
     assert len(headline_of(state="FAILED", exit_code=1, error="no such file " * 1000)) < 300
 
 
+STEP = {"step": "0", "state": "COMPLETED", "nodes": 1, "node_list": "n2", "exit_signal": 0,
+        "memory_bytes": None, "submit_line": ""}  # fmt: skip
+BATCH = {**STEP, "step": "batch", "node_list": "n1"}
+OOM = {**STEP, "state": "OUT_OF_MEMORY", "exit_signal": 125, "memory_bytes": 99_229_696}
+
+
 def test_out_of_memory_names_step_and_node():
-    steps = [{"step": "batch", "state": "COMPLETED", "nodes": 1, "node_list": "n1"},
-             {"step": "0", "state": "OUT_OF_MEMORY", "nodes": 1, "node_list": "n2"}]  # fmt: skip
+    steps = [BATCH, {**OOM, "memory_bytes": None}]
     text = headline_of(state="OUT_OF_MEMORY", steps=steps, allocated_memory_bytes=16 * GIB)
-    assert text == "Out of memory in step 0 on n2: the kernel killed a process. It had 16 GiB."
+    assert text == "Out of memory in step 0 on n2: the kernel killed a process. The job had 16 GiB."
     assert "out of memory in step 0 on n2" in headline_of(state="COMPLETED", steps=steps)
+
+
+def test_failure_because_a_step_ran_out_of_memory_names_its_limit_and_peak():
+    job = {"state": "FAILED", "exit_code": 1, "derived_exit_signal": 125, "reason": "Priority",
+           "allocated_memory_bytes": 200 << 20}  # fmt: skip
+    assert headline_of(steps=[BATCH, OOM], **job) == (
+        "Failed: out of memory in step 0 on n2: the kernel killed a process."
+        " The job had 200 MiB, and the step's peak was 94.6 MiB."
+    )
+    limited = {**OOM, "submit_line": "srun --overlap --mem=100M python3 x.py --mem 3G"}
+    assert headline_of(steps=[BATCH, limited], **job) == (
+        "Failed: out of memory in step 0 on n2: the kernel killed a process."
+        " The step had 100 MiB, and its peak was 94.6 MiB."
+    )
+    assert headline_of(**job).startswith("Failed: out of memory in a step")
+
+
+@pytest.mark.parametrize(
+    ("code", "derived", "step", "text"),
+    [
+        # 22.05: srun of a crash exits with 139, and sacct takes 128 off
+        (11, 11, 11, "Failed with signal 11 (SIGSEGV): a segmentation fault"),
+        (139, 0, 11, "Failed with signal 11 (SIGSEGV): a segmentation fault"),
+        (1, 11, 0, "A step was ended by signal 11 (SIGSEGV): a segmentation fault"),
+        (7, 0, 15, "Failed with exit code 7: set by the program; see its output."),
+        (None, 9, 9, "Failed: a step ended with signal 9 (SIGKILL)"),
+    ],
+)
+def test_signals_of_steps_explain_exit_codes(code, derived, step, text):
+    steps = [BATCH, {**STEP, "exit_signal": step}]
+    found = headline_of(state="FAILED", exit_code=code, derived_exit_signal=derived, steps=steps)
+    assert text in found
+
+
+@pytest.mark.parametrize(
+    ("facts", "says_memory"),
+    [
+        ({"usage_memory_peak_bytes": 1.5 * 2**20, "usage_oom_kills": 0}, False),
+        ({"usage_memory_peak_bytes": 15.9 * GIB}, True),
+        ({"usage_oom_kills": 1}, True),
+        ({"usage_memory_peak_bytes": None, "usage_memory_peak_node_bytes": None}, True),
+    ],
+)
+def test_a_kill_is_laid_to_memory_only_where_memory_was_short_or_is_not_known(facts, says_memory):
+    for killed in ({"exit_code": 0, "exit_signal": 9}, {"exit_code": 137, "exit_signal": 0}):
+        text = headline_of(state="FAILED", **killed, **facts)
+        assert "signal 9 (SIGKILL): it was killed" in text
+        assert ("memory" in text) == says_memory
 
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "BOOT_FAIL"])
