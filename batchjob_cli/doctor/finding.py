@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from batchjob.schedulers import registry
+from batchjob.schedulers.cluster import read_command_lines
 from batchjob.schedulers.layout import Layout
 from batchjob_cli.doctor.survey import Survey, survey
 from collectors.host import Host
@@ -34,6 +35,13 @@ class ExaminedNode:
     def survey(self) -> Survey:
         """The cgroup trees, walked once."""
         return survey(self.host, self.layouts)
+
+    @cached_property
+    def slurm_settings(self) -> Mapping[str, str]:
+        """What `scontrol show config` prints; empty without Slurm or its controller."""
+        lines = read_command_lines(("scontrol", "show", "config"))
+        pairs = (line.partition("=") for line in lines)
+        return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
 
 class Check(NamedTuple):

@@ -14,6 +14,7 @@ from batchjob_cli.doctor import (
     permissions,
     power,
     schedulers,
+    slurm,
 )
 from batchjob_cli.doctor.finding import Check, CheckResult, ExaminedNode, run_checks
 
@@ -27,7 +28,7 @@ class Subject(NamedTuple):
 
 SUBJECTS = (
     Subject("cgroups", cgroups.CHECKS),
-    Subject("schedulers", (*schedulers.CHECKS, *cluster.CHECKS)),
+    Subject("schedulers", (*schedulers.CHECKS, *slurm.CHECKS, *cluster.CHECKS)),
     Subject("numbers", numbers.CHECKS),
     Subject("permissions", permissions.CHECKS),
     Subject("energy", (*power.CHECKS, *bmc.CHECKS, *job_energy.CHECKS, *emissions.CHECKS)),

@@ -3,12 +3,14 @@
 Slurm 26.05 may require authentication (slurm.conf: PrivateData, MetricsAuthUsers).
 """
 
+import re
 from collections.abc import Callable, Iterator
 from math import isfinite
 
 from batchjob.schedulers.cluster import ClusterOptions, NativeMetric
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 
+_TYPE = re.compile(r"^# TYPE .*$", re.MULTILINE)
 PATHS = ("jobs", "nodes", "partitions", "scheduler")
 USERS_PATH = "jobs-users-accts"  # one series per user and account
 
@@ -36,13 +38,15 @@ def reader(options: ClusterOptions) -> Callable[[], list[NativeMetric]]:
 def parse(text: str) -> Iterator[NativeMetric]:
     """Parse text in the OpenMetrics or Prometheus format; raises RestError for other text.
 
-    Only names that begin with slurm_ are kept, so that none can collide with ours.
+    Only names that begin with slurm_ are kept, so that none can collide with ours. Types are left
+    out: all families of 26.05 are gauges, and the parser would rename the samples of counters.
     """
     # Imported here because few sites need it, and the parser takes half a megabyte.
     from prometheus_client.parser import text_string_to_metric_families
 
+    untyped = _TYPE.sub("", text)
     try:
-        for family in text_string_to_metric_families(text):
+        for family in text_string_to_metric_families(untyped):
             samples = tuple(
                 (sample.labels, sample.value)
                 for sample in family.samples

@@ -83,3 +83,22 @@ def test_missing_token_is_an_error_and_exports_nothing(metrics_url):
 def test_invalid_exposition_is_rejected(text):
     with pytest.raises(RestError, match="not metrics"):
         list(native_metrics.parse(text))
+
+
+def test_no_sample_is_dropped_or_renamed(recorded_output):
+    """All five paths of 26.05.3, and counters with and without _total."""
+    texts = recorded_output("slurm-26.05/metrics.txt").decode().split("# EOF\n")
+    names = {name: samples for text in texts for name, _, samples in native_metrics.parse(text)}
+    expected = [
+        line.partition(" ")[0].partition("{")[0]
+        for text in texts
+        for line in text.splitlines()
+        if line.startswith("slurm_")
+    ]
+    assert len(set(expected)) == 259
+    assert sum(map(len, names.values())) == len(expected)
+    assert set(names) == set(expected)
+    counters = "# TYPE slurm_a counter\nslurm_a 1\n# TYPE slurm_b_total counter\nslurm_b_total 2\n"
+    assert [(name, samples) for name, _, samples in native_metrics.parse(counters)] == [
+        ("slurm_a", (({}, 1.0),)), ("slurm_b_total", (({}, 2.0),)),
+    ]  # fmt: skip

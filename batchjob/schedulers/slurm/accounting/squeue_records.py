@@ -29,7 +29,7 @@ QUEUE_FIELDS = (
     "JobID", "JobArrayID", "UserName", "UserID", "GroupName", "Account", "Partition", "QOS",
     "State", "Reason", "SubmitTime", "EligibleTime", "StartTime", "EndTime", "ResizeTime",
     "TimeUsed", "TimeLimit", "tres-alloc", "NodeList", "Dependency", "Reservation", "Name",
-    "WorkDir",
+    "WorkDir", "PriorityLong", "RestartCnt", "STDOUT",
 )  # fmt: skip
 _EMPTY_VALUES = ("(null)", "N/A", "None", "n/a")
 
@@ -46,6 +46,7 @@ def parse_json_queue(document: Any) -> Iterator[FieldReader]:
         row |= {
             "State": state,
             "JobArrayID": _display_id(job),
+            "SLUID": _sluid(job),
             **_json_suspension_times(job, state),
         }
         if state in FLAGS or slurm_state(state).is_live:
@@ -58,8 +59,15 @@ _JSON_NAMES = {
     "SubmitTime": "submit_time", "EligibleTime": "eligible_time", "StartTime": "start_time",
     "EndTime": "end_time", "ResizeTime": "resize_time", "TimeLimit": "time_limit",
     "NodeList": "nodes", "Dependency": "dependency", "Reservation": "resv_name", "Name": "name",
-    "WorkDir": "current_working_directory",
+    "WorkDir": "current_working_directory", "PriorityLong": "priority",
+    "RestartCnt": "restart_cnt", "STDOUT": "stdout_expanded", "SubmitLine": "submit_line",
 }  # fmt: skip
+
+
+def _sluid(job: Mapping[str, Any]) -> str:
+    """The SLUID (26.05); a resized job has a new one here, and keeps its first in accounting."""
+    step = job.get("step_id")
+    return _text(step.get("sluid")) if isinstance(step, dict) and not job.get("resize_time") else ""
 
 
 def _json_suspension_times(job: Mapping[str, Any], state: str) -> dict[str, str]:
@@ -179,7 +187,10 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         elapsed_seconds=None if resized else row.get("Elapsed", count),
         suspended_seconds=None if resized else row.get("Suspended", count),
         time_limit_seconds=row.get("TimeLimit", _limit_seconds),
+        sluid=row.text("SLUID"),
+        priority=row.get("PriorityLong", count),
         reason=of_started_job(row.text("Reason")) if has_started else row.text("Reason"),
+        restarts=row.get("RestartCnt", count),
         requested_cpus=requested.cpus,
         requested_memory_bytes=requested.memory_bytes,
         requested_gpus=requested.gpus,
@@ -197,7 +208,9 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         het_jobid=membership.het_jobid,
         het_offset=membership.het_offset,
         dependencies=row.text("Dependency"),
+        submit_line=row.text("SubmitLine"),
         work_dir=row.text("WorkDir"),
+        stdout_path=row.text("STDOUT"),
     )
 
 
