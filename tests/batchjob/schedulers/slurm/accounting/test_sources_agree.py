@@ -121,7 +121,9 @@ def test_squeue_and_slurmrestd_agree_on_the_queue():
     text, rest = queue_from_text("22.05.8-lives", 0), queue_from_json("22.05.8-lives")
     assert len(rest) == len(text) == 7
     for key, expected in text.items():
-        assert rest[key]._replace(source="") == expected._replace(source=""), key
+        unstated = {"source": "", "stdout_path": ""}  # JSON has the path since 24.05
+        assert rest[key]._replace(**unstated) == expected._replace(**unstated), key
+        assert expected.stdout_path.startswith("/home/")
 
 
 @pytest.mark.parametrize("version", ["v0.0.44", "v0.0.45"])
@@ -129,3 +131,14 @@ def test_squeue_and_slurmrestd_of_26_05_agree_on_the_queue(version):
     queue = queue_from_json("26.05.3")
     assert len(queue) == 5
     assert queue_from_json(f"26.05.3-{version}") == queue
+
+
+def test_waiting_jobs_have_what_the_release_gives():
+    (waiting,) = [job for job in queue_from_json("26.05.3").values() if job.jobid == "15"]
+    assert (waiting.state, waiting.sluid) == (JobState.PENDING, "s4PSM8DCPSP700")
+    assert (waiting.priority, waiting.restarts) == (1000, 0)
+    assert waiting.submit_line == "sbatch --parsable --begin=now+1hour --mem=50M --wrap sleep 5"
+    assert waiting.stdout_path == "/home/dov/slurm-15.out"
+    jobs = queue_from_text("22.05.8-lives", 0).values()
+    assert {job.priority for job in jobs if job.reason == "JobHeldUser"} == {0}
+    assert [job.restarts for job in jobs if job.name == "requeue"] == [1]
