@@ -21,9 +21,10 @@ from batchjob.schedulers.cluster import (
     reason_word,
     shorten_reason,
 )
-from batchjob.schedulers.slurm.formats import gres_gpus, job_gpus, parse_tres
+from batchjob.schedulers.slurm.formats import gres_gpus
 from batchjob.schedulers.slurm.json_format import (
     SlurmJsonError,
+    count_job_gpus,
     epoch,
     parse_count,
     raise_for_errors,
@@ -125,13 +126,10 @@ def _job(row: Mapping[str, Any]) -> ClusterJob:
 
 
 def _gpus(row: Mapping[str, Any]) -> int | None:
-    requests = (("job", 1), ("node", row.get("node_count")), ("task", row.get("tasks")),
-                ("socket", None))  # fmt: skip
-    return job_gpus(
-        _parse_tres(str(row.get("tres_req_str") or "")),
-        map(str, row.get("gres_detail") or ()),
-        ((str(row.get(f"tres_per_{of}") or ""), parse_count(times)) for of, times in requests),
-    )
+    try:
+        return count_job_gpus(row, str(row.get("tres_req_str") or ""))
+    except ValueError as error:
+        raise SlurmJsonError(str(error)) from error
 
 
 def eligible_time(state: JobState, reason: str, eligible: int | None) -> int | None:
@@ -140,13 +138,6 @@ def eligible_time(state: JobState, reason: str, eligible: int | None) -> int | N
     Slurm gives a job that is requeued and held an eligible time two minutes later.
     """
     return None if state is JobState.PENDING and not is_eligible(reason) else eligible
-
-
-def _parse_tres(text: str) -> dict[str, str]:
-    try:
-        return parse_tres(text)
-    except ValueError as error:
-        raise SlurmJsonError(str(error)) from error
 
 
 def first_partition(text: str) -> str:

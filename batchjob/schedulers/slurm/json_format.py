@@ -7,10 +7,11 @@ are recognized by their keys, not by the version's number. Facts: the OpenAPI do
 slurmrestd serves, and answers of real releases.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.slurm.formats import Resources
+from batchjob.schedulers.slurm.formats import Resources, job_gpus, parse_tres
 
 INFINITE = float("inf")
 _NOTHING_FOUND = 9003  # reported as an error up to 22.05, together with an empty list
@@ -141,4 +142,14 @@ def parse_resources(value: Any) -> Resources:
         counts.get("node"),
         gpus,
         counts.get("energy"),
+    )
+
+
+def count_job_gpus(job: Mapping[str, Any], tres: str) -> int | None:
+    """GPUs of a job of squeue or slurmrestd, after unwrap_numbers(); see job_gpus()."""
+    times = {"job": 1, "node": job.get("node_count"), "task": job.get("tasks"), "socket": None}
+    return job_gpus(
+        parse_tres(tres),
+        map(str, job.get("gres_detail") or ()),
+        ((str(job.get(f"tres_per_{of}") or ""), parse_count(n)) for of, n in times.items()),
     )

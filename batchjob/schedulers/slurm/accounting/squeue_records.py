@@ -19,7 +19,12 @@ from batchjob.schedulers.slurm.accounting.queries import ParsedJob
 from batchjob.schedulers.slurm.accounting.sacct_records import parse_display_id
 from batchjob.schedulers.slurm.formats import Resources, parse_resources, slurm_duration
 from batchjob.schedulers.slurm.hostlist import node_shares
-from batchjob.schedulers.slurm.json_format import INFINITE, state_words, unwrap_numbers
+from batchjob.schedulers.slurm.json_format import (
+    INFINITE,
+    count_job_gpus,
+    state_words,
+    unwrap_numbers,
+)
 from batchjob.schedulers.slurm.json_format import rows as json_rows
 from batchjob.schedulers.slurm.reasons import of_started_job
 from batchjob.schedulers.slurm.states import FLAGS, shown_word, slurm_state
@@ -41,7 +46,8 @@ def parse_json_queue(document: Any) -> Iterator[FieldReader]:
         state = shown_word(state_words(job.get("job_state")))
         values = {field: job.get(name) for field, name in _JSON_NAMES.items()}
         has_started = state != "PENDING"
-        values["tres-alloc"] = job.get("tres_alloc_str" if has_started else "tres_req_str")
+        tres = _text(job.get("tres_alloc_str" if has_started else "tres_req_str"))
+        values["tres-alloc"] = _with_gpus(job, tres)
         row = {field: _text(value) for field, value in values.items()}
         row |= {
             "State": state,
@@ -62,6 +68,15 @@ _JSON_NAMES = {
     "WorkDir": "current_working_directory", "PriorityLong": "priority",
     "RestartCnt": "restart_cnt", "STDOUT": "stdout_expanded", "SubmitLine": "submit_line",
 }  # fmt: skip
+
+
+def _with_gpus(job: Mapping[str, Any], tres: str) -> str:
+    """The TRES, with the GPUs that they lack unless AccountingStorageTRES has gres/gpu."""
+    try:
+        gpus = 0 if "gres/gpu" in tres else count_job_gpus(job, tres)
+    except ValueError:  # the row is quarantined for it
+        return tres
+    return f"{tres},gres/gpu={gpus}" if gpus and tres else tres
 
 
 def _sluid(job: Mapping[str, Any]) -> str:

@@ -260,6 +260,19 @@ def test_queued_jobs_from_slurmctld():
     assert completing.end_time == 1795179300  # so the reader leaves the job to accounting
 
 
+def test_gpus_that_slurm_does_not_track_are_taken_from_the_queue():
+    """Without AccountingStorageTRES=gres/gpu no TRES has them, and accounting never will."""
+    tres = {"tres_alloc_str": "cpu=4,mem=8G,node=2", "tres_req_str": "cpu=4,mem=8G,node=2"}
+    running = QUEUE["jobs"][0] | tres | {"gres_detail": ["gpu:h100:2(IDX:0-1)", "gpu:h100:1"]}
+    waiting = running | {"job_state": ["PENDING"], "gres_detail": [], "tres_per_job": "gres/gpu:4"}
+    odd = running | {"tres_alloc_str": "cpu"}
+    document = {"jobs": [running, waiting, odd]}
+    found = list(queued_jobs("slurm_rest", "c1", parse_json_queue(document)))
+    gpus = [(each.job.allocated_gpus, each.job.requested_gpus) for each in found]
+    assert gpus == [(3, None), (None, 4), (None, None)]
+    assert [len(each.quarantined) for each in found] == [0, 0, 1]
+
+
 def test_suspended_and_resumed_job_durations():
     life = {"start_time": 1795179700, "pre_sus_time": 40, "suspend_time": 1795179800}
     suspended, resumed, never = (
