@@ -240,9 +240,9 @@ def _cancelled(inputs: ReportInput) -> str:
 
 
 def _describe_user(by: str) -> str:
-    return (
-        "root or an administrator" if by in ("0", "root") else f"uid {by}" if by.isdigit() else by
-    )
+    if by in ("0", "root"):
+        return "root or an administrator (uid 0)"
+    return f"uid {by}" if by.isdigit() else by
 
 
 def _completed(inputs: ReportInput) -> str:

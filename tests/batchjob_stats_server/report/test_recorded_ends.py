@@ -28,13 +28,13 @@ def report_input(job):
     values = job._asdict() | {"username": job.user}
     known = {name: values[name] for name in EMPTY if name in values}
     steps = [step._asdict() for step in job.steps]
-    return ReportInput(row(**UNMEASURED, **known), 1_800_000_000, (), steps, (), {}, (), "name", 0)
+    return ReportInput(row(**UNMEASURED, **known), 1_800_000_000, steps=steps)
 
 
 @pytest.mark.parametrize(
     ("jobid", "state", "text"),
     [
-        ("1", JobState.FAILED, "Failed with exit code 4: set by the program; see its output."),
+        ("1", JobState.COMPLETED, ""),
         ("8", JobState.COMPLETED, ""),
         ("9", JobState.FAILED, "Failed with exit code 3: set by the program; see its output."),
         ("12", JobState.CANCELLED,
@@ -45,7 +45,7 @@ def report_input(job):
          "Failed: out of memory in step 0 on nn02: the kernel killed a process."
          " The job had 100 MiB, and the step's peak was 94.6 MiB."),
         ("31", JobState.OUT_OF_MEMORY,
-         "Out of memory in step batch on nn02: the kernel killed a process."
+         "Out of memory in step batch on nn01: the kernel killed a process."
          " The job had 100 MiB, and the step's peak was 99.6 MiB."),
         ("34", JobState.REQUEUED, "This run ended and the job was requeued."),
         ("48", JobState.FAILED, "Failed with exit code 7: set by the program; see its output."),
