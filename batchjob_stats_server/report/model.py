@@ -23,6 +23,8 @@ class JobSummary:
     name: str
     state: str
     state_word: str
+    array_jobid: str  # "" if it is not a task of an array
+    array_index: int | None  # None: all tasks that have not started
     submit_time: int
     start_time: int | None
     start_time_rfc3339: str | None

@@ -98,6 +98,11 @@ def _job_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
     )
     if job.name:
         yield ReportLine("Name", to_printable(job.name))
+    if job.array_jobid and not job.tool:
+        which = "waiting tasks" if job.array_index is None else f"task {job.array_index}"
+        array = to_printable(job.array_jobid)
+        text = f"{which} of {array}; see the others with: batchjob jobs --workflow {array}"
+        yield ReportLine("Array", text)
     ended = [
         f"{word} {n}"
         for word, n in (("exit code", job.exit_code), ("signal", job.exit_signal))

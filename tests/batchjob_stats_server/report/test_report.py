@@ -119,6 +119,15 @@ def test_multiline_command_is_shown_on_one_line():
     assert "sbatch --wrap 'echo a  echo b?[2J'" in text
 
 
+def test_task_of_an_array_is_not_shown_as_the_whole():
+    text = " ".join(written.as_text(report_of(array_jobid="24", array_index=4)).split())
+    assert "Array task 4 of 24; see the others with: batchjob jobs --workflow 24" in text
+    assert "Array waiting tasks of 24" in " ".join(
+        written.as_text(report_of(array_jobid="24", state="PENDING", start_time=None)).split()
+    )
+    assert "Array" not in written.as_text(report_of())
+
+
 def test_unknown_efficiency_has_a_reason():
     found = report_of(**UNMEASURED, time_limit_seconds=None, allocated_memory_bytes=None)
     assert {each.what: (each.ratio, each.missing) for each in found.efficiency} == {
