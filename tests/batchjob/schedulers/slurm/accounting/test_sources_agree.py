@@ -83,6 +83,39 @@ def test_sacct_and_slurmrestd_agree(sacct, rest, unstated):
         assert comparable(found[key], unstated) == comparable(expected[key], unstated)
 
 
+def as_v0_0_39(job):
+    """A recorded v0.0.42 job as v0.0.39 writes it, by its OpenAPI document: not recorded.
+
+    States are one word, exit codes are less deep, and steps are identified otherwise.
+    """
+    flat = {"exit_code": old_exit(job["exit_code"]), "state": old_state(job["state"])}
+    steps = [
+        step
+        | {"exit_code": old_exit(step["exit_code"]), "state": "+".join(step["state"])}
+        | {"step": step["step"] | {"id": {"step_id": step["step"]["id"].partition(".")[2]}}}
+        for step in job["steps"]
+    ]
+    return job | flat | {"derived_exit_code": old_exit(job["derived_exit_code"]), "steps": steps}
+
+
+def old_state(state):
+    return state | {"current": "+".join(state["current"])}
+
+
+def old_exit(code):
+    return {"status": "+".join(code["status"]), "return_code": {**code["return_code"], "number": 0}}
+
+
+def test_records_of_v0_0_39_are_those_of_later_versions():
+    document = json.loads(recorded("24.11.5.jobs.json"))
+    old = document | {"jobs": [as_v0_0_39(job) for job in document["jobs"]]}
+    found = by_key(collect_batch(parse_rest("slurm_rest", "c1", old)))
+    derived = {"derived_exit_code": None, "derived_exit_signal": None}
+    unstated = {**NO_EXIT, **derived, "each_step": NO_EXIT}
+    for key, job in jobs_from_rest("24.11.5").items():
+        assert comparable(found[key], unstated) == comparable(job, unstated)
+
+
 def test_states_of_runs_that_were_requeued_or_resized():
     """Slurm's JSON has them as PENDING with a flag, its commands as the flag alone."""
     jobs = jobs_from_rest("26.05.3").values()
