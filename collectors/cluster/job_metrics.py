@@ -57,7 +57,9 @@ def _pending_total(value: Callable[[ClusterJob], int | None]) -> Callable[[JobsR
 
 
 def _cut_arrays(reading: JobsReading) -> Samples:
-    counts = Counter((job.partition,) for job in _pending(reading) if job.is_cut)
+    counts: Counter[tuple[str, ...]] = Counter(
+        (job.partition,) for job in _pending(reading) if job.is_cut
+    )
     return labeled_samples(counts, "partition")
 
 
