@@ -11,28 +11,21 @@ _FIRST, _LAST = (20, 11), (26, 5)
 
 
 def _check_version(node: ExaminedNode) -> Finding | None:
-    version = node.slurm_settings.get("SLURM_VERSION")
-    if not version:
-        return None
-    tried = f"Slurm {version}; batchjob was tried with {', '.join(_TRIED)}"
+    version = node.slurm_settings.get("SLURM_VERSION", "")
     release = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if len(release) == 2 and _FIRST <= release <= _LAST:
-        return Finding("ok", tried)
+    tried = f"Slurm {version}; batchjob was tried with {', '.join(_TRIED)}"
+    if not version or _FIRST <= release <= _LAST:
+        return Finding("ok", tried) if version else None
     return Finding("warning", tried, "compare some jobs with sacct; see docs/schedulers/slurm.md")
 
 
 def _check_gpus(node: ExaminedNode) -> Finding | None:
-    settings = node.slurm_settings
-    tracked = settings.get("AccountingStorageTRES", "").split(",")
-    if "gpu" not in settings.get("GresTypes", "").split(","):
+    if "gpu" not in node.slurm_settings.get("GresTypes", "").split(","):
         return None
-    if "gres/gpu" in tracked:
+    if "gres/gpu" in node.slurm_settings.get("AccountingStorageTRES", "").split(","):
         return Finding("ok", "accounting has the GPUs of jobs")
-    return Finding(
-        "warning",
-        "accounting does not have the GPUs of jobs",
-        "add gres/gpu to AccountingStorageTRES in slurm.conf",
-    )
+    seen = "accounting does not have the GPUs of jobs"
+    return Finding("warning", seen, "add gres/gpu to AccountingStorageTRES in slurm.conf")
 
 
 def _check_private_data(node: ExaminedNode) -> Finding | None:
@@ -53,11 +46,8 @@ def _check_private_data(node: ExaminedNode) -> Finding | None:
 
 def _check_gathering(node: ExaminedNode) -> Finding | None:
     """How accounting measures CPU time and memory."""
-    settings = node.slurm_settings
-    plugin = settings.get("JobAcctGatherType", "").rpartition("/")[2]
-    if not plugin:
-        return None
-    interval = settings.get("JobAcctGatherFrequency", "")
+    plugin = node.slurm_settings.get("JobAcctGatherType", "").rpartition("/")[2]
+    interval = node.slurm_settings.get("JobAcctGatherFrequency", "")
     seen = f"JobAcctGatherType={plugin}, JobAcctGatherFrequency={interval}"
     advice = "set JobAcctGatherType=jobacct_gather/cgroup"
     if plugin in ("none", "(null)"):
@@ -66,20 +56,16 @@ def _check_gathering(node: ExaminedNode) -> Finding | None:
         lost = "the CPU time of cancelled jobs and of processes that nobody waits for is lost"
         return Finding("warning", f"{seen}: {lost}", advice)
     if "0" in [each.rpartition("=")[2] for each in interval.split(",")]:
-        return Finding(
-            "warning",
-            f"{seen}: a peak of memory is seen only at the end of a step",
-            "set JobAcctGatherFrequency=task=30",
-        )
-    return Finding("ok", seen)
+        lost = "a peak of memory is seen only at the end of a step"
+        return Finding("warning", f"{seen}: {lost}", "set JobAcctGatherFrequency=task=30")
+    return Finding("ok", seen) if plugin else None
 
 
 def _check_paths(node: ExaminedNode) -> Finding | None:
     by_id = node.slurm_settings.get("CgroupJobIdPaths")
-    if by_id is None:
-        return None
     names = "job ids" if by_id == "yes" else "SLUIDs on cgroup v2"
-    return Finding("ok", f"CgroupJobIdPaths={by_id}: the directories of jobs are named by {names}")
+    seen = f"CgroupJobIdPaths={by_id}: the directories of jobs are named by {names}"
+    return Finding("ok", seen) if by_id else None
 
 
 CHECKS = (

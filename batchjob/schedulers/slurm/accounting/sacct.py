@@ -97,7 +97,10 @@ class Sacct(WindowSource):
         delimiter = _random_delimiter()
         cluster = self._cluster_option() or ["--local"]  # in a federation, only this cluster's jobs
         columns = ",".join(f"{field}:0{delimiter}" for field in QUEUE_FIELDS)
-        argv = [self._options.squeue, "--noheader", "--all", f"--Format={columns}", *cluster]
+        argv = [
+            self._options.squeue, "--noheader", "--all", f"--Format={columns}", *cluster,
+            *self._expand_patterns(),
+        ]  # fmt: skip
         queried_at = self._clock()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
         rows = add_suspension_times(
@@ -126,10 +129,13 @@ class Sacct(WindowSource):
             "--noconvert", f"--delimiter={delimiter}", f"--format={','.join(fields)}",
             *selection, *self._cluster_option(),
         ]  # fmt: skip
-        if "StdOut" in fields:  # StdOut and --expand-patterns were both added in 24.05
-            argv.append("--expand-patterns")
+        argv += self._expand_patterns()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
         return parse_jobs(self.cluster, parse_rows(answer.stdout, fields, delimiter))
+
+    def _expand_patterns(self) -> Sequence[str]:
+        """For sacct and squeue: the option, and sacct's StdOut, were added in 24.05."""
+        return ("--expand-patterns",) if "StdOut" in self._supported_fields() else ()
 
     def _cluster_option(self) -> list[str]:
         name = self._options.slurm_cluster
