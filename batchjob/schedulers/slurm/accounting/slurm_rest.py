@@ -85,15 +85,16 @@ class SlurmRest(WindowSource):
         document = self._server.get("slurm", "jobs")
         raise_for_errors(document)
         # Slurm counts its jobs once a minute: one empty answer may be newer than the count.
-        was_empty, self._queue_was_empty = self._queue_was_empty, not rows(document, "jobs")
-        if was_empty and self._queue_was_empty and (hidden := self._hidden_jobs()):
+        queue = list(parse_json_queue(document))
+        was_empty, self._queue_was_empty = self._queue_was_empty, not queue
+        if was_empty and not queue and (hidden := self._hidden_jobs()):
             raise SchedulerError(hidden[0])
-        return queued_jobs(SOURCE, self.cluster, parse_json_queue(document))
+        return queued_jobs(SOURCE, self.cluster, queue)
 
     def _hidden_jobs(self) -> tuple[str, ...]:
-        """What to grant if slurmctld counts jobs but lists none."""
+        """What to grant if slurmctld counts unfinished jobs but lists none."""
         try:
-            jobs = rows(self._server.get("slurm", "jobs"), "jobs")
+            jobs = list(parse_json_queue(self._server.get("slurm", "jobs")))
             counts = controller(self._server.get("slurm", "diag")).numbers
         except SchedulerError as error:
             return (f"cannot determine whether all jobs are visible: {error}",)

@@ -206,7 +206,8 @@ def test_refused_list_names_parameters_and_answer(start_slurmrestd):
 
 def test_jobs_hidden_by_private_data_are_reported(start_slurmrestd):
     """With PrivateData=jobs slurmrestd answers "Zero jobs to dump", without an error."""
-    hidden = EMPTY | {"jobs": [], "warnings": [{"description": "Zero jobs to dump"}]}
+    own = {"job_id": 1, "job_state": ["FAILED"], "submit_time": 1795179000}
+    hidden = EMPTY | {"jobs": [own], "warnings": [{"description": "Zero jobs to dump"}]}
     counts = {"server_thread_count": 3, "jobs_running": 3, "jobs_pending": 4}
     server = start_slurmrestd({"jobs": hidden, "diag": {"statistics": counts}})
     source = SlurmRest("c1", SlurmRestOptions(url=server.url))
