@@ -7,6 +7,7 @@ its defaults and clips the times of jobs to the window.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from batchjob.runtime.formatting import format_count
@@ -52,9 +53,10 @@ class SlurmRest(WindowSource):
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource. The owner of the token or process determines what is visible."""
-        if not self._options.user:
-            return self._hidden_jobs()
         try:
+            if not self._options.user:
+                queue = parse_json_queue(self._server.get("slurm", "jobs"))
+                return () if any(queue) else self._hidden_jobs()
             document = self._server.get("slurmdb", f"user/{self._options.user}")
             raise_for_errors(document)
             users = rows(document, "users")
@@ -84,22 +86,21 @@ class SlurmRest(WindowSource):
         """See SlurmQueries."""
         document = self._server.get("slurm", "jobs")
         raise_for_errors(document)
-        # Slurm counts its jobs once a minute: one empty answer may be newer than the count.
         queue = list(parse_json_queue(document))
         was_empty, self._queue_was_empty = self._queue_was_empty, not queue
-        if was_empty and not queue and (hidden := self._hidden_jobs()):
-            raise SchedulerError(hidden[0])
+        if was_empty and not queue:  # once may be newer than Slurm's count, of each minute
+            hidden: tuple[str, ...] = ()
+            with suppress(SchedulerError):
+                hidden = self._hidden_jobs()
+            if hidden:
+                raise SchedulerError(hidden[0])
         return queued_jobs(SOURCE, self.cluster, queue)
 
     def _hidden_jobs(self) -> tuple[str, ...]:
-        """What to grant if slurmctld counts unfinished jobs but lists none."""
-        try:
-            jobs = list(parse_json_queue(self._server.get("slurm", "jobs")))
-            counts = controller(self._server.get("slurm", "diag")).numbers
-        except SchedulerError as error:
-            return (f"cannot determine whether all jobs are visible: {error}",)
+        """What to grant if slurmctld counts unfinished jobs although it lists none."""
+        counts = controller(self._server.get("slurm", "diag")).numbers
         number = int(counts.get("pending", 0) + counts.get("running", 0))
-        if jobs or not number:
+        if not number:
             return ()
         return (
             f"slurmctld has {format_count(number, 'job')} but lists none: PrivateData hides the "

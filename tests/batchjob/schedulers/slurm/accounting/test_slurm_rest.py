@@ -216,6 +216,9 @@ def test_jobs_hidden_by_private_data_are_reported(start_slurmrestd):
     assert list(source.query_queue()) == []  # the count may be older than an empty answer
     with pytest.raises(SchedulerError, match="7 jobs but lists none: PrivateData"):
         source.query_queue()
+    server.answers["diag"] = 500  # what is not known to be hidden is an empty queue
+    assert list(source.query_queue()) == []
+    server.answers["diag"] = {"statistics": counts}
     counts |= {"jobs_running": 0, "jobs_pending": 0}
     assert list(source.query_queue()) == [] == list(source.check())
 
