@@ -180,20 +180,18 @@ def _oom_steps(inputs: ReportInput) -> Sequence[Row]:
 
 def _memory(job: Row, steps: Sequence[Row]) -> str:
     """`the kernel killed a process. The step had 80 MiB, and its peak was 79.6 MiB.`"""
-    killed = "the kernel killed a process."
     step = steps[0] if len(steps) == 1 else None
-    limit = None if step is None else _requested_memory(step)
-    owner, nodes = "The job", job["allocated_nodes"]
-    if limit is None:
-        limit = job["allocated_memory_bytes"]
-    else:
-        owner, nodes = "The step", step["nodes"] if step else None
+    own = _requested_memory(step) if step else None
+    owner, limit, nodes = "The job", job["allocated_memory_bytes"], job["allocated_nodes"]
+    if step and own:
+        owner, limit, nodes = "The step", own, step["nodes"]
+    if not limit:
+        return "the kernel killed a process."
+    on = f" on {format_count(nodes, 'node')}" if nodes and nodes > 1 else ""
     peak = step["memory_bytes"] if step else None
-    had = f" {owner} had {size(limit)}" if limit else ""
-    on = f" on {format_count(nodes, 'node')}" if had and nodes and nodes > 1 else ""
-    its = "its" if owner == "The step" else "the step's"
-    reached = f", and {its} peak was {size(peak)}" if had and peak else ""
-    return f"{killed}{had}{on}{reached}{'.' if had else ''}"
+    whose = "its" if own else "the step's"
+    reached = f", and {whose} peak was {size(peak)}" if peak else ""
+    return f"the kernel killed a process. {owner} had {size(limit)}{on}{reached}."
 
 
 def _requested_memory(step: Row) -> int | None:
