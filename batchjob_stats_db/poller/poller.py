@@ -198,7 +198,7 @@ class Poller:
             with contextlib.suppress(sa.exc.DBAPIError):
                 self._batch_writer.record_failure(step.source, _words(error))
         else:
-            self._log_once.warning(step.name, "%s: %s: %s", name, step.name, _words(error))
+            self._log_once.failure(step.name, "%s: %s: %s", name, step.name, _words(error))
 
     def _poll_source(self, source: AccountingSource, stop: threading.Event) -> bool:
         started = self._monotonic()
