@@ -159,7 +159,10 @@ def _from_scheduler_variables(holder: JobHolder, context: AllocationContext) -> 
 
 
 def _are_positions_reliable(context: AllocationContext) -> bool:
-    """False with MIG instances or a second vendor: the scheduler's list has them as well."""
+    """False with MIG instances or a second vendor: the scheduler's list has them as well.
+
+    Partitions of AMD GPUs are in the list in the order of their numbers.
+    """
     table = context.table
     return bool(context.site.positions) or (table.has_one_vendor and not table.partitioned)
 

@@ -7,12 +7,12 @@ lacks, or that cannot be read, is an absent value.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from batchjob.runtime.background import Refresher
-from collectors.gpu.devices import Gpu
+from collectors.gpu.devices import Gpu, Instance
 from collectors.gpu.metrics import (
     CLOCK,
     ECC,
@@ -37,17 +37,27 @@ class Card(NamedTuple):
 
     directory: str
     address: str
+    partitions: int = 1
 
 
 def find_cards(host: Host) -> list[Card]:
-    """The amdgpu devices in PCI order, as ROCm numbers them."""
+    """The amdgpu devices in PCI order, as ROCm numbers them.
+
+    The driver makes a card for each partition of an MI300 but the first, of a platform device
+    `amdgpu_xcp_<n>`, with the numbers after that of the GPU (amdgpu_xcp_drv.c).
+    """
     drm = os.path.join(host.sysfs, "class/drm")
-    found = {}
-    for name in _list_directory(drm):
-        if not re.fullmatch(r"card\d+", name):
-            continue
-        device = os.path.realpath(os.path.join(drm, name, "device"))
+    numbers = [int(m[1]) for n in _list_directory(drm) if (m := re.fullmatch(r"card(\d+)", n))]
+    found: dict[str, Card] = {}
+    address = ""  # of the card to which the next partitions belong
+    for number in sorted(numbers):
+        device = os.path.realpath(os.path.join(drm, f"card{number}", "device"))
         driver = os.path.basename(os.path.realpath(os.path.join(device, "driver")))
+        if os.path.basename(device).startswith("amdgpu_xcp") and address:
+            card = found[address]
+            found[address] = card._replace(partitions=card.partitions + 1)
+            continue
+        address = ""
         if _read_text(os.path.join(device, "vendor")) == _AMD_VENDOR_ID and driver == "amdgpu":
             address = os.path.basename(device)
             found[address] = Card(device, address)
@@ -55,21 +65,31 @@ def find_cards(host: Host) -> list[Card]:
 
 
 def read(host: Host, card: Card, index: int) -> GpuReading:
-    """Read one card; raises OSError if it was removed."""
+    """Read one card; raises OSError if it was removed.
+
+    A power of 0 W is no reading: of the two dies of a card with one meter, as of MI250, one has it.
+    Use and processes of a partitioned card are not known by partition.
+    """
     os.stat(card.directory)
     directory = card.directory
     values: dict[GpuMetric, float | None] = {
-        UTILIZATION: _read_number(os.path.join(directory, "gpu_busy_percent"), 0.01),
-        MEMORY_USED: _read_number(os.path.join(directory, "mem_info_vram_used")),
-        MEMORY_TOTAL: _read_number(os.path.join(directory, "mem_info_vram_total")),
         **_read_sensors(directory),
         **_read_memory_errors(directory),
     }
+    if values.get(POWER) == 0:
+        values |= {POWER: None, ENERGY: values.get(ENERGY) or None}
+    is_whole = card.partitions == 1
+    if is_whole:
+        values |= {
+            UTILIZATION: _read_number(os.path.join(directory, "gpu_busy_percent"), 0.01),
+            MEMORY_USED: _read_number(os.path.join(directory, "mem_info_vram_used")),
+            MEMORY_TOTAL: _read_number(os.path.join(directory, "mem_info_vram_total")),
+        }
     return GpuReading(
         describe(card, index),
         {quantity: value for quantity, value in values.items() if value is not None},
         {},
-        _read_processes(host, card),
+        _read_processes(host, card) if is_whole else None,
     )
 
 
@@ -82,13 +102,20 @@ def describe(card: Card, index: int) -> Gpu:
         for name in _list_directory(os.path.join(card.directory, "drm"))
         if re.fullmatch(r"renderD\d+", name)
     ]
+    uuid = f"GPU-{unique}" if has_unique_id else card.address
+    mode = _read_text(os.path.join(card.directory, "current_compute_partition"))
+    partitions = range(card.partitions) if card.partitions > 1 else ()
     return Gpu(
         vendor="amd",
         index=index,
-        uuid=f"GPU-{unique}" if has_unique_id else card.address,
+        uuid=uuid,
         minor=minors[0] if minors else None,
         pci_bus_id=f"0000{card.address}".upper(),
         name=_read_text(os.path.join(card.directory, "product_name")) or "AMD GPU",
+        partitioned=card.partitions > 1,
+        numbers_partitions=True,
+        slices=float(card.partitions),
+        instances=tuple(Instance(f"{uuid}/{n}", n, 0, mode, 1.0) for n in partitions),
     )
 
 
@@ -195,6 +222,22 @@ def _read_number(path: str, factor: float = 1.0) -> float | None:
     return int(text) * factor if re.fullmatch(r"-?\d+", text) else None
 
 
+def shared_meters(readings: Sequence[GpuReading]) -> dict[str, str]:
+    """The dies without a meter, by UUID, and the dies whose meter is that of their card.
+
+    They are such dies if of each two neighbours in PCI order, which are alike, one has a meter.
+    """
+    meters = {}
+    for pair in zip(readings[::2], readings[1::2], strict=False):
+        kinds = {(each.gpu.name, each.values.get(MEMORY_TOTAL)) for each in pair}
+        silent = [each for each in pair if POWER not in each.values and ENERGY not in each.values]
+        if len(kinds) != 1 or len(silent) != 1:
+            return {}
+        (metered,) = (each for each in pair if each is not silent[0])
+        meters[silent[0].gpu.uuid] = metered.gpu.uuid
+    return meters if len(readings) % 2 == 0 else {}
+
+
 class AmdGpus:
     """A thread for each amdgpu device: a sleeping or faulty one must not delay the others."""
 
@@ -206,6 +249,7 @@ class AmdGpus:
         self._interval = interval
         self._cards: list[tuple[Gpu, Refresher[GpuReading]]] = []
         self._last_read_at: dict[str, float] = {}
+        self._meters: Mapping[str, str] = {}  # UUID of a die without a meter → that of the other
 
     def start(self) -> None:
         """Find the cards and start reading them; cards cannot be added later."""
@@ -224,10 +268,14 @@ class AmdGpus:
 
     def known_gpus(self) -> list[KnownGpu]:
         """The cards and their last readings."""
-        return [
+        gpus = [
             KnownGpu(gpu, self._last_read_at.get(gpu.uuid), refresher.latest())
             for gpu, refresher in self._cards
         ]
+        readings = [each.observed.value for each in gpus if each.observed]
+        if len(readings) == len(gpus):  # otherwise they are as before
+            self._meters = shared_meters(readings)
+        return [each._replace(meter=self._meters.get(each.gpu.uuid, "")) for each in gpus]
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """Always empty: values that a card does not provide are absent."""

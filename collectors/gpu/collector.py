@@ -176,15 +176,18 @@ class GpuCollector:
         held_gpus = self._held_gpus
         result = []
         for each in gpus:
-            reading = each.observed.value if each.observed else None
-            if reading is None or reading.energy is None:
+            uuid, energy = each.gpu.uuid, each.observed.value.energy if each.observed else None
+            if energy is None:
                 continue
-            energy = reading.energy
-            holdings = held_gpus[each.gpu.uuid].holdings if each.gpu.uuid in held_gpus else ()
-            held = tuple(_energy_share(holding, reading) for holding in holdings if holding.share)
-            result.append(
-                GpuEnergyReading(each.gpu.uuid, energy.at, energy.joules, energy.series, held)
+            metered = [other for other in gpus if uuid in (other.gpu.uuid, other.meter)]
+            held = tuple(
+                _energy_share(holding, other.observed.value, len(metered))
+                for other in metered
+                if other.observed and other.gpu.uuid in held_gpus
+                for holding in held_gpus[other.gpu.uuid].holdings
+                if holding.share
             )
+            result.append(GpuEnergyReading(uuid, energy.at, energy.joules, energy.series, held))
         return result
 
     def holdings(self) -> list[tuple[Holding, GpuValues]]:
@@ -280,15 +283,15 @@ class GpuCollector:
         return GpuMap(tuple(each for each in latest.value.holdings if each.job in running))
 
 
-def _energy_share(holding: Holding, reading: GpuReading) -> GpuEnergyShare:
-    """A job's share of a physical GPU, and its activity relative to that share."""
+def _energy_share(holding: Holding, reading: GpuReading, metered: int) -> GpuEnergyShare:
+    """A job's share of the GPUs of one meter, and its activity relative to that share."""
     share = holding.share or 0.0
     utilization = holding.utilization
     if utilization is None:
         activity = reading.values_of(holding.unit).get(UTILIZATION)
     else:
         activity = utilization / share if share else None
-    return GpuEnergyShare(holding.job, holding.unit.fraction * share, activity)
+    return GpuEnergyShare(holding.job, holding.unit.fraction * share / metered, activity)
 
 
 def build(host: Host, options: GpuOptions, built: Mapping[str, Collector]) -> GpuCollector:

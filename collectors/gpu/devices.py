@@ -17,7 +17,7 @@ Vendor = str  # a key of VENDORS in vendor.py
 
 
 class Instance(NamedTuple):
-    """A MIG device: a compute instance inside a GPU instance."""
+    """A MIG device, a compute instance inside a GPU instance; or a partition of an AMD GPU."""
 
     uuid: str  # MIG-...
     gpu_instance: int
@@ -36,9 +36,10 @@ class Gpu:
     minor: int | None
     pci_bus_id: str  # 00000000:3B:00.0, as written by NVML and DCGM
     name: str
-    partitioned: bool = False  # MIG mode is enabled
+    partitioned: bool = False  # MIG mode or compute partitions are enabled
     slices: float | None = None  # compute slices of the whole GPU
     instances: tuple[Instance, ...] = ()
+    numbers_partitions: bool = False  # the driver numbers each partition as a device
 
 
 class Unit(NamedTuple):
@@ -79,8 +80,10 @@ class GpuTable:
         self.complete = complete
         self._mig_minors = mig_minors or {}
         self._units_by_name: dict[str, tuple[Unit, ...]] = {}
+        self._units_by_number: dict[tuple[Vendor, int], tuple[Unit, ...]] = {}
         for gpu in self.gpus:
             units = units_of(gpu)
+            self._number_units(gpu, units)
             for name in (gpu.uuid, gpu.pci_bus_id, short_bus_id(gpu.pci_bus_id)):
                 self._units_by_name[name.lower()] = units
             for instance in gpu.instances:
@@ -88,6 +91,14 @@ class GpuTable:
                 old_name = f"MIG-{gpu.uuid}/{instance.gpu_instance}/{instance.compute_instance}"
                 for name in (instance.uuid, old_name):
                     self._units_by_name[name.lower()] = unit
+
+    def _number_units(self, gpu: Gpu, units: tuple[Unit, ...]) -> None:
+        if not gpu.numbers_partitions:
+            self._units_by_number[gpu.vendor, gpu.index] = units
+            return
+        first = sum(vendor == gpu.vendor for vendor, _ in self._units_by_number)
+        for number, unit in enumerate(units, first):
+            self._units_by_number[gpu.vendor, number] = (unit,)
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -97,7 +108,7 @@ class GpuTable:
     @property
     def partitioned(self) -> bool:
         """Whether any GPU is in MIG mode; then a scheduler's numbers may refer to instances."""
-        return any(gpu.partitioned for gpu in self.gpus)
+        return any(gpu.partitioned and not gpu.numbers_partitions for gpu in self.gpus)
 
     @property
     def has_one_vendor(self) -> bool:
@@ -118,16 +129,25 @@ class GpuTable:
         return matches.pop() if len(matches) == 1 else ()
 
     def by_index(self, index: int, vendor: Vendor | None = None) -> tuple[Unit, ...]:
-        """By NVML's index (AMD: position in PCI order); nothing if it is ambiguous."""
-        return self._units_if_unique(
-            gpu for gpu in self.gpus if gpu.index == index and vendor in (None, gpu.vendor)
-        )
+        """By NVML's index (AMD: position in PCI order, of partitions where there are any).
+
+        Nothing if it is ambiguous.
+        """
+        found = [
+            units
+            for (each, number), units in self._units_by_number.items()
+            if number == index and vendor in (None, each)
+        ]
+        return found[0] if len(found) == 1 else ()
 
     def by_minor(self, minor: int, vendor: Vendor | None = None) -> tuple[Unit, ...]:
-        """By the minor number of its device file."""
-        return self._units_if_unique(
-            gpu for gpu in self.gpus if gpu.minor == minor and vendor in (None, gpu.vendor)
-        )
+        """By the minor number of its device file; nothing if it is ambiguous.
+
+        Partitions have device files of their own, so that of their GPU is not all of them.
+        """
+        found = [gpu for gpu in self.gpus if gpu.minor == minor and vendor in (None, gpu.vendor)]
+        is_whole = len(found) == 1 and not (found[0].partitioned and found[0].numbers_partitions)
+        return units_of(found[0]) if is_whole else ()
 
     def by_gpu_instance(self, index: int, gpu_instance: int) -> tuple[Unit, ...]:
         """The compute instances in a GPU instance."""
@@ -149,11 +169,6 @@ class GpuTable:
             and unit.instance.gpu_instance == gpu_instance
             and compute_instance in (None, unit.instance.compute_instance)
         )
-
-    @staticmethod
-    def _units_if_unique(gpus: Iterable[Gpu]) -> tuple[Unit, ...]:
-        found = tuple(gpus)
-        return units_of(found[0]) if len(found) == 1 else ()
 
 
 def units_of(gpu: Gpu) -> tuple[Unit, ...]:

@@ -70,6 +70,7 @@ class KnownGpu(NamedTuple):
     gpu: Gpu
     last_seen: float | None  # monotonic seconds
     observed: Observed[GpuReading] | None
+    meter: str = ""  # UUID of the GPU whose meter counts the energy of this one as well
 
 
 class EnergyCounter:

@@ -197,3 +197,106 @@ def test_job_holds_its_amd_gpu(amd_sysfs, host, eventually):
     assert 'gpu="1",uuid="GPU-1f1c2a4b5d6e7f81"' in shown["batchjob_job_gpu_info"][0][0]
     assert (first.joules, first.shares) == (5.0, ())
     assert [(h.job.jobid, h.share) for h in second.shares] == [("1", 1.0)]
+
+
+class JobsOnGpus:
+    """Jobs of Slurm, each with the numbers of its GPUs."""
+
+    def __init__(self, **numbers):
+        self.numbers = numbers
+
+    def holders(self):
+        return [
+            JobHolder(
+                JobName("slurm", job, "alice", labels(manager="slurm", jobid=job, user="alice")),
+                1000,
+                (),
+                ({"SLURM_JOB_GPUS": gpus, "SLURM_JOB_NUM_NODES": "1"},),
+                (),
+            )
+            for job, gpus in self.numbers.items()
+        ]
+
+
+def die(watts, unique_id):
+    """A die of an MI250 without a counter of energy."""
+    files = CARD | {"unique_id": unique_id, "product_name": "AMD Instinct MI250X"}
+    del files["hwmon/hwmon5/energy1_input"]
+    return files | {"hwmon/hwmon5/power1_average": f"{watts}000000"}
+
+
+@pytest.fixture
+def started(host):
+    """Starts a collector for jobs and stops it at the end."""
+    collectors = []
+
+    def start(jobs):
+        collectors.append(GpuCollector(host, GpuOptions(interval=0.02), jobs))
+        collectors[-1].start()
+        return collectors[-1]
+
+    yield start
+    for each in collectors:
+        each.stop()
+
+
+@pytest.mark.parametrize("watts", [(400, 0), (0, 400)])
+def test_two_dies_share_the_meter_of_their_card(amd_sysfs, started, eventually, watts):
+    for number, each in enumerate(watts):
+        amd_sysfs.add_card(
+            number, f"0000:c{number}:00.0", 128 + number, die(each, f"aaaa{number + 1}")
+        )
+    collector = started(JobsOnGpus(a="0", b="1"))
+    energies = eventually(
+        lambda: [each for each in collector.gpu_energy() if len(each.shares) == 2]
+    )
+    (energy,) = energies
+    assert {each.job.jobid: each.share for each in energy.shares} == {"a": 0.5, "b": 0.5}
+    power = {
+        labels
+        for family in collector.collect()
+        if family.metric.name == "batchjob_gpu_power_watts"
+        for labels, _ in family.samples
+    }
+    assert len(power) == 1  # 0 W is not a reading
+
+
+def test_die_without_a_meter_has_no_energy_if_its_card_is_not_known(amd_sysfs, host):
+    for number, watts in enumerate((300, 0, 310, 320)):
+        amd_sysfs.add_card(
+            number, f"0000:c{number}:00.0", 128 + number, die(watts, f"aaaa{number + 1}")
+        )
+    readings = [read(host, index) for index in range(4)]
+    assert amd.shared_meters(readings) == {}
+    assert amd.shared_meters(readings[:2]) == {"GPU-aaaa2": "GPU-aaaa1"}
+    assert POWER not in readings[1].values
+
+
+def add_partitioned_card(amd_sysfs, number, address, unique_id, partitions):
+    """An MI300 in CPX mode: a card of its own, and one of a platform device for each partition."""
+    files = CARD | {"unique_id": unique_id, "current_compute_partition": "CPX"}
+    amd_sysfs.add_card(number, address, 128 + number, files)
+    for other in range(number + 1, number + partitions):
+        device = amd_sysfs.root / "devices/platform" / f"amdgpu_xcp_{other}"
+        device.mkdir(parents=True)
+        (amd_sysfs.root / "class/drm" / f"card{other}").mkdir(parents=True)
+        (amd_sysfs.root / "class/drm" / f"card{other}" / "device").symlink_to(device)
+
+
+def test_number_of_a_partition_is_not_that_of_a_card(amd_sysfs, host, started, eventually):
+    add_partitioned_card(amd_sysfs, 1, "0000:05:00.0", "bbbb1", 8)
+    add_partitioned_card(amd_sysfs, 9, "0000:26:00.0", "bbbb2", 8)
+    assert [card.partitions for card in amd.find_cards(host)] == [8, 8]
+    collector = started(JobsOnGpus(a="1", b="9", c="16"))
+    held = eventually(
+        lambda: {
+            each.job.jobid: (each.unit.gpu.uuid, each.unit.gpu_instance, each.unit.fraction)
+            for each, _ in collector.holdings()
+        }
+    )
+    assert held == {"a": ("GPU-bbbb1", "1", 1 / 8), "b": ("GPU-bbbb2", "1", 1 / 8)}
+    shares = eventually(
+        lambda: {s.job.jobid: s.share for each in collector.gpu_energy() for s in each.shares}
+    )
+    assert shares == {"a": 1 / 8, "b": 1 / 8}
+    assert UTILIZATION not in read(host).values  # of which partition it is, is not known
