@@ -11,6 +11,9 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K")
 
 
+_ROUNDING = 1e-9  # of a sum of shares
+
+
 class Claim(NamedTuple):
     """A job's share of a node during one interval."""
 
@@ -96,7 +99,9 @@ def carry_over(
 def split_gpu(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -> Split[K]:
     """Divide the energy of one GPU: idle energy by slices and time, the rest by activity as well.
 
-    If the activity of an instance is not known, only slices are used. Energy above idle is caused
+    If the activity of an instance is not known, only slices are used; also if the shares add up to
+    more than the GPU, because jobs followed one another: an activity is that of the time before a
+    reading, which is 0 for a job that came after it. Energy above idle is caused
     by the jobs on the GPU, even if they existed for a small part of the interval; if the idle
     energy is not known (0), the rest contains it and is divided by time as well. The power of an
     instance cannot be measured exactly: it shares memory, clocks and cooling with its siblings.
@@ -106,7 +111,8 @@ def split_gpu(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -
     used = sum(slices.values())
     work = {k: slices[k] * (claim.activity or 0.0) for k, claim in claims.items()}
     activities = [claim.activity for claim in claims.values()]
-    use_activity = None not in activities and any(work.values())
+    followed_one_another = sum(claim.share for claim in claims.values()) > 1 + _ROUNDING
+    use_activity = not followed_one_another and None not in activities and any(work.values())
     weights = work if use_activity else slices
     job_fraction = sum(claim.share for claim in claims.values()) if idle_joules > 0 else used
     total = sum(weights.values())

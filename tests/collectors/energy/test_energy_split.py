@@ -84,6 +84,15 @@ def test_gpu_energy_split(claims, jobs, unallocated):
     assert split.total() == pytest.approx(3000)
 
 
+def test_gpu_energy_of_jobs_that_followed_one_another_goes_by_time_held():
+    """The activity of the reading at the start is the first job's; the second came after it."""
+    claims = {"first": GpuClaim(1.0, 0.9, 0.1), "second": GpuClaim(1.0, 0.0, 0.6)}
+    split = split_gpu(6000, 1000, claims)
+    assert split.active == pytest.approx({"first": 5000 / 7, "second": 5000 * 6 / 7})
+    assert split.idle == pytest.approx({"first": 100, "second": 600})
+    assert split.unallocated == pytest.approx(300)
+
+
 def test_gpu_energy_of_a_short_job_without_known_idle_power():
     split = split_gpu(3000, 0, {"A": GpuClaim(1, None, 0.1)})
     assert (split.active["A"], split.unallocated) == (pytest.approx(300), pytest.approx(2700))
