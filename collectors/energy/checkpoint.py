@@ -5,13 +5,10 @@ file is written before its numbers are exposed. Totals and readings are valid on
 which they were written; the learned idle power remains valid.
 """
 
-import contextlib
-import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
+from collectors import state
 from collectors.energy.idle import LearnedIdlePower
 from collectors.energy.interval import Key, NodeSnapshot, Processors, job_key
 from collectors.energy.ledger import Component, Consumer, Kind, Ledger, LedgerEntry
@@ -19,17 +16,7 @@ from collectors.jobs.view import JobCpu, JobName
 from collectors.metric import labels
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 
-_FILE = "energy.json"
-_VERSION = 1
-
-
-def boot_id(procfs: str) -> str:
-    """The id of the machine's current boot; empty if the kernel has none."""
-    try:
-        with open(f"{procfs}/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+FILE = "energy.json"
 
 
 def save(directory: str, boot: str, meter: str, collectors: Sequence[str], ledger: Ledger) -> None:
@@ -37,41 +24,16 @@ def save(directory: str, boot: str, meter: str, collectors: Sequence[str], ledge
 
     `collectors`: those from which the meter was chosen.
     """
-    path = os.path.join(directory, _FILE)
-    try:
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            head = {"version": _VERSION, "boot_id": boot, "meter": meter, "collectors": collectors}
-            file.write(json.dumps(head | _ledger_document(ledger)))
-        Path(path + ".new").replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise
-
-
-def load(directory: str) -> dict[str, Any] | None:
-    """The content of the file; None if there is none. Raises OSError and ValueError."""
-    path = os.path.join(directory, _FILE)
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file, parse_constant=_reject_constant)
-    except FileNotFoundError:
-        return None
-    if not isinstance(document, dict) or document.get("version") != _VERSION:
-        raise ValueError(f"{path}: not a state of this version")
-    return document
+    head = {"meter": meter, "collectors": collectors}
+    state.save(directory, FILE, boot, head | _ledger_document(ledger))
 
 
 def saved_meter(document: Mapping[str, Any] | None, boot: str, collectors: Sequence[str]) -> str:
     """The meter that was chosen among these collectors during this boot, or ""."""
-    if document is None or not _is_same_boot(document, boot):
+    if document is None or not state.is_of_boot(document, boot):
         return ""
     same = document.get("collectors") == list(collectors)
     return str(document.get("meter", "")) if same else ""
-
-
-def _is_same_boot(document: Mapping[str, Any], boot: str) -> bool:
-    return bool(boot) and document.get("boot_id") == boot
 
 
 def restore(document: Mapping[str, Any], boot: str, meter: str, ledger: Ledger) -> bool:
@@ -84,16 +46,12 @@ def restore(document: Mapping[str, Any], boot: str, meter: str, ledger: Ledger) 
             ledger.idle.learned = _parse_learned_power(document["idle"])
         for uuid, learned in document["gpu_idle"].items():
             ledger.gpu_idle[uuid].learned = _parse_learned_power(learned)
-        if document["meter"] != meter or not _is_same_boot(document, boot):
+        if document["meter"] != meter or not state.is_of_boot(document, boot):
             return False
         _restore_totals(document, ledger)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"damaged state: {type(error).__name__}: {error}") from error
     return True
-
-
-def _reject_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number")
 
 
 def _ledger_document(ledger: Ledger) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The energy of the node's jobs: each tick reads the meter and the jobs together."""
 
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from batchjob.runtime.background import Loop
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, number, one_of, text
+from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.emissions.factor import CurrentFactors, EmissionFactor
 from collectors.energy import checkpoint, idle
@@ -93,8 +93,8 @@ class EnergyCollector:
         self._job_starts = _first_or_none(x for x in built.values() if isinstance(x, JobStarts))
         self._gpus = _first_or_none(x for x in built.values() if isinstance(x, GpuEnergySource))
         self._factors = _first_or_none(x for x in built.values() if isinstance(x, CurrentFactors))
-        self._state_directory = _state_directory(options)
-        self._boot_id = checkpoint.boot_id(host.procfs)
+        self._state_directory = state.state_directory(options.state_directory)
+        self._boot_id = state.boot_id(host.procfs)
         self._saved_state: dict[str, Any] | None = None
         self._started_at: float | None = None
         # The first snapshot with each meter, where its accounts begin.
@@ -254,7 +254,7 @@ class EnergyCollector:
         if not self._state_directory:
             return None
         try:
-            return checkpoint.load(self._state_directory)
+            return state.load(self._state_directory, checkpoint.FILE)
         except (OSError, ValueError) as error:
             log.warning("energy counters start from zero: %s", error)
             return None
@@ -291,11 +291,6 @@ def build(host: Host, options: EnergyOptions, built: Mapping[str, Collector]) ->
     if watts is None and options.idle_file:
         watts = idle.read_idle_file(options.idle_file, idle.node_names(host, options.node_type))
     return EnergyCollector(host, options, watts, built)
-
-
-def _state_directory(options: EnergyOptions) -> str:
-    """systemd.exec(5): several directories are separated by colons."""
-    return options.state_directory or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
 
 
 def _first_or_none(items: Iterable[T]) -> T | None:

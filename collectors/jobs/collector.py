@@ -12,6 +12,7 @@ from batchjob.quantities.reading import JobReading, job_reading
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import boolean, duration, integer
 from batchjob.schedulers.layout import Layout
+from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host, Moment
 from collectors.jobs import metrics, steps
@@ -24,6 +25,7 @@ from collectors.jobs.discovery.walk import CgroupWalker
 from collectors.jobs.discovery.watch import CgroupWatcher
 from collectors.jobs.families import JobFamilies
 from collectors.jobs.processes.exits import ExitWatcher
+from collectors.jobs.processes.ledger import ProcessLedger
 from collectors.jobs.processes.scanner import ProcessScanner, ScanSettings
 from collectors.jobs.processes.user_names import UserNames
 from collectors.jobs.state.job import Job
@@ -81,6 +83,12 @@ class JobsOptions:
         "ingests created timestamps.",
         parse=boolean,
     )
+    state_directory: str = option(
+        "",
+        "Directory in which sums over ended processes are kept across restarts; default: "
+        "$STATE_DIRECTORY, if set.",
+        metavar="DIR",
+    )
     layouts: tuple[Layout, ...] = option(
         (),
         "Additional cgroup layouts of the site; built-in ones are enabled or disabled by name.",
@@ -137,6 +145,9 @@ class JobsCollector:
 
     def start(self) -> None:
         """Find the existing jobs, and start to watch for new ones."""
+        directory = state.state_directory(self._options.state_directory)
+        boot = state.boot_id(self._host.procfs)
+        self.scanner.ledger = ProcessLedger(directory, boot)
         self.walker.walk_all()
         self._next_walk_at = self._host.monotonic() + _WALK_INTERVAL_SECONDS
         self.watcher.start()

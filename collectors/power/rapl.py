@@ -2,7 +2,7 @@
 
 The kernel exposes a 32-bit register scaled to microjoules: it wraps after 65 kJ on AMD and 262 kJ
 on Intel, which is minutes under load. A thread reads often enough not to miss a wrap, and the
-totals continue across wraps.
+totals continue across wraps, and across a restart of the exporter within a boot.
 """
 
 import errno
@@ -17,6 +17,7 @@ from batchjob.runtime.background import Loop
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
+from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import Labels, Metric, MetricFamily, labels
@@ -26,6 +27,7 @@ from collectors.power.powercap import Limit, Zone, ZoneDomain
 
 log = logging.getLogger(__name__)
 
+_FILE = "rapl.json"
 _RESCAN_SECONDS = 300.0  # processors may be hot-plugged, and drivers loaded
 _MIN_INTERVAL_SECONDS = 0.5
 # Maximum power of a board with all its components, relative to one socket.
@@ -72,6 +74,11 @@ class RaplOptions:
         10.0,
         "Maximum interval between readings; shorter where a counter wraps quickly.",
         parse=duration,
+    )
+    state_directory: str = option(
+        "",
+        "Directory in which totals are kept across restarts; default: $STATE_DIRECTORY, if set.",
+        metavar="DIR",
     )
     max_power_watts: float = option(
         1000.0,
@@ -124,6 +131,16 @@ class ZoneCounter:
         self.max_watts = max_watts
         self._last: CounterReading | None = None
 
+    @property
+    def last(self) -> CounterReading | None:
+        """The last reading, None before the first."""
+        return self._last
+
+    def resume(self, last: CounterReading, total_joules: float) -> None:
+        """Continue from the last reading of the exporter before."""
+        self._last, self.total_joules = last, total_joules
+        self.is_counting = last.joules > 0
+
     def add(self, reading: CounterReading) -> str:
         """Add a reading; returns why the time since the last one is left out, or ""."""
         self.is_readable = True
@@ -149,6 +166,9 @@ class Rapl:
         self._gaps: Counter[tuple[ZoneDomain, str]] = Counter()
         self._series = new_series()
         self._scanned_at = float("-inf")
+        self._state_directory = state.state_directory(options.state_directory)
+        self._boot_id = state.boot_id(host.procfs)
+        self._is_resumed = not self._state_directory
         self._once = LogOnce(log)
         self._lock = threading.Lock()
         self._loop = Loop("rapl", self._step)
@@ -220,6 +240,7 @@ class Rapl:
     def _step(self) -> float:
         try:
             self.read_totals()
+            self._save()
             self._limits = tuple(powercap.limits(self._root))
         except Exception as error:  # an unexpected tree must not end the thread
             self._once.warning("step", "rapl: %s: %s", type(error).__name__, error)
@@ -243,6 +264,45 @@ class Rapl:
             else ZoneCounter(zone, self._max_watts(zone))
             for path, zone in zones.items()
         }
+        if not self._is_resumed:
+            self._is_resumed = True
+            self._resume()
+
+    def _resume(self) -> None:
+        """Continue the totals of the exporter before: the counters have the energy since then."""
+        try:
+            document = state.load(self._state_directory, _FILE)
+            if document is None or not state.is_of_boot(document, self._boot_id):
+                return
+            if document["zones"].keys() != self._counters.keys():
+                return
+            readings = {
+                path: (CounterReading(float(at), float(joules)), float(total))
+                for path, (at, joules, total) in document["zones"].items()
+            }
+            series = int(document["series"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("rapl: totals start from zero: %s", error)
+            return
+        for path, (last, total) in readings.items():
+            self._counters[path].resume(last, total)
+        self._series = series
+
+    def _save(self) -> None:
+        if not self._state_directory:
+            return
+        with self._lock:
+            zones = {
+                path: (*counter.last, counter.total_joules)
+                for path, counter in self._counters.items()
+                if counter.last is not None
+            }
+            document = {"series": self._series, "zones": zones}
+        try:
+            state.save(self._state_directory, _FILE, self._boot_id, document)
+            self._once.forget("state")
+        except OSError as error:
+            self._once.warning("state", "rapl: the energy of a restart will be lost: %s", error)
 
     def _read_zone(self, counter: ZoneCounter) -> None:
         """Read one zone. Must be called with the lock held."""

@@ -64,9 +64,9 @@ class ExitWatcher:
     def stop(self) -> None:
         """Stop the thread and close the pidfds."""
         with self._lock:
-            self._stopped = True
-            if self._poll is not None:
+            if self._poll is not None and not self._stopped:
                 os.eventfd_write(self._stop_event, 1)
+            self._stopped = True
             for descriptor in list(self._followed):
                 self._close(descriptor)
 

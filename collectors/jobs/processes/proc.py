@@ -200,18 +200,25 @@ class ProcessTotals:
     assumed of a parent that gained at least as much. Otherwise the last reading is kept.
     """
 
-    __slots__ = ("_ended", "_living")
+    __slots__ = ("_living", "_shown", "ended")
 
-    def __init__(self) -> None:
+    def __init__(
+        self, ended: tuple[float, ...] = _NO_USAGE, shown: ProcessCounters | None = None
+    ) -> None:
+        """`ended` and the sums that were last `shown` by an exporter that knew the job before.
+
+        Of a process that ended meanwhile, only what was shown is known: the sums do not fall.
+        """
         self._living: Mapping[int, Process] = {}
-        self._ended = _NO_USAGE
+        self._shown = shown
+        self.ended = ended
 
     def update(self, processes: Mapping[int, Process]) -> ProcessCounters | None:
         """Add a scan of all processes of the job, by pid; returns the sums, None without any.
 
         A counter that cannot be read for some process has no sum.
         """
-        ended = list(self._ended)
+        ended = list(self.ended)
         inherited: dict[int, list[float]] = {}
         for process in self._living.values():
             if _is_in(processes, process):
@@ -226,8 +233,15 @@ class ProcessTotals:
                 gain = (after[index] or 0.0) - (before[index] or 0.0)
                 ended[index] += max(0.0, value - gain)
         if any(ended):
-            self._ended = tuple(ended)
+            self.ended = tuple(ended)
         self._living = processes
+        if self._shown is not None:
+            sums = self._sum() or _NO_USAGE
+            self.ended = tuple(
+                ended if before is None or now is None else ended + max(0.0, before - now)
+                for ended, now, before in zip(self.ended, sums, self._shown, strict=True)
+            )
+            self._shown = None
         return self._sum()
 
     def _living_ancestor(self, process: Process, processes: Mapping[int, Process]) -> int | None:
@@ -242,10 +256,10 @@ class ProcessTotals:
         return None
 
     def _sum(self) -> ProcessCounters | None:
-        if not self._living and not any(self._ended):
+        if not self._living and not any(self.ended):
             return None
         sums: list[float | None] = []
-        for index, ended in enumerate(self._ended):
+        for index, ended in enumerate(self.ended):
             values = [process.counters[index] for process in self._living.values()]
             readable = [value for value in values if value is not None]
             sums.append(ended + sum(readable) if len(readable) == len(values) else None)

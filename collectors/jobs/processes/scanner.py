@@ -22,6 +22,7 @@ from collectors.jobs.processes.identifier import (
     ROOT_OWNER_SECONDS,
     JobIdentifier,
 )
+from collectors.jobs.processes.ledger import ProcessLedger
 from collectors.jobs.processes.proc import Process, ProcessCounters
 from collectors.jobs.processes.snapshot import ExecutableTotals, JobScanState, SnapshotReader
 from collectors.jobs.processes.user_names import UserNames
@@ -84,6 +85,7 @@ class ProcessScanner:
         self._generation = 0
         self._states: dict[Job, JobScanState] = {}
         self._thread: threading.Thread | None = None
+        self.ledger = ProcessLedger("", "")  # keeps nothing unless it is replaced before the start
 
     def start(self) -> None:
         """Start scanning."""
@@ -99,6 +101,7 @@ class ProcessScanner:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=2)
+        self.ledger.close()
 
     def wake(self) -> None:
         """Scan soon: there is a new job, or one has processes again."""
@@ -176,6 +179,8 @@ class ProcessScanner:
             pauses.append(
                 max(state.scanned_at + self._pause_seconds(job, state) - now, _YOUNG_PAUSE_SECONDS)
             )
+        if self.ledger.is_large:
+            self.ledger.compact({state.ledger_key or "" for state in self._states.values()})
         return min(pauses, default=None)
 
     def _run(self, generation: int) -> None:
@@ -249,7 +254,12 @@ class ProcessScanner:
         owned = snapshot.owned(state.owner)
         earliest = sorted(owned, key=lambda process: process.started)
         self._exits.follow(job, [process.pid for process in earliest])
+        if state.ledger_key is None:
+            state.ledger_key = self.ledger.key(job)
+            state.totals = self.ledger.restore(state.ledger_key)
         sums = state.totals.update(state.last_processes)
+        if sums is not None:
+            self.ledger.save(state.ledger_key, state.totals, sums)
         if self._settings.io and not state.denied and sums is not None and sums.read_bytes is None:
             self._count_unreadable_io(state)
         if self._settings.executables:

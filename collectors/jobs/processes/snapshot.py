@@ -79,6 +79,7 @@ class JobScanState:
     owner: int | None = None
     denied: bool = False
     has_exits: bool = False  # a process has ended since the last scan
+    ledger_key: str | None = None  # None: not looked up yet
     totals: ProcessTotals = field(default_factory=ProcessTotals)
     executables: ExecutableTotals | None = None
 

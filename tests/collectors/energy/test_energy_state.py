@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors import state
 from collectors.energy import checkpoint
 from collectors.energy.idle import IdlePower
 from collectors.energy.interval import NodeSnapshot, Processors, job_key
@@ -127,7 +128,7 @@ def test_arbitrary_state_is_restored_or_rejected(data):
         )
     with tempfile.TemporaryDirectory() as directory:
         checkpoint.save(directory, BOOT_ID, "cray", ["cray"], ledger)
-        document = checkpoint.load(directory)
+        document = state.load(directory, checkpoint.FILE)
         restored = Ledger(IdlePower())
         assert checkpoint.restore(document, BOOT_ID, "cray", restored)
         assert restored.jobs.keys() == ledger.jobs.keys()
@@ -140,4 +141,6 @@ def test_arbitrary_state_is_restored_or_rejected(data):
         document[changed_key] = data.draw(json_values)
         Path(directory, "energy.json").write_text(json.dumps(document))
         with contextlib.suppress(ValueError):
-            checkpoint.restore(checkpoint.load(directory), BOOT_ID, "cray", Ledger(IdlePower()))
+            checkpoint.restore(
+                state.load(directory, checkpoint.FILE), BOOT_ID, "cray", Ledger(IdlePower())
+            )

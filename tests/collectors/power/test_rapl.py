@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from collectors.host import Host
 from collectors.power import powercap
+from collectors.power.meter import energy_between
 from collectors.power.rapl import (
     ENERGY,
     ERRORS,
@@ -20,6 +21,7 @@ from collectors.power.rapl import (
     counter_delta,
 )
 from tests.helpers.clock import Clock
+from tests.helpers.waiting import until
 from tests.simulated.powercap import (
     AMD_RANGE_UJ,
     INTEL_DRAM_RANGE_UJ,
@@ -119,6 +121,66 @@ def test_interval_of_possible_unseen_wraps_is_skipped_and_counted(tmp_path, cloc
     assert after.joules == before.joules
     assert samples(collector, GAPS) == {'zone="package",package="0",reason="wraps"': 1}
     assert "interval skipped: wraps" in caplog.text
+
+
+@pytest.fixture
+def boot(tmp_path):
+    """Sets the id of the machine's boot."""
+
+    def set_boot(text):
+        path = tmp_path / "proc/sys/kernel/random/boot_id"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+    set_boot("first")
+    return set_boot
+
+
+def saved_by_a_thread(collector, directory):
+    """The collector's meter at the end of its process."""
+    collector.start()
+    until((directory / "rapl.json").exists)
+    collector.stop()
+    (meter,) = collector.meters()
+    return meter.read()
+
+
+def test_energy_while_the_exporter_was_away_is_in_the_counters(tmp_path, clock, boot):
+    tree = Powercap(tmp_path)
+    package = tree.zone("intel-rapl:0", "package-0")
+    options = {"state_directory": str(tmp_path)}
+    collector = rapl_collector(tree, clock, **options)
+    package.run(500)
+    before = saved_by_a_thread(collector, tmp_path)
+    clock.now += 60
+    package.run(6000)
+    collector = rapl_collector(tree, clock, **options)
+    collector.read_totals()
+    (meter,) = collector.meters()
+    assert energy_between(before, meter.read(), 300) == pytest.approx(6000)
+
+
+@pytest.mark.parametrize("change", ["boot", "zones", "outage", "file"])
+def test_totals_of_another_boot_or_of_other_zones_are_not_continued(
+    tmp_path, clock, boot, change, caplog
+):
+    tree = Powercap(tmp_path)
+    package = tree.zone("intel-rapl:0", "package-0")
+    options = {"state_directory": str(tmp_path)}
+    before = saved_by_a_thread(rapl_collector(tree, clock, **options), tmp_path)
+    clock.now += 500 if change == "outage" else 60  # at 1000 W a counter wraps after 262 s
+    package.run(6000)
+    if change == "boot":
+        boot("second")
+    elif change == "zones":
+        tree.zone("intel-rapl:1", "package-1")
+    elif change == "file":
+        (tmp_path / "rapl.json").write_text('{"version": 1, "boot_id": "first", "zones": 1}')
+    collector = rapl_collector(tree, clock, **options)
+    collector.read_totals()
+    (meter,) = collector.meters()
+    assert energy_between(before, meter.read(), 300) is None
+    assert ("start from zero" in caplog.text) == (change == "file")
 
 
 def test_counter_reset_is_not_a_wrap(tmp_path, clock):

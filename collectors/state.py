@@ -1,0 +1,59 @@
+"""Files in the exporter's state directory: what a restart within one boot must not lose."""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+
+
+def state_directory(configured: str) -> str:
+    """The directory of a collector, or "" (systemd.exec(5): several are separated by colons)."""
+    return configured or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+
+
+def boot_id(procfs: str) -> str:
+    """The id of the machine's current boot; empty if the kernel has none."""
+    try:
+        with open(f"{procfs}/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def is_of_boot(document: Mapping[str, Any], boot: str) -> bool:
+    """Whether a document was saved in this boot, in which all counters of the kernel go on."""
+    return bool(boot) and document.get("boot_id") == boot
+
+
+def save(directory: str, name: str, boot: str, document: Mapping[str, Any]) -> None:
+    """Replace a file in one step. Raises OSError, in which case no older file is left."""
+    path = os.path.join(directory, name)
+    try:
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(json.dumps({"version": VERSION, "boot_id": boot, **document}))
+        Path(path + ".new").replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def load(directory: str, name: str) -> dict[str, Any] | None:
+    """The content of a file; None if there is none. Raises OSError and ValueError."""
+    path = os.path.join(directory, name)
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file, parse_constant=_reject_constant)
+    except FileNotFoundError:
+        return None
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        raise ValueError(f"{path}: not a state of this version")
+    return document
+
+
+def _reject_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
