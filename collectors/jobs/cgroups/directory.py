@@ -21,6 +21,13 @@ def is_gone(error: OSError) -> bool:
     return error.errno in (errno.ENOENT, errno.ENODEV)
 
 
+# All reasons that are counted, from 0 on, so that an increase includes the first error.
+_REASONS = (
+    "denied", "descriptors", "directories", "malformed", "namespace", "other", "processes", "stuck",
+    "unsupported", "untrusted", "watch",
+)  # fmt: skip
+
+
 class ReadErrors:
     """Counts read errors by reason. Thread-safe."""
 
@@ -33,7 +40,7 @@ class ReadErrors:
     }
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         self._lock = threading.Lock()
 
     def count(self, reason: str | OSError | ValueError) -> None:

@@ -48,7 +48,7 @@ def test_directory_read_returns_whether_values_changed(tmp_path):
         assert values == {"bytes": int("3" * 19)}
     finally:
         directory.close()
-    assert errors.counts() == {"malformed": 1}
+    assert errors.counts()["malformed"] == sum(errors.counts().values()) == 1
 
 
 def test_growing_file_is_read_to_its_end(tmp_path):
