@@ -25,6 +25,9 @@ FAILED_MEANS = (
     "DEADLINE, but not if it was cancelled, preempted, requeued or lost from sight."
 )
 
+LOST_STATES = (JobState.NODE_FAIL, JobState.BOOT_FAIL)
+"""In these states steps may never have reported: 0 s of CPU time by accounting is no figure."""
+
 RUNNING_STATES = (JobState.RUNNING, JobState.SUSPENDED)
 RUNNING_MEANS = "A running job holds its allocation; a suspended one does as well."
 
@@ -32,13 +35,24 @@ USED_MEMORY_MEANS = (
     "The memory that a job used is its peak, of rows as of sums: a job needs its peak, however "
     "short it is."
 )
+FULL_WORKING_SET = 0.9  # mean memory without inactive page cache, of what was allocated
+MEMORY_WAITING = 0.05  # part of the time in which tasks waited for memory, at the limit
+SHORT_MEMORY_MEANS = (
+    "Memory was short if a process was killed for want of it, if the job waited for memory at its "
+    "limit, or if it was full without page cache, which the kernel reclaims; a peak at the limit "
+    "alone does not say so."
+)
 WASTE_MEANS = (
     "Waste is what measured jobs were allocated and did not use; CPU and GPU time are added up "
     "with the CPUs that a GPU is worth."
 )
+BASIS_MEANS = (
+    "A complete measurement is preferred to accounting, and accounting to an incomplete one, but "
+    "nothing to a larger amount that was measured; sums add up the figures of the jobs."
+)
 ENERGY_MEANS = (
-    "The energy of a job is known if all of its nodes were measured, or by accounting; sums add "
-    "up what is known, and say for how much of the CPU time allocated."
+    "The energy of a job is known if all of its nodes were measured, or by accounting; emissions "
+    "follow the measured energy. Sums say of how much of the allocated CPU time they are."
 )
 
 COMPLETE_COVERAGE = 0.95
@@ -67,6 +81,9 @@ FAILED_PART = FigureLevels(0.2, 0.5)  # of ended jobs
 DOUBTED_PART = FigureLevels(0.05, 0.2)  # of measured jobs, those with a caveat
 NOTABLE_LIMIT_PART = 0.8  # of a limit or a disk
 IDLE_CPU_PART = 0.1  # of a running job's CPUs: fewer are in use for an hour (alert, dashboards)
+
+SEEN_TO_END = 0.999
+"""Coverage of a node whose exporter did not see the job's end: its last moments are unknown."""
 
 CPU_TOLERANCE = 1.02
 """Measured CPU time above this multiple of what the CPUs can provide is impossible.

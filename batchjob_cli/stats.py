@@ -37,6 +37,7 @@ class Total(NamedTuple):
     jobs_with_cpu_time: int = 0  # jobs with known CPU time
     peak_memory_bytes: int | None = None  # of the job with the highest peak
     energy_joules: float | None = None
+    jobs_with_energy: int = 0  # jobs with known energy
     overall: bool = False  # the total of all jobs
 
     def plus(self, row: Mapping[str, Any]) -> "Total":
@@ -67,6 +68,7 @@ class Total(NamedTuple):
             jobs_with_cpu_time,
             max(peaks, default=None),
             sum(joules) if joules else None,
+            self.jobs_with_energy + (row["energy_used_joules"] is not None),
             self.overall,
         )
 

@@ -6,6 +6,7 @@ table, unless the table has a line of its own.
 
 from collections.abc import Mapping
 
+from batchjob.judgements import FAILED_MEANS, USED_MEMORY_MEANS
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
 EVERYWHERE: Mapping[str, str] = {
@@ -44,20 +45,29 @@ EVERYWHERE: Mapping[str, str] = {
     # Daily and monthly sums.
     "jobs_started": "jobs that started in the period",
     "jobs_ended": "jobs that ended in the period",
-    "jobs_failed": "ended jobs that failed, ran out of time or memory, or lost their node",
+    "jobs_failed": f"ended jobs that failed. {FAILED_MEANS}",
     "wait_seconds": "total wait of the jobs that started, from eligible to start",
-    "wall_seconds": "run time in the period",
+    "wall_seconds": "run time in the period, without time suspended, as `elapsed_seconds`",
     "cpu_allocated_seconds": "allocated CPUs times run time, without time suspended",
     "gpu_allocated_seconds": "allocated GPUs times run time",
     "memory_allocated_byte_seconds": "allocated memory times run time",
     "measured_cpu_allocated_seconds": "the part of `cpu_allocated_seconds` whose CPU time is known",
     "measured_gpu_allocated_seconds": "the part of `gpu_allocated_seconds` whose use is known",
     "measured_memory_allocated_byte_seconds": (
-        "the part of `memory_allocated_byte_seconds` whose use is known"
+        "the part of `memory_allocated_byte_seconds` whose mean use is known"
+    ),
+    "measured_memory_peak_allocated_byte_seconds": (
+        "the part of `memory_allocated_byte_seconds` whose peak is known"
+    ),
+    "measured_energy_cpu_allocated_seconds": (
+        "the part of `cpu_allocated_seconds` whose energy is known, and in the sums"
     ),
     "gpu_seconds": "measured GPUs times their utilization times run time",
-    "memory_byte_seconds": "memory in use times run time",
-    "energy_host_joules": "energy without GPUs, including idle power",
+    "memory_byte_seconds": "mean memory in use times run time",
+    "memory_peak_byte_seconds": f"peak memory times run time. {USED_MEMORY_MEANS}",
+    "energy_host_joules": (
+        "energy without GPUs, including idle power; in sums, all of it that is by accounting"
+    ),
     "energy_gpu_joules": "energy of GPUs, including idle power",
 }
 OF_TABLES: Mapping[str, Mapping[str, str]] = {

@@ -67,6 +67,8 @@ def _main(arguments: list[str]) -> int:
     if extra["check"]:
         services = build(chosen)
         services.stop()
+        if problem := services.samples_problem():
+            raise SettingsError(f"samples.directory: {problem}")
         _tls(chosen, services)
         print("configuration OK")
         return 0

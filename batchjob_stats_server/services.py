@@ -12,6 +12,7 @@ from batchjob.judgements import use_thresholds
 from batchjob_stats_db.database.engine import DatabaseError, parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_db.poller.options import read_secret_option
+from batchjob_stats_db.samples.folder import samples_problem
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
@@ -75,6 +76,20 @@ class Services(NamedTuple):
     mail_template: MailTemplate | None = None  # None: users' addresses are unknown
     readings: ClusterReadings | None = None  # of nodes; None: there are no measurements
     clock: Callable[[], float] = time.time
+
+    def _samples(self) -> Path | None:
+        directory = "" if self.settings.tsdb.url else self.settings.samples.directory
+        return Path(directory) if directory else None
+
+    def has_samples_directory(self) -> bool:
+        """Whether the directory of samples is there, if one is used."""
+        samples = self._samples()
+        return samples is None or samples.is_dir()
+
+    def samples_problem(self) -> str:
+        """Why the configured directory has no samples; "" if it has some, or is not used."""
+        samples = self._samples()
+        return samples_problem(samples) if samples else ""
 
     def start(self) -> None:
         """Start querying the providers of emission factors."""

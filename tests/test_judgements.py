@@ -41,7 +41,6 @@ EXCEPTIONS = {
     ("batchjob/schedulers/states.py", "(JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED)"):
         "the definition of a live state",
     ("batchjob_stats_db/admin/progress.py", "0.01"): "when a bar can be extrapolated",
-    ("batchjob_stats_db/measure/pending.py", "usage.coverage < 0.999"): "its end is unknown",
     ("batchjob_stats_db/poller/poller.py", "0.2"): "the part of its time that a poll may take",
     ("batchjob_stats_server/pages/rendering/charts.py", "0.2"): "steps of an axis",
     ("batchjob_stats_server/pages/rendering/day_columns.py", "0.25"): "lines of a plot",

@@ -226,11 +226,12 @@ class Plot:
     limit: Curve | None = None
     ceiling: float | None = None  # a constant limit, instead of a curve
     gpu: bool = False  # only for jobs with GPUs
+    peak: str = ""  # column of job_usage with the largest value of a node; samples may miss it
 
 
 PLOTS = (
     Plot("CPUs in use", (CPU,), limit=CPUS),
-    Plot("Memory", (MEMORY, MEMORY_WORKING_SET), limit=MEMORY_LIMIT),
+    Plot("Memory", (MEMORY, MEMORY_WORKING_SET), limit=MEMORY_LIMIT, peak="memory_peak_node_bytes"),
     Plot("GPU use", (GPU_UTILIZATION,), ceiling=1.0, gpu=True),
     Plot("GPU memory", (GPU_MEMORY,), limit=GPU_MEMORY_TOTAL, gpu=True),
     Plot("GPU power", (GPU_POWER,), gpu=True),

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0002"
+REVISION = "0003"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -298,13 +298,19 @@ DAILY_SUMS = (
     "measured_cpu_allocated_seconds",
     "measured_gpu_allocated_seconds",
     "measured_memory_allocated_byte_seconds",
+    "measured_memory_peak_allocated_byte_seconds",
+    "measured_energy_cpu_allocated_seconds",
     "cpu_seconds",
     "gpu_seconds",
     "memory_byte_seconds",
+    "memory_peak_byte_seconds",
     "energy_host_joules",
     "energy_gpu_joules",
 )
 """What may be added up over days, users and accounts."""
+
+EMISSION_SUMS = ("measured_energy_cpu_allocated_seconds", "grams")
+"""The same, of emissions by one provider."""
 
 daily_usage = Table(
     "daily_usage",
@@ -327,7 +333,7 @@ daily_emissions = Table(
     _key("account"),
     _key("username"),
     _key("provider"),  # emissions from different providers must not be added up
-    _required("grams", Float),
+    *(_required(name, Float) for name in EMISSION_SUMS),
     sqlite_with_rowid=False,
 )
 
@@ -383,7 +389,7 @@ def _sum_tables(what: str, by_user: Table, keys: tuple[str, ...], columns: tuple
 
 
 USAGE = _sum_tables("usage", daily_usage, (), DAILY_SUMS)
-EMISSIONS = _sum_tables("emissions", daily_emissions, ("provider",), ("grams",))
+EMISSIONS = _sum_tables("emissions", daily_emissions, ("provider",), EMISSION_SUMS)
 SUMS = (USAGE, EMISSIONS)
 
 WAITS = ("mean", "p50", "p90", "p99", "max")

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-from batchjob.judgements import COMPLETE_COVERAGE
+from batchjob.judgements import COMPLETE_COVERAGE, SEEN_TO_END
 
 _SPARE_SAMPLES = 3  # samples of a node that may be missing at the edges of its time
 
@@ -83,7 +83,7 @@ def _covered_seconds(node: NodeSamples, time: MeasuredTime, interval: float) -> 
     else:
         seconds = sampled if node.latest is None else node.latest - time.start
         if time.end is not None:
-            seconds = min(seconds, 0.999 * whole)  # its last moments are unknown
+            seconds = min(seconds, SEEN_TO_END * whole)  # its last moments are unknown
     if node.reset:
         seconds = min(seconds, sampled)
     return min(max(seconds, 0.0), whole)

@@ -11,11 +11,23 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob.judgements import COMPLETE_COVERAGE, FAILED_STATES
+from batchjob.judgements import FAILED_STATES
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.efficiency import (
+    ACCOUNTING,
+    CPU_BASIS,
+    CPU_IS_POSSIBLE,
+    CPU_SECONDS,
+    ENERGY,
+    ENERGY_BASIS,
+    ENERGY_USED,
+    MEMORY_ALLOCATED,
+    MEMORY_AVAILABLE,
+    MEMORY_BASIS,
+    MEMORY_OF_MEASURED_NODES,
+    MEMORY_PEAK,
     OBSERVED_SECONDS,
     suspended_seconds,
     wait_seconds,
@@ -41,7 +53,7 @@ def add_runs(db: Connection, cluster: str, day: int, now: int) -> None:
     db.execute(sa.insert(schema.daily_usage).from_select(names, _usage_sums(parts, cluster, day)))
     if db.execute(sa.select(schema.job_emissions.c.job_id).limit(1)).first() is None:
         return  # no provider of emission factors is configured
-    names = ["cluster", "day", "account", "username", "provider", "grams"]
+    names = ["cluster", "day", "account", "username", "provider", *schema.EMISSION_SUMS]
     db.execute(
         sa.insert(schema.daily_emissions).from_select(names, _emission_sums(parts, cluster, day))
     )
@@ -72,11 +84,7 @@ def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
     columns = [
         job.c.id, job.c.account, job.c.username, job.c.state, job.c.submit_time,
         job.c.eligible_time, job.c.start_time, job.c.end_time,
-        job.c.allocated_nodes, job.c.allocated_cpus, job.c.allocated_gpus,
-        job.c.allocated_memory_bytes,
-        sa.func.coalesce(
-            job.c.cpu_seconds, job.c.user_cpu_seconds + job.c.system_cpu_seconds
-        ).label("accounted_cpu_seconds"),
+        job.c.allocated_cpus, job.c.allocated_gpus,
         suspended_seconds(end).label("suspended_seconds"),
         end.label("until"),
     ]  # fmt: skip
@@ -111,12 +119,15 @@ class _MeasuredPart(NamedTuple):
     """The measured part of a run: usage up to `until_time`, often not of all its time."""
 
     seconds: Number  # measured seconds within the day
-    part: Number  # part of the run's node time that was measured in these seconds
-    active: Number  # part of these seconds in which it was not suspended
+    cpu_seconds: Number  # CPU time allocated in that part of them that was measured
     share: Number  # share of the measured usage that falls within the day
-    to_end: ColumnElement[bool]  # whether the run has ended and was measured to its end
-    # Whether also without gaps, so that measurements are preferred to accounting.
-    complete: ColumnElement[bool]
+
+
+class _KnownPart(NamedTuple):
+    """The part of a run's figure that falls within the day; 0 if it is not known."""
+
+    share: Number
+    cpu_seconds: Number  # CPU time allocated in that part
 
 
 def _measured_part(job: Any, day: int) -> _MeasuredPart:
@@ -126,22 +137,20 @@ def _measured_part(job: Any, day: int) -> _MeasuredPart:
     begin = _greatest(job.start_time, _time_literal(day))
     partly = _greatest(_least(begin + job.seconds, usage.until_time) - begin, _time_literal(0))
     whole = usage.until_time - job.start_time
-    return _MeasuredPart(
-        sa.case((to_end, job.seconds), (seen, partly), else_=0),
-        sa.case((usage.coverage < 1.0, usage.coverage), else_=1.0),
-        sa.case(
-            (
-                seen & job.end_time.is_(None) & (whole > 0),
-                sa.cast(OBSERVED_SECONDS, sa.Float) / whole,
-            ),
-            else_=job.active,
-        ),
-        sa.case(
-            (to_end, job.share), (seen & (whole > 0), sa.cast(partly, sa.Float) / whole), else_=0.0
-        ),
-        to_end,
-        to_end & (usage.coverage >= COMPLETE_COVERAGE),
+    seconds = sa.case((to_end, job.seconds), (seen, partly), else_=0)
+    part = sa.case((usage.coverage < 1.0, usage.coverage), else_=1.0)
+    active = sa.case(
+        (seen & job.end_time.is_(None) & (whole > 0), sa.cast(OBSERVED_SECONDS, sa.Float) / whole),
+        else_=job.active,
     )
+    share = sa.case(
+        (to_end, job.share), (seen & (whole > 0), sa.cast(partly, sa.Float) / whole), else_=0.0
+    )
+    return _MeasuredPart(seconds, _or_zero(seconds * part * active * _cpus(job)), share)
+
+
+def _cpus(job: Any) -> Number:
+    return sa.func.coalesce(job.allocated_cpus, 0)
 
 
 def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
@@ -150,55 +159,49 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     started = (job.start_time >= day) & (job.start_time < day + DAY)
     ended = (job.end_time >= day) & (job.end_time < day + DAY)
     measured = _measured_part(job, day)
-    cpus = sa.func.coalesce(job.allocated_cpus, 0)
     gpus = sa.func.coalesce(job.allocated_gpus, 0)
-    # Float: 1 TiB for a day is 9.5e16 byte-seconds, and a hundred such jobs overflow BIGINT.
-    memory = sa.cast(sa.func.coalesce(job.allocated_memory_bytes, 0), sa.Float)
     seen_gpus = sa.case((usage.c.gpus < gpus, usage.c.gpus), else_=gpus)
-    of_seen_nodes = sa.case(
-        (
-            usage.c.nodes < job.allocated_nodes,
-            memory * usage.c.nodes / sa.cast(job.allocated_nodes, sa.Float),
-        ),
-        else_=memory,
+    # Float: 1 TiB for a day is 9.5e16 byte-seconds, and a hundred such jobs overflow BIGINT.
+    memory = sa.cast(sa.func.coalesce(MEMORY_ALLOCATED, 0), sa.Float)
+    of_seen_nodes = sa.cast(sa.func.coalesce(MEMORY_OF_MEASURED_NODES, 0), sa.Float)
+    peak_seconds = sa.case(
+        (MEMORY_AVAILABLE.is_(None) | MEMORY_PEAK.is_(None), 0.0),
+        (MEMORY_BASIS == ACCOUNTING, sa.cast(job.seconds, sa.Float)),
+        else_=measured.seconds,
     )
-    used = {each.key: _or_zero(each) for each in usage.columns}
-    # Accounting has the CPU time of all ended runs, even if measurements are incomplete.
-    accounted = (
-        job.end_time.is_not(None)
-        & job.accounted_cpu_seconds.is_not(None)
-        & ~_false_if_null(measured.complete)
+    cpu_is_known = CPU_SECONDS.is_not(None) & CPU_IS_POSSIBLE
+    cpu, energy = (
+        _known_part(basis, job, measured, is_known)
+        for basis, is_known in ((CPU_BASIS, cpu_is_known), (ENERGY_BASIS, ENERGY_USED.is_not(None)))
     )
+    energy_is_accounted = ENERGY_BASIS == ACCOUNTING
     sums: dict[str, Number] = {
         "jobs_started": _one_if(started),
         "jobs_ended": _one_if(ended),
         "jobs_failed": _one_if(ended & job.state.in_(FAILED_STATES)),
         "wait_seconds": sa.case((started, wait_seconds(job)), else_=0),
-        "wall_seconds": job.seconds,
-        "cpu_allocated_seconds": job.seconds * job.active * cpus,
+        "wall_seconds": job.seconds * job.active,
+        "cpu_allocated_seconds": job.seconds * job.active * _cpus(job),
         "gpu_allocated_seconds": job.seconds * gpus,
         "memory_allocated_byte_seconds": job.seconds * memory,
-        "measured_cpu_allocated_seconds": cpus
-        * sa.case(
-            (accounted, job.seconds * job.active),
-            else_=measured.seconds * measured.part * measured.active,
-        ),
+        "measured_cpu_allocated_seconds": cpu.cpu_seconds,
         "measured_gpu_allocated_seconds": sa.case(
             (usage.c.gpu_utilization_ratio.is_not(None), measured.seconds * seen_gpus), else_=0
         ),
         "measured_memory_allocated_byte_seconds": sa.case(
             (usage.c.memory_average_bytes.is_not(None), measured.seconds * of_seen_nodes), else_=0
         ),
-        "cpu_seconds": sa.case(
-            (accounted, job.share * job.accounted_cpu_seconds),
-            else_=measured.share * (used["user_cpu_seconds"] + used["system_cpu_seconds"]),
-        ),
-        "gpu_seconds": measured.seconds * seen_gpus * used["gpu_utilization_ratio"],
-        "memory_byte_seconds": measured.seconds * used["memory_average_bytes"],
-        "energy_host_joules": measured.share
-        * (used["energy_host_active_joules"] + used["energy_host_idle_joules"]),
-        "energy_gpu_joules": measured.share
-        * (used["energy_gpu_active_joules"] + used["energy_gpu_idle_joules"]),
+        "measured_memory_peak_allocated_byte_seconds": peak_seconds * _or_zero(MEMORY_AVAILABLE),
+        "measured_energy_cpu_allocated_seconds": energy.cpu_seconds,
+        "cpu_seconds": cpu.share * _or_zero(CPU_SECONDS),
+        "gpu_seconds": measured.seconds * seen_gpus * _or_zero(usage.c.gpu_utilization_ratio),
+        "memory_byte_seconds": measured.seconds * _or_zero(usage.c.memory_average_bytes),
+        "memory_peak_byte_seconds": peak_seconds * _or_zero(MEMORY_PEAK),
+        # Accounting has the energy of nodes.
+        "energy_host_joules": energy.share
+        * sa.case((energy_is_accounted, _or_zero(ENERGY_USED)), else_=_component_joules("host")),
+        "energy_gpu_joules": energy.share
+        * sa.case((energy_is_accounted, 0.0), else_=_component_joules("gpu")),
     }
     return (
         sa.select(
@@ -217,9 +220,30 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     )
 
 
+def _known_part(
+    basis: Number, job: Any, measured: _MeasuredPart, is_known: ColumnElement[bool]
+) -> _KnownPart:
+    """The part of a run's figure that falls within the day, by the figure's basis."""
+    unknown, accounted = ~_false_if_null(is_known), basis == ACCOUNTING
+    allocated = job.seconds * job.active * _cpus(job)
+    return _KnownPart(
+        sa.case((unknown, 0.0), (accounted, job.share), else_=measured.share),
+        sa.case((unknown, 0.0), (accounted, allocated), else_=measured.cpu_seconds),
+    )
+
+
+def _component_joules(component: str) -> Number:
+    usage = schema.job_usage.c
+    return _or_zero(usage[f"energy_{component}_active_joules"]) + _or_zero(
+        usage[f"energy_{component}_idle_joules"]
+    )
+
+
 def _emission_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
+    """Emissions of the runs whose measured energy is known."""
     emissions, usage = schema.job_emissions, schema.job_usage
     job = parts.c
+    measured = _measured_part(job, day)
     return (
         sa.select(
             sa.literal(cluster),
@@ -227,13 +251,15 @@ def _emission_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
             job.account,
             job.username,
             emissions.c.provider,
-            sa.func.sum(_measured_part(job, day).share * emissions.c.grams),
+            sa.func.sum(sa.cast(measured.cpu_seconds, sa.Float)),
+            sa.func.sum(measured.share * emissions.c.grams),
         )
         .select_from(
-            parts.join(emissions, emissions.c.job_id == job.id).join(
-                usage, usage.c.job_id == job.id
-            )
+            parts.join(schema.job, schema.job.c.id == job.id)
+            .join(emissions, emissions.c.job_id == job.id)
+            .join(usage, usage.c.job_id == job.id)
         )
+        .where(ENERGY.is_not(None))
         .group_by(job.account, job.username, emissions.c.provider)
     )
 

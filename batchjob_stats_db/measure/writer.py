@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from batchjob.judgements import SEEN_TO_END
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
@@ -164,5 +165,5 @@ def _next_due_time(
         return now + policy.refresh_seconds
     # Samples may be late because of a remote-write queue or a separate poller; complete
     # measurements are not repeated.
-    late = usage.coverage < 0.999 and now < target.end + _LATE_SECONDS
+    late = usage.coverage < SEEN_TO_END and now < target.end + _LATE_SECONDS
     return now + _RETRY_SECONDS if late else None

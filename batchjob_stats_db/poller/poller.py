@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -38,6 +39,7 @@ from batchjob_stats_db.poller.reread import Rereader
 from batchjob_stats_db.poller.retention import delete_expired
 from batchjob_stats_db.poller.scripts import ScriptReader
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_db.samples.folder import samples_problem
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
 
 log = logging.getLogger(__name__)
@@ -119,6 +121,9 @@ class Poller:
 
     def check(self) -> Iterator[str]:
         """Missing permissions to see all jobs and users, one line each with what to grant."""
+        directory = "" if self.cluster.tsdb.url else self.cluster.samples
+        if directory and (problem := samples_problem(Path(directory))):
+            yield f"{self.cluster.name}: samples: {problem}"
         sources: list[AccountingSource | AssociationsSource] = [
             *self.cluster.sources,
             *self.cluster.people,

@@ -78,7 +78,16 @@ class PollerService:
     def readiness_problem(self) -> str:
         """The clusters that have not been polled yet; "" if all have been and none is stuck."""
         waiting = [poller.cluster.name for poller in self.pollers if not poller.has_polled]
-        return f"not polled yet: {', '.join(waiting)}" if waiting else self.health_problem()
+        if waiting:
+            return f"not polled yet: {', '.join(waiting)}"
+        return self._samples_problem() or self.health_problem()
+
+    def _samples_problem(self) -> str:
+        """The cluster whose directory of samples is absent; "" if there is none."""
+        for cluster in (poller.cluster for poller in self.pollers):
+            if cluster.samples and not cluster.tsdb.url and not Path(cluster.samples).is_dir():
+                return f"{cluster.name}: samples: {cluster.samples}: no such directory"
+        return ""
 
     def start(self) -> None:
         """Start polling; raises SettingsError if the address is in use."""

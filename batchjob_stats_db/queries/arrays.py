@@ -12,7 +12,14 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries import index_walk, paging
-from batchjob_stats_db.queries.efficiency import CPU_SECONDS, ENERGY, OBSERVED_SECONDS, RUN_SECONDS
+from batchjob_stats_db.queries.efficiency import (
+    CPU_AVAILABLE,
+    CPU_IS_POSSIBLE,
+    CPU_SECONDS,
+    ENERGY,
+    OBSERVED_SECONDS,
+    RUN_SECONDS,
+)
 from batchjob_stats_db.queries.filters import (
     Filter,
     clusters_to_query,
@@ -84,7 +91,8 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
     )
     ended = sa.func.count(_job.end_time) == sa.func.count()
     allocated = sa.cast(OBSERVED_SECONDS, sa.Float) * _job.allocated_cpus
-    known = sa.case((CPU_SECONDS.is_not(None), allocated))
+    possible = sa.case((CPU_IS_POSSIBLE, CPU_SECONDS))
+    available = sa.case((possible.is_not(None), CPU_AVAILABLE))
     return (
         _job.cluster,
         _GROUP_ID[kind].label("jobid"),
@@ -99,11 +107,12 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
         sa.func.sum(allocated).label("allocated_cpu_seconds"),
         sa.func.count(sa.case((_usage.samples > 0, 1))).label("jobs_measured"),
         sa.func.sum(CPU_SECONDS).label("cpu_seconds"),
-        (sa.func.sum(CPU_SECONDS) / sa.func.nullif(sa.func.sum(known), 0.0)).label(
+        (sa.func.sum(possible) / sa.func.nullif(sa.func.sum(available), 0.0)).label(
             "cpu_efficiency"
         ),
         sa.func.max(_usage.memory_peak_bytes).label("usage_memory_peak_bytes"),
         sa.func.sum(ENERGY).label("usage_energy_joules"),
+        sa.func.count(ENERGY).label("jobs_with_energy"),
     )
 
 

@@ -3,8 +3,8 @@
 Lists, reports, sorting and filters take their figures from these columns. The basis of each figure
 is `measured` or `accounting`, `usage_coverage` is the part of the job's life that measurements
 cover, and `usage_final` says whether anything may still change. If an ended job was last measured
-before its end, that measurement is not its usage: accounting counts instead, and if there is none,
-the figure is that of the measured time.
+before its end, that measurement is not its usage: accounting counts instead, unless it says less
+than was measured, and if there is none, the figure is that of the measured time.
 """
 
 import functools
@@ -16,8 +16,15 @@ from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 
-from batchjob.judgements import COMPLETE_COVERAGE, RUNNING_STATES
+from batchjob.judgements import (
+    COMPLETE_COVERAGE,
+    FULL_WORKING_SET,
+    LOST_STATES,
+    MEMORY_WAITING,
+    RUNNING_STATES,
+)
 from batchjob.schedulers.registry import SCHEDULERS
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.gate import MORE_CPU
 
@@ -145,8 +152,10 @@ USAGE_FINAL = sa.case(
 
 
 def _basis(measured: NumberColumn, accounted: NumberColumn) -> NumberColumn:
+    """Which of two amounts counts; nothing counts in place of a larger one that was measured."""
     return sa.case(
         (_complete & measured.is_not(None), MEASURED),
+        (_sampled & (measured > accounted), MEASURED),
         (accounted.is_not(None), ACCOUNTING),
         (_sampled & measured.is_not(None), MEASURED),
     )
@@ -159,9 +168,10 @@ def _select_by_basis(
 
 
 _cpu_measured = _sum(_usage.user_cpu_seconds, _usage.system_cpu_seconds)
+_cpu_reported = sa.func.coalesce(_job.cpu_seconds, _job.user_cpu_seconds + _job.system_cpu_seconds)
 # The scheduler adds up CPU time only when a job or one of its steps ends.
 _cpu_accounted = sa.case(
-    (_ended, sa.func.coalesce(_job.cpu_seconds, _job.user_cpu_seconds + _job.system_cpu_seconds))
+    (_job.state.in_(LOST_STATES) & (_cpu_reported == 0), sa.null()), (_ended, _cpu_reported)
 )
 CPU_BASIS = _basis(_cpu_measured, _cpu_accounted)
 CPU_SECONDS = _select_by_basis(CPU_BASIS, _cpu_measured, _cpu_accounted)
@@ -175,10 +185,9 @@ _doubt = sa.func.coalesce(_usage.doubt, "")
 _has_impossible_cpu = _select_by_basis(
     CPU_BASIS, _doubt.contains(MORE_CPU), sa.func.coalesce(_job.doubt, "").contains(MORE_CPU)
 )
-_cpu_efficiency = sa.case(
-    (_has_impossible_cpu, sa.null()),
-    else_=_ratio(CPU_SECONDS, CPU_AVAILABLE),
-)
+CPU_IS_POSSIBLE = ~sa.func.coalesce(_has_impossible_cpu, sa.false())
+"""Whether a job's CPU time can be; efficiency and sums leave it out otherwise."""
+_cpu_efficiency = sa.case((CPU_IS_POSSIBLE, _ratio(CPU_SECONDS, CPU_AVAILABLE)))
 
 # The scheduler misses peaks between two of its samples: for a short job, nearly all.
 _too_short_for_memory = sa.or_(
@@ -192,17 +201,35 @@ _too_short_for_memory = sa.or_(
 _memory_accounted = sa.case((_too_short_for_memory, sa.null()), (_ended, _job.peak_memory_bytes))
 MEMORY_BASIS = _basis(_usage.memory_peak_bytes, _memory_accounted)
 MEMORY_PEAK = _select_by_basis(MEMORY_BASIS, _usage.memory_peak_bytes, _memory_accounted)
-_memory_allocated = sa.func.coalesce(
+MEMORY_ALLOCATED = sa.func.coalesce(
     sa.func.nullif(_job.allocated_memory_bytes, 0), sa.func.nullif(_usage.memory_limit_bytes, 0)
 )
-_memory_of_measured_nodes = sa.case(
+MEMORY_OF_MEASURED_NODES = sa.case(
     (
         (_usage.nodes > 0) & (_usage.nodes < _job.allocated_nodes),
-        _memory_allocated * _usage.nodes / _job.allocated_nodes,
+        MEMORY_ALLOCATED * _usage.nodes / _job.allocated_nodes,
     ),
-    else_=_memory_allocated,
+    else_=MEMORY_ALLOCATED,
 )
-MEMORY_AVAILABLE = _select_by_basis(MEMORY_BASIS, _memory_of_measured_nodes, _memory_allocated)
+MEMORY_AVAILABLE = _select_by_basis(MEMORY_BASIS, MEMORY_OF_MEASURED_NODES, MEMORY_ALLOCATED)
+
+# See SHORT_MEMORY_MEANS. Accounting's peak contains no page cache.
+_memory_short = sa.case(
+    (MEMORY_BASIS.is_(None), sa.null()),
+    (
+        (MEMORY_BASIS == ACCOUNTING)
+        | (_job.state == JobState.OUT_OF_MEMORY.value)
+        | (_usage.oom_kills > 0),
+        1,
+    ),
+    (_usage.working_set_average_bytes >= FULL_WORKING_SET * MEMORY_AVAILABLE, 1),
+    (
+        (_usage.memory_limit_hits > 0)
+        & (_usage.memory_waiting_seconds >= MEMORY_WAITING * OBSERVED_SECONDS * _usage.nodes),
+        1,
+    ),
+    else_=0,
+)
 
 # For a job that never started, schedulers report a run time of zero.
 _time_efficiency = sa.case((_job.start_time > 0, _ratio(RUN_SECONDS, _job.time_limit_seconds)))
@@ -216,6 +243,9 @@ _energy_of_nodes = _sum(
     )  # fmt: skip
 ENERGY = sa.case((~_lacks_nodes, _energy_of_nodes))
 """Measured energy of all nodes; unknown if some have none."""
+_energy_accounted = sa.cast(_job.energy_joules, sa.Float)
+ENERGY_BASIS = _basis(ENERGY, _energy_accounted)
+ENERGY_USED = _select_by_basis(ENERGY_BASIS, ENERGY, _energy_accounted)
 
 DERIVED: tuple[ColumnElement[Any], ...] = (
     sa.type_coerce(wait_seconds(_job), schema.Count).label("wait_seconds"),
@@ -229,10 +259,17 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
     sa.type_coerce(MEMORY_AVAILABLE, sa.BigInteger).label("memory_available_bytes"),
     _ratio(MEMORY_PEAK, MEMORY_AVAILABLE).label("memory_efficiency"),
     sa.type_coerce(MEMORY_BASIS, sa.Text).label("memory_basis"),
+    sa.type_coerce(_memory_short, sa.Integer).label("memory_short"),
     ENERGY.label("usage_energy_joules"),
-    sa.func.coalesce(
-        sa.case((_complete, ENERGY)), sa.cast(_job.energy_joules, sa.Float), ENERGY
-    ).label("energy_used_joules"),
+    ENERGY_USED.label("energy_used_joules"),
+    sa.type_coerce(ENERGY_BASIS, sa.Text).label("energy_basis"),
+    # Processes that live shorter than a scan of the exporter are not seen.
+    sa.case(
+        (
+            sa.func.coalesce(_usage.process_io_read_bytes, _usage.process_io_written_bytes) >= 0,
+            "at least",
+        ),
+    ).label("process_io_basis"),
     sa.type_coerce(USAGE_FINAL, sa.Integer).label("usage_final"),
 )
 """Columns of the outer join of `job` and `job_usage`."""

@@ -1,4 +1,4 @@
-"""The one definition of waste: what jobs were allocated and did not use, in sums over days.
+"""What jobs were allocated and did not use, in sums over days.
 
 The figures of single jobs are defined in efficiency.py.
 """
@@ -18,14 +18,17 @@ class ResourceSums(NamedTuple):
 
 RESOURCES = {
     "cpu": ResourceSums("measured_cpu_allocated_seconds", "cpu_seconds"),
-    "memory": ResourceSums("measured_memory_allocated_byte_seconds", "memory_byte_seconds"),
+    "memory": ResourceSums(
+        "measured_memory_peak_allocated_byte_seconds", "memory_peak_byte_seconds"
+    ),
     "gpu": ResourceSums("measured_gpu_allocated_seconds", "gpu_seconds"),
 }
 
 
 def unused_key(resource: str) -> str:
     """The key of what was allocated and not used."""
-    return RESOURCES[resource].allocated.removeprefix("measured_").replace("allocated", "unused")
+    name = RESOURCES[resource].allocated.removeprefix("measured_").replace("allocated", "unused")
+    return name.replace("_peak", "")
 
 
 def efficiency(sums: Row, resource: str) -> float | None:

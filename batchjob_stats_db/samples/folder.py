@@ -18,6 +18,15 @@ class NoSuchJob(ValueError):
     """No samples of an id, or of several ids with this prefix; the text says which."""
 
 
+def samples_problem(samples: Path) -> str:
+    """Why there are no samples in a configured directory; "" if there are some."""
+    try:
+        has_jobs = any(each.is_dir() for each in samples.iterdir())
+    except OSError as error:
+        return f"{samples}: {error.strerror}"
+    return "" if has_jobs else f"{samples}: it contains samples of no job"
+
+
 def folder_of(samples: Path, jobid: str) -> Path:
     """The folder of a job. Characters that no path may contain become %XX; a long id is cut."""
     name = quote(jobid, safe=_UNESCAPED, errors="surrogateescape")

@@ -31,6 +31,9 @@ def ready(services: CurrentServices) -> PlainTextResponse:
         # Contains the database's address, which not every caller may see.
         log.warning("not ready: %s", error)
         return PlainTextResponse("the database is not ready\n", 503)
+    if not services.has_samples_directory():
+        log.warning("not ready: samples.directory: %s", services.samples_problem())
+        return PlainTextResponse("the directory of samples is absent\n", 503)
     return PlainTextResponse("ok\n")
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
+from batchjob.judgements import BASIS_MEANS, ENERGY_MEANS, FAILED_MEANS
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.api import PREFIX
@@ -23,6 +24,10 @@ KEYS: dict[str, queries.By] = {
     "day": "day",
 }
 By = Annotated[str, Field(pattern=f"^({'|'.join(KEYS)})$")]
+_USAGE = (
+    "Sums of the caller's jobs, or of all they may see; keys not grouped by are null. "
+    f"{FAILED_MEANS} {BASIS_MEANS} {ENERGY_MEANS}"
+)
 UsageRow = row_model("UsageRow", schema.daily_usage.columns)
 EmissionsRow = row_model("EmissionsRow", schema.daily_emissions.columns)
 
@@ -41,14 +46,14 @@ class UsageQuery(Days):
         return [KEYS[name] for name in dict.fromkeys(self.by)]
 
 
-@router.get("/usage", response_model=list_type(UsageRow))
+@router.get("/usage", response_model=list_type(UsageRow), description=_USAGE)
 async def usage(
     services: CurrentServices,
     principal: CurrentPrincipal,
     access: CurrentAccess,
     params: Annotated[UsageQuery, Query()],
 ) -> Response:
-    """Sums of the caller's jobs, or of all they may see; keys not grouped by are null."""
+    """Sums of jobs."""
     keys = select_keys(params.fields, UsageRow)
     columns = [name for name in schema.DAILY_SUMS if name in keys]
     return await users_table(services, principal, params, UsageRow, lambda db: queries.sum_usage(

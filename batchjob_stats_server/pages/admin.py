@@ -112,7 +112,7 @@ def admin(
         "admin.html", clusters=clusters, waste_days=_WASTE_DAYS,
         min_good_ratio=thresholds().enough_coverage,
         has_mail_links=services.mail_template is not None, quality_rows=quality_rows,
-        since=node_coverage.first_day(page.now),
+        since=node_coverage.first_day(page.now), samples_problem=services.samples_problem(),
     )  # fmt: skip
 
 

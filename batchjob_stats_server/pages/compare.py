@@ -54,10 +54,12 @@ FACTS = (
         "Peak GPU memory", template_filters.size, lambda row, _: row["usage_gpu_memory_peak_bytes"]
     ),
     Fact(
-        "Read from files", template_filters.size, lambda row, _: row["usage_process_io_read_bytes"]
+        "Read from files, at least",
+        template_filters.size,
+        lambda row, _: row["usage_process_io_read_bytes"],
     ),
     Fact(
-        "Written to files",
+        "Written to files, at least",
         template_filters.size,
         lambda row, _: row["usage_process_io_written_bytes"],
     ),

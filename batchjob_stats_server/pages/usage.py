@@ -89,10 +89,11 @@ class UsageForm(Days):
 
 
 class UsageTableRow(NamedTuple):
-    """A row of the table: sums, and grams by provider."""
+    """A row of the table: sums, and grams by provider with the CPU time that they are of."""
 
     sums: Row
     grams: Mapping[str, float]
+    measured: Mapping[str, float]
 
 
 @router.get("/usage")
@@ -141,10 +142,20 @@ def _query_rows(
 ) -> list[UsageTableRow]:  # fmt: skip
     filters = _query_filters(form)
     sums = queries.sum_usage(db, access, group_columns, since, until, **filters)
-    grams: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    emissions: dict[tuple[str, ...], list[RowMapping]] = defaultdict(list)
     for row in queries.sum_emissions(db, access, group_columns, since, until, **filters):
-        grams[tuple(row[key] for key in group_columns)][row["provider"]] = row["grams"]
-    return [UsageTableRow(row, grams[tuple(row[key] for key in group_columns)]) for row in sums]
+        emissions[tuple(row[key] for key in group_columns)].append(row)
+    return [
+        UsageTableRow(
+            row,
+            *(
+                {each["provider"]: each[name] for each in emissions[key]}
+                for name in ("grams", "measured_energy_cpu_allocated_seconds")
+            ),
+        )
+        for row in sums
+        for key in [tuple(row[key] for key in group_columns)]
+    ]
 
 
 def _query_total(

@@ -121,7 +121,7 @@ def _job_energy(job: Row, pue: float | None) -> JobEnergy:
     }
     total, measured = job["energy_used_joules"], job["usage_energy_joules"]
     site = total * pue if total is not None and pue else None
-    source = "" if total is None else job["usage_source"] if total == measured else ACCOUNTING
+    source = job["usage_source"] if job["energy_basis"] == MEASURED else job["energy_basis"] or ""
     missing = "" if measured is not None else explain.energy_missing(job)
     return JobEnergy(components, total, site, pue, source, missing)
 

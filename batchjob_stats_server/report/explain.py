@@ -57,6 +57,7 @@ class EfficiencyRatio(NamedTuple):
     formula: str
     missing: str  # why there is no ratio; "" if there is one
     until_time: int | None = None  # see Efficiency
+    reclaimable: bool = False
 
 
 def cpu_ratio(job: Row) -> EfficiencyRatio:
@@ -80,7 +81,8 @@ def memory_ratio(job: Row) -> EfficiencyRatio:
     ratio, missing = job["memory_efficiency"], ""
     if ratio is None:
         missing = _missing_reason(job, _memory_limit(job), "memory limit") or _memory_missing(job)
-    return _efficiency_ratio(job, "memory", ratio, formula, missing, job["memory_basis"])
+    found = _efficiency_ratio(job, "memory", ratio, formula, missing, job["memory_basis"])
+    return found._replace(reclaimable=job["memory_short"] == 0)
 
 
 def _memory_missing(job: Row) -> str:
@@ -166,6 +168,7 @@ def _with_amounts(
     return Efficiency(
         efficiency.what, efficiency.ratio, used, available, unit, efficiency.formula,
         (source or "") if used is not None else "", efficiency.missing, efficiency.until_time,
+        efficiency.reclaimable,
     )  # fmt: skip
 
 

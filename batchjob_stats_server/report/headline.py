@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import shorten
 
+from batchjob.judgements import thresholds
 from batchjob.runtime.formatting import format_count, format_duration, size
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers import registry
@@ -19,7 +20,6 @@ from batchjob_stats_server.report.model import ReportInput, Row
 _MAX_ERROR_LENGTH = 200  # characters; the page has the full text further below
 _NOT_A_JOB_FAULT = "This is not a fault of the job"
 _OUT_OF_MEMORY = 125  # the signal by which Slurm says that a step ran out of memory
-_MEMORY_FULL = 0.95  # of its limit; the peak of a job that was killed is seldom seen
 _STEP_MEMORY = re.compile(r" --mem[= ](\d+[KMGT]?)(?= )")
 _EXIT_CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "
@@ -128,7 +128,7 @@ def _why_killed(inputs: ReportInput, code: int | None, number: int | None) -> st
     if signal.SIGKILL not in (number, (code or 0) - 128):
         return ""
     ratio = inputs.job["memory_efficiency"]
-    if inputs.job["usage_oom_kills"] or (ratio or 0) >= _MEMORY_FULL:
+    if inputs.job["usage_oom_kills"] or (ratio or 0) >= thresholds().near_limit:
         return ", most likely because it ran out of memory"
     return ", as the kernel does when memory runs out, and users do" if ratio is None else ""
 

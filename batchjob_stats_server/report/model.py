@@ -63,9 +63,12 @@ class JobUse:
     device_written_bytes: int | None
 
     def moved(self) -> tuple[tuple[str, int | None, int | None], ...]:
-        """Bytes read and written: of files, and of the disks below them."""
+        """Bytes read and written: of files, and of the disks below them.
+
+        Those of processes are a lower bound: short ones are not seen.
+        """
         return (
-            ("Storage", self.read_bytes, self.written_bytes),
+            ("Storage, at least", self.read_bytes, self.written_bytes),
             ("Disks", self.device_read_bytes, self.device_written_bytes),
         )
 
@@ -96,6 +99,7 @@ class Efficiency:
     source: str
     missing: str  # why there is no ratio; "" if there is one
     until_time: int | None = None  # epoch milliseconds; the job ran on after this measurement
+    reclaimable: bool = False  # as far as is known, what fills it is page cache
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,26 @@ CASES = {
         UNFINISHED | {"state": "VANISHED"},
         Figures(None, None, None, None, basis=None),
     ),
+    "node failed, accounting lost what was measured": (
+        HALF_COVERED,
+        {"state": "NODE_FAIL", "cpu_seconds": 0.0},
+        Figures(),
+    ),
+    "node failed, not measured, accounting lost it": (
+        None,
+        {"state": "NODE_FAIL", "cpu_seconds": 0.0},
+        Figures(None, None, None, basis=None),
+    ),
+    "accounting has less than was measured": (
+        HALF_COVERED,
+        {"cpu_seconds": 5_399.0, "peak_memory_bytes": GIB},
+        Figures(),
+    ),
+    "measured more than its CPUs can provide": (
+        COMPLETE | {"user_cpu_seconds": 99_000.0, "doubt": "more cpu than allocated"},
+        {},
+        Figures(cpu=None),
+    ),
     "without a run time from its scheduler": (COMPLETE, {"elapsed_seconds": None}, Figures()),
     "without a time limit": (COMPLETE, {"time_limit_seconds": None}, Figures(time=None)),
     "started at once": (COMPLETE, {"eligible_time": START}, Figures(wait=0)),

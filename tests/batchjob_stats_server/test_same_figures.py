@@ -21,6 +21,7 @@ from batchjob_stats_db.database.store import Store, UsagePolicy
 from batchjob_stats_db.days import day_of
 from batchjob_stats_db.measure.rollup import roll_up
 from batchjob_stats_db.poller.options import DatabaseOptions
+from batchjob_stats_db.queries.waste import RESOURCES, unused_key
 from batchjob_stats_server import app
 from batchjob_stats_server.api.stats import WasteRow
 from batchjob_stats_server.options import (
@@ -156,6 +157,12 @@ def test_report(figures, get):
     )
 
 
+@pytest.mark.parametrize("cluster", [name for name in CASES if name.startswith("node failed")])
+def test_node_failure_is_never_called_idleness(get):
+    report = get("/api/v1/jobs/2/report").json()
+    assert "cpu-idle" not in {each["rule"] for each in report["advice"]}
+
+
 def test_html_pages(figures, get):
     listed = percentages(get("/jobs", columns=["cpu", "memory", "gpu", "time"]))
     job = get("/jobs/2")
@@ -210,17 +217,20 @@ def test_jobs_command(figures, site, cluster, capsys):
 
 def test_waste_sums(figures, get, cluster):
     """The sums of a user who had only this job."""
-    used = {"cpu": figures.cpu, "gpu": figures.gpu}
+    used = {"cpu": figures.cpu, "memory": figures.memory, "gpu": figures.gpu}
     known_ratios = {name: ratio for name, ratio in used.items() if ratio is not None}
     rows = {name: get("/api/v1/stats/waste", of=name).json() for name in used}
     for name, ratio in used.items():
         assert len(rows[name]) == (ratio is not None)
         for row in rows[name]:
             assert row[f"{name}_efficiency"] == approximately(ratio)
-            allocated_seconds = row[f"measured_{name}_allocated_seconds"]
-            assert row[f"{name}_unused_seconds"] == approximately(allocated_seconds * (1 - ratio))
+            allocated = row[RESOURCES[name].allocated]
+            assert row[unused_key(name)] == approximately(allocated * max(1 - ratio, 0))
     cluster_page = get(f"/clusters/{cluster}", cluster=())
-    for page in (get("/usage"), cluster_page, get("/admin", user="root", cluster=())):
+    usage_page = get("/usage")
+    assert {share(each) for each in known_ratios.values()} <= set(percentages(usage_page))
+    known_ratios.pop("memory", None)  # these pages have CPUs and GPUs
+    for page in (cluster_page, get("/admin", user="root", cluster=())):
         assert {share(each) for each in known_ratios.values()} <= set(percentages(page))
 
 

@@ -31,6 +31,7 @@ from batchjob_stats_server import app
 from batchjob_stats_server.options import (
     AuthOptions,
     LimitOptions,
+    SamplesOptions,
     ServerSettings,
     ServerWebOptions,
 )
@@ -84,6 +85,12 @@ def write_usages(db):
          "memory_peak_bytes": 85 << 20, "gpu_utilization_ratio": 0.02},
         {"job_id": ids["FAILED"], "until_time": NOW - 3600, "user_cpu_seconds": 0.5 * 4 * 3600,
          "memory_peak_bytes": 50 << 20, "gpu_utilization_ratio": 0.5},
+        # Full of page cache: without and with a process that was killed for want of memory.
+        {"job_id": ids["TIMEOUT"], "until_time": NOW - 3600, "user_cpu_seconds": 0.5 * 4 * 3600,
+         "memory_peak_bytes": 100 << 20, "gpu_utilization_ratio": 0.5, "oom_kills": 0},
+        {"job_id": ids["COMPLETED"], "until_time": NOW - 3600, "user_cpu_seconds": 0.5 * 4 * 3600,
+         "memory_peak_bytes": 100 << 20, "gpu_utilization_ratio": 0.5, "oom_kills": 1,
+         "process_io_written_bytes": 1 << 20},
     ]  # fmt: skip
     db.execute(sa.update(job).values(allocated_memory_bytes=100 << 20, allocated_gpus=1))
     for row in rows:
@@ -208,6 +215,50 @@ def test_a_site_s_thresholds_hold_in_reports_and_colours(site):
     get = site(advised_gpu_use=0.6, low_use=0.55)
     assert "gpu-low" in advice(get, "FAILED")
     assert bar_classes(get, "FAILED") != before
+
+
+def test_page_cache_alone_is_not_called_high(site):
+    get = site()
+    assert "high" not in bar_classes(get, "TIMEOUT")
+    assert "high" in bar_classes(get, "COMPLETED")
+    listed_bars = re.findall(r'class="bar (\w*)"', get("/jobs?state=TIMEOUT").text)
+    assert listed_bars
+    assert "high" not in listed_bars
+
+
+def test_what_processes_moved_is_said_to_be_a_lower_bound(site):
+    get = site()
+    (row,) = get("/api/v1/jobs?state=COMPLETED").json()
+    assert row["process_io_basis"] == "at least"
+    (line,) = csv.DictReader(get("/api/v1/jobs?state=COMPLETED&format=csv").text.splitlines())
+    assert line["process_io_basis"] == "at least"
+    assert "Storage, at least" in get("/jobs/COMPLETED").text
+    assert "Storage, at least" in get("/api/v1/jobs/COMPLETED/report?format=text").text
+    (row,) = get("/api/v1/jobs?state=TIMEOUT").json()
+    assert row["process_io_basis"] is None
+
+
+def test_absent_samples_are_an_error_of_health_and_page(folder, site, tmp_path):
+    site()
+    settings = ServerSettings(
+        DatabaseOptions(f"sqlite:///{folder}/jobs.db"),
+        ServerWebOptions(threads=4, allowed_host=("testserver",)),
+        AuthOptions(
+            trusted_peer=(ipaddress.ip_network(PROXY),), secret_file=str(folder / "secret"),
+            admin=("root",),
+        ),
+        samples=SamplesOptions(str(tmp_path / "samples")),
+    )  # fmt: skip
+    services = build(settings)
+    headers = {"X-Grafana-User": "root", "X-Batchjob-Secret": SECRET}
+    client = TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
+    answer = client.get("/-/ready")
+    assert (answer.status_code, answer.text) == (503, "the directory of samples is absent\n")
+    assert "No such file or directory" in client.get("/admin").text
+    (tmp_path / "samples").mkdir()
+    assert client.get("/-/ready").status_code == 200
+    assert "it contains samples of no job" in client.get("/admin").text
+    services.stop()
 
 
 def test_a_site_s_worth_of_a_gpu_orders_waste(site):

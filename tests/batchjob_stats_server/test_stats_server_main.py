@@ -21,6 +21,18 @@ def test_check_option(database_path, capsys):
     assert "OK" in capsys.readouterr().out
 
 
+def test_check_reports_samples_that_are_not_there(database_path, tmp_path, capsys):
+    samples = tmp_path / "samples"
+    flags = ["--check", f"--db.url=sqlite:///{database_path}", f"--samples.directory={samples}"]
+    assert main(flags) == 2
+    assert f"samples.directory: {samples}: No such file or directory" in capsys.readouterr().err
+    samples.mkdir()
+    assert main(flags) == 2
+    assert "it contains samples of no job" in capsys.readouterr().err
+    (samples / "17").mkdir()
+    assert main(flags) == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from batchjob.judgements import COMPLETE_COVERAGE
 from batchjob_stats_server.pages.rendering import links, usage_bars
 from batchjob_stats_server.pages.rendering.sparklines import Sparkline
 from batchjob_stats_server.pages.rendering.template_filters import absent, percent
@@ -63,6 +64,14 @@ def _usage_bar(level: str, detail: str, percent_text: str) -> Markup:
         f'<rect class="fill" width="{width:.1f}" height="8"/></svg>'
         f"{percent_text}{spoken_level}</span>"
     )
+
+
+def part_measured(seconds: float, sums: Mapping[Any, Any]) -> Markup:
+    """Of how much of the CPU time allocated a sum of energy or emissions is, unless of all."""
+    allocated = sums["cpu_allocated_seconds"]
+    if not seconds or not allocated or seconds >= COMPLETE_COVERAGE * allocated:
+        return Markup()
+    return trusted_html(f"<small>of {percent(seconds / allocated)} of the CPU time</small>")
 
 
 @functools.lru_cache(64)

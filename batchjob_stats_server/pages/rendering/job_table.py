@@ -37,7 +37,7 @@ JOB_COLUMNS = (
     "usage_nodes",
     "usage_until_time", "usage_doubt", "usage_gpu_utilization_ratio", "usage_memory_limit_bytes",
     "energy_used_joules", "cpu_efficiency", "cpu_basis",
-    "memory_efficiency", "memory_used_bytes", "memory_basis",
+    "memory_efficiency", "memory_used_bytes", "memory_basis", "memory_short",
 )  # fmt: skip
 """Columns to query for other jobs. All columns, three times as many, would take longer."""
 

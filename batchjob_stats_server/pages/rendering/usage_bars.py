@@ -11,6 +11,7 @@ from batchjob_stats_server.report.model import Efficiency
 
 Row = Mapping[Any, Any]
 
+_RECLAIMABLE = "the kernel reclaims page cache, and the job was not short of memory"
 TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU", "time": "Time"}
 
 
@@ -50,9 +51,10 @@ def efficiency_bar(measured: Efficiency | EfficiencyRatio) -> UsageBar:
     if measured.ratio is None:
         return UsageBar(name, None, reason=measured.missing)
     until = "" if measured.until_time is None else "; measured only until some time before its end"
-    return UsageBar(
-        name, measured.ratio, level(measured.what, measured.ratio), measured.formula + until
-    )
+    shown_level, detail = level(measured.what, measured.ratio), measured.formula + until
+    if shown_level == "high" and measured.reclaimable:
+        return UsageBar(name, measured.ratio, "good", f"{detail}; {_RECLAIMABLE}")
+    return UsageBar(name, measured.ratio, shown_level, detail)
 
 
 def level(what: str, ratio: float) -> str:

@@ -183,6 +183,7 @@
   function describePlot(figure, found, bounds, shades, aggregate) {
     const unit = found[0].unit;
     let words = `Highest ${write(unit, highest(found))}`;
+    if (figure.dataset.peak) words += `, peak between samples ${write(unit, Number(figure.dataset.peak))}`;
     if (bounds.length) words += `, limit ${bounds.map((value) => write(unit, value)).join(", ")}`;
     if (shades.length) words += `; shaded is ${shades.join(", ")}`;
     if (aggregate) words += `; the line is the median of ${aggregate}, the band goes from the lowest to the highest`;
@@ -283,7 +284,8 @@
   const NARROW = 420; // pixels: on narrower plots, a legend of the zones, which the text below names too, would take half of the plot
   function plotLayout(found, bounds, plots, figure) {
     const unit = found[0].unit;
-    const seen = highest(found);
+    const peak = Number(figure.dataset.peak || 0); // of a node, recorded by the kernel: samples may miss it
+    const seen = Math.max(highest(found), peak);
     const near = bounds.filter((value) => value <= Math.max(seen, 1e-12) * 12);
     const top = Math.max(seen, ...near, unit === "ratio" && !bounds.length ? 0.1 : 1e-9);
     const narrow = figure.clientWidth < NARROW;
@@ -291,8 +293,10 @@
     const style = layout(unit, top, times);
     const limitLines = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
     const shades = zones(figure, bounds).filter((zone) => zone.side === "below" || zone.value < top);
-    style.shapes = [...stepShapes(plots), ...zoneShapes(shades, unit, top, !narrow), ...limitLines];
+    const peakLines = peak ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: peak, y1: peak, line: { color: css("--soft"), width: 1, dash: "dot" } }] : [];
+    style.shapes = [...stepShapes(plots), ...zoneShapes(shades, unit, top, !narrow), ...limitLines, ...peakLines];
     style.annotations = near.slice(0, 1).map((value) => ({ xref: "paper", x: 1, y: value, xanchor: "right", yanchor: "bottom", text: `limit ${write(unit, value)}`, showarrow: false, font: { color: css("--bad-text"), size: 11 } }));
+    if (peak) style.annotations.push({ xref: "paper", x: 0, y: peak, xanchor: "left", yanchor: "bottom", text: `peak ${write(unit, peak)}`, showarrow: false, font: { color: css("--soft"), size: 11 } });
     style.showlegend = found.length > 1 || (shades.length > 0 && !narrow);
     if (found.length > 6) {
       style.legend = { ...style.legend, orientation: "v", x: 1.01, y: 1, xanchor: "left", yanchor: "top" };

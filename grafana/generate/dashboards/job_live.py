@@ -27,6 +27,7 @@ from batchjob.quantities.job import (
     PROCESS_IO_WRITTEN_BYTES,
     PROCESSES,
     STALLED_SECONDS,
+    START_TIME,
     THREADS,
     WAITING_SECONDS,
 )
@@ -35,6 +36,7 @@ from grafana.generate.model import PAGES, Dashboard, Panel, Promql, Thresholds, 
 from grafana.generate.thresholds import ANY, LITTLE_USED, NEAR_LIMIT
 
 _JOB = 'cluster="$cluster",jobid="$job"'
+_CPU = series(CPU_SECONDS, _JOB)
 _HERE = f'{_JOB},instance=~"$node"'
 
 
@@ -65,8 +67,11 @@ DASHBOARD = Dashboard(
         _stat(
             "CPU use",
             "percentunit",
-            "Of the allocated CPUs, over the last five minutes.",
-            f"sum(rate({series(CPU_SECONDS, _JOB)}[5m])) / sum({series(CPUS, _JOB)})",
+            "Of the allocated CPUs, over the last five minutes, or since the job's start.",
+            # Not rate(), which divides the time of a young job by five minutes all the same.
+            f"(sum({_CPU}) - (sum({_CPU} offset 5m) or vector(0)))"
+            f" / (clamp_max(time() - min({series(START_TIME, _JOB)}), 300)"
+            f" * sum({series(CPUS, _JOB)}))",
             LITTLE_USED,
         ),
         _stat(

@@ -1,5 +1,6 @@
 """For operators: waste, failures, waits."""
 
+from batchjob.judgements import FAILED_MEANS
 from grafana.generate.dashboards.rows import CLUSTER, CLUSTER_OF, DAYS, IN_CLUSTER, USER_OF
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable
 from grafana.generate.thresholds import FAILED, LITTLE_USED
@@ -41,7 +42,7 @@ DASHBOARD = Dashboard(
             "memory",
             "Memory, in byte-seconds",
             "sishort",
-            "measured_memory_allocated_byte_seconds",
+            "measured_memory_peak_allocated_byte_seconds",
             "memory_unused_byte_seconds",
         ),
         _waste("gpu", "GPU time", "s", "measured_gpu_allocated_seconds", "gpu_unused_seconds"),
@@ -61,7 +62,7 @@ DASHBOARD = Dashboard(
                     (IN_CLUSTER, ("by", "user"), *DAYS),
                 ),
             ),
-            about="Including timeouts, out of memory and node failures.",
+            about=FAILED_MEANS,
             kind="table",
             sort_by="Failed",
         ),

@@ -18,6 +18,7 @@ _SUMS = (
     PanelColumn("wait_seconds", "Waiting time", "s", "number"),
     PanelColumn("energy_host_joules", "Energy of nodes", "joule", "number"),
     PanelColumn("energy_gpu_joules", "Energy of GPUs", "joule", "number"),
+    PanelColumn("measured_energy_cpu_allocated_seconds", "of CPU time", "s", "number"),
 )
 
 
@@ -51,7 +52,7 @@ def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
         _days(
             "Energy by day",
             "joule",
-            "Of measured jobs, including their share of idle power.",
+            "Of jobs whose energy is known, including their share of idle power.",
             whose,
             _number("energy_host_joules", "nodes"),
             _number("energy_gpu_joules", "GPUs"),

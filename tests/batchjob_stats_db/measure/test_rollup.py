@@ -10,6 +10,7 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import due_days, mark_days, mark_running, roll_up
+from batchjob_stats_db.queries.efficiency import ENERGY_MISSING, columns
 
 D0 = 20540 * DAY  # a midnight
 GIB = 1 << 30
@@ -273,3 +274,45 @@ def test_sums_from_accounting_alone(store, job, roll_up_due):
     (row,) = roll_up_due().values()
     assert (row["cpu_seconds"], row["measured_cpu_allocated_seconds"]) == (7200, 4 * 7200)
     assert row["measured_memory_allocated_byte_seconds"] == 0
+
+
+def write_energy(engine, job_id, joules, **usage):
+    """Measure the energy and emissions of a job."""
+    row = usage_row(job_id, energy_host_active_joules=joules, **usage)
+    with engine.begin() as db:
+        db.execute(sa.insert(schema.job_usage).values(row))
+        grams = {"job_id": job_id, "provider": "rte", "grams": joules / 10}
+        db.execute(sa.insert(schema.job_emissions).values(grams))
+
+
+def test_energy_that_rows_call_unknown_is_in_no_sum(store, job, engine, roll_up_due):
+    hour = {"start_time": D0, "end_time": D0 + 3600, "submit_time": D0, "elapsed_seconds": 3600}
+    jobs = [job(str(number), **hour, allocated_nodes=2) for number in range(1, 6)]
+    jobs[3] = jobs[3]._replace(energy_joules=500)
+    store.write(Batch(tuple(jobs), (), "", 0), "s")
+    write_energy(engine, 1, 70.0, nodes=2)
+    write_energy(engine, 2, 30.0, nodes=2, doubt=ENERGY_MISSING)
+    write_energy(engine, 3, 30.0, nodes=1)
+    write_energy(engine, 4, 30.0, nodes=2, coverage=0.5)  # accounting has all of it
+    (row,) = roll_up_due().values()
+    with engine.connect() as db:
+        jobs = schema.job.outerjoin(schema.job_usage)
+        rows = db.execute(sa.select(*columns()).select_from(jobs)).mappings().all()
+        emissions = db.execute(sa.select(schema.daily_emissions)).mappings().one()
+    assert [each["energy_used_joules"] for each in rows] == [70, None, None, 500, None]
+    assert [each["energy_basis"] for each in rows] == ["measured", None, None, "accounting", None]
+    assert row["energy_host_joules"] + row["energy_gpu_joules"] == 570
+    assert row["measured_energy_cpu_allocated_seconds"] == 2 * 4 * 3600
+    assert row["cpu_allocated_seconds"] == 5 * 4 * 3600
+    assert emissions["grams"] == pytest.approx(7 + 3)  # as rows, without those of some nodes only
+    assert emissions["measured_energy_cpu_allocated_seconds"] == 1.5 * 4 * 3600
+
+
+def test_run_time_of_sums_is_that_of_rows(store, job, engine, roll_up_due):
+    run = job(
+        start_time=D0, end_time=D0 + 3600, submit_time=D0, elapsed_seconds=1200,
+        suspended_seconds=2400,
+    )  # fmt: skip
+    store.write(Batch((run,), (), "", 0), "s")
+    (row,) = roll_up_due().values()
+    assert row["wall_seconds"] == pytest.approx(1200)

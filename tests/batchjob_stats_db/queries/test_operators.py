@@ -63,7 +63,7 @@ def test_most_waste(write_jobs):
         (ended("bob", 1000), {"user_cpu_seconds": 3900.0, "system_cpu_seconds": 100.0}),
         (ended("carol", 9000), None),  # not measured
         (ended("dave", 2000), {"user_cpu_seconds": 1000.0, "system_cpu_seconds": 0.0,
-                               "memory_average_bytes": 0.0}),
+                               "memory_peak_bytes": 0}),
     )  # fmt: skip
     with db:
         sums = usage.sum_usage(db, EVERYTHING, ["username"], D0, D0 + DAY)

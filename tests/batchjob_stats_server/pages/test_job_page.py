@@ -61,6 +61,13 @@ def run_with_standard_error(tmp_path):
     return tmp_path
 
 
+def test_plot_of_memory_has_the_peak_that_samples_may_miss(example_page):
+    figures = parse_page(example_page("/jobs/40120?cluster=alpha")).findall(".//figure")
+    peaks = {figure.get("data-curves"): figure.get("data-peak") for figure in figures}
+    assert int(peaks["memory memory_working_set"]) > 0
+    assert peaks["cpu"] is None
+
+
 def test_last_errors_returns_last_lines_of_standard_error(run_with_standard_error):
     assert last_errors(run_with_standard_error, "2", os.getuid())[-1] == "line 29"
     assert len(last_errors(run_with_standard_error, "2", os.getuid())) == 10

@@ -61,7 +61,7 @@ CREATE TABLE daily_account_emissions (
 	day BIGINT NOT NULL, 
 	account TEXT NOT NULL, 
 	provider TEXT NOT NULL, 
-	grams FLOAT NOT NULL, 
+	grams FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_daily_account_emissions PRIMARY KEY (cluster, day, account, provider)
 )
  WITHOUT ROWID;
@@ -85,7 +85,7 @@ CREATE TABLE daily_account_usage (
 	gpu_seconds FLOAT NOT NULL, 
 	memory_byte_seconds FLOAT NOT NULL, 
 	energy_host_joules FLOAT NOT NULL, 
-	energy_gpu_joules FLOAT NOT NULL, 
+	energy_gpu_joules FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, measured_memory_peak_allocated_byte_seconds FLOAT DEFAULT '0' NOT NULL, memory_peak_byte_seconds FLOAT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_daily_account_usage PRIMARY KEY (cluster, day, account)
 )
  WITHOUT ROWID;
@@ -94,7 +94,7 @@ CREATE TABLE daily_cluster_emissions (
 	cluster TEXT NOT NULL, 
 	day BIGINT NOT NULL, 
 	provider TEXT NOT NULL, 
-	grams FLOAT NOT NULL, 
+	grams FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_daily_cluster_emissions PRIMARY KEY (cluster, day, provider)
 )
  WITHOUT ROWID;
@@ -117,7 +117,7 @@ CREATE TABLE daily_cluster_usage (
 	gpu_seconds FLOAT NOT NULL, 
 	memory_byte_seconds FLOAT NOT NULL, 
 	energy_host_joules FLOAT NOT NULL, 
-	energy_gpu_joules FLOAT NOT NULL, 
+	energy_gpu_joules FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, measured_memory_peak_allocated_byte_seconds FLOAT DEFAULT '0' NOT NULL, memory_peak_byte_seconds FLOAT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_daily_cluster_usage PRIMARY KEY (cluster, day)
 )
  WITHOUT ROWID;
@@ -128,7 +128,7 @@ CREATE TABLE daily_emissions (
 	account TEXT NOT NULL, 
 	username TEXT NOT NULL, 
 	provider TEXT NOT NULL, 
-	grams FLOAT NOT NULL, 
+	grams FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_daily_emissions PRIMARY KEY (cluster, day, account, username, provider)
 )
  WITHOUT ROWID;
@@ -165,7 +165,7 @@ CREATE TABLE daily_usage (
 	gpu_seconds FLOAT NOT NULL, 
 	memory_byte_seconds FLOAT NOT NULL, 
 	energy_host_joules FLOAT NOT NULL, 
-	energy_gpu_joules FLOAT NOT NULL, 
+	energy_gpu_joules FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, measured_memory_peak_allocated_byte_seconds FLOAT DEFAULT '0' NOT NULL, memory_peak_byte_seconds FLOAT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_daily_usage PRIMARY KEY (cluster, day, account, username)
 )
  WITHOUT ROWID;
@@ -395,7 +395,7 @@ CREATE TABLE monthly_account_emissions (
 	month BIGINT NOT NULL, 
 	account TEXT NOT NULL, 
 	provider TEXT NOT NULL, 
-	grams FLOAT NOT NULL, 
+	grams FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_monthly_account_emissions PRIMARY KEY (cluster, month, account, provider)
 )
  WITHOUT ROWID;
@@ -419,7 +419,7 @@ CREATE TABLE monthly_account_usage (
 	gpu_seconds FLOAT NOT NULL, 
 	memory_byte_seconds FLOAT NOT NULL, 
 	energy_host_joules FLOAT NOT NULL, 
-	energy_gpu_joules FLOAT NOT NULL, 
+	energy_gpu_joules FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, measured_memory_peak_allocated_byte_seconds FLOAT DEFAULT '0' NOT NULL, memory_peak_byte_seconds FLOAT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_monthly_account_usage PRIMARY KEY (cluster, month, account)
 )
  WITHOUT ROWID;
@@ -430,7 +430,7 @@ CREATE TABLE monthly_user_emissions (
 	account TEXT NOT NULL, 
 	username TEXT NOT NULL, 
 	provider TEXT NOT NULL, 
-	grams FLOAT NOT NULL, 
+	grams FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_monthly_user_emissions PRIMARY KEY (cluster, month, account, username, provider)
 )
  WITHOUT ROWID;
@@ -455,7 +455,7 @@ CREATE TABLE monthly_user_usage (
 	gpu_seconds FLOAT NOT NULL, 
 	memory_byte_seconds FLOAT NOT NULL, 
 	energy_host_joules FLOAT NOT NULL, 
-	energy_gpu_joules FLOAT NOT NULL, 
+	energy_gpu_joules FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, measured_memory_peak_allocated_byte_seconds FLOAT DEFAULT '0' NOT NULL, memory_peak_byte_seconds FLOAT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_monthly_user_usage PRIMARY KEY (cluster, month, account, username)
 )
  WITHOUT ROWID;
