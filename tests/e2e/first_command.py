@@ -1,5 +1,6 @@
 """The README's first command, typed, and how long it takes until all that it promises is seen."""
 
+import contextlib
 import http.cookiejar
 import json
 import os
@@ -13,7 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import end, free_ports
 from tests.helpers.waiting import scaled, until
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +98,9 @@ def run_first_command(folder: Path, python: str = sys.executable) -> StartupTime
         return look
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(scaled(60))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(scaled(60))
+        end(process)
 
 
 def missing(visitor: Visitor) -> set[str]:
