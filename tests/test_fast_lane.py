@@ -40,15 +40,15 @@ FAULTS = {
     ),
     "an import in the wrong direction": Fault(
         "batchjob/schedulers/states.py",
-        "\nclass JobState(",
-        "\nimport batchjob_stats_db.days  # noqa: E402, F401\n\n\nclass JobState(",
+        "\nfrom enum import StrEnum\n",
+        "\nfrom enum import StrEnum\n\nimport batchjob_stats_db.days  # noqa: F401\n",
         "batchjob is not allowed to import batchjob_stats_db",
     ),
     "a query of a column that is not there": Fault(
         "batchjob_stats_db/queries/usage.py",
         "table.c.cluster.in_(",
-        "table.c.cluster_name.in_(",
-        "AttributeError: cluster_name",
+        "table.c.custer.in_(",
+        "AttributeError: custer",
     ),
     "a query that shows everybody's jobs": Fault(
         "batchjob_stats_db/database/access.py",
