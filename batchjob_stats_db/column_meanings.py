@@ -205,8 +205,8 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "last_used_time": "time of the last use",
         "parent_id": "token with which it was created, and with which it is revoked",
         "maker": "creator; empty: created on the server",
-        "maker_via": "how the creator was authenticated: header, certificate or session",
-        "maker_certificate": "certificate of the creator",
+        "maker_via": "how the creator was authenticated: header, certificate, session or process",
+        "maker_certificate": "certificate of the creator, or the process of `batchjob up`",
     },
     "login": {
         "username": "name of the user",

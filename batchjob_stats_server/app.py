@@ -32,7 +32,7 @@ from batchjob_stats_server.api import (
 )
 from batchjob_stats_server.api.params import refuse_repeated_parameters
 from batchjob_stats_server.http import problems
-from batchjob_stats_server.http.hosts import TrustedHosts, allowed_hosts
+from batchjob_stats_server.http.hosts import ForwardedScheme, TrustedHosts, allowed_hosts
 from batchjob_stats_server.http.middleware import (
     RateLimitMiddleware,
     RequestMetrics,
@@ -152,4 +152,6 @@ def make(services: Services) -> FastAPI:
     # only once.
     app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=3)
     app.add_middleware(RequestMetrics, metrics=services.metrics)
+    proxies, own_url = services.settings.auth.trusted_peer, services.settings.oidc.server_url
+    app.add_middleware(ForwardedScheme, proxies=proxies, server_url=own_url)
     return app

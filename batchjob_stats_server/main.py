@@ -16,6 +16,7 @@ import uvicorn
 
 from batchjob import __version__
 from batchjob.runtime import log as logs
+from batchjob.runtime.logins import is_login
 from batchjob.runtime.output import run_with_stdout
 from batchjob.runtime.sd_notify import notify
 from batchjob.runtime.settings import (
@@ -32,7 +33,6 @@ from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server import app
-from batchjob_stats_server.auth.identity import LOGIN_PATTERN
 from batchjob_stats_server.http import tls
 from batchjob_stats_server.http.accept import BACKLOG, Acceptor, OpenConnections
 from batchjob_stats_server.http.protocol import Connection, set_socket_options
@@ -80,7 +80,7 @@ def _main(arguments: list[str]) -> int:
 
 def _make_token(chosen: ServerSettings, command: argparse.Namespace) -> int:
     """Print a token: the API cannot create the first one."""
-    if not LOGIN_PATTERN.fullmatch(command.user):
+    if not is_login(command.user):
         raise SettingsError(f"token: expected the name of a user, got {command.user!r}")
     services = build(chosen)
     now = int(time.time())

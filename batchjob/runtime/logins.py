@@ -5,6 +5,20 @@ import pwd
 
 _CACHE: dict[int, str] = {}
 _CACHE_SIZE = 10_000  # maximum number of cached names
+_MAX_CHARACTERS = 255  # as many as the database stores of a name
+
+
+def is_login(name: str) -> bool:
+    """Whether a text may be a login: any printable one of one line, as directory services have.
+
+    A comma separates several, as in a header that was sent twice; a colon ends one in passwd(5).
+    """
+    return (
+        0 < len(name) <= _MAX_CHARACTERS
+        and name.isprintable()
+        and name == name.strip()
+        and not set(name) & set(",:")
+    )
 
 
 def login() -> str:

@@ -25,6 +25,7 @@ from batchjob_cli.up.run_control import LocalRunControl
 from batchjob_exporter import options as exporter_options
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.service import ExporterService, build_exporter, watch_listeners
+from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import writer_engine, writer_lock
 from batchjob_stats_db.poller import options as poller_options
 from batchjob_stats_db.poller.service import PollerService
@@ -74,6 +75,9 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
             PollerService(each, engine) for each in _poller_settings(settings, data, url, scheduler)
         )
         process_token = token.create_token(login(), url)
+        if process_token.can_make_tokens:
+            with engine.begin() as db:
+                tokens.delete_of_processes(db)
         exporter = _build_exporter(settings, process_token.text)
         recorder = _build_recorder(settings, exporter, data)
         services = server_services.build(server_settings(settings, data, url))

@@ -43,8 +43,8 @@ class Maker(NamedTuple):
     """Who made a token, and how they were authenticated."""
 
     user: str = ""  # "": created on the server, by someone with write access to the database
-    via: str = ""  # header, certificate, session; "" if `user` created it with a token
-    certificate: str = ""  # which certificate, as named by certificates.py
+    via: str = ""  # header, certificate, session, process; "" if `user` created it with a token
+    certificate: str = ""  # which certificate, as named by certificates.py, or which process
     parent_id: int | None = None  # the token it was created with
 
 
@@ -100,6 +100,11 @@ def remaining(db: Connection, username: str, now: int) -> int:
     db.execute(sa.delete(TABLE).where(owned, TABLE.c.expiry_time <= now))
     count = db.execute(sa.select(sa.func.count()).select_from(TABLE).where(owned)).scalar_one()
     return max(0, MAX_PER_USER - count)
+
+
+def delete_of_processes(db: Connection) -> None:
+    """Delete the tokens that were made through a `batchjob up`, which has ended."""
+    db.execute(sa.delete(TABLE).where(TABLE.c.maker_via == "process"))
 
 
 def find(db: Connection, text: str, now: int) -> Token | None:

@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 router = APIRouter(include_in_schema=False)
 
 
-@router.get("/-/healthy")
+@router.api_route("/-/healthy", methods=["GET", "HEAD"])
 async def healthy() -> PlainTextResponse:
     """The event loop answers, also while all threads wait for the database."""
     return PlainTextResponse("ok\n")
 
 
-@router.get("/-/ready")
+@router.api_route("/-/ready", methods=["GET", "HEAD"])
 def ready(services: CurrentServices) -> PlainTextResponse:
     """The database answers and has the schema that this server knows."""
     try:

@@ -36,7 +36,7 @@ def install(app: FastAPI) -> None:
             document = generate()
             document.setdefault("components", {})["securitySchemes"] = _SCHEMES
             for path, operation in _operations(document):
-                _complete_operation(operation)
+                _complete_operation(operation, document)
                 if path.startswith(PREFIX):
                     operation["security"] = [{name: []} for name in _SCHEMES]
         assert app.openapi_schema is not None
@@ -51,11 +51,26 @@ def _operations(document: Document) -> Iterator[tuple[str, Document]]:
             yield path, operation
 
 
-def _complete_operation(operation: Document) -> None:
+def _complete_operation(operation: Document, document: Document) -> None:
     responses = operation["responses"]
     for status, response in responses.items():
         if int(status) >= 400 and "application/json" in response.get("content", {}):
             response["content"] = {MEDIA_TYPE: response["content"]["application/json"]}
-    names = {each["name"] for each in operation.get("parameters", ())}
-    if "format" in names:
+    parameters = {each["name"]: each for each in operation.get("parameters", ())}
+    if "fields" in parameters:
+        items = {"type": "string", "enum": _keys_of_rows(responses["200"], document)}
+        parameters["fields"] |= {
+            "schema": {"type": "array", "items": items}, "style": "form", "explode": False
+        }  # fmt: skip
+    if "format" in parameters:
         responses["200"]["content"].update(_FORMATS)
+
+
+def _keys_of_rows(response: Document, document: Document) -> list[str]:
+    """The keys of the rows of an answer, which may be of several kinds."""
+    schema = response["content"]["application/json"]["schema"]
+    rows = [each["items"]["$ref"] for each in schema.get("anyOf", [schema])]
+    models = document["components"]["schemas"]
+    return list(
+        dict.fromkeys(key for row in rows for key in models[row.rpartition("/")[2]]["properties"])
+    )

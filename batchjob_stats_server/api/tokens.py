@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import tokens as token_store
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import PREFIX
@@ -13,7 +14,7 @@ from batchjob_stats_server.api.params import Query as Parameters
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.api.row_keys import as_answer_row
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import LOGIN_PATTERN, CurrentPrincipal
+from batchjob_stats_server.auth.identity import CurrentPrincipal
 from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.services import CurrentServices
@@ -102,7 +103,7 @@ def make_token(
     """Create a token. It never has more rights than its creator, nor outlives their token."""
     response.headers.update(_NO_STORE)
     _check_rights(principal, new_token)
-    if not LOGIN_PATTERN.fullmatch(user := new_token.user or principal.user):
+    if not is_login(user := new_token.user or principal.user):
         raise Problem(422, "user: expected the name of one user")
     now = int(services.clock())
     longest = int(services.settings.auth.longest_token)
@@ -137,14 +138,26 @@ def _check_rights(principal: Principal, new_token: NewToken) -> None:
         raise Problem(403, f"tokens created with one another: at most {MAX_TOKEN_CHAIN} in a row")
     if new_token.cluster and principal.clusters and new_token.cluster not in principal.clusters:
         raise Problem(403, f"cluster: expected one of {', '.join(principal.clusters)}")
+    if new_token.role not in grantable_roles(principal):
+        raise Problem(
+            403,
+            f"a {principal.role} may not create a token with the role {new_token.role}"
+            + (" in a browser" if principal.is_browser else ""),
+        )
     if principal.role is TokenRole.ADMIN:
         return
     if new_token.user not in (None, principal.user):
         raise Problem(403, "only an admin may create a token for another user")
-    if new_token.role not in (TokenRole.USER, principal.role):
-        raise Problem(
-            403, f"a {principal.role} may not create a token with the role {new_token.role}"
-        )
+
+
+def grantable_roles(principal: Principal) -> list[TokenRole]:
+    """The roles that the caller may give to a token: in a browser, lower ones than their own."""
+    if principal.is_browser:
+        lower = (role for role in TokenRole if role.at_most(principal.role) is role)
+        return [role for role in lower if role is not principal.role] or [TokenRole.USER]
+    if principal.role is TokenRole.ADMIN:
+        return list(TokenRole)
+    return list(dict.fromkeys((TokenRole.USER, principal.role)))
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
@@ -156,7 +169,8 @@ def revoke_token(
     """Revoke a token of the caller (admins: of their clusters) and those created with it."""
     if not principal.can_make_tokens:
         raise Problem(403, _NO_TOKENS_DETAIL)
-    user = None if principal.role is TokenRole.ADMIN else principal.user
+    is_admin = principal.role is TokenRole.ADMIN and not principal.is_browser
+    user = None if is_admin else principal.user
     with services.writer.begin() as db:
         revoked = token_store.revoke(db, token_id, user, principal.clusters)
     if not revoked:

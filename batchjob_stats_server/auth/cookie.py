@@ -1,4 +1,4 @@
-"""Cookies: the token of a browser, which scripts cannot read and other sites cannot send."""
+"""Cookies: the session of a browser, which scripts cannot read and other sites cannot send."""
 
 from fastapi.responses import Response
 from starlette.requests import HTTPConnection
@@ -8,11 +8,11 @@ from batchjob_stats_server.auth.identity import cookie_name
 _PENDING_SECONDS = 600
 
 
-def set_token(connection: HTTPConnection, answer: Response, token: str) -> None:
-    """Set the cookie with a token, which is deleted when the browser is closed."""
+def set_session(connection: HTTPConnection, answer: Response, session: str) -> None:
+    """Set the cookie with a session, which is deleted when the browser is closed."""
     name = cookie_name(connection)
     answer.set_cookie(
-        name, token, httponly=True, samesite="strict", secure=name.startswith("__Host-")
+        name, session, httponly=True, samesite="strict", secure=name.startswith("__Host-")
     )
     answer.headers["Cache-Control"] = "no-store"
 
@@ -38,7 +38,7 @@ def delete_pending(connection: HTTPConnection, answer: Response) -> None:
     answer.delete_cookie(name, httponly=True, samesite="lax", secure=name.startswith("__Host-"))
 
 
-def delete_token(connection: HTTPConnection, answer: Response) -> None:
-    """Delete the cookie with the token."""
+def delete_session(connection: HTTPConnection, answer: Response) -> None:
+    """Delete the cookie with the session."""
     name = cookie_name(connection)
     answer.delete_cookie(name, httponly=True, samesite="strict", secure=name.startswith("__Host-"))

@@ -5,7 +5,6 @@ Two of them at once are refused.
 
 import hmac
 import logging
-import re
 from typing import Annotated, NamedTuple, cast
 
 import sqlalchemy as sa
@@ -13,11 +12,12 @@ from fastapi import BackgroundTasks, Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
+from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import sessions, tokens
 from batchjob_stats_db.database.access import EVERYTHING, Access, of_user
 from batchjob_stats_db.database.engine import LazyConnection
 from batchjob_stats_db.database.tokens import TokenRole
-from batchjob_stats_server.auth import audit, peers
+from batchjob_stats_server.auth import audit, browser_session, peers
 from batchjob_stats_server.auth.certificates import InvalidCertificate
 from batchjob_stats_server.auth.groups import accounts_of
 from batchjob_stats_server.auth.rights import (
@@ -33,9 +33,8 @@ from batchjob_stats_server.services import CurrentServices, Services
 log = logging.getLogger(__name__)
 
 _SAFE_METHODS = ("GET", "HEAD")
-TOKEN_PAGE = "/tokens/"  # noqa: S105 (a URL path)
-
-LOGIN_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
+FORM_PATHS = ("/tokens/",)
+"""Pages with forms that change something."""
 
 
 def _throttle(services: Services, principal: Principal) -> None:
@@ -65,16 +64,14 @@ def _authenticate(
     if bearers:
         return _authenticate_by_token(request, services, bearers[0], background_tasks, db)
     # A browser may send the cookie with requests that another site causes, so the cookie alone
-    # allows only reading. Changes must come from our own pages, whose Origin TrustedHosts has
-    # checked; with a token in the cookie, only from the page of tokens.
+    # allows only reading. Changes must come from a form of our own pages, whose Origin TrustedHosts
+    # has checked.
     text = request.cookies.get(cookie_name(request), "")
-    is_read, is_form = request.method in _SAFE_METHODS, "origin" in request.headers
-    if text.startswith(sessions.PREFIX) and (is_read or is_form):
-        return _authenticate_by_session(request, services, text, db)
-    if text and (is_read or (is_form and f"{request.scope['path']}/".startswith(TOKEN_PAGE))):
-        return _authenticate_by_token(request, services, text, background_tasks, db)._replace(
-            via="cookie"
-        )
+    is_form = "origin" in request.headers and f"{request.scope['path']}/".startswith(FORM_PATHS)
+    if text and (request.method in _SAFE_METHODS or is_form):
+        if text.startswith(sessions.PREFIX):
+            return _authenticate_by_session(request, services, text, db)
+        return _authenticate_by_cookie(request, services, text, background_tasks, db)
     raise _refusal(services, request, "none", "expected a token, or a user named by a proxy")
 
 
@@ -90,7 +87,7 @@ def _authenticate_by_certificate(request: Request, services: Services, pem: str)
         subject = services.certificates.verify(pem, services.clock())
     except InvalidCertificate as error:
         raise _refusal(services, request, "certificate", str(error)) from error
-    if not LOGIN_PATTERN.fullmatch(subject.user):
+    if not is_login(subject.user):
         raise _refusal(services, request, "name", "expected a certificate whose CN is a login")
     return Principal(
         subject.user, subject.role, "certificate",
@@ -99,10 +96,26 @@ def _authenticate_by_certificate(request: Request, services: Services, pem: str)
 
 
 def cookie_name(request: HTTPConnection) -> str:
-    """The name of the cookie with a token; it contains the port, since cookies ignore ports."""
+    """The name of the cookie with a session; it contains the port, since cookies ignore ports."""
     if request.url.scheme == "https":
         return "__Host-batchjob"
     return f"batchjob-{(request.scope.get('server') or ('', 0))[1]}"
+
+
+def _authenticate_by_cookie(
+    request: Request,
+    services: Services,
+    text: str,
+    background_tasks: BackgroundTasks,
+    db: LazyConnection,
+) -> Principal:
+    session = browser_session.unseal(text)
+    if session is None:
+        raise _refusal(services, request, "session", "the session has ended; sign in again")
+    if services.process_token and not browser_session.is_from_own_user(session, request):
+        raise _refusal(services, request, "session", "the session is another user's")
+    principal = _authenticate_by_token(request, services, session.token, background_tasks, db)
+    return principal._replace(via="cookie")
 
 
 def _authenticate_by_token(
@@ -115,8 +128,9 @@ def _authenticate_by_token(
     process = services.process_token
     if process and hmac.compare_digest(text.encode(), process.text.encode()):
         return Principal(
-            process.user, process.role, "process", can_make_tokens=process.can_make_tokens
-        )
+            process.user, process.role, "process",
+            can_make_tokens=process.can_make_tokens, process=process.process,
+        )  # fmt: skip
     now = int(services.clock())
     token = tokens.find(db(), text, now)
     chain = tokens.with_ancestors(db(), token) if token else []
@@ -146,6 +160,11 @@ def _token_maker(services: Services, token: tokens.Token) -> Principal | None:
         services.certificates.check_issuer_and_revocation(token.maker_certificate, services.clock())
         # No limit: the token's own role applies.
         return Principal(token.maker, TokenRole.ADMIN, "certificate")
+    if token.maker_via == "process":
+        process = services.process_token
+        if process is None or process.process != token.maker_certificate:
+            raise RightsLostError("the token ended with the `batchjob up` that created it")
+        return Principal(token.maker, process.role, "process")
     if token.maker:
         return _principal_of(services, token.maker, "header")
     return None
@@ -169,9 +188,18 @@ def _authenticate_by_header(request: Request, services: Services, user: str) -> 
     is_trusted = peers.is_in(request.scope, auth.trusted_peer)
     if not (is_trusted and services.proxy_secret and is_secret_right):
         raise _refusal(services, request, "peer", "the sender is not a trusted peer")
-    if not LOGIN_PATTERN.fullmatch(user):
+    user = _decoded(user)
+    if not is_login(user):
         raise _refusal(services, request, "name", "expected the name of one user", 400)
     return _principal_of(services, user, "header")
+
+
+def _decoded(header: str) -> str:
+    """The text of a header in UTF-8, which has no bytes of its own for other characters."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 def _principal_of(services: Services, user: str, via: Via) -> Principal:

@@ -74,7 +74,8 @@ def parse_pending_login(text: str) -> PendingLogin:
     try:
         values = json.loads(base64.urlsafe_b64decode(text.encode()))
         state, nonce, verifier, next_path = map(str, values)
-    except (ValueError, TypeError) as error:
+        "".join((state, nonce, verifier, next_path)).encode()  # no lone surrogates
+    except (ValueError, TypeError, RecursionError) as error:
         raise OidcError("this log-in was not started in this browser, or it has expired") from error
     return PendingLogin(state, nonce, verifier, next_path)
 

@@ -1,10 +1,11 @@
 """The rights of a person by name, or of a token: at most its maker's current rights."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from batchjob_stats_db.database.access import Access, ClusterLogin
-from batchjob_stats_db.database.tokens import MADE_ON_THE_SERVER, Maker, Token, TokenRole
+from batchjob_stats_db.database.tokens import Maker, Token, TokenRole
 from batchjob_stats_server.options import AuthOptions
 
 MAX_TOKEN_CHAIN = 8
@@ -27,6 +28,12 @@ class Principal(NamedTuple):
     certificate: str = ""
     can_make_tokens: bool = True
     person: tuple[str, tuple[str, ...]] | None = None  # set if a token is limited to some clusters
+    process: str = ""  # the server process whose own token identified them
+
+    @property
+    def is_browser(self) -> bool:
+        """Whether a cookie identified them: it reads, and changes what a page has a form for."""
+        return self.via in ("cookie", "session")
 
     def person_key(self) -> tuple[str, tuple[str, ...]]:
         """The person: a name, and the clusters on which it is theirs.
@@ -37,8 +44,8 @@ class Principal(NamedTuple):
 
     def as_maker(self) -> Maker:
         """This person as the maker of a token."""
-        if self.via == "process":  # the holder of that token can also write to the database
-            return MADE_ON_THE_SERVER
+        if self.process:
+            return Maker(self.user, "process", self.process)
         if self.token_id is not None:
             return Maker(self.user, parent_id=self.token_id)
         return Maker(self.user, self.via, self.certificate)
@@ -51,6 +58,11 @@ class ProcessToken(NamedTuple):
     user: str
     role: TokenRole
     can_make_tokens: bool = True
+
+    @property
+    def process(self) -> str:
+        """A name of the process, from which nobody can tell the token."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:32]
 
 
 class RightsLostError(Exception):

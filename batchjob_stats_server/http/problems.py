@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
 
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from batchjob_stats_server.http.invalid import describe_error
@@ -92,9 +93,22 @@ async def _problem(_: Request, error: Exception) -> JSONResponse:
     return answer_to(error)
 
 
-async def _http(_: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return answer(error.status_code, str(error.detail), error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # Starlette names the methods of the first route of the path only
+        headers["Allow"] = ", ".join(name for name in _METHODS if _has_route(request, name))
+    return answer(error.status_code, str(error.detail), headers)
+
+
+_METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+
+
+def _has_route(request: Request, method: str) -> bool:
+    """Whether the path of a request has a method (RFC 9110, section 15.5.6)."""
+    scope = {**request.scope, "method": method}
+    routes: list[BaseRoute] = request.app.routes
+    return any(route.matches(scope)[0] is Match.FULL for route in routes)
 
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:

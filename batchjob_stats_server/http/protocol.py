@@ -31,6 +31,7 @@ UNREAD_MILLISECONDS = 30_000  # how long a client may leave an answer unread
 # Strict, since a proxy may parse other requests differently: other versions, targets with a host,
 # more spaces.
 _REQUEST_LINE = re.compile(rb"(?!CONNECT)[A-Z]+ /[!-\"$-~]* HTTP/1\.[01]\r\n")
+_SINGLE_HEADERS = frozenset({b"transfer-encoding", b"content-length", b"host"})
 _UPGRADE = re.compile(rb"upgrade:", re.IGNORECASE)
 
 
@@ -113,6 +114,9 @@ class StrictHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start answering; only chunks are decoded."""
         headers = dict(self.headers)
+        names = [name for name, _ in self.headers if name in _SINGLE_HEADERS]
+        if len(names) > len(set(names)):
+            raise ValueError("a header that must be alone")
         coding = headers.get(b"transfer-encoding")
         if coding is not None and coding.lower() != b"chunked":
             raise ValueError("Transfer-Encoding")

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse, Response
 
+from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.auth import audit, cookie
-from batchjob_stats_server.auth.identity import LOGIN_PATTERN
 from batchjob_stats_server.auth.oidc import (
     CALLBACK_PATH,
     OidcError,
@@ -66,12 +66,12 @@ def logged_in(request: Request, services: CurrentServices) -> Response:
     # page of ours, they do.
     response = public_page(request, "logged_in.html", next=local_path(pending_login.next))
     cookie.delete_pending(request, response)
-    cookie.set_token(request, response, session_token)
+    cookie.set_session(request, response, session_token)
     return response
 
 
 def _create_session(services: Services, person: Person) -> str:
-    if not LOGIN_PATTERN.fullmatch(person.user):
+    if not is_login(person.user):
         raise OidcError(f"expected a login from the provider, got {person.user[:80]!r}")
     now = int(services.clock())
     end = now + int(services.settings.oidc.session)

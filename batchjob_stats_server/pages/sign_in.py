@@ -1,4 +1,4 @@
-"""Sign-in with a token, from the address of a link or from a form; it is stored in a cookie."""
+"""Sign-in with a token, from the address of a link or from a form; it begins a session."""
 
 import re
 from urllib.parse import parse_qsl, urlencode
@@ -11,7 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.auth.cookie import delete_token, set_token
+from batchjob_stats_server.auth.browser_session import seal
+from batchjob_stats_server.auth.cookie import delete_session, set_session
 from batchjob_stats_server.auth.identity import cookie_name
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import public_page
@@ -25,7 +26,7 @@ router = APIRouter(include_in_schema=False)
 
 
 class TokenInAddress:
-    """Moves `?token=` from a page's address into the cookie, and redirects to the address without
+    """Exchanges `?token=` in a page's address for a session, and redirects to the address without
     it.
 
     The token then appears in no history, bookmark or log. Only addresses that were typed, pasted or
@@ -48,7 +49,7 @@ class TokenInAddress:
                 path = _safe_path(connection.url) + (f"?{query}" if query else "")
                 response = RedirectResponse(path, 303)
                 if _is_typed(connection) and len(tokens) == 1 and TOKEN.fullmatch(tokens[0]):
-                    set_token(connection, response, tokens[0])
+                    set_session(connection, response, seal(tokens[0], connection))
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -69,19 +70,19 @@ def _safe_path(url: URL) -> str:
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """Store the token of the form, and redirect; the next page shows whether it is valid."""
+    """Begin a session with the token of the form; the next page shows whether it is valid."""
     form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
     token = form.get(_PARAMETER, "").strip()
     if not TOKEN.fullmatch(token):
         raise Problem(422, "token: expected a token that begins with bj_")
     response = RedirectResponse(local_path(form.get("next", "/")), 303)
-    set_token(request, response, token)
+    set_session(request, response, seal(token, request))
     return response
 
 
 @router.post("/sign-out")
 def sign_out(request: Request, services: CurrentServices) -> Response:
-    """Delete the token from this browser; it stays valid elsewhere until it is revoked.
+    """End the session of this browser; the token stays valid until it is revoked.
 
     Users who logged in are logged out everywhere: in all browsers, and at the provider.
     """
@@ -93,7 +94,7 @@ def sign_out(request: Request, services: CurrentServices) -> Response:
     response = RedirectResponse(
         "/signed-out?provider=too" if has_ended_sessions else "/signed-out", 303
     )
-    delete_token(request, response)
+    delete_session(request, response)
     return response
 
 

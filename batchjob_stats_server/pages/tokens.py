@@ -9,7 +9,6 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from batchjob_stats_db.database import tokens as token_table
-from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.days import DAY
 from batchjob_stats_server.api import tokens as api
 from batchjob_stats_server.http.invalid import describe_error
@@ -80,15 +79,6 @@ def _render_tokens(
     longest = int(services.settings.auth.longest_token)
     return page.render(
         "tokens.html", tokens=listed_tokens, created_token=created_token,
-        roles=_grantable_roles(principal.role),
+        roles=api.grantable_roles(principal),
         lifetimes=[days for days in _LIFETIMES if days * DAY <= longest] or [longest // DAY or 1],
     )  # fmt: skip
-
-
-def _grantable_roles(role: TokenRole) -> list[TokenRole]:
-    """The roles that a user with this role may give to a token."""
-    return [
-        grantable
-        for grantable in TokenRole
-        if role is TokenRole.ADMIN or grantable in (TokenRole.USER, role)
-    ]

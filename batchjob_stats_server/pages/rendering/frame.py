@@ -224,5 +224,5 @@ def _error_page(request: Request, response: Response, principal: Principal | Non
         if name in response.headers:
             page.headers[name] = response.headers[name]
     if status == 401 and had_token:
-        cookie.delete_token(request, page)
+        cookie.delete_session(request, page)
     return page

@@ -192,7 +192,12 @@ def test_process_token_is_not_stored(services, client):
     assert identity_of(running, headers) == ("me", "admin")
     kept = create_token(running, headers, role="viewer")
     assert identity_of(client, headers) == 401
-    assert identity_of(client, kept) == ("me", "viewer")
+    assert identity_of(running, kept) == ("me", "viewer")
+    assert identity_of(client, kept) == 401  # a server on the same database
+    restarted = given._replace(text="bj_" + "q" * 43)
+    assert (
+        identity_of(TestClient(app.make(services._replace(process_token=restarted))), kept) == 401
+    )
     with services.reader.connect() as db:
         assert [each.username for each in tokens.list_tokens(db)] == ["me"]
     limited = services._replace(process_token=given._replace(can_make_tokens=False))

@@ -157,6 +157,7 @@ def problem(answer):
 
 
 END = b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+CHUNKED_AND = b"POST / HTTP/1.1\r\nhost: x\r\n"
 CHUNKS = b"POST /api/v1/tokens HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -204,6 +205,11 @@ CHUNKS = b"POST /api/v1/tokens HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked
         ([b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: +1\r\n\r\n"], 400),
         ([b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n"], 400),
         ([b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: xchunked\r\n\r\n"], 400),
+        ([CHUNKED_AND + b"transfer-encoding: identity\r\ntransfer-encoding: chunked\r\n\r\n"], 400),
+        ([CHUNKED_AND + b"transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n"], 400),
+        ([CHUNKED_AND + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n"], 400),
+        ([CHUNKED_AND + b"content-length: 0\r\ncontent-length: 0\r\n\r\n"], 400),
+        ([CHUNKED_AND + b"host: y\r\n\r\n"], 400),
         ([CHUNKS + b"1\nx\r\n0\r\n\r\n"], 400),
         ([CHUNKS + b"0x1\r\nx\r\n0\r\n\r\n"], 400),
         ([CHUNKS + b"1\r\nxx\r\n0\r\n\r\n"], 400),

@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 from batchjob_stats_server import app
 from batchjob_stats_server.http.hosts import allowed_hosts
 from batchjob_stats_server.options import ServerWebOptions
+from tests.batchjob_stats_server.conftest import PROXY
 from tests.batchjob_stats_server.pages.conftest import HTML, element_text, parse_page
 
 COOKIE = "batchjob-80"
@@ -40,7 +41,9 @@ def test_token_in_url_is_moved_to_cookie(client, token_text):
     )
     assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?state=FAILED")
     (cookie,) = answer.headers.get_list("set-cookie")
-    assert cookie == f"{COOKIE}={token_text}; HttpOnly; Path=/; SameSite=strict"
+    assert cookie.startswith(f"{COOKIE}=bw_")
+    assert cookie.endswith("; HttpOnly; Path=/; SameSite=strict")
+    assert token_text not in cookie
     assert client.get("/jobs", headers=HTML).status_code == 200
     assert client.get("/api/v1/me").json()["via"] == "cookie"
 
@@ -49,7 +52,7 @@ def test_cookie_over_tls_is_secure_and_host_only(services, token_text):
     client = TestClient(app.make(services), base_url="https://testserver")
     answer = client.get(f"/?token={token_text}", headers=TYPED, follow_redirects=False)
     cookie = answer.headers["set-cookie"]
-    assert cookie.startswith(f"__Host-batchjob={token_text};")
+    assert cookie.startswith("__Host-batchjob=bw_")
     assert "Secure" in cookie
     assert client.get("/", headers=HTML).status_code == 200
 
@@ -108,7 +111,7 @@ def test_sign_in_never_redirects_to_another_site(client, token_text, next_path):
 
 
 def test_cookie_of_revoked_token_is_deleted(client):
-    client.cookies.set(COOKIE, "bj_" + "x" * 43)
+    client.post("/sign-in", data={"token": "bj_" + "x" * 43}, follow_redirects=False)
     answer = client.get("/", headers=HTML)
     assert answer.status_code == 401
     assert 'batchjob-80=""' in answer.headers["set-cookie"]
@@ -129,10 +132,54 @@ def test_cookie_cannot_change_anything_through_the_api(client, token_text):
     assert client.delete("/api/v1/tokens/1").status_code == 401
 
 
+@pytest.mark.parametrize("kept", ["session", "token"])
+def test_cookie_is_worthless_without_the_process_that_made_it(client, token_text, kept):
+    """As a bearer, and as the cookie of a server that did not begin the session."""
+    client.get(f"/?token={token_text}", headers=TYPED)
+    session = client.cookies[COOKIE]
+    client.cookies.clear()
+    assert (
+        client.get("/api/v1/me", headers={"Authorization": f"Bearer {session}"}).status_code == 401
+    )
+    other = session[:-8] + ("A" * 8 if session[-8:] != "A" * 8 else "B" * 8)
+    client.cookies.set(COOKIE, other if kept == "session" else token_text)
+    answer = client.get("/", headers=HTML)
+    assert answer.status_code == 401
+    assert "sign in again" in element_text(parse_page(answer).find(".//p[@role='alert']"))
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers", "is_https"),
+    [
+        (PROXY, {"X-Forwarded-Proto": "https"}, True),
+        (PROXY, {"X-Forwarded-Proto": "http"}, False),
+        (PROXY, {}, False),
+        ("203.0.113.5", {"X-Forwarded-Proto": "https"}, False),
+    ],
+)
+def test_scheme_comes_from_a_trusted_proxy_only(services, token_text, peer, headers, is_https):
+    client = TestClient(app.make(services), client=(peer, 50000), headers=headers)
+    answer = client.get(f"/?token={token_text}", headers=TYPED, follow_redirects=False)
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("__Host-batchjob=" if is_https else f"{COOKIE}=")
+    assert ("Secure" in cookie) is is_https
+    assert ("strict-transport-security" in answer.headers) is is_https
+    own = {"https" if is_https else "http", *headers.values()}
+    for scheme in ("http", "https"):
+        posted = client.post("/sign-out", headers={"Origin": f"{scheme}://testserver"})
+        assert (posted.status_code != 403) is (scheme in own)
+
+
+def test_change_that_another_site_causes_is_refused(client):
+    answer = client.post("/sign-out", headers={"Sec-Fetch-Site": "cross-site"})
+    assert answer.status_code == 403
+
+
 @pytest.mark.parametrize(
     ("origin", "status"),
     [
         ("http://testserver", 303),
+        ("https://testserver", 403),
         ("https://evil.example", 403),
         ("http://testserver:8080", 403),
         ("http://testserver.evil.example", 403),

@@ -14,6 +14,36 @@ def alice(proxy_client):
     return proxy_client("alice")
 
 
+def sign_in(client, bearer):
+    form = {"token": bearer.removeprefix("Bearer ")}
+    client.post("/sign-in", data=form, follow_redirects=False)
+
+
+@pytest.mark.parametrize(
+    ("own", "granted"),
+    [("user", {"user"}), ("viewer", {"user"}), ("admin", {"user", "viewer"})],
+)
+def test_browser_creates_tokens_below_its_own_role(client, token_headers, own, granted):
+    sign_in(client, token_headers("root", TokenRole(own))["Authorization"])
+    shown = parse_page(client.get("/tokens", headers=HTML)).findall(
+        ".//select[@name='role']/option"
+    )
+    assert {each.get("value", each.text) for each in shown} <= granted
+    answers = {
+        role: client.post("/tokens", data=WANTED | {"role": role}, headers=HTML | FORM).status_code
+        for role in TokenRole
+    }
+    assert {role for role, status in answers.items() if status == 200} == granted
+    bobs = client.post("/tokens", data=WANTED | {"user": "bob"}, headers=HTML | FORM)
+    assert bobs.status_code == (200 if own == "admin" else 403)
+
+
+def test_browser_of_an_admin_revokes_no_tokens_of_others(client, token_headers):
+    token_headers("bob")
+    sign_in(client, token_headers("root", TokenRole.ADMIN)["Authorization"])
+    assert client.post("/tokens/1/revoke", headers=HTML | FORM).status_code == 404
+
+
 def created_token_text(answer):
     """The text of the token that the page shows."""
     assert answer.status_code == 200, answer.text
@@ -47,7 +77,7 @@ def test_revoked_token_is_rejected(alice, client):
 
 def test_token_created_with_a_token_is_revoked_with_it(client, token_headers):
     (bearer,) = token_headers("alice").values()
-    client.cookies.set("batchjob-80", bearer.removeprefix("Bearer "))
+    sign_in(client, bearer)
     token_text = created_token_text(client.post("/tokens", data=WANTED, headers=HTML | FORM))
     client.cookies.clear()
     headers = {"Authorization": f"Bearer {token_text}"}
@@ -67,15 +97,13 @@ def test_forms_of_other_origins_cannot_create_or_revoke_tokens(
     """Whether the user is named by a proxy or by a cookie, which browsers send by themselves."""
     (bearer,) = token_headers("alice").values()
     assert alice.post(address, data=WANTED, headers=HTML | origin).status_code == 403
-    client.cookies.set("batchjob-80", bearer.removeprefix("Bearer "))
+    sign_in(client, bearer)
     assert client.post(address, data=WANTED, headers=HTML | origin).status_code in (401, 403)
     assert len(alice.get("/api/v1/tokens").json()) == 1
 
 
 def test_cookie_cannot_change_tokens_through_the_api(client, token_headers):
-    client.cookies.set(
-        "batchjob-80", token_headers("alice")["Authorization"].removeprefix("Bearer ")
-    )
+    sign_in(client, token_headers("alice")["Authorization"])
     assert client.post("/api/v1/tokens", json={"label": "x"}, headers=FORM).status_code == 401
     assert client.delete("/api/v1/tokens/1", headers=FORM).status_code == 401
 

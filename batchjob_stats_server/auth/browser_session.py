@@ -1,0 +1,108 @@
+"""The session of a browser that signed in with a token: its cookie is worthless anywhere else.
+
+Browsers send a cookie to every port of a host, and so to the servers of other users of a shared
+machine. So it holds the token encrypted, with a key that only this process has. It is no bearer
+token, it allows only what `identity.py` says, and it ends with the process.
+
+In `batchjob up`, which other users of the machine can reach, it is accepted only from the user who
+runs the server, or root, and from the address that signed in.
+"""
+
+import ipaddress
+import os
+import sys
+from typing import NamedTuple
+
+from cryptography.fernet import Fernet, InvalidToken
+from starlette.requests import HTTPConnection
+
+_CIPHER = Fernet(Fernet.generate_key())
+_PREFIX = "bw_"
+_LONGEST_SECONDS = 7 * 86400
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")  # proc_net(5)
+_ESTABLISHED = "01"  # include/net/tcp_states.h; an orphan of another state belongs to uid 0
+
+
+class BrowserSession(NamedTuple):
+    """What the cookie holds."""
+
+    token: str
+    peer: str  # address of the browser, or of the proxy before it
+
+
+def seal(token: str, connection: HTTPConnection) -> str:
+    """The text of the cookie."""
+    data = f"{_peer(connection)} {token}".encode()
+    return _PREFIX + _CIPHER.encrypt(data).decode("ascii").rstrip("=")
+
+
+def unseal(text: str) -> BrowserSession | None:
+    """The session of a cookie; None if this process did not begin it, or it is a week old."""
+    sealed = text.removeprefix(_PREFIX)
+    if sealed == text or not sealed.isascii():
+        return None
+    try:
+        data = _CIPHER.decrypt(sealed + "=" * (-len(sealed) % 4), ttl=_LONGEST_SECONDS).decode()
+    except InvalidToken:
+        return None
+    peer, _, token = data.partition(" ")
+    return BrowserSession(token, peer)
+
+
+def is_from_own_user(session: BrowserSession, connection: HTTPConnection) -> bool:
+    """Whether a session is used by the user who runs this server, from where it began."""
+    client, server = connection.client, connection.scope.get("server")
+    if client is None or server is None:
+        return False
+    uid = local_uid(client.host, client.port, int(server[1]))
+    if uid is not None:
+        return uid in (0, os.geteuid())
+    return client.host == session.peer and not _is_loopback(client.host)
+
+
+def local_uid(host: str, port: int, server_port: int) -> int | None:
+    """The owner of the socket at the other end of a connection; None: not on this machine."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    address = getattr(address, "ipv4_mapped", None) or address
+    names = {f"{_hexadecimal(packed)}:{port:04X}" for packed in _packed(address)}
+    for path in _TABLES:
+        try:
+            with open(path, encoding="ascii") as table:
+                for line in table:
+                    fields = line.split(maxsplit=8)
+                    if (
+                        fields[1] in names
+                        and fields[2].endswith(f":{server_port:04X}")
+                        and fields[3] == _ESTABLISHED
+                    ):
+                        return int(fields[7])
+        except (OSError, ValueError, IndexError):
+            continue
+    return None
+
+
+def _packed(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[bytes, ...]:
+    """The bytes of an address; an IPv4 one may be mapped into IPv6 on a dual-stack socket."""
+    if address.version == 6:
+        return (address.packed,)
+    return address.packed, bytes(10) + b"\xff\xff" + address.packed
+
+
+def _hexadecimal(packed: bytes) -> str:
+    """As the kernel writes it: words of 32 bits in the byte order of the machine."""
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
+def _peer(connection: HTTPConnection) -> str:
+    return connection.client.host if connection.client else ""
