@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY, day_of, midnight
+from batchjob_stats_db.queries.coverage import refusals
 
 _STALE_SECONDS = 6 * 3600
 _OVERDUE_SECONDS = DAY
@@ -67,12 +68,9 @@ def _stale_sources(db: Connection, now: int) -> Iterator[str]:
             yield f"{name}: never read; {row.error}"
         elif row.success_time < now - _stale_seconds(row.source):
             yield f"{name}: not read for {(now - row.success_time) // 3600} h; {row.error}"
-    bad = schema.quarantine
-    counted = sa.select(bad.c.cluster, bad.c.source, sa.func.count()).group_by(
-        bad.c.cluster, bad.c.source
-    )
-    for cluster, source, count in db.execute(counted):
-        yield f"{cluster}: {source}: {count} rows in quarantine"
+    for cluster in db.execute(sa.select(schema.quarantine.c.cluster).distinct()).scalars().all():
+        for each in refusals(db, cluster):
+            yield f"{cluster}: {each.source}: {each.number} rows in quarantine: {each.meaning}"
 
 
 def _stale_seconds(source: str) -> int:

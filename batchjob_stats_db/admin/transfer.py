@@ -16,11 +16,12 @@ from batchjob.runtime.settings import suggest_nearest
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobKey, JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database import schema
+from batchjob_stats_db.database import gate, schema
 from batchjob_stats_db.database.engine import DatabaseError
+from batchjob_stats_db.database.quarantine import write_or_quarantine
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.database.upsert import chunks, write_rows
+from batchjob_stats_db.database.upsert import chunks
 from batchjob_stats_db.days import days_of
 from batchjob_stats_db.measure.rollup import mark_days
 
@@ -125,7 +126,7 @@ def import_json(
             records = {record.key: record for record, _ in jobs}
             store.write(Batch(tuple(records.values()), (), "", now), _SOURCE)
             with store.transaction() as db:
-                _write_measurements(db, store.cluster, jobs)
+                _write_measurements(db, store.cluster, jobs, now)
         count += len(read)
         on_progress(count)
     return count
@@ -202,8 +203,14 @@ _INT64_LIMIT = 1 << 63
 _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
 
 
+def _possible(column: str, value: Any) -> Any:
+    """A measured value; None for a number that breaks a rule of the gate."""
+    is_number = isinstance(value, int | float) and not column.endswith("_time")
+    return None if is_number and gate.broken_rule(column, value) else value
+
+
 def _write_measurements(
-    db: Connection, cluster: str, jobs: Sequence[tuple[JobRecord, dict[str, Any]]]
+    db: Connection, cluster: str, jobs: Sequence[tuple[JobRecord, dict[str, Any]]], now: int
 ) -> None:
     job = schema.job
     ids: dict[JobKey, int] = {}
@@ -215,14 +222,15 @@ def _write_measurements(
     days: set[int] = set()
     for name in ("usage", "gpus", "emissions"):
         table = _RELATED_TABLES[name]
-        columns = [column.name for column in table.columns if column.name != "job_id"]
+        columns = [column.name for column in table.columns]
+        assert columns[0] == "job_id"
         rows = [
-            (ids[record.key], *(each.get(column) for column in columns))
+            (ids[record.key], *(_possible(column, each.get(column)) for column in columns[1:]))
             for record, measurements in jobs
             if record.key in ids
             for each in measurements[name]
         ]
-        write_rows(db, table, rows, ["job_id", *columns])
+        write_or_quarantine(db, cluster, table, rows, now)
     for record, measurements in jobs:
         if measurements["usage"] and record.end_time is not None:
             days.update(days_of(record.start_time, record.end_time))

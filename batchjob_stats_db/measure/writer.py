@@ -6,8 +6,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob.judgements import SEEN_TO_END
+from batchjob.schedulers.records import QuarantinedRow
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.quarantine import store_quarantined
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import chunks, write_rows
@@ -44,6 +46,12 @@ def write_or_set_aside(
             write_usages(db, cluster, source, {job: usages[job] for job in part}, policy, now)
 
     refused = isolate_failures(list(usages), write, is_database_failure)
+    rows = [
+        QuarantinedRow(source, f"left out of job {job.jobid}", f"job {job.jobid}", rule)
+        for job, usage in usages.items()
+        for rule in set(usage.refused)
+    ]
+    store_quarantined(db, cluster, rows, now)
     record_failures(db, source, refused, NOT_STORABLE, policy, now)
     return refused
 

@@ -7,6 +7,7 @@ whose jobs are gone never becomes due.
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.job_writer import LIVE_STATES
@@ -15,6 +16,7 @@ from batchjob_stats_db.measure.rollup import drop_days
 from batchjob_stats_db.poller.options import RetentionOptions
 
 _ROWS_PER_BATCH = 5000
+_YEAR_SECONDS = 366 * 86400
 
 FREE_TEXT_COLUMNS = (
     "name", "submit_line", "work_dir", "stdout_path", "dependencies", "tool", "parameters", "error",
@@ -47,6 +49,7 @@ def delete_expired(store: Store, retention: RetentionOptions, now: int) -> int:
         rows += _execute_in_batches(store, sa.delete(schema.job_step), which, step.job_id)
     with store.transaction() as db:
         scripts.delete_unused(db)
+        rows += _delete_due_days_ahead(db, store.cluster, now)
         if retention.daily:
             rows += drop_days(db, store.cluster, int(now - retention.daily))
         if retention.quarantine:
@@ -56,6 +59,13 @@ def delete_expired(store: Store, retention: RetentionOptions, now: int) -> int:
         if db.dialect.name == "sqlite":
             db.execute(sa.text("PRAGMA optimize"))
     return rows
+
+
+def _delete_due_days_ahead(db: Connection, cluster: str, now: int) -> int:
+    """Delete marks of days more than a year ahead, which records of impossible times have left."""
+    due = schema.rollup_due
+    ahead = (due.c.cluster == cluster) & (due.c.day > now + _YEAR_SECONDS)
+    return db.execute(sa.delete(due).where(ahead)).rowcount
 
 
 def _jobs_ended_before(store: Store, at: float) -> sa.Select[Any]:

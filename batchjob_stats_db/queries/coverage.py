@@ -1,9 +1,12 @@
 """How completely a cluster is read and measured."""
 
+from typing import NamedTuple
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.gate import RULES
 
 
 def coverage_by_node(db: Connection, cluster: str, since: int) -> list[RowMapping]:
@@ -27,16 +30,33 @@ def coverage_by_node(db: Connection, cluster: str, since: int) -> list[RowMappin
 
 
 def polls(db: Connection, cluster: str) -> list[RowMapping]:
-    """The cluster's sources: when each was last read, and how many of its rows were rejected."""
-    state, rejected = schema.poll_state, schema.quarantine.c
-    count = (
-        sa.select(sa.func.count())
-        .where(rejected.cluster == state.c.cluster, rejected.source == state.c.source)
-        .scalar_subquery()
-    )
-    query = (
-        sa.select(state, count.label("rejected"))
-        .where(state.c.cluster == cluster)
-        .order_by(state.c.source)
-    )
+    """The cluster's sources: when each was last read."""
+    state = schema.poll_state
+    query = sa.select(state).where(state.c.cluster == cluster).order_by(state.c.source)
     return list(db.execute(query).mappings().all())
+
+
+class Refusals(NamedTuple):
+    """What was refused of a source, by one rule of the gate, and is still in quarantine."""
+
+    source: str
+    rule: str
+    number: int
+    last_time: int  # epoch seconds
+
+    @property
+    def meaning(self) -> str:
+        """What breaks the rule."""
+        return RULES.get(self.rule, self.rule)
+
+
+def refusals(db: Connection, cluster: str) -> list[Refusals]:
+    """What was refused of the cluster's sources, by source and rule."""
+    bad = schema.quarantine.c
+    query = (
+        sa.select(bad.source, bad.rule, sa.func.count(), sa.func.max(bad.time))
+        .where(bad.cluster == cluster)
+        .group_by(bad.source, bad.rule)
+        .order_by(bad.source, bad.rule)
+    )
+    return [Refusals._make(row) for row in db.execute(query)]

@@ -62,6 +62,7 @@ class ClusterHealth(NamedTuple):
 
     name: str
     polls: Sequence[RowMapping]
+    refusals: Sequence[coverage.Refusals]
     nodes: Sequence[NodeQuality]  # worst first
     exporters: int | None  # number that currently answer; None: unknown
     wastes: Sequence[tuple[Mapping[Any, Any], str]]  # each with a mailto: URL, or ""
@@ -102,7 +103,7 @@ def admin(
         if not visible_names and not access.everything:
             raise Problem(403, "this page is only for users who may see all jobs of a cluster")
         queried = {name: _query_cluster(db, page, name) for name in visible_names}
-    clusters = [_cluster_health(services, page, name, *rows) for name, rows in queried.items()]
+    clusters = [_cluster_health(services, page, name, rows) for name, rows in queried.items()]
     audit.log_users_seen(
         page.principal,
         "waste",
@@ -116,21 +117,26 @@ def admin(
     )  # fmt: skip
 
 
-def _query_cluster(
-    db: Connection, page: PageRenderer, cluster: str
-) -> tuple[Sequence[RowMapping], Sequence[RowMapping], Sequence[RowMapping]]:
+class _ClusterRows(NamedTuple):
+    polls: Sequence[RowMapping]
+    refusals: Sequence[coverage.Refusals]
+    coverage: Sequence[RowMapping]
+    usage: Sequence[RowMapping]
+
+
+def _query_cluster(db: Connection, page: PageRenderer, cluster: str) -> _ClusterRows:
     since = day_of(page.now) - (_WASTE_DAYS - 1) * DAY
     usage_rows = usage_queries.sum_usage(
         db, EVERYTHING, ["username"], since, day_of(page.now) + DAY, cluster=cluster
     )
     coverage_rows = coverage.coverage_by_node(db, cluster, node_coverage.first_day(page.now))
-    return coverage.polls(db, cluster), coverage_rows, usage_rows
+    refusals = coverage.refusals(db, cluster)
+    return _ClusterRows(coverage.polls(db, cluster), refusals, coverage_rows, usage_rows)
 
 
 def _cluster_health(
-    services: Services, page: PageRenderer, cluster: str, polls: Sequence[RowMapping],
-    coverage_rows: Sequence[RowMapping], usage_rows: Sequence[RowMapping],
-) -> ClusterHealth:  # fmt: skip
+    services: Services, page: PageRenderer, cluster: str, rows: _ClusterRows
+) -> ClusterHealth:
     node_reading = current_reading(services, cluster)
     reading = services.readings.of(cluster, services.clock()) if services.readings else None
     exporter_ratios = (
@@ -139,12 +145,12 @@ def _cluster_health(
     nodes = node_reading.nodes.values() if node_reading else ()
     states = {each.node: each.state for each in nodes}
     exporters = len(set(reading.instances.values())) if reading else None
-    qualities = node_qualities(states, coverage_rows, exporter_ratios if exporters else None)
+    qualities = node_qualities(states, rows.coverage, exporter_ratios if exporters else None)
     wastes = [
         (each, _mail_link(services.mail_template, page, cluster, each))
-        for each in most_wasteful(usage_rows, _MAX_LISTED)
+        for each in most_wasteful(rows.usage, _MAX_LISTED)
     ]
-    return ClusterHealth(cluster, polls, qualities, exporters, wastes)
+    return ClusterHealth(cluster, rows.polls, rows.refusals, qualities, exporters, wastes)
 
 
 def node_qualities(
