@@ -70,14 +70,27 @@ def past_time(text: str, now: float | None = None) -> float:
 
 
 def format_time(at: float, zone: tzinfo | None = None) -> str:
-    """`2026-04-04 14:53:20 CEST`: a time for people, always with its zone (default: local)."""
-    return f"{datetime.fromtimestamp(at, zone).astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+    """`2026-04-04 14:53:20 CEST`: a time for people, always with its zone (default: local).
+
+    `@253402300800` after the year 9999, where calendars end.
+    """
+    then = _local(at, zone)
+    return f"@{at:.0f}" if then is None else f"{then:%Y-%m-%d %H:%M:%S %Z}"
 
 
 def format_exact_time(at: float, zone: tzinfo | None = None) -> str:
     """The same with milliseconds unless they are zero: `2026-04-04 14:53:20.250 CEST`."""
-    then = datetime.fromtimestamp(round(at, 3), zone).astimezone(zone)
+    then = _local(round(at, 3), zone)
+    if then is None:
+        return f"@{at:.0f}"
     return f"{then.replace(tzinfo=None).isoformat(' ', _timespec(then))} {then:%Z}"
+
+
+def _local(at: float, zone: tzinfo | None) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(at, zone).astimezone(zone)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _timespec(at: datetime) -> str:

@@ -132,7 +132,7 @@ class JobEnergy:
     total_joules: float | None
     site_joules: float | None  # multiplied by PUE; None if no PUE is set
     pue: float | None
-    source: str
+    source: str  # accounting: of the whole nodes, which other jobs may have used too
     missing: str = ""  # why the job's energy was not measured; "" if it was
 
 

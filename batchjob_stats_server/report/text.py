@@ -15,6 +15,7 @@ from batchjob.runtime.formatting import (
 )
 from batchjob.runtime.times import format_exact_time, format_time
 from batchjob.schedulers.states import JobState
+from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report.explain import END_UNKNOWN
 from batchjob_stats_server.report.model import Advice, Efficiency, Report
 from batchjob_stats_server.report.units import FORMATTERS, format_emissions
@@ -225,7 +226,9 @@ def _omitted_line(count: int) -> Iterator[ReportLine]:
 def _energy_lines(report: Report) -> Iterator[ReportLine]:
     job_energy = report.energy
     if job_energy.total_joules is not None:
-        yield ReportLine("Energy", f"{energy(job_energy.total_joules)} ({job_energy.source})")
+        of_nodes = ": of its whole nodes" if job_energy.source == ACCOUNTING else ""
+        shown = f"{energy(job_energy.total_joules)} ({job_energy.source}{of_nodes})"
+        yield ReportLine("Energy", shown)
     elif job_energy.components:
         yield ReportLine("Energy", f"not known: {job_energy.missing}")
     restriction = ", of the measured nodes only" if job_energy.missing else ""

@@ -64,3 +64,8 @@ def test_past_time_from_age_with_or_without_minus(text):
 def test_invalid_age_is_rejected(text):
     with pytest.raises(ValueError, match=r"expected a time such as 22:30 or .* how long ago"):
         past_time(text, AT)
+
+
+@pytest.mark.parametrize("at", [300_000_000_000, 2**39, -(10**12), 1e300])
+def test_time_outside_the_calendar_is_in_epoch_seconds(at):
+    assert format_time(at) == format_exact_time(at) == f"@{at:.0f}"

@@ -6,6 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from batchjob.runtime.settings import SettingsError
+from batchjob.schedulers.records import QuarantinedRow
+from batchjob_stats_db.database.quarantine import store_quarantined
 from batchjob_stats_server import app
 from batchjob_stats_server.mail_template import load_mail_template
 from batchjob_stats_server.options import ReportOptions
@@ -116,6 +118,17 @@ def test_admin_page_lists_missing_data_and_links_emails(example_page):
     assert parts.scheme == "mailto"
     assert parts.path.endswith("@example.org")
     assert "hours of allocated CPU time" in parse_qs(parts.query)["body"][0]
+
+
+def test_admin_page_lists_what_was_refused_by_source_and_rule(services, proxy_client):
+    bad = [QuarantinedRow("sacct", "energy_joules is 1e300", f"job {n}", "range") for n in (1, 2)]
+    with services.writer.begin() as db:
+        store_quarantined(db, "c1", bad, 1)
+    document = parse_page(proxy_client("root").get("/admin", headers=HTML))
+    (table,) = [each for each in document.iter("table") if "Refused" in element_text(each)]
+    words = element_text(table)
+    assert "sacct2" in words.replace(" ", "")
+    assert "within the limits of its quantity" in words
 
 
 def test_advice_links_to_help_of_the_site(example_page):

@@ -172,7 +172,9 @@ def test_energy_and_emissions_with_and_without_pue():
     assert (found.energy.total_joules, found.energy.site_joules) == (3.6e6, 4.5e6)
     assert (found.emissions[0].grams, found.emissions[0].site_grams) == (44, 55)
     assert build_report(given, RULES).emissions[0].site_grams is None
-    assert report_of(energy_joules=1000).energy.source == "accounting"
+    accounted = report_of(energy_joules=3_600_000)
+    assert accounted.energy.source == "accounting"
+    assert "(accounting: of its whole nodes)" in " ".join(written.as_text(accounted).split())
     assert report_of().energy.total_joules is None
 
 
