@@ -89,6 +89,7 @@ def test_long_and_running_jobs(store, job, engine, roll_up_due):
     running = job(
         "2", start_time=D0, end_time=None, submit_time=D0, user="running", state=JobState.RUNNING
     )
+    store.clock = lambda: D0 + 31 * DAY
     store.write(Batch((long, running), (), "", 0), "s")
     with engine.begin() as db:
         for day in (D0 + 20 * DAY, D0 + 25 * DAY):
