@@ -14,6 +14,7 @@ from batchjob.local_runs import history
 from batchjob.local_runs import record as runs
 from batchjob.local_runs.directory import RUNS, SAMPLES, data_directory
 from batchjob.quantities.sample import JobSample, SampleHeader
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
 from batchjob.runtime.times import past_time
 from batchjob.runtime.values import integer
@@ -145,7 +146,7 @@ def _parse_samples(stream: Iterator[bytes]) -> Iterator[SamplePair]:
         *lines, rest = (rest + text).split(b"\n")
         for line in lines:
             try:
-                parsed = json.loads(line)
+                parsed = parse_json(line)
                 sample, node = (
                     JobSample(parsed["time"], flatten_values(parsed)),
                     parsed.get("node", ""),

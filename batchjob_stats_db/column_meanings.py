@@ -115,6 +115,12 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "allocated_memory_bytes": "allocated memory, over all nodes",
         "allocated_gpus": "allocated GPUs",
         "allocated_nodes": "allocated nodes",
+        "resized_cpu_seconds": (
+            "CPU seconds that a job whose allocation changed held beyond `allocated_cpus` times "
+            "its run time; negative: less"
+        ),
+        "resized_gpu_seconds": "the same for `allocated_gpus`",
+        "resized_memory_byte_seconds": "the same for `allocated_memory_bytes`",
         "allocated_resources": "all allocated resources, in the notation of the scheduler",
         "array_jobid": "job id of the array that the job is a task of",
         "array_index": "index of the task in the array",

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from batchjob.runtime.json_reader import parse_json
+
 VERSION = 1
 
 
@@ -46,14 +48,10 @@ def load(directory: str, name: str) -> dict[str, Any] | None:
     """The content of a file; None if there is none. Raises OSError and ValueError."""
     path = os.path.join(directory, name)
     try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file, parse_constant=_reject_constant)
+        with open(path, "rb") as file:
+            document = parse_json(file.read(), finite=True)
     except FileNotFoundError:
         return None
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise ValueError(f"{path}: not a state of this version")
     return document
-
-
-def _reject_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number")

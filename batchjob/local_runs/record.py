@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from batchjob.local_runs.user_files import open_regular_file
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.logins import login_of
 from batchjob.schedulers.states import JobState
 
@@ -186,8 +187,8 @@ def read(path: Path) -> dict[str, Any]:
     with open_regular_file(path) as (file, status):
         data = file.read(_MAX_FILE_BYTES + 1)
     try:
-        document = json.loads(data) if len(data) <= _MAX_FILE_BYTES else None
-    except (ValueError, RecursionError) as error:
+        document = parse_json(data) if len(data) <= _MAX_FILE_BYTES else None
+    except ValueError as error:
         raise RunFileError(f"{path.name}: not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise RunFileError(f"{path.name}: expected a run of version {VERSION}")

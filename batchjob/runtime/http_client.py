@@ -7,7 +7,6 @@ configured.
 import base64
 import contextlib
 import http.client
-import json
 import select
 import ssl
 import time
@@ -17,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.reason import reason
 from batchjob.runtime.timed_socket import TimedSocket, connect
 
@@ -49,8 +49,8 @@ class HttpReply(NamedTuple):
     def json(self) -> Any:
         """The body as JSON; a byte that is not UTF-8 becomes U+FFFD. Raises FetchError."""
         try:
-            return json.loads(self.body.decode(errors="replace"))
-        except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+            return parse_json(self.body)
+        except ValueError as error:
             start = " ".join(self.body[:60].decode("utf-8", "replace").split())
             raise FetchError("malformed", f"expected JSON, got {start!r}") from error
 

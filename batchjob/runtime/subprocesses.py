@@ -4,7 +4,6 @@ No shell is used. Output is bytes, since job names may have any encoding.
 """
 
 import contextlib
-import json
 import os
 import re
 import selectors
@@ -16,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
+from batchjob.runtime.json_reader import first_json_value
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, text
 
@@ -191,12 +191,7 @@ class NotJsonError(SchedulerError):
     """The output of the command is not JSON."""
 
 
-_DECODER = json.JSONDecoder(strict=False)
-NUMBERS_AS_TEXT = json.JSONDecoder(strict=False, parse_int=str, parse_float=str, parse_constant=str)
-"""Leaves numbers as they are written: 007 and 1e5 are names too."""
-
-
-def parse_json_object(output: bytes, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any]:
+def parse_json_object(output: bytes, *, numbers_as_text: bool = False) -> dict[str, Any]:
     """The JSON object in an output; warnings may precede it, and anything may follow.
 
     A byte that is not UTF-8 becomes U+FFFD. Raises NotJsonError.
@@ -207,8 +202,8 @@ def parse_json_object(output: bytes, decoder: json.JSONDecoder = _DECODER) -> di
         raise NotJsonError(f"expected a JSON object, got {start!r}")
     text = output[at.start() :].decode("utf-8", "replace").lstrip()
     try:
-        document, _ = decoder.raw_decode(text)
-    except (ValueError, RecursionError) as error:
+        document = first_json_value(text, numbers_as_text=numbers_as_text)
+    except ValueError as error:
         raise NotJsonError(f"expected a JSON object: {error}") from error
     assert isinstance(document, dict)  # the text starts with a brace
     return document

@@ -27,6 +27,16 @@ class UnfinishedJob(NamedTuple):
     submit_time: int
     run: int
     start_time: float | None
+    # What later records of the run need, as in JobRecord.
+    state: str = ""
+    elapsed_seconds: float | None = None  # when it was suspended
+    suspended_seconds: int | None = None
+    allocated_cpus: float | None = None
+    allocated_memory_bytes: int | None = None
+    allocated_gpus: int | None = None
+    resized_cpu_seconds: float | None = None
+    resized_gpu_seconds: float | None = None
+    resized_memory_byte_seconds: float | None = None
 
 
 class DeletedRecord(NamedTuple):

@@ -1,10 +1,11 @@
 """Jobs of other systems, as JSON lines in append-only files (format: json_record.py)."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
@@ -83,13 +84,12 @@ class Jsonl:
         return [self._path]
 
 
-def _parse_line(line: bytes) -> object:
+def _parse_line(line: bytes) -> Any:
     """Parse a line; a byte that is not UTF-8 becomes U+FFFD. Raises RowError."""
     try:
-        document: object = json.loads(line.decode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
+        return parse_json(line)
+    except ValueError as error:
         raise RowError(f"not JSON: {error}") from error
-    return document
 
 
 ACCOUNTING = AccountingModule(JsonLinesOptions, build)

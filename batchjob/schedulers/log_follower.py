@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers.accounting import SourceError
 
 _CHUNK_LINES = 2000  # lines per chunk
@@ -51,7 +52,7 @@ def follow(
     """
     if not files:
         raise SourceError("no log file to read")
-    unread, position = _unread_files(files, _parse_watermark(watermark))
+    unread, position = _unread_files(files, parse_watermark(watermark))
     for index, path in enumerate(unread):
         last = index == len(unread) - 1
         try:
@@ -96,9 +97,10 @@ def _has_same_head(path: Path, position: _Position) -> bool:
         )
 
 
-def _parse_watermark(watermark: str) -> dict[str, Any]:
+def parse_watermark(watermark: str) -> dict[str, Any]:
+    """The parts of a watermark, a source's own included; raises SourceError."""
     try:
-        state = json.loads(watermark)
+        state = parse_json(watermark)
     except ValueError as error:
         raise SourceError(f"not a watermark of a log: {watermark[:80]!r}") from error
     return state if isinstance(state, dict) else {}

@@ -113,6 +113,10 @@ class JobRecord(NamedTuple):
     allocated_memory_bytes: int | None = None
     allocated_gpus: int | None = None
     allocated_nodes: int | None = None
+    # What a job whose allocation changed held beyond the amounts above times its run time.
+    resized_cpu_seconds: float | None = None  # negative if it held less
+    resized_gpu_seconds: float | None = None
+    resized_memory_byte_seconds: float | None = None
     allocated_resources: str = ""
     node_list: str = ""  # as the scheduler writes it
     nodes: tuple[NodeShare, ...] = ()  # the same nodes, each listed once
@@ -213,10 +217,34 @@ def merge_records(earlier: JobRecord, later: JobRecord) -> JobRecord:
     """`later`, with missing values taken from `earlier`; an end is never removed."""
     if is_outdated(later, earlier.end_time):
         earlier, later = later, earlier
+    dropped = dropped_values(earlier.state, later.state)
     return JobRecord._make(
-        old if new is None or new in ("", ()) else new
-        for old, new in zip(earlier, later, strict=True)
+        (JobRecord._field_defaults[name] if name in dropped else old)
+        if new is None or new in ("", ())
+        else new
+        for name, old, new in zip(JobRecord._fields, earlier, later, strict=True)
     )
+
+
+_OF_A_WAIT = frozenset(("reason", "expected_start_time"))
+_OF_A_RUN = frozenset((
+    "start_time", "elapsed_seconds", "suspended_seconds", "exit_code", "exit_signal",
+    "allocated_cpus", "allocated_memory_bytes", "allocated_gpus", "allocated_nodes",
+    "resized_cpu_seconds", "resized_gpu_seconds", "resized_memory_byte_seconds",
+    "allocated_resources", "node_list", "nodes",
+))  # fmt: skip
+
+
+def dropped_values(earlier: str, later: str) -> frozenset[str]:
+    """The fields of a record in state `earlier` that one in state `later` does not take over.
+
+    A job that waits (again) has no start and holds nothing; one that waits no longer does so for no
+    reason.
+    """
+    waited, waits = earlier == JobState.PENDING, later == JobState.PENDING
+    if waited == waits:
+        return frozenset()
+    return _OF_A_RUN if waits else _OF_A_WAIT
 
 
 _GROWING_VALUES: Mapping[str, Any] = dict.fromkeys(

@@ -4,11 +4,11 @@ Anything else at the address, such as a proxy's log-in page, is reported in one 
 """
 
 import http.client
-import json
 import re
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob_cli.client.problems import UnreachableError, error_of_status
 
 _QUOTED_CHARACTERS = 60  # maximum characters of a body in an error message
@@ -64,8 +64,8 @@ def quote_beginning(body: bytes) -> str:
 def _parse_body(answer: ApiReply) -> Any:
     body = require_success(answer).body
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
+        return parse_json(body)
+    except ValueError:
         raise foreign_answer_error(quote_beginning(body)) from None
 
 
@@ -76,7 +76,7 @@ def _has_keys(found: Any, keys: Collection[str]) -> bool:
 def _problem_detail(answer: ApiReply) -> str:
     """The detail of a problem (RFC 9457); else the meaning of the status."""
     try:
-        problem = json.loads(answer.body)
+        problem = parse_json(answer.body)
         return str(problem.get("detail") or problem["title"])
     except (ValueError, AttributeError, KeyError):
         return http.client.responses.get(answer.status, "refused")

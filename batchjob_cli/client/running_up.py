@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs.record import current_process, is_supervisor_alive
+from batchjob.runtime.json_reader import parse_json
 
 TOKEN_FILE = "token"  # noqa: S105 (a file name)
 """Beside it, for its owner alone; new at each start."""
@@ -29,7 +30,7 @@ def find_running_up(data: Path) -> RunningUp | None:
     """The `batchjob up` that serves this directory, if any; the file of a killed one is ignored."""
     try:
         with (data / _ANNOUNCEMENT_FILE).open("rb") as file:
-            document = json.loads(file.read(_MAX_BYTES))
+            document = parse_json(file.read(_MAX_BYTES))
         if not is_supervisor_alive(document):
             return None
         url, pid = str(document["url"]), int(document["supervisor"]["pid"])

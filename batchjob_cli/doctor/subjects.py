@@ -11,6 +11,7 @@ from batchjob_cli.doctor import (
     gpus,
     job_energy,
     numbers,
+    pbs_jobs,
     permissions,
     power,
     schedulers,
@@ -28,7 +29,10 @@ class Subject(NamedTuple):
 
 SUBJECTS = (
     Subject("cgroups", cgroups.CHECKS),
-    Subject("schedulers", (*schedulers.CHECKS, *slurm.CHECKS, *cluster.CHECKS)),
+    Subject(
+        "schedulers",
+        (*schedulers.CHECKS, *slurm.CHECKS, *cluster.CHECKS, *pbs_jobs.CHECKS),
+    ),
     Subject("numbers", numbers.CHECKS),
     Subject("permissions", permissions.CHECKS),
     Subject("energy", (*power.CHECKS, *bmc.CHECKS, *job_energy.CHECKS, *emissions.CHECKS)),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs.user_files import open_regular_file
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.logins import login_of
 
 _MAX_BYTES = 1000
@@ -46,9 +47,9 @@ def read(runs: Path, jobid: str) -> StopRequest | None:
     """The request, if there is a valid one; another user's file is not even read."""
     try:
         with open_regular_file(_path(runs, jobid), (0, os.geteuid())) as (file, status):
-            document = json.loads(file.read(_MAX_BYTES))
+            document = parse_json(file.read(_MAX_BYTES))
         grace = float(document["grace"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     return StopRequest(login_of(status.st_uid), grace) if 0 <= grace <= _MAX_GRACE else None
 

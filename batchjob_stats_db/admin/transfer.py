@@ -12,6 +12,7 @@ from typing import IO, Any, NoReturn, get_args, get_type_hints
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import suggest_nearest
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobKey, JobRecord, NodeShare, StepRecord
@@ -134,7 +135,10 @@ def import_json(
 
 def _parse_line(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
     try:
-        given = json.loads(line)
+        given = parse_json(line)
+    except ValueError as error:
+        raise TransferError(f"line {number}: not JSON: {error}") from error
+    try:
         if not isinstance(given, dict):
             raise ValueError("expected a JSON object")
         measurements = {name: given.pop(name, []) for name in ("usage", "gpus", "emissions")}
@@ -143,10 +147,6 @@ def _parse_line(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
         for name, rows in measurements.items():
             _check_rows(name, rows)
         return _build_record(JobRecord, given), measurements
-    except json.JSONDecodeError as error:
-        raise TransferError(f"line {number}: not JSON: {error}") from error
-    except RecursionError as error:
-        raise TransferError(f"line {number}: not JSON: nested too deeply") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TransferError(f"line {number}: {error}") from error
 

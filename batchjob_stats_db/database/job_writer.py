@@ -146,7 +146,8 @@ class JobWriter:
             self.changed_days.update(record_rows.days_run(row, self._now))
         refused = self._insert(schema.job, rows)
         ids = {key: job_id for key, job_id in ids.items() if job_id not in refused}
-        self._delete_nodes([record for record in changed if record.nodes], ids)
+        moved = [each for each in changed if each.nodes or each.state is JobState.PENDING]
+        self._delete_nodes(moved, ids)
         self._write_nodes_and_steps(_with_ids((*new, *changed), ids), _with_ids(live, ids))
         quarantined = len(refused) + len(forged)
         return WriteCounts(len(new), len(changed), len(records) - len(rows), quarantined)

@@ -11,6 +11,7 @@ from batchjob.schedulers.records import (
     Associations,
     JobKey,
     JobRecord,
+    dropped_values,
     is_outdated,
     without_growing_values,
 )
@@ -26,8 +27,8 @@ assert JobRecord._fields[-1] == "steps"
 _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
 _OWN_COLUMNS = 3  # update_time, doubt, usage_due_time: the last columns
 _START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
-_RUN, _REASON = _FIELDS.index("run"), _FIELDS.index("reason")
-_CPUS = _FIELDS.index("allocated_cpus")
+_RUN, _CPUS = _FIELDS.index("run"), _FIELDS.index("allocated_cpus")
+_RESIZED = _FIELDS.index("resized_cpu_seconds")
 _CPU, _USER_CPU, _SYSTEM_CPU = map(
     _FIELDS.index, ("cpu_seconds", "user_cpu_seconds", "system_cpu_seconds")
 )
@@ -69,8 +70,16 @@ def scheduler_columns(record: JobRecord) -> Row:
 
 def new_row(record: JobRecord, policy: UsagePolicy, now: int) -> Row:
     """The row of a new job."""
-    row = scheduler_columns(record)
+    row = _without_withdrawn(scheduler_columns(record))
     return (*row, now, _doubt(row), policy.due_time(record.start_time, record.end_time, now))
+
+
+_REQUESTS = frozenset(map(_FIELDS.index, ("requested_memory_bytes", "time_limit_seconds")))
+
+
+def _without_withdrawn(row: Row) -> tuple[Any, ...]:
+    """The row with NULL for requests of 0, which are none (any more)."""
+    return tuple(None if value == 0 and at in _REQUESTS else value for at, value in enumerate(row))
 
 
 def merge_row(existing: Row, record: JobRecord, policy: UsagePolicy, now: int) -> Row | None:
@@ -79,11 +88,12 @@ def merge_row(existing: Row, record: JobRecord, policy: UsagePolicy, now: int) -
     if after == before:
         return None
     older, newer = (after, before) if is_outdated(record, before[_END]) else (before, after)
+    dropped = dropped_values(older[_STATE], newer[_STATE])
     row = tuple(
-        old if new is None or new == "" else new for old, new in zip(older, newer, strict=True)
+        (new if name in dropped else old) if new is None or new == "" else new
+        for name, old, new in zip(_FIELDS, older, newer, strict=False)
     )
-    if row[_START] is not None and older[_START] is None:  # it no longer waits
-        row = (*row[:_REASON], newer[_REASON], *row[_REASON + 1 :])
+    row = _without_withdrawn(row)
     if row == before:
         return None
     due = existing[-1]
@@ -100,6 +110,8 @@ def _doubt(row: Row) -> str:
     if start > end:
         return "times"
     used = row[_CPU] if row[_CPU] is not None else (row[_USER_CPU] or 0) + (row[_SYSTEM_CPU] or 0)
+    if cpus and row[_RESIZED] and end > start:
+        cpus += row[_RESIZED] / (end - start)
     return gate.MORE_CPU if cpus and gate.exceeds_cpus(used, cpus, end - start) else ""
 
 

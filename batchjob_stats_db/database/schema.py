@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0003"
+REVISION = "0004"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -142,6 +142,7 @@ job = Table(
     *_texts("requested_resources"),
     *_numbers("allocated_cpus"),
     *_integers("allocated_memory_bytes allocated_gpus allocated_nodes"),
+    *_floats("resized_cpu_seconds resized_gpu_seconds resized_memory_byte_seconds"),
     *_texts("allocated_resources node_list array_jobid"),
     *_integers("array_index"),
     *_texts("het_jobid"),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.database import schema
 
 PREFIX = "bs_"
@@ -74,7 +75,7 @@ def groups_of(db: Connection, username: str, since: int) -> frozenset[str]:
         _login.c.username == username, _login.c.login_time > since
     )
     stored = db.execute(query).scalar()
-    return frozenset(json.loads(stored)) if stored else frozenset()
+    return frozenset(parse_json(stored)) if stored else frozenset()
 
 
 def end_all(db: Connection, username: str) -> int:

@@ -88,7 +88,7 @@ class Store:
         """Jobs that wait, run or are suspended, by job id; of several runs, the last."""
         job = schema.job
         query = (
-            sa.select(job.c.jobid, job.c.submit_time, job.c.run, job.c.start_time)
+            sa.select(job.c.jobid, *(job.c[name] for name in UnfinishedJob._fields))
             .where(
                 job.c.cluster == self.cluster,
                 job.c.end_time.is_(None),

@@ -85,6 +85,7 @@ def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
         job.c.id, job.c.account, job.c.username, job.c.state, job.c.submit_time,
         job.c.eligible_time, job.c.start_time, job.c.end_time,
         job.c.allocated_cpus, job.c.allocated_gpus,
+        job.c.resized_cpu_seconds, job.c.resized_gpu_seconds, job.c.resized_memory_byte_seconds,
         suspended_seconds(end).label("suspended_seconds"),
         end.label("until"),
     ]  # fmt: skip
@@ -150,7 +151,14 @@ def _measured_part(job: Any, day: int) -> _MeasuredPart:
 
 
 def _cpus(job: Any) -> Number:
-    return sa.func.coalesce(job.allocated_cpus, 0)
+    """CPUs of a run, on average if its allocation changed."""
+    return _or_zero(job.allocated_cpus) + _resized(job, job.resized_cpu_seconds, job.active)
+
+
+def _resized(job: Any, resized: Number, active: Number | float = 1.0) -> Number:
+    """What a run held on average beyond its allocation, in the given part of its time."""
+    whole = (job.until - job.start_time) * active
+    return sa.case(((whole > 0) & (resized != 0), resized / whole), else_=0.0)
 
 
 def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
@@ -159,11 +167,12 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     started = (job.start_time >= day) & (job.start_time < day + DAY)
     ended = (job.end_time >= day) & (job.end_time < day + DAY)
     measured = _measured_part(job, day)
-    gpus = sa.func.coalesce(job.allocated_gpus, 0)
+    gpus = _or_zero(job.allocated_gpus) + _resized(job, job.resized_gpu_seconds)
     seen_gpus = sa.case((usage.c.gpus < gpus, usage.c.gpus), else_=gpus)
     # Float: 1 TiB for a day is 9.5e16 byte-seconds, and a hundred such jobs overflow BIGINT.
-    memory = sa.cast(sa.func.coalesce(MEMORY_ALLOCATED, 0), sa.Float)
-    of_seen_nodes = sa.cast(sa.func.coalesce(MEMORY_OF_MEASURED_NODES, 0), sa.Float)
+    resized = _resized(job, job.resized_memory_byte_seconds)
+    memory = sa.cast(sa.func.coalesce(MEMORY_ALLOCATED, 0), sa.Float) + resized
+    of_seen_nodes = sa.cast(sa.func.coalesce(MEMORY_OF_MEASURED_NODES, 0), sa.Float) + resized
     peak_seconds = sa.case(
         (MEMORY_AVAILABLE.is_(None) | MEMORY_PEAK.is_(None), 0.0),
         (MEMORY_BASIS == ACCOUNTING, sa.cast(job.seconds, sa.Float)),

@@ -23,7 +23,7 @@ JOB_COLUMNS = tuple(
     schema.job.c[name]
     for name in (
         "id", "jobid", "username", "uid", "start_time", "end_time", "allocated_nodes",
-        "allocated_cpus", "tool",
+        "allocated_cpus", "resized_cpu_seconds", "tool",
     )
 )  # fmt: skip
 
@@ -143,9 +143,12 @@ def job_to_measure(
         near_other_run=before > start - CARRIED_SECONDS or later <= last_seen,
         end=end, nodes=row.allocated_nodes or 1, free_range=(before, later - 1),
     )  # fmt: skip
+    cpus = row.allocated_cpus  # on average, of a job whose allocation changed
+    if cpus and row.resized_cpu_seconds:
+        cpus += row.resized_cpu_seconds / max(1, (end or until) - start)
     return JobToMeasure(
         row.id, cluster, row.jobid, row.username, row.uid, start, end,
-        row.allocated_nodes, row.allocated_cpus, span, near, tool=row.tool,
+        row.allocated_nodes, cpus, span, near, tool=row.tool,
     )  # fmt: skip
 
 

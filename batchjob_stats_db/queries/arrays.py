@@ -91,6 +91,7 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
     )
     ended = sa.func.count(_job.end_time) == sa.func.count()
     allocated = sa.cast(OBSERVED_SECONDS, sa.Float) * _job.allocated_cpus
+    allocated += sa.func.coalesce(_job.resized_cpu_seconds, 0.0)
     possible = sa.case((CPU_IS_POSSIBLE, CPU_SECONDS))
     available = sa.case((possible.is_not(None), CPU_AVAILABLE))
     return (

@@ -176,10 +176,8 @@ _cpu_accounted = sa.case(
 CPU_BASIS = _basis(_cpu_measured, _cpu_accounted)
 CPU_SECONDS = _select_by_basis(CPU_BASIS, _cpu_measured, _cpu_accounted)
 CPU_AVAILABLE = (
-    OBSERVED_SECONDS
-    * _job.allocated_cpus
-    * _select_by_basis(CPU_BASIS, _covered_part, sa.literal(1))
-)
+    OBSERVED_SECONDS * _job.allocated_cpus + sa.func.coalesce(_job.resized_cpu_seconds, 0.0)
+) * _select_by_basis(CPU_BASIS, _covered_part, sa.literal(1))
 
 _doubt = sa.func.coalesce(_usage.doubt, "")
 _has_impossible_cpu = _select_by_basis(

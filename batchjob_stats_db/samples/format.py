@@ -13,6 +13,7 @@ from typing import Any
 from batchjob.quantities.index import BY_NAME, BY_NAME_IN_GROUP, SAMPLE_GROUPS
 from batchjob.quantities.quantity import SampleGroup
 from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
+from batchjob.runtime.json_reader import parse_json
 
 _TOO_LARGE = 2.0**63
 
@@ -137,8 +138,8 @@ def _read_header(document: Mapping[str, Any]) -> SampleHeader:
 
 def _parse_object(text: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(text)
+    except ValueError as error:
         raise LineError(f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise LineError(f"expected an object, got {text[:40]!r}")

@@ -1,10 +1,10 @@
 """Parses answers of the Prometheus HTTP API."""
 
-import json
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesError
 
 NamedSeries = Iterator[tuple[str, dict[str, str], dict[str, Any]]]
@@ -18,7 +18,7 @@ class PartialAnswer(TimeSeriesError):
 def results_of(url: str, status: int, body: bytes) -> list[dict[str, Any]]:
     """The series of an answer; raises TimeSeriesError for an error or an incomplete answer."""
     try:
-        answer = json.loads(body)
+        answer = parse_json(body)
         if answer["status"] == "success":
             # Warnings about Prometheus' remote storage and Thanos' stores, and VictoriaMetrics'
             # flag.

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Request
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.queries.index_walk import After
 from batchjob_stats_server.http.problems import Problem
 
@@ -25,7 +26,7 @@ def encode(query_key: str, after: After) -> str:
 def decode(query_key: str, text: str, kind: type) -> After:
     """The end of the previous page; raises Problem for an invalid text or one of another query."""
     try:
-        digest, value, number, part = json.loads(base64.b64decode(text, b"-_", validate=True))
+        digest, value, number, part = parse_json(base64.b64decode(text, b"-_", validate=True))
     except (binascii.Error, ValueError, TypeError) as error:
         raise Problem(
             422, "cursor: expected the value from the `next` link of an answer"

@@ -22,6 +22,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.database.sessions import ProviderSession
 from batchjob_stats_server.options import OidcOptions
 
@@ -72,7 +73,7 @@ class PendingLogin(NamedTuple):
 def parse_pending_login(text: str) -> PendingLogin:
     """Parse the value of a cookie; raises OidcError."""
     try:
-        values = json.loads(base64.urlsafe_b64decode(text.encode()))
+        values = parse_json(base64.urlsafe_b64decode(text.encode()))
         state, nonce, verifier, next_path = map(str, values)
         "".join((state, nonce, verifier, next_path)).encode()  # no lone surrogates
     except (ValueError, TypeError, RecursionError) as error:

@@ -1,9 +1,9 @@
 """Queries to the time series database: few at once, with limits on their time and size."""
 
-import json
 import logging
 from collections.abc import Sequence
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.timeseries.prometheus_client import (
     AnswerTooLarge,
     AnswerTooSlow,
@@ -68,7 +68,7 @@ class PromqlBackend:
 def _rejected(status: int, body: bytes) -> Rejected:
     """The error with the database's text about the query, and nothing else it may have sent."""
     try:
-        answer = json.loads(body)
+        answer = parse_json(body)
         kind, text = str(answer["errorType"]), str(answer["error"])
     except (ValueError, KeyError, TypeError):
         kind, text = "execution", "the time series database rejected the query"

@@ -1,8 +1,9 @@
 """Metadata of metrics, as far as everybody may see it."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
+
+from batchjob.runtime.json_reader import parse_json
 
 # Only our own: the names of other metrics would reveal what else a site measures.
 _OWN_PREFIX = "batchjob_"
@@ -17,7 +18,7 @@ def known_metrics(
     Without `everything`, only those of this project. An unexpected answer contains nothing.
     """
     try:
-        metrics: Any = json.loads(answer)["data"]
+        metrics: Any = parse_json(answer)["data"]
     except (ValueError, KeyError, TypeError):
         return
     if not isinstance(metrics, dict):

@@ -137,9 +137,12 @@ def _choose_scheduler(options: ClusterOptions) -> Scheduler:
             return scheduler
     if options.scheduler != "auto":
         return CLUSTERS[options.scheduler]
-    for scheduler in CLUSTERS.values():
-        if shutil.which(scheduler.command):
-            return scheduler
+    installed = [each for each in CLUSTERS.values() if shutil.which(each.command)]
+    if len(installed) > 1:  # the first that answers; commands of another may only be installed
+        answering = (each for each in installed if each.load_cluster_module().detect())
+        return next(answering, installed[0])
+    if installed:
+        return installed[0]
     commands = ", ".join(scheduler.command for scheduler in CLUSTERS.values())
     raise SettingsError(
         f"collector.cluster.scheduler: none of the commands {commands} is in PATH; "

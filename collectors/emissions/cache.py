@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from batchjob.runtime.json_reader import parse_json
 from collectors.emissions.providers.provider import Observation
 
 
@@ -35,7 +36,7 @@ def save(directory: str, name: str, cached: CachedObservation) -> None:
 def load(directory: str, name: str) -> CachedObservation | None:
     """The cached observation; None if there is none, or it cannot be read."""
     try:
-        document = json.loads(_cache_path(directory, name).read_text(encoding="utf-8"))
+        document = parse_json(_cache_path(directory, name).read_bytes())
         observations = tuple(_parse_observation(row) for row in document["observations"])
         return CachedObservation(float(document["asked_at"]), observations)
     except (OSError, ValueError, KeyError, TypeError):

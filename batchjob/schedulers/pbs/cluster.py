@@ -28,7 +28,8 @@ from batchjob.schedulers.cluster import (
     reason_word,
     shorten_reason,
 )
-from batchjob.schedulers.pbs.accounting.records import account_of
+from batchjob.schedulers.pairs import unique_pairs
+from batchjob.schedulers.pbs.accounting.records import GPU_RESOURCES, account_of
 from batchjob.schedulers.pbs.cluster_shares import fairshare, licenses
 from batchjob.schedulers.pbs.qstat_jobs import Attributes, parse_time, query_qstat
 from batchjob.schedulers.pbs.states import PBS
@@ -82,6 +83,7 @@ def nodes(answer: Mapping[str, Any]) -> list[ClusterNode]:
 _BASE_STATES = {"down": "down", "unresponsive": "down", "state-unknown": "unknown", "stale": "down",
           "Stale": "down"}  # fmt: skip
 _ALLOCATED = frozenset(("job-busy", "job-exclusive", "resv-exclusive", "busy"))
+_EXCLUSIVE = frozenset(("job-exclusive", "resv-exclusive"))
 _FLAGS = {"offline": "drain", "state-unknown": "not_responding", "unresponsive": "not_responding"}
 _NO_FLAG = frozenset(("free", "down", "job-busy"))
 
@@ -92,6 +94,8 @@ def _node(name: str, vnode: Mapping[str, Any]) -> ClusterNode:
     assigned = _mapping(vnode, "resources_assigned")
     cpus = parse_count(available.get("ncpus"))
     cpus_assigned = parse_count(assigned.get("ncpus", 0))
+    if _EXCLUSIVE & set(words):  # whatever its jobs asked for, nothing else can start
+        assigned, cpus_assigned = available, cpus
     return ClusterNode(
         name,
         _base_state(words, cpus_assigned),
@@ -105,11 +109,16 @@ def _node(name: str, vnode: Mapping[str, Any]) -> ClusterNode:
         cpus_assigned,
         _parse_bytes(available.get("mem")),
         _parse_bytes(assigned.get("mem", 0)),
-        parse_count(available.get("ngpus", 0)),
-        parse_count(assigned.get("ngpus", 0)),
+        _gpus(available),
+        _gpus(assigned),
         shorten_reason(str(vnode.get("comment") or "")),
         parse_count(vnode.get("last_state_change_time")) or None,
     )
+
+
+def _gpus(resources: Mapping[str, Any], prefix: str = "") -> int | None:
+    names = (f"{prefix}{name}" for name in GPU_RESOURCES)
+    return parse_count(next((resources[name] for name in names if name in resources), 0))
 
 
 def _base_state(words: list[str], cpus_assigned: int | None) -> str:
@@ -144,13 +153,13 @@ def partitions(answer: Mapping[str, Any]) -> list[Partition]:
 
 def reservations(output: bytes) -> list[Reservation]:
     """Reservations from `pbs_rstat -f` (pbs_rstat(1B), pbs_resv_attributes(7B)); may be empty."""
-    found: list[dict[str, str]] = []
+    found: list[list[tuple[str, str]]] = []
     for line in output.decode("utf-8", "replace").splitlines():
         if line.startswith("Resv ID: "):
-            found.append({"id": line.removeprefix("Resv ID: ").strip()})
+            found.append([("id", line.removeprefix("Resv ID: ").strip())])
         elif found and " = " in line:
             name, _, value = line.strip().partition(" = ")
-            found[-1].setdefault(name, value)
+            found[-1].append((name, value))
     return [
         Reservation(
             row["id"],
@@ -159,7 +168,7 @@ def reservations(output: bytes) -> list[Reservation]:
             parse_time(row.get("reserve_start", "")),
             parse_time(row.get("reserve_end", "")),
         )
-        for row in found
+        for row, _ in (unique_pairs(pairs, ("id",)) for pairs in found)
     ]
 
 
@@ -177,7 +186,7 @@ def _job(jobid: str, job: Attributes) -> ClusterJob:
         _STATE_REASONS.get(letter) or _reason(job.get("comment", "")),
         1,
         parse_count(job.get("Resource_List.ncpus")),
-        parse_count(job.get("Resource_List.ngpus", 0)),
+        _gpus(job, "Resource_List."),
         parse_count(job.get("etime")) or parse_count(job.get("qtime")),
         None if state is JobState.PENDING else parse_count(job.get("start")),
         account_of(job, "account"),
@@ -213,19 +222,20 @@ def detect() -> DetectedCluster | None:
     name = read_command_value(("qstat", "-B", "-f"), "server_host")
     if not name:
         return None
-    logs = _read_pbs_home() / "server_priv/accounting"
+    logs = accounting_directory()
     if os.access(logs, os.R_OK | os.X_OK):
         return DetectedCluster("PBS", name, {"pbs_log": {"path": str(logs)}})
     return DetectedCluster("PBS", name, {"qstat": {}})
 
 
-def _read_pbs_home() -> Path:
+def accounting_directory() -> Path:
+    """The accounting logs of a server on this machine."""
     try:
         lines = PBS_CONF.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     homes = [line.partition("=")[2].strip() for line in lines if line.startswith("PBS_HOME=")]
-    return Path(homes[-1] if homes else "/var/spool/pbs")
+    return Path(homes[-1] if homes else "/var/spool/pbs") / "server_priv/accounting"
 
 
 CLUSTER = ClusterModule(command_readers, detect)

@@ -12,20 +12,21 @@ import time
 from typing import Any
 
 from batchjob.runtime.subprocesses import (
-    NUMBERS_AS_TEXT,
     CommandOptions,
     NotJsonError,
     parse_json_object,
     run,
 )
+from batchjob.schedulers.pairs import unique_pairs
 
 Attributes = dict[str, str]
 
 # qstat's names for attributes that have another name in the accounting log.
 _LOG_NAMES = {
     "Job_Name": "jobname", "euser": "user", "egroup": "group", "Account_Name": "account",
-    "stime": "start", "depend": "depend",
+    "stime": "start", "session_id": "session", "reserve_ID": "resvID",
 }  # fmt: skip
+_LEADING = ("jobname", "Job_Owner", "job_state", "queue", "server")
 _TIMES = ("ctime", "estimated.start_time", "etime", "qtime", "start", "end", "obittime", "mtime")
 
 
@@ -40,7 +41,7 @@ def query_qstat(options: CommandOptions, qstat: str, *flags: str) -> dict[str, A
 
 def parse_json_jobs(output: bytes) -> dict[str, Attributes]:
     """Parse the output of `-F json`. Raises NotJsonError."""
-    jobs = parse_json_object(output, NUMBERS_AS_TEXT).get("Jobs", {})
+    jobs = parse_json_object(output, numbers_as_text=True).get("Jobs", {})
     if not isinstance(jobs, dict):
         raise NotJsonError("qstat: expected an object with Jobs")
     return {jobid: _flatten(job) for jobid, job in jobs.items() if isinstance(job, dict)}
@@ -65,24 +66,24 @@ def _format_scalar(value: Any) -> str:
 def parse_text_jobs(output: bytes) -> dict[str, Attributes]:
     """Parse the output without -F: `Job Id: X`, `    name = value`, continued after a tab.
 
-    The first value of a name counts: what a user wrote (Variable_List, Submit_arguments) comes last
-    and may contain any line.
+    What a user wrote (Account_Name, Variable_List) may contain any line, so a name that stands
+    twice has no value, unless the server writes it before these.
     """
-    jobs: dict[str, Attributes] = {}
-    job: Attributes = {}
-    name = ""
+    jobs: dict[str, list[tuple[str, str]]] = {}
+    pairs: list[tuple[str, str]] = []
     for line in output.decode("utf-8", "backslashreplace").split("\n"):
         if line.startswith("Job Id: "):
-            job = jobs.setdefault(line.removeprefix("Job Id: ").strip(), {})
-            name = ""
-        elif line.startswith("\t") and name:
-            job[name] += line[1:]
+            pairs = jobs.setdefault(line.removeprefix("Job Id: ").strip(), [])
+        elif line.startswith("\t") and pairs:
+            name, value = pairs[-1]
+            pairs[-1] = (name, value + line[1:])
         elif line.startswith("    ") and " = " in line:
-            qstat_name, _, value = line.strip().partition(" = ")
-            log_name = _LOG_NAMES.get(qstat_name, qstat_name)
-            name = "" if log_name in job else log_name
-            job.setdefault(log_name, value)
-    return {jobid: _convert_times(_keep_work_dir(job)) for jobid, job in jobs.items()}
+            name, _, value = line.strip().partition(" = ")
+            pairs.append((_LOG_NAMES.get(name, name), value))
+    return {
+        jobid: _convert_times(_keep_work_dir(unique_pairs(pairs, _LEADING)[0]))
+        for jobid, pairs in jobs.items()
+    }
 
 
 def _keep_work_dir(job: Attributes) -> Attributes:

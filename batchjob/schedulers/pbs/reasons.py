@@ -31,18 +31,28 @@ _COMMENTS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 
 EXIT_STATUSES: dict[int, str] = {
-    -1: "failed before its files were staged", -2: "failed after its files were staged",
-    -3: "to be retried", -4: "its node restarted while it ran",
-    -5: "its node restarted while it ran", -6: "its node restarted while it ran",
-    -10: "bad uid or gid", -11: "rerun", -12: "checkpointed",
-    -16: "a site hook rejected it", -17: "a site hook requeued it",
-    -18: "a site hook rejected it", -19: "a site hook requeued it",
+    -1: "its start failed before its files were copied to its node",
+    -2: "its script did not start: its prologue or the setup on its node failed",
+    -3: "its start failed and is tried again",
+    -4: "its node's PBS daemon restarted while it ran",
+    -5: "its node's PBS daemon restarted while it ran; it has a checkpoint on that node",
+    -6: "its node's PBS daemon restarted while it ran; it has a checkpoint",
+    -7: "its restart from a checkpoint failed",
+    -10: "its user or group is not valid on its node", -11: "rerun", -12: "checkpointed",
+    -13: "its user's password was refused", -14: "one of its other nodes was lost; it runs again",
+    -15: "requeued, to restart from a checkpoint",
+    -16: "a hook refused its start; it is tried again",
+    -17: "a hook refused its start and deleted it",
+    -18: "a hook requeued it", -19: "a hook deleted it",
     -20: "its first node was lost", -21: "its credentials could not be set up",
-    -22: "a site hook failed", -23: "its Kerberos ticket could not be used",
-    -24: "ncpus exceeded", -25: "ncpus exceeded", -26: "vmem exceeded", -27: "mem exceeded",
+    -22: "a hook failed", -23: "its Kerberos ticket could not be used",
+    -24: "ncpus exceeded (burst)", -25: "ncpus exceeded (average)",
+    -26: "vmem exceeded", -27: "mem exceeded",
     -28: "cput exceeded", -29: "walltime exceeded", -30: "its nodes could not join the job",
 }  # fmt: skip
-"""What a negative Exit_status means, in a few words."""
+"""What a negative Exit_status means, in a few words: JOB_EXEC_* of PBS' job.h."""
+
+KILLED_BY_PBS = "killed by PBS; nobody deleted it"
 
 _HEAD = re.compile(r"^(Not Running|Can Never Run)\s*:\s*", re.IGNORECASE)
 

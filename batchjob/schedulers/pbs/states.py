@@ -21,6 +21,11 @@ PBS: dict[str, JobState] = {
     "X": S.COMPLETED,  # a finished subjob
 }
 
+# Substates (job.h): what qstat says beyond the letter.
+STARTING, TERMINATED = "41", "91"  # sent to its node; ended by a request to delete it
+
+KILLED = (256 + 9, 256 + 15)
+"""Statuses of a job that PBS killed: at a request, or because a node or hook failed."""
 
 _LIMITS = {-24, -25, -28, -29}  # ncpus burst and sum, cput, walltime
 
@@ -30,16 +35,18 @@ _ENDS: dict[int, JobState] = {
     -26: S.OUT_OF_MEMORY,  # vmem
     -27: S.OUT_OF_MEMORY,  # mem
     -20: S.NODE_FAIL,  # the job's first node failed
-    -11: S.REQUEUED,
-    -12: S.REQUEUED,  # checkpointed
+    **dict.fromkeys((-11, -12, -14, -15, -16, -18), S.REQUEUED),
 }
 
 
-def pbs_end_state(exit_status: int | None) -> JobState:
+def pbs_end_state(
+    exit_status: int | None, *, deleted: bool = False, past_limit: bool = False
+) -> JobState:
     """The end state of a finished job, by PBS' Exit_status; None: it never ran.
 
-    0 to 255 are the script's own, 256 + n means that signal n ended it (qdel sends 15, then 9), and
-    negative numbers are PBS' reasons.
+    0 to 255 are the script's own, 256 + n means that signal n ended it, and negative numbers are
+    PBS' reasons. A job that PBS killed was cancelled if somebody `deleted` it; Torque kills a job
+    that has reached its time limit in the same way.
     """
     if exit_status is None:
         return S.CANCELLED
@@ -47,4 +54,8 @@ def pbs_end_state(exit_status: int | None) -> JobState:
         return S.COMPLETED
     if exit_status < 0:
         return _ENDS.get(exit_status, S.FAILED)
-    return S.CANCELLED if exit_status in (256 + 9, 256 + 15) else S.FAILED
+    if exit_status not in KILLED:
+        return S.FAILED
+    if deleted:
+        return S.CANCELLED
+    return S.TIMEOUT if past_limit else S.FAILED

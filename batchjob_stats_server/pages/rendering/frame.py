@@ -1,7 +1,6 @@
 """Rendering of all pages: templates, headers, the signed-in user, and error pages."""
 
 import functools
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
@@ -13,6 +12,7 @@ from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
 from batchjob import __version__
+from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers import registry
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import run_in_thread
@@ -210,7 +210,7 @@ def _with_error_page(handler: Any) -> ExceptionHandler:
 
 def _error_page(request: Request, response: Response, principal: Principal | None) -> Response:
     status = response.status_code
-    detail = json.loads(bytes(response.body)).get("detail", "")
+    detail = parse_json(bytes(response.body)).get("detail", "")
     # Browsers do not send a SameSite=Strict cookie when they follow a link on another site; when
     # this page reloads itself, they do.
     reloads = status == 401 and request.headers.get("sec-fetch-site") == "cross-site"

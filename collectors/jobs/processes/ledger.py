@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TextIO
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.log import LogOnce
 from collectors.jobs.processes.proc import ProcessCounters, ProcessTotals
 from collectors.jobs.state.job import Job
@@ -51,7 +52,7 @@ class ProcessLedger:
         line = self._lines.get(key)
         if line is None:
             return ProcessTotals()
-        _, ended, shown = json.loads(line)
+        _, ended, shown = parse_json(line)
         return ProcessTotals(tuple(ended), ProcessCounters(*shown))
 
     def save(self, key: str, totals: ProcessTotals, shown: ProcessCounters) -> None:
@@ -120,7 +121,7 @@ def _parse(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
     width = len(ProcessCounters._fields)
     for line in lines:
         with contextlib.suppress(ValueError, TypeError):
-            key, ended, shown = json.loads(line)
+            key, ended, shown = parse_json(line)
             numbers = [float(each) for each in (*ended, *(each or 0 for each in shown))]
             path, _, inode = key.rpartition(":")
             if len(numbers) == 2 * width and os.path.exists(path) and inode.isdigit():

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob.secret_files import SecretFileError, read_secret
 from collectors.power.ipmi.message import IpmiError, Request, payload
 
@@ -79,7 +80,7 @@ class LanSession:
 
     def _exchange(self, request: dict[str, Any], timeout: float) -> bytes:
         try:
-            answer = json.loads(self._exchange_line(request, timeout))
+            answer = parse_json(self._exchange_line(request, timeout))
             if "error" in answer:
                 raise IpmiError(answer["error"], f"{self._login}: {answer['text']}")
             return bytes.fromhex(answer["answer"])

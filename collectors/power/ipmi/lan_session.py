@@ -17,6 +17,8 @@ import threading
 import time
 from typing import Any
 
+from batchjob.runtime.json_reader import parse_json
+
 _LOGOUT_SECONDS = 1.0
 
 
@@ -26,12 +28,12 @@ def main() -> None:
     os.dup2(2, 1)  # keep the library's output out of the answers
     lines: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
-    session, answer = _log_in(json.loads(lines.get()))
+    session, answer = _log_in(parse_json(lines.get()))
     while True:
         print(json.dumps(answer), file=answers, flush=True)
         if session is None or not (line := lines.get()):
             break
-        answer = _query(session, json.loads(line))
+        answer = _query(session, parse_json(line))
     if session is not None:
         session.ipmi_session.logout()
 

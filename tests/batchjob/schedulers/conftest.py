@@ -10,7 +10,9 @@ from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
 @pytest.fixture
 def write_log(tmp_path):
     """`write_log(text, day="20261120")` writes a daily file and returns the source."""
-    source = PbsLog("c1", pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="UTC"))
+    source = PbsLog(
+        "c1", pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="UTC"), clock=lambda: 0.0
+    )
 
     def write(content, day="20261120"):
         data = content if isinstance(content, bytes) else content.encode()

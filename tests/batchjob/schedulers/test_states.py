@@ -53,8 +53,8 @@ def test_base_state_with_flags_is_the_word_that_slurm_prints(words, word, state)
         (0, JobState.COMPLETED),
         (7, JobState.FAILED),
         (139, JobState.FAILED),
-        (265, JobState.CANCELLED),
-        (271, JobState.CANCELLED),
+        (265, JobState.FAILED),  # killed by PBS, not by a user
+        (271, JobState.FAILED),
         (267, JobState.FAILED),
         (-11, JobState.REQUEUED),
         (-27, JobState.OUT_OF_MEMORY),
@@ -64,6 +64,13 @@ def test_base_state_with_flags_is_the_word_that_slurm_prints(words, word, state)
 )
 def test_pbs_end_state(status, state):
     assert pbs_end_state(status) == state
+
+
+@pytest.mark.parametrize("status", [265, 271])
+def test_pbs_job_killed_after_somebody_deleted_it_was_cancelled(status):
+    assert pbs_end_state(status, deleted=True) is JobState.CANCELLED
+    assert pbs_end_state(status, deleted=True, past_limit=True) is JobState.CANCELLED
+    assert pbs_end_state(status, past_limit=True) is JobState.TIMEOUT
 
 
 @pytest.mark.parametrize(

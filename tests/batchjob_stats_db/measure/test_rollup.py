@@ -317,3 +317,25 @@ def test_run_time_of_sums_is_that_of_rows(store, job, engine, roll_up_due):
     store.write(Batch((run,), (), "", 0), "s")
     (row,) = roll_up_due().values()
     assert row["wall_seconds"] == pytest.approx(1200)
+
+
+def test_job_that_gave_back_nodes_is_charged_what_it_held(store, job, roll_up_due):
+    """Sixteen CPUs for an hour, then four for eight: 48 core-hours, all of them used."""
+    run = job(
+        start_time=D0, end_time=D0 + 9 * 3600, elapsed_seconds=9 * 3600, submit_time=D0,
+        allocated_cpus=4, resized_cpu_seconds=12 * 3600.0, cpu_seconds=48 * 3600.0,
+        allocated_gpus=1, resized_gpu_seconds=3 * 3600.0,
+        allocated_memory_bytes=GIB, resized_memory_byte_seconds=3 * 3600.0 * GIB,
+    )  # fmt: skip
+    store.write(Batch((run,), (), "", 0), "s")
+    (row,) = roll_up_due().values()
+    assert row["cpu_allocated_seconds"] == 48 * 3600
+    assert row["measured_cpu_allocated_seconds"] == row["cpu_seconds"] == 48 * 3600
+    assert row["gpu_allocated_seconds"] == 12 * 3600
+    assert row["memory_allocated_byte_seconds"] == 12 * 3600 * GIB
+    with store.engine.connect() as db:
+        figures = db.execute(
+            sa.select(*columns()).select_from(schema.job.outerjoin(schema.job_usage))
+        ).mappings()
+        (found,) = figures.all()
+    assert (found["cpu_available_seconds"], found["cpu_efficiency"]) == (48 * 3600, 1.0)

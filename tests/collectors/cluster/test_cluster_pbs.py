@@ -12,6 +12,7 @@ from batchjob.schedulers.pbs import cluster as pbs
 from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs, parse_text_jobs
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.states import JobState
+from collectors.cluster.collector import find_readers
 from tests.helpers.waiting import scaled
 
 
@@ -163,3 +164,27 @@ def test_reservations():
     assert reservation.end - reservation.start == 10800
     assert incomplete == ("S13.pbs01", None, None, None, None)
     assert pbs.reservations(b"") == []
+
+
+@pytest.mark.parametrize("state", ["job-exclusive", "resv-exclusive"])
+def test_node_held_exclusively_has_no_free_cpus(state):
+    """Its one job asked for one CPU, and nothing else can start."""
+    vnode = {
+        "state": state, "resources_available": {"ncpus": 40, "mem": "23080mb", "ngpus": 4},
+        "resources_assigned": {"ncpus": 1},
+    }  # fmt: skip
+    (node,) = pbs.nodes({"nodes": {"n1": vnode}})
+    assert (node.cpus_allocated, node.gpus_allocated) == (40, 4)
+
+
+def test_scheduler_that_answers_is_chosen_before_one_that_is_only_installed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    programs = {
+        "scontrol": "echo 'Unable to contact slurm controller' >&2; exit 1",
+        "sinfo": "exit 1", "qstat": "echo '    server_host = pbs01'",
+        "pbsnodes": "echo '{}'",
+    }  # fmt: skip
+    for name, script in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    assert find_readers(ClusterOptions(timeout=scaled(5)))[0] == "pbs"

@@ -25,6 +25,7 @@ from batchjob.schedulers.lsf.accounting.records import format_job_id, with_known
 from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time, query_bjobs
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
 from batchjob.schedulers.records import JobRecord, NodeShare
+from batchjob.schedulers.run_time import run_time
 from batchjob.schedulers.snapshot import SnapshotJob, SnapshotSource
 from batchjob.schedulers.states import JobState
 
@@ -34,8 +35,8 @@ SOURCE = "bjobs"
 FIELDS = (
     "jobid", "jobindex", "stat", "user", "queue", "job_name", "proj_name", "command", "dependency",
     "exit_code", "exit_reason", "alloc_slot", "exec_host", "nreq_slot", "submit_time",
-    "start_time", "finish_time", "cpu_used", "max_mem", "memlimit", "runtimelimit", "gpu_num",
-    "effective_resreq", "output_file", "sub_cwd", "kill_reason", "pend_reason",
+    "start_time", "finish_time", "cpu_used", "max_mem", "memlimit", "run_time", "runtimelimit",
+    "gpu_num", "effective_resreq", "output_file", "sub_cwd", "kill_reason", "pend_reason",
 )  # fmt: skip
 _JOB_ID = re.compile(r"\d+(\[\d+\])?", re.ASCII)
 
@@ -85,7 +86,12 @@ class Bjobs(SnapshotSource):
         self, job: SnapshotJob, unfinished: Mapping[str, UnfinishedJob], now: int
     ) -> tuple[JobRecord, ...]:
         """See SnapshotSource."""
-        return (with_known_submit_time(job_record(self.cluster, job.row, now), unfinished),)
+        record = with_known_submit_time(job_record(self.cluster, job.row, now), unfinished)
+        known = unfinished.get(record.jobid)
+        if known and known.state == JobState.SUSPENDED and record.state is JobState.RUNNING:
+            stopped = _suspended_seconds(job.row, record.start_time, now)
+            record = record._replace(suspended_seconds=stopped)
+        return (record,)
 
 
 def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
@@ -103,6 +109,9 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
     reason = row.text("EXIT_REASON")
     if state is JobState.FAILED:
         state = next((s for name, s in LSF_EXIT_INFO.values() if reason.startswith(name)), state)
+    end = row.get("FINISH_TIME", parse_time) if ended else None  # otherwise an estimate
+    counted = row.get("RUN_TIME", lsf_duration)
+    elapsed, suspended = run_time(start, end, counted or None)
     nodes = _node_shares(row)
     return JobRecord(
         cluster=cluster,
@@ -116,7 +125,9 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
         partition=row.text("QUEUE"),
         name=row.text("JOB_NAME"),
         start_time=start,
-        end_time=row.get("FINISH_TIME", parse_time) if ended else None,  # otherwise an estimate
+        end_time=end,
+        elapsed_seconds=counted if state is JobState.SUSPENDED else elapsed,
+        suspended_seconds=suspended,
         time_limit_seconds=row.get("RUNTIMELIMIT", _limit_seconds),
         exit_code=(0 if code is None and state is JobState.COMPLETED else code) if ended else None,
         reason=row.text("PEND_REASON") if state is JobState.PENDING else reason,
@@ -137,6 +148,12 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
         cpu_seconds=row.get("CPU_USED", lsf_duration),
         peak_memory_bytes=row.get("MAX_MEM", size_bytes),
     )
+
+
+def _suspended_seconds(row: FieldReader, start: float | None, now: int) -> int | None:
+    """Seconds for which a job that runs again was suspended, by its run time so far."""
+    counted = row.get("RUN_TIME", lsf_duration)
+    return None if counted is None or start is None else max(0, round(now - start - counted))
 
 
 def _node_shares(row: FieldReader) -> tuple[NodeShare, ...]:

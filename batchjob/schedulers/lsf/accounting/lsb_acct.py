@@ -1,5 +1,6 @@
 """LSF's accounting file lsb.acct, followed across its rotation to lsb.acct.1, .2 (1 is newest)."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,12 @@ from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row
-from batchjob.schedulers.log_follower import check_readable, follow, watermark_since
+from batchjob.schedulers.log_follower import (
+    check_readable,
+    follow,
+    parse_watermark,
+    watermark_since,
+)
 from batchjob.schedulers.lsf.accounting.event_records import parse_job_finish
 from batchjob.schedulers.lsf.accounting.lsb_line import (
     Word,
@@ -18,6 +24,12 @@ from batchjob.schedulers.lsf.accounting.lsb_line import (
     split_words,
 )
 from batchjob.schedulers.lsf.accounting.records import ended_job, with_known_submit_time
+from batchjob.schedulers.lsf.accounting.resizes import (
+    RECORD_TYPE,
+    add_phase,
+    parse_phases,
+    with_phases,
+)
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
 SOURCE = "lsb_acct"
@@ -62,25 +74,33 @@ class LsfLog:
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         """See AccountingSource."""
         covered = 0
+        phases = parse_phases(parse_watermark(watermark))
         for chunk in follow(self._files(), watermark, begins_record):
             jobs: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
             for raw in join_records(chunk.lines):
                 line = split_words(raw)
-                if not line or line[0].text != self._record_type:
-                    if not line or not line[0].quoted:
-                        quarantine.append(quarantined_row(self.name, "not a record of LSF", raw))
+                if not line or not line[0].quoted:
+                    quarantine.append(quarantined_row(self.name, "not a record of LSF", raw))
                     continue
                 try:
+                    if line[0].text == RECORD_TYPE:
+                        add_phase(phases, line)
+                    if line[0].text != self._record_type:
+                        continue
                     job, parse_errors = self._parse(self.cluster, line)
                 except RowError as error:
                     quarantine.append(quarantined_row(self.name, str(error), raw))
                     continue
+                job = with_phases(job, phases)
                 jobs.append(with_known_submit_time(job, unfinished))
                 covered = max(covered, int(job.end_time or 0))
                 if parse_errors:
                     quarantine.append(quarantined_row(self.name, "; ".join(parse_errors), raw))
-            yield Batch(merge_by_key(jobs), tuple(quarantine), chunk.watermark, covered)
+            state = chunk.watermark
+            if phases:
+                state = json.dumps({**parse_watermark(state), "phases": phases})
+            yield Batch(merge_by_key(jobs), tuple(quarantine), state, covered)
 
     def _files(self) -> list[Path]:
         """The rotated files, oldest first, then the current one."""

@@ -15,12 +15,14 @@ from batchjob.schedulers.fields import FieldReader, RowError
 from batchjob.schedulers.lsf.accounting.lsb_acct import LsfLog
 from batchjob.schedulers.lsf.accounting.lsb_line import Word
 from batchjob.schedulers.lsf.accounting.records import ended_job
+from batchjob.schedulers.pairs import unique_pairs
 from batchjob.schedulers.records import JobRecord
 
 SOURCE = "lsb_stream"
 
 # Names of lsb.stream that differ from those of lsb.acct.
 _LSB_ACCT_NAMES = {"ru_utime": "utime", "ru_stime": "stime", "maxMem": "maxRMem", "index": "idx"}
+_LISTS = frozenset(("execHosts", "slotUsages", "allocSlots"))  # repeated for each host
 _OMITTED_ZEROS = {"exitStatus": "0", "exitInfo": "0", "idx": "0"}
 
 
@@ -42,7 +44,9 @@ def job_from_finish2(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, lis
         raise RowError(f"the record ends after {len(line)} values")
     texts = [word.text for word in line]
     pairs = list(zip(texts[5::2], texts[6::2], strict=False))
-    values = {_LSB_ACCT_NAMES.get(name, name): value for name, value in reversed(pairs)}
+    values, repeated = unique_pairs(
+        [(_LSB_ACCT_NAMES.get(name, name), value) for name, value in pairs if name not in _LISTS]
+    )
     hosts = [value for name, value in pairs if name == "execHosts"]
     usages = [value for name, value in pairs if name == "slotUsages"]
     slots = [value for name, value in pairs if name == "allocSlots"]
@@ -50,6 +54,7 @@ def job_from_finish2(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, lis
         hosts = [f"{usage}*{host}" for usage, host in zip(usages, hosts, strict=True)]
     row = FieldReader({"endTime": texts[2]} | _OMITTED_ZEROS | values | {"jobId": texts[3]})
     job = ended_job(cluster, SOURCE, row, hosts, slots if not usages else ())
+    row.parse_errors += [f"{name} stands twice" for name in repeated]
     if len(texts) % 2 == 0:
         row.parse_errors.append("the record ends within a pair")
     return job, row.parse_errors

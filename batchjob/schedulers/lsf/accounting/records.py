@@ -17,6 +17,7 @@ from batchjob.schedulers.fields import (
 from batchjob.schedulers.lsf.formats import lsf_hosts
 from batchjob.schedulers.lsf.states import LSF_EXIT_INFO, lsf_end_state
 from batchjob.schedulers.records import JobRecord, NodeShare
+from batchjob.schedulers.run_time import run_time
 from batchjob.schedulers.states import JobState
 
 _GPUS = re.compile(r"ngpus_physical=(\d+(?:\.\d+)?)", re.ASCII)
@@ -47,6 +48,7 @@ def ended_job(
         total_cpu = row.get("cpuTime", seconds)
     else:
         total_cpu = user_cpu + system_cpu
+    elapsed, suspended = run_time(start, end, row.get("runTime", seconds) or None)
     return JobRecord(
         cluster=cluster,
         jobid=format_job_id(str(number), index),
@@ -63,7 +65,8 @@ def ended_job(
         name=row.text("jobName"),
         start_time=start,
         end_time=end,
-        elapsed_seconds=max(0, end - start) if start else None,
+        elapsed_seconds=elapsed,
+        suspended_seconds=suspended,
         time_limit_seconds=_none_if_zero(row.get("runLimit", count)),
         exit_code=code,
         exit_signal=signal,

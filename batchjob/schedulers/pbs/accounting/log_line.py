@@ -9,30 +9,60 @@ from datetime import datetime, tzinfo
 from typing import NamedTuple
 
 from batchjob.schedulers.fields import FieldReader, RowError
+from batchjob.schedulers.pairs import unique_pairs
 
 _KEY = re.compile(r"[A-Za-z_][\w.@-]*=", re.ASCII)
+_CLOSING = {quote: re.compile(rf"{quote}(?= +[A-Za-z_][\w.@-]*=| *$)", re.ASCII) for quote in "'\""}
+# The server writes them first, before anything of the user.
+_LEADING = frozenset(("user", "group"))
+
+# What the server does not write in records of a type, so that it is a user's text there.
+_END, _RUN, _JOB = (
+    frozenset(names.split())
+    for names in (
+        "end session Exit_status run_count",
+        "start exec_host exec_vnode",
+        "user group ctime",
+    )
+)
+_USED, _ASSIGNED = "resources_used.", "resource_assigned."
+_NOT_WRITTEN: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
+    **dict.fromkeys("SsTc", (_END, (_USED,))),
+    "Q": (_END | _RUN, (_USED, _ASSIGNED)),
+    **dict.fromkeys("arCD", (_END | _RUN | _JOB, (_USED, _ASSIGNED))),
+    "z": (_END | _RUN | _JOB, (_ASSIGNED,)),
+}
 
 
 class PbsLogRecord(NamedTuple):
-    """An accounting record: type, job id, and the attributes."""
+    """An accounting record: type, job id, the attributes, and their text."""
 
     timestamp: int
     record_type: str
     jobid: str
     row: FieldReader
+    message: str
 
 
 def parse_line(text: str, zone: tzinfo | None, not_before: int) -> PbsLogRecord:
-    """Parse a line; raises RowError. `not_before`: the time of the previous line."""
+    """Parse a line; raises RowError. `not_before`: the time of the previous line.
+
+    A name that stands twice has no value, nor has one where the server writes none: it is part of a
+    text of the user, which the server does not escape.
+    """
     parts = text.split(";", 3)
     if len(parts) != 4 or len(parts[1]) != 1:
         raise RowError("expected stamp;type;id;attributes")
-    return PbsLogRecord(
-        _parse_timestamp(parts[0], zone, not_before),
-        parts[1],
-        parts[2],
-        FieldReader(parse_attributes(parts[3])),
-    )
+    timestamp = _parse_timestamp(parts[0], zone, not_before)
+    values, repeated = unique_pairs(parse_attributes(parts[3]), _LEADING)
+    absent, prefixes = _NOT_WRITTEN.get(parts[1], (frozenset(), ()))
+    misplaced = [name for name in values if name in absent or name.startswith(prefixes)]
+    for name in misplaced:
+        del values[name]
+    row = FieldReader(values)
+    row.parse_errors += [f"{name} stands twice" for name in repeated]
+    row.parse_errors += [f"the server writes no {name} here" for name in misplaced]
+    return PbsLogRecord(timestamp, parts[1], parts[2], row, parts[3])
 
 
 def _parse_timestamp(text: str, zone: tzinfo | None, not_before: int) -> int:
@@ -47,13 +77,14 @@ def _parse_timestamp(text: str, zone: tzinfo | None, not_before: int) -> int:
     return second if first < not_before - 60 and second > first else first
 
 
-def parse_attributes(message: str) -> dict[str, str]:
-    """Names and values of `a=1 b="two words" c='{}'`; the first value of a name counts.
+def parse_attributes(message: str) -> list[tuple[str, str]]:
+    """Names and values of `a=1 b="two words" c='{}'`.
 
-    A word without a name is appended to the value before it.
+    The server escapes no quote within a value: one that closes it is followed by the next name. A
+    word without a name is appended to the value before it.
     """
-    values: dict[str, str] = {}
-    name, position = "", 0
+    pairs: list[tuple[str, str]] = []
+    position = 0
     while position < len(message):
         if message[position] == " ":
             position += 1
@@ -61,15 +92,15 @@ def parse_attributes(message: str) -> dict[str, str]:
         key = _KEY.match(message, position)
         begin = key.end() if key else position
         quote = message[begin : begin + 1] if key else ""
-        if quote in ("'", '"') and (close := message.find(quote, begin + 1)) > 0:
-            value, position = message[begin + 1 : close], close + 1
+        closing = _CLOSING[quote].search(message, begin + 1) if quote in _CLOSING else None
+        if closing:
+            value, position = message[begin + 1 : closing.start()], closing.end()
         else:
             end = message.find(" ", begin)
             end = len(message) if end < 0 else end
             value, position = message[begin:end], end
         if key:
-            name = key[0][:-1]
-            values.setdefault(name, value)
-        elif name:
-            values[name] += f" {value}"
-    return values
+            pairs.append((key[0][:-1], value))
+        elif pairs:
+            pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]} {value}")
+    return pairs

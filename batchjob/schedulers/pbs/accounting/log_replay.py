@@ -1,27 +1,33 @@
 """Builds job records from the lines of PBS' accounting logs.
 
-A line is an event of a job; what it omits is taken from the database's unfinished jobs. Records of
-arrays themselves (`12[].server`) are ignored: their sub-jobs have records of their own.
+A line is an event of a job; what it omits is taken from the database's unfinished jobs. Arrays
+themselves (`12[].server`) have no records: their sub-jobs do.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from batchjob.schedulers.accounting import UnfinishedJob
-from batchjob.schedulers.fields import FieldReader, epoch, integer
+from batchjob.schedulers.fields import FieldReader, epoch, integer, sanitize_text
 from batchjob.schedulers.pbs.accounting.log_line import PbsLogRecord
 from batchjob.schedulers.pbs.accounting.records import (
     NOT_LOGGED,
     Incarnation,
+    RecordOptions,
     end_state,
     job_record,
+    never_ran,
     parse_job_id,
 )
-from batchjob.schedulers.records import JobRecord
+from batchjob.schedulers.pbs.reasons import EXIT_STATUSES
+from batchjob.schedulers.records import JobRecord, dropped_values
+from batchjob.schedulers.run_time import run_time
 from batchjob.schedulers.states import JobState
 
-SOURCE = "pbs_log"
-_MAX_ENDED_RUNS = 10_000  # maximum number of ended runs to remember
+_MAX_REMEMBERED = 10_000  # maximum number of ended runs, and of arrays, to remember
+_DELETION_SECONDS = 600  # after which a deleted job without an end is taken for ended
+_DELETION_DAYS = 7  # after which no end of it is expected any more
+_NODE_LOST = -20
 
 
 class EndedRun(NamedTuple):
@@ -34,70 +40,105 @@ class EndedRun(NamedTuple):
     end_not_logged: bool  # the next run began before its end was logged
 
 
+class LogMemory(NamedTuple):
+    """What later lines need of earlier ones and the database does not have."""
+
+    ended_runs: dict[str, EndedRun]
+    arrays: dict[str, Mapping[str, str]]  # attributes of the arrays, by their ids
+    deleted: dict[str, int]  # when the deletion of running jobs was logged
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for part in self:
+            part.clear()
+
+
 class PbsLogReplay:
     """Turns lines into records, with knowledge of the unfinished jobs."""
 
     def __init__(
-        self,
-        cluster: str,
-        account_from: str,
-        unfinished: dict[str, UnfinishedJob],
-        ended_runs: dict[str, EndedRun],
+        self, options: RecordOptions, unfinished: dict[str, UnfinishedJob], memory: LogMemory
     ) -> None:
-        self._cluster = cluster
-        self._account_from = account_from
+        self._options = options
         self._unfinished = unfinished
-        self._ended_runs = ended_runs
-        self._handlers: dict[str, Callable[[PbsLogRecord], list[JobRecord]]] = {
-            "Q": self._on_queued,
-            "S": self._on_started,
-            "c": self._on_started,  # the next phase of a job that released nodes
-            "E": self._on_ended,
-            "R": self._on_rerun,
-            "D": self._on_deleted,
-            "A": self._on_aborted_or_moved,
-            "M": self._on_aborted_or_moved,
-            "z": self._on_changed,
-            "r": self._on_changed,
-            "a": self._on_changed,
-        }
+        self._ended_runs, self._arrays, self._deleted = memory
 
     def records(self, line: PbsLogRecord) -> list[JobRecord]:
-        """The records of a line; none for reservations, licences, checkpoints and arrays."""
-        handler = self._handlers.get(line.record_type)
-        if handler is None or parse_job_id(line.jobid).is_array:
+        """The records of a line; none for reservations, licences and arrays."""
+        handler = RECORD_TYPES.get(line.record_type, "")
+        if isinstance(handler, str):
             return []
-        return handler(line)
+        if parse_job_id(line.jobid).is_array:
+            if line.record_type == "Q":
+                _remember(self._arrays, line.jobid, line.row.values)
+            return []
+        return handler(self, line)
 
-    def _job_record(self, line: PbsLogRecord, run: int, state: JobState, word: str) -> JobRecord:
-        incarnation = Incarnation(line.jobid, run, state, word)
-        return job_record(self._cluster, SOURCE, self._account_from, incarnation, line.row)
+    def unfinished_after_deletion(self, now: float) -> list[JobRecord]:
+        """The ends of jobs whose deletion was logged, but no end: their nodes had lost them."""
+        records = []
+        for jobid, at in list(self._deleted.items()):
+            if now - at > _DELETION_DAYS * 86400:
+                del self._deleted[jobid]
+            if now - at > _DELETION_SECONDS and (job := self._unfinished.pop(jobid, None)):
+                ended = EndedRun(job.submit_time, job.run, job.start_time or at, at, False)
+                _remember(self._ended_runs, jobid, ended)
+                record = self._partial_record(jobid, job, JobState.CANCELLED, "D")
+                times = run_time(job.start_time, at, None, job.suspended_seconds)._asdict()
+                records.append(record._replace(end_time=at, **times))
+        return records
+
+    def _job_record(
+        self,
+        line: PbsLogRecord,
+        run: int,
+        state: JobState,
+        word: str,
+        suspended: float | None = None,
+    ) -> JobRecord:
+        incarnation = Incarnation(line.jobid, run, state, word, suspended)
+        return job_record(self._options, incarnation, line.row)
 
     def _record_unfinished(
         self, line: PbsLogRecord, run: int, state: JobState, word: str
     ) -> JobRecord:
         """The record of a run, which is the job's unfinished run from now on."""
-        record = self._job_record(line, run, state, word)
-        self._unfinished[line.jobid] = UnfinishedJob(record.submit_time, run, record.start_time)
+        return self._know(self._job_record(line, run, state, word))
+
+    def _know(self, record: JobRecord) -> JobRecord:
+        """Remember the record of an unfinished run, and return it."""
+        values = {name: getattr(record, name) for name in UnfinishedJob._fields}
+        known = self._unfinished.get(record.jobid)
+        if known and (known.submit_time, known.run) == (record.submit_time, record.run):
+            dropped = dropped_values(known.state, record.state)
+            for name, value in values.items():
+                if value is None and name not in dropped:
+                    values[name] = getattr(known, name)
+        self._unfinished[record.jobid] = UnfinishedJob(**values)
         return record
 
     def _run_number(self, line: PbsLogRecord) -> int:
-        """The run to which a line belongs: the one it names, or the unfinished one."""
-        stated = line.row.get("run_count", integer)
-        job = self._find_unfinished(line)
-        return stated or (job.run if job else 1)
+        """The run to which a line belongs: the one with its start, else the one it names.
+
+        The server's run_count also counts starts of which the log has no record.
+        """
+        job, start = self._find_unfinished(line), line.row.get("start", epoch)
+        if job and (job.start_time == start or (start and not job.start_time)):
+            return job.run
+        ended = self._ended_runs.get(line.jobid)
+        if ended and start == ended.start_time and _is_of(line, ended.submit_time):
+            return ended.run
+        return line.row.get("run_count", integer) or (job.run if job else 1)
 
     def _find_unfinished(self, line: PbsLogRecord) -> UnfinishedJob | None:
         """The unfinished job of a line, unless it is an earlier job with the same id."""
         job = self._unfinished.get(line.jobid)
-        submitted = line.row.values.get("ctime")
-        return job if job and submitted in (None, str(job.submit_time)) else None
+        return job if job and _is_of(line, job.submit_time) else None
 
     def _find_ended_run(self, line: PbsLogRecord, before: int | None) -> EndedRun | None:
         """The run that ended before this line was written, if the line belongs to it."""
         run = self._ended_runs.get(line.jobid)
-        submitted = line.row.values.get("ctime")
-        if run is None or before is None or submitted not in (None, str(run.submit_time)):
+        if run is None or before is None or not _is_of(line, run.submit_time):
             return None
         return run if before < run.end_time else None
 
@@ -108,13 +149,9 @@ class PbsLogReplay:
         if record.end_time is None:
             record = record._replace(end_time=line.timestamp)
         end = record.end_time or line.timestamp
-        self._ended_runs.pop(line.jobid, None)
         start = record.start_time or known_start or record.submit_time
-        self._ended_runs[line.jobid] = EndedRun(
-            record.submit_time, record.run, start, end, bool(record.reason == NOT_LOGGED)
-        )
-        if len(self._ended_runs) > _MAX_ENDED_RUNS:
-            del self._ended_runs[next(iter(self._ended_runs))]
+        ended = EndedRun(record.submit_time, record.run, start, end, record.reason == NOT_LOGGED)
+        _remember(self._ended_runs, line.jobid, ended)
         return record
 
     def _on_queued(self, line: PbsLogRecord) -> list[JobRecord]:
@@ -132,24 +169,59 @@ class PbsLogReplay:
             belongs = start is not None and start >= ended.start_time
             return [self._job_record(line, ended.run, JobState.RUNNING, "R")] if belongs else []
         records = []
-        if job and job.start_time and line.record_type == "S" and start and start != job.start_time:
+        if job and job.start_time and start and start != job.start_time:
             if start < job.start_time:  # a line of an earlier run, logged too late
                 return []
             # The end of the previous run was not logged: the server was down, or its log is lost.
             # All that is known is that the run ended before the next one began.
-            lost = self._partial_record(line, job, JobState.REQUEUED, "lost")
+            lost = self._partial_record(line.jobid, job, JobState.REQUEUED, "lost")
             lost = lost._replace(
                 end_time=start,
                 elapsed_seconds=start - job.start_time,
                 reason=NOT_LOGGED,
             )
             records, run = [self._remember_ended(lost, line, job.start_time)], job.run + 1
-        return [*records, self._record_unfinished(line, run, JobState.RUNNING, "R")]
+        started = self._record_unfinished(line, run, JobState.RUNNING, "R")
+        if started.start_time is None:  # it stood twice: the server logs a start at once
+            started = self._know(started._replace(start_time=line.timestamp))
+        return [*records, started]
+
+    def _on_restarted(self, line: PbsLogRecord) -> list[JobRecord]:
+        """The line has no attributes."""
+        job = self._find_unfinished(line)
+        if job is None or job.start_time:
+            return []
+        record = self._partial_record(line.jobid, job, JobState.RUNNING, "R")
+        return [self._know(record._replace(start_time=line.timestamp))]
+
+    def _on_phase_ended(self, line: PbsLogRecord) -> list[JobRecord]:
+        """The line repeats what the job held in the phase, for a job whose start was not read."""
+        job = self._find_unfinished(line)
+        if job and job.start_time:
+            return []
+        values = {k: v for k, v in line.row.values.items() if k not in ("end", "session")}
+        return self._on_started(line._replace(row=FieldReader(values)))
+
+    def _on_reallocated(self, line: PbsLogRecord) -> list[JobRecord]:
+        """The job holds something else from now on: it released nodes, or never had them all."""
+        job = self._find_unfinished(line)
+        record = self._job_record(line, self._run_number(line), JobState.RUNNING, "R")
+        if job and job.start_time and job.allocated_cpus is not None:
+            seconds = line.timestamp - job.start_time - (job.suspended_seconds or 0)
+            record = record._replace(**_held_before(job, record, max(0.0, seconds)))
+        if line.record_type == "c":  # nodes on which it ran remain nodes of the job
+            record = record._replace(
+                allocated_nodes=None, nodes=(), node_list="", allocated_resources=""
+            )
+        return [self._know(record)]
 
     def _on_ended(self, line: PbsLogRecord) -> list[JobRecord]:
-        record = self._record_unfinished(line, self._run_number(line), end_state(line.row), "F")
-        del self._unfinished[line.jobid]
-        return [self._remember_ended(record, line)]
+        job, run = self._find_unfinished(line), self._run_number(line)
+        deleted = self._deleted.pop(line.jobid, None) is not None
+        state = end_state(line.row, deleted=deleted)
+        record = self._job_record(line, run, state, "F", _suspended(job, line))
+        self._unfinished.pop(line.jobid, None)
+        return [self._remember_ended(_keep_allocation(record, job, line), line)]
 
     def _on_rerun(self, line: PbsLogRecord) -> list[JobRecord]:
         """This run has ended, and the job waits for its next one."""
@@ -157,64 +229,208 @@ class PbsLogReplay:
             if not ended.end_not_logged or line.timestamp < ended.start_time:
                 return []
             ended_run = UnfinishedJob(ended.submit_time, ended.run, ended.start_time)
-            record = self._partial_record(line, ended_run, JobState.REQUEUED, "R")
+            record = self._partial_record(line.jobid, ended_run, JobState.REQUEUED, "R")
             end, elapsed = line.timestamp, line.timestamp - ended.start_time
             return [record._replace(end_time=end, elapsed_seconds=elapsed, reason="rerun")]
         job = self._find_unfinished(line)
+        self._deleted.pop(line.jobid, None)
         if "ctime" not in line.row.values and job:  # Torque logs only the id
-            ended_record = self._partial_record(line, job, JobState.REQUEUED, "R")
+            ended_record = self._partial_record(line.jobid, job, JobState.REQUEUED, "R")
             if job.start_time:
                 elapsed = max(0, line.timestamp - job.start_time)
                 ended_record = ended_record._replace(elapsed_seconds=elapsed)
             next_run = UnfinishedJob(job.submit_time, job.run + 1, None)
             self._unfinished[line.jobid] = next_run
             ended_record = self._remember_ended(ended_record, line, job.start_time)
-            return [ended_record, self._partial_record(line, next_run, JobState.PENDING, "Q")]
-        run = self._run_number(line)
-        ended_record = self._record_unfinished(line, run, JobState.REQUEUED, "R")
-        ended_record = self._remember_ended(ended_record, line)
-        attributes = dict(line.row.values)
-        for name in ("start", "end", "exec_host", "exec_vnode", "Exit_status"):
-            attributes.pop(name, None)
-        kept = {k: v for k, v in attributes.items() if not k.startswith("resources_used.")}
-        line = line._replace(row=FieldReader(kept))
-        return [ended_record, self._record_unfinished(line, run + 1, JobState.PENDING, "Q")]
+            return [ended_record, self._partial_record(line.jobid, next_run, JobState.PENDING, "Q")]
+        run, waiting = self._run_number(line), _waiting(line)
+        if never_ran(line.row):  # a start that PBS gave up is no run
+            again = self._record_unfinished(waiting, run, JobState.PENDING, "Q")
+            return [again._replace(reason=_rerun_reason(line))]
+        ended_record = self._job_record(
+            line, run, JobState.REQUEUED, "R", _suspended(job, line)
+        )._replace(reason=_rerun_reason(line))
+        if line.row.values.get("Exit_status") == "0":
+            ended_record = ended_record._replace(exit_code=None, exit_signal=None)
+        ended_record = self._remember_ended(_keep_allocation(ended_record, job, line), line)
+        return [ended_record, self._record_unfinished(waiting, run + 1, JobState.PENDING, "Q")]
 
     def _on_deleted(self, line: PbsLogRecord) -> list[JobRecord]:
-        """A waiting job ends with this line; a running one has an E line later."""
+        """A waiting job ends with this line; a running one has an E line later, or never."""
         job = self._find_unfinished(line)
-        if job is None:
-            return []
         cancelled_by = line.row.text("requestor").partition("@")[0]
+        if job is None:
+            return self._on_deleted_subjob(line, cancelled_by)
         if job.start_time:
-            record = self._partial_record(line, job, JobState.RUNNING, "R")
+            self._deleted[line.jobid] = line.timestamp
+            state = JobState(job.state or JobState.RUNNING)
+            record = self._partial_record(line.jobid, job, state, "R")
             return [record._replace(cancelled_by=cancelled_by)]
         del self._unfinished[line.jobid]
-        ended = self._partial_record(line, job, JobState.CANCELLED, "D")
-        return [ended._replace(end_time=line.timestamp, cancelled_by=cancelled_by)]
+        ended = self._partial_record(line.jobid, job, JobState.CANCELLED, "D")
+        return [self._remember_ended(ended._replace(cancelled_by=cancelled_by), line)]
+
+    def _on_deleted_subjob(self, line: PbsLogRecord, cancelled_by: str) -> list[JobRecord]:
+        """The record of a waiting subjob, whose attributes only its array's line has."""
+        head, bracket, rest = line.jobid.partition("[")
+        array = self._arrays.get(f"{head}[]{rest.partition(']')[2]}") if bracket else None
+        if array is None or line.jobid in self._ended_runs:
+            return []
+        line = line._replace(row=FieldReader(array))
+        ended = self._job_record(line, 1, JobState.CANCELLED, "D")
+        return [self._remember_ended(ended._replace(cancelled_by=cancelled_by), line)]
 
     def _on_aborted_or_moved(self, line: PbsLogRecord) -> list[JobRecord]:
         job = self._unfinished.pop(line.jobid, None)
+        self._deleted.pop(line.jobid, None)
         if job is None:
             return []
         state = JobState.MOVED if line.record_type == "M" else JobState.CANCELLED
-        ended = self._partial_record(line, job, state, line.record_type)
-        return [ended._replace(end_time=line.timestamp)]
+        ended = self._partial_record(line.jobid, job, state, line.record_type)
+        reason = sanitize_text(line.message) if state is JobState.CANCELLED else ""
+        return [ended._replace(end_time=line.timestamp, reason=reason)]
 
-    def _on_changed(self, line: PbsLogRecord) -> list[JobRecord]:
-        """The job was suspended, resumed or altered: only the named attributes change."""
+    def _on_suspended(self, line: PbsLogRecord) -> list[JobRecord]:
+        job = self._find_unfinished(line)
+        if job is None or not job.start_time or job.state == JobState.SUSPENDED:
+            return []
+        ran = line.timestamp - job.start_time - (job.suspended_seconds or 0)
+        return self._changed(line, job, JobState.SUSPENDED, "S", elapsed_seconds=max(0.0, ran))
+
+    def _on_resumed(self, line: PbsLogRecord) -> list[JobRecord]:
         job = self._find_unfinished(line)
         if job is None:
             return []
-        default_state = JobState.RUNNING if job.start_time else JobState.PENDING
-        state = JobState.SUSPENDED if line.record_type == "z" else default_state
-        line.row.values = {"ctime": str(job.submit_time), **line.row.values}
-        incarnation = Incarnation(
-            line.jobid, job.run, state, {"z": "S"}.get(line.record_type, state.name[0])
-        )
-        return [job_record(self._cluster, SOURCE, self._account_from, incarnation, line.row)]
+        suspended = _suspended(job, line)
+        return self._changed(line, job, JobState.RUNNING, "R", suspended_seconds=suspended)
+
+    def _on_altered(self, line: PbsLogRecord) -> list[JobRecord]:
+        """Only the named attributes change; `UNSET` removes one."""
+        job = self._find_unfinished(line)
+        if job is None:
+            return []
+        default = JobState.RUNNING if job.start_time else JobState.PENDING
+        state = JobState(job.state or default)
+        return self._changed(line, job, state, state.name[0])
+
+    def _changed(
+        self, line: PbsLogRecord, job: UnfinishedJob, state: JobState, word: str, **values: Any
+    ) -> list[JobRecord]:
+        unset = [name for name, value in line.row.values.items() if value == "UNSET"]
+        named = {_ALTERED_NAMES.get(name, name): value for name, value in line.row.values.items()}
+        for name in unset:
+            named[name] = "0" if name in _CLEARED else ""
+        line.row.values = {**named, "ctime": str(job.submit_time)}
+        record = self._job_record(line, job.run, state, word)
+        return [self._know(record._replace(**values))]
 
     def _partial_record(
-        self, line: PbsLogRecord, job: UnfinishedJob, state: JobState, word: str
+        self, jobid: str, job: UnfinishedJob, state: JobState, word: str
     ) -> JobRecord:
-        return JobRecord(self._cluster, line.jobid, job.submit_time, state, word, SOURCE, job.run)
+        cluster, source = self._options.cluster, self._options.source
+        return JobRecord(cluster, jobid, job.submit_time, state, word, source, job.run)
+
+
+Handler = Callable[[PbsLogReplay, PbsLogRecord], list[JobRecord]]
+
+RECORD_TYPES: Mapping[str, Handler | str] = {
+    "Q": PbsLogReplay._on_queued,
+    "S": PbsLogReplay._on_started,
+    "T": PbsLogReplay._on_restarted,  # from a checkpoint
+    "s": PbsLogReplay._on_reallocated,  # a reliable start gave back nodes that failed
+    "u": PbsLogReplay._on_phase_ended,  # of a job that releases nodes
+    "c": PbsLogReplay._on_reallocated,  # the next phase
+    "e": "it repeats the last phase, and E follows",
+    "E": PbsLogReplay._on_ended,
+    "R": PbsLogReplay._on_rerun,
+    "D": PbsLogReplay._on_deleted,
+    "A": PbsLogReplay._on_aborted_or_moved,
+    "M": PbsLogReplay._on_aborted_or_moved,
+    "z": PbsLogReplay._on_suspended,
+    "r": PbsLogReplay._on_resumed,
+    "a": PbsLogReplay._on_altered,
+    "C": "a checkpoint ends no run; R follows where the job is held",
+    "L": "licences are no jobs",
+    "U": "reservations are no jobs",
+    "Y": "reservations are no jobs",
+    "B": "reservations are no jobs",
+    "F": "reservations are no jobs",
+    "K": "reservations are no jobs",
+    "k": "reservations are no jobs",
+    "P": "a node is provisioned between the job's start and its script",
+    "p": "a node is provisioned between the job's start and its script",
+}
+"""All letters of PBS' acct.h and of Torque: the handler of the lines, or why they are ignored."""
+
+_ALTERED_NAMES = {"Job_Name": "jobname", "Account_Name": "account"}
+_CLEARED = frozenset(("Resource_List.mem", "Resource_List.walltime"))  # 0 removes them
+
+
+def _remember(memory: dict[str, Any], jobid: str, value: object) -> None:
+    memory.pop(jobid, None)
+    memory[jobid] = value
+    if len(memory) > _MAX_REMEMBERED:
+        del memory[next(iter(memory))]
+
+
+def _is_of(line: PbsLogRecord, submit_time: int) -> bool:
+    """Whether a line is not of another job that had the same id."""
+    return line.row.values.get("ctime") in (None, str(submit_time))
+
+
+def _suspended(job: UnfinishedJob | None, line: PbsLogRecord) -> float | None:
+    """Seconds for which the job has been suspended; None if its beginning was not read."""
+    if job is None or not job.start_time:
+        return None
+    if job.state != JobState.SUSPENDED or job.elapsed_seconds is None:
+        return job.suspended_seconds
+    return max(0, line.timestamp - round(job.start_time + job.elapsed_seconds))
+
+
+def _held_before(job: UnfinishedJob, record: JobRecord, seconds: float) -> dict[str, Any]:
+    """What the job held beyond its new allocation, in the seconds for which it has run."""
+    values: dict[str, Any] = {}
+    for resized, allocated in (
+        ("resized_cpu_seconds", "allocated_cpus"),
+        ("resized_gpu_seconds", "allocated_gpus"),
+        ("resized_memory_byte_seconds", "allocated_memory_bytes"),
+    ):
+        before, now = getattr(job, allocated), getattr(record, allocated)
+        if before is not None or now is not None:
+            more = ((before or 0) - (now or 0)) * seconds
+            values[resized] = (getattr(job, resized) or 0.0) + more
+    return values
+
+
+def _keep_allocation(record: JobRecord, job: UnfinishedJob | None, line: PbsLogRecord) -> JobRecord:
+    """Keep what the start and the phases of a run said: its end names the nodes it began with.
+
+    Nor does it repeat `resource_assigned`, which says what exclusive placement holds.
+    """
+    is_exclusive = "excl" in line.row.text("Resource_List.place")
+    if job is None or job.run != record.run:
+        return record
+    if job.resized_cpu_seconds is None and not (is_exclusive and job.allocated_cpus):
+        return record
+    return record._replace(
+        allocated_cpus=None, allocated_gpus=None, allocated_memory_bytes=None,
+        allocated_nodes=None, allocated_resources="", node_list="", nodes=(),
+    )  # fmt: skip
+
+
+def _waiting(line: PbsLogRecord) -> PbsLogRecord:
+    """The line without what belongs to the run that has ended."""
+    kept = {
+        name: value
+        for name, value in line.row.values.items()
+        if name not in ("start", "end", "exec_host", "exec_vnode", "Exit_status", "session")
+        and not name.startswith("resources_used.")
+    }
+    return line._replace(row=FieldReader(kept))
+
+
+def _rerun_reason(line: PbsLogRecord) -> str:
+    """Why a run ended; the server writes status 0 for one whose node it lost."""
+    status = line.row.get("Exit_status", integer)
+    status = _NODE_LOST if status == 0 else status
+    return "" if status is None else EXIT_STATUSES.get(status, "")

@@ -1,22 +1,39 @@
 """PBS' and Torque's accounting logs, one file per day, followed as they grow."""
 
 import json
+import logging
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from batchjob.runtime.settings import option
+from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
 from batchjob.runtime.values import one_of, text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import RowError, quarantined_row
-from batchjob.schedulers.log_follower import check_readable, follow, watermark_since
+from batchjob.schedulers.log_follower import (
+    check_readable,
+    follow,
+    parse_watermark,
+    watermark_since,
+)
 from batchjob.schedulers.pbs.accounting.log_line import parse_line
-from batchjob.schedulers.pbs.accounting.log_replay import SOURCE, EndedRun, PbsLogReplay
-from batchjob.schedulers.pbs.accounting.records import ACCOUNTS
+from batchjob.schedulers.pbs.accounting.log_replay import LogMemory, PbsLogReplay
+from batchjob.schedulers.pbs.accounting.lost_jobs import LostJobs, find_lost_jobs
+from batchjob.schedulers.pbs.accounting.records import (
+    ACCOUNTS,
+    RecordOptions,
+    gpu_resources_of,
+)
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
+SOURCE = "pbs_log"
+log = logging.getLogger("batchjob.pbs")
+_QUEUE_SECONDS = 3600  # how often the queue is asked
 _DAY = re.compile(r"\d{8}", re.ASCII)
 
 
@@ -31,7 +48,7 @@ def parse_time_zone(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class PbsLogOptions:
+class PbsLogOptions(CommandOptions):
     """PBS' accounting logs."""
 
     path: str = option(
@@ -46,6 +63,19 @@ class PbsLogOptions:
         "account", "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS)
     )
 
+    gpu_resources: str = option(
+        "",
+        "Resources of this site that count GPUs, separated by commas, besides ngpus, gpus, gpu and "
+        "naccelerators.",
+        parse=text,
+    )
+    qstat: str = option(
+        "qstat",
+        "The command qstat, asked about running jobs whose end may not have been logged; "
+        "empty: never.",
+        parse=text,
+    )
+
 
 def build(cluster: str, options: PbsLogOptions) -> "PbsLog":
     """The source for one cluster."""
@@ -57,12 +87,19 @@ class PbsLog:
 
     name = SOURCE
 
-    def __init__(self, cluster: str, options: PbsLogOptions) -> None:
+    def __init__(
+        self, cluster: str, options: PbsLogOptions, clock: Callable[[], float] = time.time
+    ) -> None:
         self.cluster = cluster
         self._options = options
+        self._clock = clock
         self._zone = ZoneInfo(options.time_zone) if options.time_zone else None
-        self._ended_runs: dict[str, EndedRun] = {}
+        gpu_resources = gpu_resources_of(options.gpu_resources)
+        self._record_options = RecordOptions(cluster, SOURCE, options.account, gpu_resources)
+        self._memory = LogMemory({}, {}, {})
         self._watermark = ""
+        self._queue_time = 0.0  # when the queue was asked last
+        self._queue_fails = False
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
@@ -74,30 +111,54 @@ class PbsLog:
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         """See AccountingSource."""
-        replay = PbsLogReplay(
-            self.cluster, self._options.account, dict(unfinished), self._ended_runs
-        )
+        lost = self._ask_queue(unfinished)
+        known = dict(unfinished)
+        replay = PbsLogReplay(self._record_options, known, self._memory)
+        state = _parse_state(watermark)
         if watermark != self._watermark:  # starts elsewhere, perhaps before the remembered runs
-            self._ended_runs.clear()
-        last_timestamp = _last_timestamp(watermark)
+            self._memory.clear()
+            self._memory.deleted.update(state.deleted)
+        last_timestamp = state.last_timestamp
         for chunk in follow(self._files(), watermark):
             records: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
             for raw in chunk.lines:
                 text = raw.decode("utf-8", "backslashreplace")
+                problems: list[str] = []
                 try:
                     line = parse_line(text, self._zone, last_timestamp)
-                    last_timestamp = line.timestamp
+                    last_timestamp, problems = line.timestamp, line.row.parse_errors
                     records += replay.records(line)
                 except RowError as error:
-                    quarantine.append(quarantined_row(SOURCE, str(error), text))
-                else:
-                    if line.row.parse_errors:
-                        quarantine.append(
-                            quarantined_row(SOURCE, "; ".join(line.row.parse_errors), text)
-                        )
-            self._watermark = _add_timestamp(chunk.watermark, last_timestamp)
+                    problems = [*problems, str(error)]
+                if problems:
+                    quarantine.append(quarantined_row(SOURCE, "; ".join(problems), text))
+            self._watermark = _add_state(chunk.watermark, last_timestamp, self._memory.deleted)
             yield Batch(merge_by_key(records), tuple(quarantine), self._watermark, last_timestamp)
+        ended = replay.unfinished_after_deletion(self._clock())
+        # The queue was asked before the log was read: what has ended since is known by now.
+        ended += [job for job in lost.ended if known.get(job.jobid) == unfinished.get(job.jobid)]
+        vanished = [jobid for jobid in lost.unknown if known.get(jobid) == unfinished[jobid]]
+        if ended or vanished:
+            self._watermark = _add_state(self._watermark, last_timestamp, self._memory.deleted)
+            yield Batch(merge_by_key(ended), (), self._watermark, last_timestamp, tuple(vanished))
+
+    def _ask_queue(self, unfinished: Mapping[str, UnfinishedJob]) -> LostJobs:
+        """Running jobs that PBS' queue no longer has, asked once an hour."""
+        if not self._options.qstat or self._clock() - self._queue_time < _QUEUE_SECONDS:
+            return LostJobs()
+        self._queue_time = self._clock()
+        try:
+            lost = find_lost_jobs(
+                self._options, self._options.qstat, self._record_options, unfinished
+            )
+        except SchedulerError as error:
+            if not self._queue_fails:
+                log.warning("running jobs are not compared with PBS' queue: %s", error)
+            self._queue_fails = True
+            return LostJobs()
+        self._queue_fails = False
+        return lost
 
     def _files(self) -> list[Path]:
         """The logs by day; their names sort by day."""
@@ -108,16 +169,24 @@ class PbsLog:
         return sorted(path for path in names if _DAY.fullmatch(path.name))
 
 
-def _last_timestamp(watermark: str) -> int:
-    """When the line before the watermark was written; needed in the hour that occurs twice."""
+class _State(NamedTuple):
+    """What a watermark says besides the position."""
+
+    last_timestamp: int = 0  # of the line before it; needed in the hour that occurs twice
+    deleted: Mapping[str, int] = {}
+
+
+def _parse_state(watermark: str) -> _State:
     try:
-        return int(json.loads(watermark).get("at", 0))
-    except (ValueError, TypeError, AttributeError):
-        return 0
+        found = parse_watermark(watermark)
+        return _State(int(found.get("at", 0)), dict(found.get("deleted", {})))
+    except (ValueError, TypeError):
+        return _State()
 
 
-def _add_timestamp(watermark: str, timestamp: int) -> str:
-    return json.dumps({**json.loads(watermark), "at": timestamp})
+def _add_state(watermark: str, timestamp: int, deleted: Mapping[str, int]) -> str:
+    state = {**parse_watermark(watermark), "at": timestamp}
+    return json.dumps(state | ({"deleted": deleted} if deleted else {}))
 
 
 ACCOUNTING = AccountingModule(PbsLogOptions, build)

@@ -1,25 +1,31 @@
 """PBS jobs and their history, from `qstat -x`."""
 
+import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, run
 from batchjob.runtime.values import boolean, duration, one_of, text
-from batchjob.schedulers.accounting import AccountingModule, UnfinishedJob
+from batchjob.schedulers.accounting import AccountingModule, Batch, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, epoch, integer
 from batchjob.schedulers.pbs.accounting.records import (
     ACCOUNTS,
     JOB_ID,
     NOT_LOGGED,
     Incarnation,
+    RecordOptions,
     end_state,
+    gpu_resources_of,
     job_record,
     parse_job_id,
 )
 from batchjob.schedulers.pbs.qstat_jobs import query_qstat
-from batchjob.schedulers.pbs.states import PBS
+from batchjob.schedulers.pbs.reasons import EXIT_STATUSES
+from batchjob.schedulers.pbs.states import PBS, STARTING, TERMINATED
 from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.snapshot import SnapshotJob, SnapshotSource
 from batchjob.schedulers.states import JobState
@@ -34,6 +40,12 @@ class QstatOptions(CommandOptions):
     qstat: str = option("qstat", "The command qstat, or its path.", parse=text)
     account: str = option(
         "account", "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS)
+    )
+    gpu_resources: str = option(
+        "",
+        "Resources of this site that count GPUs, separated by commas, besides ngpus, gpus, gpu and "
+        "naccelerators.",
+        parse=text,
     )
     history: float = option(
         14 * 86400.0,
@@ -61,6 +73,10 @@ class Qstat(SnapshotSource):
     ) -> None:
         super().__init__(cluster, options, clock)
         self._options = options
+        gpu_resources = gpu_resources_of(options.gpu_resources)
+        self._given_up: dict[str, tuple[int, int]] = {}  # submit time, starts given up
+        self._still_given_up: dict[str, tuple[int, int]] = {}
+        self._record_options = RecordOptions(cluster, SOURCE, options.account, gpu_resources)
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
@@ -92,67 +108,159 @@ class Qstat(SnapshotSource):
         self, job: SnapshotJob, unfinished: Mapping[str, UnfinishedJob], now: int
     ) -> tuple[JobRecord, ...]:
         """See SnapshotSource; arrays are known by their sub-jobs."""
-        del now
         if parse_job_id(job.jobid).is_array:
             return ()
-        record = self.record(job.jobid, job.row)
-        return (*_previous_run(record, job.row, unfinished.get(record.jobid)), record)
+        shown = FieldReader(job.row.values)
+        if job.row.text("job_state") in _FINISHED:
+            record = finished_record(self._record_options, job.jobid, job.row)
+        else:
+            record = live_record(self._record_options, job.jobid, job.row)
+        record = self._renumbered(record, unfinished.get(record.jobid))
+        known = unfinished.get(record.jobid)
+        if known is not None and known.submit_time != record.submit_time:
+            known = None
+        return (
+            *_previous_run(record, shown, known),
+            _with_suspension(record, job.row, known, now),
+        )
+
+    def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
+        """See AccountingSource."""
+        time_read, _, starts = watermark.partition(" ")
+        self._given_up, self._still_given_up = parse_json(starts or "{}"), {}
+        for batch in super().read(time_read, unfinished):
+            starts = f" {json.dumps(self._still_given_up)}" if self._still_given_up else ""
+            yield batch._replace(watermark=batch.watermark + starts)
+
+    def _renumbered(self, record: JobRecord, known: UnfinishedJob | None) -> JobRecord:
+        """The record with the number of its run among those that began.
+
+        PBS' run_count also counts starts that it gave up. All those between two readings in which
+        the job waited were given up, and are remembered as long as PBS lists the job.
+        """
+        submit_time, given_up = self._given_up.get(record.jobid, (0, 0))
+        given_up = given_up if submit_time == record.submit_time else 0
+        if known and known.submit_time == record.submit_time and not known.start_time:
+            given_up = max(given_up, record.run - known.run)
+        if not given_up:
+            return record
+        self._still_given_up[record.jobid] = (record.submit_time, given_up)
+        run = max(1, record.run - given_up)
+        return record._replace(run=run, restarts=run - 1)
 
     def _run(self, *arguments: str) -> bytes:
         return run(self._options, [self._options.qstat, *arguments]).stdout
 
-    def record(self, jobid: str, row: FieldReader) -> JobRecord:
-        """The newest run of a job."""
-        letter = row.text("job_state")
-        state = PBS.get(letter, JobState.UNKNOWN)
-        runs = row.get("run_count", integer) or 0
-        if letter in ("F", "X", "C"):
-            # A deleted subjob that never ran has the start time of its array, and exit status 1.
-            ran = "exec_host" in row.values
-            state = end_state(row) if ran else JobState.CANCELLED
-            row.values = with_end_time(row.values, ran=ran)
-        else:
-            row.values = {k: v for k, v in row.values.items() if k != "Exit_status"}
-            if state is JobState.PENDING:
-                row.values = {k: v for k, v in row.values.items() if k != "start"}
-                runs += 1  # the run that it is waiting for
-        incarnation = Incarnation(jobid, max(1, runs), state, letter)
-        record = job_record(self.cluster, SOURCE, self._options.account, incarnation, row)
-        return record._replace(
-            reason=row.text("comment") if state is JobState.PENDING else record.reason,
-            submit_line=f"qsub {row.text('Submit_arguments')}".strip()
-            if row.text("Submit_arguments")
-            else "",
-            work_dir=row.text("Variable_List.PBS_O_WORKDIR"),
-            stdout_path=row.text("Output_Path"),
-        )
+
+_FINISHED = ("F", "X", "C")
+
+
+def finished_record(options: RecordOptions, jobid: str, row: FieldReader) -> JobRecord:
+    """The last run of a finished job; raises RowError.
+
+    A job that waited for a run when it ended has no exec_host, and a status of its array or of an
+    earlier run.
+    """
+    ran = "exec_host" in row.values
+    deleted = row.text("substate") == TERMINATED
+    row.values = with_end_time(row.values, ran=ran)
+    state = end_state(row, deleted=deleted) if ran else JobState.CANCELLED
+    runs = (row.get("run_count", integer) or 0) + (not ran)
+    record = _record(options, jobid, row, state, max(1, runs))
+    by = _TERMINATED_BY.search(row.text("comment"))
+    cancelled_by = by[1] if by and state is JobState.CANCELLED else ""
+    return record._replace(cancelled_by=cancelled_by)
+
+
+_TERMINATED_BY = re.compile(r" terminated by ([^@\s]+)@")
+
+
+def live_record(options: RecordOptions, jobid: str, row: FieldReader) -> JobRecord:
+    """The run of a job that waits or runs; raises RowError."""
+    state = PBS.get(row.text("job_state"), JobState.UNKNOWN)
+    runs = row.get("run_count", integer) or 0
+    dropped = {"Exit_status", "session"}
+    if row.text("substate") == STARTING:  # its node has not accepted it, and may refuse it
+        state = JobState.PENDING
+    elif state is JobState.PENDING:
+        runs += 1  # the run that it is waiting for
+    if state is JobState.PENDING:
+        dropped |= {"start", "exec_host", "exec_vnode"}
+    row.values = {name: value for name, value in row.values.items() if name not in dropped}
+    record = _record(options, jobid, row, state, max(1, runs))
+    comment = row.text("comment") if state is JobState.PENDING else ""
+    # Jobs that wait in a started array, and those being started, keep a comment of the past.
+    return record._replace(reason="" if _OF_A_START.match(comment) else comment)
+
+
+_OF_A_START = re.compile(r"Job (Array Began|run) at ")
+
+
+def _record(
+    options: RecordOptions, jobid: str, row: FieldReader, state: JobState, run: int
+) -> JobRecord:
+    incarnation = Incarnation(jobid, run, state, row.text("job_state"))
+    arguments = row.text("Submit_arguments")
+    return job_record(options, incarnation, row)._replace(
+        submit_line=f"qsub {arguments}" if arguments else "",
+        work_dir=row.text("Variable_List.PBS_O_WORKDIR"),
+        stdout_path=row.text("Output_Path"),
+    )
 
 
 def _previous_run(
-    record: JobRecord, row: FieldReader, unfinished: UnfinishedJob | None
+    record: JobRecord, row: FieldReader, known: UnfinishedJob | None
 ) -> tuple[JobRecord, ...]:
     """The run seen last, if the job was rerun since then: qstat shows only the newest run.
 
-    It ended before the next one began, or before the server last changed the job.
+    It ended when the server was last notified of an end, or else before the next run began, or
+    before the server last changed the job. A waiting job has the status of the run before.
     """
-    if unfinished is None or unfinished.submit_time != record.submit_time:
+    if known is None or known.run >= record.run:
         return ()
-    if unfinished.run >= record.run:
-        return ()
-    end = record.start_time or row.get("mtime", epoch)
+    notified = row.get("obittime", epoch)
+    latest = record.start_time or row.get("mtime", epoch)
+    is_its_end = notified and latest and (known.start_time or notified) <= notified <= latest
+    status = row.get("Exit_status", integer) if record.state is JobState.PENDING else None
     return (
         JobRecord(
             record.cluster, record.jobid, record.submit_time, JobState.REQUEUED, "", SOURCE,
-            unfinished.run, end_time=end, reason=NOT_LOGGED,
+            known.run, end_time=notified if is_its_end else latest,
+            reason=EXIT_STATUSES.get(status or 0, NOT_LOGGED),
         ),
     )  # fmt: skip
 
 
+def _with_suspension(
+    record: JobRecord, row: FieldReader, known: UnfinishedJob | None, now: int
+) -> JobRecord:
+    """The record of a live job with the time for which it has been suspended.
+
+    A suspension begins and ends when the server last changed the job.
+    """
+    start, known = record.start_time, known if known and known.run == record.run else None
+    if start is None or not record.state.is_live:
+        return record
+    changed = min(row.get("mtime", epoch) or now, now)
+    suspended = known.suspended_seconds if known else None
+    ran = known.elapsed_seconds if known and known.state == JobState.SUSPENDED else None
+    if record.state is JobState.SUSPENDED:
+        ran = changed - start - (suspended or 0) if ran is None else ran
+        return record._replace(elapsed_seconds=max(0, ran))
+    if ran is not None:
+        suspended = max(0, round(changed - start - ran))
+    return record._replace(suspended_seconds=suspended)
+
+
 def with_end_time(values: Mapping[str, str], *, ran: bool) -> dict[str, str]:
-    """Add `end`: when the server moved the job to its history, else when it was notified of it."""
+    """Add `end`: when the server moved the job to its history, else when it was notified of it.
+
+    Without a session, PBS started no script, or suspended the job.
+    """
     end = values.get("history_timestamp") or values.get("obittime") or values.get("mtime", "")
     dropped = () if ran else ("start", "Exit_status")
-    return {**{k: v for k, v in values.items() if k not in dropped}, "end": end}
+    kept = {name: value for name, value in values.items() if name not in dropped}
+    return {"session": "0", **kept, "end": end}
 
 
 ACCOUNTING = AccountingModule(QstatOptions, build)

@@ -22,14 +22,24 @@ from batchjob.schedulers.fields import (
     sanitize_text,
     sum_by_host,
 )
-from batchjob.schedulers.pbs.reasons import EXIT_STATUSES
-from batchjob.schedulers.pbs.states import pbs_end_state
+from batchjob.schedulers.pbs.reasons import EXIT_STATUSES, KILLED_BY_PBS
+from batchjob.schedulers.pbs.states import KILLED, pbs_end_state
 from batchjob.schedulers.records import JobRecord, NodeShare
+from batchjob.schedulers.run_time import run_time
 from batchjob.schedulers.states import JobState
 
 ACCOUNTS = ("account", "project", "group")
+GPU_RESOURCES = ("ngpus", "gpus", "gpu", "naccelerators")
+"""Resources that count GPUs: PBS', Torque's, sites' own, and those of Cray systems."""
 NOT_LOGGED = "its end was not logged"
 _NO_PROJECT = "_pbs_project_default"
+
+
+def gpu_resources_of(site: str) -> tuple[str, ...]:
+    """All resources that count GPUs, a site's own first."""
+    own = tuple(name for word in site.split(",") if (name := word.strip()))
+    return (*own, *GPU_RESOURCES)
+
 
 JOB_ID = re.compile(r"(\d+)(?:\[(\d*)\]|-(\d+))?(?:\..+)?", re.ASCII)
 
@@ -61,30 +71,42 @@ class Incarnation(NamedTuple):
     run: int
     state: JobState
     state_word: str
+    suspended_seconds: float | None = None  # None: not known
 
 
-def job_record(
-    cluster: str, source: str, account_from: str, incarnation: Incarnation, row: FieldReader
-) -> JobRecord:
+class RecordOptions(NamedTuple):
+    """How a site uses PBS' attributes."""
+
+    cluster: str
+    source: str
+    account_from: str = "account"
+    gpu_resources: tuple[str, ...] = GPU_RESOURCES
+
+
+def job_record(options: RecordOptions, incarnation: Incarnation, row: FieldReader) -> JobRecord:
     """A job record from attributes; times are epoch seconds. Raises RowError."""
     status = row.get("Exit_status", integer)
     parsed_id = parse_job_id(incarnation.jobid)
     start, end = row.get("start", epoch), row.get("end", epoch)
-    nodes = _node_shares(row)
-    torque_gpus = _torque_gpus(row.text("Resource_List.nodes"))
-    gpus = row.get("Resource_List.ngpus", count)
-    gpus = torque_gpus if gpus is None else gpus
+    nodes = _node_shares(row, options.gpu_resources)
+    requested_gpus = _requested_gpus(row, options.gpu_resources)
+    held = _held(row, nodes, options, requested_gpus)
+    cpu_seconds = row.get("resources_used.cput", clock_duration)
+    walltime = row.get("resources_used.walltime", clock_duration)
+    # A walltime of zero beside CPU time was not counted.
+    counted = None if not walltime and cpu_seconds else walltime
+    elapsed, suspended = run_time(start, end, counted, _suspended(row, incarnation))
     return JobRecord(
-        cluster=cluster,
+        cluster=options.cluster,
         jobid=incarnation.jobid,
         submit_time=row.require("ctime", epoch),
         state=incarnation.state,
         state_word=incarnation.state_word,
-        source=source,
+        source=options.source,
         run=incarnation.run,
         user=row.text("user"),
         group=row.text("group"),
-        account=account_of(row.values, account_from),
+        account=account_of(row.values, options.account_from),
         partition=row.text("queue"),
         name=row.text("jobname"),
         reservation=row.text("resvID"),
@@ -92,35 +114,68 @@ def job_record(
         eligible_time=row.get("etime", epoch),
         start_time=start,
         end_time=end,
-        elapsed_seconds=max(0, end - start) if start and end else None,
+        elapsed_seconds=elapsed,
+        suspended_seconds=suspended,
         time_limit_seconds=row.get("Resource_List.walltime", _whole_seconds),
         exit_code=status if status is not None and 0 <= status < 256 else None,
         exit_signal=_exit_signal(status),
-        reason="" if status is None or status >= 0 else EXIT_STATUSES.get(status, f"PBS {status}"),
+        reason=_end_reason(status, incarnation.state),
         restarts=incarnation.run - 1,
         requested_cpus=row.get("Resource_List.ncpus", count),
         requested_memory_bytes=row.get("Resource_List.mem", size_bytes),
-        requested_gpus=gpus,
+        requested_gpus=requested_gpus,
         requested_nodes=row.get("Resource_List.nodect", count),
         requested_resources=row.text("Resource_List.select") or row.text("Resource_List.nodes"),
-        allocated_cpus=_total(nodes, "cpus"),
-        allocated_memory_bytes=_total(nodes, "memory_bytes"),
-        allocated_gpus=_total(nodes, "gpus") if torque_gpus is None or not nodes else torque_gpus,
+        allocated_cpus=held.cpus,
+        allocated_memory_bytes=held.memory_bytes,
+        allocated_gpus=held.gpus,
         allocated_nodes=len(nodes) or None,
         allocated_resources=row.text("exec_vnode"),
         node_list=row.text("exec_host"),
-        nodes=nodes,
+        nodes=(NodeShare(nodes[0].node, *held),) if len(nodes) == 1 else nodes,
         array_jobid=parsed_id.array_jobid,
         array_index=parsed_id.task,
         dependencies=row.text("depend"),
-        cpu_seconds=row.get("resources_used.cput", clock_duration),
+        cpu_seconds=cpu_seconds,
         peak_memory_bytes=row.get("resources_used.mem", size_bytes),
     )
 
 
-def end_state(row: FieldReader) -> JobState:
-    """The end state, by the exit status."""
-    return pbs_end_state(row.get("Exit_status", integer))
+def end_state(row: FieldReader, *, deleted: bool) -> JobState:
+    """The end state, by the exit status, the time limit and whether somebody deleted the job."""
+    limit = row.get("Resource_List.walltime", clock_duration)
+    used = row.get("resources_used.walltime", clock_duration)
+    return pbs_end_state(
+        row.get("Exit_status", integer),
+        deleted=deleted,
+        past_limit=bool(limit and used and used >= limit),
+    )
+
+
+def never_ran(row: FieldReader) -> bool:
+    """Whether PBS gave up a start: the job had no session and no run time."""
+    return row.values.get("session") == "0" and not row.get(
+        "resources_used.walltime", clock_duration
+    )
+
+
+def _suspended(row: FieldReader, incarnation: Incarnation) -> float | None:
+    """Seconds of suspension, None for the time that the walltime lacks.
+
+    A job loses its session when it is suspended; so does one that never ran its script, whose
+    status is PBS' own.
+    """
+    if incarnation.suspended_seconds:
+        return incarnation.suspended_seconds
+    status = row.get("Exit_status", integer)
+    lost = row.values.get("session") == "0" and status is not None and 0 <= status < 256
+    return None if lost and row.text("resources_used.walltime") else 0
+
+
+def _end_reason(status: int | None, state: JobState) -> str:
+    if status in KILLED and state is JobState.FAILED:
+        return KILLED_BY_PBS
+    return "" if status is None or status >= 0 else EXIT_STATUSES.get(status, f"PBS {status}")
 
 
 def _exit_signal(status: int | None) -> int | None:
@@ -137,14 +192,14 @@ def account_of(attributes: Mapping[str, str], preferred: str) -> str:
     return next((account for account in named if account and account != _NO_PROJECT), "")
 
 
-def _node_shares(row: FieldReader) -> tuple[NodeShare, ...]:
+def _node_shares(row: FieldReader, gpu_resources: tuple[str, ...]) -> tuple[NodeShare, ...]:
     """Shares per node: exec_vnode has details, exec_host the names; Torque has only the latter."""
     host, vnode = row.values.get("exec_host", ""), row.values.get("exec_vnode", "")
     if not host:
         return ()
     try:
         shares: Mapping[str, HostShare] = (
-            pbs_exec_vnode(vnode, host) if vnode else pbs_exec_host(host)
+            pbs_exec_vnode(vnode, host, gpu_resources) if vnode else pbs_exec_host(host)
         )
     except (HostListError, ValueError) as error:
         row.parse_errors.append(f"exec_host: {error}")
@@ -152,17 +207,52 @@ def _node_shares(row: FieldReader) -> tuple[NodeShare, ...]:
     return tuple(NodeShare(node, *share) for node, share in shares.items())
 
 
-_GPUS = re.compile(r"(?::|^)gpus=(\d{1,6})(?::|$)", re.ASCII)
+def _held(
+    row: FieldReader, nodes: tuple[NodeShare, ...], options: RecordOptions, requested: int | None
+) -> HostShare:
+    """What the job holds of all its nodes.
+
+    `resource_assigned` of a start says what it keeps from others: with exclusive placement the
+    whole of its nodes. GPUs that only the request names, as in Torque, are granted with it.
+    """
+    if not nodes:
+        return HostShare()
+    cpus, memory, gpus = (_total(nodes, name) for name in HostShare._fields)
+    gpus = requested if gpus is None else gpus
+    assigned_cpus = row.get("resource_assigned.ncpus", count)
+    if assigned_cpus is None:
+        return HostShare(cpus, memory, gpus)
+    assigned_memory = row.get("resource_assigned.mem", size_bytes)
+    of_gpus = (row.get(f"resource_assigned.{name}", count) for name in options.gpu_resources)
+    assigned_gpus = next((number for number in of_gpus if number is not None), gpus)
+    return HostShare(
+        assigned_cpus, memory if assigned_memory is None else assigned_memory, assigned_gpus
+    )
 
 
-def _torque_gpus(specification: str) -> int | None:
+def _requested_gpus(row: FieldReader, gpu_resources: tuple[str, ...]) -> int | None:
+    """Requested GPUs, by the first of the resources that the request names."""
+    for name in gpu_resources:
+        if (amount := row.get(f"Resource_List.{name}", count)) is not None:
+            return amount
+    return _torque_gpus(row.text("Resource_List.nodes"), gpu_resources)
+
+
+def _torque_gpus(specification: str, gpu_resources: tuple[str, ...]) -> int | None:
     """GPUs of Torque's `2:ppn=28:gpus=1+n7:gpus=4`; None if it names none."""
     amounts = []
+    if not any(name in specification for name in gpu_resources):
+        return None
     for part in specification.split("+"):
-        if match := _GPUS.search(part):
-            number = part.partition(":")[0]
-            amounts.append(int(match[1]) * (int(number) if number.isdecimal() else 1))
+        number, *resources = part.split(":")
+        amount = _gpus(dict(each.split("=", 1) for each in resources if "=" in each), gpu_resources)
+        if amount is not None and amount.isdecimal() and len(amount) < 7:
+            amounts.append(int(amount) * (int(number) if number.isdecimal() else 1))
     return sum(amounts) if amounts else None
+
+
+def _gpus(resources: Mapping[str, str], gpu_resources: tuple[str, ...]) -> str | None:
+    return next((resources[name] for name in gpu_resources if name in resources), None)
 
 
 def _total(nodes: tuple[NodeShare, ...], name: str) -> int | None:
@@ -198,7 +288,9 @@ def _exec_hosts(text: str) -> Iterator[tuple[str, int]]:
             yield host, 1
 
 
-def pbs_exec_vnode(exec_vnode: str, exec_host: str) -> dict[str, HostShare]:
+def pbs_exec_vnode(
+    exec_vnode: str, exec_host: str, gpu_resources: tuple[str, ...] = GPU_RESOURCES
+) -> dict[str, HostShare]:
     """Shares per host from `(n1[0]:ncpus=4+n1[1]:ncpus=4)+(n2:ncpus=8:mem=2gb:ngpus=1)`.
 
     A chunk in parentheses may lie on several vnodes; its host is the chunk's counterpart in
@@ -211,15 +303,16 @@ def pbs_exec_vnode(exec_vnode: str, exec_host: str) -> dict[str, HostShare]:
     if len(hosts) != len(chunks):
         hosts = []
     return sum_by_host(
-        (hosts[at] if hosts else vnode.split(":", 1)[0], _vnode_share(vnode))
+        (hosts[at] if hosts else vnode.split(":", 1)[0], _vnode_share(vnode, gpu_resources))
         for at, chunk in enumerate(chunks)
         for vnode in chunk.split("+")
     )
 
 
-def _vnode_share(vnode: str) -> HostShare:
+def _vnode_share(vnode: str, gpu_resources: tuple[str, ...]) -> HostShare:
     resources = dict(part.split("=", 1) for part in vnode.split(":")[1:] if "=" in part)
-    cpus, memory, gpus = (resources.get(name) for name in ("ncpus", "mem", "ngpus"))
+    cpus, memory = resources.get("ncpus"), resources.get("mem")
+    gpus = _gpus(resources, gpu_resources)
     return HostShare(
         None if cpus is None else parse_host_list_number(cpus, vnode),
         None if memory is None else size_bytes(memory),

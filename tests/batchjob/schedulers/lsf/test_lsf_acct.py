@@ -221,3 +221,33 @@ def test_lsb_stream_rotation(tmp_path):
     jobs, _, quarantined = read(source, watermark)
     assert [job.jobid for job in jobs] == ["4243"]
     assert not quarantined
+
+
+def test_resized_job_held_the_sum_of_its_phases(write_acct):
+    """Eight slots for 1800 s, two for 600 s, then four until its end after 3900 s."""
+    resize = (
+        '"JOB_RESIZE" "10.1" {at} 4242 3 1775300100 1001 "alice" 1 {since} {hosts} 1 "6*node02" 0 0'
+    )
+    first = resize.format(at=1775301900, since=1775300100, hosts='2 "2*node01" "6*node02"')
+    second = resize.format(at=1775302500, since=1775301900, hosts='1 "2*node01"')
+    source = write_acct(f"{first}\n")
+    jobs, watermark, quarantined = read(source)
+    assert (jobs, quarantined) == ([], [])
+    write_acct(f"{first}\n{second}\n{finish_line()}\n")
+    (job,), watermark, quarantined = read(source, watermark)  # after a restart as well
+    assert quarantined == []
+    held = job.allocated_cpus * job.elapsed_seconds + job.resized_cpu_seconds
+    assert held == 8 * 1800 + 2 * 600 + 4 * (3900 - 2400)
+    assert "phases" not in watermark
+
+
+def test_damaged_record_of_a_resized_job_is_set_aside(write_acct):
+    jobs, _, quarantined = read(write_acct(f'"JOB_RESIZE" "10.1" 1 2 x\n{finish_line()}\n'))
+    assert len(jobs) == 1
+    assert "not a record of a resized job" in quarantined[0].reason
+
+
+def test_suspended_job_ran_as_long_as_lsf_counted(write_acct):
+    rest = FINISH_PARTS["rest"].replace("3900", "900")
+    (job,), _, _ = read(write_acct(finish_line(rest=rest) + "\n"))
+    assert (job.elapsed_seconds, job.suspended_seconds) == (900, 3000)

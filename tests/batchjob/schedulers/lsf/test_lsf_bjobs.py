@@ -136,3 +136,13 @@ def test_run_limit_with_and_without_lsb_hms_time_format(text, seconds):
     row.values["RUNTIMELIMIT"] = text
     job = bjobs.job_record("c1", row, 1_795_000_000)
     assert (job.time_limit_seconds, row.parse_errors) == (seconds, [])
+
+
+def test_suspended_and_resumed_job(bjobs_printing):
+    suspended = {"STAT": "USUSP", "RUN_TIME": "600 second(s)"}
+    (job,), _, _ = read(bjobs_printing(bjobs_output(suspended)))
+    assert (job.state, job.elapsed_seconds) == (JobState.SUSPENDED, 600)
+    known = UnfinishedJob(job.submit_time, 1, job.start_time, "SUSPENDED", 600)
+    resumed = {"RUN_TIME": "700 second(s)"}
+    (job,), _, _ = read(bjobs_printing(bjobs_output(resumed)), "", {job.jobid: known})
+    assert (job.state, job.suspended_seconds) == (JobState.RUNNING, NOW - job.start_time - 700)

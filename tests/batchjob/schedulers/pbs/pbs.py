@@ -4,6 +4,9 @@ import lzma
 from datetime import UTC, datetime
 from pathlib import Path
 
+from batchjob.schedulers.accounting import UnfinishedJob
+from batchjob.schedulers.records import merge_records
+
 RECORDINGS = Path(__file__).parents[3] / "fixtures" / "accounting"
 LOG = lzma.decompress((RECORDINGS / "openpbs-23.06.06.accounting.xz").read_bytes())
 QSTAT = lzma.decompress((RECORDINGS / "openpbs-23.06.06.qstat.json.xz").read_bytes())
@@ -20,15 +23,17 @@ def read_all(source, watermark='{"since": 0}', unfinished=None):
         quarantined += batch.quarantined
         for job in batch.jobs:
             earlier = jobs.get((job.jobid, job.run))
-            jobs[job.jobid, job.run] = (
-                job
-                if earlier is None
-                else type(job)._make(
-                    old if new in (None, "", ()) else new
-                    for old, new in zip(earlier, job, strict=True)
-                )
-            )
+            jobs[job.jobid, job.run] = job if earlier is None else merge_records(earlier, job)
     return jobs, watermark, quarantined
+
+
+def unfinished_jobs(jobs):
+    """What the database says of unfinished jobs, from records by id and run."""
+    return {
+        job.jobid: UnfinishedJob(*(getattr(job, name) for name in UnfinishedJob._fields))
+        for _, job in sorted(jobs.items())
+        if job.state.is_live and job.end_time is None
+    }
 
 
 def log_line(seconds, kind, job, attributes=""):

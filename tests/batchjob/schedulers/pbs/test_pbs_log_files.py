@@ -8,30 +8,28 @@ from batchjob.runtime.settings import SettingsError, build_section
 from batchjob.schedulers.accounting import SourceError, UnfinishedJob
 from batchjob.schedulers.pbs.accounting import pbs_log
 from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
-from tests.batchjob.schedulers.pbs.pbs import END_HEAD, END_TAIL, LOG, read_all
+from batchjob.schedulers.records import merge_records
+from tests.batchjob.schedulers.pbs.pbs import (
+    END_HEAD,
+    END_TAIL,
+    LOG,
+    read_all,
+    unfinished_jobs,
+)
 
 
 @pytest.mark.parametrize("lines", [1, 7, 30])
 def test_reading_in_pieces_gives_the_same_records(write_log, lines):
     expected = read_all(write_log(LOG))[0]
-    merged, watermark, unfinished = {}, '{"since": 0}', {}
+    merged, watermark = {}, '{"since": 0}'
     text = LOG.splitlines(keepends=True)
     for end in range(lines, len(text) + lines, lines):
         source = write_log(b"".join(text[:end]) + b"11/20/2026 11:4")  # the server is still writing
-        for batch in source.read(watermark, unfinished):
+        for batch in source.read(watermark, unfinished_jobs(merged)):
             watermark = batch.watermark
             for job in batch.jobs:
                 key = job.jobid, job.run
-                earlier = merged.get(key, job)
-                merged[key] = type(job)._make(
-                    old if new in (None, "", ()) else new
-                    for old, new in zip(earlier, job, strict=True)
-                )
-                if merged[key].state.is_live:
-                    known = UnfinishedJob(job.submit_time, job.run, merged[key].start_time)
-                    unfinished[job.jobid] = known
-                elif unfinished.get(job.jobid, (0, job.run))[1] == job.run:
-                    unfinished.pop(job.jobid, None)
+                merged[key] = merge_records(merged.get(key, job), job)
     assert merged == expected
 
 
@@ -42,7 +40,10 @@ def test_reading_in_pieces_gives_the_same_records(write_log, lines):
         ("2026-04-04;E;101.srv;user=a", "expected a stamp"),
         (f"04/04/2026 12:00:00;E;no id;{END_TAIL}", "expected a job id"),
         ("04/04/2026 12:00:00;E;101.srv;user=alice end=5", "ctime is missing"),
-        (f"{END_HEAD} {END_TAIL[:20]}{END_HEAD} {END_TAIL}", "expected"),  # two writers in one line
+        (
+            f"{END_HEAD} {END_TAIL[:20]}{END_HEAD} {END_TAIL}",
+            "ctime stands twice",
+        ),  # two writers in one line
         ("\0\0\0\0\0\0", "expected stamp;type;id"),
     ],
 )

@@ -5,10 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.schedulers.accounting import UnfinishedJob
+from batchjob.schedulers.pbs.accounting import pbs_log
 from batchjob.schedulers.pbs.accounting.log_line import parse_attributes
-from batchjob.schedulers.records import NodeShare
+from batchjob.schedulers.pbs.accounting.log_replay import RECORD_TYPES
+from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
+from batchjob.schedulers.records import NodeShare, merge_records
 from batchjob.schedulers.states import JobState
-from tests.batchjob.schedulers.pbs.pbs import END_HEAD, END_TAIL, LOG, log_line, read_all
+from tests.batchjob.schedulers.pbs.pbs import (
+    END_HEAD,
+    END_TAIL,
+    LOG,
+    log_line,
+    read_all,
+    unfinished_jobs,
+)
 
 MB = 1024**2
 
@@ -21,7 +31,7 @@ def test_all_jobs_of_a_recorded_log(write_log):
     assert (job.user, job.group, job.account, job.name) == ("bob", "bob", "chem", "memhog")
     assert (job.partition, job.state) == ("workq", JobState.COMPLETED)
     assert (job.submit_time, job.start_time, job.end_time) == (1795175147, 1795175147, 1795175222)
-    assert (job.exit_code, job.exit_signal, job.elapsed_seconds) == (0, 0, 75)
+    assert (job.exit_code, job.exit_signal, job.elapsed_seconds) == (0, 0, 72)
     assert job.nodes == (NodeShare("pbs01", 1, 500 * MB, None),)
     assert (job.requested_memory_bytes, job.time_limit_seconds) == (500 * MB, 600)
     assert job.peak_memory_bytes == 311808 * 1024
@@ -69,7 +79,6 @@ def test_deleted_jobs_name_the_user_who_deleted_them(write_log):
         ("jobname=my train queue=q", "my train"),
         ('jobname="never closed queue=q', '"never closed'),
         ("jobname=a;b;c queue=q", "a;b;c"),
-        ("jobname=x user=root queue=q", "x"),
     ],
 )
 def test_job_names_with_spaces_quotes_and_semicolons(write_log, attributes, name):
@@ -87,12 +96,12 @@ def test_torque_job(write_log):
             "qtime=1775296800 etime=1775296800 start=1775296900 owner=alice@login "
             "exec_host=n1/0-3+n2/0-3 Resource_List.neednodes=2:ppn=4 Resource_List.nodes=2:ppn=4 "
             "total_execution_slots=8 unique_node_count=2 session=1 end=1775300800 Exit_status=271 "
-            "resources_used.cput=01:00:00 resources_used.mem=1024kb\n"
+            "resources_used.cput=01:00:00 resources_used.mem=1024kb\n",
         )
     )
     job = jobs["7-3.srv", 1]
     assert not quarantined
-    assert (job.array_jobid, job.array_index, job.state) == ("7", 3, JobState.CANCELLED)
+    assert (job.array_jobid, job.array_index, job.state) == ("7", 3, JobState.FAILED)
     assert job.nodes == (NodeShare("n1", 4), NodeShare("n2", 4))
     assert (job.allocated_cpus, job.allocated_nodes, job.cpu_seconds) == (8, 2, 3600)
     assert job.requested_resources == "2:ppn=4"
@@ -121,16 +130,168 @@ def test_invalid_field_is_dropped_and_reported(write_log):
 
 
 def test_reservations_licences_and_checkpoints_are_ignored(write_log):
-    lines = "".join(f"04/04/2026 12:00:00;{kind};7.s;x=1\n" for kind in "UYBFKkLPpCTuse")
-    jobs, _, quarantined = read_all(
-        write_log(lines.replace(";e;7.s", ";e;R7.s").replace(";L;7.s", ";L;license"))
+    ids = {"L": "license", "e": "R7.s"}
+    lines = "".join(
+        f"04/04/2026 12:00:00;{letter};{ids.get(letter, '7.s')};x=1\n"
+        for letter, handler in RECORD_TYPES.items()
+        if isinstance(handler, str)
     )
+    jobs, _, quarantined = read_all(write_log(lines))
     assert (jobs, quarantined) == ({}, [])
+
+
+BEGIN = 1_795_100_000
+JOB = f"user=u1 group=g1 jobname=a queue=workq ctime={BEGIN} qtime={BEGIN} etime={BEGIN}"
+
+
+def test_allocation_in_phases(write_log):
+    """Four nodes for an hour, then one for eight: 48 core-hours."""
+    four = "exec_host=n1/0*4+n2/0*4+n3/0*4+n4/0*4 exec_vnode=" + "+".join(
+        f"(n{number}:ncpus=4:mem=8gb:ngpus=1)" for number in (1, 2, 3, 4)
+    )
+    one = "exec_host=n1/0*4 exec_vnode=(n1:ncpus=4:mem=8gb:ngpus=1)"
+    start = f"{JOB} start={BEGIN}"
+    lines = (
+        log_line(BEGIN, "S", "8.srv", f"{start} {four}")
+        + log_line(BEGIN + 3600, "u", "8.srv", f"{start} {four} end={BEGIN + 3600} session=5")
+        + log_line(BEGIN + 3600, "c", "8.srv", f"{start} {one}")
+    )
+    jobs, watermark, _ = read_all(write_log(lines))
+    job = jobs["8.srv", 1]
+    assert (job.state, job.allocated_cpus, job.end_time) == (JobState.RUNNING, 4, None)
+    assert job.resized_cpu_seconds == 12 * 3600
+    assert len(job.nodes) == job.allocated_nodes == 4  # on all of which it ran
+    end = f"end={BEGIN + 9 * 3600} session=5 Exit_status=0 run_count=1"
+    lines += log_line(BEGIN + 9 * 3600, "e", "8.srv", f"{start} {one} {end}")
+    lines += log_line(BEGIN + 9 * 3600, "E", "8.srv", f"{start} {four} {end}")
+    later = read_all(write_log(lines), watermark, unfinished_jobs(jobs))[0]["8.srv", 1]
+    job = merge_records(job, later)
+    assert (job.state, job.elapsed_seconds) == (JobState.COMPLETED, 9 * 3600)
+    for held, resized, unit in (
+        (job.allocated_cpus, job.resized_cpu_seconds, 4),
+        (job.allocated_gpus, job.resized_gpu_seconds, 1),
+        (job.allocated_memory_bytes, job.resized_memory_byte_seconds, 8 * 1024**3),
+    ):
+        assert (held * job.elapsed_seconds + resized) / 3600 == unit * (4 + 8)
+
+
+def test_nodes_that_failed_at_a_reliable_start_are_not_the_jobs(write_log):
+    start = f"{JOB} start={BEGIN}"
+    three = "exec_host=n1/0+n2/0+n3/0 exec_vnode=(n1:ncpus=4)+(n2:ncpus=4)+(n3:ncpus=4)"
+    lines = log_line(BEGIN, "S", "8.srv", f"{start} {three}")
+    two = "exec_host=n1/0+n3/0 exec_vnode=(n1:ncpus=4)+(n3:ncpus=4)"
+    lines += log_line(BEGIN + 5, "s", "8.srv", f"{start} {two}")
+    end = f"end={BEGIN + 100} session=5 Exit_status=0"
+    lines += log_line(BEGIN + 100, "E", "8.srv", f"{start} {three} {end}")
+    job = read_all(write_log(lines))[0]["8.srv", 1]
+    assert [share.node for share in job.nodes] == ["n1", "n3"]
+    assert (job.allocated_cpus, job.allocated_nodes, job.resized_cpu_seconds) == (8, 2, 20)
+
+
+def test_suspended_job_ran_without_its_suspensions(write_log):
+    start = f"{JOB} start={BEGIN} exec_host=n1/0*4 exec_vnode=(n1:ncpus=4)"
+    lines = log_line(BEGIN, "S", "5.srv", start)
+    for begin, end in ((600, 1000), (2000, 2600)):
+        lines += log_line(BEGIN + begin, "z", "5.srv", "resources_used.walltime=00:00:00")
+        lines += log_line(BEGIN + end, "r", "5.srv")
+    lines += log_line(BEGIN + 4000, "E", "5.srv", f"{start} end={BEGIN + 4000} Exit_status=0")
+    job = read_all(write_log(lines))[0]["5.srv", 1]
+    assert (job.elapsed_seconds, job.suspended_seconds) == (3000, 1000)
+    lost = lines.splitlines()[-1].replace(
+        "Exit_status", "session=0 resources_used.walltime=00:50:00 Exit_status"
+    )
+    job = read_all(write_log(lost + "\n"))[0]["5.srv", 1]  # its suspensions are in a log not read
+    assert (job.elapsed_seconds, job.suspended_seconds) == (3000, 1000)
+
+
+def test_job_killed_at_its_time_limit_timed_out_unless_somebody_deleted_it(write_log):
+    end = (
+        f"{JOB} start={BEGIN} exec_host=n1/0 end={BEGIN + 130} Resource_List.walltime=00:02:00 "
+        "session=1 Exit_status=271 resources_used.walltime=00:02:05"
+    )
+    ended = log_line(BEGIN + 130, "E", "5.srv", end)
+    assert read_all(write_log(ended))[0]["5.srv", 1].state is JobState.TIMEOUT
+    deleted = log_line(BEGIN, "S", "5.srv", f"{JOB} start={BEGIN} exec_host=n1/0")
+    deleted += log_line(BEGIN + 128, "D", "5.srv", "requestor=u1@login") + ended
+    assert read_all(write_log(deleted))[0]["5.srv", 1].state is JobState.CANCELLED
+
+
+def test_request_taken_back(write_log):
+    lines = log_line(
+        BEGIN, "Q", "7.srv", f"{JOB} Resource_List.mem=4gb Resource_List.walltime=03:00:00"
+    )
+    lines += log_line(
+        BEGIN + 5, "a", "7.srv", "Resource_List.walltime=05:00:00 Resource_List.mem=UNSET"
+    )
+    jobs, _, quarantined = read_all(write_log(lines))
+    assert quarantined == []
+    assert jobs["7.srv", 1].time_limit_seconds == 5 * 3600
+    assert jobs["7.srv", 1].requested_memory_bytes == 0  # which the database stores as NULL
+
+
+@pytest.mark.parametrize(
+    ("request_", "vnode", "gpus"),
+    [
+        ("Resource_List.nodes=1:ppn=4:gpu=2 Resource_List.gpu=2", "n1:ncpus=4", 2),
+        ("Resource_List.nodes=1:ppn=4:gpus=3", "n1:ncpus=4", 3),
+        ("Resource_List.naccelerators=1", "n1:ncpus=4:naccelerators=1", 1),
+        ("Resource_List.ngpus=4", "n1:ncpus=4:ngpus=4", 4),
+        ("Resource_List.a100=2", "n1:ncpus=4:a100=2", 2),
+    ],
+)
+def test_words_for_gpus(tmp_path, request_, vnode, gpus):
+    options = pbs_log.PbsLogOptions(path=str(tmp_path), qstat="", gpu_resources="a100, v100")
+    (tmp_path / "20261120").write_text(
+        log_line(
+            BEGIN,
+            "S",
+            "7.srv",
+            f"{JOB} start={BEGIN} exec_host=n1/0*4 exec_vnode=({vnode}) {request_}",
+        )
+    )
+    job = read_all(PbsLog("c1", options))[0]["7.srv", 1]
+    assert (job.requested_gpus, job.allocated_gpus) == (gpus, gpus)
+
+
+FORGED = [
+    'x" start=1 end=2 y="z',
+    'x" Exit_status=0 resources_used.cput=00:00:00 y="',
+    'a" user=root b="',
+]
+
+
+@pytest.mark.parametrize("account", FORGED)
+def test_users_cannot_forge_what_the_server_writes(write_log, account):
+    """The server writes the account between quotes, with its quotes as they are."""
+    head = f'user=u1 group=g1 account="{account}" jobname=a queue=q ctime={BEGIN}'
+    start = f"{head} start={BEGIN + 10} exec_host=n1/0 exec_vnode=(n1:ncpus=2)"
+    lines = log_line(BEGIN + 10, "S", "5.srv", start) + log_line(
+        BEGIN + 60, "E", "5.srv",
+        f"{start} session=1 end={BEGIN + 60} Exit_status=1 resources_used.cput=00:01:00",
+    )  # fmt: skip
+    jobs, _, quarantined = read_all(write_log(lines))
+    job = jobs["5.srv", 1]
+    assert (job.user, job.start_time, job.end_time) == ("u1", BEGIN + 10, BEGIN + 60)
+    assert job.cpu_seconds in (60, None)
+    assert job.exit_code in (1, None)
+    assert "stands twice" in quarantined[-1].reason
+    assert len(quarantined) == 2
+
+
+def test_account_with_quotes():
+    pairs = parse_attributes("""account="the "big" one" project='a "b" c' jobname=x""")
+    assert pairs == [("account", 'the "big" one'), ("project", 'a "b" c'), ("jobname", "x")]
+
+
+@pytest.mark.parametrize("letter", "QSsRCTEDALMucearzUYBFKkPp")
+def test_every_letter_of_the_log_has_a_handler_or_a_reason_to_be_ignored(letter):
+    """Those of PBS' acct.h."""
+    assert RECORD_TYPES[letter]
 
 
 @given(st.text())
 def test_any_message_can_be_parsed(message):
-    assert all(isinstance(value, str) for value in parse_attributes(message).values())
+    assert all(isinstance(value, str) for _, value in parse_attributes(message))
 
 
 def test_torque_gpus_are_read_from_the_nodes_request(write_log):

@@ -8,11 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.schedulers.accounting import ShrunkenError, UnfinishedJob
+from batchjob.schedulers.fields import FieldReader
 from batchjob.schedulers.pbs.accounting import qstat
 from batchjob.schedulers.pbs.accounting.qstat import Qstat
+from batchjob.schedulers.pbs.accounting.records import RecordOptions
 from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs, parse_text_jobs
 from batchjob.schedulers.states import JobState
 from tests.batchjob.schedulers.pbs.pbs import LOG, QSTAT, read_all
+
+OPTIONS = RecordOptions("c1", "qstat")
 
 
 def test_log_and_qstat_agree(write_log, tmp_path):
@@ -20,7 +24,7 @@ def test_log_and_qstat_agree(write_log, tmp_path):
     for jobid, row in parse_json_jobs(QSTAT).items():
         if jobid.startswith("17[") or "[]" in jobid:
             continue  # sub-jobs that never ran are not in the log
-        job = Qstat("c1", qstat.QstatOptions()).record(jobid, qstat.FieldReader(row))
+        job = qstat.finished_record(OPTIONS, jobid, FieldReader(row))
         same = logged[jobid, job.run]
         for name in (
             "submit_time", "start_time", "user", "group", "account", "partition", "name", "state",
@@ -34,7 +38,7 @@ def test_log_and_qstat_agree(write_log, tmp_path):
 
 def test_sub_job_that_never_ran_is_cancelled_without_a_start():
     row = parse_json_jobs(QSTAT)["17[2].pbs01"]
-    job = Qstat("c1", qstat.QstatOptions()).record("17[2].pbs01", qstat.FieldReader(row))
+    job = qstat.finished_record(OPTIONS, "17[2].pbs01", FieldReader(row))
     assert (job.state, job.start_time, job.exit_code) == (JobState.CANCELLED, None, None)
 
 

@@ -1,0 +1,69 @@
+"""The one reader of JSON, for records, answers and files that others write."""
+
+import json
+from typing import Any, NoReturn
+
+MAX_BYTES = 512 * 1024 * 1024
+"""Maximum size of a text that names no smaller limit."""
+
+
+def parse_json(data: bytes | str, max_bytes: int = MAX_BYTES, *, finite: bool = False) -> Any:
+    """The value of a text; a byte that is not UTF-8 becomes U+FFFD.
+
+    Raises ValueError for anything else than one value of at most `max_bytes`: for a name that
+    stands twice in an object, for text that is nested too deeply, and if it must be `finite` for
+    NaN and infinities.
+    """
+    if len(data) > max_bytes:
+        raise ValueError(f"expected JSON of at most {max_bytes} bytes, got {len(data)}")
+    text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+    try:
+        return (_FINITE if finite else _ANY).decode(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def first_json_value(text: str, *, numbers_as_text: bool = False) -> Any:
+    """The value with which a scheduler's answer begins; anything may follow.
+
+    Schedulers' programs repeat names for several values, and do not escape all that users write: a
+    name that stands twice has no value. Raises ValueError as `parse_json` does.
+    """
+    try:
+        return (_TEXTS if numbers_as_text else _ANSWERS).raw_decode(text)[0]
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError(f"expected each name once, got {_repeated(pairs)[0]!r:.80} twice")
+    return values
+
+
+def _drop_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        for name in _repeated(pairs):
+            values.pop(name, None)
+    return values
+
+
+def _repeated(pairs: list[tuple[str, Any]]) -> list[str]:
+    names = [name for name, _ in pairs]
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
+def _reject(constant: str) -> NoReturn:
+    raise ValueError(f"expected a finite number, got {constant}")
+
+
+_ANY = json.JSONDecoder(object_pairs_hook=_refuse_repeated)
+_FINITE = json.JSONDecoder(object_pairs_hook=_refuse_repeated, parse_constant=_reject)
+_ANSWERS = json.JSONDecoder(object_pairs_hook=_drop_repeated, strict=False)
+# Numbers as they are written: 007 and 1e5 are names too.
+_TEXTS = json.JSONDecoder(
+    object_pairs_hook=_drop_repeated, strict=False, parse_int=str, parse_float=str,
+    parse_constant=str,
+)  # fmt: skip

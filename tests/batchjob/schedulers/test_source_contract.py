@@ -1,0 +1,232 @@
+"""One set of made-up lives, as each source of records would tell it: the rows must be equal."""
+
+import json
+import time
+from datetime import UTC
+from typing import NamedTuple
+
+import pytest
+
+from batchjob.schedulers.fields import FieldReader
+from batchjob.schedulers.lsf.accounting import bjobs, lsb_acct, lsb_stream
+from batchjob.schedulers.lsf.accounting.lsb_line import split_words
+from batchjob.schedulers.pbs.accounting import qstat
+from batchjob.schedulers.pbs.accounting.log_line import parse_line
+from batchjob.schedulers.pbs.accounting.log_replay import LogMemory, PbsLogReplay
+from batchjob.schedulers.pbs.accounting.records import RecordOptions
+from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs
+from batchjob.schedulers.records import merge_records
+from batchjob.schedulers.slurm.accounting import sacct_records, slurm_rest_records
+from batchjob.schedulers.states import JobState
+from tests.batchjob.schedulers.lsf.lsf import finish_line
+from tests.batchjob.schedulers.pbs.pbs import log_line
+
+BEGIN = 1_795_100_040
+HOUR = 3600
+
+
+class Life(NamedTuple):
+    """A job with 4 CPUs on node01, and what must be stored of it."""
+
+    state: JobState
+    start: int | None  # seconds after its submission
+    end: int
+    suspended: int = 0
+    code: int | None = 0  # its own exit status
+    index: int | None = None  # in an array
+    # How the schedulers say the end.
+    pbs_status: int = 0
+    lsf_info: int = 0
+    slurm_word: str = "COMPLETED"
+    limit: int = 10 * HOUR
+
+    @property
+    def ran(self) -> int | None:
+        """Run time in seconds, without suspensions."""
+        return None if self.start is None else self.end - self.start - self.suspended
+
+
+LIVES = {
+    "plain": Life(JobState.COMPLETED, 60, HOUR + 60),
+    "suspended": Life(JobState.COMPLETED, 60, 3 * HOUR + 60, suspended=2 * HOUR),
+    "failed": Life(JobState.FAILED, 60, HOUR, code=7, pbs_status=7, slurm_word="FAILED"),
+    "timeout": Life(
+        JobState.TIMEOUT, 60, 660, code=None, pbs_status=-29, lsf_info=5, slurm_word="TIMEOUT",
+        limit=600,
+    ),
+    "task": Life(JobState.COMPLETED, 60, 120, index=3),
+    "cancelled before its start": Life(
+        JobState.CANCELLED, None, 600, code=None, lsf_info=14, slurm_word="CANCELLED by 1001"
+    ),
+    "of no length": Life(JobState.COMPLETED, 60, 60),
+}  # fmt: skip
+
+
+def pbs_log(life):
+    jobid = "7.srv" if life.index is None else f"7[{life.index}].srv"
+    job = (
+        f"user=alice group=g account=projA jobname=train queue=gpu ctime={BEGIN} etime={BEGIN} "
+        f"Resource_List.ncpus=4 Resource_List.walltime={clock(life.limit)}"
+    )
+    lines = log_line(BEGIN, "Q", jobid, job)
+    if life.start is None:
+        lines += log_line(BEGIN + life.end, "D", jobid, "requestor=alice@login")
+    else:
+        start = f"{job} start={BEGIN + life.start} exec_host=node01/0*4 exec_vnode=(node01:ncpus=4)"
+        lines += log_line(BEGIN + life.start, "S", jobid, start)
+        if life.suspended:
+            lines += log_line(BEGIN + life.start + 30, "z", jobid)
+            lines += log_line(BEGIN + life.start + 30 + life.suspended, "r", jobid)
+        used = f"resources_used.walltime={clock(life.ran)} resources_used.cput=00:00:10"
+        end = f"{start} session=5 end={BEGIN + life.end} Exit_status={life.pbs_status} {used}"
+        lines += log_line(BEGIN + life.end, "E", jobid, end)
+    replay = PbsLogReplay(RecordOptions("c1", "pbs_log"), {}, LogMemory({}, {}, {}))
+    record = None
+    for line in lines.splitlines():
+        for each in replay.records(parse_line(line, UTC, 0)):
+            record = each if record is None else merge_records(record, each)
+    return record
+
+
+def pbs_qstat(life):
+    jobid = "7.srv" if life.index is None else f"7[{life.index}].srv"
+    job = {
+        "Job_Name": "train", "Job_Owner": "alice@login", "euser": "alice", "egroup": "g",
+        "Account_Name": "projA", "job_state": "F", "queue": "gpu", "ctime": date(BEGIN),
+        "etime": date(BEGIN), "Resource_List": {"ncpus": 4, "walltime": clock(life.limit)},
+        "history_timestamp": BEGIN + life.end, "substate": 91 if life.start is None else 92,
+    }  # fmt: skip
+    if life.start is not None:
+        job |= {
+            "stime": date(BEGIN + life.start), "exec_host": "node01/0*4", "run_count": 1,
+            "exec_vnode": "(node01:ncpus=4)", "Exit_status": life.pbs_status,
+            "resources_used": {"walltime": clock(life.ran), "cput": "00:00:10"},
+        }  # fmt: skip
+        job |= {} if life.suspended else {"session_id": 5}  # a suspension ends the session
+    row = parse_json_jobs(json.dumps({"Jobs": {jobid: job}}).encode())[jobid]
+    return qstat.finished_record(RecordOptions("c1", "qstat"), jobid, FieldReader(row))
+
+
+def lsf_acct(life):
+    start, code = life.start, life.code or 0
+    done = life.state is JobState.COMPLETED
+    status = (64 if done else 32, code << 8)
+    line = finish_line(
+        head=f'"JOB_FINISH" "10.1" {BEGIN + life.end} 7 1001 33554435 4 {BEGIN} 0 0 '
+        f'{0 if start is None else BEGIN + start} "alice"',
+        hosts='4 "node01" "node01" "node01" "node01"' if start is not None else "0",
+        slots='4 "node01" "node01" "node01" "node01"' if start is not None else "0",
+        status=f"{status[0]} 12.5", name='"train"', info=str(life.lsf_info),
+        exit=f'"" "projA" {status[1]} 4 "" "" {life.index or 0} 2097152 4194304 "" "" "" "" 0 ""',
+        limits=f"{life.limit} 4194304 1500000",
+        rest=f'"" -1 "" -1 0 "" 0 0 "" {life.ran or 0} "/home/alice/run" 0 "" '
+        "0.000000 0.00 0.00 0.00 0.00",
+    )  # fmt: skip
+    return lsb_acct.job_from_finish("c1", split_words(line))[0]
+
+
+def lsf_stream(life):
+    code = (life.code or 0) << 8
+    pairs = {
+        "userId": 1001, "userName": "alice", "queue": "gpu", "jobName": "train",
+        "projectName": "projA", "submitTime": BEGIN, "numProcessors": 4, "exitStatus": code,
+        "jStatus": 64 if life.state is JobState.COMPLETED else 32, "exitInfo": life.lsf_info,
+        "index": life.index or 0, "runLimit": life.limit,
+    }  # fmt: skip
+    if life.start is not None:
+        pairs |= {
+            "startTime": BEGIN + life.start, "runTime": life.ran, "execHosts": "node01",
+            "slotUsages": 4,
+        }  # fmt: skip
+    words = " ".join(f'"{name}" "{value}"' for name, value in pairs.items() if value)
+    line = f'"JOB_FINISH2" "10.1" {BEGIN + life.end} 7 {len(pairs)} {words}'
+    return lsb_stream.job_from_finish2("c1", split_words(line))[0]
+
+
+def lsf_bjobs(life):
+    row = {
+        "JOBID": "7", "JOBINDEX": str(life.index or 0), "USER": "alice", "QUEUE": "gpu",
+        "JOB_NAME": "train", "PROJ_NAME": "projA", "NREQ_SLOT": "4",
+        "STAT": "DONE" if life.state is JobState.COMPLETED else "EXIT",
+        "SUBMIT_TIME": lsf_date(BEGIN), "FINISH_TIME": lsf_date(BEGIN + life.end),
+        "START_TIME": "-" if life.start is None else lsf_date(BEGIN + life.start),
+        "ALLOC_SLOT": "-" if life.start is None else "4*node01",
+        "RUN_TIME": f"{life.ran or 0} second(s)", "RUNTIMELIMIT": str(life.limit / 60),
+        "EXIT_CODE": str(life.code or ""),
+        "EXIT_REASON": bjobs.LSF_EXIT_INFO[life.lsf_info][0] if life.lsf_info else "",
+    }  # fmt: skip
+    return bjobs.job_record("c1", FieldReader(row), BEGIN + 10 * HOUR)
+
+
+def slurm_sacct(life):
+    never = life.start is None
+    tres = "" if never else "cpu=4,node=1,billing=4"
+    row = {
+        "JobIDRaw": "7", "JobID": "7" if life.index is None else f"7_{life.index}",
+        "State": life.slurm_word, "ExitCode": f"{life.code or 0}:0", "User": "alice", "UID": "1001",
+        "Group": "g", "Account": "projA", "Partition": "gpu", "JobName": "train",
+        "Submit": str(BEGIN), "Start": "None" if never else str(BEGIN + life.start),
+        "End": str(BEGIN + life.end), "ElapsedRaw": str(life.ran or 0), "ReqCPUS": "4",
+        "Suspended": clock(life.suspended), "TimelimitRaw": str(life.limit // 60),
+        "AllocTRES": tres, "AllocCPUS": "0" if never else "4",
+        "NodeList": "None assigned" if never else "node01",
+    }  # fmt: skip
+    return sacct_records.job_record("c1", "7", FieldReader(row))
+
+
+def slurm_rest(life):
+    never = life.start is None
+    tres = [] if never else [{"type": "cpu", "count": 4}, {"type": "node", "count": 1}]
+    job = {
+        "job_id": 7, "user": "alice", "group": "g", "account": "projA", "partition": "gpu",
+        "name": "train", "state": {"current": [life.slurm_word.split()[0]], "reason": "None"},
+        "exit_code": {"return_code": life.code or 0, "status": ["SUCCESS"]},
+        "time": {
+            "submission": BEGIN, "start": 0 if never else BEGIN + life.start,
+            "end": BEGIN + life.end, "elapsed": life.ran or 0, "suspended": life.suspended,
+            "limit": life.limit // 60,
+        },
+        "required": {"CPUs": 4}, "tres": {"allocated": tres, "requested": []},
+        "nodes": "None assigned" if never else "node01",
+        "array": {} if life.index is None else {"job_id": 7, "task_id": life.index},
+    }  # fmt: skip
+    return slurm_rest_records.job_record("slurm_rest", "c1", job, [])
+
+
+def clock(seconds):
+    return f"{seconds // HOUR:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def date(at):
+    return time.strftime("%a %b %d %H:%M:%S %Y", time.gmtime(at))
+
+
+def lsf_date(at):
+    return time.strftime("%b %d %H:%M:%S %Y", time.gmtime(at))
+
+
+SOURCES = [pbs_log, pbs_qstat, lsf_acct, lsf_stream, lsf_bjobs, slurm_sacct, slurm_rest]
+
+
+@pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
+@pytest.mark.parametrize("tell", SOURCES, ids=lambda source: source.__name__)
+def test_every_source_tells_the_same(tell, life):
+    job = tell(life)
+    start = None if life.start is None else BEGIN + life.start
+    assert (job.state, job.submit_time, job.start_time, job.end_time) == (
+        life.state, BEGIN, start, BEGIN + life.end,
+    )  # fmt: skip
+    assert (job.user, job.account, job.partition, job.name) == ("alice", "projA", "gpu", "train")
+    assert job.time_limit_seconds == life.limit
+    assert job.array_index == life.index
+    assert bool(job.array_jobid) == (life.index is not None)
+    assert job.requested_cpus == 4
+    if life.start is None:  # it holds nothing, and never did
+        held = (job.allocated_cpus, job.elapsed_seconds, job.suspended_seconds, *job.nodes)
+        assert not any(held)
+        return
+    assert (job.elapsed_seconds, job.suspended_seconds) == (life.ran, life.suspended)
+    assert job.allocated_cpus == 4
+    assert [(share.node, share.cpus) for share in job.nodes] == [("node01", 4)]
+    if life.code is not None:
+        assert job.exit_code == life.code
