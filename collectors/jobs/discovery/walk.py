@@ -103,6 +103,8 @@ class CgroupWalker:
             layout_match = cursor.layout_match
             if layout_match.layout.created_by_user:
                 layout_match = layout_match._replace(uid=owner)
+            elif delegate not in (None, layout_match.uid):  # users can write any uid in a path
+                layout_match = layout_match._replace(uid=None)
             added = self._table.add_directory(
                 branch.hierarchy, path, layout_match, delegate, is_new
             )

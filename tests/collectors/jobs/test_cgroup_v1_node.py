@@ -1,11 +1,12 @@
 """cgroup v1: a job is in one or several hierarchies, and the kernel does not report its end."""
 
+import os
 import shutil
 import subprocess
 
 import pytest
 
-from tests.collectors.jobs.nodes import samples, users
+from tests.collectors.jobs.nodes import requires_root, samples, users
 from tests.helpers.waiting import until
 
 JOB = "slurm/uid_1000/job_7"
@@ -147,6 +148,19 @@ def test_sister_node_of_a_pbs_job_is_without_processes_between_two_tasks(v1_node
     until(lambda: ("end_time_seconds", "73.pbs01") in samples(jobs))
     v1_node.now += 200  # it lingers from then on
     assert samples(jobs)["cpu_seconds_total", "73.pbs01", "user"] == 4.0
+
+
+@requires_root
+def test_uid_in_a_path_below_a_users_directory_is_not_believed(v1_node):
+    path = "lxc/mine/slurm/uid_1001/job_7"
+    add_directory(v1_node, "cpuacct", path, cpuacct_files(), pids=[10])
+    for each in ("lxc/mine", "lxc/mine/slurm", "lxc/mine/slurm/uid_1001", path):
+        os.chown(v1_node.cgroup / "cpuacct" / each, 1000, 1000)
+    v1_node.add_process(10, uid=1000)
+    jobs = v1_node.collector()
+    jobs.update()
+    assert users(jobs) == {}
+    assert samples(jobs)["batchjob_jobs_ignored", "", "untrusted"] == 1
 
 
 def test_sister_node_without_processes_is_a_job_when_the_exporter_starts(v1_node):
