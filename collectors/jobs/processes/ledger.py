@@ -1,7 +1,8 @@
 """Keeps the sums over each job's processes across restarts of the exporter within a boot.
 
 The usage of ended processes is in no file of the kernel. Prometheus takes a counter that falls for
-one that restarted from 0, and counts all of it again: sums are written before they are exposed.
+one that restarted from 0, and counts all of it again. So what ended processes have used is written
+before it is exposed, and what was last exposed when the exporter stops.
 """
 
 import contextlib
@@ -56,13 +57,10 @@ class ProcessLedger:
         return ProcessTotals(tuple(ended), ProcessCounters(*shown))
 
     def save(self, key: str, totals: ProcessTotals, shown: ProcessCounters) -> None:
-        """Write the sums that are about to be exposed, if they have changed."""
+        """Write the sums that are about to be exposed."""
         if self._file is None or not key:
             return
-        line = json.dumps([key, totals.ended, shown])
-        if self._lines.get(key) == line:
-            return
-        self._lines[key] = line
+        line = self._lines[key] = json.dumps([key, totals.ended, shown])
         try:
             self._appended_bytes += self._file.write(line + "\n")
             self._file.flush()

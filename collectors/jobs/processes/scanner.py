@@ -101,6 +101,9 @@ class ProcessScanner:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=2)
+        for state in self._states.values():
+            if state.ledger_key and state.shown is not None:
+                self.ledger.save(state.ledger_key, state.totals, state.shown)
         self.ledger.close()
 
     def wake(self) -> None:
@@ -257,9 +260,11 @@ class ProcessScanner:
         if state.ledger_key is None:
             state.ledger_key = self.ledger.key(job)
             state.totals = self.ledger.restore(state.ledger_key)
+        ended = state.totals.ended
         sums = state.totals.update(state.last_processes)
-        if sums is not None:
-            self.ledger.save(state.ledger_key, state.totals, sums)
+        state.shown = sums or state.shown
+        if state.totals.ended != ended and state.shown is not None:
+            self.ledger.save(state.ledger_key, state.totals, state.shown)
         if self._settings.io and not state.denied and sums is not None and sums.read_bytes is None:
             self._count_unreadable_io(state)
         if self._settings.executables:
