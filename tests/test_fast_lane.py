@@ -47,8 +47,8 @@ FAULTS = {
     "a query of a column that is not there": Fault(
         "batchjob_stats_db/queries/usage.py",
         "table.c.cluster.in_(",
-        "table.c.custer.in_(",
-        "AttributeError: custer",
+        "table.c.clustor.in_(",
+        "AttributeError: clustor",
     ),
     "a query that shows everybody's jobs": Fault(
         "batchjob_stats_db/database/access.py",
@@ -83,7 +83,7 @@ FAULTS = {
     "a file of the kernel by another name": Fault(
         "batchjob/quantities/reading.py",
         'V2("memory.current")',
-        'V2("memory.usage")',
+        'V2("memory.curremt")',
         "test_golden.py::test_exposition_matches_the_golden_file",
     ),
 }

@@ -14,7 +14,7 @@ from batchjob_stats_db.days import DAY, month_of
 from batchjob_stats_db.measure.rollup import drop_days, due_days, roll_up
 from batchjob_stats_db.queries import stats, usage
 
-D0 = 20540 * DAY  # a midnight
+D0 = 19900 * DAY  # a midnight; all jobs have ended before NOW
 DAYS = 600
 USERS_AND_ACCOUNTS = [("alice", "physics"), ("bob", "physics"), ("bob", "chem"), ("carol", "bio")]
 KEYS = [each for n in range(3) for each in itertools.combinations(("username", "account"), n)]
