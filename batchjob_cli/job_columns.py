@@ -6,7 +6,14 @@ from datetime import tzinfo
 from typing import Any
 
 from batchjob.judgements import RUNNING_STATES
-from batchjob.runtime.formatting import digits, energy, format_run_time, share, size
+from batchjob.runtime.formatting import (
+    digits,
+    energy,
+    format_exit_code,
+    format_run_time,
+    share,
+    size,
+)
 from batchjob.runtime.settings import SettingsError, suggest_nearest
 from batchjob.runtime.times import format_time
 from batchjob.schedulers.states import JobState
@@ -57,10 +64,14 @@ def _name(row: Mapping[str, Any]) -> str:
     return (row.get("name") or row.get("submit_line") or "-")[:24]
 
 
+def _exit_code(row: Mapping[str, Any]) -> str:
+    return format_exit_code(row.get("exit_code"), row.get("exit_code_or_128_more")) or "-"
+
+
 DEFAULT_KEYS = (
     "jobid", "name", "submit_line", "user", "state", "state_word", "reason", "start_time",
     "elapsed_seconds", "allocated_cpus", "cpu_efficiency", "memory_used_bytes", "exit_code",
-    "tool", "cpu_used_seconds", "error", "cluster",
+    "exit_code_or_128_more", "tool", "cpu_used_seconds", "error", "cluster",
 )  # fmt: skip
 """Keys of the API's rows that `default_columns` shows."""
 
@@ -100,7 +111,7 @@ def default_columns(
         TableColumn(
             "PEAK MEMORY", _cell_formatter("memory_used_bytes", size), right=True, drop_order=1
         ),
-        TableColumn("EXIT", _cell_formatter("exit_code", str), right=True, drop_order=5),
+        TableColumn("EXIT", _exit_code, right=True, drop_order=5),
         *(_COLUMNS_OF_TRACKED_WORK if any(row.get("tool") for row in rows) else ()),
     )
 

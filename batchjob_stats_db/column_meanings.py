@@ -35,6 +35,8 @@ EVERYWHERE: Mapping[str, str] = {
     "elapsed_seconds": "run time, measured by the scheduler",
     "exit_code": "exit status",
     "exit_signal": "signal that terminated it; 0: none",
+    "exit_code_or_128_more": "where exit_code is not known: it is this or 128 more; sacct up to "
+    "25.05 prints both alike",
     "node_list": "host list, in the notation of the scheduler",
     "user_cpu_seconds": "user CPU time from accounting",
     "system_cpu_seconds": "system CPU time from accounting",

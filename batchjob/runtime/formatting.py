@@ -104,3 +104,10 @@ _FORMULA_PREFIXES = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 def escape_formula(value: Any) -> Any:
     """The text, escaped if a spreadsheet would take it for a formula (OWASP, "CSV Injection")."""
     return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA_PREFIXES else value
+
+
+def format_exit_code(code: int | None, code_or_128_more: int | None) -> str:
+    """`127`, `127 or 255` if only that much is known (JobRecord.exit_code_or_128_more), or ""."""
+    if code is not None:
+        return str(code)
+    return "" if code_or_128_more is None else f"{code_or_128_more} or {code_or_128_more + 128}"

@@ -64,9 +64,11 @@ def sanitize_text(text: str) -> str:
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
-def quarantined_row(source: str, reason: str, raw: str) -> QuarantinedRow:
+def quarantined_row(source: str, reason: str, raw: str, jobid: str = "") -> QuarantinedRow:
     """A row for the quarantine, with its text truncated."""
-    return QuarantinedRow(source, sanitize_text(reason), sanitize_text(raw[:RAW_LIMIT]))
+    return QuarantinedRow(
+        source, sanitize_text(reason), sanitize_text(raw[:RAW_LIMIT]), jobid=jobid
+    )
 
 
 def integer(text: str) -> int:

@@ -34,6 +34,7 @@ class StepRecord(NamedTuple):
     elapsed_seconds: int | None = None
     exit_code: int | None = None
     exit_signal: int | None = None
+    exit_code_or_128_more: int | None = None  # as Slurm's sacct prints it up to 25.05
     nodes: int | None = None
     node_list: str = ""
     tasks: int | None = None
@@ -98,6 +99,7 @@ class JobRecord(NamedTuple):
     # How it ended.
     exit_code: int | None = None
     exit_signal: int | None = None
+    exit_code_or_128_more: int | None = None  # as Slurm's sacct prints it up to 25.05
     derived_exit_code: int | None = None
     derived_exit_signal: int | None = None
     reason: str = ""
@@ -156,6 +158,7 @@ class QuarantinedRow(NamedTuple):
     reason: str
     raw: str  # the original text, truncated to RAW_LIMIT characters
     rule: str = "unreadable"  # the rule that it breaks
+    jobid: str = ""  # of a row whose text changes with each reading, so that it is stored once
 
 
 RAW_LIMIT = 10_000

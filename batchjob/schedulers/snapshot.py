@@ -79,11 +79,15 @@ class SnapshotSource(ABC):
             try:
                 records += self.records(job, unfinished, now)
             except RowError as error:
-                quarantine.append(quarantined_row(self.name, str(error), json.dumps(job.raw)))
+                quarantine.append(
+                    quarantined_row(self.name, str(error), json.dumps(job.raw), job.jobid)
+                )
                 continue
             if job.row.parse_errors:
                 reason = "; ".join(job.row.parse_errors)
-                quarantine.append(quarantined_row(self.name, reason, json.dumps(job.raw)))
+                quarantine.append(
+                    quarantined_row(self.name, reason, json.dumps(job.raw), job.jobid)
+                )
         gone = self._vanished_jobids(records, watermark, unfinished, now)
         for at in range(0, len(records), _BATCH):
             yield Batch(merge_by_key(records[at : at + _BATCH]), (), watermark, now)

@@ -64,5 +64,5 @@ def _make_storable(value: Any) -> Any:
 def _digest(quarantined: QuarantinedRow) -> str:
     # Only of an unreadable text is the reason not told by the rule, and the same at each reading.
     reason = quarantined.reason if quarantined.rule == "unreadable" else quarantined.rule
-    text = f"{reason}\0{quarantined.raw}".encode("utf-8", "replace")
+    text = f"{reason}\0{quarantined.jobid or quarantined.raw}".encode("utf-8", "replace")
     return hashlib.sha256(text).hexdigest()[:32]

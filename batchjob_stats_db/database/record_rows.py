@@ -25,6 +25,7 @@ _STATE = JobRecord._fields.index("state")
 assert JobRecord._fields[-1] == "steps"
 
 _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
+_TOTALS = _FIELDS.index("user_cpu_seconds")  # the last columns of the scheduler
 _OWN_COLUMNS = 3  # update_time, doubt, usage_due_time: the last columns
 _START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
 _RUN, _CPUS = _FIELDS.index("run"), _FIELDS.index("allocated_cpus")
@@ -94,12 +95,18 @@ def merge_row(existing: Row, record: JobRecord, policy: UsagePolicy, now: int) -
         for name, old, new in zip(_FIELDS, older, newer, strict=False)
     )
     row = _without_withdrawn(row)
+    row = (*row[:_TOTALS], *map(_larger, before[_TOTALS:], row[_TOTALS:]))
     if row == before:
         return None
     due = existing[-1]
     if (row[_START], row[_END]) != (before[_START], before[_END]):
         due = policy.due_time(row[_START], row[_END], now)
     return (*row, now, _doubt(row), due)
+
+
+def _larger(before: Any, now: Any) -> Any:
+    """A total of one run only grows: a smaller one lacks a part of the run."""
+    return now if before is None or now is None else max(before, now)
 
 
 def _doubt(row: Row) -> str:

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0004"
+REVISION = "0006"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -136,7 +136,8 @@ job = Table(
     *_integers("priority"),
     *_numbers("expected_start_time eligible_time start_time end_time elapsed_seconds"),
     *_integers("suspended_seconds time_limit_seconds"),
-    *_integers("exit_code exit_signal derived_exit_code derived_exit_signal"),
+    *_integers("exit_code exit_signal exit_code_or_128_more"),
+    *_integers("derived_exit_code derived_exit_signal"),
     *_texts("reason cancelled_by"),
     *_integers("restarts requested_cpus requested_memory_bytes requested_gpus requested_nodes"),
     *_texts("requested_resources"),
@@ -218,7 +219,8 @@ job_step = Table(
     # A step record's fields, in order.
     _key("step"),
     *_texts("state state_word name"),
-    *_integers("start_time end_time elapsed_seconds exit_code exit_signal nodes"),
+    *_integers("start_time end_time elapsed_seconds exit_code exit_signal exit_code_or_128_more"),
+    *_integers("nodes"),
     *_texts("node_list"),
     *_integers("tasks cpus gpus"),
     *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),

@@ -76,6 +76,7 @@ def _job_summary(job: Row, elapsed: float | None) -> JobSummary:
         end_time=to_milliseconds(end), end_time_rfc3339=rfc3339(end),
         elapsed_seconds=elapsed, time_limit_seconds=job["time_limit_seconds"],
         exit_code=job["exit_code"], exit_signal=job["exit_signal"],
+        exit_code_or_128_more=job["exit_code_or_128_more"],
         nodes=job["allocated_nodes"], cpus=job["allocated_cpus"],
         memory_bytes=job["allocated_memory_bytes"], gpus=job["allocated_gpus"],
         submit_line=job["submit_line"], work_dir=job["work_dir"],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from textwrap import shorten
 
 from batchjob.judgements import thresholds
-from batchjob.runtime.formatting import format_count, format_duration, size
+from batchjob.runtime.formatting import format_count, format_duration, format_exit_code, size
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
@@ -25,6 +25,8 @@ _EXIT_CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "
     "for this machine",
     127: "a command was not found: it is misspelled, or its module is not loaded",
+    255: "the program returned -1, as ssh does when its connection fails, and programs of MPI "
+    "after an error; see its output",
 }
 _SIGNALS = {
     signal.SIGHUP: "its terminal or session ended",
@@ -98,9 +100,10 @@ def _failed(inputs: ReportInput) -> str:
         return f"Failed: out of memory{step}{_location(job, oom_steps)}: " + _memory(job, oom_steps)
     error = shorten(job["error"].rstrip("."), _MAX_ERROR_LENGTH, placeholder=" ...")
     code, number, of_step = job["exit_code"], job["exit_signal"], _signal_of_steps(inputs)
-    if of_step and code in (of_step, 128 + of_step):  # srun's exit code; sacct took 128 off it
+    either = job["exit_code_or_128_more"]
+    if of_step and of_step in (code, either, (code or 0) - 128):  # srun's exit code
         number = of_step
-    exit_text = _describe_exit(code, number, error)
+    exit_text = _describe_exit(code, number, error, either)
     if exit_text:
         also = (
             f" A step was ended by signal {_describe_signal(of_step)}."
@@ -133,13 +136,19 @@ def _why_killed(inputs: ReportInput, code: int | None, number: int | None) -> st
     return ", as the kernel does when memory runs out, and users do" if ratio is None else ""
 
 
-def _describe_exit(code: int | None, number: int | None, error: str = "") -> str:
-    """`exit code 127: a command was not found ...`; "" if neither is known.
+def _describe_exit(
+    code: int | None, number: int | None, error: str = "", either: int | None = None
+) -> str:
+    """`exit code 127: a command was not found ...`; "" if neither code nor signal is known.
 
-    `error` is the job's own message, and replaces the usual meaning of its code.
+    `error` is the job's own message, and replaces the usual meaning of its code. Without a code,
+    `either` may be it, or 128 more: that has no meaning, since 127 may be 255.
     """
     if number:
         return f"signal {_describe_signal(number)}"
+    if code is None and either is not None:
+        codes = format_exit_code(code, either)
+        return f"exit code {codes}; Slurm's accounting does not tell which of them"
     if not code:
         return ""
     if 128 < code <= 128 + 64 and code - 128 in _SIGNAL_NUMBERS:

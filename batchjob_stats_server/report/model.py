@@ -34,6 +34,7 @@ class JobSummary:
     time_limit_seconds: int | None
     exit_code: int | None
     exit_signal: int | None
+    exit_code_or_128_more: int | None  # where exit_code is not known: it is this, or 128 more
     nodes: int | None
     cpus: float | None
     memory_bytes: int | None

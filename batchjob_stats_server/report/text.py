@@ -10,6 +10,7 @@ from batchjob.runtime.formatting import (
     format_clock,
     format_duration,
     format_exact_duration,
+    format_exit_code,
     share,
     size,
 )
@@ -106,8 +107,11 @@ def _job_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
         yield ReportLine("Array", text)
     ended = [
         f"{word} {n}"
-        for word, n in (("exit code", job.exit_code), ("signal", job.exit_signal))
-        if n
+        for word, n in (
+            ("exit code", format_exit_code(job.exit_code, job.exit_code_or_128_more)),
+            ("signal", job.exit_signal),
+        )
+        if n and n != "0"
     ]
     yield ReportLine("State", to_printable(", ".join([job.state_word or job.state, *ended])))
     if job.partition:

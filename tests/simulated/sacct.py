@@ -53,6 +53,11 @@ def main(recording: str, arguments: list[str]) -> None:
     if arguments == ["--helpformat"]:
         print(*fields)
         return
+    if arguments == ["--version"]:
+        print("slurm", Path(recording).name.split("-")[1])
+        return
+    if arguments == ["show", "config"]:
+        return
     format_options = [word for word in arguments if word.startswith("--Format=")]
     if format_options:
         print_queue(rows, format_options[0].removeprefix("--Format="))
@@ -65,9 +70,10 @@ def main(recording: str, arguments: list[str]) -> None:
     }
     print_row = False
     for row in rows:
-        if "." not in row["JobIDRaw"]:
+        is_step = "." in row["JobIDRaw"]
+        if not is_step:
             print_row = is_listed(row, options)
-        if print_row:
+        if print_row and not (is_step and "--allocations" in arguments):
             values = [row[field] for field in options["format"].split(",")]
             sys.stdout.write("".join(value + options["delimiter"] for value in values) + "\n")
 

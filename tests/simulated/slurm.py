@@ -8,7 +8,7 @@ listed after its record has arrived, and as ended after its end has.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchjob.runtime.subprocesses import CommandFailedError, CompletedCommand
 from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS
@@ -16,6 +16,15 @@ from batchjob.schedulers.slurm.slurmrestd import RestError
 
 _BUCKET = 3600
 NEVER = 1 << 40
+
+
+class StepTimes(NamedTuple):
+    """A step that ends before its job."""
+
+    start: int
+    end: int
+    cpu_seconds: int
+    memory_bytes: int
 
 
 @dataclass(slots=True)
@@ -35,10 +44,20 @@ class SlurmJob:
     nodes: str = "n1"
     known_at: int = 0  # when accounting gets its submission
     ended_at: int = 0  # when accounting gets its end
-    steps: int = 0
+    steps: int = 0  # as long as the job; of one CPU minute and 1 MiB each
+    step_times: tuple["StepTimes", ...] = ()  # those of other lengths
     dbindex: int = 0
-    exit_code: str = "0:0"
+    exit_status: int = 0
+    original_submit: int = 0  # of a job that was resized at `submit`
     suspended: tuple[int, int] = (NEVER, NEVER)  # start and end
+
+    def steps_since(self, begin: int) -> list[tuple[str, StepTimes]]:
+        """The steps in the answer of a window: slurmdbd omits those that ended before it."""
+        if self.start is None:
+            return []
+        times = [StepTimes(self.start, self.end, 60, 1 << 20)] * self.steps + [*self.step_times]
+        names = ("batch", *map(str, range(len(times))))
+        return [step for step in zip(names, times, strict=False) if step[1].end >= begin]
 
     @property
     def key(self) -> tuple[str, int]:
@@ -51,6 +70,7 @@ class SimulatedSlurm:
     def __init__(self, now: int = 0) -> None:
         self.now = now
         self.dbd_down = self.ctld_down = False
+        self.configuration = "JobAcctGatherType       = jobacct_gather/cgroup\n"
         self.calls: list[Sequence[str]] = []
         self.answered = 0  # rows of jobs
         self.queued: dict[tuple[str, int], SlurmJob] = {}
@@ -84,6 +104,10 @@ class SimulatedSlurm:
         program, arguments = argv[0], list(argv[1:])
         if arguments == ["--helpformat"]:
             return CompletedCommand(" ".join(FIELDS).encode(), b"", 0.0)
+        if arguments == ["--version"]:
+            return CompletedCommand(b"slurm-wlm 22.05.8\n", b"", 0.0)
+        if arguments == ["show", "config"]:
+            return CompletedCommand(self.configuration.encode(), b"", 0.0)
         self.calls.append(argv)
         if self.ctld_down if program == "squeue" else self.dbd_down:
             failed = CompletedCommand(b"", f"{program}: error: Connection refused".encode(), 0.0)
@@ -110,7 +134,10 @@ class SimulatedSlurm:
             found = self._ended(*times, ",".join(query["state"]))
         known = [job for job in found if min(job.known_at, job.ended_at) <= self.now]
         self.answered += len(known)
-        return {"errors": [], "jobs": [_accounting_document(job, self.now) for job in known]}
+        begin = int(query["start_time"].removeprefix("uts"))
+        return {
+            "errors": [], "jobs": [_accounting_document(job, self.now, begin) for job in known]
+        }  # fmt: skip
 
     def _queue_document(self, job: SlurmJob) -> dict[str, Any]:
         self.answered += 1
@@ -148,15 +175,28 @@ class SimulatedSlurm:
             if begin <= job.end <= end and job.ended_at <= self.now
         ]
 
+    def _recently_ended(self) -> list[SlurmJob]:
+        """Jobs that the controller remembers: MinJobAge is 300 s."""
+        buckets = ((self.now - 300) // _BUCKET, self.now // _BUCKET)
+        return [
+            job
+            for bucket in sorted(set(buckets))
+            for job in self.by_end.get(bucket, ())
+            if self.now - 300 < job.end <= self.now and job.state != "RESIZING"
+        ]
+
     def _squeue(self, arguments: Sequence[str]) -> Iterator[str]:
         (format_option,) = (
             w.removeprefix("--Format=") for w in arguments if w.startswith("--Format=")
         )
         fields = [field.partition(":0") for field in format_option.split(",")]
         delimiter = fields[0][2]
-        for job in self._in_queue():
+        ended = self._recently_ended() if "--states=all" in arguments else []
+        for job in (*self._in_queue(), *ended):
             self.answered += 1
             values = _queue_values(job, self.now)
+            if job in ended:
+                values |= {"State": job.state, "exit_code": str(job.exit_status << 8)}
             yield "".join(values.get(name, "N/A") + delimiter for name, _, _ in fields) + "\n"
 
     def sacct(self, arguments: list[str]) -> Iterator[str]:
@@ -177,7 +217,8 @@ class SimulatedSlurm:
             if job.known_at > self.now and job.ended_at > self.now:
                 continue
             self.answered += 1
-            for values in _accounting_values(job, self.now, steps=not allocations_only):
+            steps = [] if allocations_only else job.steps_since(begin)
+            for values in _accounting_values(job, self.now, steps):
                 yield "".join(values.get(name, "") + delimiter for name in fields) + "\n"
 
 
@@ -192,7 +233,9 @@ def _queue_values(job: SlurmJob, now: int) -> dict[str, str]:
         "UserName": job.user, "UserID": "1001", "GroupName": "users", "Account": job.account,
         "Partition": "cpu", "QOS": "normal", "State": state,
         "TimeUsed": f"{used // 3600}:{used // 60 % 60:02}:{used % 60:02}",
-        "Reason": "None" if started else "Priority", "SubmitTime": str(job.submit),
+        "Reason": "None" if started else "Priority",
+        "SubmitTime": str(job.original_submit or job.submit),
+        "ResizeTime": "INVALID" if job.original_submit else "N/A",
         "EligibleTime": str(job.submit), "StartTime": str(job.start if started else now + 600),
         "EndTime": str(now + 3600), "TimeLimit": "1-00:00:00", "tres-alloc": tres,
         "NodeList": job.nodes if started else "", "Name": job.name, "WorkDir": "/home/alice",
@@ -208,7 +251,9 @@ def _suspension(job: SlurmJob, now: int) -> dict[str, int]:
     return {"suspend_time": changed, "pre_sus_time": stopped - job.start}
 
 
-def _accounting_values(job: SlurmJob, now: int, *, steps: bool) -> Iterator[dict[str, str]]:
+def _accounting_values(
+    job: SlurmJob, now: int, steps: Sequence[tuple[str, StepTimes]]
+) -> Iterator[dict[str, str]]:
     ended = job.ended_at <= now
     started = job.start is not None and (ended or job.start <= now)
     seconds = (job.end - job.start) if ended and job.start else 0
@@ -222,20 +267,29 @@ def _accounting_values(job: SlurmJob, now: int, *, steps: bool) -> Iterator[dict
         "Start": str(job.start) if started else "Unknown",
         "End": str(job.end) if ended else "Unknown",
         "ElapsedRaw": str(seconds if ended else now - (job.start or now)), "TimelimitRaw": "1440",
-        "ReqTRES": tres, "AllocTRES": tres if started else "", "ExitCode": job.exit_code,
+        "ReqTRES": tres, "AllocTRES": tres if started else "",
+        "ExitCode": f"{job.exit_status % 128}:0",
         "NodeList": job.nodes if started else "None assigned", "JobName": job.name,
         "WorkDir": "/home/alice", "Reason": "None", "TotalCPU": "00:00:00",
     }  # fmt: skip
-    yield base | ({"TotalCPU": f"{seconds}"} if steps and job.steps and ended else {})
-    for number in range(job.steps if steps and started else 0):
-        name = "batch" if number == 0 else str(number - 1)
+    cpu_seconds = sum(step.cpu_seconds for _, step in steps if ended or step.end <= now)
+    yield base | {"TotalCPU": _clock(cpu_seconds)}
+    for name, step in steps if started else ():
+        has_ended = ended or step.end <= now
         yield base | {
             "JobIDRaw": f"{job.jobid}.{name}", "JobID": f"{job.jobid}.{name}", "User": "",
-            "JobName": name, "TotalCPU": "00:01:00", "UserCPU": "00:00:50",
-            "SystemCPU": "00:00:10", "MaxRSS": "1024K", "NTasks": "1",
-            "TRESUsageInTot": "cpu=00:01:00,mem=1048576,fs/disk=4096",
-            "State": "COMPLETED" if ended else "RUNNING",
+            "Start": str(step.start), "End": str(step.end) if has_ended else "Unknown",
+            "JobName": name, "TotalCPU": _clock(step.cpu_seconds),
+            "UserCPU": _clock(step.cpu_seconds * 5 // 6),
+            "SystemCPU": _clock(-(-step.cpu_seconds // 6)),
+            "MaxRSS": "1024K", "NTasks": "1",
+            "TRESUsageInTot": f"cpu=00:01:00,mem={step.memory_bytes},fs/disk=4096",
+            "State": state if name == "batch" else "COMPLETED" if has_ended else "RUNNING",
         }  # fmt: skip
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def _families(job: SlurmJob, array: str, het: str) -> dict[str, Any]:
@@ -248,7 +302,7 @@ def _families(job: SlurmJob, array: str, het: str) -> dict[str, Any]:
     return {}
 
 
-def _accounting_document(job: SlurmJob, now: int) -> dict[str, Any]:
+def _accounting_document(job: SlurmJob, now: int, begin: int) -> dict[str, Any]:
     ended = job.ended_at <= now
     started = job.start is not None and (ended or job.start <= now)
     seconds = (job.end - job.start) if ended and job.start else 0
@@ -258,13 +312,20 @@ def _accounting_document(job: SlurmJob, now: int) -> dict[str, Any]:
         {"type": "mem", "name": "", "count": 4096},
         {"type": "node", "name": "", "count": 1},
     ]
-    step = {
-        "time": {"start": job.start, "end": job.end if ended else 0, "elapsed": seconds,
-                 "total": {"seconds": 60, "microseconds": 0}},
-        "state": [state], "nodes": {"count": 1, "range": job.nodes}, "tasks": {"count": 1},
-        "tres": {"allocated": tres}, "exit_code": {"return_code": 0, "status": ["SUCCESS"]},
-    }  # fmt: skip
-    names = ["batch", *map(str, range(job.steps - 1))][: job.steps if started else 0]
+    steps = [
+        {
+            "step": {"id": f"{job.jobid}.{name}", "name": name},
+            "time": {"start": step.start, "end": step.end if ended or step.end <= now else 0,
+                     "elapsed": step.end - step.start,
+                     "total": {"seconds": step.cpu_seconds, "microseconds": 0}},
+            "state": [state], "nodes": {"count": 1, "range": job.nodes}, "tasks": {"count": 1},
+            "tres": {"allocated": tres, "requested": {"total": [
+                {"type": "mem", "name": "", "count": step.memory_bytes}]}},
+            "exit_code": {"return_code": 0, "status": ["SUCCESS"]},
+        }
+        for name, step in (job.steps_since(begin) if started else ())
+    ]  # fmt: skip
+    cpu_seconds = sum(each["time"]["total"]["seconds"] for each in steps)
     families = _families(job, "", "")
     group = "het" if "+" in job.display else "array"
     return {
@@ -274,11 +335,11 @@ def _accounting_document(job: SlurmJob, now: int) -> dict[str, Any]:
         "state": {"current": [state], "reason": "None"}, group: families,
         "time": {"submission": job.submit, "eligible": job.submit, "limit": 1440,
                  "start": job.start if started else 0, "end": job.end if ended else 0,
-                 "elapsed": seconds, "total": {"seconds": seconds, "microseconds": 0}},
+                 "elapsed": seconds, "total": {"seconds": cpu_seconds, "microseconds": 0}},
         "tres": {"requested": tres, "allocated": tres if started else []},
         "exit_code": {"return_code": 0, "status": ["SUCCESS"]},
         "working_directory": "/home/alice",
-        "steps": [step | {"step": {"id": f"{job.jobid}.{name}", "name": name}} for name in names],
+        "steps": steps,
     }  # fmt: skip
 
 

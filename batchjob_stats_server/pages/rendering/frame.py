@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
 from batchjob import __version__
+from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers import registry
 from batchjob_stats_server.api import PREFIX
@@ -86,7 +87,7 @@ def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
         explains_end=registry.explains_end,
         gpu_cell_class=usage_bars.gpu_cell_class, charts=charts,
         fragments=fragments, zones_json=plot_zones.as_json, day_columns=day_columns,
-        node_cells=node_cells,
+        node_cells=node_cells, exit_code=format_exit_code,
     )  # fmt: skip
     return PageEnvironment(
         templates,

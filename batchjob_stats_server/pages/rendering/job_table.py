@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
+from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.times import format_time
 from batchjob_stats_server.pages.job_columns import SPARKLINES, TITLES, Column
 from batchjob_stats_server.pages.rendering import fragments, links, template_filters, usage_bars
@@ -33,8 +34,8 @@ WAITING_JOB_COLUMNS = (
 
 JOB_COLUMNS = (
     *WAITING_JOB_COLUMNS, "elapsed_seconds", "suspended_seconds", "time_limit_seconds",
-    "allocated_nodes", "peak_memory_bytes", "exit_code", "exit_signal", "usage_samples",
-    "usage_nodes",
+    "allocated_nodes", "peak_memory_bytes", "exit_code", "exit_signal",
+    "exit_code_or_128_more", "usage_samples", "usage_nodes",
     "usage_until_time", "usage_doubt", "usage_gpu_utilization_ratio", "usage_memory_limit_bytes",
     "energy_used_joules", "cpu_efficiency", "cpu_basis",
     "memory_efficiency", "memory_used_bytes", "memory_basis", "memory_short",
@@ -273,9 +274,8 @@ def _energy_cell(row: Row, _: TableContext) -> str:
     return absent(missing) if joules is None else template_filters.energy(joules)
 
 
-def _exit_cell(row: Row, context: TableContext) -> str:
+def _exit_cell(row: Row, _: TableContext) -> str:
     if row["exit_signal"]:
         return f"signal {row['exit_signal']}"
-    return _number_cell(
-        "exit_code", "it has not ended, or its scheduler does not say", row, context
-    )
+    exit_code = format_exit_code(row["exit_code"], row["exit_code_or_128_more"])
+    return exit_code or absent("it has not ended, or its scheduler does not say")

@@ -39,6 +39,39 @@ def test_upgrade_keeps_data_of_every_revision(empty_url, released):
     engine.dispose()
 
 
+def test_totals_lower_than_those_of_the_steps_are_raised(empty_url, caplog):
+    """CPU seconds and peak of an ended job, a right one and a running one; the day is due again."""
+    engine = writer_engine(empty_url, create=True)
+    migrate(engine, "0001")
+    tables = sa.MetaData()
+    tables.reflect(engine)
+    job, step = tables.tables["job"], tables.tables["job_step"]
+    day = 86_400 * 20_000
+    jobs = [
+        {"id": 1, "end_time": day + 60, "cpu_seconds": 0.076, "peak_memory_bytes": 5 << 20},
+        {"id": 2, "end_time": day + 60, "cpu_seconds": 1.912, "peak_memory_bytes": 126 << 20},
+        {"id": 3, "end_time": None, "cpu_seconds": None, "peak_memory_bytes": None},
+    ]
+    steps = [("0", 0.143, 126 << 20), ("1", 1.692, 3 << 20), ("batch", 0.077, None)]
+    with engine.begin() as db:
+        for each in jobs:
+            values = {"cluster": "c", "jobid": str(each["id"]), "submit_time": day, "run": 1}
+            values |= {"source": "sacct", "start_time": day, "update_time": day, **each}
+            db.execute(job.insert().values(values))
+            for name, seconds, memory in steps:
+                values = {"job_id": each["id"], "step": name, "cpu_seconds": seconds}
+                db.execute(step.insert().values(memory_bytes=memory, **values))
+    migrate(engine)
+    with engine.connect() as db:
+        totals = db.execute(sa.select(job.c.cpu_seconds, job.c.peak_memory_bytes).order_by("id"))
+        raised, right, running = totals.all()
+        assert raised == pytest.approx((1.912, 126 << 20))
+        assert (tuple(right), tuple(running)) == ((1.912, 126 << 20), (None, None))
+        assert db.execute(sa.select(tables.tables["rollup_due"])).all() == [("c", day)]
+    assert "1 jobs had less CPU time or memory than their steps" in caplog.text
+    engine.dispose()
+
+
 def _row(table):
     return {
         column.name: "x" if isinstance(column.type, sa.String) else 1 for column in table.columns

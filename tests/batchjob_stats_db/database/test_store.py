@@ -61,6 +61,17 @@ def test_empty_fields_do_not_overwrite(store, job, rows):
     assert len(rows(schema.job_node)) == 1
 
 
+def test_total_of_a_run_is_never_lowered(store, job, rows):
+    """An answer that lacks steps has smaller totals; what else it says counts."""
+    store.write(batch(job(cpu_seconds=1.912, peak_memory_bytes=126 << 20)), "sacct")
+    store.write(batch(job(cpu_seconds=0.076, peak_memory_bytes=5 << 20, qos="long")), "sacct")
+    (row,) = rows(schema.job)
+    assert (row["cpu_seconds"], row["peak_memory_bytes"]) == (1.912, 126 << 20)
+    assert row["qos"] == "long"
+    store.write(batch(job(cpu_seconds=2.0, peak_memory_bytes=126 << 20)), "sacct")
+    assert rows(schema.job)[0]["cpu_seconds"] == 2.0
+
+
 def test_requeued_run_is_a_separate_row(store, job, rows, now):
     first = job(state=JobState.REQUEUED, submit_time=now - 9000)
     store.write(batch(first, job(submit_time=now - 8000), job(submit_time=now - 8000, run=2)), "s")

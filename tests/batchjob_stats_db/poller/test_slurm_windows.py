@@ -1,9 +1,13 @@
 """Windows of sacct and squeue queries, against a simulated Slurm with a clock of its own."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from batchjob.schedulers.slurm.accounting import sacct
 from batchjob.schedulers.slurm.accounting.queries import EARLIEST_TIME
+from batchjob.schedulers.slurm.accounting.slurm_rest import SlurmRest, SlurmRestOptions
+from batchjob.schedulers.slurm.slurmrestd import Slurmrestd
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.poller.options import (
@@ -14,7 +18,7 @@ from batchjob_stats_db.poller.options import (
 )
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
-from tests.simulated.slurm import SimulatedSlurm, SlurmJob
+from tests.simulated.slurm import SimulatedSlurm, SlurmJob, StepTimes
 
 pytestmark = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
@@ -25,19 +29,19 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 class Site:
     """A Slurm, a poller with clocks of its own, and the database."""
 
-    def __init__(self, engine, monkeypatch, **options):
+    def __init__(self, engine, monkeypatch, source=sacct.Sacct, **options):
         self.slurm = SimulatedSlurm(START_TIME)
         self.clock_offset = 0  # of the poller's clock
         self.now = START_TIME
         monkeypatch.setattr(sacct, "run", self.slurm.run)
-        self.engine, self.options = engine, options
+        monkeypatch.setattr(Slurmrestd, "get", lambda _, *request: self.slurm.get(*request))
+        self.engine, self.source, self.options = engine, source, options
         self.restart()
 
     def restart(self, interval=MINUTE):
         """Replace the poller, as a new process would."""
-        source = sacct.Sacct(
-            "c1", sacct.SacctOptions(**self.options), clock=self.clock, monotonic=self.monotonic
-        )
+        options = sacct.SacctOptions if self.source is sacct.Sacct else SlurmRestOptions
+        source = self.source("c1", options(**self.options), self.clock, self.monotonic)
         cluster = ClusterSettings("c1", (source,), (), TsdbOptions())
         store = Store(self.engine, "c1", cluster.tsdb.policy(), self.clock)
         options = PollOptions(interval=interval, first=HOUR, rollup_interval=100 * DAY)
@@ -77,10 +81,29 @@ class Site:
             added.append(self.slurm.add(job))
         return added
 
+    def add_resized_job(self, at, end):
+        """A running job that is resized at a time; accounting has two records of it."""
+        (first,) = self.add_jobs(end=at - self.now, state="RESIZING", steps=1)
+        second = SlurmJob(first.jobid, at, first.start, end, original_submit=first.submit)
+        return first, self.slurm.add(second)
+
 
 @pytest.fixture
 def site(engine, monkeypatch):
     return Site(engine, monkeypatch)
+
+
+def rereads(site):
+    """Calls that read ended jobs again: the window of a cycle extends two days past its time."""
+    found = []
+    for call in site.slurm.calls:
+        if "--allocations" in call:
+            begin, end = (
+                int(call[call.index(option) + 1].removeprefix("uts"))
+                for option in ("--starttime", "--endtime")
+            )
+            found += [call] if end - begin < 2 * DAY else []
+    return found
 
 
 def states(rows):
@@ -136,6 +159,111 @@ def test_steps_of_all_running_jobs_are_read(site, rows):
     site.run_for(6 * MINUTE)
     assert len(rows(schema.job_step)) == 240
     assert {row["record_id"] for row in rows(schema.job)} == {str(n + 1) for n in range(120)}
+
+
+def add_job_with_steps(site, *lengths, cpu_seconds=40):
+    """A job of steps one after the other; the first has the largest memory."""
+    at, steps = site.now + 30, []
+    for number, length in enumerate(lengths):
+        steps.append(StepTimes(at, at + length, cpu_seconds, (len(lengths) - number) << 20))
+        at += length
+    return site.add_jobs(end=at - site.now, step_times=tuple(steps))[0]
+
+
+def totals(rows):
+    """CPU seconds and peak memory of the only job."""
+    (row,) = rows(schema.job)
+    return row["cpu_seconds"], row["peak_memory_bytes"]
+
+
+def test_totals_have_the_steps_that_ended_long_before_the_job(site, rows):
+    add_job_with_steps(site, MINUTE, MINUTE, 40 * MINUTE, MINUTE)
+    for _ in range(80):
+        site.run_for(MINUTE)
+        assert totals(rows) in ((None, None), (160.0, 4 << 20))
+    assert totals(rows) == (160.0, 4 << 20)
+
+
+def test_steps_are_read_once_where_a_window_lacks_them(site):
+    for _ in range(5):
+        add_job_with_steps(site, MINUTE, 30 * MINUTE, MINUTE)
+    site.run_for(HOUR)
+    ended = [job.end for jobs in site.slurm.by_id.values() for job in jobs]
+    site.slurm.calls.clear()
+    site.run_for(HOUR)
+    assert max(ended) < site.now - HOUR
+    assert not [call for call in site.slurm.calls if "--jobs" in call]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    lengths=st.lists(st.integers(1, 2 * HOUR), min_size=1, max_size=6),
+    pauses=st.lists(st.integers(1, 3 * HOUR), min_size=1, max_size=6),
+    restarts=st.sets(st.integers(0, 5)),
+    overlap=st.integers(0, 15 * MINUTE),
+    source=st.sampled_from([sacct.Sacct, SlurmRest]),
+)
+def test_any_split_of_a_life_into_windows_gives_the_totals_of_one_look(
+    engine, monkeypatch, rows, lengths, pauses, restarts, overlap, source
+):
+    with engine.begin() as db:
+        for table in reversed(schema.metadata.sorted_tables):
+            db.execute(table.delete())
+    site = Site(engine, monkeypatch, source, overlap=float(overlap))
+    site.run_for(MINUTE)
+    job = add_job_with_steps(site, *lengths)
+    for number, pause in enumerate(pauses):
+        if number in restarts:
+            site.restart()
+        site.run_for(pause, step=pause)
+    site.run_for(max(0, job.end - site.now) + 2 * MINUTE, step=2 * HOUR)
+    assert totals(rows) == (40.0 * len(lengths), len(lengths) << 20)
+
+
+@pytest.mark.parametrize("interval", [20, MINUTE])
+def test_exit_code_is_the_one_of_the_controller(site, rows, interval):
+    """Sacct prints 127:0 for 127 and 255."""
+    for status in (0, 1, 127, 128, 137, 255):
+        site.add_jobs(exit_status=status, steps=1, state="FAILED" if status else "COMPLETED")
+    site.restart(interval=interval)
+    site.run_for(10 * MINUTE, step=interval)
+    assert [row["exit_code"] for row in rows(schema.job)] == [0, 1, 127, 128, 137, 255]
+    assert [row["exit_code"] for row in rows(schema.job_step)] == [0, 1, 127, 128, 137, 255]
+    site.run_for(2 * DAY, step=30 * MINUTE)  # the controller has forgotten them
+    assert [row["exit_code"] for row in rows(schema.job)] == [0, 1, 127, 128, 137, 255]
+
+
+def test_exit_code_of_accounting_alone_is_one_of_two(site, rows):
+    site.slurm.ctld_down = True
+    site.add_jobs(exit_status=255, steps=1, state="FAILED")
+    site.run_for(10 * MINUTE)
+    for (row,) in rows(schema.job), rows(schema.job_step):
+        assert (row["exit_code"], row["exit_code_or_128_more"]) == (None, 127)
+
+
+def test_parts_of_a_resized_job_follow_one_another(site, rows):
+    resized = site.now + 20 * MINUTE
+    first, second = site.add_resized_job(resized, end=site.now + HOUR)
+    site.run_for(25 * MINUTE)
+    found = {row["submit_time"]: row for row in rows(schema.job)}
+    assert found[first.submit]["state"] == "RESIZED"
+    assert found[second.submit]["state"] == "RUNNING"
+    assert found[second.submit]["start_time"] == resized
+    assert rows(schema.quarantine) == []
+    site.run_for(HOUR)
+    parts = [
+        (row["start_time"], row["end_time"], row["elapsed_seconds"]) for row in rows(schema.job)
+    ]
+    assert parts == [
+        (first.start, resized, resized - first.start),
+        (resized, second.end, second.end - resized),
+    ]
+
+
+def test_row_that_cannot_be_read_is_quarantined_once(site, rows):
+    site.add_jobs(end=10 * HOUR, cpus="many")
+    site.run_for(HOUR)
+    assert len(rows(schema.quarantine)) == 2  # one of squeue, one of sacct
 
 
 def test_poll_without_changes_writes_no_job(site, rows):
@@ -213,7 +341,7 @@ def test_job_that_ended_just_before_a_rare_poll_is_not_late(site, rows):
     site.slurm.calls.clear()
     site.run_for(HOUR, step=30 * MINUTE)
     assert set(states(rows)) == {"COMPLETED"}
-    assert not [call for call in site.slurm.calls if "--allocations" in call]
+    assert not rereads(site)
 
 
 def test_nightly_reading_finds_late_and_edited_records(site, rows, monkeypatch):
@@ -234,7 +362,7 @@ def test_nightly_reading_finds_late_and_edited_records(site, rows, monkeypatch):
 def test_nightly_reading_queries_steps_of_changed_jobs_only(site, rows):
     site.add_jobs(100, interval=60, steps=3)
     site.run_for(2 * DAY, step=30 * MINUTE)
-    nightly_calls = [call for call in site.slurm.calls if "--allocations" in call]
+    nightly_calls = rereads(site)
     assert nightly_calls
     first_call = site.slurm.calls.index(nightly_calls[0])
     assert "--jobs" not in site.slurm.calls[first_call + 1]
@@ -246,7 +374,7 @@ def test_nightly_reading_of_a_quiet_week_takes_few_calls(site):
     site.run_for(7 * DAY, step=6 * HOUR)
     site.slurm.calls.clear()
     site.run_for(DAY, step=6 * HOUR)
-    assert len([call for call in site.slurm.calls if "--allocations" in call]) < 10
+    assert len(rereads(site)) < 10
 
 
 def test_accounting_is_read_while_the_controller_is_down(site, rows):

@@ -61,11 +61,21 @@ def test_pending_reason_is_explained(source, reason, words):
         (3, None, "exit code 3: set by the program"),
         (0, 11, "Failed with signal 11 (SIGSEGV): a segmentation fault"),
         (200, None, "exit code 200: set by the program"),
+        (255, None, "exit code 255: the program returned -1"),
         (None, None, "the scheduler gives no exit code"),
     ],
 )
 def test_exit_code_is_explained(code, signal, words):
     assert words in headline_of(state="FAILED", exit_code=code, exit_signal=signal)
+
+
+@pytest.mark.parametrize("code", [1, 126, 127, 9, 11])
+def test_code_that_may_be_one_of_two_is_not_explained(code):
+    text = headline_of(state="FAILED", exit_code=None, exit_code_or_128_more=code)
+    assert text == (
+        f"Failed with exit code {code} or {code + 128}; Slurm's accounting does not tell which of "
+        "them."
+    )
 
 
 def test_error_reported_by_the_job_replaces_exit_code_explanation():

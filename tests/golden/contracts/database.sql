@@ -248,7 +248,7 @@ CREATE TABLE job (
 	energy_joules BIGINT, 
 	update_time BIGINT NOT NULL, 
 	doubt TEXT DEFAULT '' NOT NULL, 
-	usage_due_time BIGINT, resized_cpu_seconds FLOAT, resized_gpu_seconds FLOAT, resized_memory_byte_seconds FLOAT, 
+	usage_due_time BIGINT, resized_cpu_seconds FLOAT, resized_gpu_seconds FLOAT, resized_memory_byte_seconds FLOAT, exit_code_or_128_more BIGINT, 
 	CONSTRAINT pk_job PRIMARY KEY (id), 
 	CONSTRAINT uq_job_cluster_jobid_submit_time_run UNIQUE (cluster, jobid, submit_time, run)
 );
@@ -321,7 +321,7 @@ CREATE TABLE job_step (
 	read_bytes BIGINT, 
 	written_bytes BIGINT, 
 	energy_joules BIGINT, 
-	submit_line TEXT DEFAULT '' NOT NULL, 
+	submit_line TEXT DEFAULT '' NOT NULL, exit_code_or_128_more BIGINT, 
 	CONSTRAINT pk_job_step PRIMARY KEY (job_id, step), 
 	CONSTRAINT fk_job_step_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
 )

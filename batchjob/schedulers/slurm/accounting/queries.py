@@ -11,7 +11,8 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from batchjob.schedulers.accounting import Batch
-from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
+from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, merge_by_key
+from batchjob.schedulers.states import JobState
 
 END_STATES = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -24,6 +25,12 @@ MAX_IDS_PER_QUERY = 50
 EARLIEST_TIME = 1_000_000_000  # the earliest epoch seconds that Slurm accepts
 QUEUE_INTERVAL_SECONDS = 60.0  # minimum time between two queries of the controller
 _BATCH = 2000  # jobs per transaction
+
+_PEAK_MEMORY, _STEPS = map(JobRecord._fields.index, ("peak_memory_bytes", "steps"))
+_CPU_TIMES = slice(JobRecord._fields.index("user_cpu_seconds"), _PEAK_MEMORY)
+_STEP_CPU_TIMES = slice(
+    StepRecord._fields.index("user_cpu_seconds"), StepRecord._fields.index("cpu_seconds") + 1
+)
 
 
 class ParsedJob(NamedTuple):
@@ -39,15 +46,14 @@ class SlurmQueries(Protocol):
     def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
         """Incarnations that ended between two times (epoch seconds).
 
-        Without steps, accounting reads a row per job, not one per step; totals over steps (CPU
-        time, peak memory) may then be missing.
+        Without steps, accounting reads a row per job, not one per step. See `may_lack_steps`.
         """
 
     def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
         """All incarnations of these raw job ids, with steps; at most 50 ids."""
 
     def query_queue(self) -> Iterator[ParsedJob]:
-        """The controller's jobs that have not ended.
+        """The controller's jobs that have not ended, and exit codes of some that have.
 
         A completing job has an end time, which must not be written: accounting will have it.
         """
@@ -69,3 +75,59 @@ def collect_batch(parsed: Iterable[ParsedJob]) -> Batch:
         if job is not None:
             records.append(job)
     return Batch(merge_by_key(records), tuple(quarantine), "", 0)
+
+
+def may_lack_steps(job: JobRecord, begin: int, *, steps: bool) -> bool:
+    """Whether the answer of a window from `begin` on, queried with steps or not, may lack some.
+
+    slurmdbd omits the steps that ended before the window, and the job's CPU time and memory are
+    sums over the others (seen with 22.05 and 26.05).
+    """
+    return job.start_time is not None and (job.start_time < begin or not (steps or job.steps))
+
+
+def without_totals(job: JobRecord) -> JobRecord:
+    """The job without the totals over its steps."""
+    return job._replace(
+        user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None,
+        peak_memory_bytes=None, energy_joules=None,
+    )  # fmt: skip
+
+
+def with_steps(job: JobRecord, steps: Sequence[StepRecord]) -> JobRecord:
+    """The job with its steps, and their totals, as Slurm has them: a sum, and the largest step.
+
+    A running job has no CPU time, nor has a job without that of all its steps. Steps that a failed
+    node took with it are CANCELLED, and their CPU time has not arrived; `extern` has no tasks.
+    """
+    if job.state is JobState.NODE_FAIL:
+        steps = [_without_cpu_time(step) for step in steps]
+    values = list(job)  # takes a quarter of the time of _replace(), and runs for each job of a site
+    values[_STEPS] = tuple(steps)
+    values[_PEAK_MEMORY] = max((each.memory_bytes or 0 for each in steps), default=0) or None
+    tasks = [step[_STEP_CPU_TIMES] for step in steps if step.step != "extern"]
+    if job.end_time is not None and tasks:
+        values[_CPU_TIMES] = [
+            None if None in times else sum(times) for times in zip(*tasks, strict=True)
+        ]
+    return JobRecord._make(values)
+
+
+def _without_cpu_time(step: StepRecord) -> StepRecord:
+    if step.state is not JobState.CANCELLED:
+        return step
+    return step._replace(user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None)
+
+
+def part_since_resize(
+    submit: int, start: int | None, end: int | None, elapsed: int | None
+) -> tuple[int | None, int | None]:
+    """Start and run time of a record, which for a resized job begins with the resize.
+
+    Accounting has a record for each allocation of a resized job, submitted at the resize. Up to
+    22.05 at least, its start and run time are those of the whole job (seen with 22.05; with 26.05
+    they are the record's). An end before the submission is of a clock that was set back.
+    """
+    if start is None or start >= submit or (end is not None and end < submit):
+        return start, elapsed
+    return submit, None if elapsed is None else max(0, elapsed - (submit - start))

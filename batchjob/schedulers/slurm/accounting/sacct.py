@@ -7,24 +7,37 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
-from batchjob.runtime.subprocesses import CommandOptions, CommandOutputError, run
+from batchjob.runtime.subprocesses import (
+    CommandOptions,
+    CommandOutputError,
+    SchedulerError,
+    run,
+)
 from batchjob.runtime.values import boolean, size, text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     SourceError,
     SubmittedJob,
 )
-from batchjob.schedulers.slurm.accounting.queries import EARLIEST_TIME, END_STATES, ParsedJob
+from batchjob.schedulers.fields import FieldReader
+from batchjob.schedulers.records import QuarantinedRow
+from batchjob.schedulers.slurm.accounting.queries import (
+    EARLIEST_TIME,
+    END_STATES,
+    MAX_IDS_PER_QUERY,
+    ParsedJob,
+)
 from batchjob.schedulers.slurm.accounting.sacct_records import (
     FIELDS,
     REQUIRED_FIELDS,
     SOURCE,
     parse_jobs,
     parse_rows,
-    without_steps,
 )
+from batchjob.schedulers.slurm.accounting.site_accounting import SiteAccounting, site_accounting
 from batchjob.schedulers.slurm.accounting.slurm_rights import check_visibility
 from batchjob.schedulers.slurm.accounting.squeue_records import (
+    NO_RESIZE,
     QUEUE_FIELDS,
     add_suspension_times,
     queued_jobs,
@@ -38,6 +51,7 @@ class SacctOptions(WindowOptions, CommandOptions):
 
     sacct: str = option("sacct", "The command sacct, or its path.", parse=text)
     squeue: str = option("squeue", "The command squeue, or its path.", parse=text)
+    scontrol: str = option("scontrol", "The command scontrol, or its path.", parse=text)
     sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.", parse=text)
     batch_scripts: bool = option(
         False,
@@ -75,6 +89,7 @@ class Sacct(WindowSource):
         self._options = options
         self.script_bytes = options.batch_script_size if options.batch_scripts else 0
         self._fields: tuple[str, ...] = ()
+        self._site: SiteAccounting | None = None
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
@@ -84,8 +99,7 @@ class Sacct(WindowSource):
         """See SlurmQueries."""
         selection = ["--starttime", f"uts{begin}", "--endtime", f"uts{end}"]
         selection += ["--state", ",".join(END_STATES)]
-        jobs = self._query_jobs([*selection, *(() if steps else ("--allocations",))])
-        return jobs if steps else map(without_steps, jobs)
+        return self._query_jobs([*selection, *(() if steps else ("--allocations",))])
 
     def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
         """See SlurmQueries."""
@@ -94,19 +108,42 @@ class Sacct(WindowSource):
 
     def query_queue(self) -> Iterator[ParsedJob]:
         """See SlurmQueries."""
+        exact_exits = self._site_accounting().exact_exits
         delimiter = _random_delimiter()
         cluster = self._cluster_option() or ["--local"]  # in a federation, only this cluster's jobs
-        columns = ",".join(f"{field}:0{delimiter}" for field in QUEUE_FIELDS)
+        # slurmctld keeps a job for MinJobAge (5 minutes) after its end, with its exit status.
+        fields = QUEUE_FIELDS if exact_exits else (*QUEUE_FIELDS, "exit_code")
+        columns = ",".join(f"{field}:0{delimiter}" for field in fields)
         argv = [
             self._options.squeue, "--noheader", "--all", f"--Format={columns}", *cluster,
-            *self._expand_patterns(),
+            *self._expand_patterns(), *(() if exact_exits else ("--states=all",)),
         ]  # fmt: skip
         queried_at = self._clock()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        rows = add_suspension_times(
-            parse_rows(answer.stdout, QUEUE_FIELDS, delimiter), queried_at, self._clock()
-        )
+        rows = self._with_resize_times(parse_rows(answer.stdout, fields, delimiter))
+        rows = add_suspension_times(rows, queried_at, self._clock())
         return queued_jobs(SOURCE, self.cluster, rows)
+
+    def _with_resize_times(
+        self, rows: Iterator[FieldReader | QuarantinedRow]
+    ) -> Iterator[FieldReader | QuarantinedRow]:
+        """The rows with a ResizeTime from accounting, which has a record since the resize.
+
+        squeue prints the time as a duration, often as INVALID. A job whose record has not come yet
+        is left out.
+        """
+        resized: dict[str, FieldReader] = {}
+        for row in rows:
+            if isinstance(row, FieldReader) and row.values["ResizeTime"] not in NO_RESIZE:
+                resized[row.values["JobID"]] = row
+            else:
+                yield row
+        ids = list(resized)
+        for at in range(0, len(ids), MAX_IDS_PER_QUERY):
+            for job, _ in self.query_by_id(ids[at : at + MAX_IDS_PER_QUERY]):
+                if job and job.end_time is None and job.jobid in resized:
+                    since = {"ResizeTime": str(job.submit_time)}
+                    yield FieldReader({**resized.pop(job.jobid).values, **since})
 
     def script(self, job: SubmittedJob) -> str:
         """See ScriptSource: one job per query, so no script can pass for another job's."""
@@ -131,7 +168,8 @@ class Sacct(WindowSource):
         ]  # fmt: skip
         argv += self._expand_patterns()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        return parse_jobs(self.cluster, parse_rows(answer.stdout, fields, delimiter))
+        rows = parse_rows(answer.stdout, fields, delimiter)
+        return self.add_exit_codes(parse_jobs(self.cluster, rows, self._site_accounting()))
 
     def _expand_patterns(self) -> Sequence[str]:
         """For sacct and squeue: the option, and sacct's StdOut, were added in 24.05."""
@@ -150,6 +188,22 @@ class Sacct(WindowSource):
                 raise SourceError(f"{self._options.sacct} --helpformat does not list its fields")
             self._fields = tuple(field for field in FIELDS if field in supported)
         return self._fields
+
+    def _site_accounting(self) -> SiteAccounting:
+        """What figures mean here; without the controller, what its configuration says is open."""
+        if self._site:
+            return self._site
+        version = run(self._options, [self._options.sacct, "--version"]).stdout
+        try:
+            shown = run(self._options, [self._options.scontrol, "show", "config"]).stdout
+        except SchedulerError as error:
+            self._once.warning("config", "%s: JobAcctGatherType is not known: %s", SOURCE, error)
+            return site_accounting(version.decode("utf-8", "replace"), "")
+        self._once.forget("config")
+        self._site = site_accounting(
+            *(text.decode("utf-8", "replace") for text in (version, shown))
+        )
+        return self._site
 
 
 def _sacct_job_id(job: SubmittedJob) -> str:

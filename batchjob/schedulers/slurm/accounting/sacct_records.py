@@ -23,7 +23,13 @@ from batchjob.schedulers.fields import (
     sanitize_text,
 )
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord
-from batchjob.schedulers.slurm.accounting.queries import ParsedJob
+from batchjob.schedulers.slurm.accounting.exit_codes import parse_exit_pair, sacct_exit
+from batchjob.schedulers.slurm.accounting.queries import (
+    ParsedJob,
+    part_since_resize,
+    with_steps,
+)
+from batchjob.schedulers.slurm.accounting.site_accounting import AS_PRINTED, SiteAccounting
 from batchjob.schedulers.slurm.formats import (
     Resources,
     parse_resources,
@@ -54,8 +60,6 @@ _CHUNK_BYTES = 1 << 16  # bytes split at once, to keep few fields in memory
 _RAW_ID = re.compile(r"(\d{1,12})(?:\.(.+))?", re.ASCII)
 _ARRAY = re.compile(r"(\d+)_(?:(\d+)|\[)", re.ASCII)
 _HET = re.compile(r"(\d+)\+(\d+)", re.ASCII)
-
-_PEAK_MEMORY, _STEPS = map(JobRecord._fields.index, ("peak_memory_bytes", "steps"))
 
 
 def parse_rows(
@@ -92,7 +96,9 @@ def _last_delimiter(output: bytes, delimiter: bytes, begin: int) -> int:
     return last if last >= 0 else output.find(delimiter, begin)
 
 
-def parse_jobs(cluster: str, rows: Iterable[FieldReader | QuarantinedRow]) -> Iterator[ParsedJob]:
+def parse_jobs(
+    cluster: str, rows: Iterable[FieldReader | QuarantinedRow], site: SiteAccounting = AS_PRINTED
+) -> Iterator[ParsedJob]:
     """Join each job's row with those of its steps, which follow it."""
     group: list[FieldReader] = []
     for row in rows:
@@ -102,13 +108,13 @@ def parse_jobs(cluster: str, rows: Iterable[FieldReader | QuarantinedRow]) -> It
             group.append(row)
         else:
             if group:
-                yield _job(cluster, group)
+                yield _job(cluster, group, site)
             group = [row]
     if group:
-        yield _job(cluster, group)
+        yield _job(cluster, group, site)
 
 
-def _job(cluster: str, group: Sequence[FieldReader]) -> ParsedJob:
+def _job(cluster: str, group: Sequence[FieldReader], site: SiteAccounting) -> ParsedJob:
     """The job of a group: its own row, then its steps' rows."""
     quarantine: list[QuarantinedRow] = []
     job, steps = None, []
@@ -116,11 +122,11 @@ def _job(cluster: str, group: Sequence[FieldReader]) -> ParsedJob:
         try:
             jobid, step = _parse_raw_id(row)
             if not step:
-                job = job_record(cluster, jobid, row)
+                job = job_record(cluster, jobid, row, site)
             elif job is None or job.jobid != jobid:
                 raise RowError("a step without its job before it")
             else:
-                steps.append(step_record(step, row))
+                steps.append(step_record(step, row, site))
         except RowError as error:
             quarantine.append(_quarantined_row(row, str(error)))
         else:
@@ -130,7 +136,8 @@ def _job(cluster: str, group: Sequence[FieldReader]) -> ParsedJob:
 
 
 def _quarantined_row(row: FieldReader, reason: str) -> QuarantinedRow:
-    return quarantined_row(SOURCE, reason, "\x1f".join(row.values.values()))
+    raw = "\x1f".join(row.values.values())
+    return quarantined_row(SOURCE, reason, raw, row.text("JobIDRaw"))
 
 
 def _parse_raw_id(row: FieldReader) -> tuple[str, str]:
@@ -140,12 +147,14 @@ def _parse_raw_id(row: FieldReader) -> tuple[str, str]:
     return match[1], match[2] or ""
 
 
-def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
+def job_record(
+    cluster: str, jobid: str, row: FieldReader, site: SiteAccounting = AS_PRINTED
+) -> JobRecord:
     """A job from its own row; raises RowError."""
     word, _, cancelled_by = row.text("State").partition(" by ")
     if not word:
         raise RowError("State is missing")
-    exit_code, exit_signal = row.get("ExitCode", parse_exit_pair) or (None, None)
+    state = slurm_state(word)
     derived_code, derived_signal = row.get("DerivedExitCode", parse_exit_pair) or (None, None)
     requested = row.get("ReqTRES", parse_resources) or Resources()
     allocated = row.get("AllocTRES", parse_resources) or Resources()
@@ -154,14 +163,18 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
     start = row.get("Start", epoch)
     if end is not None and row.values.get("NodeList") == "None assigned":
         start = None  # cancelled while pending: some releases repeat the end time here
+    submit, elapsed = row.require("Submit", epoch), row.get("ElapsedRaw", count)
+    start, elapsed = part_since_resize(submit, start, end, elapsed)
     has_started = start is not None
     has_ended = has_started and end is not None
     reason = "" if row.text("Reason") == "None" else row.text("Reason")
+    exit_pair = row.get("ExitCode", parse_exit_pair) if has_ended else None
+    exit_status = sacct_exit(exit_pair, state, exact=site.exact_exits)
     return JobRecord(
         cluster=cluster,
         jobid=jobid,
-        submit_time=row.require("Submit", epoch),
-        state=slurm_state(word),
+        submit_time=submit,
+        state=state,
         state_word=word,
         source=SOURCE,
         record_id=row.text("DBIndex"),
@@ -178,17 +191,19 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         eligible_time=row.get("Eligible", epoch),
         start_time=start,
         end_time=end,
-        elapsed_seconds=row.get("ElapsedRaw", count) if has_started else None,
+        elapsed_seconds=elapsed if has_started else None,
         suspended_seconds=row.get("Suspended", _whole_seconds) if has_started else None,
         time_limit_seconds=row.get("TimelimitRaw", _limit_seconds),
-        exit_code=exit_code if has_ended else None,
-        exit_signal=exit_signal if has_ended else None,
+        exit_code=exit_status.code,
+        exit_signal=exit_status.signal,
+        exit_code_or_128_more=exit_status.code_or_128_more,
         derived_exit_code=derived_code if has_ended else None,
         derived_exit_signal=derived_signal if has_ended else None,
         reason=of_started_job(reason) if has_started else reason,
         cancelled_by=_user_name(cancelled_by, row),
         restarts=row.get("Restarts", count),
-        requested_cpus=requested.cpus or row.get("ReqCPUS", count),
+        # In a job's first second, its row may have 0 CPUs.
+        requested_cpus=requested.cpus or row.get("ReqCPUS", count) or None,
         requested_memory_bytes=requested.memory_bytes,
         requested_gpus=requested.gpus,
         requested_nodes=requested.nodes or row.get("ReqNodes", count),
@@ -208,10 +223,6 @@ def job_record(cluster: str, jobid: str, row: FieldReader) -> JobRecord:
         submit_line=row.text("SubmitLine"),
         work_dir=row.text("WorkDir"),
         stdout_path=row.text("StdOut"),
-        # For a running job they cover only the steps that have ended.
-        user_cpu_seconds=row.get("UserCPU", slurm_duration) if has_ended else None,
-        system_cpu_seconds=row.get("SystemCPU", slurm_duration) if has_ended else None,
-        cpu_seconds=row.get("TotalCPU", slurm_duration) if has_ended else None,
         energy_joules=row.get("ConsumedEnergyRaw", _parse_energy),
     )
 
@@ -247,40 +258,68 @@ def parse_display_id(display: str) -> ArrayMembership:
     return ArrayMembership(het_jobid=het[1], het_offset=int(het[2])) if het else ArrayMembership()
 
 
-def step_record(step: str, row: FieldReader) -> StepRecord:
+def step_record(step: str, row: FieldReader, site: SiteAccounting = AS_PRINTED) -> StepRecord:
     """A step from its row; raises RowError."""
     word = row.text("State").partition(" by ")[0]
     if not word:
         raise RowError("State is missing")
-    exit_code, exit_signal = row.get("ExitCode", parse_exit_pair) or (None, None)
+    state = slurm_state(word)
     allocated = row.get("AllocTRES", parse_resources) or Resources()
     end = row.get("End", epoch)
-    read = row.get("TRESUsageInTot", parse_tres) or {}
-    written = row.get("TRESUsageOutTot", parse_tres) or {}
+    exit_pair = row.get("ExitCode", parse_exit_pair) if end is not None else None
+    exit_status = sacct_exit(exit_pair, state, exact=site.exact_exits)
+    elapsed = row.get("ElapsedRaw", count) if end is not None else None
+    has_cpu = end is not None and site.knows_cpu_time(step, state)
+    used = _StepUsage() if not site.sampled(elapsed) else _step_usage(row)
     return StepRecord(
         step=step,
-        state=slurm_state(word),
+        state=state,
         state_word=word,
         name=row.text("JobName"),
         start_time=row.get("Start", epoch),
         end_time=end,
-        elapsed_seconds=row.get("ElapsedRaw", count) if end is not None else None,
-        exit_code=exit_code if end is not None else None,
-        exit_signal=exit_signal if end is not None else None,
+        elapsed_seconds=elapsed,
+        exit_code=exit_status.code,
+        exit_signal=exit_status.signal,
+        exit_code_or_128_more=exit_status.code_or_128_more,
         nodes=allocated.nodes or row.get("AllocNodes", count),
         node_list=row.text("NodeList"),
         tasks=row.get("NTasks", count),
         cpus=allocated.cpus,
         gpus=allocated.gpus,
-        user_cpu_seconds=row.get("UserCPU", slurm_duration) if end is not None else None,
-        system_cpu_seconds=row.get("SystemCPU", slurm_duration) if end is not None else None,
-        cpu_seconds=row.get("TotalCPU", slurm_duration) if end is not None else None,
-        peak_task_memory_bytes=row.get("MaxRSS", size_bytes),
-        memory_bytes=_parse_usage(row, read, "mem"),
-        read_bytes=_parse_usage(row, read, "fs/disk"),
-        written_bytes=_parse_usage(row, written, "fs/disk"),
+        user_cpu_seconds=row.get("UserCPU", slurm_duration) if has_cpu else None,
+        system_cpu_seconds=row.get("SystemCPU", slurm_duration) if has_cpu else None,
+        cpu_seconds=row.get("TotalCPU", slurm_duration) if has_cpu else None,
+        peak_task_memory_bytes=used.peak_task_memory_bytes,
+        memory_bytes=used.memory_bytes,
+        read_bytes=used.read_bytes,
+        written_bytes=used.written_bytes,
         energy_joules=row.get("ConsumedEnergyRaw", _parse_energy),
         submit_line=row.text("SubmitLine"),
+    )
+
+
+class _StepUsage(NamedTuple):
+    """Bytes that a step used; None if it was never sampled."""
+
+    peak_task_memory_bytes: int | None = None
+    memory_bytes: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+
+
+def _step_usage(row: FieldReader) -> _StepUsage:
+    """Zero memory is that of a step which ended before its first sample: no process has none."""
+    read = row.get("TRESUsageInTot", parse_tres) or {}
+    written = row.get("TRESUsageOutTot", parse_tres) or {}
+    memory = _parse_usage(row, read, "mem")
+    if memory == 0:
+        return _StepUsage()
+    return _StepUsage(
+        row.get("MaxRSS", size_bytes) or None,
+        memory,
+        _parse_usage(row, read, "fs/disk"),
+        _parse_usage(row, written, "fs/disk"),
     )
 
 
@@ -290,31 +329,6 @@ def _parse_usage(row: FieldReader, usage: Mapping[str, str], name: str) -> int |
     except ValueError as error:
         row.parse_errors.append(f"TRESUsage {name}: {error}")
         return None
-
-
-def with_steps(job: JobRecord, steps: Sequence[StepRecord]) -> JobRecord:
-    """The job with its steps; its peak memory is that of its largest step."""
-    peaks = [step.memory_bytes for step in steps if step.memory_bytes]
-    values = list(job)  # takes a quarter of the time of _replace(), and runs for each job of a site
-    values[_PEAK_MEMORY] = max(peaks, default=None)
-    values[_STEPS] = tuple(steps)
-    return JobRecord._make(values)
-
-
-def without_steps(parsed: ParsedJob) -> ParsedJob:
-    """Clear the totals over steps, which are 0 in an answer without steps."""
-    job = parsed.job
-    if job is None:
-        return parsed
-    without_totals = job._replace(user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None)
-    return parsed._replace(job=without_totals)
-
-
-@lru_cache(maxsize=1000)  # the most common value is 0:0
-def parse_exit_pair(text: str) -> tuple[int, int]:
-    """Exit code and signal of `3:0`."""
-    code, _, signal = text.partition(":")
-    return integer(code), integer(signal or "0")
 
 
 def _limit_seconds(text: str) -> int | None:

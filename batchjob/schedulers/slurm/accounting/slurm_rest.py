@@ -111,7 +111,8 @@ class SlurmRest(WindowSource):
     def _query_jobs(self, query: dict[str, str | Sequence[str]]) -> Iterator[ParsedJob]:
         if self._options.slurm_cluster:
             query["cluster"] = self._options.slurm_cluster
-        return parse_jobs(SOURCE, self.cluster, self._server.get("slurmdb", "jobs", query))
+        document = self._server.get("slurmdb", "jobs", query)
+        return self.add_exit_codes(parse_jobs(SOURCE, self.cluster, document))
 
 
 ACCOUNTING = AccountingModule(SlurmRestOptions, build)

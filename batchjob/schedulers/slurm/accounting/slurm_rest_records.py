@@ -6,12 +6,16 @@ user id is not included; in a step, `tres.requested` is what it used (TRESUsageI
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from batchjob.schedulers.fields import RowError, quarantined_row, sanitize_text
 from batchjob.schedulers.records import JobRecord, StepRecord
-from batchjob.schedulers.slurm.accounting.queries import ParsedJob
+from batchjob.schedulers.slurm.accounting.queries import (
+    ParsedJob,
+    part_since_resize,
+    with_steps,
+)
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.json_format import (
     Exit,
@@ -30,19 +34,22 @@ from batchjob.schedulers.slurm.reasons import of_started_job
 from batchjob.schedulers.slurm.states import shown_word, slurm_state
 from batchjob.schedulers.states import JobState
 
+_CPU_TIMES = ("user", "system", "total")
+
 
 def parse_jobs(source: str, cluster: str, document: Any) -> Iterator[ParsedJob]:
     """The jobs of an answer; raises SlurmJsonError if it is not one."""
     raise_for_errors(document)
     for raw in rows(document, "jobs"):
         parse_errors: list[str] = []
+        jobid = str(raw.get("job_id") or "")
         try:
             job = job_record(source, cluster, unwrap_numbers(raw), parse_errors)
         except RowError as error:
-            yield ParsedJob(None, (quarantined_row(source, str(error), json.dumps(raw)),))
+            yield ParsedJob(None, (quarantined_row(source, str(error), json.dumps(raw), jobid),))
             continue
         quarantine = (
-            [quarantined_row(source, "; ".join(parse_errors), json.dumps(raw))]
+            [quarantined_row(source, "; ".join(parse_errors), json.dumps(raw), jobid)]
             if parse_errors
             else []
         )
@@ -63,6 +70,7 @@ def job_record(
     node_list = _text(job, "nodes").replace("None assigned", "")
     if end is not None and not node_list:
         start = None  # cancelled while pending
+    start, elapsed = part_since_resize(submit, start, end, parse_count(times.get("elapsed")))
     has_started = start is not None
     has_ended = has_started and end is not None
     exit_code = _meaningful_exit(parse_exit(job.get("exit_code")), state, has_ended=has_ended)
@@ -74,9 +82,7 @@ def job_record(
     array, het = _dict(job, "array"), _dict(job, "het")
     array_job, het_job = parse_count(array.get("job_id")), parse_count(het.get("job_id"))
     limit = parse_count(times.get("limit"))  # infinity becomes None
-    steps = tuple(_steps(job))
-    cpu = _job_cpu_times(times, steps) if has_ended else SlurmCpuTimes()
-    return JobRecord(
+    record = JobRecord(
         cluster=cluster,
         jobid=str(jobid),
         submit_time=submit,
@@ -95,7 +101,7 @@ def job_record(
         eligible_time=epoch(times.get("eligible")),
         start_time=start,
         end_time=end,
-        elapsed_seconds=parse_count(times.get("elapsed")) if has_started else None,
+        elapsed_seconds=elapsed if has_started else None,
         suspended_seconds=parse_count(times.get("suspended")) if has_started else None,
         time_limit_seconds=limit * 60 if limit else None,
         exit_code=exit_code.code,
@@ -125,13 +131,9 @@ def job_record(
         submit_line=_text(job, "submit_line"),
         work_dir=_text(job, "working_directory"),
         stdout_path=_text(job, "stdout_expanded") or _text(job, "stdout"),
-        user_cpu_seconds=cpu.user,
-        system_cpu_seconds=cpu.system,
-        cpu_seconds=cpu.total,
-        peak_memory_bytes=max((s.memory_bytes for s in steps if s.memory_bytes), default=None),
         energy_joules=allocated.energy_joules or None,
-        steps=steps,
     )
+    return with_steps(record, tuple(_steps(job)))
 
 
 def _meaningful_exit(exit_code: Exit, state: JobState, *, has_ended: bool) -> Exit:
@@ -146,30 +148,6 @@ def _derived_exit(value: Any) -> Exit:
     derived = parse_exit(value)
     is_known = isinstance(value, dict) and isinstance(value.get("status"), list)
     return Exit(0, 0) if derived.code is None and is_known else derived
-
-
-class SlurmCpuTimes(NamedTuple):
-    """CPU time in seconds."""
-
-    user: float | None = None
-    system: float | None = None
-    total: float | None = None
-
-
-def _cpu_times(times: dict[str, Any]) -> SlurmCpuTimes:
-    return SlurmCpuTimes(*(cpu_seconds(times.get(name)) for name in SlurmCpuTimes._fields))
-
-
-def _job_cpu_times(times: dict[str, Any], steps: Sequence[StepRecord]) -> SlurmCpuTimes:
-    """The job's CPU time; in 22.05 it is 0, and only the steps have it."""
-    job_times = _cpu_times(times)
-    if job_times.total or not steps:
-        return job_times
-    return SlurmCpuTimes(
-        sum(step.user_cpu_seconds or 0.0 for step in steps),
-        sum(step.system_cpu_seconds or 0.0 for step in steps),
-        sum(step.cpu_seconds or 0.0 for step in steps),
-    )
 
 
 def _steps(job: dict[str, Any]) -> Iterator[StepRecord]:
@@ -187,7 +165,10 @@ def _steps(job: dict[str, Any]) -> Iterator[StepRecord]:
         used = tres_counts(_dict(tres, "requested").get("total"))
         largest = tres_counts(_dict(tres, "requested").get("max"))
         written = tres_counts(_dict(tres, "consumed").get("total"))
-        cpu = _cpu_times(times) if end is not None else SlurmCpuTimes()
+        has_cpu = end is not None and slurm_state(word) is not JobState.RESIZED
+        cpu = [cpu_seconds(times.get(name)) if has_cpu else None for name in _CPU_TIMES]
+        if used.get("mem") == 0:  # it ended before its first sample: no process has no memory
+            used = largest = written = {}
         yield StepRecord(
             step=name,
             state=slurm_state(word),
@@ -203,9 +184,9 @@ def _steps(job: dict[str, Any]) -> Iterator[StepRecord]:
             tasks=parse_count(_dict(step, "tasks").get("count")),
             cpus=allocated.cpus,
             gpus=allocated.gpus,
-            user_cpu_seconds=cpu.user,
-            system_cpu_seconds=cpu.system,
-            cpu_seconds=cpu.total,
+            user_cpu_seconds=cpu[0],
+            system_cpu_seconds=cpu[1],
+            cpu_seconds=cpu[2],
             peak_task_memory_bytes=largest.get("mem"),
             memory_bytes=used.get("mem"),
             read_bytes=used.get("fs/disk"),

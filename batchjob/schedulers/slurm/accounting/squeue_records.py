@@ -15,6 +15,7 @@ from batchjob.schedulers.fields import (
     quarantined_row,
 )
 from batchjob.schedulers.records import JobRecord, QuarantinedRow
+from batchjob.schedulers.slurm.accounting.exit_codes import wait_status_code
 from batchjob.schedulers.slurm.accounting.queries import ParsedJob
 from batchjob.schedulers.slurm.accounting.sacct_records import parse_display_id
 from batchjob.schedulers.slurm.formats import Resources, parse_resources, slurm_duration
@@ -37,6 +38,7 @@ QUEUE_FIELDS = (
     "WorkDir", "PriorityLong", "RestartCnt", "STDOUT",
 )  # fmt: skip
 _EMPTY_VALUES = ("(null)", "N/A", "None", "n/a")
+NO_RESIZE = ("", "0", *_EMPTY_VALUES)
 
 
 def parse_json_queue(document: Any) -> Iterator[FieldReader]:
@@ -55,7 +57,9 @@ def parse_json_queue(document: Any) -> Iterator[FieldReader]:
             "SLUID": _sluid(job),
             **_json_suspension_times(job, state),
         }
-        if state in FLAGS or slurm_state(state).is_live:
+        if isinstance(code := job.get("exit_code"), int):  # an object where accounting has it too
+            row["exit_code"] = str(code)
+        if _is_wanted(row):
             yield FieldReader(row)
 
 
@@ -151,7 +155,9 @@ def queued_jobs(
         if isinstance(row, QuarantinedRow):
             yield ParsedJob(None, (row,))
             continue
-        raw = "\x1f".join(row.values.values())
+        if not _is_wanted(row.values):
+            continue
+        raw, jobid = "\x1f".join(row.values.values()), row.values["JobID"]
         row.values = {
             name: "" if name != "Name" and value in _EMPTY_VALUES else value
             for name, value in row.values.items()
@@ -159,12 +165,20 @@ def queued_jobs(
         try:
             job = queued_job(source, cluster, row)
         except RowError as error:
-            yield ParsedJob(None, (quarantined_row(source, str(error), raw),))
+            yield ParsedJob(None, (quarantined_row(source, str(error), raw, jobid),))
             continue
-        quarantine = (
-            (quarantined_row(source, "; ".join(row.parse_errors), raw),) if row.parse_errors else ()
-        )
-        yield ParsedJob(job, quarantine)
+        reason = "; ".join(row.parse_errors)
+        yield ParsedJob(job, (quarantined_row(source, reason, raw, jobid),) if reason else ())
+
+
+def _is_wanted(row: Mapping[str, str]) -> bool:
+    """Whether a job has not ended, or with an exit code that accounting may not have."""
+    return not _has_ended(row["State"]) or row.get("exit_code", "0") != "0"
+
+
+def _has_ended(word: str) -> bool:
+    """Whether slurmctld has only kept the job for a while; a flag is set while it is at work."""
+    return word not in FLAGS and not slurm_state(word).is_live
 
 
 def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
@@ -184,7 +198,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         cluster=cluster,
         jobid=str(row.require("JobID", count)),
         submit_time=resized or row.require("SubmitTime", epoch),
-        state=state if state.is_live else JobState.RUNNING,
+        state=state if state.is_live or _has_ended(word) else JobState.RUNNING,
         state_word=word,
         source=source,
         user=row.text("UserName"),
@@ -202,6 +216,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         elapsed_seconds=None if resized else row.get("Elapsed", count),
         suspended_seconds=None if resized else row.get("Suspended", count),
         time_limit_seconds=row.get("TimeLimit", _limit_seconds),
+        exit_code=row.get("exit_code", wait_status_code) if _has_ended(word) else None,
         sluid=row.text("SLUID"),
         priority=row.get("PriorityLong", count),
         reason=of_started_job(row.text("Reason")) if has_started else row.text("Reason"),

@@ -19,16 +19,20 @@ from batchjob.schedulers.accounting import (
     parse_epoch_watermark,
     with_jobids_like,
 )
-from batchjob.schedulers.records import JobKey
+from batchjob.schedulers.records import JobKey, JobRecord
+from batchjob.schedulers.slurm.accounting.exit_codes import with_known_exit_codes
 from batchjob.schedulers.slurm.accounting.queries import (
     EARLIEST_TIME,
     MAX_IDS_PER_QUERY,
     QUEUE_INTERVAL_SECONDS,
     ParsedJob,
     collect_batch,
+    may_lack_steps,
     split_batches,
+    without_totals,
 )
 from batchjob.schedulers.slurm.accounting.unseen_jobs import ReadProgress, RunningJob, UnseenJobs
+from batchjob.schedulers.states import JobState
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +84,11 @@ class WindowSource(ABC):
         self._overlap = int(options.overlap)
         self._window_seconds = _INITIAL_WINDOW
         self._completed_at: float | None = None  # monotonic time of the last complete reading
-        self._queue_read_at: float | None = None
+        self._whole: dict[JobKey, float] = {}  # ends of the jobs whose steps have all been read
+        self._queue_read_at: float | None = None  # monotonic time
+        self._queue_read_time = 0.0  # epoch seconds
+        # By job id and submit time: what slurmctld had of ended jobs when the queue was read last.
+        self._exit_codes: dict[tuple[str, int], int] = {}
         self._unseen = UnseenJobs(self.name, self, self._overlap, options.trust_missing, monotonic)
         self._once = LogOnce(log)
 
@@ -95,6 +103,11 @@ class WindowSource(ABC):
     @abstractmethod
     def query_queue(self) -> Iterator[ParsedJob]:
         """See SlurmQueries."""
+
+    def add_exit_codes(self, parsed: Iterator[ParsedJob]) -> Iterator[ParsedJob]:
+        """Jobs of accounting with the exit codes of the controller, where it has those."""
+        for job, quarantined in parsed:
+            yield ParsedJob(job and with_known_exit_codes(job, self._exit_codes), quarantined)
 
     def watermark_at(self, since: int) -> str:
         """Watermarks are the epoch seconds up to which everything has been read."""
@@ -114,12 +127,14 @@ class WindowSource(ABC):
         for batch in self._read_queue(progress):
             yield batch._replace(watermark=str(covered), covered_until=covered)
         for end in self._window_ends(begin, now) if after_gap else ():
-            for batch, last in self._read_window(begin, end, progress):
+            for batch, last in self._read_window(begin, end, progress, steps=True):
                 if last:  # More may still be recorded after the latest time that Slurm stated.
                     covered = max(covered, min(end, progress.newest))
                 yield batch._replace(watermark=str(covered), covered_until=end)
             begin = end
-        for batch, _ in self._read_window(begin, now + _CLOCK_MARGIN, progress):
+        # Of a window that follows on another, most jobs are known with their steps.
+        margin = now + _CLOCK_MARGIN
+        for batch, _ in self._read_window(begin, margin, progress, steps=after_gap):
             # The watermark stays until it is known that nothing is missing.
             yield batch._replace(watermark=str(covered), covered_until=begin)
         if progress.is_queue_known:
@@ -141,7 +156,12 @@ class WindowSource(ABC):
             wanted: set[JobKey] = set()
             for batch in split_batches(self.query_ended(begin, end, steps=False)):
                 job_count += len(batch.jobs)
-                wanted |= find_differing(batch.jobs)
+                wanted |= find_differing(
+                    [
+                        without_totals(job) if may_lack_steps(job, begin, steps=False) else job
+                        for job in batch.jobs
+                    ]
+                )
             for detailed in self._query_with_steps(begin, end, wanted):
                 kept = tuple(job for job in detailed.jobs if job.key in wanted)
                 yield detailed._replace(jobs=kept, covered_until=begin)
@@ -156,10 +176,49 @@ class WindowSource(ABC):
         """Some jobs of a window with their steps, by id unless there are many."""
         ids = list({key.jobid for key in wanted})
         if len(ids) > _MAX_ID_QUERIES * MAX_IDS_PER_QUERY:
-            yield from split_batches(self.query_ended(begin, end, steps=True))
+            for batch in split_batches(self.query_ended(begin, end, steps=True)):
+                yield self._with_all_steps(batch, begin, steps=True)
             return
-        for at in range(0, len(ids), MAX_IDS_PER_QUERY):
-            yield collect_batch(self.query_by_id(ids[at : at + MAX_IDS_PER_QUERY]))
+        yield self._read_by_id(ids)
+
+    def _read_by_id(self, ids: Sequence[str]) -> Batch:
+        """Jobs with all their steps."""
+        return collect_batch(
+            chain.from_iterable(
+                self.query_by_id(ids[at : at + MAX_IDS_PER_QUERY])
+                for at in range(0, len(ids), MAX_IDS_PER_QUERY)
+            )
+        )
+
+    def _with_all_steps(self, batch: Batch, begin: int, *, steps: bool) -> Batch:
+        """Read by id the jobs of which the answer of a window may lack steps, each of them once.
+
+        The totals of those that have been read before are left out, which keeps them as they are.
+        """
+        jobs = {job.key: job for job in batch.jobs}
+        partial = {job.key for job in batch.jobs if may_lack_steps(job, begin, steps=steps)}
+        unread = {key for key in partial if self._whole.get(key) != jobs[key].end_time}
+        jobs |= {key: without_totals(jobs[key]) for key in partial}
+        read = self._read_by_id(sorted({key.jobid for key in unread}))
+        # Steps of a resized job stay in its first record until they end.
+        jobs |= {
+            job.key: job for job in read.jobs if job.key in unread or job.state is JobState.RESIZED
+        }
+        self._whole |= {
+            key: job.end_time
+            for key, job in jobs.items()
+            if job.end_time and not self._may_change(job, job.end_time)
+        }
+        quarantined = (*batch.quarantined, *read.quarantined)
+        return batch._replace(jobs=tuple(jobs.values()), quarantined=quarantined)
+
+    def _may_change(self, job: JobRecord, end: float) -> bool:
+        """Whether steps have not ended, or the controller may still tell the exit code."""
+        is_code_open = job.exit_code is None and job.exit_code_or_128_more is not None
+        # Ends are whole seconds, rounded down.
+        return (is_code_open and end + 1 >= self._queue_read_time) or any(
+            step.end_time is None for step in job.steps
+        )
 
     def _window_ends(self, begin: int, now: int) -> Iterator[int]:
         """Ends of windows; the last window is at most one window long."""
@@ -176,7 +235,9 @@ class WindowSource(ABC):
     def _read_queue(self, progress: ReadProgress) -> Iterator[Batch]:
         """Waiting and running jobs; accounting is read even if the controller does not answer."""
         now = self._monotonic()
-        if self._queue_read_at is not None and now - self._queue_read_at < QUEUE_INTERVAL_SECONDS:
+        # A job must still be in a window when the controller is asked for its exit code.
+        interval = min(QUEUE_INTERVAL_SECONDS, self._overlap)
+        if self._queue_read_at is not None and now - self._queue_read_at < interval:
             return
         try:
             found = self.query_queue()
@@ -184,12 +245,19 @@ class WindowSource(ABC):
             self._once.failure("queue", "%s: pending and running jobs: %s", self.name, error)
             return
         self._once.forget("queue")
-        self._queue_read_at = now
+        self._queue_read_at, self._queue_read_time = now, self._clock()
         progress.is_queue_known = True
+        self._exit_codes = {}
         for batch in split_batches(found):
-            live = tuple(job for job in batch.jobs if job.end_time is None)
+            known = [job for job in batch.jobs if job.state.is_live]
+            self._exit_codes |= {
+                (job.jobid, job.submit_time): job.exit_code
+                for job in batch.jobs
+                if job.exit_code is not None
+            }
+            live = tuple(job for job in known if job.end_time is None)
             progress.add_batch(batch._replace(jobs=live))
-            for job in batch.jobs:
+            for job in known:
                 progress.missing.pop(job.jobid, None)
                 if job.start_time is not None and job.end_time is None:
                     running = RunningJob(job.submit_time, job.state, job.state_word)
@@ -197,7 +265,7 @@ class WindowSource(ABC):
             yield batch._replace(jobs=live)
 
     def _read_window(
-        self, begin: int, end: int, progress: ReadProgress
+        self, begin: int, end: int, progress: ReadProgress, *, steps: bool
     ) -> Iterator[tuple[Batch, bool]]:
         """A window in batches, and whether each is the last one.
 
@@ -205,15 +273,17 @@ class WindowSource(ABC):
         """
         before = progress.jobs
         try:
-            found = split_batches(self.query_ended(begin, end, steps=True))
-            batch = next(found)
+            found = split_batches(self.query_ended(begin, end, steps=steps))
+            batch = self._with_all_steps(next(found), begin, steps=steps)
             for following in found:
                 progress.add_batch(batch)
                 yield batch, False
-                batch = following
+                batch = self._with_all_steps(following, begin, steps=steps)
         except SchedulerError:
             self._window_seconds = max(self._window_seconds // 2, _MIN_WINDOW)
             raise
         progress.add_batch(batch)
         yield batch, True
+        next_begin = progress.newest - self._overlap
+        self._whole = {key: end for key, end in self._whole.items() if end >= next_begin}
         self._adapt_window(progress.jobs - before)

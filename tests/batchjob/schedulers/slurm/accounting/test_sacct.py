@@ -43,7 +43,7 @@ def make_source(write_program):
         slurm = write_program(
             "slurm", f'exec {sys.executable} {SIMULATED} {RECORDINGS}/{recording} "$@"'
         )
-        settings = {"sacct": slurm, "squeue": slurm} | options
+        settings = {"sacct": slurm, "squeue": slurm, "scontrol": slurm} | options
         return Sacct("c1", SacctOptions(**settings), clock=lambda: now)
 
     return make
@@ -64,7 +64,7 @@ def jobs_22_05(tmp_path_factory):
     recording = RECORDINGS / "slurm-22.05.8.sacct.xz"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} {SIMULATED} {recording} "$@"\n')
     path.chmod(0o755)
-    options = SacctOptions(sacct=str(path), squeue=str(path))
+    options = SacctOptions(sacct=str(path), squeue=str(path), scontrol=str(path))
     return read_jobs(Sacct("c1", options, clock=lambda: 1795177000))[1]
 
 
@@ -89,19 +89,18 @@ def test_completed_job(jobs_22_05):
 @pytest.mark.parametrize(
     ("jobid", "state", "code", "signal"),
     [
-        ("5", JobState.FAILED, 3, 0),
+        ("5", JobState.FAILED, None, 0),  # 3, or 131
         ("6", JobState.FAILED, 0, 11),
         ("7", JobState.TIMEOUT, 0, 0),
         ("9", JobState.OUT_OF_MEMORY, 0, 125),
         ("13", JobState.CANCELLED, 0, 0),
-        ("29", JobState.NODE_FAIL, None, None),
+        ("29", JobState.NODE_FAIL, 0, 0),
     ],
 )
 def test_end_states_and_exit_codes(jobs_22_05, jobid, state, code, signal):
     job = jobs_22_05[jobid]
     assert job.state == state
-    if code is not None:
-        assert (job.exit_code, job.exit_signal) == (code, signal)
+    assert (job.exit_code, job.exit_signal) == (code, signal)
 
 
 def test_derived_exit_code_of_failed_step(jobs_22_05):

@@ -8,6 +8,7 @@ from batchjob.schedulers.accounting import SourceError
 from batchjob.schedulers.records import QuarantinedRow
 from batchjob.schedulers.slurm.accounting.queries import ParsedJob
 from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS, parse_jobs, parse_rows
+from batchjob.schedulers.slurm.accounting.site_accounting import site_accounting
 
 GB = 1024**3
 
@@ -130,3 +131,97 @@ def test_100_000_nodes():
         sacct_output({"NodeList": "n[000000-099999]", "AllocTRES": "cpu=800000,node=100000"})
     )
     assert len(parsed.job.nodes) == 100_000
+
+
+STEP = {
+    "JobIDRaw": "77.batch", "JobID": "77.batch", "ElapsedRaw": "68", "TotalCPU": "00:00.007",
+    "MaxRSS": "3088K", "TRESUsageInTot": "cpu=00:00:00,fs/disk=8046,mem=3088K",
+    "TRESUsageOutTot": "fs/disk=0",
+}  # fmt: skip
+LINUX = (
+    "JobAcctGatherFrequency  = task=30,energy=10\nJobAcctGatherType       = jobacct_gather/linux\n"
+)
+
+
+def job_with_steps(configuration, *changes, **job_changes):
+    site = site_accounting("slurm 22.05.8", configuration)
+    output = sacct_output(
+        {"TotalCPU": "00:00.007"} | job_changes, *(STEP | each for each in changes)
+    )
+    (parsed,) = parse_jobs("c1", parse_rows(output, FIELDS, "\x1f!"), site)
+    return parsed.job
+
+
+@pytest.mark.parametrize("state", ["CANCELLED by 0", "TIMEOUT", "PREEMPTED", "DEADLINE"])
+def test_cpu_time_of_killed_processes_is_not_known_where_they_are_not_waited_for(state):
+    job = job_with_steps(LINUX, {"State": "CANCELLED", "ExitCode": "0:15"}, State=state)
+    assert (job.cpu_seconds, job.steps[0].cpu_seconds) == (None, None)
+    assert job.peak_memory_bytes == 3088 * 1024
+    cgroup = LINUX.replace("/linux", "/cgroup")
+    job = job_with_steps(cgroup, {"State": "CANCELLED", "ExitCode": "0:15"}, State=state)
+    assert (job.cpu_seconds, job.steps[0].cpu_seconds) == (0.007, 0.007)
+
+
+def test_killed_extern_step_leaves_the_cpu_time_of_the_others():
+    extern = {
+        "JobIDRaw": "77.extern",
+        "State": "CANCELLED",
+        "ExitCode": "0:9",
+        "MaxRSS": "",
+        "TotalCPU": "00:00:00",
+    }
+    job = job_with_steps(LINUX, {}, extern)
+    assert (job.cpu_seconds, job.peak_memory_bytes) == (0.007, 3088 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "elapsed", "memory"),
+    [
+        (LINUX, 29, None),
+        (LINUX, 30, 3088 * 1024),
+        (LINUX.replace("task=30,energy=10", "10"), 29, 3088 * 1024),
+        (LINUX.replace("task=30", "task=0"), 3000, None),
+        (LINUX.replace("/linux", "/cgroup"), 3, 3088 * 1024),
+        ("", 3, 3088 * 1024),
+    ],
+)
+def test_sample_of_the_start_of_a_step_is_not_its_memory(configuration, elapsed, memory):
+    job = job_with_steps(configuration, {"ElapsedRaw": str(elapsed)})
+    (step,) = job.steps
+    assert (step.memory_bytes, step.peak_task_memory_bytes, job.peak_memory_bytes) == (memory,) * 3
+    assert step.read_bytes == (8046 if memory else None)
+
+
+def test_step_that_was_never_sampled_has_no_memory_and_no_bytes():
+    """With jobacct_gather/cgroup: 0 of everything."""
+    usage = {"MaxRSS": "0", "TRESUsageInTot": "cpu=00:00:00,fs/disk=0,mem=0"}
+    job = job_with_steps("", usage)
+    (step,) = job.steps
+    assert (step.memory_bytes, step.peak_task_memory_bytes, job.peak_memory_bytes) == (None,) * 3
+    assert (step.read_bytes, step.written_bytes, step.cpu_seconds) == (None, None, 0.007)
+
+
+def test_steps_of_a_node_that_failed_have_no_cpu_time():
+    job = job_with_steps("", {"State": "CANCELLED", "ExitCode": ""}, State="NODE_FAIL")
+    assert (job.cpu_seconds, job.steps[0].cpu_seconds) == (None, None)
+
+
+def test_job_without_steps_has_no_cpu_time():
+    """As the part after a resize: its steps belong to the part before it."""
+    assert job_with_steps("").cpu_seconds is None
+
+
+def test_part_after_a_resize_begins_with_it():
+    """Slurm 22.05 repeats the start and run time of the job; 20 s of suspension are left out."""
+    job = job_with_steps("", Submit="1775300160", Eligible="1775300160", ElapsedRaw="3880")
+    assert (job.start_time, job.end_time, job.elapsed_seconds) == (1775300160, 1775304000, 3820)
+
+
+def test_clock_that_was_set_back_after_a_submission_is_not_a_resize():
+    job = job_with_steps("", Submit="1775304060", ElapsedRaw="3900")
+    assert (job.start_time, job.elapsed_seconds) == (1775300100, 3900)
+
+
+@given(text=st.text(max_size=300))
+def test_any_configuration_is_read(text):
+    site_accounting(text, text)

@@ -163,12 +163,12 @@ def test_jobs_are_read_by_tcp_and_unix_socket(start_slurmrestd, unix):
     assert batches[-1].watermark == "1795179700"  # a time that slurmctld stated
     requests = [(path, query) for path, query, _ in server.requests if path.endswith("jobs")]
     assert [path for path, _ in requests] == [
-        f"/{daemon}/v0.0.42/jobs" for daemon in ("slurm", "slurmdb", "slurmdb")
+        f"/{daemon}/v0.0.42/jobs" for daemon in ("slurm", "slurmdb", "slurmdb", "slurmdb")
     ]
     assert requests[1][1]["start_time"] == ["uts1795178400"]
     assert {"CANCELLED", "REQUEUED"} <= set(requests[1][1]["state"])
     assert "RUNNING" not in requests[1][1]["state"]
-    assert requests[2][1]["step"] == ["901"]
+    assert requests[3][1]["step"] == ["901"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""Exit codes as Slurm's programs print them.
+
+Seen with 22.05.8 and 26.05.3, and Slurm's list of changes for 25.11: up to 25.05, ExitCode of sacct
+is 128 less than an exit status from 128 on, so a program that returned 255 looks like a command
+that was not found (127). DerivedExitCode of sacct, slurmctld (squeue, slurmrestd) and sacct since
+25.11 have the status itself.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from batchjob.schedulers.fields import integer
+from batchjob.schedulers.records import JobRecord, StepRecord
+from batchjob.schedulers.states import JobState
+
+_TAKEN_OFF = 128
+_FIRST_EXACT_RELEASE = (25, 11)
+_RELEASE = re.compile(r"\b(\d+)\.(\d+)")
+
+
+class ExitStatus(NamedTuple):
+    """How a job or step ended; None for what is not known."""
+
+    code: int | None = None
+    signal: int | None = None
+    code_or_128_more: int | None = None  # where `code` is not known: it is this, or 128 more
+
+
+def prints_exit_statuses(version: str) -> bool:
+    """Whether a sacct prints them as they are, by its --version: `slurm 25.11.2`."""
+    release = _RELEASE.search(version)
+    return release is not None and (int(release[1]), int(release[2])) >= _FIRST_EXACT_RELEASE
+
+
+@lru_cache(maxsize=1000)  # the most common value is 0:0
+def parse_exit_pair(text: str) -> tuple[int, int]:
+    """Exit code and signal of `3:0`."""
+    code, _, signal = text.partition(":")
+    return integer(code), integer(signal or "0")
+
+
+def sacct_exit(pair: tuple[int, int] | None, state: JobState, *, exact: bool) -> ExitStatus:
+    """The exit status of an ended job or step from its ExitCode."""
+    if pair is None:
+        return ExitStatus()
+    code, signal = pair
+    # A step that could not be launched has FAILED with 0:0 as well as one that returned 128.
+    if exact or signal or code >= _TAKEN_OFF or (code == 0 and state is not JobState.FAILED):
+        return ExitStatus(code, signal)
+    return ExitStatus(None, signal, code)
+
+
+def wait_status_code(text: str) -> int | None:
+    """The exit code of a wait status, `32512`, as slurmctld has it; None if a signal ended it."""
+    status = integer(text)
+    return None if status & 0x7F else status >> 8 & 0xFF
+
+
+def with_known_exit_codes(job: JobRecord, codes: Mapping[tuple[str, int], int]) -> JobRecord:
+    """An ended job and its steps with the exit codes that slurmctld has, by id and submit time."""
+    code, reduced = job.exit_code, job.exit_code_or_128_more
+    if code is None and job.end_time is not None:
+        known = codes.get((job.jobid, job.submit_time))
+        code = known if reduced is None or known in _candidates(reduced) else None
+    if any(step.exit_code_or_128_more is not None for step in job.steps):
+        steps = tuple(_steps_with_known_codes(job.steps, code, job.derived_exit_code))
+        job = job._replace(steps=steps)
+    return job if code == job.exit_code else job._replace(exit_code=code)
+
+
+def _steps_with_known_codes(
+    steps: Sequence[StepRecord], job_code: int | None, derived: int | None
+) -> list[StepRecord]:
+    """The code of the batch step is the job's; DerivedExitCode is the highest of the others."""
+    open_codes = [step.exit_code_or_128_more for step in steps if step.step != "batch"]
+    known = []
+    for step in steps:
+        reduced = step.exit_code_or_128_more
+        if step.exit_code is None and reduced is not None:
+            code = job_code if step.step == "batch" else derived
+            is_certain = step.step == "batch" or code == reduced or open_codes.count(reduced) == 1
+            if is_certain and code in _candidates(reduced):
+                step = step._replace(exit_code=code)
+        known.append(step)
+    return known
+
+
+def _candidates(code_or_128_more: int) -> tuple[int, int]:
+    return code_or_128_more, code_or_128_more + _TAKEN_OFF
