@@ -38,6 +38,8 @@ _COUNTERS = [
     ("emissions_grams_total", [{"provider": p} for p in ("rte", "owid")]),
 ]  # fmt: skip
 _GAUGES = ["memory_current_bytes", "memory_peak_bytes", "memory_working_set_bytes", "threads"]
+JOB_METRICS = [*_COUNTERS, *((gauge, [{}]) for gauge in _GAUGES)]
+"""Each metric of a job, with the labels of its series."""
 
 _MEASURE = """
 import json, os, sys
@@ -75,7 +77,7 @@ def series(nodes: int, samples: int, reset_nodes: int) -> Iterator[Series]:
     fell = [3 * (n if n <= half else n - half) for n in range(1, samples + 1)]
     for node in range(nodes):
         values = fell if node < reset_nodes else grown
-        for metric, variants in [*_COUNTERS, *((gauge, [{}]) for gauge in _GAUGES)]:
+        for metric, variants in JOB_METRICS:
             for labels in variants:
                 name = {"__name__": f"batchjob_job_{metric}", "cluster": "c1", "jobid": "1"}
                 name |= {"instance": f"n{node:05}:10910", "manager": "slurm", "user": "alice"}

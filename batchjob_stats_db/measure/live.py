@@ -40,6 +40,7 @@ _LONGEST_GAP_SECONDS = 3600  # after a longer time without a pass, jobs are look
 _STALE_SCRAPES = 5  # a series without a sample for so long may have been reset in between
 
 _ORIGIN_LABELS = ("instance", "manager", "user")
+_SHARED_LABELS = frozenset({*_ORIGIN_LABELS, "jobid", "cluster", "__name__"})
 Origin = tuple[str, ...]
 """The values of these labels, which the series of a job on a node share."""
 
@@ -224,11 +225,10 @@ class LiveMeasurement:
         return dict(values)
 
     def _key(self, statistic: Statistic, sample: SeriesValue) -> _Key:
-        labels = tuple(
-            (name, value)
-            for name, value in sample.labels.items()
-            if name not in _ORIGIN_LABELS and name not in ("jobid", "cluster", "__name__")
-        )
+        labels: tuple[tuple[str, str], ...] = ()
+        if not sample.labels.keys() <= _SHARED_LABELS:
+            own = (pair for pair in sample.labels.items() if pair[0] not in _SHARED_LABELS)
+            labels = tuple(sorted(own))
         key = _Key(statistic, sample.metric, labels)
         return self._keys.setdefault(key, key)
 
@@ -269,7 +269,8 @@ def followed_jobs(
 
 
 def _origin(sample: SeriesValue) -> Origin:
-    return tuple(sample.labels.get(label, "") for label in _ORIGIN_LABELS)
+    given = sample.labels.get  # not in a loop: this is done for each series
+    return given("instance", ""), given("manager", ""), given("user", "")
 
 
 def _continues(job: JobToMeasure, key: _Key, before: Mapping[_Key, float], value: float) -> bool:

@@ -72,7 +72,6 @@ _STATISTICS = {function: statistic for statistic, function in _FUNCTIONS.items()
 _MAX_SAMPLES = 5000  # read of a series; 42 h at one per 30 s
 _MAX_STEPS = 500  # of a period that is searched for last samples
 _PROBE_SECONDS = 5.0
-_CLUSTER_SECONDS = 30.0  # for the statistics of all jobs of a cluster
 _CURRENT_SCRAPES = 5  # a value older than this many scrape intervals is not current
 
 
@@ -126,15 +125,14 @@ class Prometheus:
         self, wanted: Mapping[Statistic, Sequence[str]], cluster: str, since: int, until: int
     ) -> Iterator[tuple[Statistic, SeriesValue]]:
         """See TimeSeriesStore; one query for each metric, so that an answer stays small."""
-        deadline = time.monotonic() + _CLUSTER_SECONDS
+        limit = self._endpoint.timeout_seconds
+        deadline = time.monotonic() + limit
 
         def ask(promql: str, at: int) -> list[dict[str, Any]]:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise TimeSeriesError(f"{self._endpoint.url}: no whole answer within "
-                                      f"{_CLUSTER_SECONDS:g} s")  # fmt: skip
-            seconds = min(remaining, self._endpoint.timeout_seconds)
-            return self._ask_within(seconds, "query", query=promql, time=at)
+                raise TimeSeriesError(f"{self._endpoint.url}: no whole answer within {limit:g} s")
+            return self._ask_within(remaining, "query", query=promql, time=at)
 
         for statistic, metrics in wanted.items():
             if statistic is Statistic.RESET:
@@ -152,13 +150,14 @@ class Prometheus:
     ) -> Iterator[str]:  # fmt: skip
         """Ids of jobs with a counter that was reset after `since`, or at its first sample then."""
         overlap = math.ceil(_CURRENT_SCRAPES * self._endpoint.scrape_interval)
-        promql = cluster_resets_query(metrics, cluster, until - since + overlap)
-        found = {each.labels["jobid"]: each.value for each in instant_values(ask(promql, until))}
-        if found:
-            before = ask(cluster_resets_query(metrics, cluster, overlap), since)
-            for each in instant_values(before):
-                found[each.labels["jobid"]] = found.get(each.labels["jobid"], 0.0) - each.value
-        yield from (jobid for jobid, resets in found.items() if resets > 0)
+        for metric in metrics:
+            promql = cluster_resets_query(metric, cluster, until - since + overlap)
+            found = {e.labels["jobid"]: e.value for e in instant_values(ask(promql, until))}
+            if found:
+                before = ask(cluster_resets_query(metric, cluster, overlap), since)
+                for each in instant_values(before):
+                    found[each.labels["jobid"]] = found.get(each.labels["jobid"], 0) - each.value
+            yield from (jobid for jobid, resets in found.items() if resets > 0)
 
     def latest(
         self, cluster: str, metrics: Sequence[str], now: float, instance: str = ""

@@ -175,14 +175,9 @@ def cluster_query(function: str, metric: str, cluster: str, seconds: int) -> str
     return f"max by ({_IN_CLUSTER}) ({function}({which}{window}))"
 
 
-def cluster_resets_query(metrics: Sequence[str], cluster: str, seconds: int) -> str:
-    """The number of resets of each job's counters in the last seconds, if there were any."""
-    each = (
-        f"label_replace(resets({_jobs_of(metric, cluster)}{_window_before(seconds)}), "
-        f'"asked", {_quote(metric)}, "", "")'
-        for metric in metrics
-    )
-    return f"sum by (jobid) ({' or '.join(each)}) > 0"
+def cluster_resets_query(metric: str, cluster: str, seconds: int) -> str:
+    """The number of resets of each job's counter in the last seconds, if there were any."""
+    return f"sum by (jobid) (resets({_jobs_of(metric, cluster)}{_window_before(seconds)})) > 0"
 
 
 def _jobs_of(metric: str, cluster: str) -> str:

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,9 +17,12 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.measure.batches import measure_isolated
 from batchjob_stats_db.measure.live import LiveMeasurement, followed_jobs
+from batchjob_stats_db.timeseries import prometheus_store
 from batchjob_stats_db.timeseries.base import TimeSeriesError
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from tests.batchjob_stats_db.samples.stores import STORES
-from tests.batchjob_stats_db.tsdb import line
+from tests.batchjob_stats_db.tsdb import line, victoria_metrics
 
 BEGIN = 1_775_300_000
 SCRAPE = 30
@@ -200,3 +204,36 @@ def test_passes_give_what_one_look_gives(history, sqlite_template, tmp_path_fact
         check(history, engine, schedule)
     finally:
         engine.dispose()
+
+
+def test_store_that_answers_slowly_is_skipped_and_the_next_pass_covers_its_time(
+    sqlite_template, tmp_path, monkeypatch
+):
+    shutil.copy(sqlite_template, tmp_path / "jobs.db")
+    engine = writer_engine(parse_url(f"sqlite:///{tmp_path}/jobs.db"))
+    store = Store(engine, "c1", POLICY, clock=lambda: BEGIN)
+    seconds, pause = [0.0], [0.0]
+    clock = SimpleNamespace(monotonic=lambda: seconds[0])
+    monkeypatch.setattr(prometheus_store, "time", clock)
+    with victoria_metrics(SITE.lines) as url:
+        history = Prometheus(Endpoint(url, timeout_seconds=60))
+        ask = history.client.ask
+
+        def slow_ask(*asked):
+            seconds[0] += pause[0]
+            return ask(*asked)
+
+        history.client.ask = slow_ask
+        live = LiveMeasurement(store, history, POLICY, SCRAPE)
+        store.write(Batch(SITE.known(BEGIN + PASS), (), "", BEGIN), "sacct")
+        assert live.run(BEGIN + PASS).looked_at
+        before = usage_rows(engine)
+        pause[0] = 3.0  # for each of some 50 queries
+        with pytest.raises(TimeSeriesError, match="no whole answer within 60 s"):
+            live.run(BEGIN + 2 * PASS)
+        assert usage_rows(engine) == before
+        pause[0] = 0.0
+        assert live.run(BEGIN + 3 * PASS).continued
+    until = {key: row["until_time"] for key, row in usage_rows(engine)[0].items()}
+    assert max(until.values()) > BEGIN + 2 * PASS
+    engine.dispose()
