@@ -13,6 +13,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import top
 from batchjob_cli.main import main
+from tests.helpers.waiting import scaled
 
 NOW = time.time()
 
@@ -49,7 +50,7 @@ def shown_names(app):
 
 
 async def wait_for_names(app, pilot, expected):
-    for _ in range(200):
+    for _ in range(int(scaled(400))):  # 20 s on an idle machine
         await pilot.pause(0.05)
         if shown_names(app) == expected:
             return
