@@ -36,7 +36,8 @@ JOB_COLUMNS = (
     *WAITING_JOB_COLUMNS, "elapsed_seconds", "suspended_seconds", "time_limit_seconds",
     "allocated_nodes", "peak_memory_bytes", "exit_code", "exit_signal",
     "exit_code_or_128_more", "usage_samples", "usage_nodes",
-    "usage_until_time", "usage_doubt", "usage_gpu_utilization_ratio", "usage_memory_limit_bytes",
+    "doubt", "usage_until_time", "usage_doubt", "usage_gpu_utilization_ratio",
+    "usage_memory_limit_bytes",
     "energy_used_joules", "cpu_efficiency", "cpu_basis",
     "memory_efficiency", "memory_used_bytes", "memory_basis", "memory_short",
 )  # fmt: skip
