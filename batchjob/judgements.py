@@ -90,6 +90,16 @@ CPU_TOLERANCE = 1.02
 
 Accounting's times are in whole seconds, and prolog and epilog may add some CPU time.
 """
+MORE_CPU = "more cpu than allocated"
+"""The caveat of CPU time that the allocated CPUs cannot provide: no efficiency, and no advice.
+
+It is in `job.doubt` for the scheduler's CPU time, and in `job_usage.doubt` for the measured one.
+"""
+
+
+def exceeds_cpus(cpu_seconds: float, cpus: float, seconds: float) -> bool:
+    """Whether CPU time is more than the CPUs can provide."""
+    return cpu_seconds > CPU_TOLERANCE * cpus * (seconds + 2)
 
 
 @dataclass(frozen=True)

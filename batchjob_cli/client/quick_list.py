@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from batchjob.judgements import MORE_CPU, exceeds_cpus
 from batchjob.local_runs.accounting import LocalRunsOptions, Runs
 from batchjob.local_runs.directory import LOCAL, RUNS
 from batchjob.local_runs.record import TOMBSTONE
@@ -96,6 +97,16 @@ def _is_measurable(record: JobRecord) -> bool:
     return start is not None and end is not None and end + SETTLE_SECONDS <= time.time()
 
 
+def _caveat(record: JobRecord) -> str:
+    """The caveat that the database would store with the record."""
+    start, end, cpus = record.start_time, record.end_time, record.allocated_cpus
+    if start is None or end is None or not cpus:
+        return ""
+    parts = (record.user_cpu_seconds or 0) + (record.system_cpu_seconds or 0)
+    used = parts if record.cpu_seconds is None else record.cpu_seconds
+    return MORE_CPU if exceeds_cpus(used, cpus, end - start) else ""
+
+
 def _list_unrecorded(
     db: sqlite3.Connection, statement: StatementText, unrecorded: Sequence[JobRecord],
     parameters: Mapping[str, Any], limit: int,
@@ -110,7 +121,7 @@ def _list_unrecorded(
                 for key, value in without_growing_values(record)._asdict().items()
             }
             row = {key: value for key, value in record_values.items() if key in known}
-            own_values = {"id": number, "state": record.state.value, "doubt": ""}
+            own_values = {"id": number, "state": record.state.value, "doubt": _caveat(record)}
             job_list.insert(memory, "job", [row | own_values | {"update_time": int(time.time())}])
         return job_list.list_jobs(memory, statement, parameters, limit)
 

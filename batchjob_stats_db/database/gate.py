@@ -53,12 +53,6 @@ RULES: Mapping[str, str] = {
 Refusal = tuple[str, str]
 """A source and the rule that it broke."""
 
-MORE_CPU = "more cpu than allocated"
-"""The caveat of CPU time that the allocated CPUs cannot provide: no efficiency, and no advice.
-
-It is in `job.doubt` for the scheduler's CPU time, and in `job_usage.doubt` for the measured one.
-"""
-
 
 class _Range(NamedTuple):
     low: float
@@ -115,14 +109,6 @@ def broken_rule(
 
 def _max_joules(nodes: float, seconds: float) -> float:
     return nodes * (max(seconds, 0.0) + _METER_SECONDS) * MAX_NODE_WATTS
-
-
-def exceeds_cpus(cpu_seconds: float, cpus: float, seconds: float) -> bool:
-    """Whether CPU time is more than the CPUs can provide.
-
-    Accounting's times are in whole seconds; prolog and epilog may add some CPU time.
-    """
-    return cpu_seconds > 1.02 * cpus * (seconds + 2)
 
 
 class Admitted(NamedTuple):

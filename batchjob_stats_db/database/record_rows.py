@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from batchjob.judgements import MORE_CPU, exceeds_cpus
 from batchjob.schedulers.records import (
     Associations,
     JobKey,
@@ -15,7 +16,7 @@ from batchjob.schedulers.records import (
     is_outdated,
     without_growing_values,
 )
-from batchjob_stats_db.database import gate, schema
+from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.quarantine import write_or_quarantine
 from batchjob_stats_db.days import DAY, days_of
 
@@ -110,7 +111,7 @@ def _larger(before: Any, now: Any) -> Any:
 
 
 def _doubt(row: Row) -> str:
-    """`times`: according to the scheduler, the job ended before it started; or gate.MORE_CPU."""
+    """`times`: according to the scheduler, the job ended before it started; or MORE_CPU."""
     start, end, cpus = row[_START], row[_END], row[_CPUS]
     if start is None or end is None:
         return ""
@@ -119,7 +120,7 @@ def _doubt(row: Row) -> str:
     used = row[_CPU] if row[_CPU] is not None else (row[_USER_CPU] or 0) + (row[_SYSTEM_CPU] or 0)
     if cpus and row[_RESIZED] and end > start:
         cpus += row[_RESIZED] / (end - start)
-    return gate.MORE_CPU if cpus and gate.exceeds_cpus(used, cpus, end - start) else ""
+    return MORE_CPU if cpus and exceeds_cpus(used, cpus, end - start) else ""
 
 
 def job_key(row: Row) -> JobKey:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from batchjob.judgements import COMPLETE_COVERAGE, CPU_TOLERANCE
+from batchjob.judgements import COMPLETE_COVERAGE, MORE_CPU, exceeds_cpus
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
 from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT, MEMORY_PEAK
@@ -47,7 +47,7 @@ DOUBTS = {
     "user differs": "series of another user with this job id are left out",
     NOT_A_NUMBER: "values that cannot be true, such as NaN or more energy than nodes can draw, are "
     "left out",
-    "more cpu than allocated": "more CPU time was measured than the allocated CPUs can provide",
+    MORE_CPU: "more CPU time was measured than the allocated CPUs can provide",
     PEAK_SAMPLED: "the kernel recorded no memory peak on a node; its largest sample is used, and "
     "the peak may have been higher",
     VALUES_MISSING: "some nodes have no value of a kind, such as the IO of processes; those of the "
@@ -404,8 +404,8 @@ def _find_doubts(
         doubts.add("more nodes than allocated")
     used = values.get("user_cpu_seconds", 0) + values.get("system_cpu_seconds", 0)
     elapsed = (job.end or job.span.until) - job.start
-    if job.cpus and used > CPU_TOLERANCE * job.cpus * (elapsed + 2):
-        doubts.add("more cpu than allocated")
+    if job.cpus and exceeds_cpus(used, job.cpus, elapsed):
+        doubts.add(MORE_CPU)
     return doubts
 
 

@@ -21,12 +21,12 @@ from batchjob.judgements import (
     FULL_WORKING_SET,
     LOST_STATES,
     MEMORY_WAITING,
+    MORE_CPU,
     RUNNING_STATES,
 )
 from batchjob.schedulers.registry import SCHEDULERS
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.gate import MORE_CPU
 
 MIN_MEMORY_SAMPLES = 2
 """How often accounting must have sampled a job's memory for its peak to be used."""

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
+from batchjob.judgements import MORE_CPU
 from batchjob.runtime.formatting import digits
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database.gate import MORE_CPU
 from batchjob_stats_db.measure.job_usage import GAPS, NOT_A_NUMBER, PEAK_SAMPLED
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, ENERGY_MISSING, MEASURED
 from batchjob_stats_server.report.model import Efficiency, Row

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batchjob.judgements import MORE_CPU
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.states import JobState
@@ -203,7 +204,7 @@ def test_cpu_time_that_was_lost_is_not_known(store, job, rows, fields, cpu_secon
 
 
 @pytest.mark.parametrize(
-    ("cpu_seconds", "doubt"), [(7200.0, ""), (7300.0, ""), (147_587.0, gate.MORE_CPU)]
+    ("cpu_seconds", "doubt"), [(7200.0, ""), (7300.0, ""), (147_587.0, MORE_CPU)]
 )
 def test_cpu_time_beyond_the_allocation_is_kept_with_a_caveat(
     store, job, rows, now, cpu_seconds, doubt
