@@ -84,14 +84,18 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
 
 
 def _submit(cluster: slurm.Cluster) -> dict[str, str]:
-    """Submit the jobs, and do to them what is done to jobs."""
+    """Submit the jobs, and do to them what is done to jobs.
+
+    slurmctld may have the end of a job before that of its last step, which the derived code lacks
+    then.
+    """
     ids = {
         "resized": cluster.submit(
-            "bob", "sleep 3; scontrol update JobId=$SLURM_JOB_ID NumNodes=1; sleep 12", "--nodes=2"
+            "bob", "sleep 3; scontrol update JobId=$SLURM_JOB_ID NumNodes=1; sleep 25", "--nodes=2"
         ),
         "steps": cluster.submit("alice", STEPS_THEN_SILENCE),
         "suspended": cluster.submit("carol", "sleep 60"),
-        "step 200": cluster.submit("bob", "srun sh -c 'exit 200'; exit 3"),
+        "step 200": cluster.submit("bob", "srun sh -c 'exit 200'; sleep 2; exit 3"),
         "orphan": cluster.submit("carol", f"{BURN.format(1)} & wait"),
         **{str(code): cluster.submit("alice", f"exit {code}") for code in EXIT_CODES},
     }
