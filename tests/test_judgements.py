@@ -35,11 +35,19 @@ JUDGED_STATES = {
     "RUNNING",
 }
 STATES = {state.value for state in JobState}
-INVENTED = "batchjob_cli/up/demo"  # jobs of the demo: figures that are made up, not judged
+INVENTED = (
+    "batchjob_cli/up/demo",
+    "batchjob_stats_db/database/migrations/",
+)  # made up, or of the past
 # What looks like a judgement and is none.
 EXCEPTIONS = {
     ("batchjob/schedulers/states.py", "(JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED)"):
         "the definition of a live state",
+    (
+        "batchjob/schedulers/slurm/accounting/site_accounting.py",
+        "(JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED, JobState.DEADLINE, "
+        "JobState.NODE_FAIL, JobState.OUT_OF_MEMORY, JobState.REQUEUED)",
+    ): "ends by Slurm, not by the program",
     ("batchjob_stats_db/admin/progress.py", "0.01"): "when a bar can be extrapolated",
     ("batchjob_stats_db/poller/poller.py", "0.2"): "the part of its time that a poll may take",
     ("batchjob_stats_server/pages/rendering/charts.py", "0.2"): "steps of an axis",
