@@ -190,20 +190,26 @@ class Sacct(WindowSource):
         return self._fields
 
     def _site_accounting(self) -> SiteAccounting:
-        """What figures mean here; without the controller, what its configuration says is open."""
+        """What figures mean here; what a command does not say is open, and asked again."""
         if self._site:
             return self._site
-        version = run(self._options, [self._options.sacct, "--version"]).stdout
+        version = self._output_of(self._options.sacct, "--version")
+        shown = self._output_of(self._options.scontrol, "show", "config")
+        site = site_accounting(version, shown)
+        if version and shown:
+            self._site = site
+        return site
+
+    def _output_of(self, *command: str) -> str:
+        """What a command prints; "" if it fails, which must not keep jobs from being recorded."""
+        key = " ".join(command[1:])
         try:
-            shown = run(self._options, [self._options.scontrol, "show", "config"]).stdout
+            text = run(self._options, command).stdout.decode("utf-8", "replace")
         except SchedulerError as error:
-            self._once.warning("config", "%s: JobAcctGatherType is not known: %s", SOURCE, error)
-            return site_accounting(version.decode("utf-8", "replace"), "")
-        self._once.forget("config")
-        self._site = site_accounting(
-            *(text.decode("utf-8", "replace") for text in (version, shown))
-        )
-        return self._site
+            self._once.warning(key, "%s: some figures are less certain: %s", SOURCE, error)
+            return ""
+        self._once.forget(key)
+        return text
 
 
 def _sacct_job_id(job: SubmittedJob) -> str:

@@ -170,6 +170,12 @@ def job_record(
     reason = "" if row.text("Reason") == "None" else row.text("Reason")
     exit_pair = row.get("ExitCode", parse_exit_pair) if has_ended else None
     exit_status = sacct_exit(exit_pair, state, exact=site.exact_exits)
+    # slurmdbd's sums over the steps, for a job without steps; 0 if none of them has reported.
+    has_cpu = has_ended and site.knows_cpu_time("", state)
+    user_cpu, system_cpu, cpu = (
+        (row.get(name, slurm_duration) or None) if has_cpu else None
+        for name in ("UserCPU", "SystemCPU", "TotalCPU")
+    )
     return JobRecord(
         cluster=cluster,
         jobid=jobid,
@@ -223,6 +229,9 @@ def job_record(
         submit_line=row.text("SubmitLine"),
         work_dir=row.text("WorkDir"),
         stdout_path=row.text("StdOut"),
+        user_cpu_seconds=user_cpu,
+        system_cpu_seconds=system_cpu,
+        cpu_seconds=cpu,
         energy_joules=row.get("ConsumedEnergyRaw", _parse_energy),
     )
 

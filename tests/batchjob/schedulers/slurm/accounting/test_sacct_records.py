@@ -206,9 +206,13 @@ def test_steps_of_a_node_that_failed_have_no_cpu_time():
     assert (job.cpu_seconds, job.steps[0].cpu_seconds) == (None, None)
 
 
-def test_job_without_steps_has_no_cpu_time():
-    """As the part after a resize: its steps belong to the part before it."""
-    assert job_with_steps("").cpu_seconds is None
+def test_zero_of_a_job_without_steps_is_no_cpu_time():
+    """As of the part after a resize: its steps belong to the part before it."""
+    assert job_with_steps("", TotalCPU="00:00:00").cpu_seconds is None
+
+
+def test_job_without_steps_has_the_cpu_time_of_its_own_row():
+    assert job_with_steps("", TotalCPU="00:00.007").cpu_seconds == 0.007
 
 
 def test_part_after_a_resize_begins_with_it():
