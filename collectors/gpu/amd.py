@@ -28,6 +28,7 @@ from collectors.gpu.metrics import (
 )
 from collectors.gpu.reading import EnergyCounter, GpuProcess, GpuReading, KnownGpu, max_reading_age
 from collectors.host import Host
+from collectors.sysfs import list_directory, read_text
 
 _AMD_VENDOR_ID = "0x1002"  # PCI vendor id
 
@@ -47,7 +48,7 @@ def find_cards(host: Host) -> list[Card]:
     `amdgpu_xcp_<n>`, with the numbers after that of the GPU (amdgpu_xcp_drv.c).
     """
     drm = os.path.join(host.sysfs, "class/drm")
-    numbers = [int(m[1]) for n in _list_directory(drm) if (m := re.fullmatch(r"card(\d+)", n))]
+    numbers = [int(m[1]) for n in list_directory(drm) if (m := re.fullmatch(r"card(\d+)", n))]
     found: dict[str, Card] = {}
     address = ""  # of the card to which the next partitions belong
     for number in sorted(numbers):
@@ -58,7 +59,7 @@ def find_cards(host: Host) -> list[Card]:
             found[address] = card._replace(partitions=card.partitions + 1)
             continue
         address = ""
-        if _read_text(os.path.join(device, "vendor")) == _AMD_VENDOR_ID and driver == "amdgpu":
+        if read_text(os.path.join(device, "vendor")) == _AMD_VENDOR_ID and driver == "amdgpu":
             address = os.path.basename(device)
             found[address] = Card(device, address)
     return [found[address] for address in sorted(found)]
@@ -95,15 +96,15 @@ def read(host: Host, card: Card, index: int) -> GpuReading:
 
 def describe(card: Card, index: int) -> Gpu:
     """The identity of a card. Boards without a serial number are identified by PCI address."""
-    unique = _read_text(os.path.join(card.directory, "unique_id"))
+    unique = read_text(os.path.join(card.directory, "unique_id"))
     has_unique_id = bool(re.fullmatch(r"[0-9a-f]+", unique)) and int(unique, 16) != 0
     minors = [
         int(name.removeprefix("renderD"))
-        for name in _list_directory(os.path.join(card.directory, "drm"))
+        for name in list_directory(os.path.join(card.directory, "drm"))
         if re.fullmatch(r"renderD\d+", name)
     ]
     uuid = f"GPU-{unique}" if has_unique_id else card.address
-    mode = _read_text(os.path.join(card.directory, "current_compute_partition"))
+    mode = read_text(os.path.join(card.directory, "current_compute_partition"))
     partitions = range(card.partitions) if card.partitions > 1 else ()
     return Gpu(
         vendor="amd",
@@ -111,7 +112,7 @@ def describe(card: Card, index: int) -> Gpu:
         uuid=uuid,
         minor=minors[0] if minors else None,
         pci_bus_id=f"0000{card.address}".upper(),
-        name=_read_text(os.path.join(card.directory, "product_name")) or "AMD GPU",
+        name=read_text(os.path.join(card.directory, "product_name")) or "AMD GPU",
         partitioned=card.partitions > 1,
         numbers_partitions=True,
         slices=float(card.partitions),
@@ -131,7 +132,7 @@ _QUANTITIES_BY_LABEL = {
 def _read_sensors(directory: str) -> dict[GpuMetric, float | None]:
     """Power (uW), energy (uJ), temperatures (mC) and clocks (Hz) from the card's hwmon."""
     root = os.path.join(directory, "hwmon")
-    for name in _list_directory(root):
+    for name in list_directory(root):
         hwmon = os.path.join(root, name)
         values = dict(_read_channels(hwmon))
         # MI300 and others have no sensor called edge; the hottest spot is used instead.
@@ -149,10 +150,10 @@ def _read_sensors(directory: str) -> dict[GpuMetric, float | None]:
 
 
 def _read_channels(hwmon: str) -> Iterator[tuple[GpuMetric, float | None]]:
-    for name in _list_directory(hwmon):
+    for name in list_directory(hwmon):
         if name.endswith("_label"):
             quantity, factor = _QUANTITIES_BY_LABEL.get(
-                _read_text(os.path.join(hwmon, name)), (None, 1.0)
+                read_text(os.path.join(hwmon, name)), (None, 1.0)
             )
             if quantity is not None:
                 path = os.path.join(hwmon, name.removesuffix("_label") + "_input")
@@ -163,7 +164,7 @@ def _read_memory_errors(directory: str) -> dict[GpuMetric, float | None]:
     """`ue: 0` and `ce: 0` of the memory controller (RAS); absent without RAS."""
     counts = dict(
         line.split(": ", 1)
-        for line in _read_text(os.path.join(directory, "ras/umc_err_count")).splitlines()
+        for line in read_text(os.path.join(directory, "ras/umc_err_count")).splitlines()
         if re.fullmatch(r"(ue|ce): \d+", line)
     )
     kinds = {"ce": ECC["corrected"], "ue": ECC["uncorrected"]}
@@ -177,7 +178,7 @@ def _read_processes(host: Host, card: Card) -> tuple[GpuProcess, ...] | None:
     if kfd_id is None or not os.path.isdir(os.path.join(root, "proc")):
         return None
     found = []
-    for pid in _list_directory(os.path.join(root, "proc")):
+    for pid in list_directory(os.path.join(root, "proc")):
         path = os.path.join(root, "proc", pid, f"vram_{kfd_id}")
         if pid.isdigit() and os.path.exists(path):
             found.append(GpuProcess(int(pid), _read_number(path)))
@@ -190,35 +191,20 @@ def _find_kfd_id(root: str, card: Card) -> str | None:
     device, function = slot.split(".")
     location = int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
     nodes = os.path.join(root, "topology/nodes")
-    for node in _list_directory(nodes):
-        pairs = _read_text(os.path.join(nodes, node, "properties")).split()
+    for node in list_directory(nodes):
+        pairs = read_text(os.path.join(nodes, node, "properties")).split()
         properties = dict(zip(pairs[::2], pairs[1::2], strict=False))
         if (properties.get("location_id"), properties.get("domain", "0")) == (
             str(location),
             str(int(domain, 16)),
         ):
-            kfd_id = _read_text(os.path.join(nodes, node, "gpu_id"))
+            kfd_id = read_text(os.path.join(nodes, node, "gpu_id"))
             return kfd_id if kfd_id not in ("", "0") else None
     return None
 
 
-def _list_directory(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65536).strip()
-    except OSError:
-        return ""
-
-
 def _read_number(path: str, factor: float = 1.0) -> float | None:
-    text = _read_text(path)
+    text = read_text(path)
     return int(text) * factor if re.fullmatch(r"-?\d+", text) else None
 
 

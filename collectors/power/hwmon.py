@@ -23,6 +23,7 @@ from collectors.host import Host
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 from collectors.power.meter import Meter, MeterReading, Scope
 from collectors.power.plausible import PlausiblePower
+from collectors.sysfs import list_directory, read_text
 
 log = logging.getLogger(__name__)
 
@@ -98,11 +99,11 @@ class HwmonReadings(NamedTuple):
 def scan(root: str) -> tuple[HwmonSensor, ...]:
     """The power and energy sensors below /sys/class/hwmon, without batteries."""
     sensors: list[HwmonSensor] = []
-    for entry in _list_directory(root):
+    for entry in list_directory(root):
         hwmon = f"{root}/{entry}"
         # Old drivers such as acpi_power_meter have their files in the device's directory.
         directory = next((d for d in (hwmon, f"{hwmon}/device") if _find_channels(d)), None)
-        driver = _read_text(f"{hwmon}/name") or _read_text(f"{hwmon}/device/name")
+        driver = read_text(f"{hwmon}/name") or read_text(f"{hwmon}/device/name")
         if directory is None or not driver:
             continue
         address = os.path.basename(os.path.realpath(f"{hwmon}/device"))
@@ -118,9 +119,9 @@ def _chip_sensors(directory: str, driver: str, chip: str) -> list[HwmonSensor]:
     used_names: set[tuple[str, str]] = set()
     for kind, number, file in _find_channels(directory):
         channel = f"{kind}{number}"
-        if _read_text(f"{directory}/{channel}_is_battery") == "1":
+        if read_text(f"{directory}/{channel}_is_battery") == "1":
             continue
-        label = _read_text(f"{directory}/{channel}_label") or _read_text(
+        label = read_text(f"{directory}/{channel}_label") or read_text(
             f"{directory}/{channel}_oem_info"
         )
         name = channel if not label or (kind, label) in used_names else label
@@ -132,7 +133,7 @@ def _chip_sensors(directory: str, driver: str, chip: str) -> list[HwmonSensor]:
 def _find_channels(directory: str) -> list[tuple[str, int, str]]:
     """Kind, number and file of each channel; the average if there is one."""
     channels: dict[tuple[str, int], str] = {}
-    for entry in _list_directory(directory):
+    for entry in list_directory(directory):
         if match := _INPUT.fullmatch(entry):
             key = match[1], int(match[2])
             if key not in channels or match[3] == "average":
@@ -262,21 +263,6 @@ def build(host: Host, options: HwmonOptions, _built: Mapping[str, Collector]) ->
 def _prefer_energy(sensors: Sequence[HwmonSensor]) -> tuple[HwmonSensor, ...]:
     energy = tuple(sensor for sensor in sensors if sensor.kind == "energy")
     return energy or tuple(sensors)
-
-
-def _list_directory(path: str) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 COLLECTOR = CollectorModule(HwmonOptions, METRICS, build)

@@ -4,11 +4,12 @@ Source: Linux Documentation/power/powercap/powercap.rst, drivers/powercap/intel_
 driver also serves AMD and Hygon, under the name intel-rapl.
 """
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from collectors.sysfs import list_directory, read_text
 
 # Ids are hexadecimal (powercap_sys.c prints "%x") and do not identify the socket; `name` does.
 _ZONE = re.compile(r"intel-rapl(-mmio)?:[0-9a-f]+(?::[0-9a-f]+)?")
@@ -52,7 +53,7 @@ def root_directory(sysfs: str) -> str:
 
 def zones(root: str) -> Iterator[Zone]:
     """All RAPL zones with a known domain, in the order of their directories."""
-    for entry in _list_directory(root):
+    for entry in list_directory(root):
         match = _ZONE.fullmatch(entry)
         domain = _read_domain(root, entry) if match else None
         if match and domain:
@@ -68,8 +69,8 @@ def zones(root: str) -> Iterator[Zone]:
 
 def is_masked(root: str) -> bool:
     """Whether zones are listed but none is accessible: container engines mask them."""
-    listed = [entry for entry in _list_directory(root) if _ZONE.fullmatch(entry)]
-    return bool(listed) and not any(_read_text(f"{root}/{entry}/name") for entry in listed)
+    listed = [entry for entry in list_directory(root) if _ZONE.fullmatch(entry)]
+    return bool(listed) and not any(read_text(f"{root}/{entry}/name") for entry in listed)
 
 
 def zones_to_count(root: str, cpuinfo: str) -> tuple[Zone, ...]:
@@ -92,8 +93,8 @@ def limits(root: str) -> Iterator[Limit]:
     """The power limits in force; 0 stands for none and is left out."""
     for zone in zones(root):
         domain = zone.domain._replace(zone="mmio") if zone.mmio else zone.domain
-        for entry in filter(_LIMIT.fullmatch, _list_directory(zone.path)):
-            name = _read_text(f"{zone.path}/{entry.replace('power_limit_uw', 'name')}")
+        for entry in filter(_LIMIT.fullmatch, list_directory(zone.path)):
+            name = read_text(f"{zone.path}/{entry.replace('power_limit_uw', 'name')}")
             watts = _read_micro_units(f"{zone.path}/{entry}")
             if name and watts:
                 yield Limit(domain, name, watts)
@@ -106,13 +107,13 @@ def energy_joules(zone: Zone) -> float:
 
 
 def _read_domain(root: str, entry: str) -> ZoneDomain | None:
-    name = _read_text(f"{root}/{entry}/name") or ""
+    name = read_text(f"{root}/{entry}/name")
     if package := _PACKAGE.fullmatch(name):
         return ZoneDomain("package", package[1])
     if psys := _PSYS.fullmatch(name):
         return ZoneDomain("psys", psys[1] or "")
     if name in ("dram", "core", "uncore") and entry.count(":") == 2:
-        parent = _PACKAGE.fullmatch(_read_text(f"{root}/{entry.rpartition(':')[0]}/name") or "")
+        parent = _PACKAGE.fullmatch(read_text(f"{root}/{entry.rpartition(':')[0]}/name"))
         return ZoneDomain(name, parent[1]) if parent else None
     return None
 
@@ -146,15 +147,8 @@ def _read_cpu_vendor(cpuinfo: str) -> str:
     return ""
 
 
-def _list_directory(path: str) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
-
-
 def _read_all(path: str, pattern: str) -> Iterator[float]:
-    for entry in _list_directory(path):
+    for entry in list_directory(path):
         value = _read_micro_units(f"{path}/{entry}") if re.fullmatch(pattern, entry) else None
         if value is not None:
             yield value
@@ -162,13 +156,5 @@ def _read_all(path: str, pattern: str) -> Iterator[float]:
 
 def _read_micro_units(path: str) -> float | None:
     """Micro-units as units; None if there is no such number (the kernel returns ENODATA)."""
-    text = _read_text(path)
+    text = read_text(path)
     return int(text) / 1e6 if text and text.isdecimal() else None
-
-
-def _read_text(path: str) -> str | None:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return None
