@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from batchjob.runtime.cpu_lists import parse_cpu_list
 from batchjob.runtime.settings import (
     LogOptions,
     Parser,
@@ -40,18 +41,6 @@ def cpu_list(value: Any) -> str:
             message = f"expected first, all, or a list such as 0,64-65, got {value!r}"
             raise ValueError(message) from None
     return word
-
-
-def parse_cpu_list(text: str) -> set[int]:
-    """CPU numbers of a list such as `0,64-65` (Linux cpuset(7), "List format")."""
-    cpus: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        begin, end = int(first), int(last if dash else first)
-        if not 0 <= begin <= end < 65536:
-            raise ValueError(part)
-        cpus.update(range(begin, end + 1))
-    return cpus
 
 
 @dataclass(frozen=True)

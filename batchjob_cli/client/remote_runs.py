@@ -5,10 +5,10 @@ import sys
 from typing import Any
 from urllib.parse import quote
 
+from batchjob.runtime.cpu_lists import format_cpu_list
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client.answer import parse_document, require_success
 from batchjob_cli.client.connect import named_server
-from batchjob_cli.run.cpu_list import format_cpu_list
 
 _EXTRA_SECONDS = 30.0  # in addition to a run's grace period
 _TIMED_OUT_STATUS = 124

@@ -9,14 +9,14 @@ from typing import Any
 
 from batchjob.local_runs.directory import RUNS, create_directory, data_directory
 from batchjob.local_runs.record import Run
+from batchjob.runtime.cpu_lists import format_cpu_list, parse_cpu_list
 from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
 from batchjob.runtime.times import future_time
-from batchjob.runtime.values import duration
+from batchjob.runtime.values import duration, with_metavar
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
 from batchjob_cli.client.running_up import find_running_up
 from batchjob_cli.run import life
-from batchjob_cli.run.cpu_list import parse_cpu_list
 from batchjob_cli.run.defaults import (
     SITE_FILE,
     VARIABLE,
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--name", default="", help="name of the run in lists and reports")
     add("--cpus", **type_and_metavar(positive), help="CPU limit in CPUs, such as 2 or 0.5")
-    add("--cpu-list", **type_and_metavar(parse_cpu_list), help="CPUs to run on, such as 0-3,8")
+    add("--cpu-list", **type_and_metavar(_usable_cpus), help="CPUs to run on, such as 0-3,8")
     add(
         "--memory",
         **type_and_metavar(positive_size),
@@ -209,3 +209,12 @@ def _build_specification(given: argparse.Namespace, site: RunDefaults) -> RunSpe
         given.cpu_list or frozenset(),
         site.max_runs,
     )
+
+
+@with_metavar("LIST")
+def _usable_cpus(text: str) -> frozenset[int]:
+    """CPUs that this process may use itself; raises ValueError."""
+    cpus, usable = parse_cpu_list(text), os.sched_getaffinity(0)
+    if missing := cpus - usable:
+        raise ValueError(f"CPU {min(missing)} is not usable; usable are {format_cpu_list(usable)}")
+    return cpus

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs.record import Run, current_process, now
+from batchjob.runtime.cpu_lists import format_cpu_list
 from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
-from batchjob_cli.run.cpu_list import format_cpu_list
 from batchjob_cli.run.limits import RunLimits
 
 

@@ -4,8 +4,9 @@ import ipaddress
 
 import pytest
 
+from batchjob.runtime.cpu_lists import parse_cpu_list
 from batchjob.runtime.settings import SettingsError
-from batchjob_exporter.options import parse_cpu_list, parse_settings
+from batchjob_exporter.options import parse_settings
 from collectors.collector import COLLECTORS
 
 DEFAULTS = [entry.name for entry in COLLECTORS if entry.enabled]

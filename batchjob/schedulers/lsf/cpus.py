@@ -12,6 +12,8 @@ import os
 import stat
 from collections.abc import Mapping
 
+from batchjob.runtime.cpu_lists import parse_cpu_list
+
 AFFINITY_FILE, SLOTS = "LSB_AFFINITY_HOSTFILE", "LSB_MCPU_HOSTS"
 VARIABLES = (AFFINITY_FILE, SLOTS)
 
@@ -38,7 +40,7 @@ def _count_in_affinity_file(path: str, host: str) -> int:
         for line in lines:
             words = line.split()
             if len(words) > 1 and words[0].partition(".")[0] == host:
-                cpus.update(_parse_cpu_list(words[1]))
+                cpus.update(parse_cpu_list(words[1]))
     except (OSError, ValueError):
         return 0
     return len(cpus)
@@ -55,23 +57,6 @@ def _read_root_file(path: str) -> bytes:
         return os.read(descriptor, _MAX_FILE_BYTES)
     finally:
         os.close(descriptor)
-
-
-def _parse_cpu_list(text: str) -> set[int]:
-    cpus: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        begin, end = _parse_number(first), _parse_number(last or first)
-        if end - begin >= 65536:
-            raise ValueError(f"not a list of CPUs: {text!r}")
-        cpus.update(range(begin, end + 1))
-    return cpus
-
-
-def _parse_number(text: str) -> int:
-    if len(text) > 9 or not (text.isascii() and text.isdigit()):
-        raise ValueError(f"not a number: {text!r}")
-    return int(text)
 
 
 def _count_in_slot_list(text: str, host: str) -> int:

@@ -23,7 +23,6 @@ OF_THE_KERNEL = {
     "batchjob_cli/run/limits.py": {"read_text", "open"},
     "batchjob_cli/run/detach.py": {"open"},  # /dev/null
     "batchjob_cli/run/streams.py": {"open", "openpty"},
-    "batchjob_cli/run/cpu_list.py": {"read_text", "open"},
     "batchjob_cli/run/supervisor.py": {"open", "read_text"},
     "batchjob_cli/run/launch.py": {"open"},
 }
