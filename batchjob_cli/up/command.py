@@ -1,6 +1,7 @@
 """`batchjob up`: everything on this machine, and a few lines that say where to look."""
 
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ def run(arguments: list[str]) -> int:
     """Run until SIGINT or SIGTERM; the exit status. Raises SettingsError."""
     chosen = settings(arguments)
     log.set_up(chosen.log)
+    if chosen.runs.remote:  # who starts commands here is recorded, whatever else is shown
+        logging.getLogger("batchjob.audit").setLevel(logging.INFO)
     data = data_directory(chosen.up.data)
     try:
         return _run(chosen, data)

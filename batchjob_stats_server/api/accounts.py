@@ -7,10 +7,10 @@ from fastapi import APIRouter, Query, Response
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import stats
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.answers import table, users_table
+from batchjob_stats_server.api.answers import sums_table, table
 from batchjob_stats_server.api.params import Days, RowsParams
 from batchjob_stats_server.api.rows import list_type, row_model
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentCaller, CurrentPrincipal
 from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX)
@@ -30,13 +30,12 @@ ClusterRow = row_model(
 @router.get("/users", response_model=list_type(UserRow))
 async def users(
     services: CurrentServices,
-    principal: CurrentPrincipal,
-    access: CurrentAccess,
+    caller: CurrentCaller,
     params: Annotated[Days, Query()],
 ) -> Response:
     """Users with jobs on these days that the caller may see, one row for each account."""
-    return await users_table(services, principal, params, UserRow, lambda db: stats.users(
-        db, access, *params.window(services.clock()), params.cluster
+    return await sums_table(services, caller, params, UserRow, lambda db: stats.users(
+        db, caller.access, *params.window(services.clock()), params.cluster
     ), "users")  # fmt: skip
 
 

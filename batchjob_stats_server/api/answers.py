@@ -11,9 +11,10 @@ from sqlalchemy.engine import Connection
 from batchjob_stats_db.queries.index_walk import After
 from batchjob_stats_db.queries.paging import TooManyError
 from batchjob_stats_db.queries.usage import TooManyRowsError
-from batchjob_stats_server.api.params import RowsParams
+from batchjob_stats_server.api.params import Days, RowsParams
 from batchjob_stats_server.api.rows import Rows, answer, select_keys
 from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
@@ -77,23 +78,15 @@ async def table(
     )
 
 
-async def users_table(
+async def sums_table(
     services: Services,
-    principal: Principal,
-    params: RowsParams,
+    caller: Caller,
+    params: Days,
     row: type[BaseModel],
     query: Callable[[Connection], Rows],
     what: str,
-    user: str | None = None,
 ) -> Response:
-    """Rows that may name users, whom the audit log records; `user`: the only one requested."""
-    keys = select_keys(params.fields, row)
-
-    def build_answer(db: Connection) -> tuple[Response, frozenset[str]]:
-        rows = list(query(db))
-        users = {name for each in rows if (name := each.get("username"))}
-        return answer(rows, keys, params.format), frozenset(users | ({user} if user else set()))
-
-    response, users = await query_database(services, principal, build_answer)
-    audit.log_users_seen(principal, what, users)
-    return response
+    """Sums of jobs; the audit log records the question, since rows need not name those in them."""
+    filters = params.model_dump(exclude={"fields", "format", "limit"})
+    audit.log_sums_requested(*caller, what, filters)
+    return await table(services, caller.principal, params, row, query)

@@ -136,8 +136,7 @@ def _find_run(control: RunControl, text: str, user: str | None = None) -> Run:
     except history.SeveralRuns as error:
         raise Problem(300, str(error)) from error
     except history.UnknownRun as error:
-        detail = str(error) if user is None else f"there is no run {text} that you may see"
-        raise Problem(404, detail) from error
+        raise Problem(404, f"there is no run {text} that you may see") from error
 
 
 def _find_visible_run(control: RunControl, principal: Principal, access: Any, text: str) -> Run:
@@ -166,7 +165,6 @@ def start_run(control: AdminsControl, principal: CurrentPrincipal, new_run: NewR
     try:
         run = control.start(RunRequest(**values))
     except RunRefusedError as error:
-        audit.log_action(principal, f"was refused a run: {error}")
         raise Problem(422, str(error)) from error
     audit.log_action(principal, f"started run {run.jobid}: {run.submit_line[:200]!r}")
     return to_answer(run)

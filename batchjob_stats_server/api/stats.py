@@ -14,12 +14,12 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_db.queries.waste import RESOURCES, unused_key
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.answers import query_database, table, users_table
+from batchjob_stats_server.api.answers import query_database, sums_table, table
 from batchjob_stats_server.api.params import Days, Duration, Ratio, RowsParams, Word
 from batchjob_stats_server.api.rows import Rows, answer, list_type, row_model, select_keys
 from batchjob_stats_server.api.usage import KEYS, By
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.auth.identity import CurrentAccess, CurrentCaller, CurrentPrincipal
 from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(prefix=f"{PREFIX}/stats")
@@ -73,8 +73,7 @@ class WasteQuery(SumsQuery):
 @router.get("/waste", response_model=list_type(WasteRow), description=_WASTE)
 async def waste(
     services: CurrentServices,
-    principal: CurrentPrincipal,
-    access: CurrentAccess,
+    caller: CurrentCaller,
     params: Annotated[WasteQuery, Query()],
 ) -> Response:
     """Users with the most unused resources; only measured jobs are counted."""
@@ -82,28 +81,25 @@ async def waste(
 
     def query(db: Connection) -> Rows:
         return operators.most_waste(
-            _sums(services, access, params, db, columns), params.of, params.limit
+            _sums(services, caller.access, params, db, columns), params.of, params.limit
         )
 
-    return await users_table(services, principal, params, WasteRow, query, "waste", params.user)
+    return await sums_table(services, caller, params, WasteRow, query, "waste")
 
 
 @router.get("/failures", response_model=list_type(FailureRow), description=_FAILURES)
 async def failures(
     services: CurrentServices,
-    principal: CurrentPrincipal,
-    access: CurrentAccess,
+    caller: CurrentCaller,
     params: Annotated[SumsQuery, Query()],
 ) -> Response:
     """Users with the most failed jobs."""
 
     def query(db: Connection) -> Rows:
-        sums = _sums(services, access, params, db, ["jobs_ended", "jobs_failed"])
+        sums = _sums(services, caller.access, params, db, ["jobs_ended", "jobs_failed"])
         return operators.most_failures(sums, params.limit)
 
-    return await users_table(
-        services, principal, params, FailureRow, query, "failures", params.user
-    )
+    return await sums_table(services, caller, params, FailureRow, query, "failures")
 
 
 def _sums(

@@ -9,10 +9,10 @@ from batchjob.judgements import BASIS_MEANS, ENERGY_MEANS, FAILED_MEANS
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.answers import users_table
+from batchjob_stats_server.api.answers import sums_table
 from batchjob_stats_server.api.params import Days, OneOrMore, Word
 from batchjob_stats_server.api.rows import list_type, row_model, select_keys
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX)
@@ -49,33 +49,31 @@ class UsageQuery(Days):
 @router.get("/usage", response_model=list_type(UsageRow), description=_USAGE)
 async def usage(
     services: CurrentServices,
-    principal: CurrentPrincipal,
-    access: CurrentAccess,
+    caller: CurrentCaller,
     params: Annotated[UsageQuery, Query()],
 ) -> Response:
     """Sums of jobs."""
     keys = select_keys(params.fields, UsageRow)
     columns = [name for name in schema.DAILY_SUMS if name in keys]
-    return await users_table(services, principal, params, UsageRow, lambda db: queries.sum_usage(
-        db, access, params.keys(), *params.window(services.clock()),
+    return await sums_table(services, caller, params, UsageRow, lambda db: queries.sum_usage(
+        db, caller.access, params.keys(), *params.window(services.clock()),
         cluster=params.cluster, account=params.account, user=params.user,
         columns=columns or schema.DAILY_SUMS, most=queries.MAX_ROWS,
-    ), "usage", params.user)  # fmt: skip
+    ), "usage")  # fmt: skip
 
 
 @router.get("/usage/emissions", response_model=list_type(EmissionsRow))
 async def usage_emissions(
     services: CurrentServices,
-    principal: CurrentPrincipal,
-    access: CurrentAccess,
+    caller: CurrentCaller,
     params: Annotated[UsageQuery, Query()],
 ) -> Response:
     """Grams of CO2 equivalent by provider; figures of different providers must not be added."""
-    return await users_table(
-        services, principal, params, EmissionsRow,
+    return await sums_table(
+        services, caller, params, EmissionsRow,
         lambda db: queries.sum_emissions(
-            db, access, params.keys(), *params.window(services.clock()),
+            db, caller.access, params.keys(), *params.window(services.clock()),
             cluster=params.cluster, account=params.account, user=params.user, most=queries.MAX_ROWS,
         ),
-        "emissions", params.user,
+        "emissions",
     )  # fmt: skip

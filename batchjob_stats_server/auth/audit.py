@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.auth.rights import Principal
 
 log = logging.getLogger("batchjob.audit")
@@ -28,6 +29,17 @@ def log_users_seen(principal: Principal, what: str, users: frozenset[str]) -> No
         more = len(others) - _MAX_USERS_NAMED
         names = ", ".join(others[:_MAX_USERS_NAMED]) + (f" and {more} others" if more > 0 else "")
         log_action(principal, f"saw {what} of {names}")
+
+
+def log_sums_requested(
+    principal: Principal, access: Access, what: str, filters: Mapping[str, object]
+) -> None:
+    """Record, before the answer, a question about sums of others, whose rows may name nobody."""
+    sees_others = access.everything or access.clusters or access.accounts
+    is_own = filters.get("user") == principal.user or not sees_others
+    if principal.token_creator or not is_own:
+        words = [f"{name}={value!r}" for name, value in filters.items() if value is not None]
+        log_action(principal, " ".join((f"asked for {what}:", *words)).removesuffix(":"))
 
 
 def log_action(principal: Principal, what: str) -> None:

@@ -27,12 +27,11 @@ from batchjob_stats_server.auth.rights import (
     configured_role,
     principal_of_token,
 )
-from batchjob_stats_server.http.problems import Problem, too_many_requests
+from batchjob_stats_server.http.problems import SAFE_METHODS, Problem, too_many_requests
 from batchjob_stats_server.services import CurrentServices, Services
 
 log = logging.getLogger(__name__)
 
-_SAFE_METHODS = ("GET", "HEAD")
 FORM_PATHS = ("/tokens/",)
 """Pages with forms that change something."""
 
@@ -68,7 +67,7 @@ def _authenticate(
     # has checked.
     text = request.cookies.get(cookie_name(request), "")
     is_form = "origin" in request.headers and f"{request.scope['path']}/".startswith(FORM_PATHS)
-    if text and (request.method in _SAFE_METHODS or is_form):
+    if text and (request.method in SAFE_METHODS or is_form):
         if text.startswith(sessions.PREFIX):
             return _authenticate_by_session(request, services, text, db)
         return _authenticate_by_cookie(request, services, text, background_tasks, db)

@@ -15,11 +15,13 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
 
 from batchjob_stats_db.timeseries.base import TimeSeriesError
+from batchjob_stats_server.auth import audit
 from batchjob_stats_server.http.invalid import describe_error
 from batchjob_stats_server.promql.histories import TimeSeriesBusyError
 
 log = logging.getLogger(__name__)
 
+SAFE_METHODS = ("GET", "HEAD")
 MEDIA_TYPE = "application/problem+json"
 
 
@@ -88,8 +90,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-async def _problem(_: Request, error: Exception) -> JSONResponse:
+async def _problem(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Problem)
+    caller = getattr(request.state, "caller", None)
+    if caller and (error.status == HTTPStatus.FORBIDDEN or request.method not in SAFE_METHODS):
+        path = request.scope["path"]
+        audit.log_action(caller.principal, f"was refused {request.method} {path!r}: {error.detail}")
     return answer_to(error)
 
 

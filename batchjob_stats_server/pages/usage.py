@@ -107,6 +107,8 @@ def usage(
     """Sums of the jobs that the caller may see."""
     since, until = form.window(services.clock())
     since = max(since, until - _MAX_DAYS * DAY)
+    filters = form.model_dump(exclude={"fields", "format", "show"})
+    audit.log_sums_requested(page.principal, access, "usage", filters)
     with services.reader.connect() as db:
         cluster_names = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
         group_columns: list[queries.By] = [_GROUP_COLUMNS[form.by]]
@@ -116,8 +118,6 @@ def usage(
         total = _query_total(db, access, since, until, form)
         show = form.show or _default_chart(total)
         chart = _chart(db, access, since, until, form, show)
-    if form.by == "user":
-        audit.log_jobs_seen(page.principal, "usage", [row.sums for row in rows])
     rows.sort(key=lambda row: row.sums["cpu_allocated_seconds"], reverse=True)
     return page.render(
         "usage.html", form=form, show=show, since=since, until=until, keys=group_columns,

@@ -37,7 +37,7 @@ def start(
     """Start `batchjob up`, and wait for its token; `command_prefix` is a command that starts it."""
     argv = [
         *command_prefix, sys.executable, "-m", "batchjob_cli", "up", f"--data={folder / 'data'}",
-        f"--listen-address={address}", "--log.level=info", *flags,
+        f"--listen-address={address}", *flags,
     ]  # fmt: skip
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(

@@ -76,7 +76,14 @@ def test_run_lifecycle(remote, who):
     assert send_request(remote, who, "POST", f"runs/{run['id']}/stop").status_code == 409
     assert send_request(remote, who, "DELETE", f"runs/{run['id']}").status_code == 204
     wait_for_audit_line(remote, user, f"deleted run {run['id']}")
-    assert send_request(remote, who, "GET", f"runs/{run['id']}").status_code == 404
+    gone = send_request(remote, who, "GET", f"runs/{run['id']}")
+    assert (gone.status_code, str(remote.folder) in gone.text) == (404, False)
+
+
+def test_refused_call_is_a_line_of_the_audit_log(remote):
+    refused = send_request(remote, "vera", "POST", "runs", json={"command": ["true"]})
+    assert refused.status_code == 403
+    wait_for_audit_line(remote, "vera", "was refused POST '/api/v1/runs': only an admin may start")
 
 
 def test_pending_run_is_cancelled(remote):

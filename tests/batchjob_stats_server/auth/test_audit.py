@@ -1,6 +1,7 @@
 """The audit log has one line for each access to data of others, none for own data."""
 
 import pytest
+import sqlalchemy as sa
 
 from batchjob_stats_db.timeseries.prometheus_store import Endpoint
 from batchjob_stats_server.promql.backend import PromqlBackend
@@ -39,14 +40,22 @@ def audit_lines(proxy_client, caplog):
         (f"{GATE}/series?match[]=a&match[]=b", "asked PromQL series for 'a b'"),
         (f"{GATE}/labels", "asked PromQL labels"),
         (f"{GATE}/label/user/values", "asked PromQL label/user/values"),
-        ("/api/v1/usage?by=user", "saw usage of alice, bob, carol"),
-        ("/api/v1/usage?by=cluster", None),
-        ("/api/v1/usage?by=cluster&user=bob", "saw usage of bob"),
-        ("/api/v1/usage/emissions?by=user", None),  # there are none
-        ("/api/v1/users", "saw users of alice, bob, carol"),
+        ("/api/v1/usage?by=user,day", "asked for usage: by=['user', 'day']"),
+        ("/api/v1/usage?account=maths", "asked for usage: by=['cluster'] account='maths'"),
+        ("/api/v1/usage?user=bob", "asked for usage: by=['cluster'] user='bob'"),
+        ("/api/v1/usage?user=vera", None),
+        (
+            f"/api/v1/usage/emissions?account=maths&since={NOW}",
+            f"asked for emissions: since={NOW} by=['cluster'] account='maths'",
+        ),
+        ("/api/v1/users", "asked for users"),
         ("/api/v1/accounts", None),
-        ("/api/v1/stats/failures", "saw failures of alice, bob"),
-        ("/api/v1/stats/waste?user=bob", "saw waste of bob"),
+        (
+            "/api/v1/stats/failures?by=account&account=maths",
+            "asked for failures: by='account' account='maths'",
+        ),
+        ("/api/v1/stats/waste?user=bob", "asked for waste: by='user' user='bob' of='cpu'"),
+        ("/usage?by=account&account=maths", "asked for usage: by='account' account='maths'"),
     ],
 )
 def test_access_of_viewer_to_data_of_others_is_logged(audit_lines, address, line):
@@ -60,6 +69,35 @@ def test_access_of_viewer_to_data_of_others_is_logged(audit_lines, address, line
 )  # fmt: skip
 def test_access_to_own_data_is_not_logged(audit_lines, address):
     assert audit_lines("alice", address) == []
+
+
+def test_question_is_logged_although_the_database_does_not_answer(services, proxy_client, caplog):
+    vera = proxy_client("vera")
+    caplog.set_level("INFO", "batchjob.audit")
+    with services.writer.begin() as db:
+        db.execute(sa.text("ALTER TABLE daily_usage RENAME TO gone"))
+    try:
+        assert vera.get("/api/v1/usage?user=bob").status_code == 503
+    finally:
+        with services.writer.begin() as db:
+            db.execute(sa.text("ALTER TABLE gone RENAME TO daily_usage"))
+    assert "vera (viewer) asked for usage: by=['cluster'] user='bob'" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("user", "method", "address", "status", "line"),
+    [
+        ("alice", "GET", "/admin", 403,
+         "alice (user) was refused GET '/admin': this page is only for users who may see all "
+         "jobs of a cluster"),
+        ("root", "DELETE", "/api/v1/tokens/99", 404,
+         "root (admin) was refused DELETE '/api/v1/tokens/99': there is no such token"),
+    ],
+)  # fmt: skip
+def test_refusal_is_logged(proxy_client, caplog, user, method, address, status, line):
+    caplog.set_level("INFO", "batchjob.audit")
+    assert proxy_client(user).request(method, address).status_code == status
+    assert [each.getMessage() for each in caplog.records if each.name == "batchjob.audit"] == [line]
 
 
 def test_query_is_logged_on_one_line(audit_lines):
