@@ -101,6 +101,7 @@ class Poller:
             source.name: Pace(poll.people_interval, poll.people_interval, poll.interval)
             for source in cluster.people
         }
+        metrics.begin(cluster.name, self._paces)
         for name, pace in self._paces.items():
             metrics.poll_interval.labels(cluster.name, name).set(pace.interval)
         self._live: LiveMeasurement | None = None

@@ -1,5 +1,6 @@
 """The poller's metrics about itself."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -14,9 +15,14 @@ class PollerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._of_clusters: list[Counter] = []  # those without further labels
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"{_PREFIX}_{name}", text, ("cluster", *labels), registry=self.registry)
+            names = ("cluster", *labels)
+            family = Counter(f"{_PREFIX}_{name}", text, names, registry=self.registry)
+            if not labels:
+                self._of_clusters.append(family)
+            return family
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"{_PREFIX}_{name}", text, ("cluster", *labels), registry=self.registry)
@@ -86,6 +92,14 @@ class PollerMetrics:
             ("directory",),
             registry=self.registry,
         )
+
+    def begin(self, cluster: str, sources: Iterable[str]) -> None:
+        """Start what can be counted of a cluster at 0: `increase()` ignores a first value."""
+        for family in self._of_clusters:
+            family.labels(cluster)
+        for source in sources:
+            for result in ("ok", "error"):
+                self.polls.labels(cluster, source, result)
 
     def watch_backups(self, directory: str) -> None:
         """Check this directory at each scrape."""

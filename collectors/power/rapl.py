@@ -38,9 +38,9 @@ _SLACK_SECONDS, _SLACK_JOULES = 0.1, 2.0
 ENERGY = Metric(
     "batchjob_rapl_energy_joules_total",
     "counter",
-    "Energy counted by RAPL since the exporter's first read, corrected for counter "
-    "wraps. Zones overlap (psys contains packages, a package contains core and "
-    "uncore) and must not be added.",
+    "Energy counted by RAPL, corrected for counter wraps; the total continues when the "
+    "exporter restarts within a boot. Zones overlap (psys contains packages, a package "
+    "contains core and uncore) and must not be added.",
     ("zone", "package"),
 )
 LIMIT = Metric(
@@ -56,6 +56,7 @@ ERRORS = Metric(
     "not read energy_uj (root only by default).",
     ("reason",),
 )
+_REASONS = ("masked", "permission", "gone", "io", "invalid")
 GAPS = Metric(
     "batchjob_rapl_gaps_total",
     "counter",
@@ -121,7 +122,7 @@ def counter_delta(
 
 
 class ZoneCounter:
-    """The total of one zone since its first reading."""
+    """The total of one zone, from its first reading or the total of the exporter before."""
 
     def __init__(self, zone: Zone, max_watts: float) -> None:
         self.zone = zone
@@ -250,7 +251,10 @@ class Rapl:
         """Find the zones; a domain that gained or lost one restarts, since its sum would jump."""
         self._scanned_at = self._host.monotonic()
         zones = {zone.path: zone for zone in powercap.zones_to_count(self._root, self._cpuinfo)}
-        if not zones and powercap.is_masked(self._root):
+        is_masked = not zones and powercap.is_masked(self._root)
+        if zones or is_masked:
+            self._errors.update(dict.fromkeys(_REASONS, 0))  # `increase()` misses a first value
+        if is_masked:
             self._errors["masked"] += 1
             self._once.warning("masked", "%s: zones are listed but masked", self._root)
         old_counts = Counter(counter.zone.domain for counter in self._counters.values())

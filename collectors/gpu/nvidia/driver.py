@@ -17,7 +17,7 @@ from typing import Any
 
 from batchjob.runtime.background import Refresher
 from collectors.gpu.nvidia import nvml
-from collectors.gpu.nvidia.errors import DRIVER_GONE, MISMATCH, error_name
+from collectors.gpu.nvidia.errors import COUNTED_FROM_ZERO, DRIVER_GONE, MISMATCH, error_name
 from collectors.gpu.nvidia.gpm import Gpm
 from collectors.gpu.reading import EnergyCounter, GpuReading, KnownGpu, max_reading_age
 from collectors.host import Host
@@ -180,6 +180,8 @@ class NvidiaGpus:
                 raise
         for index in range(self._gpu_count):
             if index not in self._boards:
+                names = (error_name(self.session.pynvml, code) for code in COUNTED_FROM_ZERO)
+                self._errors.update({(str(index), name): 0 for name in names})
                 self._boards[index] = _Board(self, index)
                 self._boards[index].refresher.start()
         for index in [index for index in self._boards if index >= self._gpu_count]:

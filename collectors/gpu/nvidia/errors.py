@@ -11,6 +11,8 @@ T = TypeVar("T")
 UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH = 1, 9, 18
 DRIVER_GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH})
 GONE = DRIVER_GONE | {15, 16}
+COUNTED_FROM_ZERO = (10, 15, 16, 999)
+"""Errors that every GPU can have: TIMEOUT, GPU_IS_LOST, RESET_REQUIRED, UNKNOWN."""
 
 # Not available on this board, with this driver or at this time: INVALID_ARGUMENT, NOT_SUPPORTED,
 # NOT_FOUND, FUNCTION_NOT_FOUND (a symbol that an old driver lacks), NO_DATA,

@@ -45,6 +45,14 @@ def test_failure_counters_start_at_zero(metrics, job):
     assert metric_value(metrics, "tracked_work_total", tool="blast", **failed) == 0
 
 
+def test_counters_of_a_cluster_start_at_zero(metrics):
+    metrics.begin("c", ["sacct"])
+    for name in ("history_errors_total", "doubtful_jobs_total", "vanished_jobs_total"):
+        assert metric_value(metrics, name, cluster="c") == 0
+    failed = {"cluster": "c", "source": "sacct", "result": "error"}
+    assert metric_value(metrics, "polls_total", **failed) == 0
+
+
 def test_number_of_tool_labels_is_bounded(metrics, job):
     jobs = [job(str(number), end_time=NOW, tool=f"tool{number}") for number in range(120)]
     count_ended(metrics, "local", jobs, NOW)
