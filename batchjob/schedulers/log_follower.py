@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers.accounting import SourceError
 
+CUT = "the file ends within this record"
 _CHUNK_LINES = 2000  # lines per chunk
 _MAX_LINE_BYTES = 64 * 1024 * 1024  # maximum bytes of a line; longer lines are split
 _HEAD_BYTES = 1024
@@ -24,6 +25,7 @@ class Chunk(NamedTuple):
 
     lines: tuple[bytes, ...]
     watermark: str
+    is_cut: bool = False  # the file ends within the last line
 
 
 class _Position(NamedTuple):
@@ -45,8 +47,8 @@ def follow(
     """Whole lines after the watermark; `files` are in the order in which they were written.
 
     A chunk ends before a line for which `begins_record` is true, and at the end of its file. An
-    incomplete last line is left for later, unless a newer file follows. If the file of the
-    watermark and its copies are gone, all files are read: repeated records are harmless.
+    incomplete last line is left for later, unless a newer file follows: then it is cut. If the file
+    of the watermark and its copies are gone, all files are read: repeated records are harmless.
 
     Raises SourceError for files that cannot be read.
     """
@@ -116,6 +118,7 @@ def _read_chunks(
 ) -> Iterator[Chunk]:
     inode = os.fstat(file.fileno()).st_ino
     lines: list[bytes] = []
+    is_complete = True
     file.seek(offset)
     while line := file.readline(_MAX_LINE_BYTES):
         is_complete = line.endswith(b"\n") or len(line) == _MAX_LINE_BYTES
@@ -127,7 +130,8 @@ def _read_chunks(
             lines = []
         offset += len(line)
         lines.append(line.rstrip(b"\r\n"))
-    yield Chunk(tuple(lines), _format_watermark(file, inode, offset))
+    is_cut = bool(lines) and not is_complete and not last
+    yield Chunk(tuple(lines), _format_watermark(file, inode, offset), is_cut)
 
 
 def _format_watermark(file: BinaryIO, inode: int, offset: int) -> str:

@@ -11,6 +11,7 @@ from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row
 from batchjob.schedulers.log_follower import (
+    CUT,
     check_readable,
     follow,
     parse_watermark,
@@ -78,7 +79,10 @@ class LsfLog:
         for chunk in follow(self._files(), watermark, begins_record):
             jobs: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
-            for raw in join_records(chunk.lines):
+            records = list(join_records(chunk.lines))
+            if chunk.is_cut:  # its last value may be a part of one
+                quarantine.append(quarantined_row(self.name, CUT, records.pop()))
+            for raw in records:
                 line = split_words(raw)
                 if not line or not line[0].quoted:
                     quarantine.append(quarantined_row(self.name, "not a record of LSF", raw))

@@ -25,6 +25,7 @@ _END, _RUN, _JOB = (
         "user group ctime",
     )
 )
+_WITHOUT_SEMICOLON = _END | _RUN | _JOB | {"queue"}
 _USED, _ASSIGNED = "resources_used.", "resource_assigned."
 _NOT_WRITTEN: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
     **dict.fromkeys("SsTc", (_END, (_USED,))),
@@ -59,6 +60,8 @@ def parse_line(text: str, zone: tzinfo | None, not_before: int) -> PbsLogRecord:
     misplaced = [name for name in values if name in absent or name.startswith(prefixes)]
     for name in misplaced:
         del values[name]
+    if any(";" in values.get(name, "") for name in _WITHOUT_SEMICOLON):
+        raise RowError("another line begins within this one")
     row = FieldReader(values)
     row.parse_errors += [f"{name} stands twice" for name in repeated]
     row.parse_errors += [f"the server writes no {name} here" for name in misplaced]

@@ -219,6 +219,8 @@ class PbsLogReplay:
         job, run = self._find_unfinished(line), self._run_number(line)
         deleted = self._deleted.pop(line.jobid, None) is not None
         state = end_state(line.row, deleted=deleted)
+        if state is JobState.UNKNOWN:
+            line.row.parse_errors.append("Exit_status is missing")
         record = self._job_record(line, run, state, "F", _suspended(job, line))
         self._unfinished.pop(line.jobid, None)
         return [self._remember_ended(_keep_allocation(record, job, line), line)]

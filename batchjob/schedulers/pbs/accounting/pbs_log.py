@@ -16,6 +16,7 @@ from batchjob.runtime.values import one_of, text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import RowError, quarantined_row
 from batchjob.schedulers.log_follower import (
+    CUT,
     check_readable,
     follow,
     parse_watermark,
@@ -122,8 +123,11 @@ class PbsLog:
         for chunk in follow(self._files(), watermark):
             records: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
-            for raw in chunk.lines:
+            for index, raw in enumerate(chunk.lines, 1):
                 text = raw.decode("utf-8", "backslashreplace")
+                if chunk.is_cut and index == len(chunk.lines):  # its last value may be cut as well
+                    quarantine.append(quarantined_row(SOURCE, CUT, text))
+                    continue
                 problems: list[str] = []
                 try:
                     line = parse_line(text, self._zone, last_timestamp)

@@ -41,7 +41,7 @@ def gpu_resources_of(site: str) -> tuple[str, ...]:
     return (*own, *GPU_RESOURCES)
 
 
-JOB_ID = re.compile(r"(\d+)(?:\[(\d*)\]|-(\d+))?(?:\..+)?", re.ASCII)
+JOB_ID = re.compile(r"(\d+)(?:\[(\d*)\]|-(\d+))?(?:\.\S+)?", re.ASCII)
 
 
 class JobId(NamedTuple):
@@ -143,10 +143,13 @@ def job_record(options: RecordOptions, incarnation: Incarnation, row: FieldReade
 
 def end_state(row: FieldReader, *, deleted: bool) -> JobState:
     """The end state, by the exit status, the time limit and whether somebody deleted the job."""
+    status = row.get("Exit_status", integer)
+    if status is None and not deleted:
+        return JobState.UNKNOWN  # PBS writes one, which cannot be read
     limit = row.get("Resource_List.walltime", clock_duration)
     used = row.get("resources_used.walltime", clock_duration)
     return pbs_end_state(
-        row.get("Exit_status", integer),
+        status,
         deleted=deleted,
         past_limit=bool(limit and used and used >= limit),
     )

@@ -147,6 +147,14 @@ def test_rotation(write_acct, tmp_path):
     assert [job.array_jobid for job in jobs] == ["4"]
 
 
+def test_record_that_was_cut_is_set_aside(write_acct):
+    whole = finish_line_of(1)
+    write_acct(whole + whole.rstrip("\n")[:-10], "lsb.acct.1")
+    jobs, _, quarantined = read(write_acct(finish_line_of(2)))
+    assert [job.array_jobid for job in jobs] == ["1", "2"]
+    assert [row.reason for row in quarantined] == ["the file ends within this record"]
+
+
 def test_rotation_by_copying_and_truncating(write_acct, tmp_path):
     first = "".join(finish_line_of(jobid) for jobid in range(1, 9))
     _, watermark, _ = read(write_acct(first))

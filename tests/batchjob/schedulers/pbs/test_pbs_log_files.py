@@ -1,14 +1,19 @@
 """Following the daily accounting logs of PBS: new files, bad lines, ambiguous times."""
 
 import os
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchjob.runtime.settings import SettingsError, build_section
 from batchjob.schedulers.accounting import SourceError, UnfinishedJob
 from batchjob.schedulers.pbs.accounting import pbs_log
 from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
 from batchjob.schedulers.records import merge_records
+from batchjob.schedulers.states import JobState
 from tests.batchjob.schedulers.pbs.pbs import (
     END_HEAD,
     END_TAIL,
@@ -65,12 +70,10 @@ def test_repeated_hour_at_the_end_of_daylight_saving_time(tmp_path):
     assert job.end_time - job.submit_time == 20 * 60
 
 
-def test_new_daily_file_and_the_last_line_of_the_previous_one(write_log, tmp_path):
+def test_new_daily_file(write_log, tmp_path):
     first, second = f"{END_HEAD} {END_TAIL}\n", f"{END_HEAD} {END_TAIL}\n".replace("101", "102")
     _, watermark, _ = read_all(write_log(first))
-    write_log(
-        first + second.rstrip("\n")
-    )  # the last line has no line break, and a newer file exists
+    write_log(first + second)
     jobs, watermark, _ = read_all(
         write_log(second.replace("102", "103"), day="20261121"), watermark
     )
@@ -78,6 +81,52 @@ def test_new_daily_file_and_the_last_line_of_the_previous_one(write_log, tmp_pat
     assert read_all(write_log(first), watermark)[0] == {}
     (tmp_path / "20261121").unlink()  # its file is gone: read all again rather than miss anything
     assert read_all(write_log(first), watermark)[0]
+
+
+RUN = [line for line in LOG.splitlines(keepends=True) if b";3.pbs01" in line]
+NEXT = b"11/20/2026 12:00:00;D;900.pbs01;requestor=b@pbs01\n"
+
+
+@given(st.integers(1, len(RUN[-1]) - 2), st.booleans())
+def test_line_that_was_cut_gives_no_wrong_value(tmp_path_factory, cut, restarted):
+    """A server that stopped while it wrote goes on in a new file, or at once in the same."""
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "20261120").write_bytes(b"".join(RUN))
+    source = PbsLog("c1", pbs_log.PbsLogOptions(path=str(folder), time_zone="UTC", qstat=""))
+    whole = read_all(source)[0]["3.pbs01", 1]
+    written = b"".join(RUN[:-1]) + RUN[-1][:cut]
+    (folder / "20261120").write_bytes(written + NEXT if restarted else written)
+    if not restarted:
+        (folder / "20261121").write_bytes(NEXT)
+    jobs, _, quarantined = read_all(source)
+    (job,) = jobs.values()
+    assert quarantined or (job.state, job.end_time) == (whole.state, whole.end_time)
+    assert job.state in (JobState.RUNNING, JobState.UNKNOWN, whole.state)
+    assert job.end_time in (None, whole.end_time)
+    for name in ("submit_time", "start_time", "user", "exit_code", "peak_memory_bytes", "nodes"):
+        assert getattr(job, name) in (None, getattr(whole, name))
+
+
+def test_two_servers_in_one_folder(write_log, tmp_path):
+    """One took over from the other, and numbers its jobs anew; stamps go back at times."""
+    ends = [f"{END_HEAD} {END_TAIL}\n".replace("101.srv", f"101.{name}") for name in ("a", "b")]
+    source = write_log(ends[0] + ends[1].replace("13:06", "12:59"), day="20260404")
+    write_log(ends[1].replace("101", "102") + ends[0].replace("101", "102"), day="20260405")
+    jobs, _, quarantined = read_all(source)
+    assert set(jobs) == {("101.a", 1), ("101.b", 1), ("102.a", 1), ("102.b", 1)}
+    assert quarantined == []
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Auckland", "America/St_Johns", "UTC"])
+def test_times_of_a_server_in_another_zone(tmp_path, zone):
+    """Only the stamps are local time: a deletion has no other time."""
+    options = pbs_log.PbsLogOptions(path=str(tmp_path), time_zone=zone)
+    deleted = datetime.fromtimestamp(1775296860, ZoneInfo(zone)).strftime("%m/%d/%Y %H:%M:%S")
+    (tmp_path / "20260404").write_text(
+        f"{deleted};Q;1.s;user=a ctime=1775296800 queue=q\n{deleted};D;1.s;requestor=a@h\n"
+    )
+    job = read_all(PbsLog("c1", options))[0]["1.s", 1]
+    assert (job.submit_time, job.end_time) == (1775296800, 1775296860)
 
 
 def test_rewritten_file_with_the_same_inode_is_read_from_its_start(write_log, tmp_path):

@@ -44,7 +44,9 @@ def test_torque_run_ends_when_it_is_rerun(write_log):
         + log_line(begin + 10, "S", "7.srv", f"{start}{begin + 10}")
         + log_line(begin + 3610, "R", "7.srv")
         + log_line(begin + 7000, "S", "7.srv", f"{start}{begin + 7000}")
-        + log_line(begin + 8000, "E", "7.srv", f"{start}{begin + 7000} end={begin + 8000}")
+        + log_line(
+            begin + 8000, "E", "7.srv", f"{start}{begin + 7000} end={begin + 8000} Exit_status=0"
+        )
     )
     jobs, _, quarantined = read_all(write_log(text))
     assert quarantined == []
