@@ -221,12 +221,26 @@ def merge_records(earlier: JobRecord, later: JobRecord) -> JobRecord:
     if is_outdated(later, earlier.end_time):
         earlier, later = later, earlier
     dropped = dropped_values(earlier.state, later.state)
+    later = later._replace(name=unabridged_name(earlier.name, later.name))
     return JobRecord._make(
         (JobRecord._field_defaults[name] if name in dropped else old)
         if new is None or new in ("", ())
         else new
         for name, old, new in zip(JobRecord._fields, earlier, later, strict=True)
     )
+
+
+_MIN_ABRIDGED = 252  # bytes; nothing is left of a character that does not fit into 255
+
+
+def unabridged_name(earlier: str, later: str) -> str:
+    """The later name, or the earlier one if the later is what Slurm's accounting makes of it.
+
+    slurmdbd has a backquote for each double quote, and the first 255 bytes (seen with 22.05).
+    """
+    accounted = earlier.replace('"', "`")
+    is_cut = accounted.startswith(later) and len(later.encode()) >= _MIN_ABRIDGED
+    return earlier if is_cut or accounted == later else later
 
 
 _OF_A_WAIT = frozenset(("reason", "expected_start_time"))

@@ -14,6 +14,7 @@ from batchjob.schedulers.records import (
     JobRecord,
     dropped_values,
     is_outdated,
+    unabridged_name,
     without_growing_values,
 )
 from batchjob_stats_db.database import schema
@@ -29,6 +30,7 @@ _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
 _TOTALS = _FIELDS.index("user_cpu_seconds")  # the last columns of the scheduler
 _OWN_COLUMNS = 3  # update_time, doubt, usage_due_time: the last columns
 _START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
+_NAME = _FIELDS.index("name")
 _RUN, _CPUS = _FIELDS.index("run"), _FIELDS.index("allocated_cpus")
 _RESIZED = _FIELDS.index("resized_cpu_seconds")
 _CPU, _USER_CPU, _SYSTEM_CPU = map(
@@ -96,6 +98,7 @@ def merge_row(existing: Row, record: JobRecord, policy: UsagePolicy, now: int) -
         for name, old, new in zip(_FIELDS, older, newer, strict=False)
     )
     row = _without_withdrawn(row)
+    row = (*row[:_NAME], unabridged_name(older[_NAME], row[_NAME]), *row[_NAME + 1 :])
     row = (*row[:_TOTALS], *map(_larger, before[_TOTALS:], row[_TOTALS:]))
     if row == before:
         return None

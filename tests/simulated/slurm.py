@@ -121,6 +121,8 @@ class SimulatedSlurm:
         self.calls.append((daemon, path, *query))
         if self.ctld_down if daemon == "slurm" else self.dbd_down:
             raise RestError("http://slurmrestd: Connection refused")
+        if path == "conf":
+            raise RestError("http://slurmrestd/conf: HTTP 404", 404)
         if path == "diag":
             counts = {"jobs_running": len(list(self._in_queue())), "server_thread_count": 1}
             return {"errors": [], "statistics": counts}

@@ -7,6 +7,8 @@ associations and QOS have more than a hundred names made of the same parts, so t
 import re
 from typing import NamedTuple
 
+from batchjob.schedulers.states import JobState
+
 REASONS: dict[str, str] = {
     "Priority": "jobs with a higher priority are ahead of it",
     "Resources": "it is next in line and waits for resources",
@@ -144,6 +146,16 @@ def is_eligible(reason: str) -> bool:
 def of_started_job(reason: str) -> str:
     """The reason of a job that has started, "" for one for which it waited."""
     return reason if explains_end(reason) else ""
+
+
+def of_unstarted_job(reason: str, state: JobState, cancelled_by: str) -> str:
+    """The reason of a job that waits, or that ended before it started.
+
+    Accounting keeps `Dependency` of a job that Slurm itself cancels as its dependency can never be
+    satisfied (`--kill-on-invalid-dep`; seen with 22.05).
+    """
+    is_invalid = state is JobState.CANCELLED and not cancelled_by and reason == "Dependency"
+    return "DependencyNeverSatisfied" if is_invalid else reason
 
 
 def _normalize(name: str) -> str:

@@ -61,6 +61,29 @@ def test_empty_fields_do_not_overwrite(store, job, rows):
     assert len(rows(schema.job_node)) == 1
 
 
+@pytest.mark.parametrize(
+    ("queued", "accounted", "stored"),
+    [
+        ("x" * 300, "x" * 255, "x" * 300),
+        ("a" + "\u00e9" * 200, "a" + "\u00e9" * 127, "a" + "\u00e9" * 200),
+        ("\u20ac" * 90, "\u20ac" * 84, "\u20ac" * 90),
+        ('we|ird "name"', "we|ird `name`", 'we|ird "name"'),
+        ('"' * 280, "`" * 255, '"' * 280),
+        ("training", "train", "train"),  # renamed
+        ("x" * 300, "y" * 255, "y" * 255),
+        ("", "`a`", "`a`"),
+    ],
+)
+def test_name_that_accounting_abridged_does_not_replace_the_whole_one(
+    store, job, rows, queued, accounted, stored
+):
+    store.write(batch(job(name=queued, state=JobState.RUNNING, end_time=None)), "sacct")
+    for _ in range(2):
+        store.write(batch(job(name=accounted)), "sacct")
+        assert rows(schema.job)[0]["name"] == stored
+    assert store.write(batch(job(name=accounted)), "sacct") == WriteCounts(unchanged=1)
+
+
 def test_total_of_a_run_is_never_lowered(store, job, rows):
     """An answer that lacks steps has smaller totals; what else it says counts."""
     store.write(batch(job(cpu_seconds=1.912, peak_memory_bytes=126 << 20)), "sacct")

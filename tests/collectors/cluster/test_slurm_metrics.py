@@ -38,7 +38,7 @@ def metrics_url():
 
     def answer(request):
         if request.headers.get("X-SLURM-USER-TOKEN") != TOKEN:
-            return Response(b"denied", 403)
+            return Response(b"Invalid authentication credential", 401)
         text = ANSWERS.get(request.path)
         return Response(text.encode()) if text else Response(b"denied", 404)
 
@@ -72,7 +72,7 @@ def test_slurm_metrics_keep_their_names(metrics_url, tmp_path):
 
 def test_missing_token_is_an_error_and_exports_nothing(metrics_url):
     options = ClusterOptions(slurm_metrics_url=metrics_url)
-    with pytest.raises(RestError, match=r"/metrics/jobs: HTTP 403: denied"):
+    with pytest.raises(RestError, match=r"/metrics/jobs: HTTP 401: Invalid authentication"):
         native_metrics.reader(options)()
     lines = exported_lines(options)
     assert 'batchjob_cluster_errors_total{part="native"} 1.0' in lines

@@ -6,13 +6,15 @@ range of an index. With PENDING, RUNNING or SUSPENDED it reads its whole table o
 has those jobs in memory, and knows of held jobs that accounting receives late.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, merge_by_key
 from batchjob.schedulers.states import JobState
+
+T = TypeVar("T")
 
 END_STATES = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -117,6 +119,17 @@ def _without_cpu_time(step: StepRecord) -> StepRecord:
     if step.state is not JobState.CANCELLED:
         return step
     return step._replace(user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None)
+
+
+def allocation_before_resize(by_step: Mapping[str, T], nodes: int | None) -> T | None:
+    """What a job held on so many nodes until it was resized, from the allocations of its steps.
+
+    In 26.05, the record that ends with the resize has what the job holds from then on (seen). The
+    step `extern` keeps all that its job held when it began, the batch step what is on its node.
+    None if there is no such step: the database keeps what slurmctld had.
+    """
+    names = ("extern", "batch") if nodes == 1 else ("extern",)
+    return next((found for name in names if (found := by_step.get(name))), None)
 
 
 def part_since_resize(

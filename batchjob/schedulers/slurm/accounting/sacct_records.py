@@ -26,6 +26,7 @@ from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord
 from batchjob.schedulers.slurm.accounting.exit_codes import parse_exit_pair, sacct_exit
 from batchjob.schedulers.slurm.accounting.queries import (
     ParsedJob,
+    allocation_before_resize,
     part_since_resize,
     with_steps,
 )
@@ -38,7 +39,7 @@ from batchjob.schedulers.slurm.formats import (
     slurm_duration,
 )
 from batchjob.schedulers.slurm.hostlist import node_shares
-from batchjob.schedulers.slurm.reasons import of_started_job
+from batchjob.schedulers.slurm.reasons import of_started_job, of_unstarted_job
 from batchjob.schedulers.slurm.states import slurm_state
 
 SOURCE = "sacct"
@@ -118,6 +119,8 @@ def _job(cluster: str, group: Sequence[FieldReader], site: SiteAccounting) -> Pa
     """The job of a group: its own row, then its steps' rows."""
     quarantine: list[QuarantinedRow] = []
     job, steps = None, []
+    if group[0].values["State"] == "RESIZING":
+        _restore_allocation(group)
     for row in group:
         try:
             jobid, step = _parse_raw_id(row)
@@ -133,6 +136,13 @@ def _job(cluster: str, group: Sequence[FieldReader], site: SiteAccounting) -> Pa
             if row.parse_errors:
                 quarantine.append(_quarantined_row(row, "; ".join(row.parse_errors)))
     return ParsedJob(with_steps(job, steps) if job else None, tuple(quarantine))
+
+
+def _restore_allocation(group: Sequence[FieldReader]) -> None:
+    job, *steps = (row.values for row in group)
+    by_step = {step["JobIDRaw"].partition(".")[2]: step["AllocTRES"] for step in steps}
+    nodes = group[0].get("AllocNodes", count)
+    group[0].values = {**job, "AllocTRES": allocation_before_resize(by_step, nodes) or ""}
 
 
 def _quarantined_row(row: FieldReader, reason: str) -> QuarantinedRow:
@@ -157,7 +167,6 @@ def job_record(
     state = slurm_state(word)
     derived_code, derived_signal = row.get("DerivedExitCode", parse_exit_pair) or (None, None)
     requested = row.get("ReqTRES", parse_resources) or Resources()
-    allocated = row.get("AllocTRES", parse_resources) or Resources()
     membership = parse_display_id(row.values["JobID"])
     end = row.get("End", epoch)
     start = row.get("Start", epoch)
@@ -167,6 +176,7 @@ def job_record(
     start, elapsed = part_since_resize(submit, start, end, elapsed)
     has_started = start is not None
     has_ended = has_started and end is not None
+    allocated = (row.get("AllocTRES", parse_resources) if has_started else None) or Resources()
     reason = "" if row.text("Reason") == "None" else row.text("Reason")
     exit_pair = row.get("ExitCode", parse_exit_pair) if has_ended else None
     exit_status = sacct_exit(exit_pair, state, exact=site.exact_exits)
@@ -205,7 +215,9 @@ def job_record(
         exit_code_or_128_more=exit_status.code_or_128_more,
         derived_exit_code=derived_code if has_ended else None,
         derived_exit_signal=derived_signal if has_ended else None,
-        reason=of_started_job(reason) if has_started else reason,
+        reason=(
+            of_started_job(reason) if has_started else of_unstarted_job(reason, state, cancelled_by)
+        ),
         cancelled_by=_user_name(cancelled_by, row),
         restarts=row.get("Restarts", count),
         # In a job's first second, its row may have 0 CPUs.
@@ -219,7 +231,7 @@ def job_record(
         allocated_memory_bytes=allocated.memory_bytes,
         allocated_gpus=allocated.gpus,
         allocated_nodes=allocated.nodes,
-        allocated_resources=row.text("AllocTRES"),
+        allocated_resources=row.text("AllocTRES") if has_started else "",
         node_list="" if row.text("NodeList") == "None assigned" else row.text("NodeList"),
         nodes=node_shares(row.text("NodeList"), allocated, "NodeList", row.parse_errors),
         array_jobid=membership.array_jobid,

@@ -6,7 +6,8 @@ waited for: of a step that was killed, next to nothing (seen with 22.05: 0.007 o
 """
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from batchjob.schedulers.slurm.accounting.exit_codes import prints_exit_statuses
 from batchjob.schedulers.states import JobState
@@ -46,10 +47,24 @@ _TASK_SECONDS = re.compile(r"(?:task=)?(\d+)(?:,|$)")
 
 def site_accounting(version: str, configuration: str) -> SiteAccounting:
     """From `sacct --version` and `scontrol show config`, of which anything may be missing."""
-    settings = dict(_SETTING.findall(configuration))
+    return _site(dict(_SETTING.findall(configuration)), prints_exit_statuses(version))
+
+
+def parse_json_configuration(document: Any) -> SiteAccounting:
+    """From the answer of /slurm/.../conf (26.05), in which lists may be empty."""
+    found = document.get("slurm_conf") if isinstance(document, dict) else None
+    settings = found if isinstance(found, dict) else {}
+    texts = {
+        name: ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in settings.items()
+    }
+    return _site(texts, exact_exits=True)
+
+
+def _site(settings: Mapping[str, str], exact_exits: bool) -> SiteAccounting:
     seconds = _TASK_SECONDS.match(settings.get("JobAcctGatherFrequency", ""))
     return SiteAccounting(
-        prints_exit_statuses(version),
+        exact_exits,
         settings.get("JobAcctGatherType") == "jobacct_gather/linux",
         (float(seconds[1]) or float("inf")) if seconds else 0.0,  # 0: at start and end alone
     )

@@ -9,17 +9,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from batchjob.runtime.formatting import format_count
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.accounting import AccountingModule
 from batchjob.schedulers.slurm.accounting.queries import EARLIEST_TIME, END_STATES, ParsedJob
+from batchjob.schedulers.slurm.accounting.site_accounting import (
+    AS_PRINTED,
+    SiteAccounting,
+    parse_json_configuration,
+)
 from batchjob.schedulers.slurm.accounting.slurm_rest_records import parse_jobs
 from batchjob.schedulers.slurm.accounting.squeue_records import parse_json_queue, queued_jobs
 from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSource
 from batchjob.schedulers.slurm.cluster_json import controller
 from batchjob.schedulers.slurm.json_format import raise_for_errors, rows, state_words
-from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
+from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 
 SOURCE = "slurm_rest"
 
@@ -50,6 +56,7 @@ class SlurmRest(WindowSource):
         self._options = options
         self._server = Slurmrestd(options)
         self._queue_was_empty = False
+        self._site: SiteAccounting | None = None
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource. The owner of the token or process determines what is visible."""
@@ -111,8 +118,22 @@ class SlurmRest(WindowSource):
     def _query_jobs(self, query: dict[str, str | Sequence[str]]) -> Iterator[ParsedJob]:
         if self._options.slurm_cluster:
             query["cluster"] = self._options.slurm_cluster
+        site = self._site_accounting()
         document = self._server.get("slurmdb", "jobs", query)
-        return self.add_exit_codes(parse_jobs(SOURCE, self.cluster, document))
+        return self.add_exit_codes(parse_jobs(SOURCE, self.cluster, document, site))
+
+    def _site_accounting(self) -> SiteAccounting:
+        """What figures mean here: slurmrestd tells the configuration since v0.0.45."""
+        if self._site:
+            return self._site
+        try:
+            site = parse_json_configuration(self._server.get("slurm", "conf"))
+        except RestError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                return AS_PRINTED  # asked again; what else is asked fails as well, and is logged
+            site = AS_PRINTED
+        self._site = site
+        return site
 
 
 ACCOUNTING = AccountingModule(SlurmRestOptions, build)

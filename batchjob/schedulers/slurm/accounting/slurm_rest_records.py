@@ -13,9 +13,11 @@ from batchjob.schedulers.fields import RowError, quarantined_row, sanitize_text
 from batchjob.schedulers.records import JobRecord, StepRecord
 from batchjob.schedulers.slurm.accounting.queries import (
     ParsedJob,
+    allocation_before_resize,
     part_since_resize,
     with_steps,
 )
+from batchjob.schedulers.slurm.accounting.site_accounting import AS_PRINTED, SiteAccounting
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.json_format import (
     Exit,
@@ -30,21 +32,23 @@ from batchjob.schedulers.slurm.json_format import (
     tres_counts,
     unwrap_numbers,
 )
-from batchjob.schedulers.slurm.reasons import of_started_job
+from batchjob.schedulers.slurm.reasons import of_started_job, of_unstarted_job
 from batchjob.schedulers.slurm.states import shown_word, slurm_state
 from batchjob.schedulers.states import JobState
 
 _CPU_TIMES = ("user", "system", "total")
 
 
-def parse_jobs(source: str, cluster: str, document: Any) -> Iterator[ParsedJob]:
+def parse_jobs(
+    source: str, cluster: str, document: Any, site: SiteAccounting = AS_PRINTED
+) -> Iterator[ParsedJob]:
     """The jobs of an answer; raises SlurmJsonError if it is not one."""
     raise_for_errors(document)
     for raw in rows(document, "jobs"):
         parse_errors: list[str] = []
         jobid = str(raw.get("job_id") or "")
         try:
-            job = job_record(source, cluster, unwrap_numbers(raw), parse_errors)
+            job = job_record(source, cluster, unwrap_numbers(raw), parse_errors, site)
         except RowError as error:
             yield ParsedJob(None, (quarantined_row(source, str(error), json.dumps(raw), jobid),))
             continue
@@ -57,7 +61,11 @@ def parse_jobs(source: str, cluster: str, document: Any) -> Iterator[ParsedJob]:
 
 
 def job_record(
-    source: str, cluster: str, job: dict[str, Any], parse_errors: list[str]
+    source: str,
+    cluster: str,
+    job: dict[str, Any],
+    parse_errors: list[str],
+    site: SiteAccounting = AS_PRINTED,
 ) -> JobRecord:
     """A job from its object, after unwrap_numbers(); raises RowError."""
     jobid, times = parse_count(job.get("job_id")), _dict(job, "time")
@@ -76,9 +84,12 @@ def job_record(
     exit_code = _meaningful_exit(parse_exit(job.get("exit_code")), state, has_ended=has_ended)
     derived = _derived_exit(job.get("derived_exit_code")) if has_ended else Exit(None, None)
     reason = _text(_dict(job, "state"), "reason").replace("None", "", 1)
+    # A preempted job has one as well: the user of slurmctld.
+    cancelled_by = _text(job, "kill_request_user") if state is JobState.CANCELLED else ""
     tres = _dict(job, "tres")
     requested = parse_resources(tres.get("requested"))
-    allocated = parse_resources(tres.get("allocated"))
+    held = _allocation(job, state) if has_started else None
+    allocated = parse_resources(held)
     array, het = _dict(job, "array"), _dict(job, "het")
     array_job, het_job = parse_count(array.get("job_id")), parse_count(het.get("job_id"))
     limit = parse_count(times.get("limit"))  # infinity becomes None
@@ -108,9 +119,10 @@ def job_record(
         exit_signal=exit_code.signal,
         derived_exit_code=derived.code,
         derived_exit_signal=derived.signal,
-        reason=of_started_job(reason) if has_started else reason,
-        # A preempted job has one as well: the user of slurmctld.
-        cancelled_by=_text(job, "kill_request_user") if state is JobState.CANCELLED else "",
+        reason=(
+            of_started_job(reason) if has_started else of_unstarted_job(reason, state, cancelled_by)
+        ),
+        cancelled_by=cancelled_by,
         restarts=parse_count(job.get("restart_cnt")),
         requested_cpus=requested.cpus or parse_count(_dict(job, "required").get("CPUs")),
         requested_memory_bytes=requested.memory_bytes,
@@ -121,7 +133,7 @@ def job_record(
         allocated_memory_bytes=allocated.memory_bytes,
         allocated_gpus=allocated.gpus,
         allocated_nodes=allocated.nodes,
-        allocated_resources=_tres_text(tres.get("allocated")),
+        allocated_resources=_tres_text(held),
         node_list=node_list,
         nodes=node_shares(node_list, allocated, "nodes", parse_errors),
         array_jobid=str(array_job) if array_job else "",
@@ -133,7 +145,18 @@ def job_record(
         stdout_path=_text(job, "stdout_expanded") or _text(job, "stdout"),
         energy_joules=allocated.energy_joules or None,
     )
-    return with_steps(record, tuple(_steps(job)))
+    return with_steps(record, tuple(_steps(job, site)))
+
+
+def _allocation(job: dict[str, Any], state: JobState) -> Any:
+    """The TRES list of what the job held."""
+    if state is not JobState.RESIZED:
+        return _dict(job, "tres").get("allocated")
+    by_step = {
+        _step_name(_dict(step, "step")): _dict(step, "tres").get("allocated")
+        for step in (rows(job, "steps") if job.get("steps") else ())
+    }
+    return allocation_before_resize(by_step, parse_count(job.get("allocation_nodes")))
 
 
 def _meaningful_exit(exit_code: Exit, state: JobState, *, has_ended: bool) -> Exit:
@@ -150,33 +173,35 @@ def _derived_exit(value: Any) -> Exit:
     return Exit(0, 0) if derived.code is None and is_known else derived
 
 
-def _steps(job: dict[str, Any]) -> Iterator[StepRecord]:
+def _steps(job: dict[str, Any], site: SiteAccounting) -> Iterator[StepRecord]:
     for step in rows(job, "steps") if job.get("steps") else ():
         word = shown_word(state_words(step.get("state")))
         name = _step_name(_dict(step, "step"))
         if not word or not name:
             continue
         times, tres, nodes = _dict(step, "time"), _dict(step, "tres"), _dict(step, "nodes")
-        end = epoch(times.get("end"))
+        end, state = epoch(times.get("end")), slurm_state(word)
+        elapsed = parse_count(times.get("elapsed")) if end is not None else None
         exit_code = _meaningful_exit(
-            parse_exit(step.get("exit_code")), slurm_state(word), has_ended=end is not None
+            parse_exit(step.get("exit_code")), state, has_ended=end is not None
         )
         allocated = parse_resources(tres.get("allocated"))
         used = tres_counts(_dict(tres, "requested").get("total"))
         largest = tres_counts(_dict(tres, "requested").get("max"))
         written = tres_counts(_dict(tres, "consumed").get("total"))
-        has_cpu = end is not None and slurm_state(word) is not JobState.RESIZED
-        cpu = [cpu_seconds(times.get(name)) if has_cpu else None for name in _CPU_TIMES]
-        if used.get("mem") == 0:  # it ended before its first sample: no process has no memory
+        has_cpu = end is not None and site.knows_cpu_time(name, state)
+        cpu = [cpu_seconds(times.get(which)) if has_cpu else None for which in _CPU_TIMES]
+        # No process has no memory: the step ended before its first sample.
+        if used.get("mem") == 0 or not site.sampled(elapsed):
             used = largest = written = {}
         yield StepRecord(
             step=name,
-            state=slurm_state(word),
+            state=state,
             state_word=word,
             name=_text(_dict(step, "step"), "name"),
             start_time=epoch(times.get("start")),
             end_time=end,
-            elapsed_seconds=parse_count(times.get("elapsed")) if end is not None else None,
+            elapsed_seconds=elapsed,
             exit_code=exit_code.code,
             exit_signal=exit_code.signal,
             nodes=parse_count(nodes.get("count")),

@@ -80,6 +80,60 @@ def test_row_without_key_or_state_is_quarantined_with_its_text(change, reason):
     assert "alice" in bad.raw
 
 
+TIMES = ("Eligible", "Start", "End", "ElapsedRaw", "Suspended", "TimelimitRaw", "TotalCPU")
+
+
+@pytest.mark.parametrize("column", TIMES)
+@pytest.mark.parametrize("text", ["INVALID", "Unknown", "None", "-1", "16?", "9" * 30])
+def test_time_that_is_none_is_missing_and_the_row_is_kept(column, text):
+    (parsed,) = parse_output(sacct_output({column: text}))
+    assert (parsed.job.jobid, parsed.job.user, parsed.job.state) == ("77", "alice", "COMPLETED")
+    names = ("eligible_time", "start_time", "end_time", "elapsed_seconds", "suspended_seconds",
+             "time_limit_seconds", "cpu_seconds")  # fmt: skip
+    assert getattr(parsed.job, names[TIMES.index(column)]) in (None, -60)
+    assert all(bad.jobid == "77" and column in bad.reason for bad in parsed.quarantined)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "steps", "cpus"),
+    [
+        ("2", {"extern": "cpu=8,mem=2G,node=2", "0": "cpu=4,node=2"}, 8),
+        ("2", {"batch": "cpu=4,mem=1G,node=1"}, None),
+        ("1", {"batch": "cpu=6,mem=1G,node=1"}, 6),
+        ("1", {}, None),  # a reading without steps, or a part in which none began
+    ],
+)
+def test_resized_job_held_what_its_first_steps_have(nodes, steps, cpus):
+    resized = {"State": "RESIZING", "AllocNodes": nodes, "AllocTRES": "cpu=2,mem=1G,node=1"}
+    rows = [{"JobIDRaw": f"77.{name}", "AllocTRES": tres} for name, tres in steps.items()]
+    (parsed,) = parse_output(sacct_output(resized, *rows))
+    assert (parsed.job.allocated_cpus, parsed.quarantined) == (cpus, ())
+
+
+def test_job_that_never_started_holds_nothing():
+    """Some releases repeat the end time as the start of a job cancelled while it waited."""
+    held = {"AllocTRES": "cpu=4,mem=8G,node=1", "NodeList": "None assigned"}
+    (parsed,) = parse_output(sacct_output({**held, "State": "CANCELLED by 0"}))
+    job = parsed.job
+    assert (job.start_time, job.allocated_cpus, job.allocated_resources) == (None, None, "")
+    assert (job.elapsed_seconds, job.cpu_seconds, job.nodes) == (None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "shown"),
+    [
+        ("CANCELLED", "Dependency", "DependencyNeverSatisfied"),  # --kill-on-invalid-dep
+        ("CANCELLED by 1001", "Dependency", "Dependency"),
+        ("CANCELLED", "JobHeldUser", "JobHeldUser"),
+        ("PENDING", "Dependency", "Dependency"),
+    ],
+)
+def test_job_that_slurm_cancels_for_its_dependency(state, reason, shown):
+    waiting = {"Start": "None", "NodeList": "None assigned", "AllocTRES": ""}
+    (parsed,) = parse_output(sacct_output({**waiting, "State": state, "Reason": reason}))
+    assert parsed.job.reason == shown
+
+
 def test_invalid_field_does_not_discard_the_row():
     (parsed,) = parse_output(sacct_output({"AllocTRES": "cpu=lots", "NodeList": "n[3-1]"}))
     assert (parsed.job.user, parsed.job.allocated_cpus, parsed.job.nodes) == ("alice", None, ())

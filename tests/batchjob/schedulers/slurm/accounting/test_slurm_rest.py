@@ -137,6 +137,47 @@ def test_job_cancelled_before_start(jobs_24_11):
     assert job.cancelled_by == "root"
 
 
+def test_job_that_never_started_holds_nothing(jobs_24_11):
+    (raw,) = [each for each in load_recording("24.11.5")["jobs"] if each["name"] == "toobig"]
+    held = [{"type": "cpu", "name": "", "id": 1, "count": 7}]
+    raw = raw | {"tres": raw["tres"] | {"allocated": held}}
+    (parsed,) = parse_jobs("slurm_rest", "c1", {"jobs": [raw]})
+    assert (parsed.job.start_time, parsed.job.allocated_cpus) == (None, None)
+    assert parsed.job == jobs_24_11["10"]
+
+
+def conf(plugin, *frequency):
+    """As slurmrestd v0.0.45 answers, cut to what counts here."""
+    settings = {"JobAcctGatherType": plugin, "JobAcctGatherFrequency": list(frequency)}
+    return EMPTY | {"slurm_conf": settings}
+
+
+@pytest.mark.parametrize(
+    ("answers", "has_cpu", "has_memory"),
+    [
+        ({}, True, True),  # before v0.0.45: HTTP 404
+        ({"slurm/conf": conf("jobacct_gather/cgroup", "task=30")}, True, True),
+        ({"slurm/conf": conf("jobacct_gather/linux", "task=1", "energy=30")}, False, True),
+        ({"slurm/conf": conf("jobacct_gather/linux", "task=600")}, False, False),
+        ({"slurm/conf": EMPTY}, True, True),
+    ],
+)
+def test_figures_that_the_plugin_cannot_have_are_left_out(
+    start_slurmrestd, answers, has_cpu, has_memory
+):
+    """As by sacct: the CPU time of killed processes, and the sample at a step's start."""
+    (raw,) = [each for each in load_recording("24.11.5")["jobs"] if each["name"] == "cancelme"]
+    server = start_slurmrestd({"slurmdb/jobs": EMPTY | {"jobs": [raw]}} | answers, "v0.0.45")
+    source = SlurmRest("c1", SlurmRestOptions(url=server.url))
+    for _ in range(2):
+        ((job, _),) = source.query_by_id(["1"])
+        assert job.state == JobState.CANCELLED
+        assert (job.cpu_seconds is not None, job.peak_memory_bytes is not None) == (
+            has_cpu, has_memory,
+        )  # fmt: skip
+    assert [path for path, *_ in server.requests].count("/slurm/v0.0.45/conf") == 1
+
+
 def test_unset_energy_is_none_and_memory_is_bytes(jobs_24_11):
     job = jobs_24_11["6"]
     assert job.energy_joules is None

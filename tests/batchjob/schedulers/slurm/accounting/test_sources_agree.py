@@ -135,6 +135,27 @@ def test_states_of_runs_that_were_requeued_or_resized():
     assert not [job for job in jobs if job.state is JobState.PENDING and job.start_time]
 
 
+@pytest.mark.parametrize("read", [jobs_from_sacct, jobs_from_rest])
+def test_parts_of_resized_jobs_follow_one_another_with_what_each_held(read):
+    """26.05: the record of a first part has the allocation of the second one."""
+    parts = sorted(
+        (job for job in read("26.05.3").values() if job.jobid in ("35", "126", "129", "133")),
+        key=lambda job: (int(job.jobid), job.submit_time),
+    )
+    held = [(job.allocated_cpus, job.allocated_nodes, job.allocated_memory_bytes >> 20)
+            for job in parts]  # fmt: skip
+    assert held == [
+        (2, 2, 100), (1, 1, 50),  # one of two nodes was given back
+        (2, 2, 40), (1, 1, 20),
+        (1, 1, 500), (1, 1, 200),  # --mem-update
+        (1, 1, 200), (1, 1, 100),
+    ]  # fmt: skip
+    for first, second in zip(parts[::2], parts[1::2], strict=True):
+        assert first.end_time == second.start_time == second.submit_time
+        whole = second.end_time - first.start_time
+        assert first.elapsed_seconds + second.elapsed_seconds == whole
+
+
 def test_started_jobs_have_no_reason_for_which_they_waited():
     """Slurm keeps JobArrayTaskLimit, ReqNodeNotAvail and others after the start."""
     jobs = chain(jobs_from_sacct("26.05.3").values(), jobs_from_rest("26.05.3").values())
