@@ -4,11 +4,13 @@ A line is an event of a job; what it omits is taken from the database's unfinish
 themselves (`12[].server`) have no records: their sub-jobs do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, epoch, integer, sanitize_text
+from batchjob.schedulers.pbs.accounting.arrays import Array, array_id_of, find_array
 from batchjob.schedulers.pbs.accounting.log_line import PbsLogRecord
 from batchjob.schedulers.pbs.accounting.records import (
     NOT_LOGGED,
@@ -44,7 +46,7 @@ class LogMemory(NamedTuple):
     """What later lines need of earlier ones and the database does not have."""
 
     ended_runs: dict[str, EndedRun]
-    arrays: dict[str, Mapping[str, str]]  # attributes of the arrays, by their ids
+    arrays: dict[str, Array]  # by their ids
     deleted: dict[str, int]  # when the deletion of running jobs was logged
 
     def clear(self) -> None:
@@ -54,12 +56,20 @@ class LogMemory(NamedTuple):
 
 
 class PbsLogReplay:
-    """Turns lines into records, with knowledge of the unfinished jobs."""
+    """Turns lines into records, with knowledge of the unfinished jobs.
+
+    Arrays whose first lines were read before a restart are looked up in `files`.
+    """
 
     def __init__(
-        self, options: RecordOptions, unfinished: dict[str, UnfinishedJob], memory: LogMemory
+        self,
+        options: RecordOptions,
+        unfinished: dict[str, UnfinishedJob],
+        memory: LogMemory,
+        files: Sequence[Path] = (),
     ) -> None:
         self._options = options
+        self._files = files
         self._unfinished = unfinished
         self._ended_runs, self._arrays, self._deleted = memory
 
@@ -70,8 +80,10 @@ class PbsLogReplay:
             return []
         if parse_job_id(line.jobid).is_array:
             if line.record_type == "Q":
-                _remember(self._arrays, line.jobid, line.row.values)
-            return []
+                _remember(self._arrays, line.jobid, Array(line.row.values, set()))
+            return self._on_deleted_array(line) if line.record_type == "D" else []
+        if line.record_type == "S" and (array := self._arrays.get(array_id_of(line.jobid))):
+            array.begun.add(line.jobid)
         return handler(self, line)
 
     def unfinished_after_deletion(self, now: float) -> list[JobRecord]:
@@ -272,13 +284,34 @@ class PbsLogReplay:
         ended = self._partial_record(line.jobid, job, JobState.CANCELLED, "D")
         return [self._remember_ended(ended._replace(cancelled_by=cancelled_by), line)]
 
+    def _find_array(self, array_id: str, deleted: str) -> Array:
+        if array_id not in self._arrays:
+            _remember(self._arrays, array_id, find_array(self._files, array_id, deleted))
+        return self._arrays[array_id]
+
+    def _on_deleted_array(self, line: PbsLogRecord) -> list[JobRecord]:
+        """Its waiting subjobs end with this line; those that run have lines of their own."""
+        waiting = set(self._find_array(line.jobid, "").waiting(line.jobid))
+        waiting |= {
+            jobid
+            for jobid, job in self._unfinished.items()
+            if not job.start_time and array_id_of(jobid) == line.jobid
+        }
+        records = []
+        for jobid in sorted(waiting):
+            records += self._on_deleted(line._replace(jobid=jobid))
+        return records
+
     def _on_deleted_subjob(self, line: PbsLogRecord, cancelled_by: str) -> list[JobRecord]:
         """The record of a waiting subjob, whose attributes only its array's line has."""
-        head, bracket, rest = line.jobid.partition("[")
-        array = self._arrays.get(f"{head}[]{rest.partition(']')[2]}") if bracket else None
-        if array is None or line.jobid in self._ended_runs:
+        array_id = array_id_of(line.jobid)
+        if not array_id or line.jobid in self._ended_runs:
             return []
-        line = line._replace(row=FieldReader(array))
+        array = self._find_array(array_id, line.jobid)
+        if not array.attributes or line.jobid in array.begun:
+            return []
+        array.begun.add(line.jobid)
+        line = line._replace(row=FieldReader(array.attributes))
         ended = self._job_record(line, 1, JobState.CANCELLED, "D")
         return [self._remember_ended(ended._replace(cancelled_by=cancelled_by), line)]
 

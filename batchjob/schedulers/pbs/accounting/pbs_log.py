@@ -114,13 +114,14 @@ class PbsLog:
         """See AccountingSource."""
         lost = self._ask_queue(unfinished)
         known = dict(unfinished)
-        replay = PbsLogReplay(self._record_options, known, self._memory)
+        files = self._files()
+        replay = PbsLogReplay(self._record_options, known, self._memory, files)
         state = _parse_state(watermark)
         if watermark != self._watermark:  # starts elsewhere, perhaps before the remembered runs
             self._memory.clear()
             self._memory.deleted.update(state.deleted)
         last_timestamp = state.last_timestamp
-        for chunk in follow(self._files(), watermark):
+        for chunk in follow(files, watermark):
             records: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
             for index, raw in enumerate(chunk.lines, 1):

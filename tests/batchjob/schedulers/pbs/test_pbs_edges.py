@@ -114,6 +114,40 @@ def test_deleted_waiting_subjobs_have_rows_with_their_own_ends(logged):
         assert (job.user, job.cancelled_by, job.name) == ("carol", "root", "arr2")
 
 
+def read_after_restart(folder, log, first):
+    """Records of the log from the line `first` on; another poller has read those before it."""
+    options = pbs_log.PbsLogOptions(path=str(folder), time_zone="UTC", qstat="")
+    file, line = folder / "20261120", log[: log.index(first)].rindex(b"\n") + 1
+    file.write_bytes(log[:line])
+    jobs, watermark, _ = read_all(PbsLog("c1", options))
+    file.write_bytes(log)
+    return read_all(PbsLog("c1", options), watermark, unfinished_jobs(jobs))[0]
+
+
+def test_deleted_waiting_subjob_has_a_row_after_a_restart_of_the_poller(logged, tmp_path_factory):
+    """Its array's line was read before; 42[1] had ended."""
+    late = LOG + b"11/27/2026 03:48:39;D;42[1].pbs01;requestor=root@pbs01\n"
+    jobs = read_after_restart(tmp_path_factory.mktemp("log"), late, b"D;42[4]")
+    assert jobs["42[4].pbs01", 1] == logged["42[4].pbs01", 1]
+    assert ("42[1].pbs01", 1) not in jobs
+
+
+@pytest.mark.parametrize("first", [b"Q;1.pbs01", b"D;17[]"])
+def test_waiting_subjobs_end_with_the_deletion_of_their_array(tmp_path, first):
+    """Of the array 17[0-5:2], only 17[0] had begun."""
+    log = lzma.decompress((RECORDINGS / "openpbs-23.06.06.accounting.xz").read_bytes())
+    jobs = read_after_restart(tmp_path, log, first)
+    for (jobid, _), job in jobs.items():
+        if jobid.startswith("17["):
+            assert (job.state, job.user, job.cancelled_by) == (
+                JobState.CANCELLED, "alice", "root",
+            )  # fmt: skip
+    ends = {key[0]: job.end_time for key, job in jobs.items() if key[0].startswith("17[")}
+    deleted = 1795175621
+    assert ends == {"17[0].pbs01": deleted + 2, "17[2].pbs01": deleted, "17[4].pbs01": deleted}
+    assert jobs["17[2].pbs01", 1].start_time is None
+
+
 def test_failed_prologue_says_what_happened(logged):
     job = logged["94.pbs01", 1]
     assert (job.state, job.elapsed_seconds) == (JobState.FAILED, 0)
