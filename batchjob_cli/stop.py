@@ -1,5 +1,6 @@
 """`batchjob stop` and `batchjob cancel`: end an active run, or one that has not started."""
 
+import math
 import os
 import signal
 import sys
@@ -58,8 +59,8 @@ def _print_result(run: Run) -> int:
     return 0
 
 
-def end_run(data: Path, run: Run, grace: float) -> Run:
-    """End a run; returns its state, which may still be active. Raises SettingsError."""
+def end_run(data: Path, run: Run, grace: float, max_wait: float = math.inf) -> Run:
+    """End a run; returns it as it is after `max_wait` seconds at most. Raises SettingsError."""
     jobid = run.jobid
     if run.by != "run":
         raise RefusedError(
@@ -77,7 +78,7 @@ def end_run(data: Path, run: Run, grace: float) -> Run:
     if not run.state.is_live:
         raise RefusedError(f"run {jobid} has already ended: {run.status}")
     _request_stop(data / RUNS, run, grace)
-    ended = _wait_for_end(data, jobid, grace + _EXTRA_SECONDS)
+    ended = _wait_for_end(data, jobid, min(grace + _EXTRA_SECONDS, max_wait))
     stop_request.pop(data / RUNS, jobid)  # if the run's user may not delete the request of root
     return run if ended is None else ended
 

@@ -100,8 +100,9 @@ def make(services: Services) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         light = anyio.to_thread.current_default_thread_limiter()
-        light.total_tokens = services.threads.light
-        services.metrics.watch_threads(light, services.threads.heavy)
+        light.total_tokens = services.threads.light.capacity()
+        services.threads.light.share_threads(light)  # they also identify callers
+        services.metrics.watch_threads(light, services.threads.light, services.threads.heavy)
         services.start()
         try:
             yield

@@ -42,7 +42,7 @@ class RunControl(Protocol):
         """Start a run, or let it wait for its time. Raises RunRefusedError."""
 
     def stop(self, run: Run, grace_seconds: float) -> Run:
-        """End an active run; returns how it ended. Raises RunRefusedError."""
+        """End an active run; returns it as it is after 30 s at most. Raises RunRefusedError."""
 
     def cancel(self, run: Run) -> Run:
         """Cancel a run that has not started. Raises RunRefusedError."""

@@ -82,12 +82,17 @@ class ServerMetrics:
             self.tsdb_running.set_function(tsdb_queue.count_running)
             self.tsdb_pending.set_function(tsdb_queue.count)
 
-    def watch_threads(self, light: CapacityLimiter, costly: FairQueue) -> None:
+    def watch_threads(self, light: CapacityLimiter, ordinary: FairQueue, costly: FairQueue) -> None:
         """Expose the use of threads; the limiter of light requests exists once the loop runs."""
         self.busy_threads.set_function(lambda: light.borrowed_tokens + costly.count_running())
         self.threads_limit.set_function(lambda: light.total_tokens + costly.capacity())
         self.waiting_requests.set_function(
-            lambda: light.statistics().tasks_waiting + costly.count() - costly.count_running()
+            lambda: (
+                light.statistics().tasks_waiting
+                + ordinary.count_waiting()
+                + costly.count()
+                - costly.count_running()
+            )
         )
 
     @contextmanager

@@ -127,7 +127,9 @@ def build(settings: ServerSettings) -> Services:
     concurrent = gate.concurrent if settings.tsdb.url else 0
     tsdb = PromqlBackend(endpoint, concurrent, gate.concurrent_per_user) if concurrent else None
     histories = _time_series_pool(settings, endpoint, tsdb)
-    bounded_wait = BoundedWait(max(1, threads.light // 2), while_waiting=threads.while_waiting)
+    bounded_wait = BoundedWait(
+        max(1, threads.light.capacity() // 2), while_waiting=threads.while_waiting
+    )
     metrics = ServerMetrics()
     metrics.watch(readers, tsdb.queue if tsdb else None)
     return Services(

@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL
 from batchjob_stats_server.promql.fair_queue import FairQueue
 
 LONGEST_WAIT_SECONDS = 0.1
+_FILE_THREADS = 8
 
 T = TypeVar("T")
 
@@ -64,15 +65,19 @@ class SerialExecutor:
 
 
 class Threads(NamedTuple):
-    """Maximum numbers of threads; each has a connection of its own to the database."""
+    """Maximum numbers of threads; each has a connection of its own to the database.
 
-    light: int
+    Whatever hangs, one user does not take all threads of a kind.
+    """
+
+    light: FairQueue
     heavy: FairQueue  # for expensive queries, so that others need not wait for them
+    files: FairQueue  # for files of users, whose file system may hang; no connection
     serial: SerialExecutor | None = None  # None: short queries run in parallel
 
     def connections(self) -> int:
         """Maximum number of connections to the database: one per thread."""
-        return self.light + self.heavy.capacity()
+        return self.light.capacity() + self.heavy.capacity()
 
     def run_short(self, work: Callable[[], T]) -> T:
         """Do short work in this thread, after that of others if it must not run in parallel."""
@@ -95,5 +100,13 @@ def plan_threads(url: URL, maximum: int) -> Threads:
     if sqlite:
         heavy = min(heavy, len(os.sched_getaffinity(0)) + 1)
     heavy = max(heavy, 1)
-    queue = FairQueue(heavy, max(1, heavy - 1), service="the database")
-    return Threads(max(maximum - heavy, 1), queue, SerialExecutor() if sqlite else None)
+    return Threads(
+        _queue(max(maximum - heavy, 1), "the server"),
+        _queue(heavy, "the database"),
+        _queue(_FILE_THREADS, "the file system"),
+        SerialExecutor() if sqlite else None,
+    )
+
+
+def _queue(threads: int, service: str) -> FairQueue:
+    return FairQueue(threads, max(1, threads - 1), service)

@@ -12,12 +12,14 @@ def is_login(name: str) -> bool:
     """Whether a text may be a login: any printable one of one line, as directory services have.
 
     A comma separates several, as in a header that was sent twice; a colon ends one in passwd(5).
+    `${` begins a variable for which Grafana has put in no value.
     """
     return (
         0 < len(name) <= _MAX_CHARACTERS
         and name.isprintable()
         and name == name.strip()
         and not set(name) & set(",:")
+        and "${" not in name
     )
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +12,8 @@ from batchjob_cli.client.answer import parse_document, require_success
 from batchjob_cli.client.connect import named_server
 
 _EXTRA_SECONDS = 30.0  # in addition to a run's grace period
+_ANSWER_SECONDS = 60.0  # for the server, which waits 30 s for the end of a run
+_PAUSE_SECONDS = 0.5
 _TIMED_OUT_STATUS = 124
 
 
@@ -22,9 +25,13 @@ def run_path(given: argparse.Namespace, part: str = "") -> str:
 def end_run(given: argparse.Namespace, verb: str, grace: float) -> int:
     """`stop` or `cancel`; raises SettingsError."""
     body = {"grace_seconds": grace} if verb == "stop" else None
-    seconds = grace + _EXTRA_SECONDS
-    answer = named_server(given).request("POST", run_path(given, f"/{verb}"), {}, body, seconds)
+    server, until = named_server(given), time.monotonic() + grace + _EXTRA_SECONDS
+    answer = server.request("POST", run_path(given, f"/{verb}"), {}, body, _ANSWER_SECONDS)
     run = parse_document(answer, "id", "status", "end_time")
+    while run["end_time"] is None and time.monotonic() < until:  # the grace period goes on
+        time.sleep(_PAUSE_SECONDS)
+        answer = server.request("GET", f"runs/{run['id']}", {})
+        run = parse_document(answer, "id", "status", "end_time")
     print(f"batchjob: run {run['id']}: {run['status']}")
     return 0 if run["end_time"] is not None else 1
 

@@ -13,6 +13,7 @@ from batchjob_cli import delete, stop
 from batchjob_stats_server.run_control import RunRefusedError, RunRequest
 
 _START_SECONDS = 60.0
+_MAX_WAIT_SECONDS = 30.0  # for the end of a run, in a thread of the server
 _COMMAND = ("-P", "-m", "batchjob_cli")  # -P: a run's directory may contain modules of others
 
 
@@ -58,7 +59,7 @@ class LocalRunControl:
 
     def _end_run(self, run: Run, grace_seconds: float) -> Run:
         try:
-            return stop.end_run(self.data, run, grace_seconds)
+            return stop.end_run(self.data, run, grace_seconds, _MAX_WAIT_SECONDS)
         except SettingsError as error:
             raise RunRefusedError(str(error)) from error
 

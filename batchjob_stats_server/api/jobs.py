@@ -24,7 +24,7 @@ from batchjob_stats_db.queries.paging import (
     reads_only_its_rows,
 )
 from batchjob_stats_server.api import PREFIX, cursor, windows
-from batchjob_stats_server.api.answers import RowsPage, query_database
+from batchjob_stats_server.api.answers import RowsPage, TurnRoute, query_database
 from batchjob_stats_server.api.params import (
     Count,
     Duration,
@@ -43,7 +43,7 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.services import CurrentServices
 
-router = APIRouter(prefix=PREFIX)
+router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
 JobRow = create_model("JobRow", __base__=row_model("JobRow", columns()), **windows.FIELDS)
 

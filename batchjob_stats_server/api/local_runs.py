@@ -3,12 +3,12 @@
 A run has the rights of the user who started the server, so only admins start, stop and delete.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import anyio
-from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +20,7 @@ from batchjob.local_runs.record import Run
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api import params as p
+from batchjob_stats_server.api.answers import FilesRoute, run_in_turn
 from batchjob_stats_server.api.samples import LINES, ChosenSamples, SampleFilter, stream_samples
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
@@ -29,7 +30,9 @@ from batchjob_stats_server.run_control import RunControl, RunRefusedError, RunRe
 from batchjob_stats_server.services import CurrentServices, Services
 from batchjob_stats_server.streams import OpenStream
 
-router = APIRouter(prefix=PREFIX)
+router = APIRouter(prefix=PREFIX, route_class=FilesRoute)
+
+T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.3
 _LINES_PER_CHUNK = 2000
@@ -184,7 +187,10 @@ def local_run(
 def stop_run(
     control: AdminsControl, principal: CurrentPrincipal, run: RunId, how: Stop | None = None
 ) -> LocalRun:
-    """Send SIGTERM to its processes, and SIGKILL after the grace period; wait for its end."""
+    """Send SIGTERM to its processes, and SIGKILL after the grace period.
+
+    The answer waits for its end, 30 s at most: a run with a longer grace period may still run then.
+    """
     record = _find_run(control, run)
     grace = _GRACE_SECONDS if how is None else how.grace_seconds
     audit.log_action(principal, f"stopped run {record.jobid}")
@@ -248,7 +254,7 @@ def run_logs(
     readers, counting_readers = (
         [Reader(directory, each, record.uid) for each in names] for _ in range(2)
     )
-    lines = _output(services, control, record, readers, counting_readers, params)
+    lines = _output(services, principal, control, record, readers, counting_readers, params)
     kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
     streams, user = services.streams, principal.person_key()
     if streams is None:
@@ -280,16 +286,19 @@ def run_samples(
 
 
 async def _output(
-    services: Services, control: RunControl, run: Run, readers: Sequence[Reader],
-    counting_readers: Sequence[Reader], params: LogsQuery,
+    services: Services, principal: Principal, control: RunControl, run: Run,
+    readers: Sequence[Reader], counting_readers: Sequence[Reader], params: LogsQuery,
 ) -> AsyncIterator[bytes]:  # fmt: skip
+    def on_files(work: Callable[[], T]) -> Awaitable[T]:
+        return run_in_turn(services.threads.files, principal, work)
+
     try:
-        lines = await to_thread.run_sync(_skip_to_last_lines, readers, counting_readers, params)
+        lines = await on_files(partial(_skip_to_last_lines, readers, counting_readers, params))
         while True:
-            live = params.follow and await to_thread.run_sync(_is_live, control, run)
+            live = params.follow and await on_files(partial(_is_live, control, run))
             more = True
             while more:
-                text, more = await to_thread.run_sync(_read_chunk, lines)
+                text, more = await on_files(partial(_read_chunk, lines))
                 if text:
                     yield text
             if not live or (params.until is not None and services.clock() > params.until):

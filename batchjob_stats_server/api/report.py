@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import Query as Parameters
 from batchjob_stats_server.api.params import Word
@@ -23,7 +24,7 @@ from batchjob_stats_server.report.json_form import as_json
 from batchjob_stats_server.report.model import Report
 from batchjob_stats_server.services import CurrentServices
 
-router = APIRouter(prefix=PREFIX)
+router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
 
 class Form(StrEnum):

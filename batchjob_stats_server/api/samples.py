@@ -4,16 +4,17 @@ import contextlib
 import json
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import anyio
-from anyio import to_thread
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
+from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.quantities.sample import SampleHeader
 from batchjob_stats_db.measure.job_usage import JobToMeasure
@@ -23,6 +24,7 @@ from batchjob_stats_db.samples.rates import sample_document
 from batchjob_stats_db.samples.replay import Replay, SamplePair
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api import params as p
+from batchjob_stats_server.api.answers import query_database, run_in_turn
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.runs import run_of
 from batchjob_stats_server.auth import audit
@@ -109,7 +111,7 @@ class SampleFilter(NamedTuple):
     response_class=StreamingResponse,
     responses={200: {"content": {LINES: {}, "application/gzip": {}}}},
 )
-def job_samples(
+async def job_samples(
     services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, jobid: JobId,
     params: Annotated[SamplesQuery, Query()],
 ) -> Response:  # fmt: skip
@@ -117,16 +119,22 @@ def job_samples(
     directory = services.settings.samples.directory
     if not directory or services.streams is None:
         raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
-    with services.reader.connect() as db:
+    policy, now = services.settings.tsdb.policy(), int(services.clock())
+
+    def find(db: Connection) -> tuple[JobToMeasure, RowMapping] | None:
         run = run_of(db, access, jobid, params.cluster, params.run)
         if run is None or run["start_time"] is None:
-            return Response(b"", media_type=LINES)
-        policy, now = services.settings.tsdb.policy(), int(services.clock())
+            return None
         job = span_of(db, access, run["id"], policy, now)
-    if job is None:  # deleted in the meantime
+        return (job, run) if job else None  # None: deleted in the meantime
+
+    found = await query_database(services, principal, find, costly=False)
+    if found is None:
         return Response(b"", media_type=LINES)
+    job, run = found
+    folder = folder_of(Path(directory), job.jobid)
     try:
-        files_of(folder_of(Path(directory), job.jobid))
+        await run_in_turn(services.threads.files, principal, partial(files_of, folder))
     except OSError as error:
         raise Problem(503, f"the samples cannot be read: {error.strerror}") from error
     audit.log_jobs_seen(principal, f"samples of job {jobid}", [run])
@@ -155,7 +163,7 @@ def stream_samples(
         replay.close()
         streams.release(user)
 
-    lines = _lines(services, replay, counting_replay, sample_filter, params)
+    lines = _lines(services, principal, replay, counting_replay, sample_filter, params)
     headers = {"Cache-Control": "no-store"}
     if params.format == "gzip":
         name = quote(f"{jobid}.jsonl.gz", safe="")
@@ -165,21 +173,23 @@ def stream_samples(
 
 
 async def _lines(
-    services: Services, replay: Replay, counting_replay: Replay | None, sample_filter: SampleFilter,
-    params: ChosenSamples,
+    services: Services, principal: Principal, replay: Replay, counting_replay: Replay | None,
+    sample_filter: SampleFilter, params: ChosenSamples,
 ) -> AsyncIterator[bytes]:  # fmt: skip
     """`counting_replay`: the same samples again, if only the last ones are requested."""
     follow = params.follow and params.format == "jsonl"
-    start = services.clock()
+    files, start = services.threads.files, services.clock()
     steps = replay.read()
     while True:
         try:
             if counting_replay is not None:
-                steps = await to_thread.run_sync(
+                steps = await run_in_turn(files, principal, partial(
                     _keep_last, steps, counting_replay, sample_filter, params.limit or 0
-                )
+                ))  # fmt: skip
                 counting_replay = None
-            text, more = await to_thread.run_sync(_read_chunk, steps, sample_filter, params.type)
+            text, more = await run_in_turn(
+                files, principal, partial(_read_chunk, steps, sample_filter, params.type)
+            )
         except OSError:  # the headers have been sent, so the answer ends here
             return
         if text:

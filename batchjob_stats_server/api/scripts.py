@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from batchjob_stats_db.database import scripts
 from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import Query as Parameters
 from batchjob_stats_server.api.params import Word
@@ -16,7 +17,7 @@ from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.auth.rights import script_access
 from batchjob_stats_server.services import CurrentServices
 
-router = APIRouter(prefix=PREFIX)
+router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
 
 class ScriptRow(BaseModel):

@@ -10,6 +10,7 @@ from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import tokens as token_store
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import Query as Parameters
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.api.row_keys import as_answer_row
@@ -19,7 +20,7 @@ from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.services import CurrentServices
 
-router = APIRouter(prefix=PREFIX)
+router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
 _NO_STORE = {"Cache-Control": "no-store"}
 _NO_TOKENS_DETAIL = "`batchjob up` cannot create or revoke tokens in a database that a server uses"

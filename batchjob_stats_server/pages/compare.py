@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.quantities.curves import COMPARED_CURVES, PLOTS
 from batchjob_stats_db.database.access import Access
+from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.api.runs import runs_of
@@ -20,7 +21,7 @@ from batchjob_stats_server.pages.rendering.usage_bars import Row
 from batchjob_stats_server.report.explain import elapsed_seconds
 from batchjob_stats_server.services import CurrentServices
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
 MAX_JOBS = 8
 

@@ -9,6 +9,7 @@ from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_rows import rows_by_ids
 from batchjob_stats_db.queries.paging import find_ids
+from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.reports import gather_report_input, report_from_input
 from batchjob_stats_server.auth import audit
@@ -24,7 +25,7 @@ from batchjob_stats_server.pages.rendering.links import Reference
 from batchjob_stats_server.report.facts import evaluate_quantities
 from batchjob_stats_server.services import CurrentServices
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
 _MAX_ROWS = 10
 _MAIN_CURVES = {CPU, MEMORY, GPU_UTILIZATION, GPU_MEMORY}

@@ -17,6 +17,7 @@ from batchjob_stats_db.queries import ids
 from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries.similar import same_name
 from batchjob_stats_server.api import windows
+from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Time, Word
@@ -33,7 +34,7 @@ from batchjob_stats_server.pages.rendering.links import Reference
 from batchjob_stats_server.report.facts import evaluate_quantities
 from batchjob_stats_server.services import CurrentServices, Services
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
 _MAX_SIBLINGS = 12
 _MAX_NAMED_RUNS = 50

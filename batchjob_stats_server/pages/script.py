@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from batchjob_stats_db.database import scripts
+from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess
@@ -15,7 +16,7 @@ from batchjob_stats_server.pages.rendering.frame import RequestPage
 from batchjob_stats_server.pages.rendering.links import Reference
 from batchjob_stats_server.services import CurrentServices
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
 
 @router.get("/jobs/{jobid}/script")

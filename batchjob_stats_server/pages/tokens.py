@@ -11,12 +11,13 @@ from pydantic import ValidationError
 from batchjob_stats_db.database import tokens as token_table
 from batchjob_stats_db.days import DAY
 from batchjob_stats_server.api import tokens as api
+from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.http.invalid import describe_error
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.services import CurrentServices, Services
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
 _LIFETIMES = (1, 7, 30, 90, 365)  # days
 

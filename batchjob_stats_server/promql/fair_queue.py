@@ -1,4 +1,4 @@
-"""A queue of costly requests: a few run at a time, and no user takes all threads."""
+"""A queue of requests: a few run at a time, and no user takes all threads."""
 
 import asyncio
 import threading
@@ -31,7 +31,7 @@ class _UserRequests:
 
 
 class FairQueue:
-    """Separate threads for costly requests: a slow database must not take those of other routes.
+    """Threads for one kind of work: a slow database must not take those of other routes.
 
     At most `concurrent` requests are processed at a time, at most `max_per_user` of them from one
     user. A user's further requests wait in a queue of that user, not in the one that all users
@@ -47,6 +47,10 @@ class FairQueue:
         self._lock = threading.Lock()  # for users: threads of `run_as` begin requests, too
         self._maximum = _MAX_REQUESTS_PER_THREAD * concurrent
         self._service = service
+
+    def share_threads(self, threads: anyio.CapacityLimiter) -> None:
+        """Use these threads, which do other work as well; as many as the queue's own."""
+        self._threads = threads
 
     async def run(self, user: Hashable, work: Callable[[], T]) -> T:
         """Do the work when a thread is free; raises TooMany, Unavailable."""
@@ -140,6 +144,11 @@ class FairQueue:
         """Number of requests of all users, running or waiting."""
         with self._lock:
             return sum(requests.count() for requests in self.users.values())
+
+    def count_waiting(self) -> int:
+        """Number of requests that wait for others of the same user."""
+        with self._lock:
+            return sum(len(requests.waiting) for requests in self.users.values())
 
     def count_running(self) -> int:
         """Number of requests that are running."""

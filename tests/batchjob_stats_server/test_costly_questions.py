@@ -1,25 +1,32 @@
-"""Costly requests of one user leave threads to the requests of others."""
+"""Requests of one user, costly or not, leave threads to the requests of others."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
 from fastapi.testclient import TestClient
 
 from batchjob_stats_server import app
+from batchjob_stats_server.api import jobs, samples
 from batchjob_stats_server.api.answers import query_database
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.promql.fair_queue import MAX_REQUESTS_PER_USER, FairQueue
 from batchjob_stats_server.threads import Threads
+from tests.batchjob_stats_server.api.recording import with_samples
 from tests.helpers.waiting import scaled
 
 ALICE, BOB = Principal("alice", "user", "token"), Principal("bob", "user", "token")
 
 
+def with_costly(queue):
+    return Threads(FairQueue(1, 1), queue, FairQueue(1, 1))
+
+
 def test_many_costly_requests_of_one_user_do_not_delay_others(services):
     alice_may_end = threading.Event()
-    services = services._replace(threads=Threads(1, FairQueue(3, 2, service="the database")))
+    services = services._replace(threads=with_costly(FairQueue(3, 2)))
 
     async def send_requests():
         async with anyio.create_task_group() as group:
@@ -52,7 +59,7 @@ def test_costly_pages_use_the_same_queue(services, token_headers, path):
             queued_users.append(who)
             return await super().run(who, work)
 
-    services = services._replace(threads=Threads(1, RecordingQueue(2, 1, service="the database")))
+    services = services._replace(threads=with_costly(RecordingQueue(2, 1)))
     with TestClient(app.make(services)) as client:
         assert client.get(path, headers=headers).status_code == 200
         assert queued_users == [("alice", ())]
@@ -62,7 +69,7 @@ def test_costly_pages_use_the_same_queue(services, token_headers, path):
 
 def test_too_many_costly_requests_of_one_user_are_rejected(services):
     alice_may_end = threading.Event()
-    services = services._replace(threads=Threads(1, FairQueue(2, 1, service="the database")))
+    services = services._replace(threads=with_costly(FairQueue(2, 1)))
 
     async def send_requests():
         async with anyio.create_task_group() as group:
@@ -77,3 +84,52 @@ def test_too_many_costly_requests_of_one_user_are_rejected(services):
         assert rejected.value.status == 429
 
     anyio.run(send_requests)
+
+
+def hang_for(monkeypatch, module, name, argument):
+    """Let a function wait if `argument` is among its arguments; returns when it waits, and go."""
+    waiting, may_end, real = threading.Semaphore(0), threading.Event(), getattr(module, name)
+
+    def waits(*arguments):
+        if argument in map(str, arguments):
+            waiting.release()
+            may_end.wait(scaled(60))
+        return real(*arguments)
+
+    monkeypatch.setattr(module, name, waits)
+    return waiting, may_end
+
+
+def test_many_ordinary_requests_of_one_user_do_not_delay_others(
+    services, token_headers, monkeypatch
+):
+    """Alice has more requests in progress than there are ordinary threads, and all hang."""
+    waiting, may_end = hang_for(monkeypatch, jobs, "runs_of", "slow")
+    alice, bob = token_headers("alice"), token_headers("bob")
+    with TestClient(app.make(services)) as client, ThreadPoolExecutor(8) as pool:
+        try:
+            slow = [pool.submit(client.get, "/api/v1/jobs/slow", headers=alice) for _ in range(7)]
+            assert waiting.acquire(timeout=scaled(20))
+            answer = pool.submit(client.get, "/api/v1/jobs/2", headers=bob).result(scaled(20))
+            assert [each["jobid"] for each in answer.json()] == ["2"]
+        finally:
+            may_end.set()
+        assert [each.result().status_code for each in slow] == [200] * 7
+
+
+def test_files_that_hang_take_no_threads_of_other_work(
+    services, token_headers, monkeypatch, tmp_path
+):
+    services = with_samples(services, tmp_path)
+    waiting, may_end = hang_for(monkeypatch, samples, "files_of", str(tmp_path / "2"))
+    headers = token_headers("bob")
+    with TestClient(app.make(services)) as client, ThreadPoolExecutor(8) as pool:
+        try:
+            path = "/api/v1/jobs/2/samples"
+            hanging = [pool.submit(client.get, path, headers=headers) for _ in range(7)]
+            for _ in hanging:
+                assert waiting.acquire(timeout=scaled(20))
+            answer = pool.submit(client.get, "/api/v1/jobs/2", headers=headers).result(scaled(20))
+            assert answer.status_code == 200
+        finally:
+            may_end.set()

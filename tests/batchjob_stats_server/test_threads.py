@@ -31,7 +31,7 @@ SQLITE, POSTGRESQL = (
 def test_costly_requests_leave_threads_to_others(monkeypatch, url, max_threads, light, heavy):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     threads = plan_threads(url, max_threads)
-    assert (threads.light, threads.heavy.capacity()) == (light, heavy)
+    assert (threads.light.capacity(), threads.heavy.capacity()) == (light, heavy)
     assert threads.connections() == light + heavy
 
 

@@ -1,6 +1,7 @@
 """Runs that are started over the API, in directories that others may write to."""
 
 from batchjob.local_runs import history
+from batchjob_cli.up import run_control
 from batchjob_cli.up.run_control import LocalRunControl
 from batchjob_stats_server.run_control import RunRequest
 from tests.helpers.waiting import until
@@ -18,3 +19,14 @@ def test_modules_in_run_directory_are_not_imported(tmp_path):
     ended = history.job(run.jobid, str(data))
     assert (ended.exit_code, ended.work_dir) == (0, str(public))
     assert not (public / "taken").exists()
+
+
+def test_long_grace_period_does_not_hold_a_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_control, "_MAX_WAIT_SECONDS", 0.5)
+    control = LocalRunControl(tmp_path / "data", "here")
+    script = f"trap '' TERM; touch {tmp_path}/ready; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    run = control.start(RunRequest(("sh", "-c", script)))
+    until((tmp_path / "ready").exists, "the trap")
+    assert control.stop(run, 3600).state.is_live
+    (tmp_path / "go").touch()
+    until(lambda: not history.job(run.jobid, str(tmp_path / "data")).state.is_live, "its end")

@@ -85,7 +85,9 @@ def test_several_identities_are_rejected(proxy_client, token_headers):
     assert proxy_client("alice").get(ME, headers=secrets).status_code == 401
 
 
-@pytest.mark.parametrize("user", ["", " ", "alice, bob", "a:b", "a" * 256, "a\tb", " x"])
+@pytest.mark.parametrize(
+    "user", ["", " ", "alice, bob", "a:b", "a" * 256, "a\tb", " x", "${__user.login}"]
+)
 def test_invalid_login_name_is_rejected(proxy_client, user):
     assert not is_login(user)
     assert proxy_client(user).get(ME).status_code in (400, 401)
