@@ -346,7 +346,8 @@ class PbsLogReplay:
             return []
         default = JobState.RUNNING if job.start_time else JobState.PENDING
         state = JobState(job.state or default)
-        return self._changed(line, job, state, state.name[0])
+        word = "Q" if state is JobState.PENDING else state.name[0]
+        return self._changed(line, job, state, word)
 
     def _changed(
         self, line: PbsLogRecord, job: UnfinishedJob, state: JobState, word: str, **values: Any

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from batchjob.runtime.subprocesses import CommandOptions
+from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
 from batchjob.schedulers.accounting import UnfinishedJob, check_vanished, with_jobids_like
 from batchjob.schedulers.fields import FieldReader, RowError
 from batchjob.schedulers.pbs.accounting.qstat import finished_record
@@ -37,7 +37,7 @@ def find_lost_jobs(
     missing = {jobid: job for jobid, job in running.items() if not _is_live(queue.get(jobid))}
     if not missing:
         return LostJobs()
-    history = query_qstat(options, qstat, "-x")
+    history = _query_history(options, qstat)
     ended, unknown = [], []
     for jobid, job in missing.items():
         attributes = history.get(jobid)
@@ -50,10 +50,20 @@ def find_lost_jobs(
                 continue
             ended.append(record._replace(run=job.run))
     gone = check_vanished(
-        record_options.source, tuple(unknown), running, nothing_seen=not history,
+        record_options.source, tuple(unknown), running, nothing_seen=not (queue or history),
         trust_missing=False,
     )  # fmt: skip
     return LostJobs(tuple(ended), gone)
+
+
+def _query_history(options: CommandOptions, qstat: str) -> Mapping[str, Mapping[str, str]]:
+    """Jobs that have ended as well; none of a server that keeps no history, as by default."""
+    try:
+        return query_qstat(options, qstat, "-x")
+    except SchedulerError as error:
+        if "history" not in str(error):
+            raise
+        return {}
 
 
 def _is_live(attributes: Mapping[str, str] | None) -> bool:

@@ -10,6 +10,7 @@ from batchjob.schedulers.records import merge_records
 RECORDINGS = Path(__file__).parents[3] / "fixtures" / "accounting"
 LOG = lzma.decompress((RECORDINGS / "openpbs-23.06.06.accounting.xz").read_bytes())
 QSTAT = lzma.decompress((RECORDINGS / "openpbs-23.06.06.qstat.json.xz").read_bytes())
+EDGES = lzma.decompress((RECORDINGS / "openpbs-2026-edges" / "accounting.xz").read_bytes())
 END_HEAD = "04/04/2026 13:06:40;E;101.srv;user=alice group=phys"
 END_TAIL = "ctime=1775296800 start=1775296900 end=1775300800 Exit_status=0"
 

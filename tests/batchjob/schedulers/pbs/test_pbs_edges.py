@@ -335,6 +335,19 @@ def test_running_jobs_that_pbs_no_longer_runs_are_ended(tmp_path):
     assert len((tmp_path / "calls").read_text().splitlines()) == 2
 
 
+def test_running_jobs_of_a_server_without_history_vanish(tmp_path):
+    """PBS keeps no history by default."""
+    qstat_program = answering(tmp_path, {"3.pbs01": {"job_state": "R"}}, {})
+    refusing = "echo 'qstat: PBS is not configured to maintain job history' >&2; exit 153"
+    program = (tmp_path / "qstat").read_text()
+    (tmp_path / "qstat").write_text(program.replace(f"cat {tmp_path}/history.json", refusing))
+    (tmp_path / "20261127").write_text("")
+    options = pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="UTC", qstat=qstat_program)
+    unfinished = {"3.pbs01": UnfinishedJob(5, 1, 6), "9.pbs01": UnfinishedJob(7, 1, 8)}
+    source = PbsLog("c1", options, clock=lambda: AFTERWARDS)
+    assert list(source.read('{"since": 0}', unfinished))[-1].vanished == ("9.pbs01",)
+
+
 def test_missing_qstat_stops_nothing(tmp_path, caplog):
     (tmp_path / "20261127").write_bytes(LOG)
     options = pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="UTC", qstat="no-such-qstat")

@@ -15,6 +15,7 @@ from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
 from batchjob.schedulers.records import merge_records
 from batchjob.schedulers.states import JobState
 from tests.batchjob.schedulers.pbs.pbs import (
+    EDGES,
     END_HEAD,
     END_TAIL,
     LOG,
@@ -23,19 +24,24 @@ from tests.batchjob.schedulers.pbs.pbs import (
 )
 
 
+@pytest.mark.parametrize("log", [LOG, EDGES], ids=["LOG", "EDGES"])
 @pytest.mark.parametrize("lines", [1, 7, 30])
-def test_reading_in_pieces_gives_the_same_records(write_log, lines):
-    expected = read_all(write_log(LOG))[0]
+def test_reading_in_pieces_gives_the_same_records(tmp_path, log, lines):
+    """By pollers that are started for each piece."""
+    options = pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="UTC", qstat="")
+    file = tmp_path / "20261120"
     merged, watermark = {}, '{"since": 0}'
-    text = LOG.splitlines(keepends=True)
+    text = log.splitlines(keepends=True)
     for end in range(lines, len(text) + lines, lines):
-        source = write_log(b"".join(text[:end]) + b"11/20/2026 11:4")  # the server is still writing
+        file.write_bytes(b"".join(text[:end]) + b"11/20/2026 11:4")  # the server is still writing
+        source = PbsLog("c1", options, clock=lambda: 0.0)
         for batch in source.read(watermark, unfinished_jobs(merged)):
             watermark = batch.watermark
             for job in batch.jobs:
                 key = job.jobid, job.run
                 merged[key] = merge_records(merged.get(key, job), job)
-    assert merged == expected
+    whole = PbsLog("c1", options, clock=lambda: 0.0)
+    assert merged == read_all(whole)[0]
 
 
 @pytest.mark.parametrize(
