@@ -241,7 +241,7 @@ def _queue_values(job: SlurmJob, now: int) -> dict[str, str]:
         "EligibleTime": str(job.submit), "StartTime": str(job.start if started else now + 600),
         "EndTime": str(now + 3600), "TimeLimit": "1-00:00:00", "tres-alloc": tres,
         "NodeList": job.nodes if started else "", "Name": job.name, "WorkDir": "/home/alice",
-        "Dependency": "(null)", "Reservation": "(null)",
+        "Dependency": "(null)", "Reservation": "(null)", "SLUID": f"s{job.submit}",
     }  # fmt: skip
 
 

@@ -135,6 +135,7 @@ def test_pending_jobs_are_recorded_before_accounting_knows_them(site, rows):
     site.run_for(5 * MINUTE)
     (row,) = rows(schema.job)
     assert (row["state"], row["reason"]) == ("PENDING", "Priority")
+    assert row["sluid"] == f"s{row['submit_time']}"
     assert (row["start_time"], row["allocated_cpus"], row["requested_cpus"]) == (None, None, 4)
     site.run_for(HOUR)
     (row,) = rows(schema.job)
@@ -249,6 +250,7 @@ def test_parts_of_a_resized_job_follow_one_another(site, rows):
     assert found[first.submit]["state"] == "RESIZED"
     assert found[second.submit]["state"] == "RUNNING"
     assert found[second.submit]["start_time"] == resized
+    assert found[second.submit]["sluid"] == ""  # accounting has the one of its directory
     assert rows(schema.quarantine) == []
     site.run_for(HOUR)
     parts = [

@@ -112,7 +112,9 @@ class Sacct(WindowSource):
         delimiter = _random_delimiter()
         cluster = self._cluster_option() or ["--local"]  # in a federation, only this cluster's jobs
         # slurmctld keeps a job for MinJobAge (5 minutes) after its end, with its exit status.
-        fields = QUEUE_FIELDS if exact_exits else (*QUEUE_FIELDS, "exit_code")
+        # squeue has had the column since 26.05, as sacct has had this one.
+        sluid = ("SLUID",) if "OriginalSLUID" in self._supported_fields() else ()
+        fields = (*QUEUE_FIELDS, *sluid, *(() if exact_exits else ("exit_code",)))
         columns = ",".join(f"{field}:0{delimiter}" for field in fields)
         argv = [
             self._options.squeue, "--noheader", "--all", f"--Format={columns}", *cluster,

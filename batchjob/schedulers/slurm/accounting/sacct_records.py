@@ -177,6 +177,8 @@ def job_record(
     has_started = start is not None
     has_ended = has_started and end is not None
     allocated = (row.get("AllocTRES", parse_resources) if has_started else None) or Resources()
+    # In its first second, a row may be PENDING on a node, with no CPUs.
+    node_list = row.text("NodeList").replace("None assigned", "") if has_started else ""
     reason = "" if row.text("Reason") == "None" else row.text("Reason")
     exit_pair = row.get("ExitCode", parse_exit_pair) if has_ended else None
     exit_status = sacct_exit(exit_pair, state, exact=site.exact_exits)
@@ -220,11 +222,10 @@ def job_record(
         ),
         cancelled_by=_user_name(cancelled_by, row),
         restarts=row.get("Restarts", count),
-        # In a job's first second, its row may have 0 CPUs.
         requested_cpus=requested.cpus or row.get("ReqCPUS", count) or None,
         requested_memory_bytes=requested.memory_bytes,
         requested_gpus=requested.gpus,
-        requested_nodes=requested.nodes or row.get("ReqNodes", count),
+        requested_nodes=requested.nodes or row.get("ReqNodes", count) or None,
         requested_resources=row.text("ReqTRES"),
         # AllocCPUS and AllocNodes of a pending job repeat its request; AllocTRES is empty.
         allocated_cpus=allocated.cpus,
@@ -232,8 +233,8 @@ def job_record(
         allocated_gpus=allocated.gpus,
         allocated_nodes=allocated.nodes,
         allocated_resources=row.text("AllocTRES") if has_started else "",
-        node_list="" if row.text("NodeList") == "None assigned" else row.text("NodeList"),
-        nodes=node_shares(row.text("NodeList"), allocated, "NodeList", row.parse_errors),
+        node_list=node_list,
+        nodes=node_shares(node_list, allocated, "NodeList", row.parse_errors),
         array_jobid=membership.array_jobid,
         array_index=membership.array_index,
         het_jobid=membership.het_jobid,

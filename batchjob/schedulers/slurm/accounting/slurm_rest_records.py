@@ -80,6 +80,7 @@ def job_record(
         start = None  # cancelled while pending
     start, elapsed = part_since_resize(submit, start, end, parse_count(times.get("elapsed")))
     has_started = start is not None
+    node_list = node_list if has_started else ""  # as it starts, a job may be PENDING on a node
     has_ended = has_started and end is not None
     exit_code = _meaningful_exit(parse_exit(job.get("exit_code")), state, has_ended=has_ended)
     derived = _derived_exit(job.get("derived_exit_code")) if has_ended else Exit(None, None)
@@ -124,7 +125,7 @@ def job_record(
         ),
         cancelled_by=cancelled_by,
         restarts=parse_count(job.get("restart_cnt")),
-        requested_cpus=requested.cpus or parse_count(_dict(job, "required").get("CPUs")),
+        requested_cpus=requested.cpus or parse_count(_dict(job, "required").get("CPUs")) or None,
         requested_memory_bytes=requested.memory_bytes,
         requested_gpus=requested.gpus,
         requested_nodes=requested.nodes,

@@ -84,9 +84,9 @@ def _with_gpus(job: Mapping[str, Any], tres: str) -> str:
 
 
 def _sluid(job: Mapping[str, Any]) -> str:
-    """The SLUID (26.05); a resized job has a new one here, and keeps its first in accounting."""
+    """The SLUID (26.05)."""
     step = job.get("step_id")
-    return _text(step.get("sluid")) if isinstance(step, dict) and not job.get("resize_time") else ""
+    return _text(step.get("sluid")) if isinstance(step, dict) else ""
 
 
 def _json_suspension_times(job: Mapping[str, Any], state: str) -> dict[str, str]:
@@ -217,7 +217,8 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         suspended_seconds=None if resized else row.get("Suspended", count),
         time_limit_seconds=row.get("TimeLimit", _limit_seconds),
         exit_code=row.get("exit_code", wait_status_code) if _has_ended(word) else None,
-        sluid=row.text("SLUID"),
+        # A resized job has a new one here, and keeps its first in accounting.
+        sluid="" if resized else row.text("SLUID"),
         priority=row.get("PriorityLong", count),
         reason=of_started_job(row.text("Reason")) if has_started else row.text("Reason"),
         restarts=row.get("RestartCnt", count),

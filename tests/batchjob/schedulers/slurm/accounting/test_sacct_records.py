@@ -110,6 +110,18 @@ def test_resized_job_held_what_its_first_steps_have(nodes, steps, cpus):
     assert (parsed.job.allocated_cpus, parsed.quarantined) == (cpus, ())
 
 
+def test_row_of_a_job_in_its_first_second():
+    """Seen with 22.05: PENDING on a node without CPUs, until the start arrives."""
+    first = {
+        "State": "PENDING", "Start": "Unknown", "End": "Unknown", "ReqCPUS": "0", "ReqNodes": "0",
+        "ReqTRES": "", "AllocTRES": "", "ExitCode": "0:0",
+    }  # fmt: skip
+    (parsed,) = parse_output(sacct_output(first))
+    job = parsed.job
+    assert (job.requested_cpus, job.requested_nodes, job.allocated_cpus) == (None, None, None)
+    assert (job.node_list, job.nodes, parsed.quarantined) == ("", (), ())
+
+
 def test_job_that_never_started_holds_nothing():
     """Some releases repeat the end time as the start of a job cancelled while it waited."""
     held = {"AllocTRES": "cpu=4,mem=8G,node=1", "NodeList": "None assigned"}

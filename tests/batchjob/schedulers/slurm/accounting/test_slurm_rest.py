@@ -146,6 +146,16 @@ def test_job_that_never_started_holds_nothing(jobs_24_11):
     assert parsed.job == jobs_24_11["10"]
 
 
+def test_row_of_a_job_in_its_first_second():
+    raw = load_recording("24.11.5")["jobs"][0]
+    unknown = {"start": 0, "end": 0, "elapsed": 0}
+    none = {"tres": {"allocated": [], "requested": []}, "required": {"CPUs": 0}, "steps": []}
+    pending = {"state": {"current": ["PENDING"], "reason": "None"}, "time": raw["time"] | unknown}
+    (parsed,) = parse_jobs("slurm_rest", "c1", {"jobs": [raw | none | pending]})
+    assert (parsed.job.requested_cpus, parsed.job.node_list) == (None, "")
+    assert parsed.job.nodes == ()
+
+
 def conf(plugin, *frequency):
     """As slurmrestd v0.0.45 answers, cut to what counts here."""
     settings = {"JobAcctGatherType": plugin, "JobAcctGatherFrequency": list(frequency)}
