@@ -6,7 +6,7 @@ from typing import NamedTuple
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
 from batchjob.schedulers.accounting import UnfinishedJob, check_vanished, with_jobids_like
 from batchjob.schedulers.fields import FieldReader, RowError
-from batchjob.schedulers.pbs.accounting.qstat import finished_record
+from batchjob.schedulers.pbs.accounting.qstat import FINISHED, finished_record
 from batchjob.schedulers.pbs.accounting.records import JOB_ID, RecordOptions
 from batchjob.schedulers.pbs.qstat_jobs import query_qstat
 from batchjob.schedulers.records import JobRecord
@@ -67,4 +67,4 @@ def _query_history(options: CommandOptions, qstat: str) -> Mapping[str, Mapping[
 
 
 def _is_live(attributes: Mapping[str, str] | None) -> bool:
-    return attributes is not None and attributes.get("job_state") not in ("F", "X", "C", "M")
+    return attributes is not None and attributes.get("job_state") not in FINISHED

@@ -111,7 +111,7 @@ class Qstat(SnapshotSource):
         if parse_job_id(job.jobid).is_array:
             return ()
         shown = FieldReader(job.row.values)
-        if job.row.text("job_state") in _FINISHED:
+        if job.row.text("job_state") in FINISHED:
             record = finished_record(self._record_options, job.jobid, job.row)
         else:
             record = live_record(self._record_options, job.jobid, job.row)
@@ -152,7 +152,7 @@ class Qstat(SnapshotSource):
         return run(self._options, [self._options.qstat, *arguments]).stdout
 
 
-_FINISHED = ("F", "X", "C")
+FINISHED, _MOVED = ("F", "X", "C", "M"), "M"  # M: to another server
 
 
 def finished_record(options: RecordOptions, jobid: str, row: FieldReader) -> JobRecord:
@@ -165,6 +165,8 @@ def finished_record(options: RecordOptions, jobid: str, row: FieldReader) -> Job
     deleted = row.text("substate") == TERMINATED
     row.values = with_end_time(row.values, ran=ran)
     state = end_state(row, deleted=deleted) if ran else JobState.CANCELLED
+    if row.text("job_state") == _MOVED:
+        state = JobState.MOVED
     runs = (row.get("run_count", integer) or 0) + (not ran)
     record = _record(options, jobid, row, state, max(1, runs))
     by = _TERMINATED_BY.search(row.text("comment"))

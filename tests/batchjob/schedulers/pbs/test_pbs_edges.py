@@ -77,6 +77,13 @@ def test_starts_that_pbs_gave_up_are_no_runs(logged):
     assert job.reason == "its start failed and is tried again"
 
 
+def test_memory_in_bytes_of_a_run_that_ended_when_its_daemon_restarted(logged):
+    """`resources_used.mem=6908b`; all other records of this server are in kb."""
+    run = logged["42[5].pbs01", 1]
+    assert (run.state, run.peak_memory_bytes) == (JobState.REQUEUED, 6908)
+    assert run.reason == "its node's PBS daemon restarted while it ran"
+
+
 def test_job_deleted_with_the_one_it_depended_on_says_so(logged):
     job = logged["71.pbs01", 1]
     assert job.state is JobState.CANCELLED
@@ -223,6 +230,17 @@ def test_job_deleted_while_it_waits_for_its_second_run_keeps_its_first():
         JobState.REQUEUED, JobState.CANCELLED,
     ]  # fmt: skip
     assert (jobs["1.pbs01", 2].start_time, jobs["1.pbs01", 2].end_time) == (None, 1795752000)
+
+
+def test_job_moved_to_another_server_ends_in_both_sources(write_log):
+    poller, job = Poller(), recorded_qstat("suspended")["71.pbs01"]
+    poller.read({"71.pbs01": job | {"job_state": "M", "mtime": "1795751450"}})
+    line = log_line(1795751440, "Q", "71.pbs01", f"user=dave ctime={job['ctime']} queue=workq")
+    line += log_line(1795751450, "M", "71.pbs01", "destination=pbs02")
+    logged = read_all(write_log(line))[0]
+    for jobs in (poller.jobs, logged):
+        moved = jobs["71.pbs01", 1]
+        assert (moved.state, moved.start_time, moved.end_time) == (JobState.MOVED, None, 1795751450)
 
 
 def test_suspension_seen_by_qstat():
