@@ -128,8 +128,8 @@ def _job(row: Mapping[str, Any]) -> ClusterJob:
 def _gpus(row: Mapping[str, Any]) -> int | None:
     try:
         return count_job_gpus(row, str(row.get("tres_req_str") or ""))
-    except ValueError as error:
-        raise SlurmJsonError(str(error)) from error
+    except ValueError:  # how many is not known; the other jobs count
+        return None
 
 
 def eligible_time(state: JobState, reason: str, eligible: int | None) -> int | None:

@@ -109,12 +109,6 @@ def _parse_table(output: bytes, column: str, command: str) -> Iterator[dict[str,
 
 def _job(row: Mapping[str, str]) -> ClusterJob:
     state = slurm_state(row.get("STATE", ""))
-    try:
-        values = parse_tres(row.get("TRES_ALLOC", ""))
-    except ValueError:  # "N/A" for a pending job
-        values = {}
-    requests = (("JOB", 1), ("NODE", parse_count(row.get("NODES"))),
-                ("TASK", parse_count(row.get("TASKS"))), ("SOCKET", None))  # fmt: skip
     eligible = _parse_time(row.get("ELIGIBLE_TIME", ""))
     return ClusterJob(
         row["JOBID"],
@@ -123,12 +117,23 @@ def _job(row: Mapping[str, str]) -> ClusterJob:
         reason_word(row.get("REASON", "")),
         1,
         parse_count(row.get("CPUS")),
-        job_gpus(values, (), ((row.get(f"TRES_PER_{of}", ""), times) for of, times in requests)),
+        _gpus(row),
         eligible_time(state, row.get("REASON", ""), eligible),
         None if state is JobState.PENDING else _parse_time(row.get("START_TIME", "")),
         row.get("ACCOUNT", ""),
         row.get("USER", ""),
     )
+
+
+def _gpus(row: Mapping[str, str]) -> int | None:
+    tres = row.get("TRES_ALLOC", "")
+    requests = (("JOB", 1), ("NODE", parse_count(row.get("NODES"))),
+                ("TASK", parse_count(row.get("TASKS"))), ("SOCKET", None))  # fmt: skip
+    try:
+        values = {} if tres == "N/A" else parse_tres(tres)
+        return job_gpus(values, (), ((row.get(f"TRES_PER_{of}", ""), n) for of, n in requests))
+    except ValueError:  # how many is not known; the other jobs count
+        return None
 
 
 # (section, text before the colon) -> (batchjob's name, divisor).

@@ -243,6 +243,16 @@ def test_gpus_of_a_job_in_text():
     assert [job.gpus for job in slurm_text.jobs(text)] == [4, 0]
 
 
+@pytest.mark.parametrize("tres", ["cpu", "cpu=1,gres/gpu=many", "cpu=1,,mem=2G", "=", "INVALID"])
+def test_job_whose_tres_cannot_be_read_is_counted_with_the_others(tres):
+    head = "JOBID|STATE|NODES|TASKS|TRES_ALLOC|TRES_PER_JOB|TRES_PER_NODE|TRES_PER_TASK|\n"
+    rows = f"7|PENDING|2|4|{tres}|N/A|N/A|N/A|\n8|RUNNING|1|1|cpu=1,gres/gpu=2|N/A|N/A|N/A|\n"
+    found = slurm_text.jobs((head + rows).encode())
+    assert [(job.jobid, job.gpus) for job in found] == [("7", None), ("8", 2)]
+    listed = [pending(tres_req_str=tres), pending(tres_req_str="cpu=1,gres/gpu=2")]
+    assert [job.gpus for job in slurm_json.jobs({"jobs": listed})] == [None, 2]
+
+
 @pytest.mark.parametrize(
     ("reason", "eligible", "expected"),
     [
