@@ -148,8 +148,9 @@ def parse_resources(value: Any) -> Resources:
 def count_job_gpus(job: Mapping[str, Any], tres: str) -> int | None:
     """GPUs of a job of squeue or slurmrestd, after unwrap_numbers(); see job_gpus()."""
     times = {"job": 1, "node": job.get("node_count"), "task": job.get("tasks"), "socket": None}
+    detail = job.get("gres_detail")
     return job_gpus(
         parse_tres(tres),
-        map(str, job.get("gres_detail") or ()),
+        map(str, detail if isinstance(detail, list) else ()),
         ((str(job.get(f"tres_per_{of}") or ""), parse_count(n)) for of, n in times.items()),
     )

@@ -21,6 +21,7 @@ from batchjob.schedulers.slurm.accounting.site_accounting import AS_PRINTED, Sit
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.json_format import (
     Exit,
+    SlurmJsonError,
     cpu_seconds,
     epoch,
     parse_count,
@@ -49,7 +50,7 @@ def parse_jobs(
         jobid = str(raw.get("job_id") or "")
         try:
             job = job_record(source, cluster, unwrap_numbers(raw), parse_errors, site)
-        except RowError as error:
+        except (RowError, SlurmJsonError) as error:
             yield ParsedJob(None, (quarantined_row(source, str(error), json.dumps(raw), jobid),))
             continue
         quarantine = (

@@ -1,5 +1,6 @@
 """Slurm's accounting and users by slurmrestd, on recorded responses of real releases."""
 
+import functools
 import http.server
 import json
 import lzma
@@ -9,6 +10,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from batchjob.runtime.settings import SettingsError, build_section
 from batchjob.runtime.subprocesses import SchedulerError
@@ -201,6 +204,49 @@ def test_job_without_id_is_quarantined_alone():
     assert bad.job is None
     assert "expected job_id" in bad.quarantined[0].reason
     assert good.job.jobid == "1"
+
+
+def every_path(value, path=()):
+    """Each place in a document, as the keys that lead to it."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, each in inner:
+        yield (*path, key)
+        if isinstance(each, dict | list):
+            yield from every_path(each, (*path, key))
+
+
+STRANGE = ["INVALID", "", -1, 2**70, 1e300, float("inf"), True, None, [], {}, ["a"], "n[1-", "a,b="]
+
+
+READERS = {
+    "jobs": lambda jobs: parse_jobs("slurm_rest", "c1", {"jobs": jobs}),
+    "queue": lambda jobs: queued_jobs("slurm_rest", "c1", parse_json_queue({"jobs": jobs})),
+}
+
+
+@functools.cache
+def two_jobs(recording):
+    """The first and the last job of a recording of 26.05.3 that is read, as text."""
+    path = RECORDINGS / f"slurm-26.05.3.{recording}.json.xz"
+    jobs = json.loads(lzma.decompress(path.read_bytes()))["jobs"]
+    first, *_, last = [job for job in jobs if list(READERS[recording]([job]))]
+    return json.dumps([first, last])
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), strange=st.sampled_from(STRANGE))
+@pytest.mark.parametrize("recording", READERS)
+def test_strange_value_in_one_job_leaves_the_others(data, strange, recording):
+    read = READERS[recording]
+    damaged, other = json.loads(two_jobs(recording))
+    keys = data.draw(st.sampled_from(sorted(every_path(damaged), key=str)))
+    place = damaged
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = strange
+    expected = [parsed.job for parsed in read([other])]
+    assert expected
+    assert [parsed.job for parsed in read([damaged, other])][-1:] == expected
 
 
 @pytest.mark.parametrize("unix", [False, True])
