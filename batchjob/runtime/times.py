@@ -74,19 +74,26 @@ def format_time(at: float, zone: tzinfo | None = None) -> str:
 
     `@253402300800` after the year 9999, where calendars end.
     """
-    then = _local(at, zone)
+    then = calendar_time(at, zone)
     return f"@{at:.0f}" if then is None else f"{then:%Y-%m-%d %H:%M:%S %Z}"
 
 
 def format_exact_time(at: float, zone: tzinfo | None = None) -> str:
     """The same with milliseconds unless they are zero: `2026-04-04 14:53:20.250 CEST`."""
-    then = _local(round(at, 3), zone)
+    then = calendar_time(round(at, 3), zone)
     if then is None:
         return f"@{at:.0f}"
     return f"{then.replace(tzinfo=None).isoformat(' ', _timespec(then))} {then:%Z}"
 
 
-def _local(at: float, zone: tzinfo | None) -> datetime | None:
+def format_date(at: float) -> str:
+    """`2026-04-04`, the day in UTC; `@253402300800` after the year 9999."""
+    then = calendar_time(at, UTC)
+    return f"@{at:.0f}" if then is None else f"{then:%Y-%m-%d}"
+
+
+def calendar_time(at: float, zone: tzinfo | None = None) -> datetime | None:
+    """The time in a zone (default: local), or None after the year 9999."""
     try:
         return datetime.fromtimestamp(at, zone).astimezone(zone)
     except (ValueError, OverflowError, OSError):

@@ -1,7 +1,6 @@
 """Checks a database: damage, orphaned rows, days without jobs, stale sources."""
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, date, datetime
 from itertools import pairwise
 from math import isclose
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from batchjob.runtime.times import format_date
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY, day_of, midnight
 from batchjob_stats_db.queries.coverage import refusals
@@ -85,7 +85,7 @@ def _days_without_jobs(db: Connection, cluster: str) -> Iterator[str]:
     for day, following in pairwise(db.execute(query).scalars().all()):
         if following - day > DAY:
             days = (following - day) // DAY - 1
-            yield f"{cluster}: no job ran for {days} days after {_date(day)}"
+            yield f"{cluster}: no job ran for {days} days after {format_date(day)}"
 
 
 def _inconsistent_sums(db: Connection, cluster: str) -> Iterator[str]:
@@ -129,11 +129,8 @@ def _wrong_job_counts(db: Connection, cluster: str) -> Iterator[str]:
         for each in sorted(jobs.keys() | sums.keys()):
             actual, stored = jobs.get(each, 0), sums.get(each, 0)
             if actual != stored and each not in due_days:
-                yield f"{cluster}: {name} of {_date(each)} is {stored}, but there are {actual} jobs"
-
-
-def _date(midnight_seconds: int) -> date:
-    return datetime.fromtimestamp(midnight_seconds, UTC).date()
+                day_text = format_date(each)
+                yield f"{cluster}: {name} of {day_text} is {stored}, but there are {actual} jobs"
 
 
 def _column_totals(

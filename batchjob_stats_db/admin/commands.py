@@ -16,6 +16,7 @@ from sqlalchemy.engine import URL, Engine
 from batchjob.runtime.extras import missing_library_message
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.times import format_date
 from batchjob.secret_files import SecretFileError, read_key
 from batchjob_stats_db.admin import check, privacy, tables, transfer
 from batchjob_stats_db.admin.backup import backup, choose_target, prune
@@ -122,9 +123,7 @@ def backfill(settings: PollerSettings, given: Arguments) -> int:
                 what = f"{poller.cluster.name} {source.name}"
                 progress = Progress(what, given.since, now)
                 for covered in poller.backfill(source, given.since):
-                    progress.update(
-                        covered, datetime.fromtimestamp(covered, UTC).strftime("%Y-%m-%d")
-                    )
+                    progress.update(covered, format_date(covered))
                 progress.finish()
             _roll_up_days(poller)
     return 0

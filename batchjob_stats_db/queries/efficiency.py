@@ -262,11 +262,15 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
     ENERGY_USED.label("energy_used_joules"),
     sa.type_coerce(ENERGY_BASIS, sa.Text).label("energy_basis"),
     # Processes that live shorter than a scan of the exporter are not seen.
-    sa.case(
-        (
-            sa.func.coalesce(_usage.process_io_read_bytes, _usage.process_io_written_bytes) >= 0,
-            "at least",
+    sa.type_coerce(
+        sa.case(
+            (
+                sa.func.coalesce(_usage.process_io_read_bytes, _usage.process_io_written_bytes)
+                >= 0,
+                "at least",
+            ),
         ),
+        sa.Text,
     ).label("process_io_basis"),
     sa.type_coerce(USAGE_FINAL, sa.Integer).label("usage_final"),
 )

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from itertools import pairwise
 from typing import NamedTuple
+
+from batchjob.runtime.times import calendar_time
 
 
 class Box(NamedTuple):
@@ -159,7 +161,9 @@ def tick_times(since: int, until: int, max_ticks: int = 8) -> list[int]:
 
 def tick_label(time: int, since: int, until: int) -> str:
     """The label of a tick: the time of day, or the day if that is more informative (UTC)."""
-    day_and_time = datetime.fromtimestamp(time, UTC)
+    day_and_time = calendar_time(time, UTC)
+    if day_and_time is None:
+        return f"@{time}"
     return (
         f"{day_and_time:%m-%d}"
         if until - since > 3 * 86400 or not time % 86400

@@ -16,7 +16,7 @@ from collectors.jobs.cgroups.reader import read_head, read_path
 _PAGE_BYTES = 4096  # stat, io and the beginning of status are far shorter
 _MAX_ENVIRON_BYTES = 128 << 10
 MAX_VALUE_CHARACTERS = 4096  # of an environment variable; UUIDs of 50 MIG instances take 2 kB
-# Per job: each interface has its own series, and a namespace may contain any number of them.
+# Per job and its whole life: each name of an interface has series of its own.
 _MAX_INTERFACES = 32
 
 
@@ -188,6 +188,17 @@ def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
         if name.strip() != "lo":
             interfaces[name.strip()] = Interface(*words[0:4], *words[8:12])
     return interfaces
+
+
+def limit_interfaces(found: Mapping[str, Interface], names: set[str]) -> Mapping[str, Interface]:
+    """The interfaces that have a name of `names`, to which new ones are added up to the limit.
+
+    Whoever owns a namespace may rename its interfaces at any time, and each name is a new series.
+    """
+    for name in found:
+        if len(names) < _MAX_INTERFACES:
+            names.add(name)
+    return {name: each for name, each in found.items() if name in names}
 
 
 _NO_USAGE = (0.0,) * len(ProcessCounters._fields)

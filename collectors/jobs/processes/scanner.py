@@ -345,7 +345,7 @@ class ProcessScanner:
             open_files=self._count_open_files(owned) if settings.open_files else None,
             open_files_limit=self._sum_open_files_limits(owned) if settings.open_files else None,
             programs=state.executables.top(settings.executables) if state.executables else None,
-            network=self._read_network(owned),
+            network=self._read_network(state, owned),
             **counters._asdict(),
         )
 
@@ -367,11 +367,19 @@ class ProcessScanner:
             total += limit
         return total or None
 
-    def _read_network(self, owned: list[Process]) -> Mapping[str, Interface] | None:
+    def _read_network(
+        self, state: JobScanState, owned: list[Process]
+    ) -> Mapping[str, Interface] | None:
         if not (self._settings.network and owned):
             return None
         first = min(owned, key=lambda process: process.started)
         try:
-            return proc.read_network(self._host.procfs, first.pid)
+            found = proc.read_network(self._host.procfs, first.pid)
         except (OSError, ValueError, TypeError):
             return None  # the process has ended, or permission is denied
+        if found is None:
+            return None
+        shown = proc.limit_interfaces(found, state.interfaces)
+        if len(shown) < len(found):
+            self._errors.count("interfaces")
+        return shown

@@ -83,6 +83,7 @@ class JobScanState:
     totals: ProcessTotals = field(default_factory=ProcessTotals)
     shown: ProcessCounters | None = None  # the last sums
     executables: ExecutableTotals | None = None
+    interfaces: set[str] = field(default_factory=set)  # names that have been shown
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,19 @@ def test_check_reports_days_with_wrong_job_counts(store, job, engine, now):
     assert reported == ["c1: jobs_started", "c1: jobs_ended"]
 
 
+def test_check_names_days_after_the_last_year_of_calendars(store, job, engine, now):
+    """A database of before impossible times were set aside, or one that was written by hand."""
+    write_jobs(store, job, now)
+    roll_up_all_days(engine, now)
+    with engine.begin() as db:
+        db.execute(sa.update(schema.job).values(start_time=2**39, end_time=2**39))
+        db.execute(sa.update(schema.job).where(schema.job.c.jobid == "1").values(
+            start_time=now - 90 * DAY, end_time=now - 90 * DAY
+        ))  # fmt: skip
+        reported = [line for line in findings(db, now) if "but there are" in line]
+    assert any(" of @5497557" in line for line in reported)
+
+
 def test_marks_of_days_far_ahead_are_deleted(store, engine, rows, now):
     """Left by a record of an impossible time; those of a clock that is a little ahead are kept."""
     with engine.begin() as db:

@@ -45,3 +45,7 @@ def test_no_two_stays_share_a_lane_at_once(given_spans):
 def test_ticks_are_round_and_few():
     assert charts.tick_times(1_775_300_000, 1_775_300_000 + 86400)[0] % 10800 == 0
     assert 3 < len(charts.tick_times(1_775_300_000, 1_775_300_000 + 86400)) < 10
+
+
+def test_tick_after_the_last_year_of_calendars_has_a_label():
+    assert charts.tick_label(2**39, 2**39 - 3600, 2**39 + 3600) == "@549755813888"

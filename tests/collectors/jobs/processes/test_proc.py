@@ -178,6 +178,29 @@ def test_job_with_too_many_interfaces_shows_none(node, names, shown):
     assert {key[2] for key in series if key[0] == "network_receive_bytes_total"} == shown
 
 
+def test_renamed_interfaces_add_a_bounded_number_of_series(node):
+    """A job that owns its namespace gives its interfaces new names at each reading."""
+    node.add_job(pids=[10])
+    directory = node.add_process(10)
+    (directory / "ns").mkdir()
+    (directory / "net").mkdir()
+    (directory / "ns/net").touch()
+    (node.proc / "1/ns/net").touch()
+    jobs = node.collector(metrics=("network",))
+    shown = set()
+    for reading in range(4):
+        names = [f"name{reading}x{number}" for number in range(15)]
+        (directory / "net/dev").write_text(net_dev_text("eth0", *names))
+        node.now += 60
+        jobs.update()
+        series = samples(jobs)
+        now = {key[2] for key in series if key[0] == "network_receive_bytes_total"}
+        assert "eth0" in now
+        shown |= now
+    assert len(shown) == 32
+    assert series["read_errors_total", "", "interfaces"] == 2
+
+
 def test_open_files_are_shown_if_enabled(node):
     node.add_job(pids=[10])
     directory = node.add_process(10) / "fd"
