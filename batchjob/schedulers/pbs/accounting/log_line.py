@@ -80,6 +80,21 @@ def _parse_timestamp(text: str, zone: tzinfo | None, not_before: int) -> int:
     return second if first < not_before - 60 and second > first else first
 
 
+def zone_error(line: PbsLogRecord, zone: tzinfo | None, known: int) -> int:
+    """Seconds by which stamps are ahead because the server is not in `zone`; `known` if unclear.
+
+    The server writes the stamp of an end and its time in epoch seconds at once.
+    """
+    written = line.row.values.get("end", "") if line.record_type in ("E", "R") else ""
+    local = datetime.fromtimestamp(line.timestamp, zone)
+    occurs_twice = local.replace(fold=0).timestamp() != local.replace(fold=1).timestamp()
+    if occurs_twice or not written.isdecimal():
+        return known
+    ahead = line.timestamp - int(written[:12])
+    quarters = round(ahead / 900) * 900
+    return quarters if abs(ahead - quarters) <= 60 and abs(quarters) <= 26 * 3600 else known
+
+
 def parse_attributes(message: str) -> list[tuple[str, str]]:
     """Names and values of `a=1 b="two words" c='{}'`.
 

@@ -22,7 +22,7 @@ from batchjob.schedulers.log_follower import (
     parse_watermark,
     watermark_since,
 )
-from batchjob.schedulers.pbs.accounting.log_line import parse_line
+from batchjob.schedulers.pbs.accounting.log_line import parse_line, zone_error
 from batchjob.schedulers.pbs.accounting.log_replay import LogMemory, PbsLogReplay
 from batchjob.schedulers.pbs.accounting.lost_jobs import LostJobs, find_lost_jobs
 from batchjob.schedulers.pbs.accounting.records import (
@@ -120,7 +120,7 @@ class PbsLog:
         if watermark != self._watermark:  # starts elsewhere, perhaps before the remembered runs
             self._memory.clear()
             self._memory.deleted.update(state.deleted)
-        last_timestamp = state.last_timestamp
+        last_timestamp, ahead = state.last_timestamp, state.zone_error
         for chunk in follow(files, watermark):
             records: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
@@ -133,20 +133,27 @@ class PbsLog:
                 try:
                     line = parse_line(text, self._zone, last_timestamp)
                     last_timestamp, problems = line.timestamp, line.row.parse_errors
-                    records += replay.records(line)
+                    ahead = zone_error(line, self._zone, ahead)
+                    records += replay.records(line._replace(timestamp=line.timestamp - ahead))
                 except RowError as error:
                     problems = [*problems, str(error)]
                 if problems:
                     quarantine.append(quarantined_row(SOURCE, "; ".join(problems), text))
-            self._watermark = _add_state(chunk.watermark, last_timestamp, self._memory.deleted)
-            yield Batch(merge_by_key(records), tuple(quarantine), self._watermark, last_timestamp)
+            if ahead != state.zone_error:
+                log.warning("stamps in %s are %+d s off; set time-zone", self._options.path, ahead)
+            state = _State(last_timestamp, self._memory.deleted, ahead)
+            self._watermark = _add_state(chunk.watermark, state)
+            covered = last_timestamp - ahead
+            yield Batch(merge_by_key(records), tuple(quarantine), self._watermark, covered)
         ended = replay.unfinished_after_deletion(self._clock())
         # The queue was asked before the log was read: what has ended since is known by now.
         ended += [job for job in lost.ended if known.get(job.jobid) == unfinished.get(job.jobid)]
         vanished = [jobid for jobid in lost.unknown if known.get(jobid) == unfinished[jobid]]
         if ended or vanished:
-            self._watermark = _add_state(self._watermark, last_timestamp, self._memory.deleted)
-            yield Batch(merge_by_key(ended), (), self._watermark, last_timestamp, tuple(vanished))
+            state = state._replace(deleted=self._memory.deleted)
+            self._watermark = _add_state(self._watermark, state)
+            covered = last_timestamp - ahead
+            yield Batch(merge_by_key(ended), (), self._watermark, covered, tuple(vanished))
 
     def _ask_queue(self, unfinished: Mapping[str, UnfinishedJob]) -> LostJobs:
         """Running jobs that PBS' queue no longer has, asked once an hour."""
@@ -179,19 +186,22 @@ class _State(NamedTuple):
 
     last_timestamp: int = 0  # of the line before it; needed in the hour that occurs twice
     deleted: Mapping[str, int] = {}
+    zone_error: int = 0  # seconds
 
 
 def _parse_state(watermark: str) -> _State:
     try:
         found = parse_watermark(watermark)
-        return _State(int(found.get("at", 0)), dict(found.get("deleted", {})))
+        ahead = int(found.get("zone_error", 0))
+        return _State(int(found.get("at", 0)), dict(found.get("deleted", {})), ahead)
     except (ValueError, TypeError):
         return _State()
 
 
-def _add_state(watermark: str, timestamp: int, deleted: Mapping[str, int]) -> str:
-    state = {**parse_watermark(watermark), "at": timestamp}
-    return json.dumps(state | ({"deleted": deleted} if deleted else {}))
+def _add_state(watermark: str, state: _State) -> str:
+    parts = {"deleted": state.deleted, "zone_error": state.zone_error}
+    added = {name: part for name, part in parts.items() if part}
+    return json.dumps(parse_watermark(watermark) | {"at": state.last_timestamp} | added)
 
 
 ACCOUNTING = AccountingModule(PbsLogOptions, build)

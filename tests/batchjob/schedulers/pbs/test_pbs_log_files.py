@@ -135,6 +135,42 @@ def test_times_of_a_server_in_another_zone(tmp_path, zone):
     assert (job.submit_time, job.end_time) == (1775296800, 1775296860)
 
 
+@pytest.mark.parametrize("zone", ["Pacific/Auckland", "Asia/Kathmandu", "America/Los_Angeles"])
+def test_zone_that_is_not_set_is_seen_by_the_ends_of_jobs(tmp_path, caplog, zone):
+    """An end has its time in epoch seconds as well; stamps of other lines are corrected by it."""
+
+    def stamp(at):
+        return datetime.fromtimestamp(at, ZoneInfo(zone)).strftime("%m/%d/%Y %H:%M:%S")
+
+    options = pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="UTC", qstat="")
+    file, begin = tmp_path / "20260404", 1775296800
+    file.write_text(
+        f"{stamp(begin + 90)};E;1.s;user=a ctime={begin} start={begin + 5} end={begin + 90} "
+        f"exec_host=n/0 Exit_status=0\n{stamp(begin + 95)};Q;2.s;user=a ctime={begin + 95}\n"
+    )
+    jobs, watermark, _ = read_all(PbsLog("c1", options))
+    assert "set time-zone" in caplog.text
+    with file.open("a") as log:
+        log.write(f"{stamp(begin + 99)};D;2.s;requestor=a@h\n")
+    caplog.clear()
+    late = read_all(PbsLog("c1", options), watermark, unfinished_jobs(jobs))[0]
+    assert late["2.s", 1].end_time == begin + 99
+    assert caplog.text == ""
+
+
+def test_hour_that_occurs_twice_is_no_other_zone(tmp_path, caplog):
+    """The first line that is read is in the second of the two hours."""
+    options = pbs_log.PbsLogOptions(path=str(tmp_path), time_zone="Europe/Berlin", qstat="")
+    end = 1792893000  # 02:50, for the second time
+    (tmp_path / "20261025").write_text(
+        f"10/25/2026 02:50:00;E;1.s;user=a ctime=5 start=6 end={end} exec_host=n/0 Exit_status=0\n"
+        f"10/25/2026 03:10:00;Q;2.s;user=a ctime={end + 1200}\n10/25/2026 03:10:00;D;2.s;\n"
+    )
+    job = read_all(PbsLog("c1", options))[0]["2.s", 1]
+    assert job.end_time == job.submit_time
+    assert caplog.text == ""
+
+
 def test_rewritten_file_with_the_same_inode_is_read_from_its_start(write_log, tmp_path):
     _, watermark, _ = read_all(write_log(f"{END_HEAD} {END_TAIL}\n"))
     other = f"{END_HEAD} {END_TAIL} x=1\n".replace("101", "999")
