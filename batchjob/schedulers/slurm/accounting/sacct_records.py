@@ -139,10 +139,10 @@ def _job(cluster: str, group: Sequence[FieldReader], site: SiteAccounting) -> Pa
 
 
 def _restore_allocation(group: Sequence[FieldReader]) -> None:
-    job, *steps = (row.values for row in group)
-    by_step = {step["JobIDRaw"].partition(".")[2]: step["AllocTRES"] for step in steps}
-    nodes = group[0].get("AllocNodes", count)
-    group[0].values = {**job, "AllocTRES": allocation_before_resize(by_step, nodes) or ""}
+    job, *steps = group
+    by_step = {row.values["JobIDRaw"].partition(".")[2]: row.text("AllocTRES") for row in steps}
+    held = allocation_before_resize(by_step, job.get("AllocNodes", count))
+    job.values = {**job.values, "AllocTRES": held or ""}
 
 
 def _quarantined_row(row: FieldReader, reason: str) -> QuarantinedRow:

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from batchjob.schedulers.accounting import SourceError
 from batchjob.schedulers.records import QuarantinedRow
 from batchjob.schedulers.slurm.accounting.queries import ParsedJob
-from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS, parse_jobs, parse_rows
+from batchjob.schedulers.slurm.accounting.sacct_records import (
+    FIELDS,
+    REQUIRED_FIELDS,
+    parse_jobs,
+    parse_rows,
+)
 from batchjob.schedulers.slurm.accounting.site_accounting import site_accounting
 
 GB = 1024**3
@@ -108,6 +113,14 @@ def test_resized_job_held_what_its_first_steps_have(nodes, steps, cpus):
     rows = [{"JobIDRaw": f"77.{name}", "AllocTRES": tres} for name, tres in steps.items()]
     (parsed,) = parse_output(sacct_output(resized, *rows))
     assert (parsed.job.allocated_cpus, parsed.quarantined) == (cpus, ())
+
+
+def test_release_with_few_fields_has_resized_jobs_as_well():
+    fields = sorted(REQUIRED_FIELDS)
+    rows = [ROW | {"State": "RESIZING"}, ROW | {"JobIDRaw": "77.batch", "State": "COMPLETED"}]
+    output = "".join("".join(row[field] + "\x1f!" for field in fields) + "\n" for row in rows)
+    ((job, _),) = parse_jobs("c1", parse_rows(output.encode(), fields, "\x1f!"))
+    assert (job.state, job.allocated_cpus, len(job.steps)) == ("RESIZED", None, 1)
 
 
 def test_row_of_a_job_in_its_first_second():
