@@ -17,6 +17,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.efficiency import (
     ACCOUNTING,
+    AS_OF,
     CPU_BASIS,
     CPU_IS_POSSIBLE,
     CPU_SECONDS,
@@ -68,7 +69,7 @@ def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
     end = sa.case(
         (job.c.end_time.is_not(None), _greatest(job.c.end_time, job.c.start_time)),
         (vanished, _greatest(seen, job.c.start_time)),  # its end is unknown
-        else_=_greatest(_time_literal(now), job.c.start_time),
+        else_=_greatest(sa.func.coalesce(AS_OF, _time_literal(now)), job.c.start_time),
     )
     in_day = (job.c.start_time < day + DAY) & (end >= day)
     start, length = job.c.start_time, job.c.end_time - job.c.start_time

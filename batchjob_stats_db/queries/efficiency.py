@@ -35,7 +35,7 @@ MEASURED, ACCOUNTING = "measured", "accounting"
 ENERGY_MISSING = "energy of some nodes missing"
 """The caveat with which there is no energy of the job."""
 
-_job, _usage = schema.job.c, schema.job_usage.c
+_job, _usage, _state = schema.job.c, schema.job_usage.c, schema.poll_state.c
 _ended = _job.end_time.is_not(None)
 _sampled = _usage.samples > 0
 _measured_to_end = _job.end_time.is_(None) | (_usage.until_time >= _job.end_time)
@@ -58,6 +58,28 @@ def _postgresql_now(*_: Any, **__: Any) -> str:
     return "CAST(extract(epoch FROM now()) AS BIGINT)"
 
 
+_is_read_by = _state.source == _job.source
+for _scheduler in SCHEDULERS:
+    if _scheduler.other_sources:  # parts of its sources, which are read with them
+        _is_read_by |= _job.source.in_(_scheduler.other_sources) & _state.source.in_(
+            entry.name for entry in _scheduler.sources if not entry.people
+        )
+AS_OF = sa.case(
+    (
+        ~_ended,
+        sa.select(sa.func.min(_state.success_time))
+        .where(
+            _state.cluster == _job.cluster, _is_read_by, _state.error_time >= _state.success_time
+        )
+        .correlate(schema.job)
+        .scalar_subquery(),
+    )
+)
+"""When an unfinished job's source was last read, while it cannot be read: the job may have ended.
+
+NULL for a job that has ended, and while its source answers.
+"""
+
 _is_suspended = (_job.state == "SUSPENDED") & _job.elapsed_seconds.is_not(None) & ~_ended
 
 
@@ -69,8 +91,11 @@ def suspended_seconds(until: ColumnElement[Any]) -> ColumnElement[Any]:
     )
 
 
-_suspended = suspended_seconds(_EpochNow())
-_since_start = _EpochNow() - _job.start_time - _suspended
+_since_start = (
+    sa.func.coalesce(AS_OF, _EpochNow())
+    - _job.start_time
+    - sa.func.coalesce(_job.suspended_seconds, 0)
+)
 
 
 def _run_seconds(until: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -91,6 +116,7 @@ _run_seconds_so_far = sa.case(
 RUN_SECONDS = sa.case((_ended, _total_run_seconds), else_=_run_seconds_so_far)
 """How long a job ran; computed for a running job, whose row is not written each second.
 
+The clock of a running job stops when its source was last read, while that fails (`AS_OF`).
 The end of a vanished job is unknown: its time up to the last measurement, if any.
 """
 
@@ -248,6 +274,7 @@ ENERGY_USED = _select_by_basis(ENERGY_BASIS, ENERGY, _energy_accounted)
 DERIVED: tuple[ColumnElement[Any], ...] = (
     sa.type_coerce(wait_seconds(_job), schema.Count).label("wait_seconds"),
     _time_efficiency.label("time_efficiency"),
+    sa.type_coerce(AS_OF, sa.BigInteger).label("as_of_time"),
     sa.type_coerce(OBSERVED_SECONDS, schema.Count).label("observed_seconds"),
     CPU_SECONDS.label("cpu_used_seconds"),
     CPU_AVAILABLE.label("cpu_available_seconds"),

@@ -92,9 +92,9 @@ def _conditions(filters: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
 
 
 def copy_of_tables(db: sqlite3.Connection) -> sqlite3.Connection:
-    """A database in memory with the same tables of jobs and usage, empty."""
+    """A database in memory with the same tables that the statement reads, empty."""
     copy = sqlite3.connect(":memory:")
-    for table in ("job", "job_usage"):
+    for table in ("job", "job_usage", "poll_state"):
         names = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
         copy.execute(f"CREATE TABLE {table} ({', '.join(names)})")
     return copy

@@ -1,9 +1,11 @@
 """Derives efficiencies and times of a job from its row, and explains missing values."""
 
+from datetime import UTC
 from typing import NamedTuple
 
 from batchjob.judgements import MORE_CPU
 from batchjob.runtime.formatting import digits
+from batchjob.runtime.times import format_time
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.measure.job_usage import GAPS, NOT_A_NUMBER, PEAK_SAMPLED
@@ -19,7 +21,10 @@ def is_measured(job: Row) -> bool:
 
 
 def elapsed_seconds(job: Row, now: int) -> float | None:
-    """Run time in seconds, without suspended time; that of a running job is up to `now`."""
+    """Run time in seconds, without suspended time; that of a running job is up to `now`.
+
+    If its source cannot be read, it is up to the time when that was last read.
+    """
     start, end, recorded = job["start_time"], job["end_time"], job["elapsed_seconds"]
     if start is None:
         return None
@@ -29,7 +34,13 @@ def elapsed_seconds(job: Row, now: int) -> float | None:
     if end is None and job["state"] == JobState.VANISHED:
         return None
     suspended = job["suspended_seconds"] or 0
-    return max(0.0, round(float((now if end is None else end) - start - suspended), 3))
+    until = end if end is not None else job["as_of_time"] or now
+    return max(0.0, round(float(until - start - suspended), 3))
+
+
+def as_of(job: Row) -> str:
+    """`as of 2026-04-04 14:02:00 UTC`, if the job's source cannot be read, else ""."""
+    return f"as of {format_time(job['as_of_time'], UTC)}" if job["as_of_time"] else ""
 
 
 def elapsed_missing(job: Row) -> str:

@@ -52,7 +52,10 @@ def headline(inputs: ReportInput) -> str:
     """A sentence or two about a job that waits, is suspended, or did not end well, else ""."""
     state = JobState(inputs.job["state"])
     explain_state = _EXPLANATIONS.get(state)
-    return " ".join(explain_state(inputs).split()) if explain_state else ""
+    text = " ".join(explain_state(inputs).split()) if explain_state else ""
+    if as_of := explain.as_of(inputs.job):
+        text = f"{text} This is {as_of}: the scheduler cannot be read since then.".lstrip()
+    return text
 
 
 def _waiting(inputs: ReportInput) -> str:

@@ -232,7 +232,8 @@ Row = Mapping[Any, Any]
 
 
 SIMILAR_JOB_COLUMNS = (
-    "state", "start_time", "end_time", "elapsed_seconds", "suspended_seconds", "allocated_nodes",
+    "state", "start_time", "end_time", "elapsed_seconds", "suspended_seconds", "as_of_time",
+    "allocated_nodes",
     "usage_samples", "usage_until_time", "usage_coverage", "usage_doubt", "usage_final",
     "usage_gpu_utilization_ratio", "usage_memory_peak_node_bytes", "cpu_efficiency",
     "memory_used_bytes", "memory_basis", "energy_used_joules",

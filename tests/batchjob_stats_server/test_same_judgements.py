@@ -5,6 +5,7 @@ import ipaddress
 import json
 import re
 import time
+from datetime import UTC
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,6 +16,7 @@ from batchjob import judgements
 from batchjob.judgements import SiteThresholds, use_thresholds
 from batchjob.local_runs.history import stats
 from batchjob.local_runs.record import Run
+from batchjob.runtime.times import format_time
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_cli.main import main
@@ -276,3 +278,40 @@ def test_the_configuration_names_a_wrong_threshold():
     with pytest.raises(ValueError, match=r"threshold\.low-use: expected a fraction"):
         settings({"threshold.low-use": "300%"}, "")
     assert settings({"threshold.low-use": "20%"}, "").threshold.low_use == 0.2
+
+
+def test_state_and_clock_are_as_of_the_last_read_of_a_source_that_fails(site, folder):
+    """The job may have ended since, whatever the time is now."""
+    state, read_at = schema.poll_state, NOW - 600
+    engine = writer_engine(parse_url(f"sqlite:///{folder}/jobs.db"))
+    failing = {"cluster": "c1", "source": "sacct", "success_time": read_at, "error_time": NOW}
+    get = site()
+    (before,) = get("/api/v1/jobs?state=RUNNING").json()
+    assert before["as_of_time"] is None
+    assert "as of" not in element_text(parse_page(get("/jobs?state=RUNNING")).find(".//tbody"))
+    try:
+        with engine.begin() as db:
+            db.execute(sa.insert(state).values(**failing))
+            for day in {day_of(NOW - 7200), day_of(NOW)}:
+                roll_up(db, "c1", day, NOW + 3600)
+            sums = sa.select(sa.func.sum(schema.daily_usage.c.wall_seconds))
+            stopped = db.execute(sums).scalar()
+            for day in {day_of(NOW - 7200), day_of(NOW)}:
+                roll_up(db, "c1", day, NOW + 7200)
+            assert db.execute(sums).scalar() == stopped
+        (row,) = get("/api/v1/jobs?state=RUNNING").json()
+        assert row["as_of_time"] == read_at * 1000
+        assert row["elapsed_seconds"] == 7200 - 600
+        (line,) = csv.DictReader(get("/api/v1/jobs?state=RUNNING&format=csv").text.splitlines())
+        assert float(line["elapsed_seconds"]) == 7200 - 600
+        words = f"as of {format_time(read_at, UTC)}"
+        assert words in element_text(parse_page(get("/jobs?state=RUNNING")).find(".//tbody"))
+        for path in ("/jobs/RUNNING", "/api/v1/jobs/RUNNING/report?format=text"):
+            assert " ".join(get(path).text.split()).count(words) == 1
+        assert get("/api/v1/jobs/RUNNING/report").json()["job"]["elapsed_seconds"] == 7200 - 600
+        (ended,) = get("/api/v1/jobs?state=COMPLETED").json()
+        assert ended["as_of_time"] is None
+    finally:
+        with engine.begin() as db:
+            db.execute(sa.delete(state).where(state.c.source == "sacct"))
+        engine.dispose()

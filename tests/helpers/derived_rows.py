@@ -38,6 +38,7 @@ def replace_usages(
                 "job_usage", usage_keys,
                 [[row["id"], *(row[f"usage_{each}"] for each in usage_keys[1:])] for row in result],
             ),
+            ("poll_state", [column.name for column in schema.poll_state.columns], []),
         ):  # fmt: skip
             db.exec_driver_sql(f"CREATE TABLE {name} ({', '.join(names)})")
             marks = ", ".join("?" * len(names))

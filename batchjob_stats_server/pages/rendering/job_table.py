@@ -29,6 +29,7 @@ WAITING_JOB_COLUMNS = (
     "het_jobid", "het_offset", "name", "state", "source", "reason", "username", "account",
     "partition", "qos", "start_time", "end_time", "requested_nodes", "requested_cpus",
     "requested_gpus", "allocated_cpus", "allocated_gpus", "allocated_memory_bytes", "usage_gpus",
+    "as_of_time",
 )  # fmt: skip
 """Columns to query for waiting jobs; those of sparklines are for jobs that ran before."""
 
@@ -121,7 +122,7 @@ def _candidate_columns(layout: ListLayout) -> Iterator[tuple[bool, ListColumn]]:
     chosen, is_waiting = layout.chosen, layout.is_waiting
     prefix = "requested" if is_waiting else "allocated"
     yield True, ListColumn("Name", "name", lambda row, _: fragments.job_name(row), "name")
-    yield True, ListColumn("State", "state", lambda row, _: fragments.state_badge(row["state"]))
+    yield True, ListColumn("State", "state", _state_cell)
     yield layout.several_users, ListColumn("User", "user", _user_cell, "user")
     account = _text_column("Account", "account", "no account is known")
     is_crowded = layout.several_users and layout.several_clusters
@@ -192,6 +193,11 @@ def _time_column(title: str, key: str, missing: str) -> ListColumn:
         return dash if seconds is None else template_filters.moment(seconds, False, context.now)
 
     return ListColumn(title, key, render_cell)
+
+
+def _state_cell(row: Row, _: TableContext) -> str:
+    badge, as_of = str(fragments.state_badge(row["state"])), explain.as_of(row)
+    return f"{badge} <small>{as_of}</small>" if as_of else badge
 
 
 def _user_cell(row: Row, _: TableContext) -> str:

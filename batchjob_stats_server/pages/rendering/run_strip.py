@@ -28,7 +28,7 @@ class StripRow(NamedTuple):
 
 RUN_COLUMNS = (
     "cluster", "jobid", "submit_time", "run", "state", "start_time", "end_time",
-    "elapsed_seconds", "suspended_seconds", "usage_samples", "usage_until_time",
+    "elapsed_seconds", "suspended_seconds", "as_of_time", "usage_samples", "usage_until_time",
     "memory_used_bytes", "energy_used_joules",
 )  # fmt: skip
 """Columns to query for each run."""
