@@ -79,10 +79,8 @@ class PbsLogReplay:
         if isinstance(handler, str):
             return []
         if parse_job_id(line.jobid).is_array:
-            if line.record_type == "Q":
-                _remember(self._arrays, line.jobid, Array(line.row.values, set()))
-            return self._on_deleted_array(line) if line.record_type == "D" else []
-        if line.record_type == "S" and (array := self._arrays.get(array_id_of(line.jobid))):
+            return self._on_array(line)
+        if line.record_type in "SER" and (array := self._arrays.get(array_id_of(line.jobid))):
             array.begun.add(line.jobid)
         return handler(self, line)
 
@@ -289,8 +287,16 @@ class PbsLogReplay:
             _remember(self._arrays, array_id, find_array(self._files, array_id, deleted))
         return self._arrays[array_id]
 
-    def _on_deleted_array(self, line: PbsLogRecord) -> list[JobRecord]:
-        """Its waiting subjobs end with this line; those that run have lines of their own."""
+    def _on_array(self, line: PbsLogRecord) -> list[JobRecord]:
+        """The ends of its waiting subjobs; those that have begun have lines of their own.
+
+        Of waiting subjobs that are deleted by a range of indices the server logs nothing: all that
+        is known is that they ended before the array.
+        """
+        if line.record_type == "Q":
+            _remember(self._arrays, line.jobid, Array(line.row.values, set()))
+        if line.record_type != "D" and not (line.record_type == "E" and line.jobid in self._arrays):
+            return []
         waiting = set(self._find_array(line.jobid, "").waiting(line.jobid))
         waiting |= {
             jobid

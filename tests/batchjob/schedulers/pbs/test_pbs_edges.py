@@ -155,6 +155,22 @@ def test_waiting_subjobs_end_with_the_deletion_of_their_array(tmp_path, first):
     assert jobs["17[2].pbs01", 1].start_time is None
 
 
+def test_subjobs_deleted_by_a_range_end_with_their_array(write_log):
+    """`qdel 5[2-3]`: the server logs nothing of those that wait."""
+    begin, head = 1795751738, "user=a ctime=1795751738 queue=q"
+    run = f"{head} start={begin + 1} exec_host=n1/0"
+    text = log_line(begin, "Q", "5[].s", f"{head} array_indices=1-3")
+    text += log_line(begin + 1, "S", "5[].s", f"{head} start={begin + 1} array_indices=1-3")
+    text += log_line(begin + 1, "S", "5[1].s", run)
+    text += log_line(begin + 9, "E", "5[1].s", f"{run} end={begin + 9} Exit_status=0")
+    text += log_line(begin + 9, "E", "5[].s", f"{head} session=0 end={begin + 9} Exit_status=0")
+    jobs = read_all(write_log(text))[0]
+    assert {jobid: (job.state, job.end_time) for (jobid, _), job in jobs.items()} == {
+        "5[1].s": (JobState.COMPLETED, begin + 9), "5[2].s": (JobState.CANCELLED, begin + 9),
+        "5[3].s": (JobState.CANCELLED, begin + 9),
+    }  # fmt: skip
+
+
 def test_failed_prologue_says_what_happened(logged):
     job = logged["94.pbs01", 1]
     assert (job.state, job.elapsed_seconds) == (JobState.FAILED, 0)
