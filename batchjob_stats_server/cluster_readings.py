@@ -22,7 +22,12 @@ from batchjob.quantities.gpu import (
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.cluster import ClusterNode
 from batchjob.schedulers.node_names import short_name, without_port
-from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesError, TimeSeriesStore
+from batchjob_stats_db.timeseries.base import (
+    EXPORTER,
+    SeriesValue,
+    TimeSeriesError,
+    TimeSeriesStore,
+)
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 
@@ -34,7 +39,6 @@ _ANSWERING_FRESH_SECONDS = 600
 ANSWERING_SECONDS = 86400
 """The time over which `answering_ratios` counts."""
 
-EXPORTER = "batchjob_node_cpus"  # each node's exporter has exactly one series of it
 NODE = "batchjob_cluster_node_"
 ACCOUNT = "batchjob_cluster_account_"
 """How the names of the metrics of a scheduler's nodes and accounts begin."""

@@ -23,9 +23,9 @@ from batchjob_cli.up.demo_cluster import (
     DemoJob,
     jobs_at,
 )
-from batchjob_stats_db.timeseries.base import NodeQuery, Point, SeriesValue, TimeSeries
+from batchjob_stats_db.timeseries.base import EXPORTER, NodeQuery, Point, SeriesValue, TimeSeries
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
-from batchjob_stats_server.cluster_readings import ACCOUNT, EXPORTER, NODE, ClusterReadings
+from batchjob_stats_server.cluster_readings import ACCOUNT, NODE, ClusterReadings
 from batchjob_stats_server.node_curves import NODE_CURVES
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import Services

@@ -1,6 +1,6 @@
 """Checks a database: damage, orphaned rows, days without jobs, stale sources."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from math import isclose
 from typing import Any
@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob.runtime.times import format_date
+from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY, day_of, midnight
 from batchjob_stats_db.queries.coverage import refusals
@@ -27,6 +28,20 @@ def findings(db: Connection, now: int) -> Iterator[str]:
         yield from _inconsistent_sums(db, cluster)
         yield from _wrong_job_counts(db, cluster)
         yield from _overdue_work(db, cluster, now)
+
+
+def foreign_targets(db: Connection, cluster: str, targets: Collection[str]) -> Iterator[str]:
+    """Say if no target (`instance`) has the name of a node: then no series of a job is refused."""
+    seen = schema.daily_node_coverage.c
+    query = sa.select(seen.node).where(seen.cluster == cluster).distinct()
+    nodes = db.execute(query).scalars().all()
+    known = NodeNames(nodes)
+    if nodes and targets and not any(each in known for each in targets):
+        yield (
+            f"{cluster}: no scrape target has the name of a node: targets such as {min(targets)}, "
+            f"nodes such as {min(nodes)}; series of jobs from nodes that were not allocated to "
+            "them are counted"
+        )
 
 
 def _damaged_values(db: Connection) -> Iterator[str]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Engine
+from sqlalchemy.engine import URL, Connection, Engine
 
 from batchjob.runtime.extras import missing_library_message
 from batchjob.runtime.reason import reason
@@ -36,6 +36,8 @@ from batchjob_stats_db.measure.pending import mark_for_measurement
 from batchjob_stats_db.poller.options import PollerSettings, problems
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.service import PollerService
+from batchjob_stats_db.timeseries.base import EXPORTER, TimeSeriesError
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 
 Arguments = argparse.Namespace
 
@@ -226,13 +228,27 @@ def check_records(settings: PollerSettings, _given: Arguments) -> int:
     """Print the problems found; status 1 if there are any."""
     with open_for_reading(settings) as engine, engine.connect() as db:
         with Progress.show_elapsed("check"):
-            lines = list(check.findings(db, int(time.time())))
+            lines = [*check.findings(db, int(time.time())), *_foreign_targets(settings, db)]
         jobs = db.execute(sa.select(sa.func.count()).select_from(schema.job)).scalar()
     for line in lines:
         print(line)
     if not lines:
         print(f"OK: {jobs} jobs, no damage, no gaps")
     return 1 if lines else 0
+
+
+def _foreign_targets(settings: PollerSettings, db: Connection) -> Iterator[str]:
+    for cluster in settings.clusters:
+        if not cluster.tsdb.url:
+            continue
+        store = Prometheus(cluster.tsdb.endpoint())
+        try:
+            values = store.latest(cluster.name, [EXPORTER], time.time())
+        except TimeSeriesError as error:
+            yield f"{cluster.name}: {error}"
+            continue
+        targets = {each.labels.get("instance", "") for each in values}
+        yield from check.foreign_targets(db, cluster.name, targets)
 
 
 def export(settings: PollerSettings, given: Arguments) -> int:

@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 
 from batchjob.quantities.quantity import SeriesKind, Statistic
 
+EXPORTER = "batchjob_node_cpus"  # each node's exporter has exactly one series of it
+
 
 class TimeSeriesError(Exception):
     """The store does not answer, or not as expected; a retry may succeed."""

@@ -9,12 +9,14 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import writer_lock
 from batchjob_stats_db.main import main
 from batchjob_stats_server.main import main as stats_server
+from tests.helpers.http_server import json_response, serving
 from tests.helpers.processes import daemon, free_ports
 from tests.helpers.waiting import scaled, until
 
@@ -197,3 +199,29 @@ def _page(url):
             return answer.read()
     except urllib.error.URLError:
         return b""
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("10.0.0.1:10910", "no scrape target has the name of a node: targets such as 10.0.0.1:10"),
+        ("n001.example.org:10910", ""),
+        (None, "c1: "),  # the store does not answer
+    ],
+)
+def test_check_says_if_no_target_has_the_name_of_a_node(run, engine, tmp_path, target, words):
+    """The series of a job from other nodes can then not be told from its own."""
+    row = {"cluster": "c1", "day": 0, "node": "n001", "jobs_ended": 0, "jobs_unmeasured": 0,
+           "run_seconds": 0.0, "covered_seconds": 0.0}  # fmt: skip
+    with engine.begin() as db:
+        db.execute(sa.insert(schema.daily_node_coverage).values(**row))
+    metric = {"__name__": "batchjob_node_cpus", "cluster": "c1", "instance": target}
+    result = [{"metric": metric, "value": [0, "8"]}]
+    answer = {"status": "success", "data": {"resultType": "vector", "result": result}}
+    with serving(lambda _: json_response(answer if target else {}, 200 if target else 503)) as tsdb:
+        config = tmp_path / "batchjob.yaml"
+        config.write_text(f"{config.read_text()}tsdb: {{url: '{tsdb.url}'}}\n")
+        _, output, _ = run("check")
+    lines = [line for line in output.splitlines() if line.startswith("c1: ")]
+    assert [line for line in lines if words and words in line] == lines
+    assert bool(lines) == bool(words)
