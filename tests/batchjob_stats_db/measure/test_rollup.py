@@ -1,17 +1,24 @@
 """Daily sums: runs split over days, corrections, vanished jobs, measured and accounted."""
 
+import json
+import lzma
 import random
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.slurm.accounting.slurm_rest_records import parse_jobs
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import due_days, mark_days, mark_running, roll_up
 from batchjob_stats_db.queries.efficiency import ENERGY_MISSING, columns
 
+REPOSITORY = Path(__file__).parents[3]
 D0 = 20540 * DAY  # a midnight
 GIB = 1 << 30
 
@@ -275,6 +282,23 @@ def test_sums_from_accounting_alone(store, job, roll_up_due):
     (row,) = roll_up_due().values()
     assert (row["cpu_seconds"], row["measured_cpu_allocated_seconds"]) == (7200, 4 * 7200)
     assert row["measured_memory_allocated_byte_seconds"] == 0
+
+
+def test_sums_of_resized_jobs_are_those_of_their_parts(engine, roll_up_due):
+    """Slurm 26.05: 2 nodes, then 1; or half of the memory. A window may list them without steps."""
+    recording = REPOSITORY / "tests/fixtures/accounting/slurm-26.05.3.jobs.json.xz"
+    listed = json.loads(lzma.decompress(recording.read_bytes()))["jobs"]
+    listed = [each for each in listed if each["job_id"] in (35, 126, 129, 133)]
+    now = max(each["time"]["end"] for each in listed) + 3600
+    store = Store(engine, "c1", UsagePolicy(), lambda: now)
+    for jobs in (listed, [each | {"steps": []} for each in listed]):
+        parsed = parse_jobs("slurm_rest", "c1", {"errors": [], "jobs": jobs})
+        store.write(Batch(tuple(each.job for each in parsed), (), "", 0), "s")
+    rows = roll_up_due(now).values()
+    cpu_seconds = 13 * 2 + 63 + 8 * 2 + 45 + 27 + 14 + 9 + 236
+    mb_seconds = 13 * 100 + 63 * 50 + 8 * 40 + 45 * 20 + 27 * 500 + 14 * 200 + 9 * 200 + 236 * 100
+    assert sum(row["cpu_allocated_seconds"] for row in rows) == cpu_seconds
+    assert sum(row["memory_allocated_byte_seconds"] for row in rows) == mb_seconds << 20
 
 
 def write_energy(engine, job_id, joules, **usage):
