@@ -10,6 +10,7 @@ from batchjob.quantities.quantity import SeriesKind
 from batchjob.schedulers.node_names import without_port
 from batchjob_stats_db.measure.job_usage import (
     JobToMeasure,
+    foreign_instances,
     instances_with_user,
     user_labels,
 )
@@ -150,8 +151,10 @@ def _series_of_gpus(
 
 
 def _keep_own(job: JobToMeasure, candidates: Iterable[TimeSeries]) -> list[TimeSeries]:
-    """The series of this job, not those of another user who had its id."""
+    """The series of this job, not those of another user who had its id, nor of other nodes."""
     all_series = list(candidates)
+    foreign = foreign_instances(job, {each.labels.get("instance", "") for each in all_series})
+    all_series = [each for each in all_series if each.labels.get("instance", "") not in foreign]
     users, named = user_labels(job), instances_with_user(series.labels for series in all_series)
     return [
         series

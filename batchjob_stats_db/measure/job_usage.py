@@ -208,9 +208,7 @@ def _select_trusted_samples(
 ) -> tuple[JobSeries, int]:
     """The numeric samples of the job's user and nodes, and the number of other samples."""
     users = user_labels(job)
-    foreign = _foreign_instances(
-        job, {_instance(each) for part in series.values() for each in part}
-    )
+    foreign = foreign_instances(job, {_instance(each) for part in series.values() for each in part})
     with_user = instances_with_user(
         sample.labels for samples in series.values() for sample in samples
     )
@@ -237,7 +235,7 @@ def _select_trusted_samples(
     return kept, dropped
 
 
-def _foreign_instances(job: JobToMeasure, instances: Collection[str]) -> set[str]:
+def foreign_instances(job: JobToMeasure, instances: Collection[str]) -> set[str]:
     """Instances on nodes that were not allocated to the job, whatever they say of it.
 
     Nothing is refused where the allocation is unknown, or where targets have other names than the

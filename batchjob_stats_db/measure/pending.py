@@ -78,13 +78,19 @@ def jobs_to_measure(
     return _with_nodes(db, cluster, jobs)
 
 
-def _with_nodes(db: Connection, cluster: str, jobs: Sequence[JobToMeasure]) -> list[JobToMeasure]:
-    share, seen = schema.job_node.c, schema.daily_node_coverage.c
+def allocated_nodes(db: Connection, job_ids: Sequence[int]) -> dict[int, list[str]]:
+    """The nodes of jobs, by id; none of jobs whose nodes are unknown."""
+    share = schema.job_node.c
     nodes: dict[int, list[str]] = {}
-    for part in chunks([job.id for job in jobs]):
+    for part in chunks(job_ids):
         query = sa.select(share.job_id, share.node).where(share.job_id.in_(part))
         for job_id, node in db.execute(query):
             nodes.setdefault(job_id, []).append(node)
+    return nodes
+
+
+def _with_nodes(db: Connection, cluster: str, jobs: Sequence[JobToMeasure]) -> list[JobToMeasure]:
+    seen, nodes = schema.daily_node_coverage.c, allocated_nodes(db, [job.id for job in jobs])
     of_days = db.execute(sa.select(seen.node).where(seen.cluster == cluster).distinct()).scalars()
     known = NodeNames(chain(of_days, *nodes.values()))
     return [

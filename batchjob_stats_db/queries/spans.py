@@ -5,11 +5,17 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.job_usage import JobToMeasure
-from batchjob_stats_db.measure.pending import JOB_COLUMNS, job_to_measure, runs_by_jobid
+from batchjob_stats_db.measure.pending import (
+    JOB_COLUMNS,
+    allocated_nodes,
+    job_to_measure,
+    runs_by_jobid,
+)
 
 
 def span_of(
@@ -36,4 +42,8 @@ def spans_of(
         own = [row for row in rows if row.cluster == cluster]
         runs = runs_by_jobid(db, cluster, [row.jobid for row in own])
         found |= {row.id: job_to_measure(cluster, row, runs[row.jobid], policy, now) for row in own}
-    return found
+    nodes = allocated_nodes(db, list(found))
+    return {
+        job_id: job._replace(allocated=NodeNames(nodes.get(job_id, ())))
+        for job_id, job in found.items()
+    }

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 import uvicorn
 from fastapi.testclient import TestClient
 
@@ -22,6 +23,7 @@ from batchjob_cli.client.answer import ApiReply
 from batchjob_cli.client.sample_table import TYPES
 from batchjob_cli.client.table import format_table
 from batchjob_cli.main import main as batchjob
+from batchjob_stats_db.database import schema
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
@@ -46,6 +48,7 @@ def device_sample(family, value, at, **labels):
 
 N2 = {"instance": "n002:10910"}
 N3 = {"instance": "n003:10910"}
+N9 = {"instance": "n009:10910"}
 SAMPLES = [
     # The first run of job 1 on two nodes, seen by two replicas; then, after an hour, the second.
     *samples("cpu_seconds_total", range(60, 7201, 60), mode="user", replica="a"),
@@ -69,6 +72,8 @@ SAMPLES = [
     # Bob's job ran for half an hour without its exporter, and its counters restarted.
     *samples("cpu_seconds_total", [30, 60, 90], NOW - 6000, user="bob", jobid="2", mode="user"),
     *samples("cpu_seconds_total", [5, 35], NOW - 4000, user="bob", jobid="2", mode="user"),
+    # A node that was not allocated to the job tells of it, too.
+    *samples("cpu_seconds_total", [9, 99], NOW - 6000, user="bob", jobid="2", mode="user", **N9),
     # One sample of carol's running job; the node knew only her uid.
     *samples("io_read_bytes_total", [5000], NOW - 5000, 50, user="1001", jobid="3", device="sda"),
     *samples("io_read_bytes_total", [7000], NOW - 5000, 50, user="1001", jobid="3", device="sdb"),
@@ -87,6 +92,12 @@ def store(request):
 
 @pytest.fixture
 def services_with_store(services, store):
+    job = schema.job.c
+    with services.writer.begin() as db:  # the first run of job 1 had two nodes
+        first = sa.select(sa.func.min(job.id)).where(job.cluster == "c1", job.jobid == "1")
+        job_id = db.execute(first).scalar_one()
+        node = {"job_id": job_id, "cluster": "c1", "node": "n002"}
+        db.execute(sa.insert(schema.job_node).values(node))
     return services._replace(histories=TimeSeriesPool([Prometheus(Endpoint(store))]))
 
 
@@ -112,6 +123,11 @@ def first_run_params(get_metrics, proxy_client):
 def test_unnamed_series_are_used_only_on_nodes_without_named_series(get_metrics):
     rows = get_metrics("3", metric="memory", points=4)
     assert {row["line"]: row["mean"] for row in rows} == {"n001": 1 << 20, "n003": 2 << 20}
+
+
+def test_series_of_nodes_that_the_job_did_not_have_are_left_out(get_metrics):
+    rows = get_metrics("2", metric="cpu", points=4)
+    assert {row["line"] for row in rows} == {"n001"}
 
 
 def test_cpu_curve_of_each_node(get_metrics, first_run_params):
