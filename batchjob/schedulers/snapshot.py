@@ -5,8 +5,12 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from batchjob.runtime.settings import option
+from batchjob.runtime.subprocesses import CommandOptions
+from batchjob.runtime.values import boolean, duration
 from batchjob.schedulers.accounting import (
     Batch,
     UnfinishedJob,
@@ -21,16 +25,14 @@ from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 _BATCH = 2000  # records per batch
 
 
-class SnapshotOptions(Protocol):
+@dataclass(frozen=True)
+class SnapshotOptions(CommandOptions):
     """The options that all these sources have."""
 
-    @property
-    def history(self) -> float:
-        """How long the scheduler keeps ended jobs, in seconds."""
-
-    @property
-    def trust_missing(self) -> bool:
-        """Whether most unfinished jobs may be missing."""
+    history: float = option(0.0, "How long the scheduler remembers ended jobs.", parse=duration)
+    trust_missing: bool = option(
+        False, "Accept an answer in which most unfinished jobs are missing.", parse=boolean
+    )
 
 
 class SnapshotJob(NamedTuple):

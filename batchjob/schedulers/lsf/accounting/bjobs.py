@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
-from batchjob.runtime.subprocesses import CommandOptions
-from batchjob.runtime.values import boolean, duration, size_bytes, text
+from batchjob.runtime.values import duration, size_bytes, text
 from batchjob.schedulers.accounting import AccountingModule, UnfinishedJob
 from batchjob.schedulers.fields import (
     FieldReader,
@@ -26,7 +25,7 @@ from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time, q
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
 from batchjob.schedulers.records import JobRecord, NodeShare
 from batchjob.schedulers.run_time import run_time
-from batchjob.schedulers.snapshot import SnapshotJob, SnapshotSource
+from batchjob.schedulers.snapshot import SnapshotJob, SnapshotOptions, SnapshotSource
 from batchjob.schedulers.states import JobState
 
 SOURCE = "bjobs"
@@ -42,7 +41,7 @@ _JOB_ID = re.compile(r"\d+(\[\d+\])?", re.ASCII)
 
 
 @dataclass(frozen=True)
-class BjobsOptions(CommandOptions):
+class BjobsOptions(SnapshotOptions):
     """LSF's jobs by bjobs."""
 
     bjobs: str = option("bjobs", "The command bjobs, or its path.", parse=text)
@@ -50,9 +49,6 @@ class BjobsOptions(CommandOptions):
         3600.0,
         "How long LSF remembers ended jobs (CLEAN_PERIOD in lsb.params).",
         parse=duration,
-    )
-    trust_missing: bool = option(
-        False, "Accept an answer in which most unfinished jobs are missing.", parse=boolean
     )
 
 

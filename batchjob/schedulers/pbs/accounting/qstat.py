@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import option
-from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, run
-from batchjob.runtime.values import boolean, duration, one_of, text
+from batchjob.runtime.subprocesses import SchedulerError, run
+from batchjob.runtime.values import duration, one_of, text
 from batchjob.schedulers.accounting import AccountingModule, Batch, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, epoch, integer
 from batchjob.schedulers.pbs.accounting.records import (
@@ -27,14 +27,14 @@ from batchjob.schedulers.pbs.qstat_jobs import query_qstat
 from batchjob.schedulers.pbs.reasons import EXIT_STATUSES
 from batchjob.schedulers.pbs.states import PBS, STARTING, TERMINATED
 from batchjob.schedulers.records import JobRecord
-from batchjob.schedulers.snapshot import SnapshotJob, SnapshotSource
+from batchjob.schedulers.snapshot import SnapshotJob, SnapshotOptions, SnapshotSource
 from batchjob.schedulers.states import JobState
 
 SOURCE = "qstat"
 
 
 @dataclass(frozen=True)
-class QstatOptions(CommandOptions):
+class QstatOptions(SnapshotOptions):
     """PBS' jobs by qstat."""
 
     qstat: str = option("qstat", "The command qstat, or its path.", parse=text)
@@ -51,9 +51,6 @@ class QstatOptions(CommandOptions):
         14 * 86400.0,
         "How long PBS remembers ended jobs (the server's job_history_duration).",
         parse=duration,
-    )
-    trust_missing: bool = option(
-        False, "Accept an answer in which most unfinished jobs are missing.", parse=boolean
     )
 
 
