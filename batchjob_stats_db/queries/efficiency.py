@@ -64,13 +64,12 @@ for _scheduler in SCHEDULERS:
         _is_read_by |= _job.source.in_(_scheduler.other_sources) & _state.source.in_(
             entry.name for entry in _scheduler.sources if not entry.people
         )
+_last_success = sa.func.max(_state.success_time)
 AS_OF = sa.case(
     (
         ~_ended,
-        sa.select(sa.func.min(_state.success_time))
-        .where(
-            _state.cluster == _job.cluster, _is_read_by, _state.error_time >= _state.success_time
-        )
+        sa.select(sa.case((sa.func.max(_state.error_time) >= _last_success, _last_success)))
+        .where(_state.cluster == _job.cluster, _is_read_by)
         .correlate(schema.job)
         .scalar_subquery(),
     )

@@ -21,6 +21,7 @@ from batchjob_stats_db.database.access import (
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.queries import jobs, nodes, paging, stats, usage
+from batchjob_stats_db.queries.efficiency import AS_OF
 from batchjob_stats_db.queries.filters import Filter
 
 ALICE = Access((ClusterLogin("c1", "alice"),))
@@ -248,3 +249,24 @@ def test_sums_by_user_account_day_and_cluster_agree(engine, store, job, rows, si
 
 def _at(year, month, day):
     return int(datetime(year, month, day, tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    ("states", "as_of"),
+    [
+        ({"sacct": (100, 200)}, 100),
+        ({"sacct": (200, 100)}, None),
+        ({"sacct": (100, 110), "slurm_rest": (300, None)}, None),  # the site reads another one now
+        ({"sacct": (100, 110), "slurm_rest": (300, 310)}, 300),
+        ({"sacctmgr": (100, 200)}, None),  # people, not jobs
+        ({"sacct": (None, 200)}, None),
+    ],
+)
+def test_job_is_as_of_the_last_read_of_a_source_that_fails(engine, store, job, states, as_of):
+    running = job("1", state=JobState.RUNNING, end_time=None, source="squeue")
+    store.write(Batch((running,), (), "", 0), "other")
+    with engine.begin() as db:
+        for source, (success, error) in states.items():
+            row = {"source": source, "success_time": success, "error_time": error}
+            db.execute(sa.insert(schema.poll_state).values(cluster="c1", **row))
+        assert db.execute(sa.select(AS_OF).select_from(schema.job)).scalars().all() == [as_of]
