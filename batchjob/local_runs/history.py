@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.judgements import FAILED_STATES
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import RUNS, data_directory
 from batchjob.local_runs.record import Run, RunFileError
@@ -126,6 +125,9 @@ def stats(by: str = "name", runs: Iterable[Run] | None = None, data: str = "") -
 
 
 def _group_stats(key: str, runs: list[Run]) -> Stats:
+    # Settings load argparse and YAML, which a program that only tracks its work does not need.
+    from batchjob.judgements import FAILED_STATES
+
     ended = [run for run in runs if not run.state.is_live]
     succeeded = sum(run.state == JobState.COMPLETED for run in ended)
     failed = sum(run.state in FAILED_STATES for run in ended)

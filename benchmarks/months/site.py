@@ -112,6 +112,11 @@ class SimulatedTsdb:
                     found[statistic].append(SeriesValue(metric, labels, float(value)))
         return found
 
+    def measure_cluster(self, *_: object) -> None:
+        """Each job is measured by itself."""
+        if self.down:
+            raise TimeSeriesError("http://tsdb: Connection refused")
+
 
 class SimulatedScheduler(Protocol):
     """What has jobs, and can be down."""

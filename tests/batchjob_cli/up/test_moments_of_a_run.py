@@ -319,7 +319,7 @@ def test_figures_after_end(life, name):
         return float(re.search(rf"{re.escape(label)}: ([\d.]+)", text)[1])
 
     cpu = time_figure("User time (seconds)") + time_figure("System time (seconds)")
-    until(lambda: life.api(f"jobs/{jobid}")[0]["end_time"], "the end on record", 30)
+    until(lambda: life.api(f"jobs/{jobid}")[0]["end_time"], "the end on record", 30, interval=0.5)
 
     def right(row: Any) -> None:
         assert row["cpu_used_seconds"] == pytest.approx(cpu, abs=0.15), row["cpu_basis"]
@@ -332,7 +332,10 @@ def test_figures_after_end(life, name):
 
     right(life.api(f"jobs/{jobid}")[0])  # just ended
     row = until(
-        lambda: (row := life.api(f"jobs/{jobid}")[0])["usage_final"] and row, "measured", 240
+        lambda: (row := life.api(f"jobs/{jobid}")[0])["usage_final"] and row,
+        "measured",
+        240,
+        interval=0.5,
     )
     right(row)
     assert row["usage_coverage"] == pytest.approx(1.0, abs=0.01)
