@@ -52,6 +52,9 @@ EXIT_STATUSES: dict[int, str] = {
 }  # fmt: skip
 """What a negative Exit_status means, in a few words: JOB_EXEC_* of PBS' job.h."""
 
+REFUSED_STARTS = frozenset((-1, -2, -3, -10, -13, -16, -18, -21, -22, -23))
+"""The statuses of starts after which the job has not run, and waits again or is held."""
+
 KILLED_BY_PBS = "killed by PBS; nobody deleted it"
 
 _HEAD = re.compile(r"^(Not Running|Can Never Run)\s*:\s*", re.IGNORECASE)

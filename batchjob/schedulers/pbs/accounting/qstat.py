@@ -24,7 +24,7 @@ from batchjob.schedulers.pbs.accounting.records import (
     parse_job_id,
 )
 from batchjob.schedulers.pbs.qstat_jobs import query_qstat
-from batchjob.schedulers.pbs.reasons import EXIT_STATUSES
+from batchjob.schedulers.pbs.reasons import EXIT_STATUSES, REFUSED_STARTS
 from batchjob.schedulers.pbs.states import PBS, STARTING, TERMINATED
 from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.snapshot import SnapshotJob, SnapshotOptions, SnapshotSource
@@ -112,7 +112,8 @@ class Qstat(SnapshotSource):
             record = finished_record(self._record_options, job.jobid, job.row)
         else:
             record = live_record(self._record_options, job.jobid, job.row)
-        record = self._renumbered(record, unfinished.get(record.jobid))
+        refused = shown.get("Exit_status", integer) in REFUSED_STARTS
+        record = self._renumbered(record, unfinished.get(record.jobid), refused=refused)
         known = unfinished.get(record.jobid)
         if known is not None and known.submit_time != record.submit_time:
             known = None
@@ -129,15 +130,19 @@ class Qstat(SnapshotSource):
             starts = f" {json.dumps(self._still_given_up)}" if self._still_given_up else ""
             yield batch._replace(watermark=batch.watermark + starts)
 
-    def _renumbered(self, record: JobRecord, known: UnfinishedJob | None) -> JobRecord:
+    def _renumbered(
+        self, record: JobRecord, known: UnfinishedJob | None, *, refused: bool
+    ) -> JobRecord:
         """The record with the number of its run among those that began.
 
-        PBS' run_count also counts starts that it gave up. All those between two readings in which
-        the job waited were given up, and are remembered as long as PBS lists the job.
+        PBS' run_count also counts starts that it gave up: those between two readings in which the
+        job waited, if the last of them was `refused`; otherwise it ran meanwhile, and was rerun.
+        They are remembered as long as PBS lists the job.
         """
         submit_time, given_up = self._given_up.get(record.jobid, (0, 0))
         given_up = given_up if submit_time == record.submit_time else 0
-        if known and known.submit_time == record.submit_time and not known.start_time:
+        waited = known and known.submit_time == record.submit_time and not known.start_time
+        if known and waited and refused:
             given_up = max(given_up, record.run - known.run)
         if not given_up:
             return record
