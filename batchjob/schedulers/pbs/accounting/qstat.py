@@ -136,14 +136,17 @@ class Qstat(SnapshotSource):
         """The record with the number of its run among those that began.
 
         PBS' run_count also counts starts that it gave up: those between two readings in which the
-        job waited, if the last of them was `refused`; otherwise it ran meanwhile, and was rerun.
-        They are remembered as long as PBS lists the job.
+        job waited, or before the first one, if the last of them was `refused`; otherwise it ran
+        meanwhile, and was rerun. They are remembered as long as PBS lists the job.
         """
         submit_time, given_up = self._given_up.get(record.jobid, (0, 0))
         given_up = given_up if submit_time == record.submit_time else 0
-        waited = known and known.submit_time == record.submit_time and not known.start_time
-        if known and waited and refused:
-            given_up = max(given_up, record.run - known.run)
+        if known and known.submit_time == record.submit_time:
+            waited, run_before = not known.start_time, known.run
+        else:
+            waited, run_before = record.state is JobState.PENDING and not given_up, 1
+        if waited and refused:
+            given_up = max(given_up, record.run - run_before)
         if not given_up:
             return record
         self._still_given_up[record.jobid] = (record.submit_time, given_up)

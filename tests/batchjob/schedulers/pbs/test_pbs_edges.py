@@ -211,6 +211,21 @@ class Poller:
         return self.jobs
 
 
+def test_job_first_seen_after_refused_starts_waits_for_its_first_run():
+    held = recorded_qstat("held-after-21-attempts")["95.pbs01"]
+    poller = Poller()
+    for _ in range(2):
+        assert list(poller.read({"95.pbs01": held})) == [("95.pbs01", 1)]
+
+
+def test_job_that_ran_between_two_readings_waits_for_its_next_run():
+    """Nothing says that its start was refused: it ran, and was rerun."""
+    poller, held = Poller(), recorded_qstat("held-after-21-attempts")["95.pbs01"]
+    waiting = {**held, "run_count": "0", "job_state": "Q", "comment": "", "Exit_status": "0"}
+    poller.read({"95.pbs01": waiting})
+    assert ("95.pbs01", 2) in poller.read({"95.pbs01": {**waiting, "run_count": "1"}})
+
+
 def test_job_held_after_many_starts_is_one_waiting_run_until_it_is_deleted():
     """Its start was refused 21 times; PBS' run_count says 21."""
     poller, held = Poller(), recorded_qstat("held-after-21-attempts")["95.pbs01"]
