@@ -248,6 +248,7 @@ def prometheus_configuration(
     exporters = jobs["batchjob_exporter"]
     exporters["file_sd_configs"] = [{"files": [str(folder / "targets.json")]}]
     exporters["relabel_configs"].pop()  # adds the default port
+    del exporters["metric_relabel_configs"]  # one exporter serves the node and the cluster
     jobs["batchjob_stats_db"]["static_configs"] = [{"targets": [poller]}]
     jobs["batchjob_stats_server"]["static_configs"] = [{"targets": [server]}]
     here = ("batchjob_exporter", "batchjob_stats_db", "batchjob_stats_server")
