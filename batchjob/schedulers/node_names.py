@@ -33,7 +33,7 @@ class NodeNames:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = {_normal(name) for name in names}
+        self._names = frozenset(_normal(name) for name in names)
         self._short = {short_name(name) for name in self._names}
 
     def __contains__(self, name: str) -> bool:
@@ -44,6 +44,12 @@ class NodeNames:
 
     def __bool__(self) -> bool:
         return bool(self._names)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeNames) and self._names == other._names
+
+    def __hash__(self) -> int:
+        return hash(self._names)
 
 
 def _normal(name: str) -> str:
