@@ -35,7 +35,8 @@ def until(
 ) -> T:
     """Ask again until the answer is true, and return it; AssertionError when time is up.
 
-    `timeout` is in seconds on an idle machine.
+    `timeout` is in seconds on an idle machine. The pauses grow to half a second, so that who is
+    asked does not count it as too many requests.
     """
     limit = scaled(timeout)
     deadline = time.monotonic() + limit
@@ -46,3 +47,4 @@ def until(
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {limit:g} s")
         time.sleep(interval)
+        interval = max(interval, min(1.5 * interval, 0.5))
