@@ -37,7 +37,7 @@ _SERIES = re.compile(
     (?P<folded> \b(?:max|min) \s* (?:by\s*\([^)]*\)\s*)? \( )?
     (?P<over> \b[a-z_]+\( (?=[a-z_]+(?:\{[^}]*\})?\[) )?
     (?P<name> \b[a-z_]+ \b) (?P<matchers> \{[^}]*\} )? (?P<range> \[[^\]]+\] )?
-    (?(over) \) )
+    (?P<offset> \s+ offset \s+ \w+ )? (?(over) \) )
     """,
     re.VERBOSE,
 )

@@ -28,6 +28,7 @@ EXPECTED_EMPTY = {
     "batchjob_job_open_files": "the recordings have no descriptors",
     "batchjob_job_read_errors": "everything could be read",
     "batchjob_cluster_node_unavailable_info": "all nodes take jobs",
+    "batchjob_cluster_pending_longest_wait_seconds": "no job that could start waits",
     "batchjob_cluster_job_wait_seconds": "no job starts while the collector runs",
     "similar.comparisons": "no similar job ended before",
     "/stats/idle-gpus": "no job has held GPUs for half an hour",

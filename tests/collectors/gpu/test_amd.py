@@ -295,8 +295,11 @@ def test_number_of_a_partition_is_not_that_of_a_card(amd_sysfs, host, started, e
         }
     )
     assert held == {"a": ("GPU-bbbb1", "1", 1 / 8), "b": ("GPU-bbbb2", "1", 1 / 8)}
-    shares = eventually(
-        lambda: {s.job.jobid: s.share for each in collector.gpu_energy() for s in each.shares}
+    expected = {"a": 1 / 8, "b": 1 / 8}  # once both cards have been read
+    eventually(
+        lambda: (
+            {s.job.jobid: s.share for each in collector.gpu_energy() for s in each.shares}
+            == expected
+        )
     )
-    assert shares == {"a": 1 / 8, "b": 1 / 8}
     assert UTILIZATION not in read(host).values  # of which partition it is, is not known
