@@ -38,7 +38,7 @@ USED_MEMORY_MEANS = (
 FULL_WORKING_SET = 0.9  # mean memory without inactive page cache, of what was allocated
 MEMORY_WAITING = 0.05  # part of the time in which tasks waited for memory, at the limit
 SHORT_MEMORY_MEANS = (
-    "Memory was short if a process was killed for want of it, if the job waited for memory at its "
+    "Memory was short if a process was killed for lack of it, if the job waited for memory at its "
     "limit, or if it was full without page cache, which the kernel reclaims; a peak at the limit "
     "alone does not say so."
 )

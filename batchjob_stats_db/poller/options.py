@@ -112,7 +112,7 @@ class TsdbOptions:
     live: float = option(60.0, "How often the running jobs are measured.", parse=duration)
     refresh: float = option(
         21600.0,
-        "How often a running job is measured anew from its start, for samples that arrived late.",
+        "How often a running job is measured again from its start, for samples that arrived late.",
         parse=duration,
     )
 

@@ -91,6 +91,8 @@ def job_record(options: RecordOptions, incarnation: Incarnation, row: FieldReade
     nodes = _node_shares(row, options.gpu_resources)
     requested_gpus = _requested_gpus(row, options.gpu_resources)
     held = _held(row, nodes, options, requested_gpus)
+    if len(nodes) == 1 or held == HostShare():
+        nodes = tuple(NodeShare(each.node, *held) for each in nodes)
     cpu_seconds = row.get("resources_used.cput", clock_duration)
     walltime = row.get("resources_used.walltime", clock_duration)
     # A walltime of zero beside CPU time was not counted.
@@ -132,7 +134,7 @@ def job_record(options: RecordOptions, incarnation: Incarnation, row: FieldReade
         allocated_nodes=len(nodes) or None,
         allocated_resources=row.text("exec_vnode"),
         node_list=row.text("exec_host"),
-        nodes=(NodeShare(nodes[0].node, *held),) if len(nodes) == 1 else nodes,
+        nodes=nodes,
         array_jobid=parsed_id.array_jobid,
         array_index=parsed_id.task,
         dependencies=row.text("depend"),
@@ -216,7 +218,8 @@ def _held(
     """What the job holds of all its nodes.
 
     `resource_assigned` of a start says what it keeps from others: with exclusive placement the
-    whole of its nodes. GPUs that only the request names, as in Torque, are granted with it.
+    whole of its nodes, whose size qstat does not know. GPUs that only the request names, as in
+    Torque, are granted with it.
     """
     if not nodes:
         return HostShare()
@@ -224,7 +227,8 @@ def _held(
     gpus = requested if gpus is None else gpus
     assigned_cpus = row.get("resource_assigned.ncpus", count)
     if assigned_cpus is None:
-        return HostShare(cpus, memory, gpus)
+        is_exclusive = "excl" in row.text("Resource_List.place")  # also exclhost
+        return HostShare() if is_exclusive else HostShare(cpus, memory, gpus)
     assigned_memory = row.get("resource_assigned.mem", size_bytes)
     of_gpus = (row.get(f"resource_assigned.{name}", count) for name in options.gpu_resources)
     assigned_gpus = next((number for number in of_gpus if number is not None), gpus)

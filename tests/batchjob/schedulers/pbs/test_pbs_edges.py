@@ -90,6 +90,13 @@ def test_job_deleted_with_the_one_it_depended_on_says_so(logged):
     assert job.reason == "Job deleted as result of dependency on job 66.pbs01"
 
 
+def test_what_exclusive_placement_holds_is_unknown_to_qstat():
+    """Its answer names the request only, and the node may have any size."""
+    job = Poller().read({"100.pbs01": recorded_qstat("final")["100.pbs01"]})["100.pbs01", 1]
+    assert (job.requested_cpus, job.allocated_cpus, job.allocated_nodes) == (1, None, 1)
+    assert job.nodes == (NodeShare("pbs01"),)
+
+
 def test_exclusive_placement_holds_the_whole_node(logged):
     job = logged["100.pbs01", 1]
     assert (job.allocated_cpus, job.allocated_gpus) == (40, 4)
