@@ -24,7 +24,7 @@ def isolate_failures(
         part = parts.pop()
         try:
             work(part)
-        except Exception as error:
+        except Exception as error:  # whatever one item does, the others are done
             if is_common(error, len(failed)):
                 raise
             if len(part) == 1:

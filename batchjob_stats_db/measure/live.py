@@ -36,9 +36,8 @@ from batchjob_stats_db.measure.writer import write_live
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesStore
 from batchjob_stats_db.timeseries.counters import is_reset
 
-_LONGEST_GAP_SECONDS = (
-    3600  # after a longer time without a pass, jobs are read from their start again
-)
+# After a longer time without a pass, jobs are read from their start again.
+_LONGEST_GAP_SECONDS = 3600
 _STALE_SCRAPES = 5  # a series without a sample for so long may have been reset in between
 
 _ORIGIN_LABELS = ("instance", "manager", "user")

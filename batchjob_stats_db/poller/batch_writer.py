@@ -33,7 +33,7 @@ class BatchWriter:
         """
         try:
             self._write(batch, key, seconds)
-        except Exception as error:
+        except Exception as error:  # one record must not keep the others out
             if is_database_failure(error) or not batch.jobs:
                 raise
             rest = self._write_storable(batch, key)

@@ -133,7 +133,7 @@ class Poller:
             try:
                 for line in source.check():
                     yield f"{self.cluster.name}: {source.name}: {line}"
-            except Exception as error:
+            except Exception as error:  # the other sources are checked as well
                 yield f"{self.cluster.name}: {source.name}: {_words(error)}"
 
     def run(self, stop: threading.Event) -> None:
@@ -178,7 +178,7 @@ class Poller:
         error: Exception | None = None
         try:
             succeeded = step.work()
-        except Exception as failure:
+        except Exception as failure:  # the other steps must still run
             succeeded, error = False, failure
             self._record_failure(step, failure)
         else:
@@ -345,7 +345,7 @@ class Poller:
             try:
                 with self.store.transaction() as db:
                     roll_up(db, name, day, now)
-            except Exception as error:
+            except Exception as error:  # the other days are summed
                 failure = failure or error
                 continue
             self._signal_progress()

@@ -121,7 +121,7 @@ def _keep_polling(poller: Poller, stop: threading.Event) -> None:
         begun = time.monotonic()
         try:
             poller.run(stop)
-        except Exception as error:
+        except Exception as error:  # a thread that ended would poll no more
             poller.fault = repr(error)
             log.exception("%s: polling ended; it begins again", poller.cluster.name)
         if time.monotonic() - begun > _LONGEST_PAUSE_SECONDS:
