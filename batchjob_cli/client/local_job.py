@@ -21,7 +21,7 @@ from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report.facts import UNITS
-from batchjob_stats_server.report.forms import FORMS
+from batchjob_stats_server.report.forms import FORMS, as_json
 from batchjob_stats_server.report.rules import AdviceRule, load_rules
 
 
@@ -43,8 +43,6 @@ def report(data: Path, jobid: str, cluster: str | None, form: str, zone: str) ->
             raise NotFoundError(f"there is no job {jobid} that you may see")
         job_report = report_of(_open_sources(engine, data), EVERYTHING, runs[0])
     if form == "json":
-        from batchjob_stats_server.report.json_form import as_json
-
         return as_json(job_report).decode()
     _, write = FORMS[form]
     return write(job_report, ZoneInfo(zone))

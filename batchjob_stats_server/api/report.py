@@ -19,8 +19,7 @@ from batchjob_stats_server.api.runs import run_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.report.forms import FORMS
-from batchjob_stats_server.report.json_form import as_json
+from batchjob_stats_server.report.forms import FORMS, as_json
 from batchjob_stats_server.report.model import Report
 from batchjob_stats_server.services import CurrentServices
 

@@ -1,11 +1,12 @@
 """Builds the report of a job from rows and rules."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median, quantiles
 
 from batchjob.runtime.times import rfc3339, to_milliseconds
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
-from batchjob_stats_server.report import explain, similar
+from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.facts import UNITS, evaluate_quantities
 from batchjob_stats_server.report.headline import headline
 from batchjob_stats_server.report.model import (
@@ -18,9 +19,23 @@ from batchjob_stats_server.report.model import (
     Report,
     ReportInput,
     Row,
+    Similar,
+    SimilarComparison,
 )
 from batchjob_stats_server.report.resubmission import resubmission
 from batchjob_stats_server.report.rules import AdviceRule, advise
+
+_MIN_SIMILAR_JOBS = 3  # with fewer jobs, a median means nothing
+
+_JobValue = Callable[[Row, int], float | None]
+_COMPARED_QUANTITIES: Mapping[str, tuple[str, _JobValue]] = {
+    "elapsed time": ("seconds", explain.elapsed_seconds),
+    "CPU efficiency": ("ratio", lambda job, _: job["cpu_efficiency"]),
+    "peak memory": ("bytes", lambda job, _: job["memory_used_bytes"]),
+    "GPU utilisation": ("ratio", lambda job, _: job["usage_gpu_utilization_ratio"]),
+    "energy": ("joules", lambda job, _: job["energy_used_joules"]),
+}
+_COMPONENTS = ("host_active", "host_idle", "gpu_active", "gpu_idle")
 
 
 def build_report(
@@ -30,19 +45,13 @@ def build_report(
     job, now = inputs.job, inputs.now
     quantities = evaluate_quantities(inputs)
     advice, silent = advise(rules, quantities, UNITS)
-    gpu = explain.gpu_efficiency(job)
     return Report(
         headline=headline(inputs),
         job=_job_summary(job, explain.elapsed_seconds(job, now)),
         use=_job_use(job),
         interim=JobState(job["state"]).is_live,
         basis=_basis(job),
-        efficiency=(
-            explain.cpu_efficiency(job),
-            explain.memory_efficiency(job),
-            *([gpu] if gpu else []),
-            explain.time_efficiency(job, now),
-        ),
+        efficiency=tuple(explain.efficiencies(job, now)),
         nodes=tuple(inputs.nodes),
         gpus=tuple(
             GpuUse(
@@ -57,7 +66,7 @@ def build_report(
             Emission(row["provider"], row["grams"], row["grams"] * pue if pue else None)
             for row in inputs.emissions
         ),
-        similar=similar.compare(inputs),
+        similar=_compare(inputs),
         advice=advice,
         silent=silent,
         resubmission=resubmission(inputs, quantities),
@@ -116,7 +125,7 @@ def _basis(job: Row) -> Basis:
 
 
 def _job_energy(job: Row, pue: float | None) -> JobEnergy:
-    joules_by_component = {name: job[f"usage_energy_{name}_joules"] for name in similar.COMPONENTS}
+    joules_by_component = {name: job[f"usage_energy_{name}_joules"] for name in _COMPONENTS}
     components = {
         name: joules for name, joules in joules_by_component.items() if joules is not None
     }
@@ -129,3 +138,27 @@ def _job_energy(job: Row, pue: float | None) -> JobEnergy:
 
 def _rounded(number: float | None) -> int | None:
     return None if number is None else round(number)
+
+
+def _compare(inputs: ReportInput) -> Similar:
+    """Compare a job with its similar jobs, if there are enough of them."""
+    jobs = inputs.similar
+    comparisons = tuple(
+        comparison
+        for what, (unit, value_of) in _COMPARED_QUANTITIES.items()
+        if (comparison := _comparison(what, unit, value_of, inputs))
+    )
+    few = f"{len(jobs)} similar jobs completed; at least {_MIN_SIMILAR_JOBS} are needed"
+    return Similar(inputs.alike, len(jobs), comparisons, "" if comparisons else few)
+
+
+def _comparison(
+    what: str, unit: str, value_of: _JobValue, inputs: ReportInput
+) -> SimilarComparison | None:
+    values = [value for job in inputs.similar if (value := value_of(job, inputs.now)) is not None]
+    if len(values) < _MIN_SIMILAR_JOBS:
+        return None
+    this = value_of(inputs.job, inputs.now)
+    lower, _, upper = quantiles(values, n=4, method="inclusive")
+    below = None if this is None else sum(value < this for value in values) / len(values)
+    return SimilarComparison(what, unit, this, len(values), lower, median(values), upper, below)

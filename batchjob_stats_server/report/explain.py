@@ -1,5 +1,6 @@
 """Derives efficiencies and times of a job from its row, and explains missing values."""
 
+from collections.abc import Iterator
 from datetime import UTC
 from typing import NamedTuple
 
@@ -128,34 +129,33 @@ def time_ratio(job: Row, now: int) -> EfficiencyRatio:
     return _efficiency_ratio(job, "time", ratio, "elapsed time / time limit", missing, ACCOUNTING)
 
 
-def cpu_efficiency(job: Row) -> Efficiency:
-    """`cpu_ratio` with its amounts."""
-    used, available = job["cpu_used_seconds"], job["cpu_available_seconds"]
-    return _with_amounts(job, cpu_ratio(job), used, available, "seconds", job["cpu_basis"])
+def efficiencies(job: Row, now: int) -> Iterator[Efficiency]:
+    """The ratios of a report, with their amounts; a job without GPUs has three."""
+    gpu, gpus = gpu_ratio(job), job["usage_gpus"]
+    gpus_used = gpu.ratio * (gpus or 1) if gpu and gpu.ratio is not None else None
+    amounts = (
+        (cpu_ratio(job), job["cpu_used_seconds"], job["cpu_available_seconds"], "seconds",
+         job["cpu_basis"]),
+        (memory_ratio(job), job["memory_used_bytes"], memory_available_bytes(job), "bytes",
+         job["memory_basis"]),
+        (gpu, gpus_used, gpus, "GPUs", MEASURED),
+        (time_ratio(job, now), elapsed_seconds(job, now), job["time_limit_seconds"], "seconds",
+         ACCOUNTING),
+    )  # fmt: skip
+    for found, used, available, unit, basis in amounts:
+        if found is not None:
+            source = job["usage_source"] if basis == MEASURED else basis
+            shown = (source or "") if used is not None else ""
+            yield Efficiency(
+                found.what, found.ratio, used, available, unit, found.formula, shown, found.missing,
+                found.until_time, found.reclaimable,
+            )  # fmt: skip
 
 
-def memory_efficiency(job: Row) -> Efficiency:
-    """`memory_ratio` with its amounts."""
-    available = job["memory_available_bytes"] or _memory_limit(job)
-    basis = job["memory_basis"]
-    return _with_amounts(
-        job, memory_ratio(job), job["memory_used_bytes"], available, "bytes", basis
-    )
-
-
-def gpu_efficiency(job: Row) -> Efficiency | None:
-    """`gpu_ratio` with its amounts; None for a job without GPUs."""
-    efficiency, measured_gpus = gpu_ratio(job), job["usage_gpus"]
-    if efficiency is None:
-        return None
-    used = None if efficiency.ratio is None else efficiency.ratio * (measured_gpus or 1)
-    return _with_amounts(job, efficiency, used, measured_gpus, "GPUs", MEASURED)
-
-
-def time_efficiency(job: Row, now: int) -> Efficiency:
-    """`time_ratio` with its amounts."""
-    elapsed, limit = elapsed_seconds(job, now), job["time_limit_seconds"]
-    return _with_amounts(job, time_ratio(job, now), elapsed, limit, "seconds", ACCOUNTING)
+def memory_available_bytes(job: Row) -> float | None:
+    """Memory of the nodes that were measured, else of all allocated ones."""
+    available: float | None = job["memory_available_bytes"]
+    return available or _memory_limit(job)
 
 
 def _memory_limit(job: Row) -> float | None:
@@ -169,18 +169,6 @@ def _efficiency_ratio(
     reason = "" if ratio is not None else missing or "nothing was measured"
     until = measured_until_milliseconds(job) if basis == MEASURED else None
     return EfficiencyRatio(what, ratio, formula, reason, until)
-
-
-def _with_amounts(
-    job: Row, efficiency: EfficiencyRatio, used: float | None, available: float | None, unit: str,
-    basis: str | None,
-) -> Efficiency:  # fmt: skip
-    source = job["usage_source"] if basis == MEASURED else basis
-    return Efficiency(
-        efficiency.what, efficiency.ratio, used, available, unit, efficiency.formula,
-        (source or "") if used is not None else "", efficiency.missing, efficiency.until_time,
-        efficiency.reclaimable,
-    )  # fmt: skip
 
 
 def energy_missing(job: Row) -> str:

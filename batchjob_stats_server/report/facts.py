@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from batchjob.judgements import LOST_STATES, SiteThresholds, thresholds
 from batchjob_stats_db.queries.efficiency import ACCOUNTING
-from batchjob_stats_server.report import explain, request_options, similar
+from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.conditions import Value, Values
 from batchjob_stats_server.report.model import ReportInput, Row
 from batchjob_stats_server.report.units import (
+    memory_request,
     memory_to_request_bytes,
+    time_request,
     time_to_request_seconds,
 )
 
@@ -87,11 +89,17 @@ def _node_memory_peak(job: Row) -> float | None:
     return max((float(each) for each in candidates if each is not None), default=None)
 
 
+def _maximum(inputs: ReportInput, value_of: Callable[[Row], float | None]) -> float | None:
+    """The maximum of this job and the similar ones."""
+    values = [value_of(job) for job in (inputs.job, *inputs.similar)]
+    return max((value for value in values if value is not None), default=None)
+
+
 def _node_memory_need(inputs: ReportInput) -> float | None:
     """The maximum of this and similar jobs; None if the figure of this job is not final."""
     if not explain.is_memory_final(inputs.job):
         return None
-    return similar.maximum(inputs, _node_memory_peak)
+    return _maximum(inputs, _node_memory_peak)
 
 
 def _memory_to_request(inputs: ReportInput) -> float | None:
@@ -106,29 +114,27 @@ def _memory_to_request(inputs: ReportInput) -> float | None:
 
 def _memory_request(inputs: ReportInput) -> Value:
     need = _node_memory_need(inputs)
-    return (
-        None if need is None else request_options.memory(inputs.job, memory_to_request_bytes(need))
-    )
+    return None if need is None else memory_request(inputs.job, memory_to_request_bytes(need))
 
 
 def _doubled_memory_request(inputs: ReportInput) -> Value:
     allocated, nodes = inputs.job["allocated_memory_bytes"], inputs.job["allocated_nodes"] or 1
-    return request_options.memory(inputs.job, 2 * allocated // nodes) if allocated else None
+    return memory_request(inputs.job, 2 * allocated // nodes) if allocated else None
 
 
 def _time_to_request(inputs: ReportInput) -> float | None:
-    longest = similar.maximum(inputs, lambda job: explain.elapsed_seconds(job, inputs.now))
+    longest = _maximum(inputs, lambda job: explain.elapsed_seconds(job, inputs.now))
     return None if longest is None else time_to_request_seconds(longest)
 
 
 def _time_request(inputs: ReportInput) -> Value:
     seconds = _time_to_request(inputs)
-    return None if seconds is None else request_options.time(inputs.job, seconds)
+    return None if seconds is None else time_request(inputs.job, seconds)
 
 
 def _doubled_time_request(inputs: ReportInput) -> Value:
     limit = inputs.job["time_limit_seconds"]
-    return request_options.time(inputs.job, 2 * limit) if limit else None
+    return time_request(inputs.job, 2 * limit) if limit else None
 
 
 def _gpu_ratios(inputs: ReportInput) -> list[float]:
@@ -165,8 +171,8 @@ def _idlest_node(inputs: ReportInput) -> Value:
     return min(known, key=lambda node: node.cpu_seconds or 0).node if known else None
 
 
-def _yes_or_no(value: bool) -> str:
-    return "yes" if value else "no"
+def _flag(about: str, holds: Callable[[ReportInput], bool]) -> JobFact:
+    return JobFact("word", f"{about}: yes or no.", lambda inputs: "yes" if holds(inputs) else "no")
 
 
 def _fewest_gpu_samples(inputs: ReportInput) -> Value:
@@ -186,31 +192,17 @@ THRESHOLD_FACTS: Mapping[str, JobFact] = {
 
 QUANTITIES: Mapping[str, JobFact] = {
     "state": JobFact("word", "State of the job.", _job_column("state")),
-    "ended": JobFact(
-        "word",
-        "Whether the job has ended: yes or no.",
-        lambda m: _yes_or_no(m.job["end_time"] is not None),
-    ),
-    "started": JobFact(
-        "word",
-        "Whether the job has started: yes or no.",
-        lambda m: _yes_or_no(m.job["start_time"] is not None),
-    ),
-    "measured": JobFact(
-        "word",
-        "Whether anything was measured: yes or no.",
-        lambda m: _yes_or_no(explain.is_measured(m.job)),
-    ),
-    "in_array": JobFact(
-        "word",
-        "Whether the job is a task of an array: yes or no.",
-        lambda m: _yes_or_no(bool(m.job["array_jobid"])),
+    "ended": _flag("Whether the job has ended", lambda m: m.job["end_time"] is not None),
+    "started": _flag("Whether the job has started", lambda m: m.job["start_time"] is not None),
+    "measured": _flag("Whether anything was measured", lambda m: explain.is_measured(m.job)),
+    "in_array": _flag(
+        "Whether the job is a task of an array", lambda m: bool(m.job["array_jobid"])
     ),
     "exit_code": JobFact("count", "Exit code.", _job_column("exit_code")),
     "elapsed": JobFact("seconds", "Run time.", _elapsed),
     "time_limit": JobFact("seconds", "Time limit.", _job_column("time_limit_seconds")),
     "time_ratio": JobFact(
-        "ratio", "Run time / time limit.", lambda m: explain.time_efficiency(m.job, m.now).ratio
+        "ratio", "Run time / time limit.", lambda m: explain.time_ratio(m.job, m.now).ratio
     ),
     "time_to_ask": JobFact(
         "seconds",
@@ -229,25 +221,21 @@ QUANTITIES: Mapping[str, JobFact] = {
         "accounting only.",
         _coverage,
     ),
-    "cpu_final": JobFact(
-        "word",
-        "Whether the CPU figures cover the whole job and are final: yes or no.",
-        lambda m: _yes_or_no(explain.is_cpu_final(m.job)),
+    "cpu_final": _flag(
+        "Whether the CPU figures cover the whole job and are final",
+        lambda m: explain.is_cpu_final(m.job),
     ),
-    "memory_final": JobFact(
-        "word",
-        "Whether the memory figures cover the whole job and are final: yes or no.",
-        lambda m: _yes_or_no(explain.is_memory_final(m.job)),
+    "memory_final": _flag(
+        "Whether the memory figures cover the whole job and are final",
+        lambda m: explain.is_memory_final(m.job),
     ),
-    "gpu_final": JobFact(
-        "word",
-        "Whether the GPU figures cover the whole job and are final: yes or no.",
-        lambda m: _yes_or_no(explain.is_measured_final(m.job)),
+    "gpu_final": _flag(
+        "Whether the GPU figures cover the whole job and are final",
+        lambda m: explain.is_measured_final(m.job),
     ),
-    "nodes_final": JobFact(
-        "word",
-        "Whether the figures of each node cover the whole job and are final: yes or no.",
-        lambda m: _yes_or_no(explain.is_measured_final(m.job)),
+    "nodes_final": _flag(
+        "Whether the figures of each node cover the whole job and are final",
+        lambda m: explain.is_measured_final(m.job),
     ),
     "nodes": JobFact("count", "Nodes allocated.", _job_column("allocated_nodes")),
     "cpus": JobFact("count", "CPUs allocated.", _job_column("allocated_cpus")),
@@ -274,7 +262,7 @@ QUANTITIES: Mapping[str, JobFact] = {
     "memory_limit": JobFact(
         "bytes",
         "Memory allocated, on the nodes measured.",
-        lambda m: explain.memory_efficiency(m.job).available,
+        lambda m: explain.memory_available_bytes(m.job),
     ),
     "memory_peak": JobFact(
         "bytes",

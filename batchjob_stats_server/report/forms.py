@@ -1,13 +1,18 @@
-"""A report as plain text, Markdown or HTML without scripts."""
+"""A report as JSON, plain text, Markdown, or HTML without scripts."""
 
 import html
 import re
 import textwrap
 from collections.abc import Callable, Mapping
 from datetime import UTC, tzinfo
+from functools import cache
+from typing import TYPE_CHECKING
 
 from batchjob_stats_server.report.model import Report
 from batchjob_stats_server.report.text import ReportLine, build_document
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 _WIDTH = 90
 _LABEL_WIDTH = 26  # maximum width of the column; longer labels exceed it
@@ -19,6 +24,18 @@ _STYLE = (
     "td,th{padding:.1em 1em .1em 0;vertical-align:top}meter{width:8em}"
     ":root{color-scheme:light dark}"
 )
+
+
+@cache
+def _json_adapter() -> "TypeAdapter[Report]":
+    from pydantic import TypeAdapter  # slow to load, and the other formats do without
+
+    return TypeAdapter(Report)
+
+
+def as_json(report: Report) -> bytes:
+    """The keys of the API."""
+    return _json_adapter().dump_json(report)
 
 
 def as_text(report: Report, zone: tzinfo = UTC) -> str:

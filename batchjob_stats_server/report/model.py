@@ -63,7 +63,7 @@ class JobUse:
     device_read_bytes: int | None  # part of it that reached block devices
     device_written_bytes: int | None
 
-    def moved(self) -> tuple[tuple[str, int | None, int | None], ...]:
+    def bytes_read_and_written(self) -> tuple[tuple[str, int | None, int | None], ...]:
         """Bytes read and written: of files, and of the disks below them.
 
         Those of processes are a lower bound: short ones are not seen.
@@ -89,7 +89,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Efficiency."""
+    """The used share of an allocated resource."""
 
     what: str  # cpu, memory, gpu, time
     ratio: float | None
@@ -193,7 +193,7 @@ class Resubmission:
 
 
 @dataclass(frozen=True)
-class Silence:
+class SkippedRule:
     """A rule that gave no advice, and why."""
 
     rule: str
@@ -216,7 +216,7 @@ class Report:
     emissions: tuple[Emission, ...]
     similar: Similar
     advice: tuple[Advice, ...]
-    silent: tuple[Silence, ...]
+    silent: tuple[SkippedRule, ...]
     resubmission: Resubmission | None = None
 
     def caveats(self) -> tuple[str, ...]:
@@ -250,7 +250,7 @@ class ReportInput(NamedTuple):
     emissions: Sequence[Row] = ()
     nodes: Sequence[NodeUse] = ()  # empty: unknown per node
     gpu_memory: Mapping[str, float] = {}  # installed memory, by UUID and instance
-    similar: Sequence[Row] = ()  # with COMPARED, latest first
+    similar: Sequence[Row] = ()  # with SIMILAR_JOB_COLUMNS, latest first
     alike: str = ""  # what they have in common
     short_jobs: int | None = None  # of this user, at most a minute long, in the day before
     steps: Sequence[Row] = ()

@@ -16,7 +16,7 @@ from batchjob_stats_server.report.conditions import (
     Values,
     parse_condition,
 )
-from batchjob_stats_server.report.model import Advice, Silence
+from batchjob_stats_server.report.model import Advice, SkippedRule
 from batchjob_stats_server.report.units import FORMATTERS
 
 SEVERITIES = ("serious", "warning", "info")
@@ -124,16 +124,16 @@ def _checked_text(where: str, text: Any, units: Mapping[str, str]) -> str:
 
 def advise(
     rules: Sequence[AdviceRule], values: Values, units: Mapping[str, str]
-) -> tuple[tuple[Advice, ...], tuple[Silence, ...]]:
+) -> tuple[tuple[Advice, ...], tuple[SkippedRule, ...]]:
     """The advice of the rules for a job, and the rules that cannot decide."""
     advice, silent = [], []
     for rule in rules:
         if not rule.applies.holds(values):
             continue
         if rule.needs.holds(values) is not True:
-            silent.append(Silence(rule.id, _unmet_requirements(rule.needs, values, units)))
+            silent.append(SkippedRule(rule.id, _unmet_requirements(rule.needs, values, units)))
         elif (found := rule.when.holds(values)) is None:
-            silent.append(Silence(rule.id, "; ".join(_unknown_quantities(rule.when, values))))
+            silent.append(SkippedRule(rule.id, "; ".join(_unknown_quantities(rule.when, values))))
         elif found:
             advice.append(_advice(rule, values, units))
     return tuple(advice), tuple(silent)

@@ -177,7 +177,7 @@ def _usage_lines(report: Report) -> Iterator[ReportLine]:
         )
     if use.peak_memory_bytes is not None:
         yield ReportLine("Peak memory", size(use.peak_memory_bytes))
-    for label, read, written in use.moved():
+    for label, read, written in use.bytes_read_and_written():
         known = ((read, "read"), (written, "written"))
         amounts = [f"{size(number)} {what}" for number, what in known if number is not None]
         if amounts:

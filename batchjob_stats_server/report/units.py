@@ -1,9 +1,13 @@
-"""Formatting of quantities by unit, and rounding of amounts to request."""
+"""Formatting of quantities by unit, and amounts to request, in the notation of a scheduler."""
 
 import math
 from collections.abc import Callable, Mapping
 
 from batchjob.runtime import formatting
+from batchjob.runtime.formatting import format_clock, size
+from batchjob.schedulers import registry
+from batchjob.schedulers.registry import RequestSyntax
+from batchjob_stats_server.report.model import Row
 
 _GIB = 1 << 30
 
@@ -40,3 +44,25 @@ def time_to_request_seconds(needed: float) -> int:
     amount = needed * 1.25
     step = 600 if amount <= 7200 else 1800 if amount <= 6 * 3600 else 3600
     return max(1, math.ceil(amount / step)) * step
+
+
+def memory_request(job: Row, node_bytes: int) -> str:
+    """Memory of each node, such as `24 GiB per node (--mem=24576M)`."""
+    nodes = job["allocated_nodes"] or 1
+    mib = node_bytes >> 20
+    option = _syntax(job).memory.format(mib=mib, all=mib * nodes)
+    return size(node_bytes) + (" per node" if nodes > 1 else "") + _in_brackets(option)
+
+
+def time_request(job: Row, seconds: float) -> str:
+    """A time limit, such as `4:00:00 (--time=4:00:00)`."""
+    return format_clock(seconds) + _in_brackets(_syntax(job).time.format(hms=format_clock(seconds)))
+
+
+def _syntax(job: Row) -> RequestSyntax:
+    scheduler = registry.find_by_source(job["source"])
+    return scheduler.request if scheduler else RequestSyntax("", "")
+
+
+def _in_brackets(option: str) -> str:
+    return f" ({option})" if option else ""
