@@ -25,7 +25,8 @@ IGNORED = Metric(
 ERRORS = Metric(
     "batchjob_job_read_errors_total",
     "counter",
-    "Files of jobs that could not be read.",
+    "Files of jobs that could not be read, and processes that ended while no exporter ran "
+    "(ended_unseen), whose last usage is in no sum.",
     ("reason",),
 )
 

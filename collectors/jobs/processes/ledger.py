@@ -1,8 +1,9 @@
 """Keeps the sums over each job's processes across restarts of the exporter within a boot.
 
 The usage of ended processes is in no file of the kernel. Prometheus takes a counter that falls for
-one that restarted from 0, and counts all of it again. So what ended processes have used is written
-before it is exposed, and what was last exposed when the exporter stops.
+one that restarted from 0, and counts all of it again. So the sums are written before they are
+exposed, and survive a kill as well. How much a process used between the last scan and its end while
+no exporter ran is unknown; such processes are counted as read errors.
 """
 
 import contextlib
@@ -53,14 +54,17 @@ class ProcessLedger:
         line = self._lines.get(key)
         if line is None:
             return ProcessTotals()
-        _, ended, shown = parse_json(line)
-        return ProcessTotals(tuple(ended), ProcessCounters(*shown))
+        _, ended, shown, *known = parse_json(line)
+        return ProcessTotals(tuple(ended), ProcessCounters(*shown), *map(tuple, known))
 
     def save(self, key: str, totals: ProcessTotals, shown: ProcessCounters) -> None:
         """Write the sums that are about to be exposed."""
         if self._file is None or not key:
             return
-        line = self._lines[key] = json.dumps([key, totals.ended, shown])
+        line = json.dumps([key, totals.ended, shown, totals.known()])
+        if line == self._lines.get(key):
+            return
+        self._lines[key] = line
         try:
             self._appended_bytes += self._file.write(line + "\n")
             self._file.flush()
@@ -119,8 +123,12 @@ def _parse(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
     width = len(ProcessCounters._fields)
     for line in lines:
         with contextlib.suppress(ValueError, TypeError):
-            key, ended, shown = parse_json(line)
+            key, ended, shown, *known = parse_json(line)
             numbers = [float(each) for each in (*ended, *(each or 0 for each in shown))]
+            are_pairs = all(len([float(each) for each in pair]) == 2 for pair in known[:1])
             path, _, inode = key.rpartition(":")
-            if len(numbers) == 2 * width and os.path.exists(path) and inode.isdigit():
+            if (
+                len(numbers) == 2 * width and len(known) <= 1 and are_pairs
+                and os.path.exists(path) and inode.isdigit()
+            ):  # fmt: skip
                 yield key, line

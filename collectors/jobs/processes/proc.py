@@ -6,7 +6,7 @@ prctl(PR_SET_MM_MAP) they can be any range of its addresses. So every read is bo
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from batchjob.quantities.reading import Interface
@@ -211,18 +211,35 @@ class ProcessTotals:
     assumed of a parent that gained at least as much. Otherwise the last reading is kept.
     """
 
-    __slots__ = ("_living", "_shown", "ended")
+    __slots__ = ("_known", "_living", "_shown", "ended")
 
     def __init__(
-        self, ended: tuple[float, ...] = _NO_USAGE, shown: ProcessCounters | None = None
+        self,
+        ended: tuple[float, ...] = _NO_USAGE,
+        shown: ProcessCounters | None = None,
+        known: tuple[int, float] = (0, 0.0),
     ) -> None:
-        """`ended` and the sums that were last `shown` by an exporter that knew the job before.
+        """What an exporter that knew the job before has kept.
 
-        Of a process that ended meanwhile, only what was shown is known: the sums do not fall.
+        `ended`, the sums that were last `shown`, and how many processes it had `known` then, with
+        the start of the youngest in seconds after boot. Of a process that ended meanwhile, only
+        what was shown is known: the sums do not fall.
         """
         self._living: Mapping[int, Process] = {}
         self._shown = shown
+        self._known = known
         self.ended = ended
+
+    def known(self) -> tuple[int, float]:
+        """The number of living processes, and the start of the youngest."""
+        starts = [process.started for process in self._living.values()]
+        return len(starts), max(starts, default=0.0)
+
+    def count_unseen_ends(self, processes: Iterable[Process]) -> int:
+        """How many of the processes that an exporter had known are not among the living ones."""
+        number, youngest = self._known
+        self._known = (0, 0.0)
+        return max(0, number - sum(process.started <= youngest for process in processes))
 
     def update(self, processes: Mapping[int, Process]) -> ProcessCounters | None:
         """Add a scan of all processes of the job, by pid; returns the sums, None without any.

@@ -101,9 +101,6 @@ class ProcessScanner:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=2)
-        for state in self._states.values():
-            if state.ledger_key and state.shown is not None:
-                self.ledger.save(state.ledger_key, state.totals, state.shown)
         self.ledger.close()
 
     def wake(self) -> None:
@@ -257,14 +254,7 @@ class ProcessScanner:
         owned = snapshot.owned(state.owner)
         earliest = sorted(owned, key=lambda process: process.started)
         self._exits.follow(job, [process.pid for process in earliest])
-        if state.ledger_key is None:
-            state.ledger_key = self.ledger.key(job)
-            state.totals = self.ledger.restore(state.ledger_key)
-        ended = state.totals.ended
-        sums = state.totals.update(state.last_processes)
-        state.shown = sums or state.shown
-        if state.totals.ended != ended and state.shown is not None:
-            self.ledger.save(state.ledger_key, state.totals, state.shown)
+        sums = self._sum_processes(job, state)
         if self._settings.io and not state.denied and sums is not None and sums.read_bytes is None:
             self._count_unreadable_io(state)
         if self._settings.executables:
@@ -277,6 +267,18 @@ class ProcessScanner:
             tuple(state.gpu_environs.values()),
             state.cpus,
         )
+
+    def _sum_processes(self, job: Job, state: JobScanState) -> ProcessCounters | None:
+        """The sums over the job's processes, which are written before they are exposed."""
+        if state.ledger_key is None:
+            state.ledger_key = self.ledger.key(job)
+            state.totals = self.ledger.restore(state.ledger_key)
+            for _ in range(state.totals.count_unseen_ends(state.last_processes.values())):
+                self._errors.count("ended_unseen")
+        sums = state.totals.update(state.last_processes)
+        if sums is not None:
+            self.ledger.save(state.ledger_key, state.totals, sums)
+        return sums
 
     def _update_start(self, job: Job, state: JobScanState, processes: list[Process]) -> None:
         if job.ended is not None:

@@ -11,7 +11,7 @@ from batchjob.schedulers.layout import step_of
 from collectors.host import Host, Moment
 from collectors.jobs.cgroups.directory import ReadErrors, descendants, read_pids
 from collectors.jobs.processes import proc
-from collectors.jobs.processes.proc import Process, ProcessCounters, ProcessTotals
+from collectors.jobs.processes.proc import Process, ProcessTotals
 from collectors.jobs.state.job import Job, ProcessRoot
 
 _MAX_PROGRAMS = 1000  # a job can rename its processes at will
@@ -81,7 +81,6 @@ class JobScanState:
     has_exits: bool = False  # a process has ended since the last scan
     ledger_key: str | None = None  # None: not looked up yet
     totals: ProcessTotals = field(default_factory=ProcessTotals)
-    shown: ProcessCounters | None = None  # the last sums
     executables: ExecutableTotals | None = None
     interfaces: set[str] = field(default_factory=set)  # names that have been shown
 

@@ -66,6 +66,25 @@ def test_bytes_of_ended_processes_survive_a_restart(node, boot, started):
     assert samples(started())[WRITTEN, "1"] == 320 * MEGABYTE
 
 
+def test_bytes_shown_before_a_kill_are_kept_and_unseen_ends_are_counted(
+    node, boot, started, tmp_path
+):
+    node.add_process(10, io=(0, 5 * MEGABYTE, 0, 0))
+    node.add_process(11, io=(0, 300 * MEGABYTE, 0, 0))
+    job = node.add_job(pids=[10, 11])
+    jobs = started()
+    until(lambda: samples(jobs)[WRITTEN, "1"] == 305 * MEGABYTE)
+    written_by(node, jobs, 11, 310)
+    as_a_kill_leaves_it = (tmp_path / "processes.jsonl").read_bytes()
+    jobs.stop()
+    (tmp_path / "processes.jsonl").write_bytes(as_a_kill_leaves_it)
+    node.remove_process(11)
+    (job / "step_batch/user/task_0/cgroup.procs").write_text("10\n")
+    again = started()
+    assert samples(again)[WRITTEN, "1"] == 315 * MEGABYTE
+    assert samples(again)["read_errors_total", "", "ended_unseen"] == 1
+
+
 def process(pid, written):
     return Process(pid, 1.0, 1, 1000, 1, "a", 0.0, ProcessCounters(1.0, 1.0, 0.0, written, 0, 0))
 
