@@ -62,9 +62,8 @@ def run(arguments: list[str]) -> int:
 def _print_output(given: argparse.Namespace, readers: list[Reader], jobid: str) -> None:
     lines: Iterable[OutputLine] = merge_streams(readers, given.since, given.until)
     if given.limit is not None:
-        if given.until is None:
-            for reader in readers:
-                reader.seek_to_last(given.limit)
+        for reader in readers:
+            reader.seek_to_last(given.limit, given.until)
         lines = _last_lines(lines, given.limit)
     printer = _Printer(given.timestamps, given.zone)
     printer.print_lines(lines)

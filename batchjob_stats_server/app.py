@@ -138,9 +138,11 @@ def make(services: Services) -> FastAPI:
         # Imports OAuth and HTTP clients, which only this needs.
         from batchjob_stats_server.pages import log_in
 
-        app.include_router(log_in.router)
+        app.include_router(log_in.router, dependencies=[Depends(refuse_repeated_parameters)])
     for router in PAGES:
         app.include_router(router, dependencies=[Depends(refuse_repeated_parameters)])
+    for router in (health.router, prometheus.router, docs.router, *ROUTERS, *PAGES):
+        services.metrics.start_requests(router.routes)
     app.add_middleware(sign_in.TokenInAddress)
     app.add_middleware(TrustedHosts, hosts=allowed_hosts(services.settings.web))
     app.add_middleware(RequestSizeLimit)

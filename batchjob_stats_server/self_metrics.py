@@ -1,7 +1,7 @@
 """The server's metrics about itself."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from anyio import CapacityLimiter
@@ -16,12 +16,14 @@ from prometheus_client import (
 )
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import QueuePool
+from starlette.routing import BaseRoute
 
 from batchjob import __version__
 from batchjob_stats_server.promql.backend import Rejected
 from batchjob_stats_server.promql.fair_queue import FairQueue
 
 _PREFIX = "batchjob_stats_server"
+_STATUSES = ("200", "401", "403", "404", "422", "429", "500", "503")
 
 
 class ServerMetrics:
@@ -73,6 +75,13 @@ class ServerMetrics:
         self.tsdb_pending = gauge(
             "tsdb_questions", "Queries in progress or waiting for the time series database."
         )
+
+    def start_requests(self, routes: Iterable[BaseRoute]) -> None:
+        """Start the requests of each route at 0: `rate()` ignores a first value."""
+        for route in routes:
+            for method in getattr(route, "methods", None) or ():
+                for status in _STATUSES:
+                    self.requests.labels(method, getattr(route, "path", ""), status)
 
     def watch(self, reader: Engine, tsdb_queue: FairQueue | None) -> None:
         """Read the current use at each scrape."""

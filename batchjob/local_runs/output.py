@@ -11,13 +11,16 @@ start behind it, so that the last lines cost the last bytes. When a stream excee
 second oldest file is deleted: the beginning and the end are kept.
 """
 
+import errno
 import heapq
+import math
 import os
+import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -34,6 +37,7 @@ _MAX_FOREIGN_LINES = 1000  # lines that are no records, after which a file is no
 _MAX_SEARCHED_BYTES = 16 << 20  # bytes of a file, or of its text, searched for its last lines
 _USUAL_LINE_BYTES = 256
 _MAX_RESTARTS = 1000  # places tried in this search, and two for each line
+_MAX_CLOCK_STEP_SECONDS = 60.0  # by which a line may be older than the one before it
 _FLUSHED = b"\0\0\xff\xff"  # the empty stored block of a flush (RFC 1951, 3.2.4)
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _COMPRESSION_LEVEL = 3  # compresses text to a quarter of its size, at 60 MB/s and more
@@ -164,16 +168,21 @@ class Reader:
         self._offset = 0
         self._decompressor = _decompressor(0)
         self._incomplete_line = b""
+        self._deadline = math.inf  # in monotonic seconds
 
-    def seek_to_last(self, count: int) -> None:
-        """Skip to a place in the newest file before its last `count` lines; raises OSError.
+    def limit_time(self, seconds: float) -> None:
+        """Raise TimeoutError, an OSError, where reading goes on for longer than this from now."""
+        self._deadline = time.monotonic() + seconds
+
+    def seek_to_last(self, count: int, until: float | None = None) -> None:
+        """Skip to a place before the last `count` lines, of those up to `until`; raises OSError.
 
         The newest place that can be found within the limits, if its file is too large or is none
         that StreamLog wrote. If the file has fewer lines, they are all that is read.
         """
         for number, path in reversed(list_files(self._directory, self._stream)):
             with self._open(path) as file:
-                offset, found = _find_last_lines(file, count)
+                offset, found = _find_last_lines(file, count, until, self._check_time)
             self._file_number, self._offset = number, offset
             self._decompressor = _decompressor(offset)
             count -= found
@@ -193,6 +202,10 @@ class Reader:
                 yield from self._read_file(path)
             except FileNotFoundError:  # removed while reading
                 continue
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise TimeoutError(errno.ETIMEDOUT, "reading took too long", str(self._directory))
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[BinaryIO]:
@@ -219,6 +232,7 @@ class Reader:
     def _unpack(self, file: BinaryIO) -> Iterator[bytes]:
         """The text of a file from here on, in parts of limited size; it ends at any damage."""
         while data := self._decompressor.unconsumed_tail or file.read(_READ_BYTES):
+            self._check_time()
             if not self._decompressor.unconsumed_tail:
                 self._offset += len(data)
             try:
@@ -246,25 +260,36 @@ def _decompressor(offset: int) -> _Decompressor:
     return zlib.decompressobj(_GZIP_WBITS if offset == 0 else -zlib.MAX_WBITS)
 
 
-def _find_last_lines(file: BinaryIO, count: int) -> tuple[int, int]:
+def _find_last_lines(
+    file: BinaryIO, count: int, until: float | None, check_time: Callable[[], None]
+) -> tuple[int, int]:
     """The offset of a place before the last lines of a file, and how many lines follow it.
 
     0 if the whole file has no more; the newest place that was found if the limits were reached.
+    With `until`, lines after it are not counted, nor are those of the block that contains it.
     """
     place = end = file.seek(0, os.SEEK_END)
     budget = _MAX_SEARCHED_BYTES + _USUAL_LINE_BYTES * count
     found = 0
+    if until is not None:
+        first, _, _ = _count_lines(file, 0, end, budget, until)
+        if first is not None and first.at > until:
+            return 0, 0
     for start in (*islice(_flushes_from_end(file, end), _MAX_RESTARTS + 2 * count), 0):
-        lines, unpacked = _count_lines(file, start, end, budget)
+        check_time()
+        first, lines, unpacked = _count_lines(file, start, end, budget, until)
         budget -= unpacked
         if budget <= 0:
             break
-        if lines is not None and unpacked:
-            found += lines
+        if first is not None:
             place = end = start
+            if until is None:
+                found += lines
+            elif first.at <= until:
+                until = None
         if found > count:
             break
-    return place, found
+    return place if until is None else 0, found
 
 
 def _flushes_from_end(file: BinaryIO, end: int) -> Iterator[int]:
@@ -280,12 +305,16 @@ def _flushes_from_end(file: BinaryIO, end: int) -> Iterator[int]:
         end = begin + overlap if begin else 0
 
 
-def _count_lines(file: BinaryIO, start: int, end: int, budget: int) -> tuple[int | None, int]:
-    """The lines between two places, None if they are no records; and the bytes unpacked for it.
+def _count_lines(
+    file: BinaryIO, start: int, end: int, budget: int, until: float | None
+) -> tuple[OutputLine | None, int, int]:
+    """The first line between two places, how many there are, and the bytes unpacked for it.
 
-    A long line that was stored in parts counts once, and perhaps not at all.
+    None if they are no records. A long line that was stored in parts counts once, and perhaps not
+    at all. With `until`, they are not counted.
     """
     decompressor, lines, unpacked = _decompressor(start), 0, 0
+    first: OutputLine | None = None
     file.seek(start)
     while unpacked < budget and not decompressor.eof:
         data = decompressor.unconsumed_tail or file.read(min(_READ_BYTES, end - file.tell()))
@@ -294,19 +323,25 @@ def _count_lines(file: BinaryIO, start: int, end: int, budget: int) -> tuple[int
         try:
             text = decompressor.decompress(data, _TEXT_BYTES)
         except zlib.error:
-            return None, unpacked
-        if text and not unpacked and parse_record(text.partition(b"\n")[0]) is None:
-            return None, len(text)
+            return None, 0, unpacked
+        if text and first is None:
+            first = parse_record(text.partition(b"\n")[0])
+            if first is None or until is not None:
+                return first, 0, len(text)
         unpacked += len(text)
         lines += text.count(b"\n") - text.count(b" P ")
-    return max(0, lines), unpacked
+    return first, max(0, lines), unpacked
 
 
 def merge_streams(
     readers: Sequence[Reader], since: float | None, until: float | None
 ) -> Iterator[OutputLine]:
     """The new lines of several streams in order of time, from `since` to `until`."""
-    lines = heapq.merge(*(reader.read() for reader in readers), key=lambda line: line.at)
+    lines: Iterator[OutputLine] = heapq.merge(
+        *(reader.read() for reader in readers), key=lambda line: line.at
+    )
+    if until is not None:  # a little is read beyond it, since clocks are set back
+        lines = takewhile(lambda line: line.at <= until + _MAX_CLOCK_STEP_SECONDS, lines)
     return (
         line
         for line in lines

@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.3
 _LINES_PER_CHUNK = 2000
+_MAX_SECONDS_PER_CHUNK = 10.0  # of a thread; few lines of a long log may have been asked for
 _GRACE_SECONDS, _MAX_GRACE_SECONDS = 10.0, 3600.0
 _MAX_ARGUMENTS = 1000
 
@@ -298,7 +299,7 @@ async def _output(
             live = params.follow and await on_files(partial(_is_live, control, run))
             more = True
             while more:
-                text, more = await on_files(partial(_read_chunk, lines))
+                text, more = await on_files(partial(_read_chunk, readers, lines))
                 if text:
                     yield text
             if not live or (params.until is not None and services.clock() > params.until):
@@ -321,9 +322,10 @@ def _skip_to_last_lines(
     readers: Sequence[Reader], counting_readers: Sequence[Reader], params: LogsQuery
 ) -> Iterator[OutputLine]:
     """The requested last lines, found by reading twice: a million would not fit into memory."""
-    if params.limit is not None and params.until is None:
+    if params.limit is not None:
         for reader in (*readers, *counting_readers):
-            reader.seek_to_last(params.limit)
+            reader.limit_time(_MAX_SECONDS_PER_CHUNK)
+            reader.seek_to_last(params.limit, params.until)
     lines = merge_streams(readers, params.since, params.until)
     if params.limit is None:
         return lines
@@ -331,8 +333,10 @@ def _skip_to_last_lines(
     return islice(lines, max(0, number - params.limit), None if params.limit else 0)
 
 
-def _read_chunk(lines: Iterator[OutputLine]) -> tuple[bytes, bool]:
+def _read_chunk(readers: Sequence[Reader], lines: Iterator[OutputLine]) -> tuple[bytes, bool]:
     """The next part of the output, and whether there is more now."""
+    for reader in readers:
+        reader.limit_time(_MAX_SECONDS_PER_CHUNK)
     chunk = list(islice(lines, _LINES_PER_CHUNK))
     text = b"".join(line.text + b"\n" * line.is_complete for line in chunk)
     return text, len(chunk) == _LINES_PER_CHUNK

@@ -1,7 +1,9 @@
 """Query parameters: accepted values and error messages."""
 
+from collections.abc import Sequence, Set
 from datetime import UTC, datetime
 from typing import Annotated, Any
+from urllib.parse import parse_qsl
 
 from fastapi import Request
 from pydantic import (
@@ -14,6 +16,7 @@ from pydantic import (
 )
 
 from batchjob.runtime import values
+from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_server.api.rows import RowFormat
 from batchjob_stats_server.http.problems import Problem
 
@@ -106,12 +109,30 @@ REPEATABLE = frozenset({"state", "state_word", "by", "metric", "job", "columns"}
 
 
 async def refuse_repeated_parameters(request: Request) -> None:
-    """Refuse a repeated parameter that is not a list; for all routes except the PromQL gate's."""
-    names = [name for name, _ in request.query_params.multi_items()]
+    """Refuse a repeated parameter that is not a list; for all routes except the PromQL gate's.
+
+    A name that stands twice in a JSON body is refused too.
+    """
+    _refuse_repeated([name for name, _ in request.query_params.multi_items()], REPEATABLE)
+    if "json" in request.headers.get("content-type", "") and (body := await request.body()):
+        try:
+            parse_json(body)
+        except ValueError as error:
+            raise Problem(422, f"body: {error}") from error
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form; raises Problem if one of them stands twice."""
+    fields = parse_qsl((await request.body()).decode("utf-8", "replace"))
+    _refuse_repeated([name for name, _ in fields])
+    return dict(fields)
+
+
+def _refuse_repeated(names: Sequence[str], repeatable: Set[str] = frozenset()) -> None:
     if len(names) > len(set(names)):
-        repeated = {name for name in names if names.count(name) > 1} - REPEATABLE
+        repeated = {name for name in names if names.count(name) > 1} - repeatable
         if repeated:
-            raise Problem(422, f"{min(repeated)}: must not be repeated")
+            raise Problem(422, f"{min(repeated):.80}: must not be repeated")
 
 
 def _split_words(given: Any) -> Any:

@@ -65,7 +65,7 @@ def _authenticate(
     # A browser may send the cookie with requests that another site causes, so the cookie alone
     # allows only reading. Changes must come from a form of our own pages, whose Origin TrustedHosts
     # has checked.
-    text = request.cookies.get(cookie_name(request), "")
+    text = session_cookie(request)
     is_form = "origin" in request.headers and f"{request.scope['path']}/".startswith(FORM_PATHS)
     if text and (request.method in SAFE_METHODS or is_form):
         if text.startswith(sessions.PREFIX):
@@ -99,6 +99,18 @@ def cookie_name(request: HTTPConnection) -> str:
     if request.url.scheme == "https":
         return "__Host-batchjob"
     return f"batchjob-{(request.scope.get('server') or ('', 0))[1]}"
+
+
+def session_cookie(request: Request) -> str:
+    """The cookie with a session, or ""; raises Problem for two of the name.
+
+    A page of another port of the host can set a second one for some paths.
+    """
+    wanted = cookie_name(request)
+    pairs = [each for line in request.headers.getlist("cookie") for each in line.split(";")]
+    if sum(pair.partition("=")[0].strip() == wanted for pair in pairs) > 1:
+        raise Problem(400, f"expected one cookie {wanted}; delete the cookies of this host")
+    return request.cookies.get(wanted, "")
 
 
 def _authenticate_by_cookie(

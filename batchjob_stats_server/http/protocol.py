@@ -31,7 +31,9 @@ UNREAD_MILLISECONDS = 30_000  # how long a client may leave an answer unread
 # Strict, since a proxy may parse other requests differently: other versions, targets with a host,
 # more spaces.
 _REQUEST_LINE = re.compile(rb"(?!CONNECT)[A-Z]+ /[!-\"$-~]* HTTP/1\.[01]\r\n")
-_SINGLE_HEADERS = frozenset({b"transfer-encoding", b"content-length", b"host"})
+_SINGLE_HEADERS = frozenset(
+    {b"transfer-encoding", b"content-length", b"host", b"content-type", b"origin"}
+)
 _UPGRADE = re.compile(rb"upgrade:", re.IGNORECASE)
 
 

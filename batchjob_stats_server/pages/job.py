@@ -1,14 +1,21 @@
 """The page of a job: usage and efficiency, over time, by node and GPU, and advice."""
 
+import asyncio
 import json
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import anyio.from_thread
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.local_runs.directory import LOGS
+from batchjob.local_runs.output import Reader
 from batchjob.quantities.curves import plots_for
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import scripts
@@ -17,7 +24,7 @@ from batchjob_stats_db.queries import ids
 from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries.similar import same_name
 from batchjob_stats_server.api import windows
-from batchjob_stats_server.api.answers import TurnRoute
+from batchjob_stats_server.api.answers import TurnRoute, run_in_turn
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Time, Word
@@ -25,9 +32,8 @@ from batchjob_stats_server.api.reports import gather_report_input, report_from_i
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess
-from batchjob_stats_server.auth.rights import script_access
+from batchjob_stats_server.auth.rights import Principal, script_access
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.local_output import last_errors
 from batchjob_stats_server.pages.rendering import plot_zones, run_strip, usage_bars
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.links import Reference
@@ -39,6 +45,9 @@ router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 _MAX_SIBLINGS = 12
 _MAX_NAMED_RUNS = 50
 _MAX_SHADED_STEPS = 40
+_ERROR_LINES = 10
+_MAX_LINE_CHARACTERS = 300
+_MAX_FILE_SECONDS = 1.0  # after which the page is shown without these lines
 
 
 class JobForm(Form):
@@ -105,7 +114,34 @@ def _last_error_lines(services: Services, page: PageRenderer, run: RowMapping) -
     failed = run["end_time"] is not None and run["state"] != JobState.COMPLETED
     if services.local_data is None or not failed or run["username"] != page.principal.user:
         return []
-    return last_errors(services.local_data, run["jobid"], run["uid"])
+    work = partial(last_errors, services.local_data, run["jobid"], run["uid"])
+    try:
+        with services.threads.while_waiting():
+            return anyio.from_thread.run(_read_in_time, services, page.principal, work)
+    except (Problem, TimeoutError):
+        return []
+
+
+def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:
+    """The last lines of standard error of a run in this data directory; none if not kept."""
+    if not jobid or "/" in jobid or jobid.startswith("."):
+        return []
+    try:
+        reader = Reader(data / LOGS / jobid, "stderr", uid)
+        reader.limit_time(_MAX_FILE_SECONDS)
+        reader.seek_to_last(_ERROR_LINES)
+        lines = deque(reader.read(), maxlen=_ERROR_LINES)
+    except OSError:
+        return []
+    return [line.text.decode("utf-8", "replace")[:_MAX_LINE_CHARACTERS] for line in lines]
+
+
+async def _read_in_time(
+    services: Services, principal: Principal, work: Callable[[], list[str]]
+) -> list[str]:
+    """Read on the threads for files, which a file system may hang; raises TimeoutError."""
+    reading = asyncio.ensure_future(run_in_turn(services.threads.files, principal, work))
+    return await asyncio.wait_for(asyncio.shield(reading), _MAX_FILE_SECONDS)
 
 
 def find_runs(db: Connection, access: Access, reference: Reference) -> Sequence[RowMapping]:

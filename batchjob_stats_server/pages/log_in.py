@@ -1,13 +1,12 @@
 """Log-in through the site's OpenID provider: redirect, callback, and log-out."""
 
-from urllib.parse import parse_qsl
-
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse, Response
 
 from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import sessions
+from batchjob_stats_server.api.params import read_form
 from batchjob_stats_server.auth import audit, cookie
 from batchjob_stats_server.auth.oidc import (
     CALLBACK_PATH,
@@ -85,7 +84,7 @@ def _create_session(services: Services, person: Person) -> str:
 async def back_channel(request: Request, services: CurrentServices) -> Response:
     """End sessions that ended at the provider (OpenID Connect Back-Channel Logout 1.0)."""
     provider = _provider(services)
-    form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+    form = await read_form(request)
 
     def end() -> int:
         ended = provider.verify_logout_token(form.get("logout_token", ""))

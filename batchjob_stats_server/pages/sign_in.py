@@ -11,9 +11,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.params import read_form
 from batchjob_stats_server.auth.browser_session import seal
 from batchjob_stats_server.auth.cookie import delete_session, set_session
-from batchjob_stats_server.auth.identity import cookie_name
+from batchjob_stats_server.auth.identity import session_cookie
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import public_page
 from batchjob_stats_server.pages.rendering.links import local_path
@@ -71,7 +72,7 @@ def _safe_path(url: URL) -> str:
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     """Begin a session with the token of the form; the next page shows whether it is valid."""
-    form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+    form = await read_form(request)
     token = form.get(_PARAMETER, "").strip()
     if not TOKEN.fullmatch(token):
         raise Problem(422, "token: expected a token that begins with bj_")
@@ -86,7 +87,7 @@ def sign_out(request: Request, services: CurrentServices) -> Response:
 
     Users who logged in are logged out everywhere: in all browsers, and at the provider.
     """
-    cookie_value = request.cookies.get(cookie_name(request), "")
+    cookie_value = session_cookie(request)
     has_ended_sessions = cookie_value.startswith(sessions.PREFIX) and _end_sessions(
         services, cookie_value
     )

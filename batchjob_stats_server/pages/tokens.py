@@ -1,7 +1,6 @@
 """The caller's API tokens: create one, which is shown once, list and revoke them."""
 
 from typing import Annotated
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -12,6 +11,7 @@ from batchjob_stats_db.database import tokens as token_table
 from batchjob_stats_db.days import DAY
 from batchjob_stats_server.api import tokens as api
 from batchjob_stats_server.api.answers import TurnRoute
+from batchjob_stats_server.api.params import read_form
 from batchjob_stats_server.http.invalid import describe_error
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
@@ -32,7 +32,7 @@ def tokens(services: CurrentServices, page: RequestPage) -> Response:
 async def make(services: CurrentServices, page: RequestPage, request: Request) -> Response:
     """Create a token. Its text is shown only in this response."""
     _require_origin(request)
-    form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+    form = await read_form(request)
     return await run_in_threadpool(_create_token, services, page, form)
 
 

@@ -21,6 +21,9 @@ def test_metrics_count_requests_by_route(client, certificate_client):
     assert 'requests_total{method="GET",route="/api/v1/me",status="401"} 1.0' in metrics
     assert 'requests_total{method="GET",route="none",status="404"} 1.0' in metrics
     assert 'batchjob_stats_server_refused_total{reason="none"} 1.0' in metrics
+    # A rate needs the value before the first request.
+    for route in ("/api/v1/jobs", "/jobs/{jobid}", "/-/ready"):
+        assert f'requests_total{{method="GET",route="{route}",status="503"}} 0.0' in metrics
 
 
 def test_metrics_show_threads_connections_and_memory(certificate_client):

@@ -6,11 +6,18 @@ from grafana.generate.thresholds import ANY, FAILED
 
 _C = 'cluster=~"$cluster"'
 _ENDED = "batchjob_stats_db_ended_jobs_total"
+_ALSO_FAILED = ',result="failed"'
 
 
 def _sum(metric: str, by: str = "") -> str:
     inner = f"batchjob_cluster_{metric}{{{_C}}}"
     return f"sum by ({by}) ({inner})" if by else f"sum({inner})"
+
+
+def _ended(more_matchers: str = "") -> str:
+    """Jobs that ended in the last hour; increase() would not count the first one of a node."""
+    ended = f"{_ENDED}{{{_C}{more_matchers}}}"
+    return f"(increase({ended}[1h]) and max_over_time({ended}[1h] offset 1h)) or {ended}"
 
 
 def _stat(
@@ -72,8 +79,7 @@ DASHBOARD = Dashboard(
         _stat(
             "Failed jobs",
             "Fraction of the jobs that ended in the last hour, from the poller.",
-            f'(sum(increase({_ENDED}{{{_C},result="failed"}}[1h])) or vector(0))'
-            f" / (sum(increase({_ENDED}{{{_C}}}[1h])) > 0)",
+            f"(sum({_ended(_ALSO_FAILED)}) or vector(0)) / (sum({_ended()}) > 0)",
             FAILED,
             unit="percentunit",
         )._replace(width=3),

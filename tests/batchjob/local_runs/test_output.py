@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.local_runs.output import OutputLine, Reader, StreamLog, list_files, parse_record
+from batchjob.local_runs.output import (
+    OutputLine,
+    Reader,
+    StreamLog,
+    list_files,
+    merge_streams,
+    parse_record,
+)
 
 WRITE_TIME = 1775300000.25
 
@@ -130,6 +137,33 @@ def test_last_lines_of_a_long_log_are_found(tmp_path, count):
     assert len(list_files(tmp_path, "stdout")) > 2
     kept = [line.text for line in Reader(tmp_path, "stdout").read()]
     assert last_lines(tmp_path, count) == kept[len(kept) - min(count, len(kept)) :]
+
+
+@pytest.mark.parametrize("until", [-1, 0, 17, 9_000, 19_998, 30_000])
+def test_last_lines_up_to_a_time_are_found_without_reading_the_log(tmp_path, until):
+    noise = random.Random(1)
+    log = StreamLog(tmp_path, "stdout", 64 << 20)
+    for number in range(20_000):
+        log.add(b"%d %s\n" % (number, noise.randbytes(200).hex().encode()), number)
+        if number % 100 == 0:
+            log.flush(number)
+    log.close(20_000)
+    reader = Reader(tmp_path, "stdout")
+    reader.seek_to_last(10, until)
+    read = [int(line.text.split()[0]) for line in merge_streams([reader], None, until)]
+    last = min(until, 19_999)
+    assert read[-10:] == list(range(max(0, last - 9), last + 1))
+    assert len(read) < 1000
+
+
+def test_reading_ends_after_a_time(tmp_path):
+    (tmp_path / "stdout.000000.gz").write_bytes(packed(b"2026-04-04T12:53:20Z stdout F \n", 20))
+    reader = Reader(tmp_path, "stdout")
+    reader.limit_time(-1)
+    with pytest.raises(TimeoutError, match="reading took too long"):
+        list(reader.read())
+    with pytest.raises(TimeoutError, match="reading took too long"):
+        reader.seek_to_last(10)
 
 
 @given(st.lists(st.tuples(st.binary(max_size=100), st.booleans()), max_size=30), st.integers(0, 9))

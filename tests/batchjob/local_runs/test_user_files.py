@@ -13,7 +13,7 @@ PROGRAMS = (
     *(ROOT / "batchjob/local_runs").glob("*.py"),
     *(ROOT / "batchjob_cli/run").glob("*.py"),
     *(ROOT / name for name in ("batchjob_cli/delete.py", "batchjob_cli/logs.py")),
-    ROOT / "batchjob_stats_server/local_output.py",
+    ROOT / "batchjob_stats_server/pages/job.py",
 )
 OF_THE_KERNEL = {
     "batchjob/local_runs/record.py": {"read_text", "read_bytes", "mkstemp"},  # /proc; new names

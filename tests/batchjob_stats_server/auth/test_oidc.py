@@ -295,6 +295,8 @@ def test_back_channel_log_out_ends_session(make_browser, provider):
         assert answer.status_code == 400
     assert whoami(alice) == ("alice", "user", "session")
     token = provider.logout_token()
+    twice = f"logout_token={token}&logout_token={token}"
+    assert server.post("/oidc/back-channel-log-out", content=twice).status_code == 422
     assert (
         server.post("/oidc/back-channel-log-out", data={"logout_token": token}).status_code == 200
     )

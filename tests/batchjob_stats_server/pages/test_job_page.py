@@ -1,6 +1,7 @@
 """Parts of the job page outside the report."""
 
 import os
+import threading
 
 import pytest
 from fastapi.testclient import TestClient
@@ -8,7 +9,8 @@ from fastapi.testclient import TestClient
 from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import StreamLog
 from batchjob_stats_server import app
-from batchjob_stats_server.local_output import last_errors
+from batchjob_stats_server.pages import job
+from batchjob_stats_server.pages.job import last_errors
 from batchjob_stats_server.pages.rendering.run_strip import build_strip
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
 from tests.batchjob_stats_server.pages.conftest import HTML, element_text, parse_page, svg_elements
@@ -74,6 +76,21 @@ def test_last_errors_returns_last_lines_of_standard_error(run_with_standard_erro
     assert last_errors(run_with_standard_error, "3", os.getuid()) == []
     assert last_errors(run_with_standard_error, "../2", os.getuid()) == []
     assert last_errors(run_with_standard_error, "2", os.getuid() + 1) == []
+
+
+def test_page_of_failed_job_does_not_wait_for_a_hung_file_system(
+    proxy_client, services, tmp_path, monkeypatch
+):
+    back = threading.Event()
+    monkeypatch.setattr(job, "last_errors", lambda *_: ["found"] if back.wait(60) else [])
+    made = app.make(services._replace(local_data=tmp_path))
+    headers = {"X-Grafana-User": "alice", "X-Batchjob-Secret": SECRET, **HTML}
+    with TestClient(made, client=(PROXY, 1), headers=headers) as client:
+        try:
+            assert "found" not in client.get("/jobs/1?cluster=c2").text
+        finally:
+            back.set()
+        assert "found" in client.get("/jobs/1?cluster=c2").text
 
 
 def test_standard_error_of_completed_job_is_not_shown(services, run_with_standard_error):
