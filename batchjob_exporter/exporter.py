@@ -105,7 +105,8 @@ class CollectorRunner:
             try:
                 families = [self._without_duplicates(family) for family in self.collector.collect()]
                 succeeded = True
-                self._once.forget(self.name)
+                if not self._last_pass.succeeded:
+                    self._once.forget(self.name)
             except Exception as error:  # no exception of a collector may affect the others
                 self._once.warning(
                     self.name, "collector %s: %s: %s", self.name, type(error).__name__, error
@@ -116,8 +117,6 @@ class CollectorRunner:
 
     def _without_duplicates(self, family: MetricFamily) -> MetricFamily:
         """The family without duplicate series, for which Prometheus would drop the whole scrape."""
-        if family.distinct:
-            return family
         distinct: dict[Labels, float] = dict(family.samples)
         if len(distinct) == len(family.samples):
             return family

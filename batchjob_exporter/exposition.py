@@ -4,11 +4,11 @@ Text format 0.0.4: Prometheus docs/instrumenting/exposition_formats.md. OpenMetr
 prometheus/OpenMetrics specification/OpenMetrics.md.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from collectors.metric import Labels, Metric, MetricColumns, MetricFamily, Sample
+from collectors.metric import Labels, Metric, MetricColumn, MetricFamily
 
 
 class ExpositionFormat(NamedTuple):
@@ -49,30 +49,26 @@ def _render_samples(family: MetricFamily, format: ExpositionFormat) -> bytes:
     """
     name = family.metric.name + family.suffix
     if format.openmetrics and family.created:
-        text = "".join(_counter_lines(family, family.created))
+        return "".join(_counter_lines(family, family.created)).encode(errors="replace")
+    if family.columns:
+        text = "".join([_column_lines(name, column) for column in family.columns()])
     else:
-        text = _sample_lines(name, family.samples)
+        # `+` turns True into 1.
+        text = "".join([f"{name}{{{of}}} {+number!r}\n" for of, number in family.samples])
+    # Numbers in Python's spelling, or no labels.
+    if "inf\n" in text or "nan\n" in text or "{} " in text:
+        text = "".join(_sample_line(name, of, number) for of, number in family.all_samples())
     return text.encode(errors="replace")
 
 
-def _sample_lines(name: str, samples: Sequence[Sample]) -> str:
-    if isinstance(samples, MetricColumns):
-        text = "".join(_column_lines(name, *column) for column in samples.columns())
-    else:
-        # `+` turns True into 1.
-        text = "".join([f"{name}{{{of}}} {+number!r}\n" for of, number in samples])
-    # Numbers in Python's spelling, or no labels.
-    if "inf\n" in text or "nan\n" in text or "{} " in text:
-        return "".join(_sample_line(name, of, number) for of, number in samples)
-    return text
-
-
-def _column_lines(
-    name: str, labels: Sequence[Labels], more: Labels, values: Sequence[float]
-) -> str:
-    begin, end = f"{name}{{", f",{more}}} " if more else "} "
+def _column_lines(name: str, column: MetricColumn) -> str:
+    begin, shared = f"{name}{{", column.shared_labels
+    end = f",{shared}}} " if shared else "} "
     return "".join(
-        [f"{begin}{of}{end}{+number!r}\n" for of, number in zip(labels, values, strict=True)]
+        [
+            f"{begin}{of}{end}{+number!r}\n"
+            for of, number in zip(column.labels, column.values, strict=True)
+        ]
     )
 
 
@@ -86,7 +82,7 @@ def _counter_lines(family: MetricFamily, created: Mapping[Labels, float]) -> Ite
     """Each counter, followed by the time at which it was 0 (OpenMetrics.md, "Counter")."""
     name = family.metric.name
     base = name.removesuffix("_total")
-    for of, number in family.samples:
+    for of, number in family.all_samples():
         yield _sample_line(name, of, number)
         if (created_at := created.get(of)) is not None:
             yield _sample_line(f"{base}_created", of, created_at)

@@ -1,8 +1,8 @@
 """Metrics, labels and families as plain data; `batchjob_exporter.exposition` writes them."""
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, NewType, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple, NewType
 
 from batchjob.quantities.quantity import ExportedMetric
 from batchjob.runtime.formatting import replace_non_utf8
@@ -35,55 +35,37 @@ class MetricColumn(NamedTuple):
     """Samples by their owners' labels; `shared_labels` are those that all of them share."""
 
     labels: Sequence[Labels]
-    shared_labels: Labels
     values: Sequence[float]  # one per item of `labels`
+    shared_labels: Labels = NO_LABELS
 
-
-class MetricColumns(Sequence[Sample]):
-    """Samples of many owners, created while they are iterated.
-
-    If all samples were kept, they would be most of the exporter's memory.
-    """
-
-    __slots__ = ()
-
-    @abstractmethod
-    def columns(self) -> Iterator[MetricColumn]:
-        """All samples, in parts."""
-
-    def __iter__(self) -> Iterator[Sample]:
-        for labels, shared_labels, values in self.columns():
-            sample_labels = (
-                [Labels(f"{owner_labels},{shared_labels}") for owner_labels in labels]
-                if shared_labels
-                else labels
-            )
-            yield from zip(sample_labels, values, strict=True)
-
-    def __len__(self) -> int:
-        return sum(len(column.values) for column in self.columns())
-
-    @overload
-    def __getitem__(self, index: int) -> Sample: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
-    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
-        return list(self)[index]
+    def samples(self) -> Iterator[Sample]:
+        """The samples with all their labels."""
+        for labels, value in zip(self.labels, self.values, strict=True):
+            yield join(labels, self.shared_labels), value
 
 
 class MetricFamily(NamedTuple):
     """A metric with its current samples; an unknown value has no sample.
 
-    `suffix` is that of a histogram's samples: `_bucket`, `_count`, `_sum`. `distinct`: the
-    collector guarantees that no two samples have the same labels. `created`: the epoch second at
-    which a counter was 0, by the labels of its sample.
+    `suffix` is that of a histogram's samples: `_bucket`, `_count`, `_sum`. `created`: the epoch
+    second at which a counter was 0, by the labels of its sample.
+
+    Samples of many owners come from `columns`, which creates them when they are written: kept until
+    then, they would be most of the exporter's memory. The collector guarantees that no two of them
+    have the same labels.
     """
 
     metric: Metric
-    samples: Sequence[Sample]
+    samples: Sequence[Sample] = ()
     suffix: str = ""
-    distinct: bool = False
     created: Mapping[Labels, float] | None = None
+    columns: Callable[[], Iterable[MetricColumn]] | None = None
+
+    def all_samples(self) -> Iterator[Sample]:
+        """The samples, also those of columns."""
+        yield from self.samples
+        for column in self.columns() if self.columns else ():
+            yield from column.samples()
 
 
 def labels(**pairs: str) -> Labels:
@@ -93,6 +75,12 @@ def labels(**pairs: str) -> Labels:
     docs/instrumenting/exposition_formats.md).
     """
     return Labels(",".join(f'{name}="{escape(value)}"' for name, value in pairs.items()))
+
+
+@lru_cache(1000)  # shared by jobs; bounded, because jobs can create interfaces
+def label(name: str, value: str) -> Labels:
+    """One label pair of a few that recur."""
+    return labels(**{name: value})
 
 
 def join(*parts: Labels) -> Labels:

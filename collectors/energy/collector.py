@@ -17,7 +17,7 @@ from collectors.energy.interval import NodeSnapshot, Processors, job_key
 from collectors.energy.ledger import EnergyAccounts, Ledger
 from collectors.energy.metrics import METRICS, MeterSummary, families
 from collectors.host import Host
-from collectors.jobs.view import JobStarts, JobsView
+from collectors.jobs.view import JobsView
 from collectors.metric import MetricFamily
 from collectors.node import read_stat
 from collectors.power.meter import (
@@ -90,7 +90,6 @@ class EnergyCollector:
             n: each for n, each in built.items() if isinstance(each, MeterSource)
         }
         self._jobs = _first_or_none(x for x in built.values() if isinstance(x, JobsView))
-        self._job_starts = _first_or_none(x for x in built.values() if isinstance(x, JobStarts))
         self._gpus = _first_or_none(x for x in built.values() if isinstance(x, GpuEnergySource))
         self._factors = _first_or_none(x for x in built.values() if isinstance(x, CurrentFactors))
         self._state_directory = state.state_directory(options.state_directory)
@@ -120,7 +119,7 @@ class EnergyCollector:
 
     def collect(self) -> list[MetricFamily]:
         """The accounts of the last tick."""
-        created = self._job_starts.created() if self._job_starts else {}
+        created = self._jobs.created() if self._jobs else {}
         return families(self._summary, self._host.monotonic(), created)
 
     def accounts(self) -> EnergyAccounts:

@@ -15,7 +15,7 @@ from batchjob.schedulers.layout import Layout
 from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host, Moment
-from collectors.jobs import metrics, steps
+from collectors.jobs import steps
 from collectors.jobs.cgroups.devices import DeviceNames
 from collectors.jobs.cgroups.directory import DescriptorBudget, ReadErrors
 from collectors.jobs.cgroups.job_cgroup import cgroup_files
@@ -23,19 +23,19 @@ from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 from collectors.jobs.discovery.walk import CgroupWalker
 from collectors.jobs.discovery.watch import CgroupWatcher
-from collectors.jobs.families import JobFamilies
+from collectors.jobs.families import ERRORS, IGNORED, job_families, job_metrics
+from collectors.jobs.families import METRICS as JOB_METRICS
 from collectors.jobs.processes.exits import ExitWatcher
 from collectors.jobs.processes.ledger import ProcessLedger
 from collectors.jobs.processes.scanner import ProcessScanner, ScanSettings
 from collectors.jobs.processes.user_names import UserNames
 from collectors.jobs.state.job import Job
-from collectors.jobs.state.job_identity import JobIdentity
 from collectors.jobs.state.job_table import IGNORED_REASONS, OVERFLOW, JobTable
 from collectors.jobs.state.sampler import Sampler
-from collectors.jobs.view import JobCpu, JobHolder, JobName
-from collectors.metric import Labels, MetricFamily, labels
+from collectors.jobs.view import JobCpu, JobHolder, JobIdentity, JobName
+from collectors.metric import Labels, MetricFamily, label
 
-METRICS = (*metrics.METRICS, *steps.METRICS)
+METRICS = (*JOB_METRICS, *steps.METRICS)
 
 # Interval between walks of all trees, which find trees that appear in directories not watched.
 _WALK_INTERVAL_SECONDS = 60.0
@@ -108,7 +108,7 @@ class JobsCollector:
         self._host = host
         self._options = options
         enabled = groups | ({"executables"} if options.executables else set())
-        self._families = JobFamilies(metrics.enabled_quantities(enabled), options.created)
+        self._metrics = job_metrics(enabled)
         self._errors = ReadErrors()
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
         descriptors = _descriptor_budget()
@@ -180,7 +180,8 @@ class JobsCollector:
         """Read every job, and return the readings as families."""
         readings = self._read_jobs()
         self.scanner.request_scan()
-        families = self._families.build([(identity, reading) for _, identity, reading in readings])
+        identified = [(identity, reading) for _, identity, reading in readings]
+        families = job_families(self._metrics, identified, self._options.created)
         if self._steps is not None:
             running = {job: identity for job, identity, _ in readings if job.ended is None}
             families += self._steps.families(running, self._host.monotonic())
@@ -292,11 +293,8 @@ class JobsCollector:
             if job.ignored_reason is not None:
                 ignored[job.ignored_reason] += 1
         return [
-            MetricFamily(metrics.IGNORED, [(labels(reason=r), n) for r, n in ignored.items()]),
-            MetricFamily(
-                metrics.ERRORS,
-                [(labels(reason=r), n) for r, n in sorted(self._errors.counts().items())],
-            ),
+            MetricFamily(metric, [(label("reason", reason), n) for reason, n in counts.items()])
+            for metric, counts in ((IGNORED, ignored), (ERRORS, self._errors.counts()))
         ]
 
 

@@ -1,148 +1,146 @@
-"""The families of all jobs; the text formats require the samples metric by metric."""
+"""The metrics of jobs, and their families: the text formats need the samples metric by metric."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
-from itertools import compress
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from itertools import compress, groupby
+from operator import attrgetter
+from typing import Any
 
-from batchjob.quantities.quantity import Quantity
+from batchjob.quantities.job import JOB_QUANTITIES
+from batchjob.quantities.quantity import JOB_LABELS, Quantity
 from batchjob.quantities.reading import JobReading
-from collectors.jobs.metrics import INFO, JOBS, by_metric
-from collectors.jobs.state.job_identity import JobIdentity
-from collectors.metric import (
-    NO_LABELS,
-    Labels,
-    Metric,
-    MetricColumn,
-    MetricColumns,
-    MetricFamily,
-    join,
-    labels,
-    to_metric,
+from collectors.jobs.view import INFO_LABELS, JobIdentity
+from collectors.metric import Labels, Metric, MetricColumn, MetricFamily, label, labels, to_metric
+
+INFO = Metric(
+    "batchjob_job_info",
+    "gauge",
+    "Identity of the job; always 1.",
+    (*JOB_LABELS, *INFO_LABELS),
+)
+JOBS = Metric("batchjob_jobs", "gauge", "Running jobs with processes on this node.", ("manager",))
+IGNORED = Metric(
+    "batchjob_jobs_ignored",
+    "gauge",
+    "Jobs that are not exposed: beyond the maximum, claimed by several owners, or in "
+    "a tree that belongs to a user.",
+    ("reason",),
+)
+ERRORS = Metric(
+    "batchjob_job_read_errors_total",
+    "counter",
+    "Files of jobs that could not be read, and processes that ended while no exporter ran "
+    "(ended_unseen), whose last usage is in no sum.",
+    ("reason",),
+)
+METRICS = (
+    JOBS,
+    IGNORED,
+    ERRORS,
+    INFO,
+    *dict.fromkeys(to_metric(quantity.metric) for quantity in JOB_QUANTITIES),
 )
 
 IdentifiedReading = tuple[JobIdentity, JobReading]
+_ReadColumn = Callable[[Sequence[Labels], Sequence[JobReading]], MetricColumn]
+"""Returns the samples of one quantity, from the labels of all jobs and their readings."""
+JobMetric = tuple[Metric, bool, list[_ReadColumn]]
+"""A metric, whether finished jobs keep it, and its quantities."""
 
 
-class LabelledReadings(NamedTuple):
-    """Jobs' labels and, in the same order, their readings."""
-
-    labels: Sequence[Labels]
-    readings: Sequence[JobReading]
-
-
-_ReadQuantity = Callable[[JobReading], Any]
-_ReadColumn = Callable[[LabelledReadings], MetricColumn]
-"""Returns the samples of one quantity, of all jobs."""
+def job_metrics(groups: Collection[str]) -> list[JobMetric]:
+    """The metrics of the enabled groups."""
+    enabled = (q for q in JOB_QUANTITIES if not q.metric.group or q.metric.group in groups)
+    return [
+        (to_metric(metric), metric.outlives_job, [_column(q, q.read) for q in quantities if q.read])
+        for metric, quantities in groupby(enabled, attrgetter("metric"))  # they are adjacent
+    ]
 
 
-class JobFamilies:
-    """Builds the families from readings."""
+def job_families(
+    metrics: Sequence[JobMetric], jobs: Sequence[IdentifiedReading], created: bool = False
+) -> list[MetricFamily]:
+    """The families of these jobs; no two jobs may have the same labels.
 
-    def __init__(self, quantities: Sequence[Quantity], created: bool = False) -> None:
-        """`created`: add the start time of the job to each of its counters."""
-        self._created = created
-        self._metrics: list[tuple[Metric, bool, list[_ReadColumn]]] = [
-            (to_metric(metric), metric.outlives_job, [_column(q, q.read) for q in group if q.read])
-            for metric, group in by_metric(quantities)
-        ]
-
-    def build(self, jobs: Sequence[IdentifiedReading]) -> list[MetricFamily]:
-        """The families of these jobs; no two jobs may have the same labels."""
-        running = [job for job in jobs if job[1].ended_at is None]
-        all_jobs, running_jobs = _labelled_readings(jobs), _labelled_readings(running)
-        info = [(join(identity.name.labels, identity.info), 1) for identity, _ in jobs]
-        return [
-            MetricFamily(INFO, info, distinct=True),
-            _running_jobs(Counter(identity.name.manager for identity, _ in running)),
-            *(
-                self._family(
-                    metric, JobColumns(columns, all_jobs if outlives_job else running_jobs)
-                )
-                for metric, outlives_job, columns in self._metrics
-            ),
-        ]
-
-    def _family(self, metric: Metric, samples: "JobColumns") -> MetricFamily:
-        created = samples.created() if self._created and metric.type == "counter" else None
-        return MetricFamily(metric, samples, distinct=True, created=created)
+    `created`: add the start time of the job to each of its counters.
+    """
+    running = [job for job in jobs if job[1].ended_at is None]
+    managers = sorted(Counter(identity.name.manager for identity, _ in running).items())
+    info = MetricColumn([identity.info for identity, _ in jobs], [1] * len(jobs))
+    families = [
+        MetricFamily(INFO, columns=lambda: [info]),
+        MetricFamily(JOBS, [(label("manager", manager), number) for manager, number in managers]),
+    ]
+    of_all, of_running = _labels_and_readings(jobs), _labels_and_readings(running)
+    for metric, outlives_job, quantities in metrics:
+        shown = of_all if outlives_job else of_running
+        start_times = _created(quantities, *shown) if created and metric.type == "counter" else None
+        columns = partial(_columns, quantities, *shown)
+        families.append(MetricFamily(metric, created=start_times, columns=columns))
+    return families
 
 
-class JobColumns(MetricColumns):
-    """The samples of one metric."""
-
-    __slots__ = ("_columns", "_jobs")
-
-    def __init__(self, columns: Sequence[_ReadColumn], jobs: LabelledReadings) -> None:
-        self._columns = columns
-        self._jobs = jobs
-
-    def columns(self) -> Iterator[MetricColumn]:
-        """See MetricColumns."""
-        return (column(self._jobs) for column in self._columns)
-
-    def created(self) -> dict[Labels, float]:
-        """The time at which each sample was 0: its job's start."""
-        return {
-            sample_labels: started_at
-            for job_labels, reading in zip(*self._jobs, strict=True)
-            if (started_at := reading.started_at) is not None
-            for sample_labels, _ in JobColumns(
-                self._columns, LabelledReadings([job_labels], [reading])
-            )
-        }
+def _labels_and_readings(
+    jobs: Sequence[IdentifiedReading],
+) -> tuple[list[Labels], list[JobReading]]:
+    return [identity.name.labels for identity, _ in jobs], [reading for _, reading in jobs]
 
 
-def _labelled_readings(jobs: Sequence[IdentifiedReading]) -> LabelledReadings:
-    return LabelledReadings(
-        [identity.name.labels for identity, _ in jobs], [reading for _, reading in jobs]
-    )
+def _columns(
+    quantities: Sequence[_ReadColumn], job_labels: Sequence[Labels], readings: Sequence[JobReading]
+) -> Iterator[MetricColumn]:
+    return (read(job_labels, readings) for read in quantities)
 
 
-def _column(quantity: Quantity, read: _ReadQuantity) -> _ReadColumn:
+def _created(
+    quantities: Sequence[_ReadColumn], job_labels: Sequence[Labels], readings: Sequence[JobReading]
+) -> dict[Labels, float]:
+    """The time at which each sample was 0: its job's start."""
+    return {
+        sample_labels: reading.started_at
+        for own_labels, reading in zip(job_labels, readings, strict=True)
+        if reading.started_at is not None
+        for column in _columns(quantities, [own_labels], [reading])
+        for sample_labels, _ in column.samples()
+    }
+
+
+def _column(quantity: Quantity, read: Callable[[JobReading], Any]) -> _ReadColumn:
     if quantity.group is not None:
-        (label,) = quantity.group.labels
-        return partial(_grouped_column, read, quantity.read_each, label)
+        (name,) = quantity.group.labels
+        return partial(_grouped_column, read, quantity.read_each, name)
     return partial(_plain_column, read, labels(**dict(quantity.labels)))
 
 
 def _plain_column(
-    read: _ReadQuantity, shared_labels: Labels, jobs: LabelledReadings
+    read: Callable[[JobReading], Any],
+    shared_labels: Labels,
+    job_labels: Sequence[Labels],
+    readings: Sequence[JobReading],
 ) -> MetricColumn:
-    values = list(map(read, jobs.readings))
-    if None not in values:
-        return MetricColumn(jobs.labels, shared_labels, values)
-    is_known = [value is not None for value in values]
-    return MetricColumn(
-        list(compress(jobs.labels, is_known)), shared_labels, list(compress(values, is_known))
-    )
+    values = list(map(read, readings))
+    if None in values:
+        is_known = [value is not None for value in values]
+        job_labels = list(compress(job_labels, is_known))
+        values = list(compress(values, is_known))
+    return MetricColumn(job_labels, values, shared_labels)
 
 
 def _grouped_column(
-    read: _ReadQuantity, of_each: Callable[[Any], float], label: str, jobs: LabelledReadings
+    read: Callable[[JobReading], Any],
+    read_each: Callable[[Any], float],
+    name: str,
+    job_labels: Sequence[Labels],
+    readings: Sequence[JobReading],
 ) -> MetricColumn:
-    groups = list(map(read, jobs.readings))
+    groups = list(map(read, readings))
     if not any(groups):
-        return MetricColumn((), NO_LABELS, ())
+        return MetricColumn((), ())
     entries = [
-        (job_labels, name, value)
-        for job_labels, values in zip(jobs.labels, groups, strict=True)
+        (Labels(f"{own_labels},{label(name, key)}"), read_each(value))
+        for own_labels, values in zip(job_labels, groups, strict=True)
         if values
-        for name, value in values.items()
+        for key, value in values.items()
     ]
-    sample_labels = [
-        Labels(f"{job_labels},{_label(label, name)}") for job_labels, name, _ in entries
-    ]
-    return MetricColumn(sample_labels, NO_LABELS, [of_each(value) for _, _, value in entries])
-
-
-@lru_cache(1000)  # shared by jobs; bounded, because jobs can create interfaces
-def _label(label: str, value: str) -> Labels:
-    return labels(**{label: value})
-
-
-def _running_jobs(jobs: Counter[str]) -> MetricFamily:
-    by_manager = sorted(jobs.items(), key=itemgetter(0))
-    return MetricFamily(JOBS, [(labels(manager=manager), n) for manager, n in by_manager])
+    return MetricColumn([of for of, _ in entries], [value for _, value in entries])

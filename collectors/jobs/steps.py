@@ -8,7 +8,7 @@ from batchjob.quantities.reading import CgroupReading, sum_readings
 from batchjob.schedulers.layout import step_of
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.state.job import Job
-from collectors.jobs.state.job_identity import JobIdentity
+from collectors.jobs.view import JobIdentity
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, join, labels
 
 _LABELS = ("manager", "jobid", "user", "step")

@@ -1,11 +1,23 @@
-"""Jobs as other collectors see them: energy needs their CPU time, GPUs need their holders."""
+"""The identity of jobs, and jobs as other collectors see them.
+
+Energy needs their CPU time, GPUs need their holders.
+"""
 
 import re
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from batchjob.schedulers import registry
-from collectors.metric import Labels
+from batchjob.schedulers.layout import LayoutMatch
+from collectors.metric import Labels, join, labels
+
+# A single value over a site's label_value_length_limit makes the whole scrape fail.
+MAX_LABEL_LENGTH = 128
+
+INFO_LABELS = (
+    "uid", "account", "partition", "qos", "array_job_id", "array_task_id", "het_job_id", "sluid",
+    "node", "cluster_name", "cgroup", "name",
+)  # fmt: skip
 
 GPU_VARIABLES = re.compile(
     "|".join(
@@ -30,6 +42,46 @@ class JobName(NamedTuple):
     jobid: str  # the id in accounting: 123, 2[1].pbs01, 123[4], a UUID
     user: str  # login name, or the decimal uid if the name is unknown
     labels: Labels  # manager, jobid and user, rendered once
+
+
+class JobIdentity(NamedTuple):
+    """A job's name and owner: the owner from the kernel, the rest from the owner's processes."""
+
+    name: JobName
+    uid: int | None
+    info: Labels  # all labels of batchjob_job_info
+
+
+def make_identity(
+    layout_match: LayoutMatch,
+    jobid: str,
+    uid: int | None,
+    user: str,
+    details: Mapping[str, str],
+    cgroup: str,
+    job_name: bool,
+) -> JobIdentity:
+    """Build the identity and render its labels, once."""
+    name = make_name(layout_match.manager, jobid, user)
+    values = {"uid": "" if uid is None else str(uid), "cgroup": cgroup}
+    values.update(details)
+    values.update(
+        (key.replace("cluster", "cluster_name"), value) for key, value in layout_match.info
+    )
+    if not job_name:
+        values.pop("name", None)
+    pairs = {key: _truncate(values[key]) for key in INFO_LABELS if values.get(key)}
+    return JobIdentity(name, uid, join(name.labels, labels(**pairs)))
+
+
+def make_name(manager: str, jobid: str, user: str) -> JobName:
+    """Build the name and render its labels; equal names have equal labels."""
+    rendered = labels(manager=manager, jobid=_truncate(jobid), user=_truncate(user))
+    return JobName(manager, jobid, user, rendered)
+
+
+def _truncate(value: str) -> str:
+    return value[:MAX_LABEL_LENGTH]
 
 
 class JobCpu(NamedTuple):
@@ -65,10 +117,8 @@ class JobsView(Protocol):
     def holders(self) -> list[JobHolder]:
         """The running jobs from the last scan; reads nothing."""
 
-
-@runtime_checkable
-class JobStarts(Protocol):
-    """The start times of jobs, at which the counters of every collector were 0."""
-
     def created(self) -> Mapping[Labels, float]:
-        """Epoch seconds by the job's labels; empty if the option is disabled."""
+        """Epoch seconds of the jobs' starts, at which the counters of every collector were 0.
+
+        By the job's labels; empty if the option is disabled.
+        """

@@ -5,7 +5,7 @@ import os
 import pytest
 from prometheus_client.process_collector import ProcessCollector
 
-from batchjob_exporter.self_process import process_reader
+from batchjob_exporter.self_metrics import process_reader
 
 
 def test_families_match_prometheus_client():

@@ -16,10 +16,9 @@ from collectors.jobs.processes.snapshot import (
     SnapshotReader,
 )
 from collectors.jobs.processes.user_names import UserNames
-from collectors.jobs.state import job_identity
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import CONFLICT, UNTRUSTED
-from collectors.jobs.view import GPU_VARIABLES
+from collectors.jobs.view import GPU_VARIABLES, make_identity
 
 OWNER_WAIT_SECONDS = 2.0  # maximum wait for an owner, before the job is exposed without one
 ROOT_OWNER_SECONDS = 60.0  # for this long, root's job may still turn out to be a user's
@@ -69,7 +68,7 @@ class JobIdentifier:
         else:
             user = self._names.user(state.owner) or str(state.owner)
         roots = job.process_roots()
-        identity = job_identity.make(
+        identity = make_identity(
             job.layout_match,
             jobid,
             state.owner,

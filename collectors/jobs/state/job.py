@@ -19,7 +19,7 @@ from collectors.host import Moment
 from collectors.jobs.cgroups.directory import descendants, read_pids
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.mounts import Hierarchy
-from collectors.jobs.state.job_identity import JobIdentity
+from collectors.jobs.view import JobIdentity
 
 SETTLING_SECONDS = 2.0  # for this long, directories of a new job may appear one by one
 

@@ -15,16 +15,14 @@ FIELD = "    memory_swap: Annotated[\n"
 ROW = "\nPAGE_FAULTS = job_metric("
 
 CHECK_METRIC = """
-from batchjob.quantities.job import JOB_QUANTITIES
 from batchjob.quantities.reading import CgroupReading, job_reading
 from batchjob.quantities.sample import SampleKey
 from batchjob_stats_db.samples.format import group_values
 from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.devices import DeviceNames
 from collectors.jobs.cgroups.directory import ReadErrors
-from collectors.jobs.families import JobFamilies
-from collectors.jobs.state.job_identity import JobIdentity
-from collectors.jobs.view import JobName
+from collectors.jobs.families import job_families, job_metrics
+from collectors.jobs.view import JobIdentity, JobName
 from collectors.metric import Labels
 
 devices = DeviceNames("/nonexistent", ReadErrors())
@@ -33,8 +31,9 @@ for files in (v2.sources({"memory"}, devices), v1.sources({"memory"}, devices)["
     fields = file.parse(b"anon 1\\nslab 4096\\ntotal_slab 4096\\n")
     reading = job_reading(0.0, None, CgroupReading(**fields))
     name = JobName("slurm", "1", "alice", Labels('jobid="1"'))
-    families = JobFamilies(JOB_QUANTITIES).build([(JobIdentity(name, 7, Labels("")), reading)])
-    shown = {family.metric.name: list(family.samples) for family in families}
+    identity = JobIdentity(name, 7, Labels(""))
+    families = job_families(job_metrics({"memory"}), [(identity, reading)])
+    shown = {family.metric.name: list(family.all_samples()) for family in families}
     assert shown["batchjob_job_memory_slab_bytes"] == [('jobid="1"', 4096)]
     assert group_values({SampleKey("memory_slab_bytes"): 4096.0}) == {"memory_slab_bytes": 4096}
 """

@@ -1,31 +1,28 @@
 """Metric families built from the readings of jobs."""
 
-from batchjob.quantities.job import JOB_QUANTITIES
+from batchjob.quantities.job import METRIC_GROUPS
 from batchjob.quantities.reading import CgroupReading, DeviceIO, job_reading
-from collectors.jobs.families import JobFamilies
-from collectors.jobs.state.job_identity import JobIdentity
-from collectors.jobs.view import JobName
+from collectors.jobs.families import job_families, job_metrics
+from collectors.jobs.view import JobIdentity, JobName
 from collectors.metric import Labels
 
 
 def identity_and_reading(jobid="1", ended_at=None, **numbers):
     name = JobName("slurm", jobid, "alice", Labels(f'jobid="{jobid}"'))
-    identity = JobIdentity(name, 7, Labels('uid="7"'))
+    identity = JobIdentity(name, 7, Labels(f'jobid="{jobid}",uid="7"'))
     return identity, job_reading(1.0, ended_at, CgroupReading(**numbers))
 
 
-def built_samples(families, *readings):
+def built_samples(*readings):
     shown = {
-        family.metric.name.removeprefix("batchjob_job_"): list(family.samples)
-        for family in families.build(readings)
+        family.metric.name.removeprefix("batchjob_job_"): list(family.all_samples())
+        for family in job_families(job_metrics(METRIC_GROUPS), readings)
     }
     return {name: samples for name, samples in shown.items() if samples}
 
 
 def test_families_keep_the_order_of_jobs():
-    families = JobFamilies(JOB_QUANTITIES)
     shown = built_samples(
-        families,
         identity_and_reading("2"),
         identity_and_reading("1", memory_current=3, memory_peak=2),
     )
@@ -34,33 +31,28 @@ def test_families_keep_the_order_of_jobs():
 
 
 def test_value_that_is_no_longer_read_has_no_sample():
-    families = JobFamilies(JOB_QUANTITIES)
-    built_samples(families, identity_and_reading(memory_current=10))
-    assert "memory_current_bytes" not in built_samples(families, identity_and_reading())
+    built_samples(identity_and_reading(memory_current=10))
+    assert "memory_current_bytes" not in built_samples(identity_and_reading())
 
 
 def test_ended_job_has_counters_but_no_gauges():
-    families = JobFamilies(JOB_QUANTITIES)
     ended = identity_and_reading("1", ended_at=9.0, memory_current=1, memory_peak=2)
-    shown = built_samples(
-        families, ended, identity_and_reading("2", memory_current=3, memory_peak=4)
-    )
+    shown = built_samples(ended, identity_and_reading("2", memory_current=3, memory_peak=4))
     assert shown["memory_current_bytes"] == [('jobid="2"', 3)]
     assert shown["memory_peak_bytes"] == [('jobid="1"', 2), ('jobid="2"', 4)]
     assert shown["end_time_seconds"] == [('jobid="1"', 9.0)]
 
 
 def test_devices_may_appear_and_disappear():
-    families = JobFamilies(JOB_QUANTITIES)
     one, two = DeviceIO(1, 2, 3, 4), DeviceIO(5, 6, 7, 8)
-    assert built_samples(families, identity_and_reading(io={"sda": one}))["io_reads_total"] == [
+    assert built_samples(identity_and_reading(io={"sda": one}))["io_reads_total"] == [
         ('jobid="1",device="sda"', 3)
     ]
-    assert built_samples(families, identity_and_reading(io={"sdb": two}))["io_reads_total"] == [
+    assert built_samples(identity_and_reading(io={"sdb": two}))["io_reads_total"] == [
         ('jobid="1",device="sdb"', 7)
     ]
-    assert "io_reads_total" not in built_samples(families, identity_and_reading(io={}))
+    assert "io_reads_total" not in built_samples(identity_and_reading(io={}))
 
 
 def test_no_jobs_have_no_samples():
-    assert built_samples(JobFamilies(JOB_QUANTITIES)) == {}
+    assert built_samples() == {}

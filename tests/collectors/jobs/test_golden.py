@@ -13,6 +13,7 @@ import pytest
 from batchjob_exporter import exposition
 from collectors.jobs import collector
 from collectors.jobs.processes.user_names import UserNames
+from collectors.metric import MetricFamily
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -41,7 +42,7 @@ def exposition_text(host):
     families = jobs.collect()
     jobs.stop()
     # The order of directories is the file system's, so that of jobs is no promise.
-    ordered = [family._replace(samples=sorted(family.samples)) for family in families]
+    ordered = [MetricFamily(each.metric, sorted(each.all_samples())) for each in families]
     return exposition.render(ordered)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from batchjob.schedulers.slurm.node import jobid_from_title
 from collectors.jobs.processes.user_names import UserNames
-from collectors.jobs.state.job_identity import MAX_LABEL_LENGTH
+from collectors.jobs.view import MAX_LABEL_LENGTH
 from tests.collectors.jobs.nodes import SCOPE, requires_root, samples, users
 
 
@@ -19,7 +19,7 @@ def updated_collector(node, **options):
 
 def job_info_labels(jobs):
     (family,) = [f for f in jobs.collect() if f.metric.name == "batchjob_job_info"]
-    return family.samples[0][0]
+    return next(family.all_samples())[0]
 
 
 def test_owner_is_the_uid_of_the_job_processes(node):
