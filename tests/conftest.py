@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from collectors.host import Host
 from tests.helpers import leftovers
 from tests.helpers.fast_lane import is_fast
+from tests.helpers.machine_jobs import uses_cgroups_of_machine
 
 # Property tests have no deadline, because the machine may be busy. Their examples are the same in
 # every run, so that an unchanged test does not fail by chance; --long generates new ones.
@@ -46,6 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_fast(item):
             item.add_marker("fast")
+        if item.get_closest_marker("e2e") and uses_cgroups_of_machine(item.path.stem):
+            item.add_marker("machine")
 
 
 CHILDREN = leftovers.ChildrenOfTests()
