@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 import anyio.to_thread
 from fastapi import Depends, FastAPI
-from starlette.middleware.gzip import GZipMiddleware
 
 from batchjob import __version__
 from batchjob_stats_server.api import (
@@ -32,13 +31,7 @@ from batchjob_stats_server.api import (
 )
 from batchjob_stats_server.api.params import refuse_repeated_parameters
 from batchjob_stats_server.http import problems
-from batchjob_stats_server.http.hosts import ForwardedScheme, TrustedHosts, allowed_hosts
-from batchjob_stats_server.http.middleware import (
-    RateLimitMiddleware,
-    RequestMetrics,
-    RequestSizeLimit,
-    RequestTimeout,
-)
+from batchjob_stats_server.http.middleware import RequestLayer
 from batchjob_stats_server.pages import accounts as account_page
 from batchjob_stats_server.pages import (
     admin,
@@ -56,8 +49,6 @@ from batchjob_stats_server.pages import tokens as token_page
 from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.pages.rendering import assets, frame
 from batchjob_stats_server.services import Services
-
-_QUEUE_SECONDS = 15.0  # how long a request may wait for a thread
 
 ROUTERS = (
     me.router,
@@ -143,18 +134,5 @@ def make(services: Services) -> FastAPI:
         app.include_router(router, dependencies=[Depends(refuse_repeated_parameters)])
     for router in (health.router, prometheus.router, docs.router, *ROUTERS, *PAGES):
         services.metrics.start_requests(router.routes)
-    app.add_middleware(sign_in.TokenInAddress)
-    app.add_middleware(TrustedHosts, hosts=allowed_hosts(services.settings.web))
-    app.add_middleware(RequestSizeLimit)
-    app.add_middleware(RateLimitMiddleware, services=services)
-    longest = max(services.settings.web.query_timeout, services.settings.gate.timeout)
-    app.add_middleware(RequestTimeout, seconds=longest + _QUEUE_SECONDS)
-    # The length of a compressed answer can reveal a secret if the answer also contains text chosen
-    # by an attacker (BREACH). No page or document contains such a secret: cookies are headers,
-    # forms are protected by SameSite and Origin instead of a token, and a new API token is shown
-    # only once.
-    app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=3)
-    app.add_middleware(RequestMetrics, metrics=services.metrics)
-    proxies, own_url = services.settings.auth.trusted_peer, services.settings.oidc.server_url
-    app.add_middleware(ForwardedScheme, proxies=proxies, server_url=own_url)
+    app.add_middleware(RequestLayer, services=services, redirect=sign_in.token_in_address)
     return app

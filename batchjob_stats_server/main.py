@@ -36,7 +36,6 @@ from batchjob_stats_server import app
 from batchjob_stats_server.http import tls
 from batchjob_stats_server.http.accept import BACKLOG, Acceptor, OpenConnections
 from batchjob_stats_server.http.protocol import Connection, set_socket_options
-from batchjob_stats_server.http.turns import RequestTurns
 from batchjob_stats_server.options import SECTIONS, ServerSettings, setting_errors, settings
 from batchjob_stats_server.services import Services, build
 
@@ -131,12 +130,9 @@ class AnsweringServer(uvicorn.Server):
     # cannot be cancelled.
     ends_process = False
 
-    def __init__(
-        self, config: uvicorn.Config, connections: OpenConnections, turns: RequestTurns
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, connections: OpenConnections) -> None:
         super().__init__(config)
         self._connections = connections
-        self._turns = turns
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
@@ -159,11 +155,9 @@ class AnsweringServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _create_connection(self) -> Connection:
-        connection = Connection(
+        return Connection(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        connection.turns = self._turns
-        return connection
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         notify("STOPPING=1")
@@ -199,7 +193,7 @@ def create_server(chosen: ServerSettings, services: Services) -> AnsweringServer
     dropped = services.metrics.dropped
     connections = OpenConnections(limit.connections, limit.peer_connections, trusted, dropped)
     services.metrics.client_connections.set_function(lambda: len(connections))
-    return AnsweringServer(config, connections, RequestTurns(chosen.web.threads))
+    return AnsweringServer(config, connections)
 
 
 def _serve(chosen: ServerSettings) -> int:

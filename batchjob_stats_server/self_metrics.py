@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute
 
 from batchjob import __version__
 from batchjob_stats_server.promql.backend import Rejected
-from batchjob_stats_server.promql.fair_queue import FairQueue
+from batchjob_stats_server.turns import Turns
 
 _PREFIX = "batchjob_stats_server"
 _STATUSES = ("200", "401", "403", "404", "422", "429", "500", "503")
@@ -83,7 +83,7 @@ class ServerMetrics:
                 for status in _STATUSES:
                     self.requests.labels(method, getattr(route, "path", ""), status)
 
-    def watch(self, reader: Engine, tsdb_queue: FairQueue | None) -> None:
+    def watch(self, reader: Engine, tsdb_queue: Turns | None) -> None:
         """Read the current use at each scrape."""
         if isinstance(reader.pool, QueuePool):
             self.database_connections.set_function(reader.pool.checkedout)
@@ -91,7 +91,7 @@ class ServerMetrics:
             self.tsdb_running.set_function(tsdb_queue.count_running)
             self.tsdb_pending.set_function(tsdb_queue.count)
 
-    def watch_threads(self, light: CapacityLimiter, ordinary: FairQueue, costly: FairQueue) -> None:
+    def watch_threads(self, light: CapacityLimiter, ordinary: Turns, costly: Turns) -> None:
         """Expose the use of threads; the limiter of light requests exists once the loop runs."""
         self.busy_threads.set_function(lambda: light.borrowed_tokens + costly.count_running())
         self.threads_limit.set_function(lambda: light.total_tokens + costly.capacity())

@@ -35,8 +35,8 @@ from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.rules import AdviceRule, load_rules
 from batchjob_stats_server.run_control import RunControl
 from batchjob_stats_server.self_metrics import ServerMetrics
-from batchjob_stats_server.streams import StreamLimit
 from batchjob_stats_server.threads import Threads, plan_threads
+from batchjob_stats_server.turns import Turns
 from collectors.emissions.site_factors import SiteFactors, site_factors
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Services(NamedTuple):
     certificates: Certificates | None = None  # None: client certificates are not accepted
     histories: TimeSeriesPool | None = None  # None: there are no measurements at all
     rules: tuple[AdviceRule, ...] = ()  # for the advice in reports
-    streams: StreamLimit | None = None  # None: no samples are stored here
+    streams: Turns | None = None  # None: no samples are stored here
     run_control: RunControl | None = None  # None: runs cannot be started or ended through the API
     demo_cluster: str = ""  # name of a demo's cluster
     local_data: Path | None = None  # of this machine's runs; None: this server is for clusters
@@ -131,7 +131,7 @@ def build(settings: ServerSettings) -> Services:
         max(1, threads.light.capacity() // 2), while_waiting=threads.while_waiting
     )
     metrics = ServerMetrics()
-    metrics.watch(readers, tsdb.queue if tsdb else None)
+    metrics.watch(readers, tsdb.turns if tsdb else None)
     return Services(
         settings,
         readers,
@@ -173,10 +173,10 @@ def _provider(settings: ServerSettings) -> "OidcProvider | None":
     return OidcProvider(settings.oidc, read_secret_option(name, settings.oidc.client_secret_file))
 
 
-def _stream_limit(samples: SamplesOptions) -> StreamLimit | None:
+def _stream_limit(samples: SamplesOptions) -> Turns | None:
     if not samples.directory:
         return None
-    return StreamLimit(samples.streams, samples.streams_per_user)
+    return Turns(samples.streams, samples.streams_per_user, "the sample files")
 
 
 def _time_series_pool(
@@ -184,7 +184,7 @@ def _time_series_pool(
 ) -> TimeSeriesPool | None:
     many, directory = range(settings.gate.concurrent), settings.samples.directory
     if tsdb:
-        return TimeSeriesPool([Prometheus(endpoint) for _ in many], tsdb.queue)
+        return TimeSeriesPool([Prometheus(endpoint) for _ in many], tsdb.turns)
     return TimeSeriesPool([SampleHistory(Path(directory)) for _ in many]) if directory else None
 
 

@@ -1,7 +1,6 @@
-"""Limits open streams, each of which holds a connection for as long as a job may run."""
+"""Open streams, each of which holds a connection for as long as a job may run."""
 
-import threading
-from collections import Counter
+import contextlib
 from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Any
 
@@ -9,54 +8,35 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
+from batchjob_stats_server.turns import Turns
 
 _RETRY_HEADERS = {"Retry-After": "30"}
 
 
-class StreamLimit:
-    """Counts open streams, in total and by user."""
-
-    def __init__(self, maximum: int, max_per_user: int) -> None:
-        self._maximum = maximum
-        self._max_per_user = max_per_user
-        self._of_user: Counter[Hashable] = Counter()
-        self._lock = threading.Lock()
-
-    def acquire(self, user: Hashable) -> None:
-        """Count a stream; raises Problem 429 if the user has too many, 503 if all users have."""
-        with self._lock:
-            if self._of_user[user] >= self._max_per_user:
-                raise Problem(
-                    429, f"at most {self._max_per_user} streams of one user at once", _RETRY_HEADERS
-                )
-            if self._of_user.total() >= self._maximum:
-                raise Problem(503, "too many streams are open", _RETRY_HEADERS)
-            self._of_user[user] += 1
-
-    def release(self, user: Hashable) -> None:
-        """Count a stream as closed."""
-        with self._lock:
-            self._of_user[user] -= 1
-            if not self._of_user[user]:
-                del self._of_user[user]
-
-    def open_count(self) -> int:
-        """Number of open streams."""
-        return self._of_user.total()
-
-
 class OpenStream(StreamingResponse):
-    """A streamed answer that calls `end` however it ends."""
+    """A streamed answer, one of a limited number; `end` is called however it ends."""
 
     def __init__(
-        self, lines: AsyncIterator[bytes], end: Callable[[], None], **options: Any
+        self,
+        lines: AsyncIterator[bytes],
+        turns: Turns,
+        user: Hashable,
+        end: Callable[[], None] = lambda: None,
+        **options: Any,
     ) -> None:
         super().__init__(lines, **options)
-        self._end = end
+        self._turns, self._user, self._end = turns, user, end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the lines as they arrive."""
-        try:
+        """Send the lines as they arrive; raises Problem 429 or 503 if too many streams are open."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._end)
+            try:
+                self._turns.take_now(self._user)
+            except TooMany as error:
+                raise Problem(429, str(error), _RETRY_HEADERS) from error
+            except Unavailable as error:
+                raise Problem(503, str(error), _RETRY_HEADERS) from error
+            stack.callback(self._turns.release, self._user)
             await super().__call__(scope, receive, send)
-        finally:
-            self._end()

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from sqlalchemy.engine import URL
 
-from batchjob_stats_server.promql.fair_queue import FairQueue
+from batchjob_stats_server.turns import Turns
 
 LONGEST_WAIT_SECONDS = 0.1
 _FILE_THREADS = 8
@@ -70,9 +70,9 @@ class Threads(NamedTuple):
     Whatever hangs, one user does not take all threads of a kind.
     """
 
-    light: FairQueue
-    heavy: FairQueue  # for expensive queries, so that others need not wait for them
-    files: FairQueue  # for files of users, whose file system may hang; no connection
+    light: Turns
+    heavy: Turns  # for expensive queries, so that others need not wait for them
+    files: Turns  # for files of users, whose file system may hang; no connection
     serial: SerialExecutor | None = None  # None: short queries run in parallel
 
     def connections(self) -> int:
@@ -108,5 +108,5 @@ def plan_threads(url: URL, maximum: int) -> Threads:
     )
 
 
-def _queue(threads: int, service: str) -> FairQueue:
-    return FairQueue(threads, max(1, threads - 1), service)
+def _queue(threads: int, service: str) -> Turns:
+    return Turns(threads, max(1, threads - 1), service)

@@ -255,7 +255,7 @@ def _translate_errors(endpoint: _Endpoint) -> Iterator[None]:
     except TimeoutError as error:
         raise FetchError("deadline", f"{endpoint}: timed out") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise FetchError(_failure_reason(error), f"{endpoint}: {describe_error(error)}") from error
+        raise failure_of(error, endpoint) from error
 
 
 def _open_tunnel(connection: TimedSocket, endpoint: _Endpoint, proxy: _Endpoint) -> None:
@@ -273,10 +273,12 @@ def _open_tunnel(connection: TimedSocket, endpoint: _Endpoint, proxy: _Endpoint)
         raise OSError(f"proxy {proxy} returned status {response.status}")
 
 
-def _failure_reason(error: Exception) -> str:
+def failure_of(error: Exception, endpoint: object) -> FetchError:
+    """The error of a connection to an endpoint as FetchError."""
+    reason = "unreachable" if isinstance(error, OSError) else "malformed"
     if isinstance(error, ssl.SSLError):
-        return "tls"
-    return "unreachable" if isinstance(error, OSError) else "malformed"
+        reason = "tls"
+    return FetchError(reason, f"{endpoint}: {describe_error(error)}")
 
 
 def describe_error(error: Exception) -> str:

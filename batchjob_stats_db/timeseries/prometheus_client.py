@@ -11,8 +11,9 @@ from batchjob.runtime.http_client import FetchError, HttpSession, tls_context
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 
+FORM = "application/x-www-form-urlencoded"
 _SHORT = 2000  # characters of a query that fits into a URL for any server and proxy
-_PATIENCE_SECONDS = 2.0  # in addition to the server's own timeout for a query
+PATIENCE_SECONDS = 2.0  # in addition to the server's own timeout for a query
 
 
 @dataclass(frozen=True)
@@ -57,34 +58,28 @@ class PrometheusClient:
     def __init__(self, endpoint: Endpoint, connections: int = 1) -> None:
         """Raises SettingsError if a certificate cannot be read."""
         self._endpoint = endpoint
-        self._session = _session(endpoint, connections)
-        self._base = f"{urlsplit(endpoint.url).path.rstrip('/')}/api/v1"
+        check_certificates(endpoint)
+        self._session = HttpSession(
+            endpoint.url, headers_for(endpoint), partial(trust, endpoint), connections
+        )
 
     def ask(self, path: str, form: Iterable[tuple[str, str]], timeout: float) -> tuple[int, bytes]:
         """Status and body; raises NoAnswer, AnswerTooLarge, AnswerTooSlow.
 
         `timeout`: seconds for the server; the answer may take a little longer to arrive.
         """
-        target = f"{self._base}/{path}"
-        text = urlencode(list(form))
-        # Prometheus accepts these only as GET. For short queries, GET is also faster: the head and
-        # the body of a POST are sent separately, and the server starts only when the body arrives.
-        get = path.startswith(("label/", "metadata")) or len(text) <= _SHORT
+        method, target, body = request_for(self._endpoint, path, form)
         try:
             reply = self._session.request(
-                "GET" if get else "POST",
-                f"{target}?{text}" if get and text else target,
-                headers={} if get else {"Content-Type": "application/x-www-form-urlencoded"},
-                body=None if get else text.encode(),
-                seconds=timeout + _PATIENCE_SECONDS,
+                method,
+                target,
+                headers={"Content-Type": FORM} if body else {},
+                body=body or None,
+                seconds=timeout + PATIENCE_SECONDS,
                 limit=self._endpoint.answer_bytes,
             )
         except FetchError as error:
-            if error.reason == "too_large":
-                raise AnswerTooLarge(f"more than {self._endpoint.answer_bytes} bytes") from error
-            if error.response_begun:
-                raise AnswerTooSlow("the answer took too long to arrive") from error
-            raise NoAnswer(f"{self._endpoint.url.rstrip('/')}/api/v1/{path}: {error}") from error
+            raise no_answer(self._endpoint, path, error) from error
         return reply.status, reply.body
 
     def close(self) -> None:
@@ -92,20 +87,49 @@ class PrometheusClient:
         self._session.close()
 
 
-def _session(endpoint: Endpoint, connections: int) -> HttpSession:
+def request_for(
+    endpoint: Endpoint, path: str, form: Iterable[tuple[str, str]]
+) -> tuple[str, str, bytes]:
+    """Method, target and body of a query."""
+    target = f"{urlsplit(endpoint.url).path.rstrip('/')}/api/v1/{path}"
+    text = urlencode(list(form))
+    # Prometheus accepts these only as GET. For short queries, GET is also faster: the head and
+    # the body of a POST are sent separately, and the server starts only when the body arrives.
+    if path.startswith(("label/", "metadata")) or len(text) <= _SHORT:
+        return "GET", f"{target}?{text}" if text else target, b""
+    return "POST", target, text.encode()
+
+
+def no_answer(
+    endpoint: Endpoint, path: str, error: FetchError
+) -> NoAnswer | AnswerTooLarge | AnswerTooSlow:
+    """Why a query has no answer."""
+    if error.reason == "too_large":
+        return AnswerTooLarge(f"more than {endpoint.answer_bytes} bytes")
+    if error.response_begun:
+        return AnswerTooSlow("the answer took too long to arrive")
+    return NoAnswer(f"{endpoint.url.rstrip('/')}/api/v1/{path}: {error}")
+
+
+def headers_for(endpoint: Endpoint) -> dict[str, str]:
+    """The headers of every query."""
     headers = dict(endpoint.headers or {})
     if endpoint.username:
         both = f"{endpoint.username}:{endpoint.password}".encode()
         headers["Authorization"] = f"Basic {base64.b64encode(both).decode()}"
     if endpoint.token:
         headers["Authorization"] = f"Bearer {endpoint.token}"
-    tls = partial(_trust, endpoint)
+    return headers
+
+
+def check_certificates(endpoint: Endpoint) -> None:
+    """Read the certificates, so that a wrong file is found when the program starts."""
     if urlsplit(endpoint.url).scheme == "https":
-        tls()  # so that a wrong file is found when the program starts
-    return HttpSession(endpoint.url, headers, tls, connections)
+        trust(endpoint)
 
 
-def _trust(endpoint: Endpoint) -> ssl.SSLContext:
+def trust(endpoint: Endpoint) -> ssl.SSLContext:
+    """The certificates of a connection; raises SettingsError."""
     try:
         context = tls_context(endpoint.ca_file)
     except OSError as error:

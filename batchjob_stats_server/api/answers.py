@@ -20,9 +20,9 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.promql.fair_queue import FairQueue
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 from batchjob_stats_server.services import CurrentServices, Services
+from batchjob_stats_server.turns import Turns
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ async def run_in_thread(
     return await run_in_turn(threads.light, principal, partial(threads.run_short, work))
 
 
-async def run_in_turn(queue: FairQueue, principal: Principal, work: Callable[[], T]) -> T:
+async def run_in_turn(queue: Turns, principal: Principal, work: Callable[[], T]) -> T:
     """Do the work when a thread is free for this user; raises Problem 429 or 503."""
     try:
         return await queue.run(principal.person_key(), work)
@@ -119,7 +119,7 @@ class TurnRoute(APIRoute):
     def _in_turn(cls, endpoint: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(endpoint)
         async def queued(turn_services: Services, turn_caller: Caller, **arguments: Any) -> Any:
-            queue: FairQueue = getattr(turn_services.threads, cls.queue)
+            queue: Turns = getattr(turn_services.threads, cls.queue)
             return await run_in_turn(queue, turn_caller.principal, partial(endpoint, **arguments))
 
         signature = inspect.signature(endpoint)

@@ -260,8 +260,7 @@ def run_logs(
     streams, user = services.streams, principal.person_key()
     if streams is None:
         return StreamingResponse(lines, media_type=kind, headers=headers)
-    streams.acquire(user)
-    return OpenStream(lines, lambda: streams.release(user), media_type=kind, headers=headers)
+    return OpenStream(lines, streams, user, media_type=kind, headers=headers)
 
 
 @router.get(

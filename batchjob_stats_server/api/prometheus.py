@@ -160,7 +160,8 @@ async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Resp
         await run_in_threadpool(gate_request.identify_querier)
         raise Unavailable("no time series database is configured")
 
-    def work(querier: Querier) -> bytes:
+    def prepare() -> tuple[Querier, Form, float]:
+        querier = gate_request.identify_querier()
         params = gate_request.params(kind.parameters)
         form = kind.form(GateQuery(params, querier.confinement, services.clock(), options.limits()))
         _log_query(querier, params, path)
@@ -170,15 +171,17 @@ async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Resp
         extra = [("limit", str(series))]
         if "timeout" in kind.parameters:
             extra.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
-        with services.metrics.time_tsdb_query(path.partition("/")[0]):
-            answer = tsdb.ask(path, form + extra, timeout)
-        return _with_infos(answer, querier.confinement.describe())
+        return querier, form + extra, timeout
 
-    answer = await tsdb.queue.run_as(gate_request.identify_querier, Querier.user_key, work)
+    querier, form, timeout = await run_in_threadpool(prepare)
+    with services.metrics.time_tsdb_query(path.partition("/")[0]):
+        answer = await tsdb.ask(querier.user_key(), path, form, timeout)
     return Response(
-        answer, headers={"Cache-Control": "no-store"}, media_type="application/json",
+        _with_infos(answer, querier.confinement.describe()),
+        headers={"Cache-Control": "no-store"},
+        media_type="application/json",
         background=gate_request.background_tasks,
-    )  # fmt: skip
+    )
 
 
 def _with_infos(answer: bytes, message: str) -> bytes:
@@ -254,12 +257,10 @@ async def metadata(caller: CurrentCaller, request: Request) -> dict[str, Any]:
         return _success({})
     form = [("metric", params["metric"])] if "metric" in params else []
 
-    def work() -> bytes:
-        with services.metrics.time_tsdb_query("metadata"):
-            return tsdb.ask("metadata", form, services.settings.gate.timeout)
-
+    user, timeout = caller.principal.person_key(), services.settings.gate.timeout
     try:
-        answer = await tsdb.queue.run(caller.principal.person_key(), work)
+        with services.metrics.time_tsdb_query("metadata"):
+            answer = await tsdb.ask(user, "metadata", form, timeout)
     except (Rejected, Unavailable):  # not all databases have metadata, and nothing depends on it
         return _success({})
     metrics = known_metrics(answer, caller.access.everything, params.get("limit_per_metric"))

@@ -153,23 +153,18 @@ def stream_samples(
     if not directory or streams is None:
         raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
     user = principal.person_key()
-    streams.acquire(user)
     replay = Replay(Path(directory), jobid, sample_filter.accepts)
     counting_replay = (
         Replay(Path(directory), jobid, sample_filter.accepts) if params.limit is not None else None
     )
 
-    def end() -> None:
-        replay.close()
-        streams.release(user)
-
     lines = _lines(services, principal, replay, counting_replay, sample_filter, params)
-    headers = {"Cache-Control": "no-store"}
+    headers, media_type = {"Cache-Control": "no-store"}, LINES
     if params.format == "gzip":
         name = quote(f"{jobid}.jsonl.gz", safe="")
         headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
-        return OpenStream(_compress(lines), end, headers=headers, media_type="application/gzip")
-    return OpenStream(lines, end, headers=headers, media_type=LINES)
+        lines, media_type = _compress(lines), "application/gzip"
+    return OpenStream(lines, streams, user, replay.close, headers=headers, media_type=media_type)
 
 
 async def _lines(

@@ -63,8 +63,8 @@ def _authenticate(
     if bearers:
         return _authenticate_by_token(request, services, bearers[0], background_tasks, db)
     # A browser may send the cookie with requests that another site causes, so the cookie alone
-    # allows only reading. Changes must come from a form of our own pages, whose Origin TrustedHosts
-    # has checked.
+    # allows only reading. Changes must come from a form of our own pages, whose Origin the
+    # request layer has checked.
     text = session_cookie(request)
     is_form = "origin" in request.headers and f"{request.scope['path']}/".startswith(FORM_PATHS)
     if text and (request.method in SAFE_METHODS or is_form):

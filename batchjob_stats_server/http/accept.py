@@ -19,7 +19,7 @@ from batchjob.runtime.round_robin_queue import RoundRobinQueue
 from batchjob.runtime.values import Network
 from batchjob_stats_server.auth import peers
 from batchjob_stats_server.http.protocol import Connection
-from batchjob_stats_server.http.turns import TRUSTED
+from batchjob_stats_server.turns import TRUSTED
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ class Acceptor:
             return
         client.setblocking(False)
         connection.open_connections = self._connections
-        connection.accepted, connection.peer = client, peer
+        connection.accepted = client
         task = self._loop.create_task(self._connect(connection, client))
         self._connecting[task] = connection
         task.add_done_callback(self._connecting.pop)

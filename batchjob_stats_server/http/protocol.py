@@ -5,16 +5,13 @@ import contextlib
 import re
 import socket
 import ssl
-from collections.abc import Hashable
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from batchjob_stats_server.http.joined_writes import JoinedWrites
 from batchjob_stats_server.http.problems import MEDIA_TYPE, document
-from batchjob_stats_server.http.turns import HEALTH_PATH, RequestTurns, Turn
 
 if TYPE_CHECKING:
     from batchjob_stats_server.http.accept import OpenConnections
@@ -137,16 +134,52 @@ class StrictHttp(HttpToolsProtocol):
         super().on_message_complete()
 
 
+class _JoinedWrites:
+    """A transport that sends the head of an answer together with the first piece of its body.
+
+    uvicorn writes them separately, and each write costs as much as finding the route of a request.
+    A first piece without a second is sent at the end of the event loop's pass. Only one piece is
+    kept, so that the flow control of the transport works as before.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._kept = b""
+        self._end_of_pass: asyncio.Handle | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, piece: bytes) -> None:
+        if self._kept:
+            self._transport.writelines((self._kept, piece))
+            self._kept = b""
+        elif self._end_of_pass is not None:
+            self._transport.write(piece)
+        else:
+            self._kept = piece
+            self._end_of_pass = self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        self._end_of_pass = None
+        if self._kept:
+            self._transport.write(self._kept)
+            self._kept = b""
+
+
 class Connection(StrictHttp):
     """One client."""
 
     arrival_seconds = _ARRIVAL_SECONDS
     open_connections: "OpenConnections | None" = None
-    turns: RequestTurns | None = None
-    peer: Hashable = None
-    _turn: Turn | None = None
     accepted: socket.socket | None = None
     _deadline: asyncio.TimerHandle | None = None
+    _extensions: Mapping[str, Any] | None = None  # of ASGI, for the scope of each request
     _refused = False
     _dropped = False
 
@@ -167,70 +200,27 @@ class Connection(StrictHttp):
         self, transport: asyncio.Transport
     ) -> None:
         """Record the peer; the time-out of the first request is that of any other."""
-        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport)))
+        super().connection_made(cast(asyncio.Transport, _JoinedWrites(transport)))
         if self._dropped:
             transport.abort()
             return
-        self.app = self._run_in_turn(self.app)
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         if tls is not None:
-            self.app = _with_certificate(self.app, tls.getpeercert(binary_form=True))
+            self._extensions = {"tls": _tls_extension(tls.getpeercert(binary_form=True))}
         self._set_deadline(self.arrival_seconds)
-
-    def _run_in_turn(self, app: Any) -> ASGIApp:
-        """Call the application when it is this peer's turn, which ends when the answer begins.
-
-        A request whose body is still arriving gives up its turn meanwhile, so that no other request
-        waits for a slow client.
-        """
-
-        async def run_in_turn(scope: Scope, receive: Receive, send: Send) -> None:
-            cycle, turns = self.cycle, self.turns
-            if turns is None or scope["path"] == HEALTH_PATH:
-                await app(scope, receive, send)
-                return
-            has_turn = await self._acquire_turn(turns)
-
-            def release() -> None:
-                nonlocal has_turn
-                if has_turn:
-                    has_turn = False
-                    turns.release(self.peer)
-
-            async def receive_without_turn() -> Message:
-                nonlocal has_turn
-                if not (cycle.more_body and has_turn):
-                    return await receive()
-                release()
-                message = await receive()
-                has_turn = await self._acquire_turn(turns)
-                return message
-
-            async def send_after_release(message: Message) -> None:
-                release()
-                await send(message)
-
-            if not has_turn:
-                return  # the client has disconnected
-            try:
-                await app(scope, receive_without_turn, send_after_release)
-            finally:
-                release()
-
-        return run_in_turn
-
-    async def _acquire_turn(self, turns: RequestTurns) -> bool:
-        self._turn = turns.acquire(self.peer)
-        return await self._turn
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended."""
         self._set_deadline(None)
         if self.open_connections is not None:
             self.open_connections.remove(self)
-        if self.turns is not None and self._turn is not None:
-            self.turns.withdraw(self.peer, self._turn)
         super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """A new request, with the peer's certificate."""
+        super().on_message_begin()
+        if self._extensions is not None:
+            self.scope["extensions"] = dict(self._extensions)
 
     def on_response_complete(self) -> None:
         """Process the client's next request, or let the connection be dropped for others."""
@@ -292,18 +282,12 @@ class Connection(StrictHttp):
         self._set_deadline(LINGER_SECONDS)
 
 
-def _with_certificate(app: Any, certificate: bytes | None) -> ASGIApp:
-    """Adds the peer's certificate to the scope, as ASGI's TLS extension defines it."""
+def _tls_extension(certificate: bytes | None) -> Mapping[str, Any]:
+    """The peer's certificate, as ASGI's TLS extension defines it."""
     chain = [ssl.DER_cert_to_PEM_cert(certificate)] if certificate else []
-    tls_extension = {
+    return {
         "server_cert": None, "client_cert_chain": chain, "tls_version": None, "cipher_suite": None
     }  # fmt: skip
-
-    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["extensions"] = {**scope.get("extensions", {}), "tls": tls_extension}
-        await app(scope, receive, send)
-
-    return wrapped
 
 
 def set_socket_options(listener: socket.socket) -> None:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import URL
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.api import PREFIX
@@ -26,34 +26,27 @@ _PARAMETER = "token"
 router = APIRouter(include_in_schema=False)
 
 
-class TokenInAddress:
-    """Exchanges `?token=` in a page's address for a session, and redirects to the address without
-    it.
+def token_in_address(scope: Scope) -> Response | None:
+    """Exchange `?token=` in a page's address for a session, and redirect to the address without it.
 
     The token then appears in no history, bookmark or log. Only addresses that were typed, pasted or
     opened from outside a browser are accepted: a link on another site could sign people in as
     another user. Browsers report it over TLS and on loopback (Sec-Fetch-Site). Over plain HTTP
     elsewhere it is unknown, so users enter the token into the form.
     """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle an address with a token; pass on any other."""
-        if scope["type"] == "http" and scope["method"] == "GET" and _may_have_token(scope):
-            connection = HTTPConnection(scope)
-            parameters = parse_qsl(connection.url.query, keep_blank_values=True)
-            tokens = [value for name, value in parameters if name == _PARAMETER]
-            if tokens:
-                query = urlencode([pair for pair in parameters if pair[0] != _PARAMETER])
-                path = _safe_path(connection.url) + (f"?{query}" if query else "")
-                response = RedirectResponse(path, 303)
-                if _is_typed(connection) and len(tokens) == 1 and TOKEN.fullmatch(tokens[0]):
-                    set_session(connection, response, seal(tokens[0], connection))
-                await response(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    if scope["method"] != "GET" or not _may_have_token(scope):
+        return None
+    connection = HTTPConnection(scope)
+    parameters = parse_qsl(connection.url.query, keep_blank_values=True)
+    tokens = [value for name, value in parameters if name == _PARAMETER]
+    if not tokens:
+        return None
+    query = urlencode([pair for pair in parameters if pair[0] != _PARAMETER])
+    path = _safe_path(connection.url) + (f"?{query}" if query else "")
+    response = RedirectResponse(path, 303)
+    if _is_typed(connection) and len(tokens) == 1 and TOKEN.fullmatch(tokens[0]):
+        set_session(connection, response, seal(tokens[0], connection))
+    return response
 
 
 def _may_have_token(scope: Scope) -> bool:

@@ -52,8 +52,8 @@ def revoke(
 def _require_origin(request: Request) -> None:
     """Refuse a request without an Origin header, which browsers send with every form.
 
-    TrustedHosts has compared the origin with ours. This prevents cross-site request forgery, since
-    browsers send the credentials of a log-in proxy or provider automatically.
+    The request layer has compared the origin with ours. This prevents cross-site request forgery,
+    since browsers send the credentials of a log-in proxy or provider automatically.
     """
     if "origin" not in request.headers:
         raise Problem(403, "expected a form of this server; programs use the API")

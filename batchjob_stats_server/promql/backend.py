@@ -1,18 +1,25 @@
 """Queries to the time series database: few at once, with limits on their time and size."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import partial
 
+from batchjob.runtime.http_client import FetchError
 from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.timeseries.prometheus_client import (
+    PATIENCE_SECONDS,
     AnswerTooLarge,
-    AnswerTooSlow,
     Endpoint,
     NoAnswer,
-    PrometheusClient,
+    check_certificates,
+    headers_for,
+    no_answer,
+    request_for,
+    trust,
 )
-from batchjob_stats_server.promql.fair_queue import FairQueue
+from batchjob_stats_server.promql.async_client import AsyncHttpSession
 from batchjob_stats_server.promql.query_limits import Unavailable
+from batchjob_stats_server.turns import Turns
 
 # Statuses with which the Prometheus API reports errors of the query, not of the server (its
 # documentation, "HTTP API", "Format overview").
@@ -36,33 +43,55 @@ class PromqlBackend:
 
     def __init__(self, endpoint: Endpoint, concurrent: int, max_per_user: int = 0) -> None:
         """`max_per_user`: maximum number of simultaneous queries of one user; 0: half of all."""
-        self.queue = FairQueue(concurrent, max_per_user or max(1, concurrent // 2))
-        self._client = PrometheusClient(endpoint, concurrent)
+        each = max_per_user or max(1, concurrent // 2)
+        self.turns = Turns(concurrent, each, "the time series database")
+        self._endpoint = endpoint
+        check_certificates(endpoint)
+        self._session = AsyncHttpSession(
+            endpoint.url, headers_for(endpoint), partial(trust, endpoint), concurrent
+        )
 
-    def ask(self, path: str, form: Sequence[tuple[str, str]], timeout: float) -> bytes:
-        """A successful answer as received; raises Rejected, Unavailable.
+    async def ask(
+        self, user: Hashable, path: str, form: Sequence[tuple[str, str]], timeout: float
+    ) -> bytes:
+        """A successful answer as received, when it is this user's turn.
 
-        `timeout`: seconds for the database; the answer may take a little longer to arrive.
+        Raises Rejected, TooMany, Unavailable. `timeout`: seconds for the database; the answer may
+        take a little longer to arrive.
         """
-        try:
-            status, body = self._client.ask(path, form, timeout)
-        except NoAnswer as error:
-            log.warning("the time series database: %s", error)
-            # Not the error's text: it contains addresses that callers must not see.
-            raise Unavailable("the time series database does not answer") from error
-        except AnswerTooLarge as error:
-            raise Unavailable(f"the answer has {error}; ask for less") from error
-        except AnswerTooSlow as error:
-            raise Unavailable(f"{error}; ask for less") from error
+        async with self.turns.take(user):
+            status, body = await self._ask(path, form, timeout)
         if status == 200:
             return body
         if status in _QUERY_ERROR_STATUSES:
             raise _rejected(status, body)
         raise Unavailable(f"the time series database answers {status}")
 
+    async def _ask(
+        self, path: str, form: Sequence[tuple[str, str]], timeout: float
+    ) -> tuple[int, bytes]:
+        method, target, body = request_for(self._endpoint, path, form)
+        try:
+            reply = await self._session.request(
+                method, target, body,
+                seconds=timeout + PATIENCE_SECONDS, limit=self._endpoint.answer_bytes,
+            )  # fmt: skip
+        except FetchError as error:
+            raise _unavailable(no_answer(self._endpoint, path, error)) from error
+        return reply.status, reply.body
+
     def close(self) -> None:
         """Close idle connections."""
-        self._client.close()
+        self._session.close()
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    if isinstance(error, NoAnswer):
+        log.warning("the time series database: %s", error)
+        # Not the error's text: it contains addresses that callers must not see.
+        return Unavailable("the time series database does not answer")
+    has = "the answer has " if isinstance(error, AnswerTooLarge) else ""
+    return Unavailable(f"{has}{error}; ask for less")
 
 
 def _rejected(status: int, body: bytes) -> Rejected:

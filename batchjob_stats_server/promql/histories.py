@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
-from batchjob_stats_server.promql.fair_queue import FairQueue
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
+from batchjob_stats_server.turns import Turns
 
 T = TypeVar("T")
 
@@ -22,10 +22,10 @@ class TimeSeriesPool:
     """Each client is used by one thread at a time: a slow store must not occupy all threads."""
 
     def __init__(
-        self, histories: Sequence[TimeSeriesStore], shared_queue: FairQueue | None = None
+        self, histories: Sequence[TimeSeriesStore], shared_queue: Turns | None = None
     ) -> None:
         """`shared_queue`: the queue that is shared with others who query the same store."""
-        self._queue = shared_queue or FairQueue(len(histories), max(1, len(histories) // 2))
+        self._queue = shared_queue or Turns(len(histories), max(1, len(histories) // 2))
         self._idle: queue.LifoQueue[TimeSeriesStore] = queue.LifoQueue()
         for history in histories:
             self._idle.put(history)

@@ -168,7 +168,9 @@ def proxy_client(client, services):
 
     def make_client(user):
         headers = {"X-Grafana-User": user, "X-Batchjob-Secret": SECRET}
-        return TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
+        made = TestClient(app.make(services), client=(PROXY, 50000), headers=headers)
+        made.portal = client.portal  # one event loop for all, whose connections the client closes
+        return made
 
     return make_client
 

@@ -12,8 +12,8 @@ from batchjob_stats_server.api import jobs, samples
 from batchjob_stats_server.api.answers import query_database
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.promql.fair_queue import MAX_REQUESTS_PER_USER, FairQueue
 from batchjob_stats_server.threads import Threads
+from batchjob_stats_server.turns import MAX_REQUESTS_PER_CALLER, Turns
 from tests.batchjob_stats_server.api.recording import with_samples
 from tests.helpers.waiting import scaled
 
@@ -21,12 +21,12 @@ ALICE, BOB = Principal("alice", "user", "token"), Principal("bob", "user", "toke
 
 
 def with_costly(queue):
-    return Threads(FairQueue(1, 1), queue, FairQueue(1, 1))
+    return Threads(Turns(1, 1), queue, Turns(1, 1))
 
 
 def test_many_costly_requests_of_one_user_do_not_delay_others(services):
     alice_may_end = threading.Event()
-    services = services._replace(threads=with_costly(FairQueue(3, 2)))
+    services = services._replace(threads=with_costly(Turns(3, 2)))
 
     async def send_requests():
         async with anyio.create_task_group() as group:
@@ -54,7 +54,7 @@ def test_costly_pages_use_the_same_queue(services, token_headers, path):
     headers = token_headers("alice") | {"Accept": "text/html"}
     queued_users = []
 
-    class RecordingQueue(FairQueue):
+    class RecordingQueue(Turns):
         async def run(self, who, work):
             queued_users.append(who)
             return await super().run(who, work)
@@ -69,11 +69,11 @@ def test_costly_pages_use_the_same_queue(services, token_headers, path):
 
 def test_too_many_costly_requests_of_one_user_are_rejected(services):
     alice_may_end = threading.Event()
-    services = services._replace(threads=with_costly(FairQueue(2, 1)))
+    services = services._replace(threads=with_costly(Turns(2, 1)))
 
     async def send_requests():
         async with anyio.create_task_group() as group:
-            for _ in range(MAX_REQUESTS_PER_USER):
+            for _ in range(MAX_REQUESTS_PER_CALLER):
                 group.start_soon(
                     query_database, services, ALICE, lambda _: alice_may_end.wait(scaled(30))
                 )

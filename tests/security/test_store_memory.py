@@ -1,5 +1,6 @@
 """Hostile PromQL through the gate to real databases, whose memory it must not exhaust."""
 
+import asyncio
 import contextlib
 
 import pytest
@@ -76,14 +77,18 @@ def send_query(store, query):
     """Send a query as the gate does, once for one time and once for a range."""
     tsdb = PromqlBackend(Endpoint(store.url), 1)
     range_query = ("query_range", QueryWindow(T - 200, T, 1.0))
-    with contextlib.closing(tsdb):
+
+    async def send():
         for path, window in (("query", QueryWindow(T, T)), range_query):
             form = [("timeout", f"{TIMEOUT_SECONDS:.0f}s")]
             times = {"time": window.end} if path == "query" else window._asdict()
             form += [(name, str(value)) for name, value in times.items()]
             with contextlib.suppress(QueryError, Rejected, Unavailable):
                 form.append(("query", confine(query, ALICE, window, QueryLimits())))
-                tsdb.ask(path, form, TIMEOUT_SECONDS)
+                await tsdb.ask("alice", path, form, TIMEOUT_SECONDS)
+        tsdb.close()
+
+    asyncio.run(send())
 
 
 def test_hostile_queries_do_not_grow_database_memory(store):

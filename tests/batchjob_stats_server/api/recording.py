@@ -6,7 +6,7 @@ from batchjob_stats_db.samples.writer import Writer
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server.options import SamplesOptions
 from batchjob_stats_server.promql.histories import TimeSeriesPool
-from batchjob_stats_server.streams import StreamLimit
+from batchjob_stats_server.turns import Turns
 
 
 def job_sample(seconds, **more):
@@ -39,6 +39,6 @@ def with_samples(services, samples, streams=4):
     options = SamplesOptions(str(samples), streams)
     return services._replace(
         settings=services.settings._replace(samples=options),
-        streams=StreamLimit(streams, 2),
+        streams=Turns(streams, 2, "the sample files"),
         histories=TimeSeriesPool([SampleHistory(samples)]),
     )

@@ -84,7 +84,7 @@ def test_follow_streams_running_job_to_its_end(proxy_client, samples, services):
         thread.join()
         writer.close()
     assert sample_times(answer) == [begin + 5 * number for number in range(1, 6)]
-    assert services.streams.open_count() == 0
+    assert services.streams.count() == 0
 
 
 def test_limit_does_not_load_all_samples_into_memory(proxy_client, samples):
@@ -107,10 +107,10 @@ def test_limit_does_not_load_all_samples_into_memory(proxy_client, samples):
 def test_open_streams_are_limited(proxy_client, samples, services):
     write_sample_file(samples, "2", "bob", [START + 5])
     for other in range(4):
-        services.streams.acquire(other)
+        services.streams.take_now(other)
     answer = proxy_client("bob").get(f"{P}/2/samples")
     assert answer.status_code == 503
-    assert answer.json()["detail"] == "too many streams are open"
+    assert answer.json()["detail"] == "too many simultaneous requests to the sample files"
     services.streams.release(0)
     for _ in range(3):
         assert sample_times(proxy_client("bob").get(f"{P}/2/samples")) == [START + 5]
@@ -119,10 +119,10 @@ def test_open_streams_are_limited(proxy_client, samples, services):
 def test_open_streams_per_user_are_limited(proxy_client, samples, services):
     write_sample_file(samples, "2", "bob", [START + 5])
     for _ in range(2):
-        services.streams.acquire(("bob", ()))
+        services.streams.take_now(("bob", ()))
     answer = proxy_client("bob").get(f"{P}/2/samples")
     assert answer.status_code == 429
-    assert answer.json()["detail"] == "at most 2 streams of one user at once"
+    assert answer.json()["detail"] == "expected at most 2 simultaneous requests; try again later"
     assert sample_times(proxy_client("vera").get(f"{P}/2/samples")) == [START + 5]
     services.streams.release(("bob", ()))
     assert sample_times(proxy_client("bob").get(f"{P}/2/samples")) == [START + 5]

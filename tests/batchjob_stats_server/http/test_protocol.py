@@ -6,6 +6,7 @@ import re
 import select
 import socket
 import ssl
+import struct
 import time
 import urllib.error
 import urllib.request
@@ -235,7 +236,7 @@ def test_slow_client_times_out(services, pieces, status, monkeypatch):
     monkeypatch.setattr(
         Connection, "arrival_seconds", 0.3 if b"POST" not in b"".join(pieces) else 9
     )
-    monkeypatch.setattr("batchjob_stats_server.http.middleware.RequestSizeLimit.body_seconds", 0.2)
+    monkeypatch.setattr("batchjob_stats_server.http.middleware.RequestLayer.body_seconds", 0.2)
     with serving(services) as port:
         answer = exchange_bytes(port, *pieces)
         assert (problem(answer)[0] if answer else None) == status
@@ -345,3 +346,21 @@ def test_accepted_connection_has_tcp_nodelay():
         listener.accept()[0] as connection,
     ):
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_short_response_is_one_tcp_segment(services):
+    with (
+        serving(services) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=scaled(5)) as client,
+    ):
+        client.sendall(b"GET /api/v1/me HTTP/1.1\r\nhost: testserver\r\n\r\n")
+        received = b""
+        while not received.endswith(b"}"):
+            received += client.recv(65536)
+        assert received_segment_count(client) == 1
+
+
+def received_segment_count(client):
+    """Segments with data; tcpi_data_segs_in of linux/tcp.h."""
+    info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 156)
+    return struct.unpack_from("I", info, 152)[0]
