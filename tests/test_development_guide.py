@@ -89,7 +89,7 @@ from collectors.jobs.collector import JobsOptions, build
 host = Host(procfs={node.host.procfs!r}, cgroupfs={node.host.cgroupfs!r})
 jobs = build(host, JobsOptions(), {{}})
 jobs.update()
-found = {{family.metric.name: list(family.samples) for family in jobs.collect()}}
+found = {{family.metric.name: list(family.all_samples()) for family in jobs.collect()}}
 print(found["batchjob_job_memory_tables_bytes"][0][1], BY_NAME["memory_tables_bytes"].name)
 """
     assert run_script(packages, script).split() == ["12288", "memory_tables_bytes"]
