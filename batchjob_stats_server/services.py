@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from sqlalchemy.engine import Engine
 
 from batchjob.judgements import use_thresholds
+from batchjob.runtime.rate_limit import RateLimiter
 from batchjob_stats_db.database.engine import DatabaseError, parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_db.poller.options import read_secret_option
@@ -18,7 +19,6 @@ from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server.auth.certificates import Certificates
 from batchjob_stats_server.auth.groups import Groups
-from batchjob_stats_server.auth.rate_limit import RateLimiter
 from batchjob_stats_server.auth.rights import ProcessToken
 from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.cluster_readings import ClusterReadings

@@ -8,11 +8,11 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
+from batchjob.runtime.rate_limit import RateLimiter
 from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.web.config import RateLimit, WebConfig, read, warn_unsupported
 from batchjob_exporter.web.connection import PlainStream, Stream
@@ -40,31 +40,7 @@ class _LoadedConfig(NamedTuple):
     config: WebConfig
     context: "ssl.SSLContext | None"
     passwords: "Passwords | None"
-    bucket: "TokenBucket | None"
-
-
-class TokenBucket:
-    """Admits one request per interval, and up to `burst` at once after a pause."""
-
-    def __init__(self, limit: RateLimit, clock: Callable[[], float] = time.monotonic) -> None:
-        self._interval = limit.interval
-        self._burst = limit.burst
-        self._clock = clock
-        self._tokens = float(limit.burst)
-        self._refilled_at = clock()
-        self._lock = threading.Lock()
-
-    def take(self) -> bool:
-        """Whether a request is admitted now."""
-        with self._lock:
-            now = self._clock()
-            earned = (now - self._refilled_at) / self._interval
-            self._tokens = min(self._tokens + earned, float(self._burst))
-            self._refilled_at = now
-            if self._tokens < 1:
-                return False
-            self._tokens -= 1
-            return True
+    rate: RateLimiter
 
 
 class WebAccess:
@@ -78,7 +54,7 @@ class WebAccess:
         self._handler = handler
         self._lock = threading.Lock()
         self._signatures: _FileSignatures = ()
-        self._loaded = _LoadedConfig(WebConfig(), None, None, None)
+        self._loaded = _LoadedConfig(WebConfig(), None, None, _rate_limiter(RateLimit()))
         if path:
             self._loaded = self._load()
             self._signatures = self._read_signatures()
@@ -102,8 +78,7 @@ class WebAccess:
 
     def take_token(self) -> bool:
         """Whether the rate limit admits one more request now."""
-        bucket = self._load_if_changed().bucket
-        return bucket is None or bucket.take()
+        return self._load_if_changed().rate.acquire("all clients") == 0
 
     def needs_verification(self, request: HttpRequest) -> bool:
         """Whether the request's password has yet to be checked, which takes 50 ms or more."""
@@ -163,7 +138,7 @@ class WebAccess:
             raise SettingsError(f"{self._path}: TLS can be switched off only by a restart")
         if old.passwords is not None and not config.users:
             raise SettingsError(f"{self._path}: log-in can be switched off only by a restart")
-        context = passwords = bucket = None
+        context = passwords = None
         if config.tls.wanted:
             from batchjob_exporter.web.tls import tls_context
 
@@ -174,10 +149,13 @@ class WebAccess:
                 from batchjob_exporter.web.passwords import Passwords
 
                 passwords = Passwords(config.users)
-        if config.rate_limit.interval:
-            same = config.rate_limit == old.config.rate_limit
-            bucket = old.bucket if same else TokenBucket(config.rate_limit)
-        return _LoadedConfig(config, context, passwords, bucket)
+        same = config.rate_limit == old.config.rate_limit
+        rate = old.rate if same else _rate_limiter(config.rate_limit)
+        return _LoadedConfig(config, context, passwords, rate)
+
+
+def _rate_limiter(limit: RateLimit) -> RateLimiter:
+    return RateLimiter(1 / limit.interval if limit.interval else 0.0, limit.burst)
 
 
 def _authorization(request: HttpRequest) -> str:

@@ -4,11 +4,21 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client.exposition import choose_encoder
 
 Check = Callable[[], str]
 """A check returns the problem, "" if there is none."""
+
+
+# The time at which a counter began would be one more series of each.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+def exposition(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:
+    """A daemon's metrics about itself, and their Content-Type, for an Accept header."""
+    encode, content_type = choose_encoder(accept)
+    return content_type, encode(registry)
 
 
 class HealthServer:
@@ -23,9 +33,9 @@ class HealthServer:
     ) -> None:
         """Bind; raises OSError if the address is in use."""
 
-        def respond(path: str) -> tuple[int, str, bytes]:
+        def respond(path: str, accept: str) -> tuple[int, str, bytes]:
             if path == "/metrics":
-                return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
+                return 200, *exposition(registry, accept)
             check = {"/-/healthy": check_health, "/-/ready": check_readiness}.get(path)
             if check is None:
                 return 404, "text/plain", b"not found\n"
@@ -36,7 +46,9 @@ class HealthServer:
             timeout = 10  # a client that sends nothing must not block a thread
 
             def do_GET(self) -> None:
-                status, content_type, body = respond(self.path.partition("?")[0])
+                status, content_type, body = respond(
+                    self.path.partition("?")[0], self.headers.get("Accept", "")
+                )
                 self.send_response(status)
                 self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))

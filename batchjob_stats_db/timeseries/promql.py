@@ -58,7 +58,7 @@ def union_queries(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator
     for term in _split_terms(terms, batch):
         which = (job_selector if term.instant else range_selector)(term.metrics, batch)
         applied = f"{term.function}({which}){term.above}"
-        text = f'label_replace({applied}, "asked", {_quote(term.name)}, "", "")'
+        text = f'label_replace({applied}, "asked", {promql_string(term.name)}, "", "")'
         of_term = len(term.metrics) * _series_per_metric(batch)
         length = len(text.encode()) + len(" or ")
         series, characters = series + of_term, characters + length
@@ -181,7 +181,7 @@ def cluster_resets_query(metric: str, cluster: str, seconds: int) -> str:
 
 
 def _jobs_of(metric: str, cluster: str) -> str:
-    return f'{metric}{{cluster={_quote(cluster)}, jobid!=""}}'
+    return f'{metric}{{cluster={promql_string(cluster)}, jobid!=""}}'
 
 
 def _window_before(seconds: int) -> str:
@@ -205,13 +205,14 @@ def target_query(
 
 
 def _format_selector(matchers: Mapping[str, Sequence[str]]) -> str:
-    return f"{{{', '.join(_matcher(label, values) for label, values in matchers.items())}}}"
+    return f"{{{', '.join(matcher(label, values) for label, values in matchers.items())}}}"
 
 
-def _matcher(label: str, values: Sequence[str]) -> str:
+def matcher(label: str, values: Sequence[str]) -> str:
+    """A matcher of series whose label has one of the values."""
     if len(values) == 1:
-        return f"{label}={_quote(values[0])}"
-    return f"{label}=~{_quote('|'.join(map(escape_regex, values)))}"
+        return f"{label}={promql_string(values[0])}"
+    return f"{label}=~{promql_string('|'.join(map(escape_regex, values)))}"
 
 
 # re.escape() also escapes characters for which RE2 needs no escape, such as "-" or "#".
@@ -223,7 +224,7 @@ def escape_regex(value: str) -> str:
     return _SPECIAL.sub(r"\\\1", value)
 
 
-def _quote(value: str) -> str:
+def promql_string(value: str) -> str:
     """A PromQL string, with the same escapes as JSON."""
     return json.dumps(value, ensure_ascii=False)
 

@@ -2,12 +2,12 @@
 
 import logging
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.revision import require_current
+from batchjob_stats_db.poller.health import exposition
 from batchjob_stats_server.auth.identity import Scraper
 from batchjob_stats_server.services import CurrentServices
 
@@ -38,6 +38,8 @@ def ready(services: CurrentServices) -> PlainTextResponse:
 
 
 @router.get("/metrics")
-def metrics(services: CurrentServices, _: Scraper) -> Response:
-    """For Prometheus, where it may ask; nothing in it is about a person."""
-    return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+def metrics(request: Request, services: CurrentServices, _: Scraper) -> Response:
+    """Metrics of the server itself; they contain no personal data."""
+    accept = request.headers.get("accept", "")
+    content_type, body = exposition(services.metrics.registry, accept)
+    return Response(body, headers={"Content-Type": content_type})

@@ -1,12 +1,11 @@
 """The series that a selector may match: the matchers on cluster and user of an access."""
 
-import json
 import math
-import re
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from batchjob_stats_db.database.access import Access, ClusterLogin
+from batchjob_stats_db.timeseries.promql import matcher
 from batchjob_stats_server.promql.query_limits import NotYours, QueryWindow
 
 _MAX_LOGINS_NAMED = 5  # maximum logins named in a message
@@ -74,7 +73,7 @@ class Confinement(NamedTuple):
         if self.logins is None:
             return [[]]
         if self.whole_clusters:
-            return [[_match_any("cluster", self.whole_clusters)]]
+            return [[matcher("cluster", self.whole_clusters)]]
         logins = [
             each
             for each in self.logins
@@ -104,7 +103,7 @@ class Confinement(NamedTuple):
 
 
 def _matchers(clusters: Sequence[str], users: Sequence[str]) -> list[str]:
-    return [_match_any("cluster", clusters), _match_any("user", users)]
+    return [matcher("cluster", clusters), matcher("user", users)]
 
 
 def _covers_window(login: ClusterLogin, window: QueryWindow) -> bool:
@@ -119,22 +118,6 @@ def _covers_window(login: ClusterLogin, window: QueryWindow) -> bool:
         f"login {login.user} on {login.cluster} is yours from {since:.0f} until {until:.0f}: "
         f"the query reaches from {window.start:.0f} to {window.end:.0f}"
     )
-
-
-def _match_any(label: str, values: Sequence[str]) -> str:
-    if len(values) == 1:
-        return f"{label}={promql_string(values[0])}"
-    return f"{label}=~{promql_string('|'.join(map(_escape_regex, values)))}"
-
-
-def _escape_regex(value: str) -> str:
-    """A value in a regular expression of RE2, which accepts no escapes of ordinary characters."""
-    return re.sub(r"([.+*?()|\[\]{}^$\\])", r"\\\1", value)
-
-
-def promql_string(value: str) -> str:
-    """A PromQL string, with the same escapes as JSON."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def format_selector(matchers: Sequence[str]) -> str:

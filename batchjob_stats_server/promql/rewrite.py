@@ -16,8 +16,9 @@ from typing import Any
 
 import promql_parser as ast
 
+from batchjob_stats_db.timeseries.promql import promql_string
 from batchjob_stats_server.promql.allowed import AGGREGATIONS, FUNCTIONS, LABEL_FUNCTIONS, OPERATORS
-from batchjob_stats_server.promql.confinement import Confinement, format_selector, promql_string
+from batchjob_stats_server.promql.confinement import Confinement, format_selector
 from batchjob_stats_server.promql.growth import Growth
 from batchjob_stats_server.promql.query_limits import (
     Malformed,

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import promql_parser as ast
 
+from batchjob_stats_db.timeseries.promql import promql_string
 from batchjob_stats_server.promql.allowed import PUBLIC_METRICS
-from batchjob_stats_server.promql.confinement import promql_string
 from batchjob_stats_server.promql.growth import Growth
 from batchjob_stats_server.promql.query_limits import Malformed, quote
 from batchjob_stats_server.promql.scan import ScannedQuery

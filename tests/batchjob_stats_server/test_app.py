@@ -36,6 +36,15 @@ def test_metrics_show_threads_connections_and_memory(certificate_client):
     assert "process_resident_memory_bytes" in metrics
 
 
+@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text;version=1.0.0"])
+def test_metrics_have_the_format_that_the_scraper_accepts(certificate_client, accept):
+    answer = certificate_client("vera", "viewer").get("/metrics", headers={"Accept": accept})
+    assert answer.headers["content-type"].startswith(accept.partition(";")[0])
+    assert answer.text.endswith("# EOF\n") == ("openmetrics" in accept)
+    assert "_created" not in answer.text
+    assert "# UNIT" not in answer.text
+
+
 def test_metrics_are_limited_to_local_peers_and_viewers(client, services, token_headers):
     """They say nothing about a person, but are not for everybody to read either."""
     assert client.get("/metrics").status_code == 401

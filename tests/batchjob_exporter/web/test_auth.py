@@ -8,8 +8,7 @@ import bcrypt
 import pytest
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_exporter.web.auth import TokenBucket, WebAccess
-from batchjob_exporter.web.config import RateLimit
+from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.message import parse_request, text_response
 from batchjob_exporter.web.passwords import Passwords
 
@@ -136,16 +135,6 @@ def test_configured_headers_are_in_every_response(web):
     )
     for authorization in ("", basic_authorization("alice", "sesame")):
         assert dict(answer_request(guard, authorization).headers)["X-Frame-Options"] == "deny"
-
-
-def test_token_bucket():
-    now = [0.0]
-    bucket = TokenBucket(RateLimit(interval=2.0, burst=3), clock=lambda: now[0])
-    assert [bucket.take() for _ in range(4)] == [True, True, True, False]
-    now[0] = 2.0
-    assert [bucket.take() for _ in range(2)] == [True, False]
-    now[0] = 100.0
-    assert [bucket.take() for _ in range(4)] == [True, True, True, False]
 
 
 def test_request_rate_is_limited(web):
