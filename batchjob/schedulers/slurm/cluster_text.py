@@ -1,7 +1,6 @@
 """The state of a cluster from the text output of Slurm's commands, if they have no `--json`.
 
-Facts: output of 22.05.8 and 24.11.5. All commands run in UTC. Records of `scontrol -o` end with
-what a person wrote (Reason, Comment), so the first value of a name is the one that counts.
+Facts: output of 22.05.8 and 24.11.5. All commands run in UTC, in which every hour exists.
 """
 
 import calendar
@@ -23,6 +22,7 @@ from batchjob.schedulers.cluster import (
     reason_word,
     shorten_reason,
 )
+from batchjob.schedulers.pairs import unique_pairs
 from batchjob.schedulers.slurm.cluster_json import (
     MEGABYTE,
     eligible_time,
@@ -43,6 +43,12 @@ _STATE_SUFFIXES = {
 }  # fmt: skip
 _STATE_WORD = re.compile(r"[A-Z_]+|[*~#!%$@^-]")
 _PAIR = re.compile(r"(\S+?)=(\S*)")
+# Written before what a person wrote (Reason, Comment, Extra), which may contain any of them.
+_LEADING = (
+    "NodeName", "CPUAlloc", "CPUEfctv", "CPUTot", "Gres", "GresUsed", "RealMemory", "AllocMem",
+    "State", "Partitions", "PartitionName", "LicenseName", "Total", "Used", "Free", "Reserved",
+    "ReservationName", "StartTime", "EndTime", "NodeCnt", "CoreCnt",
+)  # fmt: skip
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]@]*@([^\]]*)\])?(?: +Comment=.*)?$")
 
 
@@ -59,10 +65,7 @@ def _lines(output: bytes) -> list[str]:
 
 
 def _parse_pairs(line: str) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for name, value in _PAIR.findall(line):
-        values.setdefault(name, value)
-    return values
+    return unique_pairs(_PAIR.findall(line), _LEADING)[0]
 
 
 def _node(line: str) -> ClusterNode:

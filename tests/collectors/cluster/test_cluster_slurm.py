@@ -1,6 +1,7 @@
 """Parsed JSON and text of Slurm 22.05 and 24.11 match the recorded tables of its commands."""
 
 import contextlib
+import time
 from collections import Counter
 
 import pytest
@@ -148,6 +149,23 @@ def test_drained_node_in_text():
     assert not node.is_usable
     assert node.reason == "bad DIMM State=UP"
     assert node.reason_since == 1795172400
+
+
+def test_repeated_names_in_text_have_no_value_unless_slurm_writes_them_first():
+    line = b"NodeName=n1 Gres=gpu:2 State=IDLE CPULoad=1 Reason=x CPULoad=2 Gres=gpu:9 State=DOWN\n"
+    (node,) = slurm_text.nodes(line)
+    assert (node.state, node.gpus) == ("idle", 2)
+
+
+def test_times_in_text_are_utc_also_in_an_hour_that_does_not_exist_here(monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        text = b"ReservationName=r StartTime=2026-03-29T02:30:00 EndTime=N/A\n"
+        assert slurm_text.reservations(text) == [("r", None, None, 1774751400, None)]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_licenses_and_reservations_in_text():

@@ -55,6 +55,8 @@ def parse_json_queue(document: Any) -> Iterator[FieldReader]:
             "State": state,
             "JobArrayID": _display_id(job),
             "SLUID": _sluid(job),
+            # Up to v0.0.42 the expanded path has the name that the pattern has since then.
+            "STDOUT": _text(job.get("stdout_expanded", job.get("standard_output"))),
             **_json_suspension_times(job, state),
         }
         if isinstance(code := job.get("exit_code"), int):  # an object where accounting has it too
@@ -70,7 +72,7 @@ _JSON_NAMES = {
     "EndTime": "end_time", "ResizeTime": "resize_time", "TimeLimit": "time_limit",
     "NodeList": "nodes", "Dependency": "dependency", "Reservation": "resv_name", "Name": "name",
     "WorkDir": "current_working_directory", "PriorityLong": "priority",
-    "RestartCnt": "restart_cnt", "STDOUT": "stdout_expanded", "SubmitLine": "submit_line",
+    "RestartCnt": "restart_cnt", "SubmitLine": "submit_line",
 }  # fmt: skip
 
 
