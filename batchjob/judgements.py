@@ -28,6 +28,15 @@ FAILED_MEANS = (
 LOST_STATES = (JobState.NODE_FAIL, JobState.BOOT_FAIL)
 """In these states steps may never have reported: 0 s of CPU time by accounting is no figure."""
 
+AT_LEAST = "at least"
+"""The basis of CPU time by an accounting that may lack processes, and what `process_io_basis` says.
+"""
+AT_LEAST_MEANS = (
+    "CPU time is at least the figure where accounting lacks processes that nobody waited for "
+    "(Slurm's jobacct_gather/linux): of a job whose processes were killed, nearly all of it may be "
+    "missing, so that there is no efficiency, and sums leave it out."
+)
+
 RUNNING_STATES = (JobState.RUNNING, JobState.SUSPENDED)
 RUNNING_MEANS = "A running job holds its allocation; a suspended one does as well."
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
-from batchjob.judgements import RUNNING_STATES
+from batchjob.judgements import AT_LEAST, RUNNING_STATES
 from batchjob.runtime.formatting import (
     digits,
     energy,
@@ -64,6 +64,12 @@ def _name(row: Mapping[str, Any]) -> str:
     return (row.get("name") or row.get("submit_line") or "-")[:24]
 
 
+def _cpu_efficiency(row: Mapping[str, Any]) -> str:
+    ratio = row.get("cpu_efficiency")
+    bound = f"{AT_LEAST} " if row.get("cpu_basis") == AT_LEAST else ""
+    return "-" if ratio is None else f"{bound}{share(ratio)}"
+
+
 def _exit_code(row: Mapping[str, Any]) -> str:
     return format_exit_code(row.get("exit_code"), row.get("exit_code_or_128_more")) or "-"
 
@@ -71,7 +77,7 @@ def _exit_code(row: Mapping[str, Any]) -> str:
 DEFAULT_KEYS = (
     "jobid", "name", "submit_line", "user", "state", "state_word", "reason", "start_time",
     "elapsed_seconds", "allocated_cpus", "cpu_efficiency", "memory_used_bytes", "exit_code",
-    "exit_code_or_128_more", "tool", "cpu_used_seconds", "error", "cluster",
+    "exit_code_or_128_more", "tool", "cpu_used_seconds", "cpu_basis", "error", "cluster",
 )  # fmt: skip
 """Keys of the API's rows that `default_columns` shows."""
 
@@ -107,7 +113,7 @@ def default_columns(
         TableColumn("STARTED", started, drop_order=4),
         TableColumn("TIME", _run_time, right=True),
         TableColumn("CPUS", _cell_formatter("allocated_cpus", digits), right=True, drop_order=3),
-        TableColumn("CPU EFF.", _cell_formatter("cpu_efficiency", share), right=True, drop_order=1),
+        TableColumn("CPU EFF.", _cpu_efficiency, right=True, drop_order=1),
         TableColumn(
             "PEAK MEMORY", _cell_formatter("memory_used_bytes", size), right=True, drop_order=1
         ),

@@ -135,6 +135,8 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "parameters": "a JSON object; tracked work only",
         "error": "error message; tracked work only",
         "result_type": "type of the returned value; tracked work only",
+        "cpu_at_least": "accounting's CPU time is a lower bound: 1: it may lack processes in the "
+        "background, 2: it lacks killed ones",
         "cpu_seconds": "user and system CPU time from accounting",
         "peak_memory_bytes": "peak memory from accounting",
         "update_time": "time of the last change of the row",

@@ -138,6 +138,8 @@ class JobRecord(NamedTuple):
     error: str = ""  # error message
     result_type: str = ""  # type of the return value; "" if nothing was returned
     # As measured by the scheduler's accounting.
+    # Of the CPU times below; 1: they may lack processes in the background, 2: killed ones.
+    cpu_at_least: int | None = None
     user_cpu_seconds: float | None = None
     system_cpu_seconds: float | None = None
     cpu_seconds: float | None = None

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0006"
+REVISION = "0007"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -150,6 +150,7 @@ job = Table(
     *_integers("het_offset"),
     *_texts("dependencies submit_line work_dir stdout_path tool parameters error result_type"),
     # Measured by the scheduler itself; job_usage has our own measurements.
+    *_integers("cpu_at_least"),
     *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
     *_integers("peak_memory_bytes energy_joules"),
     # Not from the job record.

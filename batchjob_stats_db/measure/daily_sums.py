@@ -19,11 +19,12 @@ from batchjob_stats_db.queries.efficiency import (
     ACCOUNTING,
     AS_OF,
     CPU_BASIS,
-    CPU_IS_POSSIBLE,
+    CPU_IS_WHOLE,
     CPU_SECONDS,
     ENERGY,
     ENERGY_BASIS,
     ENERGY_USED,
+    MEASURED,
     MEMORY_ALLOCATED,
     MEMORY_AVAILABLE,
     MEMORY_BASIS,
@@ -179,7 +180,7 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         (MEMORY_BASIS == ACCOUNTING, sa.cast(job.seconds, sa.Float)),
         else_=measured.seconds,
     )
-    cpu_is_known = CPU_SECONDS.is_not(None) & CPU_IS_POSSIBLE
+    cpu_is_known = CPU_SECONDS.is_not(None) & CPU_IS_WHOLE
     cpu, energy = (
         _known_part(basis, job, measured, is_known)
         for basis, is_known in ((CPU_BASIS, cpu_is_known), (ENERGY_BASIS, ENERGY_USED.is_not(None)))
@@ -234,7 +235,7 @@ def _known_part(
     basis: Number, job: Any, measured: _MeasuredPart, is_known: ColumnElement[bool]
 ) -> _KnownPart:
     """The part of a run's figure that falls within the day, by the figure's basis."""
-    unknown, accounted = ~_false_if_null(is_known), basis == ACCOUNTING
+    unknown, accounted = ~_false_if_null(is_known), basis != MEASURED
     allocated = job.seconds * job.active * _cpus(job)
     return _KnownPart(
         sa.case((unknown, 0.0), (accounted, job.share), else_=measured.share),

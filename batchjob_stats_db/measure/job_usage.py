@@ -34,6 +34,7 @@ OTHER_NODES = "other nodes"
 NOT_A_NUMBER = "not a number"
 RUNNING, GAPS, PEAK_SAMPLED = "running", "gaps in samples", "peak sampled"
 NO_SAMPLES = "no samples"
+CPU_AT_LEAST = "cpu time at least"
 VALUES_MISSING = "values of some nodes missing"
 DOUBTS = {
     RUNNING: "measured while the job ran, not up to its end",
@@ -57,6 +58,8 @@ DOUBTS = {
     "near another run": "another run with this job id ended just before; peaks may belong to it",
     OTHER_NODES: "series with this job id from nodes that were not allocated to the job are left "
     "out",
+    CPU_AT_LEAST: "accounting lacks the CPU time of processes that nobody waited for; the job used "
+    "at least what is shown",
     NOT_STORABLE: "a measured value is beyond what can be stored; the job is measured again later",
     NOT_ANSWERED: "the time series database did not answer for this job; it is asked again later",
 }

@@ -14,7 +14,7 @@ from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries import index_walk, paging
 from batchjob_stats_db.queries.efficiency import (
     CPU_AVAILABLE,
-    CPU_IS_POSSIBLE,
+    CPU_IS_WHOLE,
     CPU_SECONDS,
     ENERGY,
     OBSERVED_SECONDS,
@@ -92,7 +92,7 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
     ended = sa.func.count(_job.end_time) == sa.func.count()
     allocated = sa.cast(OBSERVED_SECONDS, sa.Float) * _job.allocated_cpus
     allocated += sa.func.coalesce(_job.resized_cpu_seconds, 0.0)
-    possible = sa.case((CPU_IS_POSSIBLE, CPU_SECONDS))
+    possible = sa.case((CPU_IS_WHOLE, CPU_SECONDS))
     available = sa.case((possible.is_not(None), CPU_AVAILABLE))
     return (
         _job.cluster,

@@ -1,10 +1,11 @@
 """The one definition of a job's usage in relation to its allocation.
 
 Lists, reports, sorting and filters take their figures from these columns. The basis of each figure
-is `measured` or `accounting`, `usage_coverage` is the part of the job's life that measurements
-cover, and `usage_final` says whether anything may still change. If an ended job was last measured
-before its end, that measurement is not its usage: accounting counts instead, unless it says less
-than was measured, and if there is none, the figure is that of the measured time.
+is `measured` or `accounting` (of CPU time also `at least`, see AT_LEAST_MEANS), `usage_coverage` is
+the part of the job's life that measurements cover, and `usage_final` says whether anything may
+still change. If an ended job was last measured before its end, that measurement is not its usage:
+accounting counts instead, unless it says less than was measured, and if there is none, the figure
+is that of the measured time.
 """
 
 import functools
@@ -17,6 +18,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 
 from batchjob.judgements import (
+    AT_LEAST,
     COMPLETE_COVERAGE,
     FULL_WORKING_SET,
     LOST_STATES,
@@ -176,12 +178,17 @@ USAGE_FINAL = sa.case(
 """Whether the job has ended, was measured after its end, and is not to be measured again."""
 
 
-def _basis(measured: NumberColumn, accounted: NumberColumn) -> NumberColumn:
-    """Which of two amounts counts; nothing counts in place of a larger one that was measured."""
+def _basis(
+    measured: NumberColumn, accounted: NumberColumn, accounting: Any = ACCOUNTING
+) -> NumberColumn:
+    """Which of two amounts counts; nothing counts in place of a larger one that was measured.
+
+    `accounting` is the basis if the accounted amount counts.
+    """
     return sa.case(
         (_complete & measured.is_not(None), MEASURED),
         (_sampled & (measured > accounted), MEASURED),
-        (accounted.is_not(None), ACCOUNTING),
+        (accounted.is_not(None), accounting),
         (_sampled & measured.is_not(None), MEASURED),
     )
 
@@ -189,28 +196,36 @@ def _basis(measured: NumberColumn, accounted: NumberColumn) -> NumberColumn:
 def _select_by_basis(
     basis: NumberColumn, measured: NumberColumn, accounted: NumberColumn
 ) -> NumberColumn:
-    return sa.case({MEASURED: measured, ACCOUNTING: accounted}, value=basis)
+    amounts = {MEASURED: measured, ACCOUNTING: accounted, AT_LEAST: accounted}
+    return sa.case(amounts, value=basis)
 
 
 _cpu_measured = _sum(_usage.user_cpu_seconds, _usage.system_cpu_seconds)
 _cpu_reported = sa.func.coalesce(_job.cpu_seconds, _job.user_cpu_seconds + _job.system_cpu_seconds)
 # The scheduler adds up CPU time only when a job or one of its steps ends.
+_is_at_least = _job.cpu_at_least > 0
 _cpu_accounted = sa.case(
-    (_job.state.in_(LOST_STATES) & (_cpu_reported == 0), sa.null()), (_ended, _cpu_reported)
+    ((_job.state.in_(LOST_STATES) | _is_at_least) & (_cpu_reported == 0), sa.null()),
+    (_ended, _cpu_reported),
 )
-CPU_BASIS = _basis(_cpu_measured, _cpu_accounted)
+CPU_BASIS = _basis(
+    _cpu_measured, _cpu_accounted, sa.case((_is_at_least, AT_LEAST), else_=ACCOUNTING)
+)
 CPU_SECONDS = _select_by_basis(CPU_BASIS, _cpu_measured, _cpu_accounted)
 CPU_AVAILABLE = (
     OBSERVED_SECONDS * _job.allocated_cpus + sa.func.coalesce(_job.resized_cpu_seconds, 0.0)
 ) * _select_by_basis(CPU_BASIS, _covered_part, sa.literal(1))
 
 _doubt = sa.func.coalesce(_usage.doubt, "")
-_has_impossible_cpu = _select_by_basis(
-    CPU_BASIS, _doubt.contains(MORE_CPU), sa.func.coalesce(_job.doubt, "").contains(MORE_CPU)
+_is_wrong_cpu = _select_by_basis(
+    CPU_BASIS,
+    _doubt.contains(MORE_CPU),
+    sa.func.coalesce(_job.doubt, "").contains(MORE_CPU)
+    | sa.func.coalesce(_job.cpu_at_least == 2, sa.false()),
 )
-CPU_IS_POSSIBLE = ~sa.func.coalesce(_has_impossible_cpu, sa.false())
-"""Whether a job's CPU time can be; efficiency and sums leave it out otherwise."""
-_cpu_efficiency = sa.case((CPU_IS_POSSIBLE, _ratio(CPU_SECONDS, CPU_AVAILABLE)))
+CPU_IS_WHOLE = ~sa.func.coalesce(_is_wrong_cpu, sa.false())
+"""Whether a job's CPU time can be all that it used; efficiency and sums leave it out otherwise."""
+_cpu_efficiency = sa.case((CPU_IS_WHOLE, _ratio(CPU_SECONDS, CPU_AVAILABLE)))
 
 # The scheduler misses peaks between two of its samples: for a short job, nearly all.
 _too_short_for_memory = sa.or_(
@@ -293,7 +308,7 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
             (
                 sa.func.coalesce(_usage.process_io_read_bytes, _usage.process_io_written_bytes)
                 >= 0,
-                "at least",
+                AT_LEAST,
             ),
         ),
         sa.Text,

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.judgements import AT_LEAST
 from batchjob.quantities.curves import COMPARED_CURVES, PLOTS
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.api.answers import TurnRoute
@@ -38,6 +39,7 @@ class Fact(NamedTuple):
     name: str
     format_value: Callable[..., str]
     value_of: Callable[[Row, int], Any]
+    basis: str = ""  # key of what the value is
 
 
 FACTS = (
@@ -49,7 +51,7 @@ FACTS = (
     Fact("CPUs", template_filters.number, lambda row, _: row["allocated_cpus"]),
     Fact("Memory", template_filters.size, lambda row, _: row["allocated_memory_bytes"]),
     Fact("GPUs", template_filters.number, lambda row, _: row["allocated_gpus"]),
-    Fact("CPU time", template_filters.hours, lambda row, _: row["cpu_used_seconds"]),
+    Fact("CPU time", template_filters.hours, lambda row, _: row["cpu_used_seconds"], "cpu_basis"),
     Fact("Peak memory", template_filters.size, lambda row, _: row["memory_used_bytes"]),
     Fact(
         "Peak GPU memory", template_filters.size, lambda row, _: row["usage_gpu_memory_peak_bytes"]
@@ -113,4 +115,8 @@ def _compare_fact(fact: Fact, rows: list[RowMapping], now: int) -> ComparedFact:
     known_values = [value for value in values if value is not None]
     largest = 0 if fact.format_value is template_filters.moment else max(known_values, default=0)
     fractions = [value / largest if largest and value is not None else None for value in values]
-    return ComparedFact(fact.name, [format_value(value) for value in values], fractions)
+    texts = [
+        f"{AT_LEAST} {text}" if fact.basis and row[fact.basis] == AT_LEAST else text
+        for row, text in zip(rows, map(format_value, values), strict=True)
+    ]
+    return ComparedFact(fact.name, texts, fractions)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median, quantiles
 
+from batchjob.judgements import AT_LEAST
 from batchjob.runtime.times import rfc3339, to_milliseconds
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
@@ -96,13 +97,13 @@ def _job_summary(job: Row, elapsed: float | None) -> JobSummary:
 
 
 def _job_use(job: Row) -> JobUse:
-    prefix = {MEASURED: "usage_", ACCOUNTING: ""}.get(job["cpu_basis"])
+    prefix = {MEASURED: "usage_", ACCOUNTING: "", AT_LEAST: ""}.get(job["cpu_basis"])
     user, system = (
         None if prefix is None else job[f"{prefix}{mode}_cpu_seconds"]
         for mode in ("user", "system")
     )  # fmt: skip
     return JobUse(
-        job["cpu_used_seconds"], user, system, job["memory_used_bytes"],
+        job["cpu_used_seconds"], job["cpu_basis"], user, system, job["memory_used_bytes"],
         job["usage_process_io_read_bytes"], job["usage_process_io_written_bytes"],
         job["usage_io_read_bytes"], job["usage_io_written_bytes"],
     )  # fmt: skip

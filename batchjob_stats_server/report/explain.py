@@ -4,13 +4,22 @@ from collections.abc import Iterator
 from datetime import UTC
 from typing import NamedTuple
 
-from batchjob.judgements import MORE_CPU
+from batchjob.judgements import AT_LEAST, MORE_CPU
 from batchjob.runtime.formatting import digits
 from batchjob.runtime.times import format_time
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.measure.job_usage import GAPS, NOT_A_NUMBER, PEAK_SAMPLED
-from batchjob_stats_db.queries.efficiency import ACCOUNTING, ENERGY_MISSING, MEASURED
+from batchjob_stats_db.measure.job_usage import (
+    CPU_AT_LEAST,
+    GAPS,
+    NOT_A_NUMBER,
+    PEAK_SAMPLED,
+)
+from batchjob_stats_db.queries.efficiency import (
+    ACCOUNTING,
+    ENERGY_MISSING,
+    MEASURED,
+)
 from batchjob_stats_server.report.model import Efficiency, Row
 
 END_UNKNOWN = "its end was not recorded, and nothing was measured"
@@ -76,12 +85,15 @@ def cpu_ratio(job: Row) -> EfficiencyRatio:
     """Used CPU time / available CPU time."""
     measured_part = " * part measured" if job["cpu_basis"] == MEASURED else ""
     formula = f"CPU time / (CPUs * elapsed time{measured_part})"
-    ratio, missing = job["cpu_efficiency"], ""
-    if ratio is None:
-        missing = (
-            "more CPU time than the CPUs can provide" if MORE_CPU in doubts(job)
-            else _missing_reason(job, job["allocated_cpus"], "number of CPUs")
-        )  # fmt: skip
+    if job["cpu_basis"] == AT_LEAST:
+        formula = f"{AT_LEAST}, {formula}"
+    ratio, missing, known_doubts = job["cpu_efficiency"], "", doubts(job)
+    if ratio is None and MORE_CPU in known_doubts:
+        missing = "more CPU time than the CPUs can provide"
+    elif ratio is None:
+        missing = _missing_reason(job, job["allocated_cpus"], "number of CPUs")
+        if not missing and CPU_AT_LEAST in known_doubts:
+            missing = "accounting lacks most of its CPU time"
     return _efficiency_ratio(job, "cpu", ratio, formula, missing, job["cpu_basis"])
 
 
@@ -144,7 +156,8 @@ def efficiencies(job: Row, now: int) -> Iterator[Efficiency]:
     )  # fmt: skip
     for found, used, available, unit, basis in amounts:
         if found is not None:
-            source = job["usage_source"] if basis == MEASURED else basis
+            accounted = ACCOUNTING if basis == AT_LEAST else basis
+            source = job["usage_source"] if basis == MEASURED else accounted
             shown = (source or "") if used is not None else ""
             yield Efficiency(
                 found.what, found.ratio, used, available, unit, found.formula, shown, found.missing,
@@ -192,7 +205,7 @@ def is_cpu_final(job: Row) -> bool:
     """
     if job["cpu_basis"] == ACCOUNTING:
         return job["end_time"] is not None and job["state"] == JobState.COMPLETED
-    return _is_final(job)
+    return job["cpu_basis"] != AT_LEAST and _is_final(job)
 
 
 def is_memory_final(job: Row) -> bool:
@@ -222,7 +235,9 @@ def _missing_reason(job: Row, available: float | None, what: str) -> str:
 def doubts(job: Row) -> tuple[str, ...]:
     """The keys of DOUBTS that apply to the figures."""
     words = [word for word in (job["usage_doubt"] or "").split(", ") if word]
-    if job["cpu_basis"] == ACCOUNTING:
+    if job["cpu_basis"] in (ACCOUNTING, AT_LEAST):
         is_impossible = MORE_CPU in job["doubt"]
         words = [word for word in words if word != MORE_CPU] + [MORE_CPU] * is_impossible
+    if job["cpu_basis"] == AT_LEAST:
+        words.append(CPU_AT_LEAST)
     return tuple(words)

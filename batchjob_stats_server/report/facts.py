@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from typing import Any, NamedTuple
 
-from batchjob.judgements import LOST_STATES, SiteThresholds, thresholds
+from batchjob.judgements import AT_LEAST, LOST_STATES, SiteThresholds, thresholds
 from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.conditions import Value, Values
@@ -76,7 +76,9 @@ def _cpus_to_request(inputs: ReportInput) -> Value:
 
 def _coverage(inputs: ReportInput) -> Value:
     job = inputs.job
-    by_accounting = (job["cpu_basis"], job["memory_basis"]) == (ACCOUNTING, ACCOUNTING)
+    by_accounting = job["cpu_basis"] in (ACCOUNTING, AT_LEAST) and (
+        job["memory_basis"] == ACCOUNTING
+    )
     if by_accounting and job["state"] not in LOST_STATES:
         return 1.0
     return min(1.0, float(job["usage_coverage"])) if explain.is_measured(job) else 0.0

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from batchjob.judgements import AT_LEAST
 from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES, RUNNING
 
 
@@ -55,6 +56,7 @@ class JobUse:
     """Usage of the whole job: measured, else from the scheduler's accounting."""
 
     cpu_seconds: float | None
+    cpu_basis: str | None  # measured, accounting or at least
     user_cpu_seconds: float | None
     system_cpu_seconds: float | None
     peak_memory_bytes: int | None
@@ -63,13 +65,17 @@ class JobUse:
     device_read_bytes: int | None  # part of it that reached block devices
     device_written_bytes: int | None
 
+    def cpu_label(self) -> str:
+        """What the CPU time is called."""
+        return f"CPU time, {AT_LEAST}" if self.cpu_basis == AT_LEAST else "CPU time"
+
     def bytes_read_and_written(self) -> tuple[tuple[str, int | None, int | None], ...]:
         """Bytes read and written: of files, and of the disks below them.
 
         Those of processes are a lower bound: short ones are not seen.
         """
         return (
-            ("Storage, at least", self.read_bytes, self.written_bytes),
+            (f"Storage, {AT_LEAST}", self.read_bytes, self.written_bytes),
             ("Disks", self.device_read_bytes, self.device_written_bytes),
         )
 

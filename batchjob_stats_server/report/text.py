@@ -173,7 +173,7 @@ def _usage_lines(report: Report) -> Iterator[ReportLine]:
             f"{name} {format_duration(part)}" for name, part in parts if part is not None
         )
         yield ReportLine(
-            "CPU time", format_duration(use.cpu_seconds) + (f" ({words})" if words else "")
+            use.cpu_label(), format_duration(use.cpu_seconds) + (f" ({words})" if words else "")
         )
     if use.peak_memory_bytes is not None:
         yield ReportLine("Peak memory", size(use.peak_memory_bytes))

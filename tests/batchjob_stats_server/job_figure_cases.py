@@ -100,6 +100,21 @@ CASES = {
         {"cpu_seconds": 5_399.0, "peak_memory_bytes": GIB},
         Figures(),
     ),
+    "accounting lacks processes": (
+        None,
+        ACCOUNTING | {"cpu_at_least": 1},
+        ACCOUNTING_FIGURES._replace(basis="at least"),
+    ),
+    "accounting lacks what was killed": (
+        None,
+        ACCOUNTING | {"cpu_at_least": 2},
+        ACCOUNTING_FIGURES._replace(cpu=None, basis="at least"),
+    ),
+    "accounting lacks what was killed and half measured": (
+        HALF_COVERED,
+        {"cpu_at_least": 2, "cpu_seconds": 0.007},
+        Figures(),
+    ),
     "measured more than its CPUs can provide": (
         COMPLETE | {"user_cpu_seconds": 99_000.0, "doubt": "more cpu than allocated"},
         {},

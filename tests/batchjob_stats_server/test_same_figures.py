@@ -157,6 +157,23 @@ def test_report(figures, get):
     )
 
 
+@pytest.mark.parametrize("cluster", [name for name in CASES if CASES[name][2].basis == "at least"])
+def test_a_lower_bound_of_cpu_time_says_so_everywhere(site, cluster, get, capsys):
+    (csv_row,) = csv.DictReader(get("/api/v1/jobs", format="csv").text.splitlines())
+    assert csv_row["cpu_basis"] == "at least"
+    report = get("/api/v1/jobs/2/report").json()
+    assert report["use"]["cpu_basis"] == "at least"
+    assert "cpu time at least" in report["basis"]["doubts"]
+    text = get("/api/v1/jobs/2/report", format="text").text
+    assert re.search(r"CPU time, at least\s+3 h", text)
+    assert "the job used at least what is shown" in " ".join(text.split())
+    assert "at least, CPU time /" in get("/jobs/2").text or CASES[cluster][2].cpu is None
+    assert "at least 3" in get("/compare", job=[f"{cluster}:2"], cluster=()).text
+    arguments = ["jobs", "--data", str(site[0]), "--user", "bob", "--cluster", cluster]
+    assert main(arguments) == 0
+    assert ("at least 75 %" in capsys.readouterr().out) == (CASES[cluster][2].cpu is not None)
+
+
 @pytest.mark.parametrize("cluster", [name for name in CASES if name.startswith("node failed")])
 def test_node_failure_is_never_called_idleness(get):
     report = get("/api/v1/jobs/2/report").json()

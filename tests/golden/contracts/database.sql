@@ -248,7 +248,7 @@ CREATE TABLE job (
 	energy_joules BIGINT, 
 	update_time BIGINT NOT NULL, 
 	doubt TEXT DEFAULT '' NOT NULL, 
-	usage_due_time BIGINT, resized_cpu_seconds FLOAT, resized_gpu_seconds FLOAT, resized_memory_byte_seconds FLOAT, exit_code_or_128_more BIGINT, 
+	usage_due_time BIGINT, resized_cpu_seconds FLOAT, resized_gpu_seconds FLOAT, resized_memory_byte_seconds FLOAT, exit_code_or_128_more BIGINT, cpu_at_least BIGINT, 
 	CONSTRAINT pk_job PRIMARY KEY (id), 
 	CONSTRAINT uq_job_cluster_jobid_submit_time_run UNIQUE (cluster, jobid, submit_time, run)
 );

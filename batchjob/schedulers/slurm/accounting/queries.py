@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, merge_by_key
+from batchjob.schedulers.slurm.accounting.site_accounting import SiteAccounting
 from batchjob.schedulers.states import JobState
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ QUEUE_INTERVAL_SECONDS = 60.0  # minimum time between two queries of the control
 _BATCH = 2000  # jobs per transaction
 
 _PEAK_MEMORY, _STEPS = map(JobRecord._fields.index, ("peak_memory_bytes", "steps"))
+_CPU_AT_LEAST = JobRecord._fields.index("cpu_at_least")
 _CPU_TIMES = slice(JobRecord._fields.index("user_cpu_seconds"), _PEAK_MEMORY)
 _STEP_CPU_TIMES = slice(
     StepRecord._fields.index("user_cpu_seconds"), StepRecord._fields.index("cpu_seconds") + 1
@@ -91,12 +93,12 @@ def may_lack_steps(job: JobRecord, begin: int, *, steps: bool) -> bool:
 def without_totals(job: JobRecord) -> JobRecord:
     """The job without the totals over its steps."""
     return job._replace(
-        user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None,
+        cpu_at_least=None, user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None,
         peak_memory_bytes=None, energy_joules=None,
     )  # fmt: skip
 
 
-def with_steps(job: JobRecord, steps: Sequence[StepRecord]) -> JobRecord:
+def with_steps(job: JobRecord, steps: Sequence[StepRecord], site: SiteAccounting) -> JobRecord:
     """The job with its steps, and their totals, as Slurm has them: a sum, and the largest step.
 
     A running job has no CPU time, nor has a job without that of all its steps. Steps that a failed
@@ -107,8 +109,12 @@ def with_steps(job: JobRecord, steps: Sequence[StepRecord]) -> JobRecord:
     values = list(job)  # takes a quarter of the time of _replace(), and runs for each job of a site
     values[_STEPS] = tuple(steps)
     values[_PEAK_MEMORY] = max((each.memory_bytes or 0 for each in steps), default=0) or None
-    tasks = [step[_STEP_CPU_TIMES] for step in steps if step.step != "extern"]
-    if job.end_time is not None and tasks:
+    with_tasks = [step for step in steps if step.step != "extern"]
+    if job.end_time is not None:
+        states = (job.state, *(step.state for step in with_tasks))
+        values[_CPU_AT_LEAST] = site.cpu_at_least(states)
+    if job.end_time is not None and with_tasks:
+        tasks = (step[_STEP_CPU_TIMES] for step in with_tasks)
         values[_CPU_TIMES] = [
             None if None in times else sum(times) for times in zip(*tasks, strict=True)
         ]

@@ -41,6 +41,7 @@ from batchjob.schedulers.slurm.formats import (
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.reasons import of_started_job, of_unstarted_job
 from batchjob.schedulers.slurm.states import slurm_state
+from batchjob.schedulers.states import JobState
 
 SOURCE = "sacct"
 
@@ -135,7 +136,7 @@ def _job(cluster: str, group: Sequence[FieldReader], site: SiteAccounting) -> Pa
         else:
             if row.parse_errors:
                 quarantine.append(_quarantined_row(row, "; ".join(row.parse_errors)))
-    return ParsedJob(with_steps(job, steps) if job else None, tuple(quarantine))
+    return ParsedJob(with_steps(job, steps, site) if job else None, tuple(quarantine))
 
 
 def _restore_allocation(group: Sequence[FieldReader]) -> None:
@@ -183,7 +184,7 @@ def job_record(
     exit_pair = row.get("ExitCode", parse_exit_pair) if has_ended else None
     exit_status = sacct_exit(exit_pair, state, exact=site.exact_exits)
     # slurmdbd's sums over the steps, for a job without steps; 0 if none of them has reported.
-    has_cpu = has_ended and site.knows_cpu_time("", state)
+    has_cpu = has_ended and state is not JobState.RESIZED
     user_cpu, system_cpu, cpu = (
         (row.get(name, slurm_duration) or None) if has_cpu else None
         for name in ("UserCPU", "SystemCPU", "TotalCPU")
@@ -291,7 +292,8 @@ def step_record(step: str, row: FieldReader, site: SiteAccounting = AS_PRINTED) 
     exit_pair = row.get("ExitCode", parse_exit_pair) if end is not None else None
     exit_status = sacct_exit(exit_pair, state, exact=site.exact_exits)
     elapsed = row.get("ElapsedRaw", count) if end is not None else None
-    has_cpu = end is not None and site.knows_cpu_time(step, state)
+    # What is left of a step after a resize is accounted for nowhere up to 22.05.
+    has_cpu = end is not None and state is not JobState.RESIZED
     used = _StepUsage() if not site.sampled(elapsed) else _step_usage(row)
     return StepRecord(
         step=step,

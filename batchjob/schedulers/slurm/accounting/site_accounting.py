@@ -6,7 +6,7 @@ waited for: of a step that was killed, next to nothing (seen with 22.05: 0.007 o
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from batchjob.schedulers.slurm.accounting.exit_codes import prints_exit_statuses
@@ -25,11 +25,11 @@ class SiteAccounting(NamedTuple):
     is_linux_gather: bool = False
     sampling_seconds: float = 0.0  # shorter steps have the sample of their start alone
 
-    def knows_cpu_time(self, step: str, state: JobState) -> bool:
-        """Whether accounting has the CPU time of an ended step."""
-        was_killed = state in _KILLED_STATES and step != "extern"
-        # What is left of a step after a resize is accounted for nowhere up to 22.05.
-        return state is not JobState.RESIZED and not (self.is_linux_gather and was_killed)
+    def cpu_at_least(self, states: Iterable[JobState]) -> int:
+        """See JobRecord, by the states of a job and its steps."""
+        if not self.is_linux_gather:
+            return 0
+        return 1 if _KILLED_STATES.isdisjoint(states) else 2
 
     def sampled(self, elapsed_seconds: int | None) -> bool:
         """Whether a step of this length was sampled after its start."""

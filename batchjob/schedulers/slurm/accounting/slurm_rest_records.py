@@ -147,7 +147,7 @@ def job_record(
         stdout_path=_text(job, "stdout_expanded") or _text(job, "stdout"),
         energy_joules=allocated.energy_joules or None,
     )
-    return with_steps(record, tuple(_steps(job, site)))
+    return with_steps(record, tuple(_steps(job, site)), site)
 
 
 def _allocation(job: dict[str, Any], state: JobState) -> Any:
@@ -191,7 +191,7 @@ def _steps(job: dict[str, Any], site: SiteAccounting) -> Iterator[StepRecord]:
         used = tres_counts(_dict(tres, "requested").get("total"))
         largest = tres_counts(_dict(tres, "requested").get("max"))
         written = tres_counts(_dict(tres, "consumed").get("total"))
-        has_cpu = end is not None and site.knows_cpu_time(name, state)
+        has_cpu = end is not None and state is not JobState.RESIZED
         cpu = [cpu_seconds(times.get(which)) if has_cpu else None for which in _CPU_TIMES]
         # No process has no memory: the step ended before its first sample.
         if used.get("mem") == 0 or not site.sampled(elapsed):

@@ -75,7 +75,7 @@ def record(exit_code, *steps, derived="0:0", state="FAILED"):
     found = [
         step_record(name, FieldReader(failed | {"ExitCode": code}), OLD) for name, code in steps
     ]
-    return with_steps(job_record("c", "7", FieldReader(row), OLD), found)
+    return with_steps(job_record("c", "7", FieldReader(row), OLD), found, OLD)
 
 
 def codes(job):

@@ -232,13 +232,15 @@ def job_with_steps(configuration, *changes, **job_changes):
 
 
 @pytest.mark.parametrize("state", ["CANCELLED by 0", "TIMEOUT", "PREEMPTED", "DEADLINE"])
-def test_cpu_time_of_killed_processes_is_not_known_where_they_are_not_waited_for(state):
+def test_cpu_time_is_a_lower_bound_where_processes_are_not_waited_for(state):
     job = job_with_steps(LINUX, {"State": "CANCELLED", "ExitCode": "0:15"}, State=state)
-    assert (job.cpu_seconds, job.steps[0].cpu_seconds) == (None, None)
+    assert (job.cpu_seconds, job.cpu_at_least) == (0.007, 2)
+    assert job_with_steps(LINUX, {}).cpu_at_least == 1
+    assert job_with_steps(LINUX, {"State": "CANCELLED"}).cpu_at_least == 2
     assert job.peak_memory_bytes == 3088 * 1024
     cgroup = LINUX.replace("/linux", "/cgroup")
     job = job_with_steps(cgroup, {"State": "CANCELLED", "ExitCode": "0:15"}, State=state)
-    assert (job.cpu_seconds, job.steps[0].cpu_seconds) == (0.007, 0.007)
+    assert (job.cpu_seconds, job.cpu_at_least) == (0.007, 0)
 
 
 def test_killed_extern_step_leaves_the_cpu_time_of_the_others():
@@ -251,6 +253,7 @@ def test_killed_extern_step_leaves_the_cpu_time_of_the_others():
     }
     job = job_with_steps(LINUX, {}, extern)
     assert (job.cpu_seconds, job.peak_memory_bytes) == (0.007, 3088 * 1024)
+    assert job.cpu_at_least == 1
 
 
 @pytest.mark.parametrize(
