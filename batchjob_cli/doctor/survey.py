@@ -9,8 +9,8 @@ from typing import NamedTuple
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import Layout
 from collectors.host import Host
-from collectors.jobs.cgroups.directory import child_names
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
+from collectors.jobs.cgroups.reader import child_names
 from collectors.jobs.discovery.places import LayoutCursor, child_cursor, mount_cursor
 from collectors.jobs.discovery.walk import MAX_DIRECTORIES
 

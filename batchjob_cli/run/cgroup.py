@@ -22,11 +22,16 @@ from batchjob_cli.run.limits import LimitError, RunLimits
 from batchjob_cli.run.process_tree import signal_all
 from collectors.host import Host
 from collectors.jobs.cgroups import job_cgroup
-from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.directory import DescriptorBudget, ReadErrors, descendants, read_pids
+from collectors.jobs.cgroups.formats import DeviceNames
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
-from collectors.jobs.cgroups.reader import read_path
+from collectors.jobs.cgroups.reader import (
+    DescriptorBudget,
+    ReadErrors,
+    descendants,
+    read_path,
+    read_pids,
+)
 from collectors.jobs.discovery.places import match
 
 _V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})

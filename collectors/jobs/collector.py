@@ -16,10 +16,10 @@ from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host, Moment
 from collectors.jobs import steps
-from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.directory import DescriptorBudget, ReadErrors
+from collectors.jobs.cgroups.formats import DeviceNames
 from collectors.jobs.cgroups.job_cgroup import cgroup_files
 from collectors.jobs.cgroups.kernel_log import KernelLog
+from collectors.jobs.cgroups.reader import DescriptorBudget, ReadErrors
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 from collectors.jobs.discovery.walk import CgroupWalker
 from collectors.jobs.discovery.watch import CgroupWatcher

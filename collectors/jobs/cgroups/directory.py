@@ -1,98 +1,45 @@
-"""One cgroup directory: which files are read, how, and with which descriptors."""
+"""The files of a job's cgroup directories, and their repeated reading with open descriptors."""
 
 import errno
 import os
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from array import array
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import compress, count, repeat
+from operator import ne
 from typing import Any
 
-from collectors.jobs.cgroups.reader import CgroupFile, OpenCgroupFile, read_path, read_rest
+from collectors.jobs.cgroups import v2
+from collectors.jobs.cgroups.formats import CgroupFile
+from collectors.jobs.cgroups.reader import (
+    MAX_RECORD_BYTES,
+    DescriptorBudget,
+    ReadErrors,
+    is_gone,
+    read_path,
+    read_rest,
+)
 
-_NO_LIMITS: Mapping[str, Any] = {}
-
-
-class CgroupGone(Exception):
-    """The directory was removed; what was read of it before is final."""
-
-
-def is_gone(error: OSError) -> bool:
-    """Whether the error means that the cgroup directory no longer exists."""
-    return error.errno in (errno.ENOENT, errno.ENODEV)
-
-
-# All reasons that are counted, from 0 on, so that an increase includes the first error.
-_REASONS = (
-    "denied", "descriptors", "directories", "ended_unseen", "interfaces", "malformed", "namespace",
-    "other", "processes", "stuck", "unsupported", "untrusted", "watch",
-)  # fmt: skip
-
-
-class ReadErrors:
-    """Counts read errors by reason. Thread-safe."""
-
-    REASONS: Mapping[int, str] = {
-        errno.EACCES: "denied",
-        errno.EPERM: "denied",
-        errno.EOPNOTSUPP: "unsupported",
-        errno.EMFILE: "descriptors",
-        errno.ENFILE: "descriptors",
-    }
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
-        self._lock = threading.Lock()
-
-    def count(self, reason: str | OSError | ValueError) -> None:
-        """Count an error, by a given reason, by the kernel's error, or as malformed text."""
-        if isinstance(reason, OSError):
-            word = self.REASONS.get(reason.errno or 0, "other")
-        else:
-            word = reason if isinstance(reason, str) else "malformed"
-        with self._lock:
-            self._counts[word] += 1
-
-    def counts(self) -> dict[str, int]:
-        """How often each reason has occurred since start."""
-        with self._lock:
-            return dict(self._counts)
-
-
-class DescriptorBudget:
-    """The maximum number of open descriptors; beyond it, files are opened for each read."""
-
-    def __init__(self, limit: int) -> None:
-        self._available = limit
-        self._lock = threading.Lock()
-
-    def acquire(self) -> bool:
-        """Reserve a descriptor; False if none is left."""
-        with self._lock:
-            if self._available <= 0:
-                return False
-            self._available -= 1
-            return True
-
-    def release(self, number: int) -> None:
-        """Return reserved descriptors."""
-        with self._lock:
-            self._available += number
+# Most files are smaller. Together with the header of a `bytes` object this makes 512 bytes, up to
+# which Python uses its own allocator instead of malloc().
+_INITIAL_BUFFER_BYTES = 512 - sys.getsizeof(b"")
+_FROM_START = repeat(0)
 
 
 class CgroupDirectory:
-    """Reads one cgroup directory repeatedly.
+    """One directory: its files, and the values that were last read of them.
 
-    Reading a descriptor that stays open, from offset 0, costs a fifth of open, read and close;
-    after the directory's removal it returns ENODEV (kernfs), so it can never show another cgroup's
-    numbers. Not thread-safe: the job that owns it has the lock.
+    After the directory's removal, reading a descriptor that is open returns ENODEV (kernfs), so it
+    can never show another cgroup's numbers. Not thread-safe: the job that owns it has the lock.
 
     A node can have thousands of these. Sequences that rarely change are tuples, which need less
     memory than lists.
     """
 
     __slots__ = (
-        "_descriptors", "_errors", "_inode", "_limits", "_missing", "_present", "_read_limits",
-        "_was_removed", "path", "values",
+        "_descriptors", "_errors", "_inode", "_missing", "_mount", "files", "path", "values",
+        "was_removed",
     )  # fmt: skip
 
     def __init__(
@@ -101,56 +48,48 @@ class CgroupDirectory:
         sources: Iterable[CgroupFile],
         descriptors: DescriptorBudget,
         errors: ReadErrors,
-        read_limits: Callable[[], Mapping[str, Any]] = lambda: _NO_LIMITS,
+        mount: str = "",
     ) -> None:
+        """`mount`: of cgroup v2, up to which the limits of ancestors are read as well."""
         self.path = path
         self.values: dict[str, Any] = {}
         """Field → value, as last read."""
-        self._read_limits = read_limits
+        self.files: tuple[OpenCgroupFile, ...] = ()
+        """The existing files."""
+        self._mount = mount
         self._descriptors = descriptors
         self._errors = errors
         self._missing = tuple(sources)
-        self._present: tuple[OpenCgroupFile, ...] = ()
-        self._limits = _NO_LIMITS  # the last result of `read_limits`
         self._inode = 0  # not known yet
-        self._was_removed = False
-        self._was_removed = self.is_removed()
+        self.was_removed = False
+        self.was_removed = self.is_removed()
 
-    def read(self, refresh: bool, group: str | None = None) -> bool:
-        """Read all existing files, or one group's, into the values. Raises CgroupGone.
-
-        `refresh`: also read limits and look for new files, as in the first read. The fields of a
-        file that is missing, unreadable or malformed are absent. Returns False if nothing changed,
-        which is so for most jobs most of the time.
-        """
-        if refresh:
-            self._refresh()
-        return self._read_files(self.frequent_files(group)) or refresh
-
-    def frequent_files(self, group: str | None = None) -> list[OpenCgroupFile]:
+    def frequent_files(self, group: str | None = None) -> list["OpenCgroupFile"]:
         """The existing files, or one group's, that change with the job's work."""
         return [
-            file for file in self._present if not file.source.rare and file.source.belongs_to(group)
+            file for file in self.files if not file.source.rare and file.source.belongs_to(group)
         ]
 
-    def _refresh(self) -> None:
-        if self.is_removed():
-            raise CgroupGone(self.path)
-        self._find_files()
-        self._read_files([file for file in self._present if file.source.rare])
-        for field in self._limits:
-            self.values.pop(field, None)
-        self._limits = self._read_limits()
-        self.values.update(self._limits)
+    def find_files(self) -> None:
+        """Open the files that exist; missing ones are tried again later."""
+        files = [self._open(source) for source in self._missing]
+        found = tuple(file for file in files if file is not None)
+        if found:
+            self.files += found
+            opened = {file.source.file for file in found}
+            self._missing = tuple(each for each in self._missing if each.file not in opened)
 
-    @property
-    def is_kept_open(self) -> bool:
-        """Whether all its files are open; descriptors may have run out."""
-        return all(file.descriptor >= 0 for file in self.frequent_files())
+    def read_limit(self) -> None:
+        """Read the limit of memory, for which also the directories above count."""
+        if self._mount:
+            self.values.pop(v2.LIMIT_FIELD, None)
+            limit = v2.memory_limit(self.path, self._mount)
+            if limit is not None:
+                self.values[v2.LIMIT_FIELD] = limit
 
     def is_removed(self) -> bool:
         """Whether the directory no longer exists, or has been replaced by another of its name."""
-        if self._was_removed:
+        if self.was_removed:
             return True
         try:
             inode = os.stat(self.path).st_ino
@@ -159,68 +98,21 @@ class CgroupDirectory:
         self._inode = self._inode or inode
         return inode != self._inode
 
+    def drop_file(self, file: "OpenCgroupFile") -> None:
+        """Treat a file that cannot be read, such as pressure with PSI off, as missing."""
+        self.files = tuple(each for each in self.files if each is not file)
+        self._missing += (file.source,)
+        file.replace_values({})
+        self._close([file])
+
     def close(self) -> None:
         """Close every descriptor; nothing can be read afterwards."""
-        kept = [file.descriptor for file in self._present if file.descriptor >= 0]
-        for descriptor in kept:
-            os.close(descriptor)
-        self._descriptors.release(len(kept))
-        self._present = self._missing = ()
+        self._close(self.files)
+        self.files = self._missing = ()
 
-    def _read_files(self, files: Iterable[OpenCgroupFile]) -> bool:
-        """Read files; returns whether any of them has changed. Raises CgroupGone."""
-        changed = False
-        failed = []
-        for file in files:
-            try:
-                if file.descriptor >= 0:
-                    data = os.pread(file.descriptor, file.buffer_bytes, 0)
-                else:
-                    data = read_path(self._path_of(file.source))
-                if hash(data) != file.digest:
-                    changed = True
-                    self._parse(file, data)
-            except OSError as error:
-                if error.errno == errno.ENODEV or self.is_removed():
-                    raise CgroupGone(self.path) from error
-                changed = True
-                self._errors.count(error)
-                failed.append(file)
-        if failed:
-            self._drop_failed_files(failed)
-        return changed
-
-    def _parse(self, file: OpenCgroupFile, data: bytes) -> None:
-        if file.descriptor >= 0 and file.may_be_truncated(data):
-            data = read_rest(file.descriptor, data, file.buffer_bytes)
-            file.buffer_bytes = 2 * len(data)
-        if not file.update(data):
-            self._errors.count("malformed")
-
-    def _drop_failed_files(self, failed: Sequence[OpenCgroupFile]) -> None:
-        """Treat files that cannot be read, such as pressure with PSI off, as missing."""
-        self._present = tuple(file for file in self._present if file not in failed)
-        self._missing += tuple(file.source for file in failed)
-        for file in failed:
-            file.replace_values({})
-            if file.descriptor >= 0:
-                os.close(file.descriptor)
-                self._descriptors.release(1)
-
-    def _find_files(self) -> None:
-        """Open the files that exist; missing ones are tried again later. Raises CgroupGone."""
-        files = [self._open(source) for source in self._missing]
-        found = tuple(file for file in files if file is not None)
-        if found:
-            self._present += found
-            opened = {file.source.file for file in found}
-            self._missing = tuple(each for each in self._missing if each.file not in opened)
-        if self._missing and self.is_removed():
-            raise CgroupGone(self.path)
-
-    def _open(self, source: CgroupFile) -> OpenCgroupFile | None:
+    def _open(self, source: CgroupFile) -> "OpenCgroupFile | None":
         try:
-            descriptor = os.open(self._path_of(source), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(f"{self.path}/{source.file}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 self._errors.count(error)
@@ -228,58 +120,110 @@ class CgroupDirectory:
         if not self._descriptors.acquire():
             os.close(descriptor)
             descriptor = -1
-        return OpenCgroupFile(source, descriptor, self.values)
+        return OpenCgroupFile(source, descriptor, self)
 
-    def _path_of(self, source: CgroupFile) -> str:
-        return f"{self.path}/{source.file}"
+    def _close(self, files: Iterable["OpenCgroupFile"]) -> None:
+        for file in files:
+            if file.descriptor >= 0:
+                os.close(file.descriptor)
+                self._descriptors.release(1)
 
 
-def child_names(path: str, unreadable: Callable[[OSError], object] = lambda _: None) -> list[str]:
-    """The names of the directories in a directory; none if it is removed meanwhile.
+class OpenCgroupFile:
+    """An existing file: how it is read, and its last values.
 
-    `unreadable` is called if the directory exists but cannot be listed.
+    A hash of its text is kept, not the text: the texts of a thousand jobs are megabytes.
     """
-    try:
-        with os.scandir(path) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError as error:
-        if not is_gone(error):
-            unreadable(error)
-        return []
 
+    __slots__ = ("_fields", "buffer_bytes", "descriptor", "digest", "directory", "source")
 
-def descendants(path: str, unreadable: Callable[[OSError], object] = lambda _: None) -> list[str]:
-    """The directory and all directories below it, without those that are removed meanwhile.
+    def __init__(self, source: CgroupFile, descriptor: int, directory: CgroupDirectory) -> None:
+        self.source = source
+        self.descriptor = descriptor  # -1: open the file for each read
+        self.directory = directory
+        self.buffer_bytes = _INITIAL_BUFFER_BYTES  # bytes to read; larger than the file was so far
+        self.digest: int | None = None  # hash of the content; None if the content was invalid
+        self._fields: tuple[str, ...] = ()  # the fields set by this file
 
-    `unreadable` is called for each existing directory that cannot be listed.
-    """
-    found = [path]
-    for each in found:
-        found.extend(f"{each}/{name}" for name in child_names(each, unreadable))
-    return found
+    def complete(self, data: bytes | OSError) -> bytes:
+        """The whole text; `data` is the result of a read. Raises its error, or another OSError."""
+        if self.descriptor < 0:
+            return read_path(f"{self.directory.path}/{self.source.file}")
+        if isinstance(data, OSError):
+            raise data
+        if len(data) > self.buffer_bytes - MAX_RECORD_BYTES:
+            data = read_rest(self.descriptor, data, self.buffer_bytes)
+            self.buffer_bytes = 2 * len(data)
+        return data
 
-
-# The directory was removed, or the cgroup is threaded and its parent lists the processes
-# (cgroup-v2.rst).
-_NO_LIST_ERRNOS = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP})
-
-
-def read_pids(
-    directories: Iterable[str],
-    unreadable: Callable[[OSError | ValueError], object] = lambda _: None,
-) -> set[int]:
-    """The processes in exactly these cgroup directories.
-
-    0 stands for a process of another pid namespace, which /proc cannot show. `unreadable` is called
-    for each existing list that cannot be read.
-    """
-    pids: set[int] = set()
-    for directory in directories:
+    def update(self, data: bytes) -> None:
+        """Parse the file's current text; raises ValueError or LookupError if it is malformed."""
+        values: Mapping[str, Any] = {}
+        self.digest = None
         try:
-            pids.update(map(int, read_path(f"{directory}/cgroup.procs").split()))
-        except OSError as error:
-            if error.errno not in _NO_LIST_ERRNOS:
-                unreadable(error)
-        except ValueError as error:
-            unreadable(error)
-    return pids
+            if data[-1:] != b"\n" and (data or not self.source.may_be_empty):
+                raise ValueError("half a line")
+            values, self.digest = self.source.parse(data), hash(data)
+        finally:
+            self.replace_values(values)
+
+    def replace_values(self, values: Mapping[str, Any]) -> None:
+        """Replace the values of the file's previous text."""
+        fields, all_values = tuple(values), self.directory.values
+        if fields != self._fields:
+            for field in self._fields:
+                all_values.pop(field, None)
+            self._fields = _field_names(fields)
+        all_values.update(values)
+
+
+@lru_cache(1000)
+def _field_names(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Share equal tuples of names among all jobs."""
+    return fields
+
+
+class FileReader:
+    """Reads files of several directories, all of them at once.
+
+    Reading a descriptor that stays open, from offset 0, costs a fifth of open, read and close. A
+    scrape reads thousands of files with cold caches: whatever Python touches between two reads
+    costs as much as a read.
+    """
+
+    __slots__ = ("_buffer_sizes", "_descriptors", "_digests", "_files")
+
+    def __init__(self, files: Iterable[OpenCgroupFile]) -> None:
+        self._files = tuple(files)
+        self._descriptors = array("i", [file.descriptor for file in self._files])
+        self._buffer_sizes = array("i", [file.buffer_bytes for file in self._files])
+        self._digests = [file.digest for file in self._files]  # of what was last parsed here
+
+    def read(self) -> tuple[bool, list[tuple[OpenCgroupFile, Exception]]]:
+        """Read all; returns whether any file has changed, and those that failed.
+
+        The directories of a job are removed one by one: what can be read now may be final. The
+        fields of a file that is malformed are absent.
+        """
+        contents: list[bytes | OSError] = []
+        reads = map(os.pread, self._descriptors, self._buffer_sizes, _FROM_START)
+        while len(contents) < len(self._files):
+            try:
+                contents.extend(reads)
+            except OSError as error:  # also of a file that is opened for each read
+                contents.append(error)
+        changed = False
+        failed: list[tuple[OpenCgroupFile, Exception]] = []
+        for index in compress(count(), map(ne, map(hash, contents), self._digests)):
+            file = self._files[index]
+            try:
+                data = file.complete(contents[index])
+                self._buffer_sizes[index] = file.buffer_bytes
+                if hash(data) != self._digests[index]:
+                    changed = True
+                    file.update(data)
+            except (OSError, ValueError, LookupError) as error:
+                changed = True
+                failed.append((file, error))
+            self._digests[index] = file.digest
+        return changed, failed

@@ -1,11 +1,125 @@
-"""The formats of cgroup files (Linux Documentation/admin-guide/cgroup-v2.rst, "Format")."""
+"""What is read from which cgroup file, by the annotations of the fields of a reading, and how.
 
+The formats are those of Linux Documentation/admin-guide/cgroup-v2.rst, "Format".
+"""
+
+import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+
+from batchjob.quantities.reading import (
+    GAUGE,
+    NANOSECONDS,
+    V1,
+    V2,
+    CgroupReading,
+    Number,
+    gauges,
+)
+from collectors.jobs.cgroups.reader import ReadErrors
 
 Parse = Callable[[bytes], Mapping[str, Any]]
 """Field → value; ValueError or LookupError for a text that is not in the file's format."""
+
+SAMPLED = "sampled"
+"""The files of all groups of metrics that are read between scrapes as well, as a group."""
+
+
+class CgroupFile(NamedTuple):
+    """A file of a directory, and how it is read.
+
+    `parse` returns field → value and raises ValueError for text that is not in the file's format.
+    """
+
+    file: str
+    group: str
+    parse: Parse
+    rare: bool = False  # read at intervals only: a limit or a CPU set
+    may_be_empty: bool = False  # other files end with a line feed even if they have no value
+    sampled: bool = False  # also read between scrapes, so that short jobs have it
+
+    def belongs_to(self, group: str | None) -> bool:
+        """Whether it is read with this group; None means all groups."""
+        return group is None or group == self.group or (group == SAMPLED and self.sampled)
+
+
+BytesByDevice = Mapping[str, tuple[int, int]]  # bytes, or number, of reads and writes
+
+
+class CgroupParts(NamedTuple):
+    """Numbers from files that fill a field of a reading only in combination."""
+
+    cpu_seconds: Annotated[Number, V1("cpuacct.usage", "", NANOSECONDS)] = None
+    cpu_system_ticks: Annotated[Number, V1("cpuacct.stat", "system")] = None
+    cfs_quota: Annotated[Number, V1("cpu.cfs_quota_us"), GAUGE] = None
+    cfs_period: Annotated[Number, V1("cpu.cfs_period_us"), GAUGE] = None
+    quota_cpus: Annotated[Number, V2("cpu.max"), GAUGE] = None
+    cpuset_cpus: Annotated[Number, V1("cpuset.cpus"), V2("cpuset.cpus"), GAUGE] = None
+    effective_cpus: Annotated[
+        Number, V1("cpuset.effective_cpus"), V2("cpuset.cpus.effective"), GAUGE
+    ] = None
+    memory_hierarchical_limit: Annotated[
+        Number, V1("memory.stat", "hierarchical_memory_limit"), GAUGE
+    ] = None
+    memory_failures: Annotated[Number, V1("memory.failcnt")] = None
+    memsw_failures: Annotated[Number, V1("memory.memsw.failcnt")] = None
+    io_bytes: Annotated[BytesByDevice | None, V1("blkio.throttle.io_service_bytes_recursive")] = (
+        None
+    )
+    io_operations: Annotated[BytesByDevice | None, V1("blkio.throttle.io_serviced_recursive")] = (
+        None
+    )
+
+
+GAUGE_FIELDS = gauges(CgroupReading) | gauges(CgroupParts)
+"""The fields that no longer apply once their directory is removed."""
+
+FieldTargets = Mapping[str, tuple[str, int]]  # key in the file → field, and its `per_unit`
+
+
+def fields_by_file(version: type[V1] | type[V2]) -> Mapping[str, FieldTargets]:
+    """The fields to set from each file, by its keys."""
+    found: dict[str, dict[str, tuple[str, int]]] = {}
+    for reading in (CgroupReading, CgroupParts):
+        for field, hint in get_type_hints(reading, include_extras=True).items():
+            for source in get_args(hint)[1:]:
+                if isinstance(source, version):
+                    found.setdefault(source.file, {})[source.key] = (field, source.per_unit)
+    return found
+
+
+FilesFields = Mapping[str, FieldTargets]
+
+
+def number_file(
+    fields: FilesFields, file: str, group: str, *, rare: bool = False, sampled: bool = False
+) -> CgroupFile:
+    """A file with one number, or with one per line."""
+    targets = fields[file]
+    parse = single(*targets[""]) if "" in targets else flat_keyed(targets)
+    return CgroupFile(file, group, parse, rare=rare, sampled=sampled)
+
+
+def cpu_list_file(fields: FilesFields, file: str) -> CgroupFile:
+    """A file with a list of CPUs, of which the number counts."""
+    field = single_field(fields[file])
+    return CgroupFile(file, "cpu", lambda data: {field: count_list(data)}, rare=True)
+
+
+def single_field(fields: FieldTargets) -> str:
+    """The field of a file with one value."""
+    ((field, _),) = fields.values()
+    return field
+
+
+def allocated_cpus(parts: CgroupParts) -> float | None:
+    """CPUs by the CPU set, else by the quota; an empty CPU set is inherited, not an allocation."""
+    if parts.cpuset_cpus:
+        return parts.cpuset_cpus if parts.effective_cpus is None else parts.effective_cpus
+    if parts.cfs_quota is not None and parts.cfs_period:
+        return parts.cfs_quota / parts.cfs_period
+    return parts.quota_cpus
 
 
 def flat_keyed(fields: Mapping[str, tuple[str, int]]) -> Parse:
@@ -15,33 +129,28 @@ def flat_keyed(fields: Mapping[str, tuple[str, int]]) -> Parse:
     fixed order, so their lines are remembered: reading 8 of 50 keys costs a quarter of reading all.
     """
     wanted = {key.encode(): target for key, target in fields.items()}
-    lines = _compile_lines(b"", wanted)
+    pattern, names, divided = _compile_lines(b"", wanted)
 
     def parse(data: bytes) -> Mapping[str, Any]:
-        nonlocal lines
-        match = lines.pattern.fullmatch(data)
+        nonlocal pattern, names, divided
+        match = pattern.fullmatch(data)
         if match is None:
-            lines = _compile_lines(data, wanted)
-            match = lines.pattern.fullmatch(data)
+            pattern, names, divided = _compile_lines(data, wanted)
+            match = pattern.fullmatch(data)
             if match is None:
                 raise ValueError("not lines of a key and a number")
-        values: dict[str, float] = dict(zip(lines.fields, map(int, match.groups()), strict=True))
-        for field, divisor in lines.divided:
+        values: dict[str, float] = dict(zip(names, map(int, match.groups()), strict=True))
+        for field, divisor in divided:
             values[field] /= divisor
         return values
 
     return parse
 
 
-class _Lines(NamedTuple):
-    """The wanted lines of a file: a pattern with a group for each of their numbers."""
-
-    pattern: re.Pattern[bytes]
-    fields: tuple[str, ...]
-    divided: tuple[tuple[str, int], ...]
-
-
-def _compile_lines(data: bytes, wanted: Mapping[bytes, tuple[str, int]]) -> _Lines:
+def _compile_lines(
+    data: bytes, wanted: Mapping[bytes, tuple[str, int]]
+) -> tuple[re.Pattern[bytes], tuple[str, ...], tuple[tuple[str, int], ...]]:
+    """A pattern with a group for each wanted number, their fields, and those to be divided."""
     pattern, skipped, targets = b"", 0, []
     for line in data.splitlines():
         key = line.partition(b" ")[0]
@@ -51,7 +160,7 @@ def _compile_lines(data: bytes, wanted: Mapping[bytes, tuple[str, int]]) -> _Lin
             targets.append(wanted[key])
         else:
             skipped += 1
-    return _Lines(
+    return (
         re.compile(pattern + rb"(?:.*+\n){%d}+" % skipped),
         tuple(field for field, _ in targets),
         tuple((field, divisor) for field, divisor in targets if divisor != 1),
@@ -92,3 +201,46 @@ def count_list(data: bytes) -> int:
                 raise ValueError(f"range runs backwards: {part!r}")
             count += span
     return count
+
+
+# Linux Documentation/admin-guide/devices.txt: RAM disks and loop devices store nothing themselves.
+_NO_STORAGE_MAJORS = frozenset({"1", "7"})
+
+
+class DeviceNames:
+    """`8:0` → `sda`, cached. Safe in several threads: at worst, a look-up is done twice."""
+
+    def __init__(self, sysfs: str, errors: ReadErrors) -> None:
+        self._sysfs = sysfs
+        self._errors = errors
+        self._names: dict[str, str | None] = {}
+
+    def name(self, number: str) -> str | None:
+        """The device's name, its number if sysfs has no name, or None if it is left out.
+
+        A stacked device (LVM, md) passes its requests on to others, which count them again. What is
+        not a number is counted once as malformed: the kernel writes `(unknown)` for a device
+        without a disk, such as a hidden path of NVMe multipath.
+        """
+        if number not in self._names:
+            self._names[number] = self._look_up(number)
+        return self._names[number]
+
+    def skip_row(self) -> None:
+        """Count a row of a device that is not in the file's format."""
+        self._errors.count("malformed")
+
+    def _look_up(self, number: str) -> str | None:
+        major, colon, minor = number.partition(":")
+        if not (colon and major.isdigit() and minor.isdigit()):
+            self._errors.count("malformed")
+            return None
+        link = f"{self._sysfs}/dev/block/{number}"
+        if major in _NO_STORAGE_MAJORS:
+            return None
+        try:
+            if os.listdir(f"{link}/slaves"):
+                return None
+        except OSError:
+            pass  # a partition, or a device unknown to sysfs: not stacked
+        return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else number

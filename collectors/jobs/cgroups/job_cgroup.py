@@ -1,5 +1,6 @@
 """A job's cgroup: one path, in every hierarchy that has it."""
 
+import errno
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,19 +9,23 @@ from batchjob.quantities.reading import EMPTY_CGROUP_READING, CgroupReading
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups import v1 as cgroup1
 from collectors.jobs.cgroups import v2 as cgroup2
-from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.directory import (
-    CgroupDirectory,
-    CgroupGone,
+from collectors.jobs.cgroups.directory import CgroupDirectory, FileReader
+from collectors.jobs.cgroups.formats import (
+    GAUGE_FIELDS,
+    CgroupFile,
+    CgroupParts,
+    DeviceNames,
+    allocated_cpus,
+)
+from collectors.jobs.cgroups.kernel_log import KernelLog
+from collectors.jobs.cgroups.mounts import Hierarchy
+from collectors.jobs.cgroups.reader import (
     DescriptorBudget,
     ReadErrors,
     descendants,
     is_gone,
+    read_path,
 )
-from collectors.jobs.cgroups.fields import GAUGE_FIELDS, CgroupParts, allocated_cpus
-from collectors.jobs.cgroups.kernel_log import KernelLog
-from collectors.jobs.cgroups.mounts import Hierarchy
-from collectors.jobs.cgroups.reader import BatchReader, CgroupFile, read_path
 
 # Limits and CPU sets are changed by administrators and schedulers, not by the job's work. Missing
 # files may appear later, when a controller is enabled by hand.
@@ -77,10 +82,10 @@ class JobCgroup:
     """
 
     __slots__ = (
-        "_all_open", "_batch_reader", "_cpu_user_seconds", "_directories", "_files",
-        "_gauges_expire_at", "_has_v1", "_kernel_counts_oom_kills", "_kernel_log_position",
-        "_next_refresh_at", "_oom_kills", "_reading", "_refresh_seconds", "_removed_values",
-        "delegate", "layout_match", "path",
+        "_cpu_user_seconds", "_directories", "_files", "_gauges_expire_at", "_has_v1",
+        "_kernel_counts_oom_kills", "_kernel_log_position", "_next_refresh_at", "_oom_kills",
+        "_reader", "_reading", "_refresh_seconds", "_removed_values", "delegate", "layout_match",
+        "path",
     )  # fmt: skip
 
     def __init__(
@@ -93,8 +98,7 @@ class JobCgroup:
         self._directories: dict[Hierarchy, CgroupDirectory] = {}
         self._removed_values = _NO_VALUES  # last values of removed directories
         self._gauges_expire_at = math.inf  # monotonic seconds
-        self._batch_reader: BatchReader | None = None  # of all files
-        self._all_open = False  # whether the last read left all files open
+        self._reader: FileReader | None = None  # of all files
         self._next_refresh_at = -math.inf  # monotonic seconds
         self._refresh_seconds = _INITIAL_REFRESH_SECONDS
         self._reading = EMPTY_CGROUP_READING
@@ -112,9 +116,7 @@ class JobCgroup:
         path = f"{hierarchy.root}/{self.path}"
         shared = (self._files.descriptors, self._files.errors)
         if hierarchy.version == 2:
-            directory = CgroupDirectory(
-                path, self._files.v2, *shared, lambda: _read_memory_limit(path, hierarchy.root)
-            )
+            directory = CgroupDirectory(path, self._files.v2, *shared, hierarchy.root)
         else:
             files = [f for c in hierarchy.controllers for f in self._files.v1.get(c, ())]
             directory = CgroupDirectory(path, files, *shared)
@@ -130,56 +132,61 @@ class JobCgroup:
 
     def read(self, now: float, group: str | None = None) -> CgroupReading:
         """Read the existing directories; returns the same reading again if nothing changed."""
+        changed = False
         if now >= self._gauges_expire_at:
             self._removed_values = {
                 name: x for name, x in self._removed_values.items() if name not in GAUGE_FIELDS
             }
             self._gauges_expire_at = math.inf
-            self._reading = self._build_reading()
-        is_fresh = self._all_open and now < self._next_refresh_at
-        changed = self._make_batch_reader(group).read() if is_fresh else None
-        if changed is None:
-            changed = self._read_each(now, group) or is_fresh
-        if changed:
+            changed = True
+        if now >= self._next_refresh_at:
+            self._refresh(now)
+            changed = True
+        if self._read_files(self._file_reader(group), now) or changed:
             self._reading = self._build_reading()
         return self._reading
 
-    def _make_batch_reader(self, group: str | None) -> BatchReader:
+    def _file_reader(self, group: str | None) -> FileReader:
         """A reader of one group's files, or of all; only the latter is worth its memory."""
-        if group is None and self._batch_reader is not None:
-            return self._batch_reader
+        if group is None and self._reader is not None:
+            return self._reader
         directories = self._directories.values()
-        reader = BatchReader([file for each in directories for file in each.frequent_files(group)])
+        reader = FileReader([file for each in directories for file in each.frequent_files(group)])
         if group is None:
-            self._batch_reader = reader
+            self._reader = reader
         return reader
 
-    def _read_each(self, now: float, group: str | None) -> bool:
-        """The slow path of `read`: read limits and new files, too, and drop removed directories."""
-        self._discard_batch_reader()
-        refresh = now >= self._next_refresh_at
-        if refresh:
-            self._next_refresh_at = now + self._refresh_seconds
-            self._refresh_seconds = min(2 * self._refresh_seconds, _MAX_REFRESH_SECONDS)
-        changed, gone = False, []
-        for hierarchy, directory in self._directories.items():
-            try:
-                changed = directory.read(refresh, group) or changed
-            except CgroupGone:
-                gone.append(hierarchy)
-        for hierarchy in gone:
-            self._drop(hierarchy)
-            self._gauges_expire_at = now + _REMOVAL_SECONDS
-        # The others are removed as well, but those without files to read do not report it.
-        if gone:
-            self.drop_removed(now)
-        self._all_open = all(directory.is_kept_open for directory in self._directories.values())
-        return changed or bool(gone)  # its files may have been read before the removal
+    def _refresh(self, now: float) -> None:
+        """Look for new files, read limits, and drop removed directories."""
+        self._next_refresh_at = now + self._refresh_seconds
+        self._refresh_seconds = min(2 * self._refresh_seconds, _MAX_REFRESH_SECONDS)
+        self._reader = None
+        for directory in self._directories.values():
+            directory.find_files()
+        self.drop_removed(now)
+        directories = tuple(self._directories.values())
+        limits = [file for each in directories for file in each.files if file.source.rare]
+        self._read_files(FileReader(limits), now)
+        for directory in directories:
+            directory.read_limit()
 
-    def _discard_batch_reader(self) -> None:
-        """Discard the batch reader: a descriptor may be closed, and its number may be reused."""
-        self._batch_reader = None
-        self._all_open = False
+    def _read_files(self, reader: FileReader, now: float) -> bool:
+        changed, failed = reader.read()
+        for file, error in failed:
+            directory = file.directory
+            if not isinstance(error, OSError):
+                self._files.errors.count("malformed")
+            elif error.errno == errno.ENODEV:
+                directory.was_removed = True
+            elif not directory.is_removed():
+                self._files.errors.count(error)
+                directory.drop_file(file)
+        if any(isinstance(error, OSError) for _, error in failed):
+            # A descriptor was closed, and its number may be reused. Directories without files to
+            # read do not report that they were removed as well.
+            self._reader = None
+            self.drop_removed(now)
+        return changed
 
     def last_reading(self) -> CgroupReading:
         """The last reading."""
@@ -194,9 +201,7 @@ class JobCgroup:
         parts = CgroupParts._make(map(values.get, CgroupParts._fields))
         values["cpus"] = allocated_cpus(parts)
         if self._has_v1:
-            combined = cgroup1.combine(parts, self._cpu_user_seconds)
-            fields = zip(combined._fields, combined, strict=True)
-            values.update(field for field in fields if field[1] is not None)
+            values.update(cgroup1.combine(parts, self._cpu_user_seconds))
         if self._kernel_counts_oom_kills or self._oom_kills:
             values["oom_kills"] = sum(self._oom_kills.values())
         reading = CgroupReading._make(map(values.get, CgroupReading._fields))
@@ -267,7 +272,7 @@ class JobCgroup:
     def _drop(self, hierarchy: Hierarchy) -> None:
         directory = self._directories.pop(hierarchy)
         self._removed_values = {**self._removed_values, **directory.values}
-        self._discard_batch_reader()
+        self._reader = None  # its descriptors are closed, and their numbers may be reused
         directory.close()
         if "memory" in hierarchy.controllers and self._add_logged_oom_kills(hierarchy):
             self._reading = self._build_reading()
@@ -294,8 +299,3 @@ def _process_list_rank(hierarchy: Hierarchy) -> int:
         if each in _CONTROLLERS_LISTING_PIDS
     ]
     return min(ranks, default=len(_CONTROLLERS_LISTING_PIDS))
-
-
-def _read_memory_limit(path: str, root: str) -> dict[str, Any]:
-    limit = cgroup2.memory_limit(path, root)
-    return {} if limit is None else {cgroup2.LIMIT_FIELD: limit}

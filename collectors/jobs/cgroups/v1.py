@@ -2,13 +2,20 @@
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob.quantities.reading import V1, DeviceIO
-from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.fields import CgroupParts, fields_by_file, number_parser, single_field
-from collectors.jobs.cgroups.formats import count_list, parse_uint64
-from collectors.jobs.cgroups.reader import CgroupFile, read_path
+from collectors.jobs.cgroups.formats import (
+    CgroupFile,
+    CgroupParts,
+    DeviceNames,
+    cpu_list_file,
+    fields_by_file,
+    number_file,
+    parse_uint64,
+    single_field,
+)
+from collectors.jobs.cgroups.reader import read_path
 
 _NO_LIMIT = 2**62  # memory.txt: "no limit" is LONG_MAX rounded down to the page size, which varies
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -19,46 +26,40 @@ def sources(groups: Collection[str], devices: DeviceNames) -> Mapping[str, tuple
     """The files to read per controller for the wanted metric groups."""
     table: Mapping[str, tuple[CgroupFile, ...]] = {
         "cpuacct": (
-            _number_file("cpuacct.usage", "cpu", sampled=True),
-            _number_file("cpuacct.stat", "cpu", sampled=True),
+            number_file(_FIELDS, "cpuacct.usage", "cpu", sampled=True),
+            number_file(_FIELDS, "cpuacct.stat", "cpu", sampled=True),
         ),
         "cpu": (
-            _number_file("cpu.stat", "cpu"),
+            number_file(_FIELDS, "cpu.stat", "cpu"),
             CgroupFile("cpu.cfs_quota_us", "cpu", _parse_quota, rare=True),
-            _number_file("cpu.cfs_period_us", "cpu", rare=True),
+            number_file(_FIELDS, "cpu.cfs_period_us", "cpu", rare=True),
         ),
-        "cpuset": (_cpu_list_file("cpuset.cpus"), _cpu_list_file("cpuset.effective_cpus")),
+        "cpuset": (
+            cpu_list_file(_FIELDS, "cpuset.cpus"),
+            cpu_list_file(_FIELDS, "cpuset.effective_cpus"),
+        ),
         "memory": (
-            _number_file("memory.usage_in_bytes", "memory"),
-            _number_file("memory.max_usage_in_bytes", "memory", sampled=True),
-            _number_file("memory.kmem.usage_in_bytes", "memory"),
-            _number_file("memory.failcnt", "memory"),
-            _number_file("memory.memsw.failcnt", "memory"),
-            _number_file("memory.stat", "memory"),
+            number_file(_FIELDS, "memory.usage_in_bytes", "memory"),
+            number_file(_FIELDS, "memory.max_usage_in_bytes", "memory", sampled=True),
+            number_file(_FIELDS, "memory.kmem.usage_in_bytes", "memory"),
+            number_file(_FIELDS, "memory.failcnt", "memory"),
+            number_file(_FIELDS, "memory.memsw.failcnt", "memory"),
+            number_file(_FIELDS, "memory.stat", "memory"),
         ),
         "blkio": (
             _blkio_file("blkio.throttle.io_service_bytes_recursive", devices),
             _blkio_file("blkio.throttle.io_serviced_recursive", devices),
         ),
         "pids": (
-            _number_file("pids.current", "processes"),
-            _number_file("pids.max", "processes", rare=True),
-            _number_file("pids.events", "processes"),
+            number_file(_FIELDS, "pids.current", "processes"),
+            number_file(_FIELDS, "pids.max", "processes", rare=True),
+            number_file(_FIELDS, "pids.events", "processes"),
         ),
     }
     return {
         controller: tuple(source for source in files if source.group in groups)
         for controller, files in table.items()
     }
-
-
-def _number_file(file: str, group: str, *, rare: bool = False, sampled: bool = False) -> CgroupFile:
-    return CgroupFile(file, group, number_parser(_FIELDS[file]), rare=rare, sampled=sampled)
-
-
-def _cpu_list_file(file: str) -> CgroupFile:
-    field = single_field(_FIELDS[file])
-    return CgroupFile(file, "cpu", lambda data: {field: count_list(data)}, rare=True)
 
 
 def oom_kills(path: str) -> int | None:
@@ -74,40 +75,26 @@ def oom_kills(path: str) -> int | None:
     return None
 
 
-class Combined(NamedTuple):
-    """Fields of a reading computed from several numbers; None: keep the value of the file."""
-
-    cpu_user_seconds: float | None
-    cpu_system_seconds: float | None
-    memory_limit: float | None
-    memory_limit_hits: float | None
-    io: Mapping[str, DeviceIO] | None
-
-
-def combine(parts: CgroupParts, previous_user: float) -> Combined:
-    """Compute the fields that depend on several files.
+def combine(parts: CgroupParts, previous_user: float) -> dict[str, Any]:
+    """The fields of a reading that depend on several files; one that is not known is left out.
 
     cpuacct.stat counts in ticks of 10 ms, which is a tenth of a short job; cpuacct.usage is exact.
     So system time is the former's and user time the rest, but never less than `previous_user`: a
     tick added to the one must not be taken from the other.
     """
-    user = system = hits = None
-    seconds, ticks = parts.cpu_seconds, parts.cpu_system_ticks
-    if seconds is not None and ticks is not None:
-        system = ticks / _TICKS_PER_SECOND
-        user = max(seconds - system, previous_user)
+    fields: dict[str, Any] = {}
+    if parts.cpu_seconds is not None and parts.cpu_system_ticks is not None:
+        system = parts.cpu_system_ticks / _TICKS_PER_SECOND
+        fields["cpu_system_seconds"] = system
+        fields["cpu_user_seconds"] = max(parts.cpu_seconds - system, previous_user)
     limit = parts.memory_hierarchical_limit
+    if limit is not None and limit < _NO_LIMIT:
+        fields["memory_limit"] = limit
     if parts.memory_failures is not None:
-        hits = parts.memory_failures + (parts.memsw_failures or 0)
-    transferred, operations = parts.io_bytes, parts.io_operations
-    is_known = transferred is not None and operations is not None
-    return Combined(
-        user,
-        system,
-        None if limit is None or limit >= _NO_LIMIT else limit,
-        hits,
-        _device_io(transferred or {}, operations or {}) if is_known else None,
-    )
+        fields["memory_limit_hits"] = parts.memory_failures + (parts.memsw_failures or 0)
+    if parts.io_bytes is not None and parts.io_operations is not None:
+        fields["io"] = _device_io(parts.io_bytes, parts.io_operations)
+    return fields
 
 
 def _device_io(

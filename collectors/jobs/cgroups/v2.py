@@ -5,10 +5,16 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from batchjob.quantities.reading import V2, DeviceIO
-from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.fields import fields_by_file, number_parser, single_field
-from collectors.jobs.cgroups.formats import count_list, parse_uint64
-from collectors.jobs.cgroups.reader import CgroupFile, read_path
+from collectors.jobs.cgroups.formats import (
+    CgroupFile,
+    DeviceNames,
+    cpu_list_file,
+    fields_by_file,
+    number_file,
+    parse_uint64,
+    single_field,
+)
+from collectors.jobs.cgroups.reader import read_path
 
 _FIELDS = fields_by_file(V2)
 LIMIT_FIELD = single_field(_FIELDS["memory.max"])
@@ -21,15 +27,15 @@ def sources(groups: Collection[str], devices: DeviceNames) -> tuple[CgroupFile, 
     memory.events, not memory.events.local.
     """
     table = (
-        _number_file("cpu.stat", "cpu", sampled=True),
+        number_file(_FIELDS, "cpu.stat", "cpu", sampled=True),
         CgroupFile("cpu.max", "cpu", _parse_quota, rare=True),
-        _cpu_list_file("cpuset.cpus"),
-        _cpu_list_file("cpuset.cpus.effective"),
-        _number_file("memory.current", "memory"),
-        _number_file("memory.peak", "memory", sampled=True),
-        _number_file("memory.swap.current", "memory"),
-        _number_file("memory.events", "memory"),
-        _number_file("memory.stat", "memory"),
+        cpu_list_file(_FIELDS, "cpuset.cpus"),
+        cpu_list_file(_FIELDS, "cpuset.cpus.effective"),
+        number_file(_FIELDS, "memory.current", "memory"),
+        number_file(_FIELDS, "memory.peak", "memory", sampled=True),
+        number_file(_FIELDS, "memory.swap.current", "memory"),
+        number_file(_FIELDS, "memory.events", "memory"),
+        number_file(_FIELDS, "memory.stat", "memory"),
         _pressure_file("cpu.pressure"),
         _pressure_file("memory.pressure"),
         _pressure_file("io.pressure"),
@@ -39,20 +45,11 @@ def sources(groups: Collection[str], devices: DeviceNames) -> tuple[CgroupFile, 
             lambda data: {single_field(_FIELDS["io.stat"]): parse_io_stat(data, devices)},
             may_be_empty=True,  # until the first IO
         ),
-        _number_file("pids.current", "processes"),
-        _number_file("pids.max", "processes", rare=True),
-        _number_file("pids.events", "processes"),
+        number_file(_FIELDS, "pids.current", "processes"),
+        number_file(_FIELDS, "pids.max", "processes", rare=True),
+        number_file(_FIELDS, "pids.events", "processes"),
     )
     return tuple(source for source in table if source.group in groups)
-
-
-def _number_file(file: str, group: str, *, rare: bool = False, sampled: bool = False) -> CgroupFile:
-    return CgroupFile(file, group, number_parser(_FIELDS[file]), rare=rare, sampled=sampled)
-
-
-def _cpu_list_file(file: str) -> CgroupFile:
-    field = single_field(_FIELDS[file])
-    return CgroupFile(file, "cpu", lambda data: {field: count_list(data)}, rare=True)
 
 
 def memory_limit(path: str, root: str) -> int | None:

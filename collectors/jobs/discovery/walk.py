@@ -4,8 +4,8 @@ import os
 from typing import Protocol
 
 from batchjob.schedulers.layout import Layout
-from collectors.jobs.cgroups.directory import ReadErrors, child_names, is_gone
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
+from collectors.jobs.cgroups.reader import ReadErrors, child_names, is_gone
 from collectors.jobs.discovery.places import LayoutCursor, child_cursor, mount_cursor
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import JobTable

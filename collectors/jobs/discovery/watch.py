@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable, Iterable
 
 from batchjob.runtime.log import LogOnce
-from collectors.jobs.cgroups.directory import ReadErrors, child_names
 from collectors.jobs.cgroups.mounts import Hierarchy
+from collectors.jobs.cgroups.reader import ReadErrors, child_names
 from collectors.jobs.discovery import inotify
 from collectors.jobs.discovery.inotify import Event, Inotify
 from collectors.jobs.discovery.walk import CgroupWalker, WalkState

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from batchjob.runtime.log import LogOnce
-from collectors.jobs.cgroups.directory import DescriptorBudget
+from collectors.jobs.cgroups.reader import DescriptorBudget
 from collectors.jobs.state.job import Job
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from functools import cache
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
 from batchjob.schedulers.node import Environment
-from collectors.jobs.cgroups.directory import ReadErrors
+from collectors.jobs.cgroups.reader import ReadErrors
 from collectors.jobs.processes import proc
 from collectors.jobs.processes.proc import Process
 from collectors.jobs.processes.snapshot import (

@@ -14,7 +14,7 @@ from batchjob.quantities.reading import Interface, ProcessReading
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers import registry
 from collectors.host import Host
-from collectors.jobs.cgroups.directory import ReadErrors
+from collectors.jobs.cgroups.reader import ReadErrors
 from collectors.jobs.processes import proc
 from collectors.jobs.processes.exits import ExitWatcher
 from collectors.jobs.processes.identifier import (

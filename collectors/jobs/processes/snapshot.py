@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import step_of
 from collectors.host import Host, Moment
-from collectors.jobs.cgroups.directory import ReadErrors, descendants, read_pids
+from collectors.jobs.cgroups.reader import ReadErrors, descendants, read_pids
 from collectors.jobs.processes import proc
 from collectors.jobs.processes.proc import Process, ProcessTotals
 from collectors.jobs.state.job import Job, ProcessRoot

@@ -16,9 +16,9 @@ from batchjob.quantities.reading import (
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.host import Moment
-from collectors.jobs.cgroups.directory import descendants, read_pids
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.mounts import Hierarchy
+from collectors.jobs.cgroups.reader import descendants, read_pids
 from collectors.jobs.view import JobIdentity
 
 SETTLING_SECONDS = 2.0  # for this long, directories of a new job may appear one by one

@@ -9,7 +9,7 @@ import threading
 
 from batchjob.runtime.log import LogOnce
 from collectors.host import Host
-from collectors.jobs.cgroups.reader import SAMPLED
+from collectors.jobs.cgroups.formats import SAMPLED
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import JobTable
 

@@ -19,8 +19,8 @@ from batchjob.quantities.reading import CgroupReading, job_reading
 from batchjob.quantities.sample import SampleKey
 from batchjob_stats_db.samples.format import group_values
 from collectors.jobs.cgroups import v1, v2
-from collectors.jobs.cgroups.devices import DeviceNames
-from collectors.jobs.cgroups.directory import ReadErrors
+from collectors.jobs.cgroups.formats import DeviceNames
+from collectors.jobs.cgroups.reader import ReadErrors
 from collectors.jobs.families import job_families, job_metrics
 from collectors.jobs.view import JobIdentity, JobName
 from collectors.metric import Labels

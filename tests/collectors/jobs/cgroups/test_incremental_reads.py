@@ -6,131 +6,124 @@ import pytest
 
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
-from collectors.jobs.cgroups.directory import (
-    CgroupDirectory,
-    DescriptorBudget,
-    ReadErrors,
-)
-from collectors.jobs.cgroups.formats import single
+from collectors.jobs.cgroups.directory import CgroupDirectory, FileReader
+from collectors.jobs.cgroups.formats import CgroupFile, single
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
-from collectors.jobs.cgroups.reader import BatchReader, CgroupFile
+from collectors.jobs.cgroups.reader import DescriptorBudget, ReadErrors
 
 
-def directory_and_values(path, *sources, errors=None):
-    """A directory and the dict of its values."""
-    directory = CgroupDirectory(str(path), sources, DescriptorBudget(9), errors or ReadErrors())
-    return directory, directory.values
+class ReadDirectory:
+    """A directory with these files, and a reader of them."""
+
+    def __init__(self, path, *sources):
+        self.directory = CgroupDirectory(str(path), sources, DescriptorBudget(9), ReadErrors())
+        self.values = self.directory.values
+        self.directory.find_files()
+        self.reader = FileReader(self.directory.frequent_files())
+
+    def read(self):
+        """Whether anything has changed, and the names of files that could not be read."""
+        changed, failed = self.reader.read()
+        return changed, [file.source.file for file, _ in failed]
 
 
-def test_directory_read_returns_whether_values_changed(tmp_path):
+@pytest.fixture
+def memory(tmp_path):
+    """Two files of a directory."""
+    (tmp_path / "memory.current").write_text("1\n")
+    (tmp_path / "memory.peak").write_text("2\n")
+    memory = ReadDirectory(
+        tmp_path,
+        CgroupFile("memory.current", "memory", single("current")),
+        CgroupFile("memory.peak", "memory", single("peak")),
+    )
+    yield memory
+    memory.directory.close()
+
+
+def test_read_returns_whether_values_changed(memory, tmp_path):
     file = tmp_path / "memory.current"
-    file.write_text("1\n")
-    errors = ReadErrors()
-    source = CgroupFile("memory.current", "memory", single("bytes"))
-    directory, values = directory_and_values(tmp_path, source, errors=errors)
+    assert memory.read() == (True, [])
+    assert memory.read() == (False, [])
+    assert memory.values == {"current": 1, "peak": 2}
+    file.write_text("3\n")
+    assert memory.read() == (True, [])
+    assert memory.values == {"current": 3, "peak": 2}
+    file.write_text("half")
+    assert memory.read() == (True, ["memory.current"])
+    assert memory.values == {"peak": 2}
+    file.write_text("3" * 19 + "\n")
+    assert memory.read() == (True, [])
+    assert memory.values == {"current": int("3" * 19), "peak": 2}
+
+
+@pytest.mark.parametrize("text", ["half", "7\n" * 300], ids=["malformed", "longer than its buffer"])
+def test_files_beside_a_malformed_one_are_read(memory, tmp_path, text):
+    (tmp_path / "memory.current").write_text(text)
+    assert memory.read() == (True, ["memory.current"])
+    assert memory.values == {"peak": 2}
+
+
+def test_files_beside_one_that_cannot_be_read_are_read(memory, tmp_path):
+    """They may be removed before the next read."""
+    memory.read()
+    closed = memory.directory.files[0]
+    os.close(closed.descriptor)
+    (tmp_path / "memory.peak").write_text("5\n")
     try:
-        assert directory.read(refresh=True)
-        assert not directory.read(refresh=False)
-        assert values == {"bytes": 1}
-        file.write_text("2\n")
-        assert directory.read(refresh=False)
-        assert values == {"bytes": 2}
-        file.write_text("half")
-        assert directory.read(refresh=False)
-        assert values == {}
-        file.write_text("2\n")
-        assert directory.read(refresh=False)
-        assert values == {"bytes": 2}
-        file.write_text("3" * 19 + "\n")
-        assert directory.read(refresh=False)
-        assert values == {"bytes": int("3" * 19)}
+        assert memory.read() == (True, ["memory.current"])
+        assert memory.values["peak"] == 5
     finally:
-        directory.close()
-    assert errors.counts()["malformed"] == sum(errors.counts().values()) == 1
+        closed.descriptor = -1
 
 
 def test_growing_file_is_read_to_its_end(tmp_path):
     file = tmp_path / "memory.stat"
     file.write_text("anon 1\n")
     source = CgroupFile("memory.stat", "memory", lambda data: {"size": len(data)})
-    directory, values = directory_and_values(tmp_path, source)
+    grown = ReadDirectory(tmp_path, source)
     try:
         for size in (7, 470, 479, 480, 3000, 40, 5000):
             file.write_text("x" * (size - 1) + "\n")
-            directory.read(refresh=True)
-            assert values == {"size": size}
+            grown.read()
+            assert grown.values == {"size": size}
     finally:
-        directory.close()
+        grown.directory.close()
+
+
+def test_files_without_a_descriptor_are_opened_for_each_read(tmp_path):
+    file = tmp_path / "memory.current"
+    file.write_text("1\n")
+    source = CgroupFile("memory.current", "memory", single("current"))
+    directory = CgroupDirectory(str(tmp_path), [source], DescriptorBudget(0), ReadErrors())
+    directory.find_files()
+    reader = FileReader(directory.frequent_files())
+    assert reader.read() == (True, [])
+    assert reader.read() == (False, [])
+    file.write_text("2\n")
+    assert reader.read() == (True, [])
+    assert directory.values == {"current": 2}
 
 
 def test_limit_that_disappears_is_removed_from_the_values(tmp_path):
-    limits = {"memory_limit": 7}
-    directory = CgroupDirectory(
-        str(tmp_path), [], DescriptorBudget(9), ReadErrors(), lambda: limits.copy()
-    )
-    directory.read(refresh=True)
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "memory.max").write_text("7\n")
+    directory = CgroupDirectory(str(job), [], DescriptorBudget(9), ReadErrors(), str(tmp_path))
+    directory.read_limit()
     assert directory.values == {"memory_limit": 7}
-    limits.clear()
-    directory.read(refresh=True)
+    (job / "memory.max").write_text("max\n")
+    directory.read_limit()
     assert directory.values == {}
-
-
-class BatchedDirectory:
-    """Two files of a directory, and a reader of both."""
-
-    def __init__(self, path):
-        self.one, self.two = path / "memory.current", path / "memory.peak"
-        self.one.write_text("1\n")
-        self.two.write_text("2\n")
-        self.directory, self.values = directory_and_values(
-            path,
-            CgroupFile("memory.current", "memory", single("current")),
-            CgroupFile("memory.peak", "memory", single("peak")),
-        )
-        self.directory.read(refresh=True)
-        self.reader = BatchReader(self.directory.frequent_files())
-
-
-@pytest.fixture
-def batched(tmp_path):
-    batched = BatchedDirectory(tmp_path)
-    yield batched
-    batched.directory.close()
-
-
-def test_batch_read_returns_whether_values_changed(batched):
-    assert batched.reader.read() is False
-    batched.two.write_text("3\n")
-    assert batched.reader.read() is True
-    assert batched.values == {"current": 1, "peak": 3}
-    assert batched.reader.read() is False
-
-
-@pytest.mark.parametrize("text", ["half", "7\n" * 300], ids=["malformed", "longer than its buffer"])
-def test_batch_read_of_invalid_content_returns_none(batched, text):
-    batched.one.write_text("5\n")
-    batched.two.write_text(text)
-    assert batched.reader.read() is None
-    batched.directory.read(refresh=False)
-    assert batched.values == {"current": 5}
-
-
-def test_batch_read_of_a_closed_file_returns_none(batched):
-    os.close(batched.directory.frequent_files()[1].descriptor)
-    batched.one.write_text("5\n")
-    try:
-        assert batched.reader.read() is None
-        assert batched.values["current"] == 5  # it may be removed before the next read
-    finally:
-        batched.directory.frequent_files()[1].descriptor = -1
 
 
 def test_job_cgroup_keeps_values_read_before_a_batch_read_failed(tmp_path):
     (tmp_path / "job").mkdir()
-    batched = BatchedDirectory(tmp_path / "job")
-    batched.directory.close()
+    one, two = (tmp_path / "job" / f"memory.{which}" for which in ("current", "peak"))
+    one.write_text("1\n")
+    two.write_text("2\n")
     layout_match = LayoutMatch(registry.layouts()[0], "slurm", "1")
     files = tuple(
         CgroupFile(f"memory.{which}", "memory", single(f"memory_{which}"))
@@ -143,16 +136,16 @@ def test_job_cgroup_keeps_values_read_before_a_batch_read_failed(tmp_path):
     job_cgroup.add(Hierarchy(2, frozenset(), str(tmp_path)))
     try:
         assert job_cgroup.read(0.0)[6:8] == (1, 2)
-        batched.one.write_text("5\n")
-        batched.two.write_text("half")
+        one.write_text("5\n")
+        two.write_text("half")
         assert job_cgroup.read(0.1)[6:8] == (5, None)
-        batched.two.write_text("6\n")
+        two.write_text("6\n")
         assert job_cgroup.read(0.2)[6:8] == (5, 6)
         assert job_cgroup.read(0.3, "cpu")[6:8] == (5, 6)
-        batched.one.write_text("8\n")
+        one.write_text("8\n")
         assert job_cgroup.read(0.4, "cpu")[6:8] == (5, 6)
         assert job_cgroup.read(0.4, "memory")[6:8] == (8, 6)
-        batched.one.write_text("5\n")
+        one.write_text("5\n")
         assert job_cgroup.read(0.5)[6:8] == (5, 6)
     finally:
         job_cgroup.close()

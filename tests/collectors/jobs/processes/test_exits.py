@@ -4,7 +4,7 @@ import os
 import subprocess
 import threading
 
-from collectors.jobs.cgroups.directory import DescriptorBudget
+from collectors.jobs.cgroups.reader import DescriptorBudget
 from collectors.jobs.processes.exits import ExitWatcher
 from tests.helpers.waiting import scaled
 
