@@ -57,7 +57,8 @@ def _render_samples(family: MetricFamily, format: ExpositionFormat) -> bytes:
         text = "".join([f"{name}{{{of}}} {+number!r}\n" for of, number in family.samples])
     # Numbers in Python's spelling, or no labels.
     if "inf\n" in text or "nan\n" in text or "{} " in text:
-        text = "".join(_sample_line(name, of, number) for of, number in family.all_samples())
+        samples = family.samples or family.all_samples()
+        text = "".join(_sample_line(name, of, number) for of, number in samples)
     return text.encode(errors="replace")
 
 
