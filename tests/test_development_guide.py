@@ -202,7 +202,7 @@ from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
 from batchjob.secret_files import secret_file
-from collectors.emissions.providers.provider import HOUR, MINUTE, Observation, ProviderEntry
+from collectors.emissions.providers.provider import HOUR, MINUTE, EmissionFactor, ProviderEntry
 
 @dataclass(frozen=True)
 class ToyOptions:
@@ -210,7 +210,7 @@ class ToyOptions:
 
 def read(fetch_json, access, now):
     grams = fetch_json(access.url, [("token", access.secret())])
-    return (Observation("toy", access.zone, "lifecycle", grams, now),)
+    return (EmissionFactor("toy", access.zone, "lifecycle", grams, now),)
 
 PROVIDER = ProviderEntry(
     read, "https://toys", 5 * MINUTE, HOUR, "[A-Z]+", "Toys", credential_option="toy_token_file"

@@ -1,12 +1,13 @@
 """Emission factors: the configured providers, and whether they answer."""
 
+import time
 from collections.abc import Sequence
 
 from batchjob.runtime.formatting import format_duration
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
-from collectors.emissions.factor import EmissionFactor
 from collectors.emissions.provider_poller import ProviderPoller
+from collectors.emissions.providers.provider import EmissionFactor
 from collectors.emissions.site_factors import site_factors
 
 
@@ -35,7 +36,7 @@ def _check_factors(node: ExaminedNode) -> Finding | None:
 
 def _format_factor(factor: EmissionFactor) -> str:
     grams = f"{factor.grams_per_kilowatt_hour:g} g/kWh"
-    age = format_duration(factor.age_seconds)
+    age = format_duration(factor.age_seconds(time.time()))
     return f"{factor.provider} {factor.zone}: {grams} ({factor.scope}, {age} old)"
 
 

@@ -1,10 +1,10 @@
 """Exposes emission factors as metrics and provides them to the energy collector."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from collectors.collector import Collector, CollectorModule
-from collectors.emissions.factor import EmissionFactor
 from collectors.emissions.options import EmissionsOptions
+from collectors.emissions.providers.provider import EmissionFactor
 from collectors.emissions.providers.registry import credit
 from collectors.emissions.site_factors import SiteFactors, site_factors
 from collectors.host import Host
@@ -51,8 +51,9 @@ METRICS = (FACTOR, AGE, ESTIMATED, INFO, ERRORS)
 class EmissionsCollector:
     """Exposes the factors that are valid now."""
 
-    def __init__(self, factors: SiteFactors) -> None:
+    def __init__(self, factors: SiteFactors, clock: Callable[[], float]) -> None:
         self.factors = factors
+        self._clock = clock
 
     def start(self) -> None:
         """Start querying the providers."""
@@ -68,17 +69,14 @@ class EmissionsCollector:
 
     def collect(self) -> list[MetricFamily]:
         """Factors, ages, credits and failures."""
-        factors = self.factors.current()
-        estimated = {each.provider: each.estimated for each in self.factors.observations()}
+        factors, now = self.factors.current(), self._clock()
         zones = [(each, labels(provider=each.provider, zone=each.zone)) for each in factors]
         return [
             MetricFamily(
                 FACTOR, [(_factor_labels(each), each.grams_per_kilowatt_hour) for each in factors]
             ),
-            MetricFamily(AGE, [(zone, each.age_seconds) for each, zone in zones]),
-            MetricFamily(
-                ESTIMATED, [(z, float(estimated.get(f.provider, False))) for f, z in zones]
-            ),
+            MetricFamily(AGE, [(zone, each.age_seconds(now)) for each, zone in zones]),
+            MetricFamily(ESTIMATED, [(zone, float(each.estimated)) for each, zone in zones]),
             MetricFamily(INFO, [(_credit_labels(each), 1.0) for each in factors]),
             MetricFamily(
                 ERRORS,
@@ -101,7 +99,7 @@ def _credit_labels(factor: EmissionFactor) -> Labels:
 
 def build(host: Host, options: EmissionsOptions, _built: Mapping[str, Collector]) -> Collector:
     """Build the collector."""
-    return EmissionsCollector(site_factors(options, clock=host.clock))
+    return EmissionsCollector(site_factors(options, clock=host.clock), host.clock)
 
 
 COLLECTOR = CollectorModule(EmissionsOptions, METRICS, build)

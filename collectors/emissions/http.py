@@ -7,36 +7,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchjob.runtime.http_client import FetchError, HttpReply, fetch
-from collectors.emissions.providers.provider import FactorError
+from collectors.emissions.providers.provider import FactorError, FetchJson
 
 _MAX_RETRY_SECONDS = 86400.0
 _DEFAULT_RETRY_SECONDS = 3600.0  # after a refusal without Retry-After
 _MAX_BYTES = 1 << 20
 
 
-class HttpFetcher:
-    """Queries over HTTP, with the environment's proxy; redirects are not followed."""
+def json_fetcher(timeout: float, tls: ssl.SSLContext) -> FetchJson:
+    """A function that queries over HTTP, with the environment's proxy, and follows no redirects."""
 
-    def __init__(self, timeout: float, tls: ssl.SSLContext) -> None:
-        self._timeout = timeout
-        self._tls = tls
-
-    def __call__(self, url: str, headers: Sequence[tuple[str, str]] = ()) -> Any:
-        """The parsed document; raises FactorError for any other answer."""
+    def fetch_json(url: str, headers: Sequence[tuple[str, str]] = ()) -> Any:
         all_headers = {"Accept": "application/json", **dict(headers)}
         try:
             answer = fetch(
                 url,
                 headers=all_headers,
-                seconds=self._timeout,
+                seconds=timeout,
                 limit=_MAX_BYTES,
-                tls=self._tls,
+                tls=tls,
                 proxies=True,
             )
             _check(answer, url.partition("?")[0])
             return answer.json()
         except FetchError as error:
             raise FactorError(error.reason, str(error)) from error
+
+    return fetch_json
 
 
 def _check(answer: HttpReply, url: str) -> None:

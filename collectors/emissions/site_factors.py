@@ -3,18 +3,17 @@
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from batchjob.runtime.settings import SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
-from collectors.emissions.factor import EmissionFactor
 from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.provider_poller import Clock, ProviderPoller
 from collectors.emissions.providers import country_tables
 from collectors.emissions.providers.provider import (
+    EmissionFactor,
     FactorError,
     FetchJson,
-    Observation,
     ProviderAccess,
     ProviderEntry,
 )
@@ -36,14 +35,10 @@ class SiteFactors:
     """
 
     def __init__(
-        self,
-        constants: Sequence[Observation],
-        pollers: Sequence[ProviderPoller],
-        clock: Clock = time.time,
+        self, constants: Sequence[EmissionFactor], pollers: Sequence[ProviderPoller]
     ) -> None:
         self.pollers = pollers
         self._constants = constants
-        self._clock = clock
 
     def start(self) -> None:
         """Start querying."""
@@ -55,29 +50,15 @@ class SiteFactors:
         for poller in self.pollers:
             poller.stop()
 
-    def observations(self) -> Sequence[Observation]:
-        """The values valid now, one per provider; never waits."""
-        observations: dict[str, Observation] = {}
+    def current(self) -> Sequence[EmissionFactor]:
+        """The factors valid now, one per provider; never waits."""
+        factors: dict[str, EmissionFactor] = {}
         for poller in self.pollers:
             for each in poller.current():
-                observations.setdefault(each.provider, each)
+                factors.setdefault(each.provider, each)
         for each in self._constants:
-            observations[each.provider] = each
-        return tuple(observations.values())
-
-    def current(self) -> Sequence[EmissionFactor]:
-        """The values valid now, with their ages."""
-        now = self._clock()
-        return tuple(
-            EmissionFactor(
-                each.provider,
-                each.zone,
-                each.scope,
-                each.grams_per_kilowatt_hour,
-                max(0.0, now - each.observed_at),
-            )
-            for each in self.observations()
-        )
+            factors[each.provider] = each
+        return tuple(factors.values())
 
 
 def site_factors(
@@ -102,7 +83,7 @@ def site_factors(
     if options.server_url:
         secret = _secret_reader(options.server_token_file) if options.server_token_file else str
         queried.append(("server", SERVER, ProviderAccess(options.server_url, "", secret=secret)))
-    return SiteFactors(constants, _create_pollers(queried, options, section, clock), clock)
+    return SiteFactors(constants, _create_pollers(queried, options, section, clock))
 
 
 def _create_pollers(
@@ -114,17 +95,18 @@ def _create_pollers(
     if not queried:
         return []
     fetch_json = _create_fetcher(options, section)
-    directory = _cache_directory(options)
+    state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    directory = options.cache_directory or (f"{state}/emissions" if state else "")
     spread = random.uniform(0, SPREAD_SECONDS)  # noqa: S311 (not a secret)
     return [ProviderPoller(*each, fetch_json, directory, clock, spread) for each in queried]
 
 
 def _create_fetcher(options: EmissionsOptions, section: str) -> FetchJson:
     from batchjob.runtime.http_client import tls_context  # HTTP and TLS, which tables do not need
-    from collectors.emissions.http import HttpFetcher
+    from collectors.emissions.http import json_fetcher
 
     try:
-        return HttpFetcher(options.timeout, tls_context(options.ca_file))
+        return json_fetcher(options.timeout, tls_context(options.ca_file))
     except OSError as error:  # including ssl.SSLError
         reason = error.strerror or "no certificates in it"
         raise SettingsError(f"{section}.ca-file: {options.ca_file}: {reason}") from error
@@ -133,7 +115,7 @@ def _create_fetcher(options: EmissionsOptions, section: str) -> FetchJson:
 def _provider_access(
     name: str, zone: str, options: EmissionsOptions, section: str
 ) -> ProviderAccess:
-    addresses: Mapping[str, str] = dict(_split_provider_url(text) for text in options.url)
+    addresses = {provider: url for provider, _, url in (x.partition("=") for x in options.url)}
     entry = PROVIDERS[name]
     for field in filter(None, (entry.user_option, entry.credential_option)):
         if not getattr(options, field):
@@ -142,11 +124,6 @@ def _provider_access(
     path = getattr(options, entry.credential_option) if entry.credential_option else ""
     secret = _secret_reader(path) if path else str
     return ProviderAccess(addresses.get(name, entry.url), zone, user, secret)
-
-
-def _split_provider_url(text: str) -> tuple[str, str]:
-    name, _, url = text.partition("=")
-    return name, url
 
 
 def _secret_reader(path: str) -> Callable[[], str]:
@@ -159,8 +136,3 @@ def _secret_reader(path: str) -> Callable[[], str]:
             raise FactorError("authentication", str(error)) from error
 
     return read
-
-
-def _cache_directory(options: EmissionsOptions) -> str:
-    state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    return options.cache_directory or (f"{state}/emissions" if state else "")

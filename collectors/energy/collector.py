@@ -11,7 +11,7 @@ from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, number, one_of, text
 from collectors import state
 from collectors.collector import Collector, CollectorModule
-from collectors.emissions.factor import CurrentFactors, EmissionFactor
+from collectors.emissions.providers.provider import CurrentFactors, EmissionFactor
 from collectors.energy import checkpoint, idle
 from collectors.energy.interval import NodeSnapshot, Processors, job_key
 from collectors.energy.ledger import EnergyAccounts, Ledger

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from collectors.emissions.factor import EmissionFactor
+from collectors.emissions.providers.provider import EmissionFactor
 from collectors.energy.idle import IdlePower
 from collectors.energy.interval import (
     EnergyInterval,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import NamedTuple
 
-from collectors.emissions.providers.provider import Observation, parse_factor
+from collectors.emissions.providers.provider import EmissionFactor, parse_factor
 
 CREDIT = {
     "owid": "Ember; Energy Institute - Statistical Review of World Energy; processed by Our World"
@@ -41,7 +41,7 @@ def load_table(provider: str) -> Mapping[str, CountryFactor]:
     return factors
 
 
-def country_observation(provider: str, country: str) -> Observation:
+def country_observation(provider: str, country: str) -> EmissionFactor:
     """The value of a country, by either code; ValueError says what was expected.
 
     It applies to a whole year, so its age is counted from the year's end.
@@ -54,4 +54,4 @@ def country_observation(provider: str, country: str) -> Observation:
             f"owid:{WORLD} for the world average"
         )
     ended = datetime(row.year + 1, 1, 1, tzinfo=UTC).timestamp()
-    return Observation(provider, row.zone, "lifecycle", row.grams_per_kilowatt_hour, ended)
+    return EmissionFactor(provider, row.zone, "lifecycle", row.grams_per_kilowatt_hour, ended)

@@ -13,9 +13,9 @@ from batchjob.secret_files import secret_file
 from collectors.emissions.providers.provider import (
     HOUR,
     MINUTE,
+    EmissionFactor,
     FactorError,
     FetchJson,
-    Observation,
     ProviderAccess,
     ProviderEntry,
     parse_factor,
@@ -36,14 +36,14 @@ class ElectricityMapsOptions:
     )
 
 
-def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[EmissionFactor, ...]:
     """The current hour of the zone."""
     query = urlencode({"zone": access.zone, "emissionFactorType": "lifecycle"})
     url = f"{access.url}/v3/carbon-intensity/latest?{query}"
     return (parse(fetch_json(url, [("auth-token", access.secret())]), access.zone, now),)
 
 
-def parse(document: Any, zone: str, now: float) -> Observation:
+def parse(document: Any, zone: str, now: float) -> EmissionFactor:
     """`{"zone", "carbonIntensity", "datetime", "emissionFactorType", "isEstimated", ...}`."""
     if not isinstance(document, dict) or document.get("zone") != zone:
         raise FactorError("malformed", f"electricity_maps: the answer is not about zone {zone}")
@@ -57,7 +57,7 @@ def parse(document: Any, zone: str, now: float) -> Observation:
     if factor is None or at is None:
         raise FactorError("no_value", "electricity_maps: no usable value in the answer")
     estimated = document.get("isEstimated") is True
-    return Observation("electricity_maps", zone, scope, factor, at, estimated)
+    return EmissionFactor("electricity_maps", zone, scope, factor, at, estimated)
 
 
 PROVIDER = ProviderEntry(

@@ -1,8 +1,8 @@
-"""Parses the answers of providers and checks their values."""
+"""Emission factors, and what providers share: their contract, and the checks of their values."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 _MAX_GRAMS_PER_KWH = 2000.0  # g/kWh; a grid with only old lignite plants emits about 1300
 _MAX_CLOCK_SKEW_SECONDS = 900.0  # a time may be this far in the future
@@ -35,22 +35,31 @@ class FactorError(Exception):
         self.seconds = seconds
 
 
-class Observation(NamedTuple):
-    """A factor with the time to which it applies."""
+class EmissionFactor(NamedTuple):
+    """Grams of CO2 (CO2 equivalent for a life-cycle scope) per kilowatt-hour used."""
 
     provider: str
     zone: str
-    scope: str  # lifecycle, combustion or marginal
+    scope: str  # lifecycle, combustion or marginal; different scopes cannot be compared
     grams_per_kilowatt_hour: float
-    observed_at: float  # epoch seconds
+    observed_at: float  # epoch seconds of the time to which it applies
     estimated: bool = False  # a forecast, or filled in by the provider
 
+    def age_seconds(self, now: float) -> float:
+        """Seconds since the time to which it applies; `now` is in epoch seconds."""
+        return max(0.0, now - self.observed_at)
 
-class FetchJson(Protocol):
-    """Fetches a JSON document; raises FactorError."""
 
-    def __call__(self, url: str, headers: Sequence[tuple[str, str]] = ()) -> Any:
-        """The parsed document."""
+@runtime_checkable
+class CurrentFactors(Protocol):
+    """The part of the emissions collector that the energy collector needs."""
+
+    def current(self) -> Sequence[EmissionFactor]:
+        """The factors valid now, at most one per provider. Thread-safe; never waits."""
+
+
+FetchJson = Callable[..., Any]
+"""Fetches the JSON document at a URL, with header fields or without; raises FactorError."""
 
 
 class ProviderAccess(NamedTuple):
@@ -65,7 +74,7 @@ class ProviderAccess(NamedTuple):
 class ProviderEntry(NamedTuple):
     """A provider that is queried over the network."""
 
-    read: Callable[[FetchJson, ProviderAccess, float], tuple[Observation, ...]]
+    read: Callable[[FetchJson, ProviderAccess, float], tuple[EmissionFactor, ...]]
     url: str
     interval: float  # seconds between two requests
     longest_age: float  # seconds; older values are not used
@@ -99,7 +108,7 @@ def parse_time(text: Any, now: float) -> float | None:
     return seconds if seconds <= now + _MAX_CLOCK_SKEW_SECONDS else None
 
 
-def newest(observations: Sequence[Observation], provider: str) -> Observation:
+def newest(observations: Sequence[EmissionFactor], provider: str) -> EmissionFactor:
     """The latest usable observation."""
     if not observations:
         raise FactorError("no_value", f"{provider}: no usable value in the answer")

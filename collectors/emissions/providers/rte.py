@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from collectors.emissions.providers.provider import (
     HOUR,
     MINUTE,
+    EmissionFactor,
     FetchJson,
-    Observation,
     ProviderAccess,
     ProviderEntry,
     newest,
@@ -32,18 +32,18 @@ _QUERY = {
 }
 
 
-def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[EmissionFactor, ...]:
     """The newest quarter of an hour that has a value."""
     return (parse(fetch_json(access.url + _PATH + urlencode(_QUERY)), now),)
 
 
-def parse(document: Any, now: float) -> Observation:
+def parse(document: Any, now: float) -> EmissionFactor:
     """`{"results": [{"taux_co2": 23, "date_heure": "2024-05-02T14:15:00+02:00"}, ...]}`."""
     observations = []
     for row in rows(document, "results"):
         factor, at = parse_factor(row.get("taux_co2")), parse_time(row.get("date_heure"), now)
         if factor is not None and at is not None:
-            observations.append(Observation("rte", "FR", "combustion", factor, at))
+            observations.append(EmissionFactor("rte", "FR", "combustion", factor, at))
     return newest(observations, "rte")
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from collectors.emissions.providers.provider import (
     HOUR,
     MINUTE,
+    EmissionFactor,
     FactorError,
     FetchJson,
-    Observation,
     ProviderAccess,
     ProviderEntry,
     parse_factor,
@@ -22,14 +22,14 @@ CREDIT = "relayed by batchjob_stats_server"
 SCOPES = ("lifecycle", "combustion", "marginal")
 
 
-def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[EmissionFactor, ...]:
     """All factors the server has now."""
     token = access.secret()
     headers = [("Authorization", f"Bearer {token}")] if token else []
     return parse(fetch_json(access.url + PATH, headers), now)
 
 
-def parse(document: Any, now: float) -> tuple[Observation, ...]:
+def parse(document: Any, now: float) -> tuple[EmissionFactor, ...]:
     """Parse what `factors_document()` returns; unusable rows are skipped."""
     observations = []
     for row in rows(document, "factors"):
@@ -41,20 +41,20 @@ def parse(document: Any, now: float) -> tuple[Observation, ...]:
         if names[2] in SCOPES:
             provider, zone, scope = map(str, names)
             estimated = row.get("estimated") is True
-            observations.append(Observation(provider, zone, scope, factor, at, estimated))
+            observations.append(EmissionFactor(provider, zone, scope, factor, at, estimated))
     if not observations:
         raise FactorError("no_value", "server: no current factor")
     return tuple(observations)
 
 
-def factors_document(observations: Iterable[Observation]) -> dict[str, Any]:
+def factors_document(factors: Iterable[EmissionFactor]) -> dict[str, Any]:
     """The document that the server publishes at PATH."""
-    return {"factors": [_row(each) for each in observations]}
+    return {"factors": [_row(each) for each in factors]}
 
 
-def _row(observation: Observation) -> dict[str, Any]:
-    at = datetime.fromtimestamp(observation.observed_at, UTC)
-    return observation._asdict() | {"observed_at": at.isoformat()}
+def _row(factor: EmissionFactor) -> dict[str, Any]:
+    at = datetime.fromtimestamp(factor.observed_at, UTC)
+    return factor._asdict() | {"observed_at": at.isoformat()}
 
 
 PROVIDER = ProviderEntry(read, "", 5 * MINUTE, 6 * HOUR, "", CREDIT)

@@ -10,8 +10,8 @@ from typing import Any
 from collectors.emissions.providers.provider import (
     HOUR,
     MINUTE,
+    EmissionFactor,
     FetchJson,
-    Observation,
     ProviderAccess,
     ProviderEntry,
     newest,
@@ -24,14 +24,14 @@ URL = "https://api.carbonintensity.org.uk"
 CREDIT = "National Energy System Operator, Carbon Intensity API, CC BY 4.0"
 
 
-def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[EmissionFactor, ...]:
     """The current half hour: measured if available, else forecast."""
     region = access.zone.partition("-")[2]
     path = f"/regional/regionid/{region}" if region else "/intensity"
     return (parse(fetch_json(access.url + path), access.zone, now),)
 
 
-def parse(document: Any, zone: str, now: float) -> Observation:
+def parse(document: Any, zone: str, now: float) -> EmissionFactor:
     """`{"data": [{"from", "to", "intensity": {"forecast", "actual", "index"}}]}`.
 
     A region's answer has another such list inside the region.
@@ -39,7 +39,7 @@ def parse(document: Any, zone: str, now: float) -> Observation:
     return newest(list(_usable_observations(document, zone, now)), "uk_grid")
 
 
-def _usable_observations(document: Any, zone: str, now: float) -> Iterator[Observation]:
+def _usable_observations(document: Any, zone: str, now: float) -> Iterator[EmissionFactor]:
     half_hours = rows(document, "data")
     if "-" in zone:
         half_hours = rows(document, "data", 0, "data")
@@ -54,7 +54,7 @@ def _usable_observations(document: Any, zone: str, now: float) -> Iterator[Obser
         )
         factor = forecast if measured is None else measured
         if factor is not None:
-            yield Observation("uk_grid", zone, "combustion", factor, at, measured is None)
+            yield EmissionFactor("uk_grid", zone, "combustion", factor, at, measured is None)
 
 
 PROVIDER = ProviderEntry(read, URL, 15 * MINUTE, 2 * HOUR, r"GB(-\d{1,2})?", CREDIT)

@@ -15,9 +15,9 @@ from batchjob.secret_files import secret_file
 from collectors.emissions.providers.provider import (
     HOUR,
     MINUTE,
+    EmissionFactor,
     FactorError,
     FetchJson,
-    Observation,
     ProviderAccess,
     ProviderEntry,
     newest,
@@ -43,7 +43,7 @@ class WattTimeOptions:
     )
 
 
-def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Observation, ...]:
+def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[EmissionFactor, ...]:
     """The newest five minutes of the region. Each reading logs in, since tokens expire soon."""
     pair = base64.b64encode(f"{access.user}:{access.secret()}".encode()).decode()
     login = fetch_json(f"{access.url}/login", [("Authorization", f"Basic {pair}")])
@@ -61,7 +61,7 @@ def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Obs
     return (parse(fetch_json(url, [("Authorization", f"Bearer {token}")]), access.zone, now),)
 
 
-def parse(document: Any, zone: str, now: float) -> Observation:
+def parse(document: Any, zone: str, now: float) -> EmissionFactor:
     """`{"data": [{"point_time", "value"}], "meta": {"region", "units", ...}}`."""
     observations = []
     for row in rows(document, "data"):
@@ -70,7 +70,7 @@ def parse(document: Any, zone: str, now: float) -> Observation:
         )  # pounds per MWh to grams per kWh
         at = parse_time(row.get("point_time"), now)
         if factor is not None and at is not None:
-            observations.append(Observation("watttime", zone, "marginal", factor, at))
+            observations.append(EmissionFactor("watttime", zone, "marginal", factor, at))
     meta = document.get("meta")
     if not isinstance(meta, dict) or (meta.get("units"), meta.get("region")) != (_UNITS, zone):
         raise FactorError("malformed", f"watttime: expected {_UNITS} of {zone}")

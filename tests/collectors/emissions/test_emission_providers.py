@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from collectors.emissions.providers import electricity_maps, rte, stats_server, uk_grid, watttime
 from collectors.emissions.providers.country_tables import country_observation, load_table
 from collectors.emissions.providers.provider import (
+    EmissionFactor,
     FactorError,
-    Observation,
     ProviderAccess,
     parse_factor,
     parse_time,
@@ -57,7 +57,7 @@ def eco2mix_document(*pairs):
 def test_rte_requests_the_newest_values():
     fetch = RecordedAnswers(eco2mix_document(("2024-05-02T14:15:00+02:00", 23)))
     (observation,) = rte.read(fetch, ProviderAccess("https://portal", "FR"), NOW)
-    assert observation == Observation(
+    assert observation == EmissionFactor(
         "rte", "FR", "combustion", 23, unix_time("2024-05-02T14:15:00+02:00")
     )
     url, _ = fetch.requests[0]
@@ -123,7 +123,7 @@ def test_electricity_maps_request_has_the_token_in_a_header():
     fetch = RecordedAnswers(LATEST)
     access = ProviderAccess("https://maps", "FR", secret=lambda: "secret")
     (observation,) = electricity_maps.read(fetch, access, NOW)
-    assert observation == Observation(
+    assert observation == EmissionFactor(
         "electricity_maps", "FR", "lifecycle", 52, unix_time("2024-05-02T12:00:00+00:00"), True
     )
     url, headers = fetch.requests[0]
@@ -165,7 +165,7 @@ def half_hour_document(actual, forecast=266):
 def test_uk_grid_forecast_is_used_if_there_is_no_measured_value(actual, grams, estimated):
     fetch = RecordedAnswers({"data": [half_hour_document(actual)]})
     (observation,) = uk_grid.read(fetch, ProviderAccess("https://uk", "GB"), NOW)
-    assert observation == Observation(
+    assert observation == EmissionFactor(
         "uk_grid", "GB", "combustion", grams, unix_time("2024-05-02T12:30:00+00:00"), estimated
     )
     assert fetch.requests[0][0] == "https://uk/intensity"
@@ -229,8 +229,8 @@ def test_watttime_login_without_token_is_an_error():
 
 def test_factors_of_the_stats_server_are_read_back():
     observations = (
-        Observation("rte", "FR", "combustion", 23.0, unix_time("2024-05-02T14:15:00+02:00")),
-        Observation("owid", "FR", "lifecycle", 44.18, unix_time("2024-01-01T00:00:00+00:00")),
+        EmissionFactor("rte", "FR", "combustion", 23.0, unix_time("2024-05-02T14:15:00+02:00")),
+        EmissionFactor("owid", "FR", "lifecycle", 44.18, unix_time("2024-01-01T00:00:00+00:00")),
     )
     document = json.loads(json.dumps(stats_server.factors_document(observations)))
     fetch = RecordedAnswers(document)
@@ -242,9 +242,9 @@ def test_factors_of_the_stats_server_are_read_back():
 
 
 def test_invalid_rows_of_the_stats_server_are_skipped():
-    valid_row = stats_server.factors_document([Observation("rte", "FR", "combustion", 23.0, NOW)])[
-        "factors"
-    ][0]
+    valid_row = stats_server.factors_document(
+        [EmissionFactor("rte", "FR", "combustion", 23.0, NOW)]
+    )["factors"][0]
     invalid_rows = [
         valid_row | {"grams_per_kilowatt_hour": 0},
         valid_row | {"observed_at": "2030-01-01T00:00:00+00:00"},

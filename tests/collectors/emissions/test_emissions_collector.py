@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 import pytest
 
 from batchjob.runtime.settings import SettingsError, build_section
-from collectors.emissions import cache
 from collectors.emissions.collector import AGE, ERRORS, ESTIMATED, FACTOR, INFO, METRICS, build
 from collectors.emissions.http import parse_retry_after
 from collectors.emissions.options import EmissionsOptions
-from collectors.emissions.providers.provider import REASONS, Observation
+from collectors.emissions.provider_poller import load_cache, save_cache
+from collectors.emissions.providers.provider import REASONS, EmissionFactor
 from collectors.emissions.site_factors import site_factors
 from collectors.host import Host
 from tests.helpers.clock import Clock
@@ -97,7 +97,7 @@ def test_live_factor_has_scope_age_and_credit(rte_options, clock):
     assert any("RTE" in labels for labels in samples(collector, INFO))
     assert {family.metric for family in collector.collect()} <= set(METRICS)
     (factor,) = collector.current()
-    assert (factor.grams_per_kilowatt_hour, factor.age_seconds) == (23, 1500)
+    assert (factor.grams_per_kilowatt_hour, factor.age_seconds(clock.now)) == (23, 1500)
 
 
 def test_each_provider_has_a_series_of_its_own(rte_options, clock):
@@ -259,12 +259,10 @@ def test_unwritable_cache_is_logged_once(rte_options, clock, tmp_path, caplog):
     assert len(caplog.records) == 1
 
 
-def test_cache_returns_the_saved_observations(tmp_path):
-    cached = cache.CachedObservation(
-        5.0, (Observation("uk_grid", "GB-13", "combustion", 1.5, 2.0, True),)
-    )
-    cache.save(str(tmp_path), "uk_grid:GB-13", cached)
-    assert cache.load(str(tmp_path), "uk_grid:GB-13") == cached
+def test_cache_returns_the_saved_factors(tmp_path):
+    factors = (EmissionFactor("uk_grid", "GB-13", "combustion", 1.5, 2.0, True),)
+    save_cache(str(tmp_path), "uk_grid:GB-13", factors, queried_at=5.0)
+    assert load_cache(str(tmp_path), "uk_grid:GB-13") == (factors, 5.0)
 
 
 def test_factors_of_the_server_are_added_unless_the_node_has_its_own(provider, clock):

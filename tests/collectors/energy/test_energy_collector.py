@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from batchjob_exporter import exposition
-from collectors.emissions.factor import EmissionFactor
+from collectors.emissions.providers.provider import EmissionFactor
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from tests.collectors.energy.fake_collectors import (
     FakeEmissions,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.emissions.factor import EmissionFactor
+from collectors.emissions.providers.provider import EmissionFactor
 from collectors.energy.idle import IdlePower
 from collectors.energy.interval import Key
 from collectors.energy.ledger import Ledger

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from collectors.emissions.factor import EmissionFactor
+from collectors.emissions.providers.provider import EmissionFactor
 from collectors.energy.idle import IdlePower
 from collectors.energy.interval import NodeSnapshot, Processors, job_key
 from collectors.energy.ledger import Ledger
