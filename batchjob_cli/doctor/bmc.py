@@ -13,7 +13,8 @@ from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
 from collectors.power.ipmi import collector as ipmi
 from collectors.power.ipmi.in_band import find_device
 from collectors.power.ipmi.message import IpmiError
-from collectors.power.redfish.error import RedfishError
+from collectors.power.redfish.collector import redfish_reader
+from collectors.power.redfish.power import RedfishError
 
 T = TypeVar("T")
 
@@ -51,13 +52,13 @@ def _check_ipmi(node: ExaminedNode) -> Finding:
         refused = _check_device(node)
         if refused is not None or options is None:
             return refused or Finding("ok", "readable")
-    source = ipmi.power_reader(node.host, options)
+    read_power, close = ipmi.power_reader(node.host, options)
     try:
-        power, milliseconds = _call_timed(source.read)
+        power, milliseconds = _call_timed(read_power)
     except IpmiError as error:
         return Finding("warning", str(error), _IPMI_ADVICE.get(error.reason, ""))
     finally:
-        source.close()
+        close()
     again = "" if power.active is not False else ", although it reports measurement as inactive"
     return Finding(
         "ok", f"{power.watts:g} W by {power.source.upper()} in {milliseconds:.1f} ms{again}"
@@ -92,9 +93,6 @@ def _check_redfish(node: ExaminedNode) -> Finding | None:
     options = node.options.get("redfish")
     if options is None:
         return None
-    # Imports HTTP and TLS only if configured.
-    from collectors.power.redfish.reader import redfish_reader
-
     try:
         service_reader = redfish_reader(options)
     except SettingsError as error:

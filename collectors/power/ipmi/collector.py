@@ -15,10 +15,10 @@ from collectors.host import Host
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
 from collectors.power.bmc import BmcCollector
 from collectors.power.ipmi.in_band import open_device
-from collectors.power.ipmi.lan import PRIVILEGES, LanLogin, LanSession
-from collectors.power.ipmi.message import REASONS, IpmiError
-from collectors.power.ipmi.power import BmcPower, BmcPowerReader, Power
-from collectors.power.ipmi.tool import ToolPower, password_on_command_line
+from collectors.power.ipmi.lan import PRIVILEGES, LanSession
+from collectors.power.ipmi.message import REASONS, Bmc, IpmiError, Power
+from collectors.power.ipmi.power import BmcPower
+from collectors.power.ipmi.tool import password_on_command_line, read_power
 from collectors.power.meter import MeterReading
 from collectors.power.plausible import PlausiblePower
 
@@ -112,16 +112,22 @@ class IpmiCollector(BmcCollector[Power]):
 
     meter_name, error_metric, error_reasons = "ipmi", ERRORS, REASONS
 
-    def __init__(self, host: Host, reader: BmcPowerReader, options: IpmiOptions) -> None:
-        super().__init__(host, reader.close, options.interval, options.timeout)
-        self._reader = reader
+    def __init__(
+        self,
+        host: Host,
+        options: IpmiOptions,
+        read_power: Callable[[], Power],
+        close: Callable[[], None],
+    ) -> None:
+        super().__init__(host, close, options.interval, options.timeout)
+        self._read_power = read_power
         self._read_seconds = 0.0
         self._plausible = PlausiblePower()
 
     def _read(self) -> Power:
         started_at = self._host.monotonic()
         try:
-            power = self._reader.read()
+            power = self._read_power()
         except IpmiError as error:
             self._failure_counts[error.reason] += 1
             if error.reason not in _PAUSE_SECONDS:
@@ -166,42 +172,36 @@ def _sensor_samples(power: Power) -> list[tuple[Labels, float]]:
     return samples
 
 
-def power_reader(host: Host, options: IpmiOptions) -> BmcPowerReader:
-    """Build the reader for the access that the options select."""
-    return _READER_FACTORIES[options.access](host, options)
+def power_reader(
+    host: Host, options: IpmiOptions
+) -> tuple[Callable[[], Power], Callable[[], None]]:
+    """The functions that read the power by the access that the options select, and end it."""
+    if options.access == "command":
+        words = tuple(shlex.split(options.command))
+        if not words:
+            raise SettingsError(
+                "collector.ipmi.command: expected for collector.ipmi.access=command"
+            )
+        return lambda: read_power(words, options.timeout), lambda: None
+    connect = (lambda: open_device(host.dev)) if options.access == "device" else _lan(options)
+    bmc = BmcPower(connect, options.timeout, options.source, options.sensor)
+    return bmc.read, bmc.close
 
 
-def _device_reader(host: Host, options: IpmiOptions) -> BmcPowerReader:
-    return BmcPower(lambda: open_device(host.dev), options.timeout, options.source, options.sensor)
-
-
-def _lan_reader(_host: Host, options: IpmiOptions) -> BmcPowerReader:
+def _lan(options: IpmiOptions) -> Callable[[], Bmc]:
     for name in ("host", "user", "password_file"):
         if not getattr(options, name):
             flag = name.replace("_", "-")
             raise SettingsError(f"collector.ipmi.{flag}: expected for collector.ipmi.access=lan")
-    name = options.host.replace("{node}", os.uname().nodename.partition(".")[0])
-    login = LanLogin(name, options.port, options.user, options.password_file, options.privilege)
-    return BmcPower(lambda: LanSession(login), options.timeout, options.source, options.sensor)
-
-
-def _command_reader(_host: Host, options: IpmiOptions) -> BmcPowerReader:
-    words = tuple(shlex.split(options.command))
-    if not words:
-        raise SettingsError("collector.ipmi.command: expected for collector.ipmi.access=command")
-    return ToolPower(words, options.timeout)
-
-
-_READER_FACTORIES: Mapping[str, Callable[[Host, IpmiOptions], BmcPowerReader]] = {
-    "device": _device_reader,
-    "lan": _lan_reader,
-    "command": _command_reader,
-}
+    host = options.host.replace("{node}", os.uname().nodename.partition(".")[0])
+    return lambda: LanSession(
+        host, options.port, options.user, options.password_file, options.privilege
+    )
 
 
 def build(host: Host, options: IpmiOptions, _built: Mapping[str, Collector]) -> Collector:
     """Build the collector."""
-    return IpmiCollector(host, power_reader(host, options), options)
+    return IpmiCollector(host, options, *power_reader(host, options))
 
 
 COLLECTOR = CollectorModule(IpmiOptions, METRICS, build)

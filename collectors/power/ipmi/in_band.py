@@ -13,7 +13,7 @@ import platform
 import select
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from collectors.power.ipmi.message import IpmiError, Request, payload
 
@@ -94,14 +94,6 @@ SEND_COMMAND = ioctl_number(13, ctypes.sizeof(IpmiRequest), "r")
 RECEIVE_TRUNCATED = ioctl_number(11, ctypes.sizeof(IpmiReceived), "rw")
 
 
-class _Answer(NamedTuple):
-    kind: int
-    msgid: int
-    netfn: int
-    command: int
-    data: bytes
-
-
 Ioctl = Callable[[int, int, Any], int]
 
 
@@ -126,9 +118,10 @@ class IpmiDevice:
         with _driver_errors():
             self._send(request)
             while (left := deadline - time.monotonic()) > 0 and self._poll.poll(left * 1000):
-                answer = self._receive()
-                if answer is not None and self._is_answer(answer, request):
-                    return payload(request, answer.data)
+                head, data = self._receive()
+                # The network function of an answer is odd.
+                if head == (RESPONSE, self._msgid, request.netfn | 1, request.command):
+                    return payload(request, data)
         raise IpmiError("timeout", f"no response from the BMC within {timeout:g} s")
 
     def close(self) -> None:
@@ -148,7 +141,8 @@ class IpmiDevice:
         )
         self._ioctl(self._descriptor, SEND_COMMAND, ipmi_request)
 
-    def _receive(self) -> _Answer | None:
+    def _receive(self) -> tuple[tuple[int, ...], bytes]:
+        """Kind, message id, network function and command of a message, and its data."""
         address = AnyAddress()
         data = ctypes.create_string_buffer(LONGEST_MESSAGE)
         message = IpmiMessage(0, 0, len(data), ctypes.addressof(data))
@@ -156,14 +150,9 @@ class IpmiDevice:
         try:
             self._ioctl(self._descriptor, RECEIVE_TRUNCATED, received)
         except BlockingIOError:  # another reader of this handle was faster
-            return None
-        kind, msgid, msg = received.recv_type, received.msgid, received.msg
-        return _Answer(kind, msgid, msg.netfn, msg.cmd, data.raw[: msg.data_len])
-
-    def _is_answer(self, answer: _Answer, request: Request) -> bool:
-        """Whether this is the expected answer; the network function of an answer is odd."""
-        expected = (RESPONSE, self._msgid, request.netfn | 1, request.command)
-        return answer[:4] == expected
+            return (), b""
+        msg = received.msg
+        return (received.recv_type, received.msgid, msg.netfn, msg.cmd), data.raw[: msg.data_len]
 
 
 _REASONS_BY_ERRNO = {

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob.runtime.json_reader import parse_json
 from batchjob.secret_files import SecretFileError, read_secret
@@ -18,19 +18,6 @@ _PROGRAM = os.path.join(os.path.dirname(__file__), "lan_session.py")
 LOGIN_SECONDS = 15.0  # starting Python takes time, and a silent BMC times out after up to 6 s
 _EXIT_SECONDS = 1.5
 PRIVILEGES = {"callback": 1, "user": 2, "operator": 3, "administrator": 4}
-
-
-class LanLogin(NamedTuple):
-    """Address and credentials; the password is read from its file at each login."""
-
-    host: str
-    port: int
-    user: str
-    password_file: str
-    privilege: str
-
-    def __str__(self) -> str:
-        return f"{self.user}@{self.host}:{self.port}"
 
 
 def _read_password(path: str) -> str:
@@ -43,14 +30,15 @@ def _read_password(path: str) -> str:
 class LanSession:
     """A logged-in child process; a request that exceeds its deadline ends it."""
 
-    def __init__(self, login: LanLogin) -> None:
-        self._login = login
+    def __init__(self, host: str, port: int, user: str, password_file: str, privilege: str) -> None:
+        """Log in; the password is read from its file at each login."""
+        self._name = f"{user}@{host}:{port}"
         login_request = {
-            "host": login.host,
-            "port": login.port,
-            "user": login.user,
-            "password": _read_password(login.password_file),
-            "privilege": PRIVILEGES[login.privilege],
+            "host": host,
+            "port": port,
+            "user": user,
+            "password": _read_password(password_file),
+            "privilege": PRIVILEGES[privilege],
         }
         self.process = subprocess.Popen(  # noqa: S603 (our own program; secrets go to its stdin)
             [sys.executable, "-P", _PROGRAM],
@@ -82,11 +70,11 @@ class LanSession:
         try:
             answer = parse_json(self._exchange_line(request, timeout))
             if "error" in answer:
-                raise IpmiError(answer["error"], f"{self._login}: {answer['text']}")
+                raise IpmiError(answer["error"], f"{self._name}: {answer['text']}")
             return bytes.fromhex(answer["answer"])
         except (OSError, ValueError) as error:  # broken pipe, or closed by another thread
             self._kill()
-            raise IpmiError("session", f"{self._login}: the session process exited") from error
+            raise IpmiError("session", f"{self._name}: the session process exited") from error
         except IpmiError:
             self._kill()
             raise
@@ -101,7 +89,7 @@ class LanSession:
         while not line.endswith(b"\n"):
             remaining = deadline - time.monotonic()
             if remaining <= 0 or not poll.poll(remaining * 1000):
-                raise IpmiError("timeout", f"{self._login}: no answer within {timeout:g} s")
+                raise IpmiError("timeout", f"{self._name}: no answer within {timeout:g} s")
             chunk = os.read(self._stdout.fileno(), 4096)
             if not chunk:
                 raise OSError("end of output")

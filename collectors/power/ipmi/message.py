@@ -1,4 +1,4 @@
-"""Requests to a BMC, its answers, and errors.
+"""Requests to a BMC, its answers, errors, and the node's power, which is read from either source.
 
 Source: IPMI v2.0 rev. 1.1, sections 5.2 (completion codes) and 22 to 35 (commands).
 """
@@ -23,6 +23,17 @@ class Bmc(Protocol):
 
     def close(self) -> None:
         """Release what is open; safe to call twice."""
+
+
+class Power(NamedTuple):
+    """The node's power, and the other values of its source."""
+
+    source: str  # dcmi or sdr
+    watts: float
+    statistics: tuple[tuple[str, float], ...] = ()  # min, max and average over the period
+    period_seconds: float | None = None
+    active: bool | None = None  # DCMI: whether the BMC states that it measures
+    sensors: tuple[tuple[str, float], ...] = ()  # name and watts of each
 
 
 # Why a reading failed: the values of the label `reason`.

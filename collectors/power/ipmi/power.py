@@ -1,12 +1,15 @@
-"""The node's power from one BMC, by DCMI, by sensors, or by an external tool."""
+"""The node's power from one BMC, by DCMI or by sensors.
+
+Sensors that together measure the node are either one sensor of the whole node, or else the power
+supplies' inputs. Never both, never an input with an output, never limits or parts of the node.
+"""
 
 import logging
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+import re
+from collections.abc import Callable, Sequence
 
-from collectors.power.ipmi.choice import is_supply_input, node_sensors
-from collectors.power.ipmi.dcmi import PowerReading, read_power
-from collectors.power.ipmi.message import Bmc, CompletionError, IpmiError
+from collectors.power.ipmi.dcmi import read_power
+from collectors.power.ipmi.message import Bmc, CompletionError, IpmiError, Power
 from collectors.power.ipmi.sdr import IpmiSensor, find_power_sensors, read_sensor
 
 log = logging.getLogger(__name__)
@@ -14,51 +17,12 @@ log = logging.getLogger(__name__)
 _REPOSITORY_SECONDS = 180.0  # reads hundreds of records, at some 50 ms per part
 _FAILURES_BEFORE_NEW_CHOICE = 3
 
-
-class SensorReading(NamedTuple):
-    """One power sensor's watts."""
-
-    name: str
-    watts: float
-
-
-class Power(NamedTuple):
-    """The node's power, and the other values of its source."""
-
-    source: str  # dcmi or sdr
-    watts: float
-    statistics: tuple[tuple[str, float], ...] = ()  # min, max and average over the period
-    period_seconds: float | None = None
-    active: bool | None = None  # DCMI: whether the BMC states that it measures
-    sensors: tuple[SensorReading, ...] = ()
-
-
-class BmcPowerReader(Protocol):
-    """Reads the node's power, or raises IpmiError."""
-
-    def read(self) -> Power:
-        """Read now; may wait until its deadline."""
-
-    def close(self) -> None:
-        """Release what is open; safe to call twice, from any thread."""
-
-
-def power_from_dcmi(reading: PowerReading) -> Power:
-    """DCMI's reading; statistics only if the BMC has any."""
-    assert reading.current_watts is not None
-    statistics = (
-        ("min", reading.minimum_watts),
-        ("max", reading.maximum_watts),
-        ("average", reading.average_watts),
-    )
-    known_statistics = ((name, float(watts)) for name, watts in statistics if watts is not None)
-    return Power(
-        source="dcmi",
-        watts=float(reading.current_watts),
-        statistics=tuple(known_statistics) if reading.period_seconds else (),
-        period_seconds=reading.period_seconds or None,
-        active=reading.active,
-    )
+_WHOLE_NODE = (
+    "pwr consumption", "system level", "total power", "sys power", "system power", "power meter",
+    "pw consumption", "power consumption", "node power",
+)  # fmt: skip
+_SUPPLY_INPUT = re.compile(r"(psu?|power supply) ?\d+.*\b(in|pin|input)\b")
+_NO_MEASUREMENT = re.compile(r"\b(cap|limit|max|min|rated|peak|avg|average)\b")
 
 
 class BmcPower:
@@ -110,7 +74,7 @@ class BmcPower:
         if self._source == "sdr":
             return self._find_sensors(bmc)
         try:
-            read_power(bmc, self._timeout)
+            self._read_dcmi(bmc)
         except IpmiError as error:
             if self._source == "dcmi" or error.reason not in ("unsupported", "no_reading"):
                 raise
@@ -119,7 +83,7 @@ class BmcPower:
         return self._read_dcmi
 
     def _read_dcmi(self, bmc: Bmc) -> Power:
-        return power_from_dcmi(read_power(bmc, self._timeout))
+        return read_power(bmc, self._timeout)
 
     def _find_sensors(self, bmc: Bmc) -> Callable[[Bmc], Power]:
         sensors = find_power_sensors(bmc, self._timeout, _REPOSITORY_SECONDS)
@@ -140,9 +104,34 @@ def read_sensors(bmc: Bmc, chosen: tuple[IpmiSensor, ...], timeout: float) -> Po
     """
     readings = [(sensor, read_sensor(bmc, sensor, timeout)) for sensor in chosen]
     missing = [s.name for s, watts in readings if watts is None and not is_supply_input(s.name)]
-    read_values = tuple(SensorReading(s.name, watts) for s, watts in readings if watts is not None)
-    total = sum(each.watts for each in read_values)
+    read_values = tuple((s.name, watts) for s, watts in readings if watts is not None)
+    total = sum(watts for _, watts in read_values)
     if missing or total <= 0:
         names = ", ".join(missing) or "any of the sensors"
         raise IpmiError("no_reading", f"no reading from {names}")
     return Power("sdr", total, sensors=read_values)
+
+
+def node_sensors(
+    sensors: Sequence[IpmiSensor], names: Sequence[str] = ()
+) -> tuple[IpmiSensor, ...]:
+    """The sensors whose sum is the node's power; `names`: those configured, if any."""
+    if names:
+        normalized = {_normalize(name) for name in names}
+        return tuple(sensor for sensor in sensors if _normalize(sensor.name) in normalized)
+    measured = [each for each in sensors if not _NO_MEASUREMENT.search(_normalize(each.name))]
+    for name in _WHOLE_NODE:
+        for sensor in measured:
+            if _normalize(sensor.name) == name:
+                return (sensor,)
+    return tuple(each for each in measured if is_supply_input(each.name))
+
+
+def is_supply_input(name: str) -> bool:
+    """Whether a sensor is one power supply's input."""
+    return bool(_SUPPLY_INPUT.search(_normalize(name)))
+
+
+def _normalize(name: str) -> str:
+    """Lower case, with a blank for each run of other characters: `PSU0_PIN` is `psu0 pin`."""
+    return " ".join(re.findall(r"[a-z0-9]+", name.lower()))

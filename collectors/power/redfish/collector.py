@@ -1,12 +1,13 @@
 """The node's power over Redfish, read by a thread of its own."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from urllib.parse import urlsplit
 
 from batchjob.runtime.background import Observed, PostponedError
-from batchjob.runtime.settings import option
+from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import duration
 from batchjob.secret_files import secret_file
 from collectors.collector import Collector, CollectorModule
@@ -15,7 +16,7 @@ from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 from collectors.power.bmc import BmcCollector
 from collectors.power.meter import MeterReading
 from collectors.power.plausible import PlausiblePower
-from collectors.power.redfish.error import REASONS, RedfishError
+from collectors.power.redfish.power import REASONS, RedfishError, RedfishReader
 
 POWER = Metric(
     "batchjob_redfish_power_watts",
@@ -62,22 +63,12 @@ class RedfishOptions:
                             parse=duration)  # fmt: skip
 
 
-class ChassisPowerReader(Protocol):
-    """Reads the power of each chassis."""
-
-    def read(self) -> Mapping[str, float]:
-        """Watts by chassis, the node's first; RedfishError if there are none."""
-
-    def close(self) -> None:
-        """Close the session."""
-
-
 class RedfishCollector(BmcCollector[Mapping[str, float]]):
     """Watts by chassis, from a Redfish service."""
 
     meter_name, error_metric, error_reasons = "redfish", ERRORS, REASONS
 
-    def __init__(self, host: Host, reader: ChassisPowerReader, options: RedfishOptions) -> None:
+    def __init__(self, host: Host, reader: RedfishReader, options: RedfishOptions) -> None:
         super().__init__(host, reader.close, options.interval, options.timeout)
         self._reader = reader
         self._sums_chassis = bool(options.chassis)
@@ -109,12 +100,30 @@ class RedfishCollector(BmcCollector[Mapping[str, float]]):
         )
 
 
+def redfish_reader(options: RedfishOptions) -> RedfishReader:
+    """Build the reader of the service; SettingsError if the options are inconsistent."""
+    from batchjob.runtime.http_client import tls_context  # HTTP and TLS take a megabyte
+    from collectors.power.redfish.session import RedfishSession
+
+    url = options.url.replace("{node}", os.uname().nodename.partition(".")[0]).rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname or parts.username or parts.path:
+        raise SettingsError(f"collector.redfish.url: expected https://HOST[:PORT], got {url!r}")
+    for name in ("user", "password_file"):
+        if not getattr(options, name):
+            flag = name.replace("_", "-")
+            raise SettingsError(f"collector.redfish.{flag}: expected with collector.redfish.url")
+    try:
+        context = tls_context(options.ca_file, options.insecure)
+    except OSError as error:  # including ssl.SSLError
+        reason = error.strerror or "no certificates in it"
+        raise SettingsError(f"collector.redfish.ca-file: {options.ca_file}: {reason}") from error
+    session = RedfishSession(url, options.user, options.password_file, options.timeout, context)
+    return RedfishReader(session.get, session.close, options.chassis, options.system)
+
+
 def build(host: Host, options: RedfishOptions, _built: Mapping[str, Collector]) -> Collector:
     """Build the collector."""
-    from collectors.power.redfish.reader import (
-        redfish_reader,  # imported here because HTTP and TLS take a megabyte
-    )
-
     return RedfishCollector(host, redfish_reader(options), options)
 
 

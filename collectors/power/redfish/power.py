@@ -8,14 +8,38 @@ PowerSubsystem, PowerSupplyMetrics.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from collectors.power.redfish.error import RedfishError
-from collectors.power.redfish.session import ROOT
+ROOT = "/redfish/v1/"
+
+# The values of the label `reason`. The first five are those of `batchjob.runtime.http_client`.
+REASONS = (
+    "deadline",
+    "malformed",
+    "tls",
+    "too_large",
+    "unreachable",
+    "ambiguous",  # several computer systems, and none is configured
+    "authentication",
+    "implausible",  # far more watts than before, or than any node draws
+    "no_reading",  # the service answers, but reports no power (now)
+    "status",  # an unsuccessful HTTP status
+)
+
+
+class RedfishError(Exception):
+    """No value could be read; `reason` is one of REASONS."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        assert reason in REASONS
+        super().__init__(message)
+        self.reason = reason
+
 
 Get = Callable[[str], dict[str, Any]]  # returns the resource at a path; raises RedfishError
 
+_FAILURES_BEFORE_NEW_SEARCH = 3
 _MAX_PAGES = 32
 _PART_TYPES = {
     "Component",
@@ -38,6 +62,52 @@ class PowerLocation(NamedTuple):
     kind: str  # a key of _READERS
     paths: tuple[str, ...]
     system: str  # path of the computer system
+
+
+class RedfishReader:
+    """Reads one Redfish service; the location of the power values is looked up once."""
+
+    def __init__(
+        self, get: Get, close: Callable[[], None], chassis: Sequence[str] = (), system: str = ""
+    ) -> None:
+        """`close` ends the session; `chassis` and `system` are the ids that are configured."""
+        self._get = get
+        self.close = close
+        self._chassis = chassis
+        self._system = system
+        self._locations: tuple[PowerLocation, ...] = ()
+        self._failures = 0
+
+    def read(self) -> Mapping[str, float]:
+        """Watts of all chassis; RedfishError if one is missing, as the sum would be too low."""
+        try:
+            watts = self._read_chassis()
+        except RedfishError:
+            self._failures += 1
+            if self._failures >= _FAILURES_BEFORE_NEW_SEARCH:
+                self._locations = ()
+            raise
+        self._failures = 0
+        return watts
+
+    def _read_chassis(self) -> Mapping[str, float]:
+        get = self._get
+        if not self._locations:
+            self._locations = find_locations(get, self._chassis, self._system)
+        missing = set(self._chassis) - {location.chassis for location in self._locations}
+        if missing or not self._locations:
+            names = ", ".join(sorted(missing)) or "any chassis of the node"
+            raise RedfishError("no_reading", f"no power reported for {names}")
+        return {
+            location.chassis: _require_watts(location, read_watts(get, location))
+            for location in self._locations
+        }
+
+
+def _require_watts(location: PowerLocation, watts: float | None) -> float:
+    if watts is None:
+        raise RedfishError("no_reading", f"chassis {location.chassis} reports no power")
+    return watts
 
 
 def find_locations(

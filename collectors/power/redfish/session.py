@@ -6,34 +6,30 @@ RFC 9110, section 15.4 "Redirection".
 
 import json
 import ssl
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from batchjob.runtime import http_client
 from batchjob.runtime.http_client import FetchError, HttpReply
 from batchjob.secret_files import SecretFileError, read_secret
-from collectors.power.redfish.error import RedfishError
+from collectors.power.redfish.power import ROOT, RedfishError
 
-ROOT = "/redfish/v1/"
 _SESSIONS = f"{ROOT}SessionService/Sessions"  # where the root does not tell
 _MAX_BYTES = 4 << 20
 _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
-class RedfishLogin(NamedTuple):
-    """Address and credentials; the password is read from its file at each login."""
-
-    url: str  # https://bmc.example.org
-    user: str
-    password_file: str
-
-
 class RedfishSession:
     """Reads resources by path. For one thread; only `close()` may be called from another."""
 
-    def __init__(self, login: RedfishLogin, timeout: float, tls: ssl.SSLContext) -> None:
-        self._login = login
+    def __init__(
+        self, url: str, user: str, password_file: str, timeout: float, tls: ssl.SSLContext
+    ) -> None:
+        """`url` has no path; the password is read from its file at each login."""
+        self._url = url
+        self._user = user
+        self._password_file = password_file
         self._timeout = timeout
         self._tls = tls
         self._token = ""
@@ -68,10 +64,7 @@ class RedfishSession:
 
     def _log_in(self) -> None:
         self.close()
-        login = {
-            "UserName": self._login.user,
-            "Password": _read_password(self._login.password_file),
-        }
+        login = {"UserName": self._user, "Password": _read_password(self._password_file)}
         answer = self._request("POST", self._sessions_path(), json.dumps(login).encode())
         if answer.status in (400, 401, 403):
             raise RedfishError("authentication", f"login refused with status {answer.status}")
@@ -96,8 +89,8 @@ class RedfishSession:
             location = answer.headers.get("Location", "")
             if answer.status not in _REDIRECTS or not location:
                 return answer
-            target = urlsplit(urljoin(self._login.url + path, location))
-            if _origin(target.geturl()) != _origin(self._login.url):
+            target = urlsplit(urljoin(self._url + path, location))
+            if _origin(target.geturl()) != _origin(self._url):
                 raise RedfishError("status", f"{path}: redirected to another service")
             path = target._replace(scheme="", netloc="", fragment="").geturl()
             if answer.status not in (307, 308) and method == "POST":
@@ -112,7 +105,7 @@ class RedfishSession:
             headers["X-Auth-Token"] = self._token
         try:
             return http_client.fetch(
-                self._login.url + path,
+                self._url + path,
                 method=method,
                 headers=headers,
                 body=body,

@@ -58,10 +58,10 @@ class IpmiOnSimulatedBmc:
         self.bmc = bmc
         self.connections = []
         ipmi_options = dataclasses.replace(IpmiOptions(), **options)
-        power_reader = BmcPower(
+        power = BmcPower(
             self.connect, ipmi_options.timeout, ipmi_options.source, ipmi_options.sensor
         )
-        self.collector = IpmiCollector(Host(monotonic=clock), power_reader, ipmi_options)
+        self.collector = IpmiCollector(Host(monotonic=clock), ipmi_options, power.read, power.close)
 
     def connect(self):
         self.connections.append(FailingTransport(self.bmc, payload))
@@ -205,15 +205,11 @@ def test_source_is_chosen_again_after_three_failures(clock):
 def test_hanging_bmc_does_not_delay_a_scrape(clock):
     released = threading.Event()
 
-    class HangingReader:
-        def read(self):
-            released.wait(scaled(30))
-            raise IpmiError("timeout", "no answer")
+    def read_power():
+        released.wait(scaled(30))
+        raise IpmiError("timeout", "no answer")
 
-        def close(self):
-            released.set()
-
-    collector = IpmiCollector(Host(), HangingReader(), IpmiOptions())
+    collector = IpmiCollector(Host(), IpmiOptions(), read_power, released.set)
     collector.start()
     families = collector.collect()
     assert [family.metric for family in families] == [ERRORS]

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.power.ipmi.choice import node_sensors
 from collectors.power.ipmi.message import CompletionError, IpmiError, payload
-from collectors.power.ipmi.power import read_sensors
+from collectors.power.ipmi.power import node_sensors, read_sensors
 from collectors.power.ipmi.sdr import (
     ConversionFactors,
     IpmiSensor,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.power.ipmi.message import IpmiError
-from collectors.power.ipmi.tool import ToolOutput, ToolPower, parse, password_on_command_line
+from collectors.power.ipmi.message import IpmiError, Power
+from collectors.power.ipmi.tool import parse, password_on_command_line, read_power
 from tests.helpers.waiting import scaled
 
 STATISTICS = (("min", 300.0), ("max", 400.0), ("average", 350.0))
@@ -52,7 +52,8 @@ IPMIUTIL_3_17 = IPMIUTIL + "  Sampling period:                 5000 ms\n"
     [(IPMITOOL_1_8_19, 1.0), (IPMI_DCMI, 1.0), (IPMIUTIL, None), (IPMIUTIL_3_17, 5.0)],
 )
 def test_output_of_each_tool_is_parsed(text, period):
-    assert parse(text) == ToolOutput(345, STATISTICS, period, True)
+    statistics = STATISTICS if period else ()
+    assert parse(text) == Power("dcmi", 345.0, statistics, period, True)
 
 
 @pytest.mark.parametrize("state", ["deactivated", "not active", "Not Available"])
@@ -87,8 +88,8 @@ def test_password_on_the_command_line_is_found(argv, flag):
     assert password_on_command_line(tuple(argv.split())) == flag
 
 
-def power_tool(code, timeout=None):
-    return ToolPower((sys.executable, "-c", code), timeout or scaled(5))
+def run_tool(code, timeout=None):
+    return read_power((sys.executable, "-c", code), timeout or scaled(5))
 
 
 @pytest.mark.parametrize(
@@ -102,16 +103,16 @@ def power_tool(code, timeout=None):
 )
 def test_reason_of_a_failing_tool(code, reason):
     with pytest.raises(IpmiError) as caught:
-        power_tool(code).read()
+        run_tool(code)
     assert caught.value.reason == reason
 
 
 def test_hanging_tool_is_killed():
     with pytest.raises(IpmiError) as caught:
-        power_tool("import time; time.sleep(60)", 0.3).read()
+        run_tool("import time; time.sleep(60)", 0.3)
     assert caught.value.reason == "timeout"
 
 
 def test_missing_tool_is_named():
     with pytest.raises(IpmiError, match="/nonexistent/ipmitool: No such file"):
-        ToolPower(("/nonexistent/ipmitool",), 1).read()
+        read_power(("/nonexistent/ipmitool",), 1)

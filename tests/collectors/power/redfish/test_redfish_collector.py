@@ -9,7 +9,7 @@ from batchjob.runtime import http_client
 from batchjob.runtime.settings import SettingsError
 from collectors.host import Host
 from collectors.power.redfish.collector import AGE, ERRORS, METRICS, POWER, RedfishOptions, build
-from collectors.power.redfish.error import REASONS
+from collectors.power.redfish.power import REASONS
 from tests.helpers.clock import Clock
 from tests.helpers.waiting import scaled
 from tests.simulated.redfish_service import ROOT, SESSIONS, RedfishService, link, one_node

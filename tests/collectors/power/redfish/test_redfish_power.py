@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.power.redfish.error import RedfishError
-from collectors.power.redfish.power import PowerLocation, find_locations, read_watts
+from collectors.power.redfish.power import PowerLocation, RedfishError, find_locations, read_watts
 from tests.simulated.redfish_service import ROOT, collection, link, one_node
 
 CHASSIS = "/redfish/v1/Chassis/1"
