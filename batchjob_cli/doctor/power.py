@@ -65,8 +65,9 @@ def _check_hwmon(node: ExaminedNode) -> Finding:
             f"{names}; none is known to measure the whole node",
             "if some do, set them with --collector.hwmon.node-sensor",
         )
-    of_node = ", ".join(f"{sensor.chip}/{sensor.sensor}" for sensor in chosen.sensors)
-    return Finding("ok", f"{names}; for the {chosen.scope}: {of_node}")
+    summed, scope, _ = chosen
+    of_node = ", ".join(f"{sensor.chip}/{sensor.sensor}" for sensor in summed)
+    return Finding("ok", f"{names}; for the {scope}: {of_node}")
 
 
 def _check_cray(node: ExaminedNode) -> Finding | None:

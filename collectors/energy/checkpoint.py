@@ -10,10 +10,9 @@ from typing import Any, cast
 
 from collectors import state
 from collectors.energy.idle import LearnedIdlePower
-from collectors.energy.interval import Key, NodeSnapshot, Processors, job_key
+from collectors.energy.interval import NodeSnapshot
 from collectors.energy.ledger import Component, Consumer, Kind, Ledger, LedgerEntry
-from collectors.jobs.view import JobCpu, JobName
-from collectors.metric import labels
+from collectors.jobs.view import JobCpu, JobName, make_name
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 
 FILE = "energy.json"
@@ -60,12 +59,12 @@ def _ledger_document(ledger: Ledger) -> dict[str, Any]:
         "gpu_idle": {uuid: idle.learned for uuid, idle in ledger.gpu_idle.items()},
         "jobs": [
             {
-                "key": key,
+                "key": name[:3],
                 "seen_at": job.seen_at,
                 "joules": _rows(job.joules.items()),
                 "grams": job.grams,
             }
-            for key, job in ledger.jobs.items()
+            for name, job in ledger.jobs.items()
         ],
         "node": _rows(ledger.node.items()),
         "metered_joules": ledger.metered_joules,
@@ -84,7 +83,7 @@ def _restore_totals(document: Mapping[str, Any], ledger: Ledger) -> None:
         for component, kind, joules in row["joules"]:
             job.joules[cast("Component", component), cast("Kind", kind)] = float(joules)
         job.grams.update({str(provider): float(grams) for provider, grams in row["grams"].items()})
-        ledger.jobs[Key(*map(str, row["key"]))] = job
+        ledger.jobs[_parse_job_name(row["key"])] = job
     for component, consumer, joules in document["node"]:
         ledger.node[cast("Component", component), cast("Consumer", consumer)] = float(joules)
     ledger.metered_joules = float(document["metered_joules"])
@@ -101,7 +100,11 @@ def _rows(sums: Iterable[tuple[tuple[str, str], float]]) -> list[tuple[str, str,
 
 
 def _snapshot_document(snapshot: NodeSnapshot) -> dict[str, Any]:
-    return snapshot._asdict() | {
+    return {
+        "at": snapshot.at,
+        "epoch": snapshot.epoch,
+        "meter": snapshot.meter,
+        "processors": (snapshot.busy_seconds, snapshot.cpus),
         "jobs": list(snapshot.jobs.values()),
         "gpus": list(snapshot.gpus.values()),
     }
@@ -117,8 +120,9 @@ def _parse_snapshot(document: Mapping[str, Any]) -> NodeSnapshot:
         float(document["at"]),
         float(document["epoch"]),
         None if document["meter"] is None else _parse_reading(document["meter"]),
-        Processors(float(busy_seconds), int(cpus)),
-        {job_key(job.name): job for job in jobs},
+        float(busy_seconds),
+        int(cpus),
+        {job.name: job for job in jobs},
         _parse_gpus(document["gpus"]),
     )
 
@@ -145,7 +149,7 @@ def _parse_share(row: list[Any]) -> GpuEnergyShare:
 
 def _parse_job_name(row: list[Any]) -> JobName:
     manager, jobid, user = (str(each) for each in row[:3])
-    return JobName(manager, jobid, user, labels(manager=manager, jobid=jobid, user=user))
+    return make_name(manager, jobid, user)
 
 
 def _parse_learned_power(row: list[Any] | None) -> LearnedIdlePower | None:

@@ -13,7 +13,7 @@ from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.emissions.providers.provider import CurrentFactors, EmissionFactor
 from collectors.energy import checkpoint, idle
-from collectors.energy.interval import NodeSnapshot, Processors, job_key
+from collectors.energy.interval import NodeSnapshot
 from collectors.energy.ledger import EnergyAccounts, Ledger
 from collectors.energy.metrics import METRICS, MeterSummary, families
 from collectors.host import Host
@@ -224,8 +224,9 @@ class EnergyCollector:
             at=self._host.monotonic(),
             epoch=self._host.clock(),
             meter=reading,
-            processors=Processors(cpu.busy_seconds, cpu.cpus),
-            jobs={job_key(job.name): job for job in usage},
+            busy_seconds=cpu.busy_seconds,
+            cpus=cpu.cpus,
+            jobs={job.name: job for job in usage},
             gpus={gpu.uuid: gpu for gpu in gpus},
         )
 

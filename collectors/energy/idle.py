@@ -1,16 +1,15 @@
 """The idle power of a node or GPU: configured, or measured while nothing runs."""
 
-import contextlib
 import fnmatch
 import logging
 import socket
-from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
 from batchjob.runtime.settings import SettingsError
 from collectors.host import Host
+from collectors.sysfs import read_text
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +72,8 @@ class IdlePower:
 def node_names(host: Host, node_type: str) -> tuple[str, ...]:
     """The names by which a row of the idle file may match: type, host name, product name."""
     nodename = socket.gethostname()
-    names = [node_type, nodename, nodename.partition(".")[0]]
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        product = Path(host.sysfs, "class/dmi/id/product_name").read_text(encoding="utf-8")
-        names.append(product.strip())
-    return tuple(filter(None, names))
+    product = read_text(f"{host.sysfs}/class/dmi/id/product_name")
+    return tuple(filter(None, (node_type, nodename, nodename.partition(".")[0], product)))
 
 
 def read_idle_file(path: str, names: tuple[str, ...]) -> float | None:

@@ -6,14 +6,7 @@ from typing import Literal, NamedTuple
 
 from collectors.emissions.providers.provider import EmissionFactor
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import (
-    EnergyInterval,
-    Key,
-    NodeSnapshot,
-    busy_seconds,
-    cpu_claims,
-    gpu_claims,
-)
+from collectors.energy.interval import NodeSnapshot, busy_seconds, cpu_claims, gpu_claims
 from collectors.energy.split import Split, carry_over, split_gpu, split_host
 from collectors.jobs.view import JobName
 from collectors.power.meter import GpuEnergyReading, MeterReading, energy_between
@@ -79,14 +72,14 @@ class Ledger:
         self.max_gap_seconds = max_gap_seconds
         self.idle = idle
         self.gpu_idle: dict[str, IdlePower] = defaultdict(IdlePower)
-        self.jobs: dict[Key, LedgerEntry] = {}
+        self.jobs: dict[JobName, LedgerEntry] = {}
         self.node: dict[tuple[Component, Consumer], float] = defaultdict(float)
         self.metered_joules = 0.0
         self.overdrawn_joules = 0.0
         self.seconds_without_data = 0.0
         self.gpu_seconds_without_data = 0.0
         self.last_snapshot: NodeSnapshot | None = None  # up to which the node is booked
-        self._carried_cpu_seconds: dict[Key, float] = {}  # not yet counted by /proc/stat
+        self._carried_cpu_seconds: dict[JobName, float] = {}  # not yet counted by /proc/stat
         self.last_gpu_readings: dict[str, GpuEnergyReading] = {}
         self.accounted_until: float | None = None  # earlier energy is booked or counted as missing
 
@@ -106,7 +99,7 @@ class Ledger:
         """Attribute only the energy of the GPUs, which does not need a meter of the node."""
         self._add_splits(self._gpu_splits(snapshot), factors, snapshot.at)
 
-    def _host_splits(self, snapshot: NodeSnapshot) -> Iterator[tuple[Component, Split[Key]]]:
+    def _host_splits(self, snapshot: NodeSnapshot) -> Iterator[tuple[Component, Split[JobName]]]:
         earlier = self.last_snapshot
         if not self._has_new_reading(snapshot):
             if earlier is None or snapshot.at - earlier.at > self._max_gap(earlier):
@@ -124,12 +117,12 @@ class Ledger:
 
     def _split_host(
         self, joules: float, earlier: NodeSnapshot, snapshot: NodeSnapshot
-    ) -> Split[Key]:
+    ) -> Split[JobName]:
         assert earlier.meter is not None
         assert snapshot.meter is not None
         seconds = snapshot.meter.at - earlier.meter.at
         busy = busy_seconds(earlier, snapshot)
-        cpus = snapshot.processors.cpus
+        cpus = snapshot.cpus
         is_idle = busy < _IDLE_CPU_RATIO * cpus * (snapshot.at - earlier.at)
         self.idle.observe(joules, seconds, snapshot.epoch, is_idle)
         idle = self.idle.joules(seconds, snapshot.epoch)
@@ -158,7 +151,7 @@ class Ledger:
         self.overdrawn_joules += max(0.0, gpu_joules - node)
         return max(0.0, node - gpu_joules)
 
-    def _gpu_splits(self, snapshot: NodeSnapshot) -> Iterator[tuple[Component, Split[Key]]]:
+    def _gpu_splits(self, snapshot: NodeSnapshot) -> Iterator[tuple[Component, Split[JobName]]]:
         """Attribute the energy of each GPU between its own two latest readings."""
         for uuid, later in snapshot.gpus.items():
             earlier = self.last_gpu_readings.get(uuid)
@@ -171,8 +164,7 @@ class Ledger:
             if joules is None:
                 self.gpu_seconds_without_data += later.at - earlier.at
                 continue
-            interval = EnergyInterval(earlier.at, later.at)
-            claims = gpu_claims(earlier, later, snapshot.jobs, interval)
+            claims = gpu_claims(earlier, later, snapshot.jobs)
             idle = self.gpu_idle[uuid]
             idle.observe(joules, later.at - earlier.at, snapshot.epoch, is_idle=not claims)
             self.metered_joules += joules
@@ -207,7 +199,7 @@ class Ledger:
 
     def _add_splits(
         self,
-        splits: Iterable[tuple[Component, Split[Key]]],
+        splits: Iterable[tuple[Component, Split[JobName]]],
         factors: Iterable[EmissionFactor],
         at: float,
     ) -> None:
@@ -218,11 +210,11 @@ class Ledger:
     def _add_split(
         self,
         component: Component,
-        split: Split[Key],
+        split: Split[JobName],
         grams_per_joule: Mapping[str, float],
         at: float,
     ) -> None:
-        kinds: tuple[tuple[Kind, Mapping[Key, float]], ...] = (
+        kinds: tuple[tuple[Kind, Mapping[JobName, float]], ...] = (
             ("active", split.active),
             ("idle", split.idle),
         )
@@ -250,9 +242,9 @@ class Ledger:
     def _accounts(self, snapshot: NodeSnapshot) -> EnergyAccounts:
         return EnergyAccounts(
             jobs=tuple(
-                JobAccount(snapshot.jobs[key].name, dict(job.joules), dict(job.grams))
-                for key, job in self.jobs.items()
-                if key in snapshot.jobs
+                JobAccount(name, dict(job.joules), dict(job.grams))
+                for name, job in self.jobs.items()
+                if name in snapshot.jobs
             ),
             node=dict(self.node),
             metered_joules=self.metered_joules,

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from batchjob.runtime.background import Refresher, validity_seconds
@@ -89,13 +90,6 @@ _KNOWN_SENSORS = (
 )
 
 
-class HwmonReadings(NamedTuple):
-    """Readings of the sensors, in watts and joules, without those that failed."""
-
-    sensors: tuple[HwmonSensor, ...]
-    values: Mapping[HwmonSensor, float]
-
-
 def scan(root: str) -> tuple[HwmonSensor, ...]:
     """The power and energy sensors below /sys/class/hwmon, without batteries."""
     sensors: list[HwmonSensor] = []
@@ -141,29 +135,24 @@ def _find_channels(directory: str) -> list[tuple[str, int, str]]:
     return [(kind, number, file) for (kind, number), file in sorted(channels.items())]
 
 
-class ChosenSensors(NamedTuple):
-    """Sensors to add up, and what their sum measures."""
-
-    sensors: tuple[HwmonSensor, ...]
-    scope: Scope
-    includes_gpus: bool
-
-
 def node_sensors(
     sensors: Sequence[HwmonSensor], patterns: Sequence[str] = ()
-) -> ChosenSensors | None:
-    """The sensors of the node: by the site's patterns, else by the known chips."""
+) -> tuple[tuple[HwmonSensor, ...], Scope, bool] | None:
+    """The sensors to add up, what their sum measures, and whether it includes GPUs.
+
+    By the site's patterns, else by the known chips.
+    """
     if patterns:
         names = {sensor: f"{sensor.chip}/{sensor.sensor}" for sensor in sensors}
         matching = [x for x in sensors if any(fnmatch.fnmatchcase(names[x], p) for p in patterns)]
-        return ChosenSensors(_prefer_energy(matching), "node", True) if matching else None
+        return (_prefer_energy(matching), "node", True) if matching else None
     for known in _KNOWN_SENSORS:
         matching = [
             x for x in sensors if x.driver == known.driver and known.sensor.fullmatch(x.sensor)
         ]
         # Two unnamed power meters are ambiguous: two inputs, or a part and the whole.
         if matching and not (known.scope == "node" and len(matching) > 1):
-            return ChosenSensors(_prefer_energy(matching), known.scope, known.includes_gpus)
+            return _prefer_energy(matching), known.scope, known.includes_gpus
     return None
 
 
@@ -179,7 +168,7 @@ class Hwmon:
         self._errors = 0
         self._plausible: dict[HwmonSensor, PlausiblePower] = defaultdict(PlausiblePower)
         self._once = LogOnce(log)
-        self.refresher: Refresher[HwmonReadings] = Refresher(
+        self.refresher: Refresher[Mapping[HwmonSensor, float | None]] = Refresher(
             "hwmon",
             self._read,
             options.interval,
@@ -198,14 +187,14 @@ class Hwmon:
     def collect(self) -> list[MetricFamily]:
         """The last reading, unless it is too old."""
         observed = self.refresher.latest()
-        if observed is None or not observed.value.sensors:
+        if observed is None or not observed.value:
             return []
         families = [MetricFamily(ERRORS, [(NO_LABELS, self._errors)])]
         for metric, kind in ((POWER, "power"), (ENERGY, "energy")):
             samples = [
                 (labels(chip=sensor.chip, sensor=sensor.sensor), value)
-                for sensor, value in observed.value.values.items()
-                if sensor.kind == kind
+                for sensor, value in observed.value.items()
+                if sensor.kind == kind and value is not None
             ]
             families += [MetricFamily(metric, samples)] if samples else []
         return families
@@ -215,21 +204,19 @@ class Hwmon:
         observed = self.refresher.latest()
         if observed is None:
             return ()
-        chosen = node_sensors(observed.value.sensors, self._options.node_sensor)
+        chosen = node_sensors(tuple(observed.value), self._options.node_sensor)
         if chosen is None:
             return ()
+        sensors, scope, includes_gpus = chosen
+        read = partial(self._sum_sensors, sensors)
+        return (Meter("hwmon", scope, includes_gpus, self._options.interval, read),)
 
-        def read() -> MeterReading | None:
-            return self._sum_sensors(chosen.sensors)
-
-        interval = self._options.interval
-        return (Meter("hwmon", chosen.scope, chosen.includes_gpus, interval, read),)
-
-    def _read(self) -> HwmonReadings:
+    def _read(self) -> Mapping[HwmonSensor, float | None]:
+        """Watts or joules of each sensor, None of one that failed."""
         if self._host.monotonic() - self._scanned_at >= _RESCAN_SECONDS:
             self._scanned_at = self._host.monotonic()
             self._sensors = scan(self._root)
-        values = {}
+        values: dict[HwmonSensor, float | None] = dict.fromkeys(self._sensors)
         for sensor in self._sensors:
             try:
                 with open(sensor.path, encoding="ascii") as file:
@@ -240,14 +227,16 @@ class Hwmon:
             except (OSError, ValueError) as error:
                 self._errors += 1
                 self._once.warning(sensor.path, "%s cannot be read: %s", sensor.path, error)
-        return HwmonReadings(self._sensors, values)
+        return values
 
     def _sum_sensors(self, sensors: tuple[HwmonSensor, ...]) -> MeterReading | None:
         """The sum; None if one is missing, since the sum would be too low."""
         observed = self.refresher.latest()
-        if observed is None or not all(sensor in observed.value.values for sensor in sensors):
+        readings = [observed.value.get(sensor) for sensor in sensors] if observed else []
+        values = [value for value in readings if value is not None]
+        if observed is None or len(values) < len(sensors):
             return None
-        total = sum(observed.value.values[sensor] for sensor in sensors)
+        total = sum(values)
         if sensors[0].kind == "energy":
             return MeterReading(observed.at, joules=total)
         series = sum(self._plausible[sensor].series for sensor in sensors)

@@ -38,14 +38,6 @@ class Zone(NamedTuple):
     max_watts: float | None  # highest limit allowed by the manufacturer; None: unknown
 
 
-class Limit(NamedTuple):
-    """A constraint of a zone."""
-
-    domain: ZoneDomain
-    constraint: str
-    watts: float
-
-
 def root_directory(sysfs: str) -> str:
     """The flat directory in which all zones and subzones appear."""
     return f"{sysfs}/class/powercap"
@@ -89,15 +81,15 @@ def zones_to_count(root: str, cpuinfo: str) -> tuple[Zone, ...]:
     return tuple(selected)
 
 
-def limits(root: str) -> Iterator[Limit]:
-    """The power limits in force; 0 stands for none and is left out."""
+def limits(root: str) -> Iterator[tuple[ZoneDomain, str, float]]:
+    """The power limits in force, as zone, constraint and watts; 0 is none and left out."""
     for zone in zones(root):
         domain = zone.domain._replace(zone="mmio") if zone.mmio else zone.domain
         for entry in filter(_LIMIT.fullmatch, list_directory(zone.path)):
             name = read_text(f"{zone.path}/{entry.replace('power_limit_uw', 'name')}")
             watts = _read_micro_units(f"{zone.path}/{entry}")
             if name and watts:
-                yield Limit(domain, name, watts)
+                yield domain, name, watts
 
 
 def energy_joules(zone: Zone) -> float:
@@ -137,14 +129,8 @@ def _duplicate_paths(rapl_zones: list[Zone]) -> set[str]:
 
 
 def _read_cpu_vendor(cpuinfo: str) -> str:
-    try:
-        with open(cpuinfo, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("vendor_id"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return ""
+    vendor = re.search(r"^vendor_id\s*:(.*)", read_text(cpuinfo), re.MULTILINE)
+    return vendor[1].strip() if vendor else ""
 
 
 def _read_all(path: str, pattern: str) -> Iterator[float]:

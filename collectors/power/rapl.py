@@ -11,7 +11,6 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from batchjob.runtime.background import Loop
 from batchjob.runtime.log import LogOnce
@@ -23,7 +22,7 @@ from collectors.host import Host
 from collectors.metric import Labels, Metric, MetricFamily, labels
 from collectors.power import powercap
 from collectors.power.meter import Meter, MeterReading, Scope, new_series
-from collectors.power.powercap import Limit, Zone, ZoneDomain
+from collectors.power.powercap import Zone, ZoneDomain
 
 log = logging.getLogger(__name__)
 
@@ -87,38 +86,23 @@ class RaplOptions:
     )
 
 
-class CounterReading(NamedTuple):
-    """The value of a counter and its time."""
-
-    at: float  # Host.monotonic()
-    joules: float
-
-
-class CounterDelta(NamedTuple):
-    """The joules between two readings of a counter, or why they are unknown."""
-
-    joules: float
-    gap: str = ""
-
-
 def counter_delta(
-    earlier: CounterReading, later: CounterReading, range_joules: float | None, max_watts: float
-) -> CounterDelta:
-    """Energy between two readings of a counter that wraps at `range_joules`.
+    seconds: float, earlier: float, later: float, range_joules: float | None, max_watts: float
+) -> tuple[float, str]:
+    """Joules between two readings of a counter that wraps at `range_joules`, or why not known.
 
     If a whole range at `max_watts` fits into the time between them, the number of wraps is unknown.
     """
-    seconds = later.at - earlier.at
     if range_joules is not None and seconds * max_watts >= range_joules:
-        return CounterDelta(0.0, "wraps")
-    joules = later.joules - earlier.joules
+        return 0.0, "wraps"
+    joules = later - earlier
     if joules < 0:
         if range_joules is None:
-            return CounterDelta(0.0, "wraps")
+            return 0.0, "wraps"
         joules += range_joules
     if joules < 0 or joules > (seconds + _SLACK_SECONDS) * max_watts + _SLACK_JOULES:
-        return CounterDelta(0.0, "implausible")
-    return CounterDelta(joules)
+        return 0.0, "implausible"
+    return joules, ""
 
 
 class ZoneCounter:
@@ -130,28 +114,25 @@ class ZoneCounter:
         self.is_readable = False
         self.total_joules = 0.0
         self.max_watts = max_watts
-        self._last: CounterReading | None = None
+        self.last: tuple[float, float] | None = None  # Host.monotonic() and joules
 
-    @property
-    def last(self) -> CounterReading | None:
-        """The last reading, None before the first."""
-        return self._last
-
-    def resume(self, last: CounterReading, total_joules: float) -> None:
+    def resume(self, at: float, joules: float, total_joules: float) -> None:
         """Continue from the last reading of the exporter before."""
-        self._last, self.total_joules = last, total_joules
-        self.is_counting = last.joules > 0
+        self.last, self.total_joules = (at, joules), total_joules
+        self.is_counting = joules > 0
 
-    def add(self, reading: CounterReading) -> str:
+    def add(self, at: float, joules: float) -> str:
         """Add a reading; returns why the time since the last one is left out, or ""."""
         self.is_readable = True
-        self.is_counting = self.is_counting or reading.joules > 0
-        last, self._last = self._last, reading
+        self.is_counting = self.is_counting or joules > 0
+        last, self.last = self.last, (at, joules)
         if last is None:
             return ""
-        delta = counter_delta(last, reading, self.zone.range_joules, self.max_watts)
-        self.total_joules += delta.joules
-        return delta.gap
+        added, gap = counter_delta(
+            at - last[0], last[1], joules, self.zone.range_joules, self.max_watts
+        )
+        self.total_joules += added
+        return gap
 
 
 class Rapl:
@@ -162,7 +143,7 @@ class Rapl:
         self._options = options
         self._root = powercap.root_directory(host.sysfs)
         self._counters: dict[str, ZoneCounter] = {}  # by path
-        self._limits: tuple[Limit, ...] = ()
+        self._limits: tuple[tuple[ZoneDomain, str, float], ...] = ()
         self._errors: Counter[str] = Counter()
         self._gaps: Counter[tuple[ZoneDomain, str]] = Counter()
         self._series = new_series()
@@ -193,7 +174,8 @@ class Rapl:
         families = (
             MetricFamily(ENERGY, [(_labels(domain), joules) for domain, joules in totals.items()]),
             MetricFamily(
-                LIMIT, [(_labels(x.domain, constraint=x.constraint), x.watts) for x in self._limits]
+                LIMIT,
+                [(_labels(zone, constraint=name), watts) for zone, name, watts in self._limits],
             ),
             MetricFamily(ERRORS, [(labels(reason=why), count) for why, count in errors.items()]),
             MetricFamily(
@@ -281,15 +263,15 @@ class Rapl:
             if document["zones"].keys() != self._counters.keys():
                 return
             readings = {
-                path: (CounterReading(float(at), float(joules)), float(total))
+                path: (float(at), float(joules), float(total))
                 for path, (at, joules, total) in document["zones"].items()
             }
             series = int(document["series"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("rapl: totals start from zero: %s", error)
             return
-        for path, (last, total) in readings.items():
-            self._counters[path].resume(last, total)
+        for path, reading in readings.items():
+            self._counters[path].resume(*reading)
         self._series = series
 
     def _save(self) -> None:
@@ -312,7 +294,7 @@ class Rapl:
         """Read one zone. Must be called with the lock held."""
         zone = counter.zone
         try:
-            gap = counter.add(CounterReading(self._host.monotonic(), powercap.energy_joules(zone)))
+            gap = counter.add(self._host.monotonic(), powercap.energy_joules(zone))
         except (OSError, ValueError) as error:
             counter.is_readable = False
             reason = _error_reason(error)

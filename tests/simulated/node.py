@@ -1,12 +1,10 @@
 """A node with simulated time: processors, a power meter, and jobs that start and end."""
 
-from collectors.jobs.view import JobCpu, JobName
-from collectors.metric import labels
+from collectors.jobs.view import JobCpu, make_name
 
 
 def name(jobid, user="alice", manager="slurm"):
-    text = labels(manager=manager, jobid=str(jobid), user=user)
-    return JobName(manager, str(jobid), user, text)
+    return make_name(manager, str(jobid), user)
 
 
 class Time:

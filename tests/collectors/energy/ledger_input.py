@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.energy.interval import NodeSnapshot, Processors, job_key
+from collectors.energy.interval import NodeSnapshot
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, MeterReading
 from tests.simulated.node import name
@@ -30,8 +30,9 @@ def snapshot(
         None
         if no_meter
         else MeterReading(at if read_at is None else read_at, joules, watts, series),
-        Processors(busy_seconds, CPUS),
-        {job_key(job.name): job for job in jobs},
+        busy_seconds,
+        CPUS,
+        {job.name: job for job in jobs},
         {gpu.uuid: gpu for gpu in gpus},
     )
 

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import job_key
 from collectors.energy.ledger import Ledger
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyShare
@@ -119,7 +118,7 @@ def test_energy_is_conserved_on_a_random_node(kind, idle_watts, includes_gpus, i
 
         previous = published
         published = {
-            (job_key(job.name), component_and_kind): joules
+            (job.name, component_and_kind): joules
             for job in accounts.jobs
             for component_and_kind, joules in job.joules.items()
         }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from collectors.emissions.providers.provider import EmissionFactor
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import NodeSnapshot, Processors, job_key
+from collectors.energy.interval import NodeSnapshot
 from collectors.energy.ledger import Ledger
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
@@ -21,8 +21,9 @@ def snapshot(at, joules, busy_seconds, gpu_joules, *jobs):
         at,
         EPOCH + at,
         MeterReading(at, joules),
-        Processors(busy_seconds, 64),
-        {job_key(job.name): job for job in jobs},
+        busy_seconds,
+        64,
+        {job.name: job for job in jobs},
         {"GPU-0": GpuEnergyReading("GPU-0", at, gpu_joules, 0, gpu_shares)},
     )
 

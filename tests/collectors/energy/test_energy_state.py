@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collectors import state
 from collectors.energy import checkpoint
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import NodeSnapshot, Processors, job_key
+from collectors.energy.interval import NodeSnapshot
 from collectors.energy.ledger import Ledger
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
@@ -121,8 +121,9 @@ def test_arbitrary_state_is_restored_or_rejected(data):
                 at,
                 1e9 + at,
                 MeterReading(at, joules=at * 100),
-                Processors(at, 4),
-                {job_key(job.name): job},
+                at,
+                4,
+                {job.name: job},
                 {"GPU-1": GpuEnergyReading("GPU-1", at, at * 50, 0, (gpu_share,))},
             )
         )

@@ -15,7 +15,6 @@ from collectors.power.rapl import (
     ERRORS,
     GAPS,
     LIMIT,
-    CounterReading,
     RaplOptions,
     build,
     counter_delta,
@@ -382,18 +381,17 @@ def test_socket_added_later_is_found(tmp_path, clock):
 def test_energy_below_the_counter_range_is_exact(start_joules, watts, seconds):
     range_joules = AMD_RANGE_UJ / 1e6
     joules = watts * seconds
-    delta = counter_delta(
-        CounterReading(0, start_joules),
-        CounterReading(seconds, (start_joules + joules) % range_joules),
+    counted, gap = counter_delta(
+        seconds,
+        start_joules,
+        (start_joules + joules) % range_joules,
         range_joules,
         max_watts=1000,
     )
-    assert delta.gap == ""
-    assert delta.joules == pytest.approx(joules, abs=1e-6)
+    assert gap == ""
+    assert counted == pytest.approx(joules, abs=1e-6)
 
 
 @given(seconds=st.floats(65.6, 1e6), later_joules=st.floats(0, 65532))
 def test_interval_long_enough_for_a_whole_wrap_has_no_energy(seconds, later_joules):
-    assert counter_delta(
-        CounterReading(0, 1), CounterReading(seconds, later_joules), AMD_RANGE_UJ / 1e6, 1000
-    ) == (0.0, "wraps")
+    assert counter_delta(seconds, 1, later_joules, AMD_RANGE_UJ / 1e6, 1000) == (0.0, "wraps")
