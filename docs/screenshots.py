@@ -19,13 +19,14 @@ import uvicorn
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from batchjob.runtime.values import ListenAddress
-from batchjob_cli.up import demo_month, demo_nodes
-from batchjob_cli.up.demo_cluster import CLUSTER, GPU_NODES
+from batchjob_cli.up import demo_cluster, demo_nodes
+from batchjob_cli.up.demo_recording import CLUSTER
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.poller.options import DatabaseOptions
+from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_server import app
 from batchjob_stats_server.options import SamplesOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
@@ -44,15 +45,16 @@ def served(data: Path) -> Iterator[str]:
     engine = writer_engine(parse_url(url), create=True)
     migrate(engine)
     now = int(time.time())
-    month = demo_month.DemoMonth(engine, data / "samples", now)
+    source = demo_cluster.load(engine, data / "samples")
+    poller = PollerService(demo_cluster.poller_settings(source, url, data / "samples"), engine)
+    poller.start()
     with engine.begin() as db:
         token = tokens.create(db, "ada", TokenRole.ADMIN, "pictures", now)
-    engine.dispose()
     settings = ServerSettings(
         DatabaseOptions(url), ServerWebOptions(ListenAddress("127.0.0.1", 0)),
         samples=SamplesOptions(str(data / "samples")),
     )  # fmt: skip
-    services = demo_nodes.with_nodes(build(settings), data / "samples", month.plan)
+    services = demo_nodes.with_nodes(build(settings), data / "samples", source.recording)
     made = app.make(services)
     server = uvicorn.Server(uvicorn.Config(made, port=0, log_level="warning", access_log=False))
     thread = threading.Thread(target=server.run)
@@ -63,6 +65,8 @@ def served(data: Path) -> Iterator[str]:
     yield f"http://127.0.0.1:{port}/?token={token}"
     server.should_exit = True
     thread.join()
+    poller.stop()
+    engine.dispose()
 
 
 def take_list(page: Page, root: str) -> None:
@@ -90,7 +94,7 @@ PAGES = {
     "usage": f"/usage?cluster={CLUSTER}",
     "clusters": "/clusters",
     "cluster": f"/clusters/{CLUSTER}",
-    "node": f"/clusters/{CLUSTER}/nodes/{GPU_NODES[0]}",
+    "node": f"/clusters/{CLUSTER}/nodes/g01",
     "account": f"/clusters/{CLUSTER}/accounts/vision",
     "admin": "/admin",
     "search": "/search?q=train",

@@ -17,7 +17,7 @@ from batchjob.runtime.values import ListenAddress
 from batchjob_cli.client.running_up import TOKEN_FILE, announce, find_running_up
 from batchjob_cli.run import cgroup as cgroups
 from batchjob_cli.up import records, stack
-from batchjob_cli.up.demo_cluster import CLUSTER
+from batchjob_cli.up.demo_recording import CLUSTER
 from batchjob_cli.up.options import UpSettings, settings
 from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
 from batchjob_stats_db.database.unusable import unusable_error
@@ -121,7 +121,7 @@ def _status_lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterato
 def _demo_lines(chosen: UpSettings, parts: stack.Stack) -> Iterator[str]:
     if parts.demo_jobs:
         pages = f"{_url(chosen)}/jobs?cluster={CLUSTER}"
-        yield f"demo      a generated cluster with {parts.demo_jobs} jobs of a month: {pages}"
+        yield f"demo      a generated cluster, {parts.demo_jobs} jobs in four weeks: {pages}"
     yield f"demo      {parts.demo_runs} jobs started on this machine"
     yield "next      in a second terminal, batchjob run -- COMMAND; then batchjob jobs"
 

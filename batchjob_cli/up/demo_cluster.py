@@ -1,214 +1,218 @@
-"""A simulated cluster: a month of submissions, placement and ends of jobs, and the week after it.
+"""Plays the recorded cluster beside the real jobs, under a name of its own, and removes it.
 
-The same seed and time produce the same jobs. A node runs one job at a time, so waits result from
-the load and are not random. All is known in advance: as time passes, jobs start and end as planned.
+It is a source of job records for the poller, which writes, measures and sums them as those of any
+cluster, and it writes the files of samples from which the jobs are measured.
 """
 
-import random
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
-from batchjob.schedulers.records import (
-    Account,
-    Association,
-    Associations,
-    JobRecord,
-    NodeShare,
-    Role,
-)
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from batchjob.quantities.sample import JobSample, SampleHeader
+from batchjob.runtime.settings import LogOptions
+from batchjob.schedulers.accounting import Batch, SourceError, SubmittedJob, UnfinishedJob
+from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.states import JobState
+from batchjob_cli.up import demo_recording
+from batchjob_cli.up.demo_recording import CLUSTER, INTERVAL_SECONDS, SOURCE, DemoJob, Recording
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.measure.pending import JOB_COLUMNS, jobs_to_measure
+from batchjob_stats_db.measure.writer import write_usages
+from batchjob_stats_db.poller.options import (
+    BackupOptions,
+    ClusterSettings,
+    DatabaseOptions,
+    PollerSettings,
+    PollerWebOptions,
+    PollOptions,
+    RetentionOptions,
+    TsdbOptions,
+)
+from batchjob_stats_db.samples import folder
+from batchjob_stats_db.samples.writer import Writer
 
-CLUSTER = "batchjob-demo"
-_CRASHED = 128 + 11  # exit status of a segmentation fault in a shell
-DAYS, DAYS_AHEAD = 30, 7
-FIRST_ID = 8_000_001
-HOUR, DAY, GIB = 3600, 86400, 1 << 30
-CPU_NODES = tuple(f"c{number:02}" for number in range(1, 21))
-GPU_NODES = tuple(f"g{number:02}" for number in range(1, 5))
-
-
-class Recipe(NamedTuple):
-    """Jobs that one person submits again and again."""
-
-    name: str
-    user: str
-    account: str
-    jobs: int  # in a month
-    nodes: int
-    cpus: int  # per node, like the next two
-    memory_gib: int
-    gpus: int
-    limit_hours: int
-    hours: float  # typical run time
-    cpu_busy: float  # 0..1
-    memory_used: float
-    gpu_busy: tuple[float, ...] = ()  # of each GPU of a node
-    ends: tuple[JobState, ...] = ()  # instead of COMPLETED, for some of the jobs
-    idle_node: bool = False  # the last node is nearly idle
-    partition: str = "cpu"
+_POLL_SECONDS = 10.0
+_JOBS_OF_NAME, _DAY_SECONDS = 5, 86400
+_FILES_AT_ONCE = 20  # jobs whose samples are written between two looks at whether to stop
 
 
-_F, _T, _O = JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY
-RECIPES = (
-    Recipe("train-resnet", "ada", "vision", 40, 1, 32, 256, 4, 24, 9, 0.5, 0.35,
-           (0.92, 0.9, 0.91, 0.93), (_T,), partition="gpu"),
-    Recipe("finetune-llm", "grace", "language", 16, 2, 64, 512, 8, 48, 20, 0.4, 0.5,
-           (0.95,) * 8, (JobState.NODE_FAIL,), partition="gpu"),
-    Recipe("notebook", "alan", "language", 45, 1, 16, 128, 4, 8, 6, 0.04, 0.1,
-           (0.35, 0.0, 0.0, 0.0), (JobState.CANCELLED,), partition="gpu"),
-    Recipe("gromacs-prod", "rosalind", "chemistry", 60, 4, 64, 128, 0, 24, 15, 0.97, 0.3),
-    Recipe("cp2k-relax", "linus", "chemistry", 90, 2, 64, 256, 0, 12, 4, 0.85, 0.75, ends=(_F,)),
-    Recipe("assembly", "barbara", "genomics", 70, 1, 32, 256, 0, 24, 6, 0.7, 0.93, ends=(_O,)),
-    Recipe("variant-calling", "barbara", "genomics", 150, 1, 16, 240, 0, 24, 1.5, 0.6, 0.08),
-    Recipe("wrf-forecast", "jule", "climate", 30, 8, 64, 128, 0, 8, 5, 0.9, 0.4, ends=(_T,)),
-    Recipe("ocean-model", "jule", "climate", 24, 4, 64, 128, 0, 24, 11, 0.88, 0.5, idle_node=True),
-    Recipe("parameter-scan", "emmy", "physics", 160, 1, 8, 16, 0, 2, 0.4, 0.99, 0.3, ends=(_F,)),
-    Recipe("postprocess", "emmy", "physics", 80, 1, 32, 64, 0, 4, 0.7, 0.05, 0.2),
-)  # fmt: skip
+class DemoSource:
+    """The records of the recorded jobs; see AccountingSource and ScriptSource."""
+
+    name, cluster, script_bytes = SOURCE, CLUSTER, 1 << 16
+
+    def __init__(
+        self, recording: Recording, samples: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.recording = recording
+        self._samples = samples
+        self._clock = clock
+        self._started = clock()
+        self._known: dict[str, JobRecord] = {}
+        self._live: dict[str, list[_SampleFile]] = {}  # running jobs
+        self._ended = self._ended_before()
+
+    @property
+    def job_count(self) -> int:
+        """The number of jobs that have been submitted."""
+        return len(self._known)
+
+    def check(self) -> tuple[str, ...]:
+        """See AccountingSource."""
+        return ()
+
+    def watermark_at(self, since: int) -> str:
+        """See AccountingSource."""
+        return str(since)
+
+    def read(self, _watermark: str, _unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
+        """The jobs that have changed; see AccountingSource.
+
+        Samples of running jobs are written before, those of older jobs, newest first, afterwards.
+        """
+        now = int(self._clock())
+        try:
+            self._write_samples(now)
+            yield Batch(tuple(self.changed(now)), (), str(now), now)
+            while self._ended:
+                for job in self._ended[:_FILES_AT_ONCE]:
+                    self._open(job, lives=False, now=now)
+                del self._ended[:_FILES_AT_ONCE]
+                yield Batch((), (), str(now), now)
+        except OSError as error:
+            raise SourceError(f"samples of the demo: {error}") from error
+
+    def changed(self, now: int) -> Iterator[JobRecord]:
+        """The records that have changed since the last call, in their state at a time."""
+        blocked: set[str] = set()  # partitions whose next job is known; the others wait behind it
+        for job in self.recording.jobs:
+            if job.record.submit_time > now:
+                return
+            record = job.record_at(now)
+            if record.state is JobState.PENDING and not record.reason:
+                reason = "Priority" if record.partition in blocked else "Resources"
+                blocked.add(record.partition)
+                record = record._replace(reason=reason)
+            if self._known.get(record.jobid) != record:
+                self._known[record.jobid] = record
+                yield record
+
+    def script(self, job: SubmittedJob) -> str:
+        """See ScriptSource."""
+        known = self._known.get(job.jobid)
+        return self.recording.scripts.get(known.name, "") if known else ""
+
+    def _ended_before(self) -> list[DemoJob]:
+        """The jobs that had ended when the demo started, and get samples; newest first.
+
+        They are the jobs of the last day, the last ones of each name, and those that were ended.
+        """
+        ended = [job for job in self.recording.jobs if job.loads and not self._is_ahead(job)]
+        ended.sort(key=lambda job: job.record.end_time or 0, reverse=True)
+        seen: Counter[str] = Counter()
+        chosen = []
+        for job in ended:
+            seen[job.record.name] += 1
+            is_recent = (job.record.end_time or 0) > self._started - _DAY_SECONDS
+            if (
+                is_recent
+                or seen[job.record.name] <= _JOBS_OF_NAME
+                or job.record.state not in (JobState.COMPLETED, JobState.FAILED)
+            ):
+                chosen.append(job)
+        return chosen
+
+    def _is_ahead(self, job: DemoJob) -> bool:
+        return job.record.end_time is None or job.record.end_time > self._started
+
+    def _write_samples(self, now: float) -> None:
+        """Continue the files of running jobs until a time; raises OSError."""
+        for jobid, opened in list(self._live.items()):
+            if not sum(file.advance(now) for file in opened):
+                self._live[jobid] = []
+        for job in self.recording.jobs:
+            start = job.record.start_time
+            if job.record.submit_time > now:
+                return
+            if start is None or start > now or job.record.jobid in self._live:
+                continue
+            if self._is_ahead(job):
+                self._live[job.record.jobid] = self._open(job, lives=True, now=now)
+
+    def _open(self, job: DemoJob, *, lives: bool, now: float) -> list["_SampleFile"]:
+        """Files of a job, one for each node, written until a time; raises OSError."""
+        record, count, opened = job.record, job.sample_count(lives), []
+        path = folder.folder_of(self._samples, record.jobid)
+        interval = (record.elapsed_seconds or 0.0) / count
+        for node_index, share in enumerate(record.nodes):
+            header = SampleHeader("slurm", record.jobid, record.user, share.node, interval)
+            writer = Writer(path, header, record.start_time or 0.0)
+            opened.append(_SampleFile(writer, job.samples(node_index, count)))
+        return [file for file in opened if file.advance(now)]
 
 
-class DemoJob(NamedTuple):
-    """A record, and the parameters of its measurements."""
+class _SampleFile:
+    def __init__(self, writer: Writer, samples: Iterator[JobSample]) -> None:
+        self._writer = writer
+        self._samples = samples
+        self._next = next(samples, None)
 
-    record: JobRecord
-    recipe: Recipe
-    time_factor: float  # about 1: factor of this run's time and memory
-    effort: float = 1.0  # at most 1: factor of its CPU and GPU use
+    def advance(self, now: float) -> bool:
+        """Write the samples until a time; whether more will come. Raises OSError."""
+        while self._next is not None and self._next.at <= now:
+            self._writer.write(self._next)
+            self._next = next(self._samples, None)
+        if self._next is None:
+            self._writer.close()
+        return self._next is not None
 
 
-def plan_jobs(begun: int, seed: int = 1) -> list[DemoJob]:
-    """Jobs of the month before a time (epoch seconds) and the week after it, by submission.
-
-    The records are in their final state.
-    """
-    rng = random.Random(seed)  # noqa: S311 (a demo, no secret)
-    free_times = dict.fromkeys((*CPU_NODES, *GPU_NODES), 0.0)
-    submits = sorted(
-        (*_past_submissions(rng, begun), *_future_submissions(rng, begun)), key=lambda each: each[0]
+def load(engine: Engine, samples: Path, clock: Callable[[], float] = time.time) -> DemoSource:
+    """Write all jobs until now, in place of those of an earlier demo; raises OSError."""
+    remove(engine, samples)
+    now = int(clock())
+    source = DemoSource(demo_recording.read(now), samples, clock)
+    store = Store(engine, CLUSTER, UsagePolicy(), clock)
+    store.write_associations(source.recording.associations, "sacctmgr")
+    store.write(Batch(tuple(source.changed(now)), (), str(now), now), SOURCE)
+    jobs = {job.record.jobid: job for job in source.recording.jobs}
+    job = schema.job.c
+    ended = sa.select(*JOB_COLUMNS).where(
+        job.cluster == CLUSTER, job.end_time.is_not(None), job.start_time.is_not(None)
     )
-    return [
-        _plan_job(rng, FIRST_ID + number, submit, recipe, free_times)
-        for number, (submit, recipe) in enumerate(submits)
-    ]
+    with engine.begin() as db:
+        found = jobs_to_measure(db, CLUSTER, db.execute(ended).all(), UsagePolicy(), now)
+        usages = {target: jobs[target.jobid].measured(target.id) for target in found}
+        write_usages(db, CLUSTER, "samples", usages, UsagePolicy(), now)
+    return source
 
 
-def jobs_at(plan: Sequence[DemoJob], now: float) -> list[DemoJob]:
-    """The planned jobs submitted by `now`, in their state at that time."""
-    found = [_job_at(job, now) for job in plan if job.record.submit_time <= now]
-    blocked_partitions: set[str] = (
-        set()
-    )  # partitions whose next job is known; the others wait behind it
-    for place, job in enumerate(found):
-        if job.record.state is JobState.PENDING:
-            reason = "Priority" if job.recipe.partition in blocked_partitions else "Resources"
-            found[place] = job._replace(record=job.record._replace(reason=reason))
-            blocked_partitions.add(job.recipe.partition)
-    return found
-
-
-def jobs(now: int, seed: int = 1) -> list[DemoJob]:
-    """The month before a time, as it is then."""
-    return jobs_at(plan_jobs(now, seed), now)
-
-
-def _job_at(job: DemoJob, now: float) -> DemoJob:
-    last, recipe = job.record, job.recipe
-    assert last.start_time is not None
-    assert last.end_time is not None
-    if last.end_time <= now:
-        return job
-    began = last.start_time <= now
-    state = JobState.RUNNING if began else JobState.PENDING
-    start = int(last.start_time) if began else None
-    names = last.node_list.split(",") if began else ()
-    return job._replace(
-        record=_build_record(int(last.jobid), last.submit_time, recipe, state, start, None, names)
+def poller_settings(source: DemoSource, url: str, samples: Path) -> PollerSettings:
+    """The settings of the poller that plays it."""
+    cluster = ClusterSettings(
+        CLUSTER, (source,), (), TsdbOptions(scrape_interval=INTERVAL_SECONDS), str(samples)
     )
-
-
-def demo_associations() -> Associations:
-    """Accounts and their members."""
-    members = {(recipe.account, recipe.user) for recipe in RECIPES}
-    accounts = sorted({account for account, _ in members})
-    return Associations(
-        tuple(Association(CLUSTER, *member, Role.MEMBER) for member in sorted(members)),
-        (),
-        (Account(CLUSTER, "root"), *(Account(CLUSTER, account, "root") for account in accounts)),
-    )
-
-
-def _past_submissions(rng: random.Random, now: int) -> Iterator[tuple[int, Recipe]]:
-    """Submit times, more by day than by night; the last day is partial."""
-    for recipe in RECIPES:
-        for _ in range(recipe.jobs):
-            day = now - DAY * rng.randrange(DAYS)
-            yield round(day - abs(rng.gauss(0.25, 0.2)) * DAY), recipe
-    for recipe in RECIPES:  # so that some jobs are always running and waiting
-        yield now - rng.randrange(600, round(recipe.hours * HOUR * 0.7) + 900), recipe
-
-
-def _future_submissions(rng: random.Random, begun: int) -> Iterator[tuple[int, Recipe]]:
-    for recipe in RECIPES:
-        for _ in range(round(recipe.jobs * DAYS_AHEAD / DAYS)):
-            yield begun + rng.randrange(1, DAYS_AHEAD * DAY), recipe
-
-
-def _plan_job(
-    rng: random.Random, number: int, submit: int, recipe: Recipe, free_times: dict[str, float]
-) -> DemoJob:
-    pool = GPU_NODES if recipe.gpus else CPU_NODES
-    names = sorted(sorted(pool, key=lambda name: (free_times[name], name))[: recipe.nodes])
-    time_factor = rng.uniform(0.85, 1.15) * (2.2 if rng.random() < 0.03 else 1.0)
-    effort = rng.uniform(0.9, 1.0)
-    state = recipe.ends[0] if recipe.ends and rng.random() < 0.14 else JobState.COMPLETED
-    seconds = min(recipe.hours * time_factor, recipe.limit_hours * 0.95) * HOUR
-    if state is JobState.TIMEOUT:
-        seconds = recipe.limit_hours * HOUR
-    elif state is not JobState.COMPLETED:
-        seconds *= rng.uniform(0.1, 0.8)
-    start = max(submit + rng.randrange(2, 40), *(round(free_times[name]) for name in names))
-    end = start + round(seconds)
-    free_times.update(dict.fromkeys(names, float(end)))
-    record = _build_record(number, submit, recipe, state, start, end, names)
-    return DemoJob(record, recipe, time_factor, effort)
-
-
-def _build_record(
-    number: int, submit: int, recipe: Recipe, state: JobState, start: int | None, end: int | None,
-    names: Sequence[str],
-) -> JobRecord:  # fmt: skip
-    memory = recipe.memory_gib * GIB
-    gpus = recipe.gpus * recipe.nodes or None
-    held = start is not None
-    signal = 9 if state is JobState.OUT_OF_MEMORY else None
-    return JobRecord(
-        cluster=CLUSTER, jobid=str(number), submit_time=submit, state=state,
-        state_word=state.value, source="sacct", user=recipe.user,
-        uid=5000 + [each.user for each in RECIPES].index(recipe.user), account=recipe.account,
-        partition=recipe.partition, qos="normal", name=recipe.name, start_time=start, end_time=end,
-        elapsed_seconds=end - start if end and start else None, eligible_time=submit,
-        time_limit_seconds=round(recipe.limit_hours * HOUR),
-        exit_code=None if end is None else _CRASHED if state is JobState.FAILED else 0,
-        exit_signal=signal, priority=None if held else 1200,
-        requested_cpus=recipe.cpus * recipe.nodes, requested_gpus=gpus,
-        requested_memory_bytes=memory * recipe.nodes, requested_nodes=recipe.nodes,
-        allocated_cpus=recipe.cpus * recipe.nodes if held else None,
-        allocated_memory_bytes=memory * recipe.nodes if held else None,
-        allocated_gpus=gpus if held else None, allocated_nodes=recipe.nodes if held else None,
-        node_list=",".join(names),
-        submit_line=_submit_line(recipe),
-        work_dir=f"/home/{recipe.user}/{recipe.name}",
-        stdout_path=f"/home/{recipe.user}/{recipe.name}/slurm-{number}.out",
-        nodes=tuple(
-            NodeShare(name, recipe.cpus, memory, recipe.gpus or None) for name in names
-        ),
+    return PollerSettings(
+        DatabaseOptions(url), PollerWebOptions(),
+        PollOptions(interval=_POLL_SECONDS, rollup_interval=60.0),
+        RetentionOptions(), BackupOptions(), LogOptions(), (cluster,),
     )  # fmt: skip
 
 
-def _submit_line(recipe: Recipe) -> str:
-    gpus = f" --gpus-per-node={recipe.gpus}" if recipe.gpus else ""
-    return (
-        f"sbatch --partition={recipe.partition} --nodes={recipe.nodes} "
-        f"--ntasks-per-node={recipe.cpus} --mem={recipe.memory_gib}G{gpus} "
-        f"--time={recipe.limit_hours}:00:00 {recipe.name}.sh"
-    )
+def remove(engine: Engine, samples: Path) -> None:
+    """Remove all of it, if it exists; raises OSError."""
+    with engine.begin() as db:
+        job = schema.job.c
+        ids = db.scalars(sa.select(job.jobid).where(job.cluster == CLUSTER)).all()
+        for table in reversed(schema.metadata.sorted_tables):
+            column = table.c.get("name" if table is schema.cluster else "cluster")
+            if column is not None and table is not schema.api_token:
+                db.execute(sa.delete(table).where(column == CLUSTER))
+    for jobid in ids:
+        folder.delete_job(samples, jobid)

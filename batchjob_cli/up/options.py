@@ -58,7 +58,7 @@ class UpOptions:
     )
     demo: bool = option(
         False,
-        "Start a few jobs of different kinds, and show a generated month of a cluster beside them.",
+        "Start a few jobs of different kinds, and show a generated cluster beside them.",
         parse=boolean,
     )
     interval: float = option(

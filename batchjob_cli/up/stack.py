@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,8 +16,8 @@ from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster
 from batchjob_cli.client.running_up import TOKEN_FILE, keep_file
-from batchjob_cli.up import demo, demo_month, demo_nodes, records, token
-from batchjob_cli.up.demo_cluster import CLUSTER
+from batchjob_cli.up import demo, demo_cluster, demo_nodes, records, token
+from batchjob_cli.up.demo_recording import CLUSTER
 from batchjob_cli.up.options import UpSettings
 from batchjob_cli.up.records import ensure_schema
 from batchjob_cli.up.run_control import LocalRunControl
@@ -82,42 +81,43 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
         recorder = _build_recorder(settings, exporter, data)
         services = server_services.build(server_settings(settings, data, url))
         control = LocalRunControl(data, LOCAL) if settings.runs.remote else None
-        # The demo's runs start while its month is generated.
+        # The demo's runs start while its cluster is loaded.
         demo_runs = demo.start(data) if settings.up.demo else []
-        month = _build_demo_month(settings, engine, data)
+        recorded = _load_demo(settings, engine, data)
         services = services._replace(
             process_token=process_token, run_control=control, local_data=data,
-            demo_cluster=CLUSTER if month else "",
+            demo_cluster=CLUSTER if recorded else "",
         )  # fmt: skip
-        if month and not settings.tsdb.url:
-            services = demo_nodes.with_nodes(services, data / SAMPLES, month.plan)
+        if recorded and not settings.tsdb.url:
+            services = demo_nodes.with_nodes(services, data / SAMPLES, recorded.recording)
+        if recorded:
+            played = demo_cluster.poller_settings(recorded, str(url), data / SAMPLES)
+            pollers = (*pollers, PollerService(played, engine))
         server = server_main.create_server(services.settings, services)
         stack.enter_context(keep_file(data / TOKEN_FILE, process_token.text))
         watching = watch_listeners(exporter) if isinstance(exporter, ExporterService) else None
         exporter.start()
         stack.callback(exporter.stop)
         exporter.wait(_FIRST_VALUES_SECONDS)  # otherwise the first samples would lack jobs
-        for each in (watching, recorder, *pollers, month.loop() if month else None):
+        for each in (watching, recorder, *pollers):
             if each is not None:
                 each.start()
                 stack.callback(each.stop)
         shown = url.render_as_string(hide_password=True)
         yield Stack(
             settings.up.exporter_address, recorder, pollers, server, scheduler,
-            process_token.text, shown, len(month.jobs) if month else 0,
+            process_token.text, shown, recorded.job_count if recorded else 0,
             len(demo.wait_for_ids(demo_runs)),
         )  # fmt: skip
 
 
-def _build_demo_month(
-    settings: UpSettings, engine: Engine, data: Path
-) -> demo_month.DemoMonth | None:
+def _load_demo(settings: UpSettings, engine: Engine, data: Path) -> demo_cluster.DemoSource | None:
     """The demo's cluster; None without --demo, or with a site's database."""
     if settings.db.url:
         return None
     if settings.up.demo:
-        return demo_month.DemoMonth(engine, data / SAMPLES, int(time.time()))
-    demo_month.remove(engine, data / SAMPLES)
+        return demo_cluster.load(engine, data / SAMPLES)
+    demo_cluster.remove(engine, data / SAMPLES)
     return None
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.e2e
 ROOT = clean_debian.ROOT
 PYTHON = clean_debian.PYTHON
 PACKAGES_PAGE = "docs/packages.md"
+DEMO = "batchjob_cli/up/demo.jsonl.gz"
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +218,16 @@ def test_source_distribution_builds_same_wheel(package_directory: Path, tmp_path
     argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path)]
     call(*argv, str(source))
     assert (tmp_path / wheel.name).stat().st_size == wheel.stat().st_size
+
+
+def test_packages_contain_the_recording_of_the_demo(package_directory: Path) -> None:
+    (wheel,) = package_directory.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read(DEMO) == (ROOT / DEMO).read_bytes()
+    for path in package_directory.glob("*server*.deb"):
+        assert DEMO in call("dpkg", "--contents", str(path))
+    for path in package_directory.glob("*server*.rpm"):
+        assert DEMO in call("rpm", "-qpl", str(path))
 
 
 def test_build_is_reproducible(package_directory: Path, tmp_path: Path) -> None:

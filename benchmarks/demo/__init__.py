@@ -1,0 +1,1 @@
+"""Generates the recording of `batchjob up --demo`: `python -m benchmarks.demo`."""
