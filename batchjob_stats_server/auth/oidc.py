@@ -5,23 +5,24 @@ when a token is signed with an unknown one, so that a provider may renew them at
 """
 
 import base64
+import contextlib
+import hashlib
 import json
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-import requests
 from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.requests_client import OAuth2Session
-from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
+from batchjob.runtime.http_client import FetchError, HttpReply, fetch, tls_context
 from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.database.sessions import ProviderSession
 from batchjob_stats_server.options import OidcOptions
@@ -108,6 +109,10 @@ class OidcProvider:
         self._keys: tuple[float, KeySet] | None = None
 
     @property
+    def _redirect_uri(self) -> str:
+        return f"{self._options.server_url}{CALLBACK_PATH}"
+
+    @property
     def name(self) -> str:
         """The name shown to people."""
         return self._options.name
@@ -120,16 +125,20 @@ class OidcProvider:
             secrets.token_urlsafe(48),
             next_path,
         )
-        with self._session() as session:
-            url, _ = session.create_authorization_url(
-                self._endpoint("authorization_endpoint"),
-                state=pending_login.state,
-                nonce=pending_login.nonce,
-                # types-authlib leaves this function untyped.
-                code_challenge=create_s256_code_challenge(pending_login.verifier),  # type: ignore[no-untyped-call]
-                code_challenge_method="S256",
-            )
-        return str(url), pending_login
+        digest = hashlib.sha256(pending_login.verifier.encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": self._options.client_id,
+            "redirect_uri": self._redirect_uri,
+            "scope": " ".join(self._options.scope),
+            "state": pending_login.state,
+            "nonce": pending_login.nonce,
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": "S256",
+        }
+        endpoint = self._endpoint("authorization_endpoint")
+        separator = "&" if urlsplit(endpoint).query else "?"
+        return f"{endpoint}{separator}{urlencode(query)}", pending_login
 
     def finish(self, pending_login: PendingLogin, answer: Mapping[str, str]) -> Person:
         """The person who came back, by the parameters of the callback; raises OidcError."""
@@ -146,20 +155,9 @@ class OidcProvider:
             )
         if "code" not in answer:
             raise OidcError("the provider sent no authorization code")
-        try:
-            with self._session() as session:
-                token_response = session.fetch_token(
-                    self._endpoint("token_endpoint"),
-                    code=answer["code"],
-                    code_verifier=pending_login.verifier,
-                    timeout=_TIMEOUT_SECONDS,
-                )
-                claims = self._verify_id_token(token_response, pending_login.nonce)
-                return self._read_person(session, claims)
-        except requests.RequestException as error:
-            raise ProviderUnreachableError(f"no answer from the provider: {error}") from error
-        except AuthlibBaseError as error:
-            raise OidcError(f"the provider refused the code: {error}") from error
+        tokens = self._fetch_tokens(answer["code"], pending_login.verifier)
+        claims = self._verify_id_token(tokens, pending_login.nonce)
+        return self._read_person(str(tokens.get("access_token", "")), claims)
 
     def logout_url(self) -> str:
         """Where to end the session at the provider (RP-Initiated Logout 1.0); "" if nowhere."""
@@ -197,17 +195,30 @@ class OidcProvider:
             raise OidcError("expected a log-out token of the provider")
         return session
 
-    def _session(self) -> OAuth2Session:
+    def _fetch_tokens(self, code: str, verifier: str) -> Mapping[str, Any]:
+        """Exchange the code for tokens (RFC 6749, section 4.1.3)."""
         options = self._options
-        session = OAuth2Session(
-            options.client_id,
-            self._secret or None,
-            scope=" ".join(options.scope),
-            redirect_uri=f"{options.server_url}{CALLBACK_PATH}",
-            token_endpoint_auth_method="client_secret_basic" if self._secret else "none",
-        )
-        session.verify = options.ca_file or True
-        return session
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._redirect_uri,
+            "code_verifier": verifier,
+        }
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        if self._secret:
+            both = f"{options.client_id}:{self._secret}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(both).decode()}"
+        else:
+            form["client_id"] = options.client_id
+        endpoint = self._endpoint("token_endpoint")
+        reply = self._fetch(endpoint, headers, "POST", urlencode(form).encode())
+        if reply.status < 500:
+            with contextlib.suppress(FetchError):
+                document = reply.json()
+                if isinstance(document, dict) and (kind := document.get("error")):
+                    text = document.get("error_description", "")
+                    raise OidcError(f"the provider refused the code: {kind}: {text}")
+        return _parse_json(reply)
 
     def _verify_id_token(self, token_response: Mapping[str, Any], nonce: str) -> Mapping[str, Any]:
         decoded = self._decode(str(token_response.get("id_token", "")))
@@ -228,12 +239,12 @@ class OidcProvider:
             raise OidcError(f"invalid ID token from the provider: {error}") from error
         return decoded.claims
 
-    def _read_person(self, session: OAuth2Session, claims: Mapping[str, Any]) -> Person:
+    def _read_person(self, access_token: str, claims: Mapping[str, Any]) -> Person:
         claim_names = (self._options.user_claim, self._options.groups_claim)
         missing = any(name not in claims for name in claim_names)
         if missing and self._provider_metadata().get("userinfo_endpoint"):
             endpoint = self._endpoint("userinfo_endpoint")
-            more = self._parse_json(session.get(endpoint, timeout=_TIMEOUT_SECONDS))
+            more = _parse_json(self._fetch(endpoint, {"Authorization": f"Bearer {access_token}"}))
             if more.get("sub") != claims["sub"]:
                 raise OidcError("the provider's answer is about another user")
             claims = {**more, **claims}
@@ -302,22 +313,30 @@ class OidcProvider:
         return url
 
     def _get_json(self, url: str) -> dict[str, Any]:
-        try:
-            answer = requests.get(
-                url, timeout=_TIMEOUT_SECONDS, verify=self._options.ca_file or True
-            )
-        except requests.RequestException as error:
-            raise ProviderUnreachableError(f"no answer from the provider: {error}") from error
-        return self._parse_json(answer)
+        return _parse_json(self._fetch(url))
 
-    def _parse_json(self, answer: requests.Response) -> dict[str, Any]:
+    def _fetch(
+        self, url: str, headers: Mapping[str, str] | None = None, method: str = "GET",
+        body: bytes | None = None,
+    ) -> HttpReply:  # fmt: skip
+        """A reply of the provider, which may be outside the site, so that a proxy is needed."""
         try:
-            answer.raise_for_status()
-            document = answer.json()
-        except (requests.RequestException, ValueError) as error:
-            raise ProviderUnreachableError(
-                f"the provider's answer cannot be read: {error}"
-            ) from error
-        if not isinstance(document, dict):
-            raise ProviderUnreachableError("the provider's answer is not a JSON object")
-        return document
+            return fetch(
+                url, method=method, headers={"Accept": "application/json", **(headers or {})},
+                body=body, seconds=_TIMEOUT_SECONDS, proxies=True,
+                tls=tls_context(self._options.ca_file) if self._options.ca_file else None,
+            )  # fmt: skip
+        except (FetchError, OSError, ValueError) as error:
+            raise ProviderUnreachableError(f"no answer from the provider: {error}") from error
+
+
+def _parse_json(reply: HttpReply) -> dict[str, Any]:
+    try:
+        document = reply.json()
+    except FetchError as error:
+        raise ProviderUnreachableError(f"the provider's answer cannot be read: {error}") from error
+    if reply.status != HTTPStatus.OK:
+        raise ProviderUnreachableError(f"the provider answers {reply.status}")
+    if not isinstance(document, dict):
+        raise ProviderUnreachableError("the provider's answer is not a JSON object")
+    return document

@@ -24,7 +24,7 @@ HEALTH_PATH = "/-/healthy"
 MAX_BODY_BYTES = 64 * 1024
 MAX_QUERY_BYTES = 16 * 1024
 _BODY_SECONDS = 10.0  # less than a connection has for the whole request
-_QUEUE_SECONDS = 15.0  # how long a request may wait for its turn and for a thread
+QUEUE_SECONDS = 15.0  # how long a request may wait for its turn and for a thread
 _LEAST_PER_ADDRESS = 2  # requests of an address in progress, however many addresses there are
 
 # Defaults for every answer. Caches must not store any: they do not know whose it is.
@@ -61,7 +61,7 @@ class RequestLayer:
         self._proxies = auth.trusted_peer or hosts.ON_THIS_MACHINE
         self._server_url = urlsplit(services.settings.oidc.server_url)
         longest = max(web.query_timeout, services.settings.gate.timeout)
-        self._seconds = longest + _QUEUE_SECONDS
+        self._seconds = longest + QUEUE_SECONDS
         self._turns = Turns(float("inf"), web.threads, fair_share=_LEAST_PER_ADDRESS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,6 +96,7 @@ class RequestLayer:
             text = "the server is stopping"
             if answer.has_begun:
                 return
+        answer.when_it_begins.clear()  # the time and the turn have ended
         await problems.answer(503, text, {"Retry-After": "10"})(scope, receive, answer.send)
 
     async def _read_and_answer(self, answer: "_Answer", scope: Scope, receive: Receive) -> None:
