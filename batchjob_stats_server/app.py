@@ -36,10 +36,8 @@ from batchjob_stats_server.pages import (
     admin,
     clusters,
     compare,
-    embed,
     job,
     nodes,
-    script,
     search,
     sign_in,
 )
@@ -68,7 +66,6 @@ ROUTERS = (
 PAGES = (
     job_pages.router,
     job.router,
-    script.router,
     compare.router,
     usage_page.router,
     clusters.router,
@@ -77,7 +74,6 @@ PAGES = (
     nodes.router,
     search.router,
     token_page.router,
-    embed.router,
     sign_in.router,
     assets.router,
 )

@@ -51,9 +51,9 @@ EXCEPTIONS = {
     ("batchjob_stats_db/admin/progress.py", "0.01"): "when a bar can be extrapolated",
     ("batchjob_stats_db/poller/poller.py", "0.2"): "the part of its time that a poll may take",
     ("batchjob_stats_server/pages/rendering/charts.py", "0.2"): "steps of an axis",
-    ("batchjob_stats_server/pages/rendering/day_columns.py", "0.25"): "lines of a plot",
-    ("batchjob_stats_server/pages/rendering/day_columns.py", "0.5"): "lines of a plot",
-    ("batchjob_stats_server/pages/rendering/day_columns.py", "0.75"): "lines of a plot",
+    ("batchjob_stats_server/pages/rendering/charts.py", "0.25"): "lines of a plot",
+    ("batchjob_stats_server/pages/rendering/charts.py", "0.5"): "lines of a plot",
+    ("batchjob_stats_server/pages/rendering/charts.py", "0.75"): "lines of a plot",
     ("batchjob_stats_server/pages/rendering/run_strip.py", "0.5"): "pixels",
     ("batchjob_stats_server/report/conditions.py", "0.01"): "a per cent",
 }  # fmt: skip

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
-from sqlalchemy.engine import Connection
 
 from batchjob_stats_db.database.access import Access, ClusterAccount
 from batchjob_stats_db.days import DAY, day_of
@@ -13,21 +12,14 @@ from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.accounts import AccountRecord, account_record
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.clusters import NoForm
-from batchjob_stats_server.pages.rendering.charts import BarSegment, DayChart, day_chart
-from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
-from batchjob_stats_server.pages.rendering.template_filters import hours
-from batchjob_stats_server.services import CurrentServices, Services
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
+from batchjob_stats_server.pages.usage import MEASURES, measure_chart
 
 router = APIRouter(include_in_schema=False)
 
 _CHART_DAYS = 30
-_SEGMENTS = (
-    BarSegment("used", "main"),
-    BarSegment("allocated but not used or not measured", "rest"),
-)
 
 FAIR_SHARE_TITLES = {
     "shares_ratio": "Share of its parent's shares",
@@ -41,17 +33,17 @@ FAIR_SHARE_TITLES = {
 @router.get("/clusters/{cluster}/accounts/{account}")
 @costly
 def account(
-    services: CurrentServices, page: RequestPage, access: CurrentAccess,
-    cluster: Annotated[Word, Path()], account: Annotated[Word, Path()],
+    page: RequestPage, cluster: Annotated[Word, Path()], account: Annotated[Word, Path()],
     _form: Annotated[NoForm, Query()],
 ) -> Response:  # fmt: skip
     """One account, for its members and coordinators and for users who may see all jobs.
 
     Other members are listed only for coordinators and users who may see all jobs.
     """
+    access = page.access
     since, until = day_of(page.now) - (_CHART_DAYS - 1) * DAY, day_of(page.now) + DAY
     sees_all = access.sees_all(cluster) or ClusterAccount(cluster, account) in access.accounts
-    with services.reader.connect() as db:
+    with page.services.reader.connect() as db:
         if cluster not in {row["name"] for row in stats.clusters(db)}:
             raise Problem(404, f"there is no cluster {cluster}")
         record = account_record(db, cluster, account)
@@ -60,13 +52,15 @@ def account(
         )
         if not (user_sums or (record and (sees_all or _is_member(record, access, cluster)))):
             raise Problem(404, f"there is no account {account} that you may see")
-        chart = _cpu_time_chart(db, access, since, until, cluster, account)
+        day_sums = usage_queries.sum_usage(
+            db, access, ["day"], since, until, cluster=cluster, account=account
+        )
     audit.log_jobs_seen(page.principal, f"account {account}", user_sums)
     return page.render(
         "account.html", cluster=cluster, account=account, record=record, sees_all=sees_all,
-        people=_member_rows(record, access, cluster, user_sums, sees_all), chart=chart, since=since,
-        until=until, limits=_limits(record), fair_shares=_fair_shares(services, cluster, account),
-        fair_share_titles=FAIR_SHARE_TITLES,
+        people=_member_rows(record, access, cluster, user_sums, sees_all), since=since, until=until,
+        chart=measure_chart(MEASURES["cpu"], day_sums, since, until), limits=_limits(record),
+        fair_shares=_fair_shares(page, cluster, account), fair_share_titles=FAIR_SHARE_TITLES,
     )  # fmt: skip
 
 
@@ -101,27 +95,12 @@ def _member_rows(
     return sorted(members, key=sort_key)
 
 
-def _cpu_time_chart(
-    db: Connection, access: Access, since: int, until: int, cluster: str, account: str
-) -> DayChart | None:
-    day_rows = usage_queries.sum_usage(
-        db, access, ["day"], since, until, cluster=cluster, account=account
-    )
-    days = {
-        row["day"]: (
-            row["cpu_seconds"], max(row["cpu_allocated_seconds"] - row["cpu_seconds"], 0.0)
-        )
-        for row in day_rows
-    }  # fmt: skip
-    rows = [(day, days.get(day, (0.0, 0.0))) for day in range(since, until, DAY)]
-    return day_chart("CPU time", _SEGMENTS, rows, hours, 3600.0)
-
-
 def _limits(record: AccountRecord | None) -> list[tuple[str, str]]:
     limits = record.limits.split() if record else []
     return [(name, value) for name, _, value in (word.partition("=") for word in limits)]
 
 
-def _fair_shares(services: Services, cluster: str, account: str) -> dict[str, float]:
-    reading = services.readings.of(cluster, services.clock()) if services.readings else None
+def _fair_shares(page: PageRenderer, cluster: str, account: str) -> dict[str, float]:
+    readings = page.services.readings
+    reading = readings.of(cluster, page.services.clock()) if readings else None
     return dict(reading.shares.get(account, {})) if reading else {}

@@ -16,14 +16,16 @@ from batchjob_stats_db.queries import coverage, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.operators import most_wasteful
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.mail_template import MailTemplate
 from batchjob_stats_server.pages.clusters import NoForm, current_reading
 from batchjob_stats_server.pages.rendering import fragments, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
-from batchjob_stats_server.pages.rendering.template_filters import absent, number, percent
-from batchjob_stats_server.services import CurrentServices, Services
+from batchjob_stats_server.pages.rendering.template_filters import (
+    absent,
+    number,
+    percent,
+    trusted_html,
+)
 
 router = APIRouter(include_in_schema=False)
 
@@ -90,20 +92,16 @@ class ClusterHealth(NamedTuple):
 
 @router.get("/admin")
 @costly
-def admin(
-    services: CurrentServices,
-    page: RequestPage,
-    access: CurrentAccess,
-    _form: Annotated[NoForm, Query()],
-) -> Response:
+def admin(page: RequestPage, _form: Annotated[NoForm, Query()]) -> Response:
     """The clusters of which the caller may see all jobs."""
+    services, access = page.services, page.access
     with services.reader.connect() as db:
         cluster_names = dict.fromkeys(row["name"] for row in stats.clusters(db))
         visible_names = [name for name in cluster_names if access.sees_all(name)]
         if not visible_names and not access.everything:
             raise Problem(403, "this page is only for users who may see all jobs of a cluster")
         queried = {name: _query_cluster(db, page, name) for name in visible_names}
-    clusters = [_cluster_health(services, page, name, rows) for name, rows in queried.items()]
+    clusters = [_cluster_health(page, name, rows) for name, rows in queried.items()]
     audit.log_users_seen(
         page.principal,
         "waste",
@@ -134,10 +132,8 @@ def _query_cluster(db: Connection, page: PageRenderer, cluster: str) -> _Cluster
     return _ClusterRows(coverage.polls(db, cluster), refusals, coverage_rows, usage_rows)
 
 
-def _cluster_health(
-    services: Services, page: PageRenderer, cluster: str, rows: _ClusterRows
-) -> ClusterHealth:
-    node_reading = current_reading(services, cluster)
+def _cluster_health(page: PageRenderer, cluster: str, rows: _ClusterRows) -> ClusterHealth:
+    services, node_reading = page.services, current_reading(page, cluster)
     reading = services.readings.of(cluster, services.clock()) if services.readings else None
     exporter_ratios = (
         services.readings.answering_ratios(cluster, services.clock()) if services.readings else None
@@ -147,8 +143,7 @@ def _cluster_health(
     exporters = len(set(reading.instances.values())) if reading else None
     qualities = node_qualities(states, rows.coverage, exporter_ratios if exporters else None)
     wastes = [
-        (each, _mail_link(services.mail_template, page, cluster, each))
-        for each in most_wasteful(rows.usage, _MAX_LISTED)
+        (each, _mail_link(page, cluster, each)) for each in most_wasteful(rows.usage, _MAX_LISTED)
     ]
     return ClusterHealth(cluster, rows.polls, rows.refusals, qualities, exporters, wastes)
 
@@ -181,7 +176,7 @@ def node_qualities(
 
 def quality_rows(cluster: str, nodes: Sequence[NodeQuality]) -> Markup:
     """The rows of the table of nodes. Not a template, since a large cluster has hundreds."""
-    return fragments.trusted_html(
+    return trusted_html(
         "".join(
             f'<tr><th scope="row">{fragments.node_link(cluster, each.node)}</th>'
             f"<td>{escape(each.state) if each.state else absent(_STATE_UNKNOWN)}</td>"
@@ -201,9 +196,8 @@ def _ratio_cell(ratio: float | None, missing: str) -> str:
     return f'<td class="n{css_class}" data-value="{ratio}">{percent(ratio)}</td>'
 
 
-def _mail_link(
-    template: MailTemplate | None, page: PageRenderer, cluster: str, waste: Mapping[Any, Any]
-) -> str:
+def _mail_link(page: PageRenderer, cluster: str, waste: Mapping[Any, Any]) -> str:
+    template = page.services.mail_template
     if template is None:
         return ""
     path = links.path("jobs", user=waste["username"], cluster=cluster)

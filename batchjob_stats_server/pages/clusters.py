@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
-from sqlalchemy.engine import RowMapping
+from markupsafe import Markup, escape
+from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.judgements import thresholds
 from batchjob_stats_db.database.access import Access
@@ -18,19 +19,21 @@ from batchjob_stats_db.queries.operators import most_wasteful
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess
-from batchjob_stats_server.cluster_readings import CELLS, ClusterReading
+from batchjob_stats_server.cluster_readings import CELLS, ClusterReading, NodeState
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
+from batchjob_stats_server.pages.rendering import links, template_filters
+from batchjob_stats_server.pages.rendering.charts import BarSegment, day_chart
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
 from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS, WAITING_JOB_COLUMNS
-from batchjob_stats_server.pages.rendering.wait_history import wait_history
+from batchjob_stats_server.pages.rendering.template_filters import trusted_html
 from batchjob_stats_server.report.explain import elapsed_seconds, waiting_seconds
-from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(include_in_schema=False)
 
 _MAX_ROWS = 1000
 _MAX_LISTED = 10
+_WAIT_DAYS = 30
+_WAIT_SEGMENTS = (BarSegment("median", "main"), BarSegment("median to 90th percentile", "rest"))
 
 Row = Mapping[Any, Any]
 
@@ -60,35 +63,29 @@ class PollStatus(NamedTuple):
 
 @router.get("/clusters")
 @costly
-def clusters(
-    services: CurrentServices,
-    page: RequestPage,
-    access: CurrentAccess,
-    _form: Annotated[NoForm, Query()],
-) -> Response:
+def clusters(page: RequestPage, _form: Annotated[NoForm, Query()]) -> Response:
     """All clusters, with the jobs that the caller may see."""
-    with services.reader.connect() as db:
+    with page.services.reader.connect() as db:
         cluster_rows = stats.clusters(db)
-        counts = _count_by_state(stats.unfinished_by_state(db, access))
+        counts = _count_by_state(stats.unfinished_by_state(db, page.access))
     sources = {
         name: _poll_statuses(cluster_rows, name)
         for name in dict.fromkeys(row["name"] for row in cluster_rows)
     }
     return page.render(
-        "clusters.html", sources=sources, counts=counts, is_restricted=not access.everything
+        "clusters.html", sources=sources, counts=counts, is_restricted=not page.access.everything
     )
 
 
 @router.get("/clusters/{cluster}")
 @costly
 def cluster(
-    services: CurrentServices, page: RequestPage, access: CurrentAccess,
-    cluster: Annotated[Word, Path()], form: Annotated[ClusterForm, Query()],
-) -> Response:  # fmt: skip
+    page: RequestPage, cluster: Annotated[Word, Path()], form: Annotated[ClusterForm, Query()]
+) -> Response:
     """One cluster: its jobs, nodes and users, as far as the caller may see them."""
     since = day_of(page.now) - 6 * DAY
-    shows_totals = can_see_totals(services, access, cluster)
-    with services.reader.connect() as db:
+    access, shows_totals = page.access, can_see_totals(page, cluster)
+    with page.services.reader.connect() as db:
         sources = _poll_statuses(stats.clusters(db), cluster)
         if sources is None:
             raise Problem(404, f"there is no cluster {cluster}")
@@ -99,7 +96,7 @@ def cluster(
             for row in queues
         }
         history = (
-            wait_history(db, access, cluster, form.partition, page.now) if shows_totals else None
+            _wait_history(db, access, cluster, form.partition, page.now) if shows_totals else None
         )
         busy = nodes.busy_nodes(db, access, cluster)
         on_cluster = Filter(cluster=cluster)
@@ -111,12 +108,12 @@ def cluster(
     waits = [(waiting_seconds(row, page.now), row) for row in pending]
     ready = [(seconds, row) for seconds, row in waits if seconds is not None]
     longest_waits = sorted(ready, key=lambda wait: wait[0], reverse=True)
+    reading = current_reading(page, cluster) if shows_totals else None
     audit.log_jobs_seen(page.principal, f"cluster {cluster}", [*running, *usage_rows, *pending])
     return page.render(
         "cluster.html", cluster=cluster, queues=queues, usual_waits=usual_waits, sources=sources,
-        reading=current_reading(services, cluster) if shows_totals else None,
-        history=history, cells=CELLS,
-        counts=counts[cluster], busy=busy, jobs_on={row["node"]: row["jobs"] for row in busy},
+        reading=reading, history=history, cells=CELLS, counts=counts[cluster], busy=busy,
+        node_cells=_node_cells(cluster, {row["node"]: row["jobs"] for row in busy}, reading),
         idle_gpus=_idle_jobs(running, page.now, "usage_gpu_utilization_ratio", "allocated_gpus"),
         idle_cpus=_idle_jobs(running, page.now, "cpu_efficiency", "allocated_cpus"),
         longest_waits=longest_waits[:_MAX_LISTED],
@@ -129,14 +126,16 @@ def cluster(
     )  # fmt: skip
 
 
-def can_see_totals(services: Services, access: Access, cluster: str) -> bool:
+def can_see_totals(page: PageRenderer, cluster: str) -> bool:
     """Whether the caller may see totals over the jobs of all users of the cluster."""
-    return services.settings.auth.cluster_totals == "everybody" or access.sees_all(cluster)
+    everybody = page.services.settings.auth.cluster_totals == "everybody"
+    return everybody or page.access.sees_all(cluster)
 
 
-def current_reading(services: Services, cluster: str) -> ClusterReading | None:
+def current_reading(page: PageRenderer, cluster: str) -> ClusterReading | None:
     """The last reading of the cluster's nodes from the scheduler; None if there is none."""
-    reading = services.readings.of(cluster, services.clock()) if services.readings else None
+    readings = page.services.readings
+    reading = readings.of(cluster, page.services.clock()) if readings else None
     return reading if reading and reading.nodes else None
 
 
@@ -195,3 +194,63 @@ def _is_usage_unknown(row: Row, ratio: str) -> bool:
 
 def _median(values: Sequence[float]) -> float | None:
     return sorted(values)[len(values) // 2] if values else None
+
+
+def _wait_history(
+    db: Connection, access: Access, cluster: str, partition: str | None, now: int
+) -> dict[str, Any] | None:
+    """How long jobs of a partition waited in the last 30 days; None if no job started.
+
+    Days with few jobs are included only for callers who may see all jobs of the cluster.
+    """
+    since = day_of(now) - (_WAIT_DAYS - 1) * DAY
+    partitions = stats.busiest_partitions(db, cluster, since)
+    if not partitions:
+        return None
+    shown_partition = partition if partition in partitions else partitions[0]
+    minimum = {"least_jobs": 1} if access.sees_all(cluster) else {}
+    wait_rows = stats.waits_by_day(db, cluster, shown_partition, since, **minimum)
+    waits_by_day = {
+        row["day"]: (row["wait_p50_seconds"], row["wait_p90_seconds"] - row["wait_p50_seconds"])
+        for row in wait_rows
+    }
+    longest_seconds = max(map(sum, waits_by_day.values()), default=0.0)
+    unit = next((unit for unit in (DAY, 3600, 60) if longest_seconds > 2 * unit), 1)
+    until = since + _WAIT_DAYS * DAY
+    chart = day_chart(
+        "Wait", _WAIT_SEGMENTS, waits_by_day, since, until, template_filters.duration, unit
+    )
+    return {"partition": shown_partition, "partitions": partitions, "chart": chart}
+
+
+def _node_cells(cluster: str, jobs: Mapping[str, int], reading: ClusterReading | None) -> Markup:
+    """The nodes with the number of their jobs, in the colours of their states if these are known.
+
+    Not a template, since a cluster may have thousands of nodes.
+    """
+    if reading is None:
+        return trusted_html("".join(_cell(cluster, node, count) for node, count in jobs.items()))
+    return trusted_html(
+        "".join(
+            _cell(cluster, each.node, jobs.get(each.node, 0), each.colour, _title(each))
+            for each in reading.nodes.values()
+        )
+    )
+
+
+def _title(node: NodeState) -> str:
+    reason = f": {node.reason}" if node.reason else ""
+    return ", ".join((node.state, *node.flags)) + reason
+
+
+def _cell(cluster: str, node: str, jobs: int, colour: str = "", title: str = "") -> str:
+    class_attribute, spoken_title, job_count = "", "", ""
+    if colour:
+        class_attribute = f' class="{colour}"'
+        spoken_title = f'<span class="visually-hidden">, {escape(title)}</span>'
+    if jobs:
+        job_count = f' <small>{jobs}<span class="visually-hidden"> jobs</span></small>'
+    title_attribute = f' title="{escape(title)}"' if title else ""
+    path = escape(links.path("clusters", cluster, "nodes", node))
+    content = f"{escape(node)}{spoken_title}{job_count}"
+    return f'<li{class_attribute}><a href="{path}"{title_attribute}>{content}</a></li>'

@@ -15,12 +15,10 @@ from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.pages.rendering import links, template_filters
 from batchjob_stats_server.pages.rendering.frame import RequestPage
 from batchjob_stats_server.pages.rendering.usage_bars import Row
 from batchjob_stats_server.report.explain import elapsed_seconds
-from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
@@ -83,15 +81,10 @@ class ComparedFact(NamedTuple):
 
 
 @router.get("/compare")
-def compare(
-    services: CurrentServices,
-    page: RequestPage,
-    access: CurrentAccess,
-    form: Annotated[CompareForm, Query()],
-) -> Response:
+def compare(page: RequestPage, form: Annotated[CompareForm, Query()]) -> Response:
     """The requested jobs that the caller may see."""
-    with services.reader.connect() as db:
-        runs = [(text, _find_run(db, access, text)) for text in dict.fromkeys(form.job)]
+    with page.services.reader.connect() as db:
+        runs = [(text, _find_run(db, page.access, text)) for text in dict.fromkeys(form.job)]
     rows = [row for _, row in runs if row is not None]
     audit.log_jobs_seen(page.principal, "jobs", rows)
     return page.render(
@@ -99,14 +92,13 @@ def compare(
         missing=[text for text, row in runs if not row],
         facts=[_compare_fact(fact, rows, page.now) for fact in FACTS],
         plots=[plot for plot in PLOTS if set(plot.curves) & set(COMPARED_CURVES)],
-        has_measurements=services.histories is not None,
+        has_measurements=page.services.histories is not None,
     )  # fmt: skip
 
 
 def _find_run(db: Connection, access: Access, text: str) -> RowMapping | None:
     reference = links.parse_reference(text)
-    runs = runs_of(db, access, reference.jobid, reference.cluster)
-    return next((row for row in runs if reference.matches(row)), None)
+    return reference.find(runs_of(db, access, reference.jobid, reference.cluster))
 
 
 def _compare_fact(fact: Fact, rows: list[RowMapping], now: int) -> ComparedFact:

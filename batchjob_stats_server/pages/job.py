@@ -1,4 +1,4 @@
-"""The page of a job: usage and efficiency, over time, by node and GPU, and advice."""
+"""Pages of a job: its usage and efficiency, with advice; a small one for frames; its script."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import anyio.from_thread
 from fastapi import APIRouter, Query, Response
@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import Reader
-from batchjob.quantities.curves import plots_for
+from batchjob.quantities.curves import CPU, GPU_MEMORY, GPU_UTILIZATION, MEMORY, plots_for
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
@@ -31,20 +31,20 @@ from batchjob_stats_server.api.params import Time, Word
 from batchjob_stats_server.api.reports import gather_report_input, report_from_input
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess
-from batchjob_stats_server.auth.rights import Principal, script_access
+from batchjob_stats_server.auth.rights import script_access
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering import plot_zones, run_strip, usage_bars
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.links import Reference
 from batchjob_stats_server.report.facts import evaluate_quantities
-from batchjob_stats_server.services import CurrentServices, Services
+from batchjob_stats_server.report.model import ReportInput
 
 router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
 _MAX_SIBLINGS = 12
 _MAX_NAMED_RUNS = 50
 _MAX_SHADED_STEPS = 40
+_MAIN_CURVES = {CPU, MEMORY, GPU_UTILIZATION, GPU_MEMORY}
 _ERROR_LINES = 10
 _MAX_LINE_CHARACTERS = 300
 _MAX_FILE_SECONDS = 1.0  # after which the page is shown without these lines
@@ -58,66 +58,107 @@ class JobForm(Form):
     run: int | None = Field(None, ge=1, lt=2**31)
 
 
-class RunWindow(NamedTuple):
-    """The time of the run; epoch seconds."""
-
-    since: int | None
-    until: int | None
-
-
 @router.get("/jobs/{jobid}")
-def job(
-    services: CurrentServices,
-    page: RequestPage,
-    access: CurrentAccess,
-    jobid: JobId,
-    form: Annotated[JobForm, Query()],
-) -> Response:
+def job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> Response:
     """One run, or a list if the id matches several jobs."""
-    reference = Reference(jobid, form.cluster, form.submitted, form.run)
+    access, services = page.access, page.services
     with services.reader.connect() as db:
-        runs = find_runs(db, access, reference)
+        runs, run = _find_runs(db, page, jobid, form)
         if len({(row["cluster"], row["jobid"]) for row in runs}) > 1:
             audit.log_jobs_seen(page.principal, f"job {jobid}", runs)
             return page.render("runs.html", jobid=jobid, runs=runs)
-        run = next((row for row in runs if reference.matches(row)), None)
         if run is None:
             raise Problem(404, f"there is no job {jobid} that you may see")
         siblings = _siblings(db, access, run)
         named_runs = same_name(db, access, run, _MAX_NAMED_RUNS, run_strip.RUN_COLUMNS)
         stored_scripts = scripts.of_jobs(db, script_access(page.principal, access), [run["id"]])
         neighbours = queries.neighbours(db, run, page.now)
-    inputs = gather_report_input(services, access, run)
-    report = report_from_input(services, inputs)
-    audit.log_jobs_seen(page.principal, f"job {jobid}", [run])
+    inputs, shown = _report_values(page, jobid, run)
+    report = shown["report"]
     return page.render(
-        "job.html", uses_plotly=True, job=run, runs=runs, siblings=siblings[:_MAX_SIBLINGS],
+        "job.html", uses_plotly=True, runs=runs, siblings=siblings[:_MAX_SIBLINGS],
         strip=run_strip.build_strip(named_runs, page.now), neighbours=neighbours,
         script=stored_scripts[0] if stored_scripts else None,
-        errors=_last_error_lines(services, page, run),
+        errors=_last_error_lines(page, run),
         is_own_script=run["username"] == page.principal.user and not page.principal.token_creator,
-        has_more_siblings=len(siblings) > _MAX_SIBLINGS, report=report,
-        efficiency=[(each, usage_bars.efficiency_bar(each)) for each in report.efficiency],
+        has_more_siblings=len(siblings) > _MAX_SIBLINGS,
         nodes=_node_rows(inputs.shares, report.nodes), steps=inputs.steps,
-        shaded_steps=_shaded_steps_json(inputs.steps),
-        gpus=_gpu_rows(report.gpus), plots=plots_for(run["allocated_gpus"] or run["usage_gpus"]),
-        zones=plot_zones.job_zones(services.rules, evaluate_quantities(inputs)),
+        shaded_steps=_shaded_steps_json(inputs.steps), gpus=_gpu_rows(report.gpus),
         has_raw_samples=bool(services.settings.samples.directory) and run["start_time"] is not None,
-        has_measurements=services.histories is not None and run["start_time"] is not None,
-        window=plot_window(run, page.now), grafana_url=_grafana_url(page, run),
-        help_url=services.settings.report.help_url,
+        grafana_url=_grafana_url(page, run), help_url=services.settings.report.help_url, **shown,
     )  # fmt: skip
 
 
-def _last_error_lines(services: Services, page: PageRenderer, run: RowMapping) -> list[str]:
+@router.get("/embed/jobs/{jobid}")
+def embedded_job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> Response:
+    """A small page for frames in other sites' pages: one run, its first advice and main plots."""
+    with page.services.reader.connect() as db:
+        _, run = _find_runs(db, page, jobid, form)
+    if run is None:
+        raise Problem(404, f"there is no job {jobid} that you may see")
+    _, shown = _report_values(page, jobid, run)
+    main_plots = [plot for plot in shown["plots"] if _MAIN_CURVES & set(plot.curves)]
+    return page.render("embed_job.html", uses_plotly=True, **{**shown, "plots": main_plots})
+
+
+@router.get("/jobs/{jobid}/script")
+def script(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> Response:
+    """The batch script of one run, for its user and administrators only."""
+    with page.services.reader.connect() as db:
+        _, run = _find_runs(db, page, jobid, form)
+        ids = [] if run is None else [run["id"]]
+        stored_scripts = scripts.of_jobs(db, script_access(page.principal, page.access), ids)
+    if not stored_scripts:
+        raise Problem(404, f"there is no batch script of job {jobid} that you may see")
+    audit.log_jobs_seen(page.principal, f"script of job {jobid}", stored_scripts)
+    return page.render("script.html", job=run, script=stored_scripts[0])
+
+
+def _find_runs(
+    db: Connection, page: PageRenderer, jobid: str, form: JobForm
+) -> tuple[Sequence[RowMapping], RowMapping | None]:
+    """All runs with this id, and the one that the form selects.
+
+    Without any, the tasks of the array, or the parts of the het job.
+    """
+    runs = runs_of(db, page.access, jobid, form.cluster) or [
+        row
+        for row in ids.parts_of(db, page.access, jobid)
+        if form.cluster in (None, row["cluster"])
+    ]
+    return runs, Reference(jobid, form.cluster, form.submitted, form.run).find(runs)
+
+
+def _report_values(
+    page: PageRenderer, jobid: str, run: RowMapping
+) -> tuple[ReportInput, dict[str, Any]]:
+    """What a report is made of, and what the pages of a run show of it and of its plots."""
+    inputs = gather_report_input(page.services, page.access, run)
+    report = report_from_input(page.services, inputs)
+    audit.log_jobs_seen(page.principal, f"job {jobid}", [run])
+    has_started = run["start_time"] is not None
+    return inputs, {
+        "job": run,
+        "report": report,
+        "efficiency": [(each, usage_bars.efficiency_bar(each)) for each in report.efficiency],
+        "zones": plot_zones.job_zones(page.services.rules, evaluate_quantities(inputs)),
+        "plots": plots_for(run["allocated_gpus"] or run["usage_gpus"]),
+        "has_measurements": page.services.histories is not None and has_started,
+        "since": int(run["start_time"]) if has_started else None,
+        "until": math.ceil(run["end_time"] or page.now) if has_started else None,
+    }
+
+
+def _last_error_lines(page: PageRenderer, run: RowMapping) -> list[str]:
     """The last lines of standard error of a failed run on this machine, for its user only."""
+    data, threads = page.services.local_data, page.services.threads
     failed = run["end_time"] is not None and run["state"] != JobState.COMPLETED
-    if services.local_data is None or not failed or run["username"] != page.principal.user:
+    if data is None or not failed or run["username"] != page.principal.user:
         return []
-    work = partial(last_errors, services.local_data, run["jobid"], run["uid"])
+    work = partial(last_errors, data, run["jobid"], run["uid"])
     try:
-        with services.threads.while_waiting():
-            return anyio.from_thread.run(_read_in_time, services, page.principal, work)
+        with threads.while_waiting():
+            return anyio.from_thread.run(_read_in_time, page, work)
     except (Problem, TimeoutError):
         return []
 
@@ -136,22 +177,10 @@ def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:
     return [line.text.decode("utf-8", "replace")[:_MAX_LINE_CHARACTERS] for line in lines]
 
 
-async def _read_in_time(
-    services: Services, principal: Principal, work: Callable[[], list[str]]
-) -> list[str]:
+async def _read_in_time(page: PageRenderer, work: Callable[[], list[str]]) -> list[str]:
     """Read on the threads for files, which a file system may hang; raises TimeoutError."""
-    reading = asyncio.ensure_future(run_in_turn(services.threads.files, principal, work))
+    reading = asyncio.ensure_future(run_in_turn(page.services.threads.files, page.principal, work))
     return await asyncio.wait_for(asyncio.shield(reading), _MAX_FILE_SECONDS)
-
-
-def find_runs(db: Connection, access: Access, reference: Reference) -> Sequence[RowMapping]:
-    """All runs with this id, or else the tasks of the array, or the parts of the het job."""
-    runs = runs_of(db, access, reference.jobid, reference.cluster)
-    return runs or [
-        row
-        for row in ids.parts_of(db, access, reference.jobid)
-        if reference.cluster in (None, row["cluster"])
-    ]
 
 
 def _siblings(db: Connection, access: Access, run: RowMapping) -> list[RowMapping]:
@@ -204,16 +233,9 @@ def _shaded_steps_json(steps: Sequence[Any]) -> str:
     return json.dumps(sorted(spans, key=lambda step: step[1])[:_MAX_SHADED_STEPS])
 
 
-def plot_window(run: RowMapping, now: int) -> RunWindow:
-    """When a run's plots begin and end."""
-    if run["start_time"] is None:
-        return RunWindow(None, None)
-    return RunWindow(int(run["start_time"]), math.ceil(run["end_time"] or now))
-
-
 def _grafana_url(page: PageRenderer, run: RowMapping) -> str:
     start, end = run["start_time"], run["end_time"]
     return page.grafana_url(
-        page.grafana.job, windows.begin(start), windows.end(start, end),
+        "job", windows.begin(start), windows.end(start, end),
         cluster=run["cluster"], job=run["jobid"],
     )  # fmt: skip

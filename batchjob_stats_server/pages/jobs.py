@@ -1,11 +1,11 @@
 """Lists of jobs: running ones first, then waiting ones, then ended ones."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from markupsafe import Markup
 from pydantic import Field
@@ -13,7 +13,6 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.judgements import FAILED_STATES, thresholds
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import day_of
 from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries import stats
@@ -33,69 +32,60 @@ from batchjob_stats_server.api.jobs import JobsQuery
 from batchjob_stats_server.api.me import refuse_simple_json
 from batchjob_stats_server.api.params import OneOrMore
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess
+from batchjob_stats_server.auth.identity import cookie_name
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages import job_columns
-from batchjob_stats_server.pages.job_columns import Column
+from batchjob_stats_server.pages.clusters import NoForm
 from batchjob_stats_server.pages.rendering import job_table, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.job_table import (
+    DEFAULT_COLUMNS,
     JOB_COLUMNS,
+    SPARKLINES,
+    TITLES,
     WAITING_JOB_COLUMNS,
     ListColumn,
-    ListLayout,
     TableContext,
 )
-from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(include_in_schema=False)
 
 ENDED_STATES = tuple(state for state in JobState if not state.is_live)
+_MAX_EMBEDDED_ROWS = 10  # of each state
 _MAX_LIVE_ROWS = 50  # maximum running and waiting jobs shown in addition to those that ended
 
 
-class FilterField(NamedTuple):
-    """A field of the form."""
-
-    label: str
-    example: str = ""  # an example of its value
-
-
-# In the order of the form.
-FILTERS = {
-    "user": FilterField("User"),
-    "account": FilterField("Account"),
-    "cluster": FilterField("Cluster"),
-    "partition": FilterField("Partition"),
-    "qos": FilterField("QOS"),
-    "name_contains": FilterField("Name contains"),
-    "name": FilterField("Name is"),
-    "node": FilterField("Node"),
-    "array_jobid": FilterField("Array"),
-    "started_from": FilterField("Started from"),
-    "started_before": FilterField("Started before"),
-    "elapsed_at_least": FilterField("Elapsed, at least", "2h"),
-    "elapsed_at_most": FilterField("Elapsed, at most", "1h30m"),
-    "nodes_at_least": FilterField("Nodes, at least", "2"),
-    "nodes_at_most": FilterField("Nodes, at most"),
-    "gpus_at_least": FilterField("GPUs, at least", "1"),
-    "gpus_at_most": FilterField("GPUs, at most"),
-    "memory_at_least": FilterField("Peak memory, at least", "16G"),
-    "memory_at_most": FilterField("Peak memory, at most", "500M"),
-    "energy_at_least": FilterField("Energy, at least", "1.5 kWh"),
-    "energy_at_most": FilterField("Energy, at most"),
-    "cpu_efficiency_at_most": FilterField("CPU used, at most", "25%"),
-    "memory_efficiency_at_most": FilterField("Memory used, at most", "20%"),
-    "gpu_utilization_at_most": FilterField("GPU used, at most", "10%"),
+FILTERS: Mapping[str, tuple[str, str]] = {
+    "user": ("User", ""),
+    "account": ("Account", ""),
+    "cluster": ("Cluster", ""),
+    "partition": ("Partition", ""),
+    "qos": ("QOS", ""),
+    "name_contains": ("Name contains", ""),
+    "name": ("Name is", ""),
+    "node": ("Node", ""),
+    "array_jobid": ("Array", ""),
+    "started_from": ("Started from", ""),
+    "started_before": ("Started before", ""),
+    "elapsed_at_least": ("Elapsed, at least", "2h"),
+    "elapsed_at_most": ("Elapsed, at most", "1h30m"),
+    "nodes_at_least": ("Nodes, at least", "2"),
+    "nodes_at_most": ("Nodes, at most", ""),
+    "gpus_at_least": ("GPUs, at least", "1"),
+    "gpus_at_most": ("GPUs, at most", ""),
+    "memory_at_least": ("Peak memory, at least", "16G"),
+    "memory_at_most": ("Peak memory, at most", "500M"),
+    "energy_at_least": ("Energy, at least", "1.5 kWh"),
+    "energy_at_most": ("Energy, at most", ""),
+    "cpu_efficiency_at_most": ("CPU used, at most", "25%"),
+    "memory_efficiency_at_most": ("Memory used, at most", "20%"),
+    "gpu_utilization_at_most": ("GPU used, at most", "10%"),
 }
+"""The fields of the form, in order: each with its label, and an example of its value."""
+
 _TIME_FIELDS = ("started_from", "started_before")
-
-
-class Preset(NamedTuple):
-    """A frequently needed list."""
-
-    title: str
-    path: str
+_COLUMNS_COOKIE = "batchjob_columns"
+_COOKIE_AGE_SECONDS = 365 * 86400
+ColumnName = Annotated[str, Field(pattern=f"^({'|'.join(TITLES)})$")]
 
 
 class JobsForm(JobsQuery):
@@ -103,7 +93,7 @@ class JobsForm(JobsQuery):
 
     limit: int = Field(50, ge=1, le=200)
     started: bool = True  # waiting jobs have their own section
-    columns: Annotated[list[Column], OneOrMore] = Field([])
+    columns: Annotated[list[ColumnName], OneOrMore] = Field([])
 
 
 class JobsSection(NamedTuple):
@@ -138,63 +128,55 @@ _WAITING = LiveSection(
 )  # fmt: skip
 
 
-class ActiveFilter(NamedTuple):
-    """An active filter, and the address of the page without it."""
-
-    name: str
-    value: Any
-    without: str
-
-
 @router.get("/", dependencies=[Depends(refuse_simple_json)])
-async def my_jobs(
-    services: CurrentServices,
-    page: RequestPage,
-    access: CurrentAccess,
-    form: Annotated[JobsForm, Query()],
-) -> Response:
+async def my_jobs(page: RequestPage, form: Annotated[JobsForm, Query()]) -> Response:
     """The caller's own jobs."""
     own = form.model_copy(update={"user": page.principal.user})
-    return await _list_response(services, page, access, own, is_own=True)
+    return await _list_response(page, own, is_own=True)
 
 
 @router.get("/jobs")
-async def all_jobs(
-    services: CurrentServices,
-    page: RequestPage,
-    access: CurrentAccess,
-    form: Annotated[JobsForm, Query()],
-) -> Response:
+async def all_jobs(page: RequestPage, form: Annotated[JobsForm, Query()]) -> Response:
     """All jobs that the caller may see."""
-    return await _list_response(services, page, access, form, is_own=False)
+    return await _list_response(page, form, is_own=False)
 
 
-async def _list_response(
-    services: Services, page: PageRenderer, access: Access, form: JobsForm, *, is_own: bool
-) -> Response:
-    def render_page() -> Response:
-        return _render_list(services, page, access, form, is_own)
-
-    costly = not reads_only_its_rows(access, form.filter(), form.order())
-    return await run_in_thread(services, page.principal, render_page, costly=costly)
+@router.get("/embed/jobs")
+async def embedded_jobs(page: RequestPage, _form: Annotated[NoForm, Query()]) -> Response:
+    """A small page for frames in other sites' pages: running, waiting, and last ended own jobs."""
+    return await run_in_thread(
+        page.services, page.principal, lambda: _render_embedded(page), costly=False
+    )
 
 
-def _render_list(
-    services: Services, page: PageRenderer, access: Access, form: JobsForm, is_own: bool
-) -> Response:
+def _render_embedded(page: PageRenderer) -> Response:
+    access, own_filter = page.access, Filter(user=page.principal.user)
+    with page.services.reader.connect() as db:
+        running = queries.running(db, access, _MAX_EMBEDDED_ROWS, own_filter, JOB_COLUMNS)
+        waiting = queries.pending(db, access, _MAX_EMBEDDED_ROWS, own_filter, JOB_COLUMNS)
+        ended_filter = own_filter._replace(states=ENDED_STATES)
+        ended = find_ids(db, access, _MAX_EMBEDDED_ROWS, ended_filter)
+        ended_rows = rows_by_ids(db, ended.ids, JOB_COLUMNS)
+    return page.render("embed_jobs.html", rows=[*running, *waiting, *ended_rows])
+
+
+async def _list_response(page: PageRenderer, form: JobsForm, *, is_own: bool) -> Response:
+    costly = not reads_only_its_rows(page.access, form.filter(), form.order())
+    return await run_in_thread(
+        page.services, page.principal, lambda: _render_list(page, form, is_own), costly=costly
+    )
+
+
+def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
     if form.columns:
-        answer = RedirectResponse(page.address(columns=None), 303)
-        job_columns.store_choice(page.request, answer, form.columns)
-        return answer
-    columns = job_columns.chosen_columns(page.request)
+        return _store_choice(page, form.columns)
+    services, columns = page.services, _chosen_columns(page.request)
+    kinds = [kind for name, kind in SPARKLINES.items() if name in columns]
     with services.reader.connect() as db:
-        sections = _query_sections(db, page, access, form)
+        sections = _query_sections(db, page, form)
         rows = [row for section in sections for row in section.rows]
-        sparklines = page.environment.sparklines.get(
-            services, db, access, rows, job_columns.sparkline_kinds(columns)
-        )
-        gpu_job_ids = [row["id"] for row in rows if row["allocated_gpus"]]
-        gpus = utilizations(db, gpu_job_ids)
+        sparklines = page.environment.sparklines.get(services, db, page.access, rows, kinds)
+        gpus = utilizations(db, [row["id"] for row in rows if row["allocated_gpus"]])
         clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
     audit.log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1
@@ -203,48 +185,65 @@ def _render_list(
         "jobs.html", is_own=is_own, form=form, clusters=clusters,
         sections=[_with_table(each, context, columns, several_users, len(clusters) > 1)
                   for each in sections],
-        columns=columns, titles=job_columns.TITLES, presets=_presets(page),
+        columns=columns, titles=TITLES, presets=_presets(page),
         active_filters=_active_filters(page, form, is_own), csv_address=_csv_address(page, is_own),
         states=list(JobState), filters=FILTERS, time_fields=_TIME_FIELDS,
         is_first_page=form.cursor is None, several_users=several_users,
     )  # fmt: skip
 
 
+def _chosen_columns(request: Request) -> Collection[str]:
+    """The columns chosen in this browser; unknown names are ignored.
+
+    They are stored in a cookie, so that the choice needs no account; it is not confidential.
+    """
+    names = request.cookies.get(_COLUMNS_COOKIE, "").split(".")
+    return TITLES.keys() & set(names) or DEFAULT_COLUMNS
+
+
+def _store_choice(page: PageRenderer, columns: Sequence[str]) -> Response:
+    """Store the choice in the browser, and show the list again."""
+    answer = RedirectResponse(page.address(columns=None), 303)
+    answer.set_cookie(
+        _COLUMNS_COOKIE, ".".join(columns), max_age=_COOKIE_AGE_SECONDS, httponly=True,
+        samesite="lax", secure=cookie_name(page.request).startswith("__Host-"),
+    )  # fmt: skip
+    return answer
+
+
 def _with_table(
-    section: JobsSection, context: TableContext, chosen: frozenset[Column], several_users: bool,
+    section: JobsSection, context: TableContext, chosen: Collection[str], several_users: bool,
     several_clusters: bool,
 ) -> JobsSection:  # fmt: skip
     """The section with its rendered table."""
     is_waiting = section.key == "waiting"
     gpus_column = "requested_gpus" if is_waiting else "allocated_gpus"
-    has_gpus = any(row[gpus_column] for row in section.rows)
-    has_measurements = context.sparklines is not None
-    layout = ListLayout(
-        chosen, is_waiting, has_gpus, several_users, several_clusters, has_measurements
+    columns = job_table.columns(
+        chosen,
+        is_waiting=is_waiting,
+        has_gpus=any(row[gpus_column] for row in section.rows),
+        several_users=several_users,
+        several_clusters=several_clusters,
+        has_measurements=context.sparklines is not None,
     )
-    table_columns = job_table.columns(layout)
-    return section._replace(
-        columns=table_columns, body=job_table.body(section.rows, table_columns, context)
-    )
+    return section._replace(columns=columns, body=job_table.body(section.rows, columns, context))
 
 
-def _query_sections(
-    db: Connection, page: PageRenderer, access: Access, form: JobsForm
-) -> list[JobsSection]:
+def _query_sections(db: Connection, page: PageRenderer, form: JobsForm) -> list[JobsSection]:
     """All sections; a following page has only the one that it continues."""
     job_filter = form.filter()
     sections = []
     is_first_page = form.cursor is None
     if form.started and (is_first_page or form.running):
-        sections.append(_live_section(db, page, access, form, _RUNNING))
+        sections.append(_live_section(db, page, form, _RUNNING))
     if form.started and not form.running and (is_first_page or form.state == [JobState.PENDING]):
-        sections.append(_live_section(db, page, access, form, _WAITING))
+        sections.append(_live_section(db, page, form, _WAITING))
     ended_states = [state for state in form.state if not state.is_live] or (
         ENDED_STATES if not form.state else []
     )
     if ended_states and not form.running:
         ended_filter = job_filter._replace(states=tuple(ended_states))
-        sections.append(_ended_section(db, page, access, form, ended_filter))
+        sections.append(_ended_section(db, page, form, ended_filter))
     unique_sections = _without_repeats(sections)
     return [section for section in unique_sections if section.rows or section.key == "ended"]
 
@@ -261,13 +260,13 @@ def _without_repeats(sections: Sequence[JobsSection]) -> list[JobsSection]:
 
 
 def _live_section(
-    db: Connection, page: PageRenderer, access: Access, form: JobsForm, kind: LiveSection
+    db: Connection, page: PageRenderer, form: JobsForm, kind: LiveSection
 ) -> JobsSection:
     """The newest running or waiting jobs, with a link to a list of all of them."""
     section_form = form.model_copy(update=kind.form_fields)
     after = cursor.decode(section_form.query_key(), form.cursor, float) if form.cursor else None
     max_rows = form.limit if after else min(form.limit, _MAX_LIVE_ROWS)
-    rows = kind.query(db, access, max_rows + 1, form.filter(), kind.row_columns, after)
+    rows = kind.query(db, page.access, max_rows + 1, form.filter(), kind.row_columns, after)
     shown, next_page = rows[:max_rows], None
     if len(rows) > max_rows:
         next_cursor = cursor.encode(section_form.query_key(), queries.position(shown[-1]))
@@ -276,14 +275,14 @@ def _live_section(
 
 
 def _ended_section(
-    db: Connection, page: PageRenderer, access: Access, form: JobsForm, job_filter: Filter
+    db: Connection, page: PageRenderer, form: JobsForm, job_filter: Filter
 ) -> JobsSection:
     question, order = form.query_key(), form.order()
     cursor_type = str if isinstance(SORTS[order.key].type, sa.Text) else float
     after = cursor.decode(question, form.cursor, cursor_type) if form.cursor else None
     try:
         ids, more = find_ids(
-            db, access, form.limit, job_filter, after, order=order, started=form.started
+            db, page.access, form.limit, job_filter, after, order=order, started=form.started
         )
     except TooManyError as error:
         raise Problem(422, str(error)) from error
@@ -292,10 +291,11 @@ def _ended_section(
     return JobsSection("ended", title, rows_by_ids(db, ids, JOB_COLUMNS), next_page=next_page)
 
 
-def _active_filters(page: PageRenderer, form: JobsForm, is_own: bool) -> list[ActiveFilter]:
+def _active_filters(page: PageRenderer, form: JobsForm, is_own: bool) -> list[tuple[str, Any, str]]:
+    """Each active filter with its value, and the address of the page without it."""
     field_names = [name for name in FILTERS if not (is_own and name == "user")]
     filters = [
-        ActiveFilter(
+        (
             name,
             getattr(form, name) if name in _TIME_FIELDS else page.request.query_params.get(name),
             page.address(**{name: None, "cursor": None}),
@@ -305,16 +305,17 @@ def _active_filters(page: PageRenderer, form: JobsForm, is_own: bool) -> list[Ac
     ]
     if form.state:
         words = ", ".join(state.value for state in form.state)
-        filters.append(ActiveFilter("state", words, page.address(state=None, cursor=None)))
+        filters.append(("state", words, page.address(state=None, cursor=None)))
     return filters
 
 
-def _presets(page: PageRenderer) -> list[Preset]:
+def _presets(page: PageRenderer) -> list[tuple[str, str]]:
+    """Titles and addresses of lists that are often needed."""
     here, limits = page.request.url.path, thresholds()
     held = f"{limits.idle_after:g}s"
 
-    def preset(title: str, **query: object) -> Preset:
-        return Preset(title, links.path(*here.strip("/").split("/"), **query))
+    def preset(title: str, **query: object) -> tuple[str, str]:
+        return (title, links.path(*here.strip("/").split("/"), **query))
 
     return [
         preset("All"),

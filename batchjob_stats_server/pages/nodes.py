@@ -1,32 +1,43 @@
 """The page of a node: its current state and GPUs, its curves, and its jobs over time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
+from markupsafe import Markup, escape
 from sqlalchemy.engine import RowMapping
 
-from batchjob_stats_db.database.access import EVERYTHING, Access
+from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries import stats
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Time, Word
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.cluster_readings import NodeGpu, NodeState
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.node_curves import NODE_PLOTS, node_window
 from batchjob_stats_server.pages.clusters import can_see_totals
-from batchjob_stats_server.pages.rendering import charts, node_jobs, plot_zones
-from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
-from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS
-from batchjob_stats_server.services import CurrentServices, Services
+from batchjob_stats_server.pages.rendering import (
+    charts,
+    fragments,
+    links,
+    plot_zones,
+    template_filters,
+    usage_bars,
+)
+from batchjob_stats_server.pages.rendering.fragments import escape_id, escape_repeated
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
+from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS, NOT_REPORTED, Row
+from batchjob_stats_server.pages.rendering.template_filters import absent, trusted_html
+from batchjob_stats_server.report import explain
 
 router = APIRouter(include_in_schema=False)
 
 TIMELINE_WIDTH = 960.0
 _MAX_JOBS = 300
+_LANE_HEIGHT = 22  # height of a lane of the timeline
+_MIN_LABELLED_WIDTH = 46  # minimum width of a bar with text
 _COLOUR_COUNT = 8
 _TIME_COLUMNS = ("id", "start_time", "end_time")  # all that is shown of other users' jobs
 
@@ -58,26 +69,33 @@ class NodeStatus(NamedTuple):
 @router.get("/clusters/{cluster}/nodes/{node}")
 @costly
 def node(
-    services: CurrentServices, page: RequestPage, access: CurrentAccess,
-    cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
+    page: RequestPage, cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
     form: Annotated[NodeForm, Query()],
 ) -> Response:  # fmt: skip
     """The visible jobs on a node, as a time line and a table, and its curves."""
     since, until = node_window(form.since, form.until, page.now)
-    sees_all = access.sees_all(cluster)
-    with services.reader.connect() as db:
+    access, sees_all = page.access, page.access.sees_all(cluster)
+    with page.services.reader.connect() as db:
         if cluster not in {row["name"] for row in stats.clusters(db)}:
             raise Problem(404, f"there is no cluster {cluster}")
         rows = queries.jobs_on_node(
             db, access, cluster, node, since, until, _MAX_JOBS + 1, JOB_COLUMNS
         )
-        hidden_spans = _hidden_spans(services, access, cluster, rows, lambda: queries.jobs_on_node(
-            db, EVERYTHING, cluster, node, since, until, _MAX_JOBS + 1, _TIME_COLUMNS
-        ))  # fmt: skip
+        hidden_spans: list[tuple[int, int | None]] = []
+        if not sees_all and can_see_totals(page, cluster):
+            visible_ids = {row["id"] for row in rows}
+            all_rows = queries.jobs_on_node(
+                db, EVERYTHING, cluster, node, since, until, _MAX_JOBS + 1, _TIME_COLUMNS
+            )
+            hidden_spans = [
+                (row["start_time"], row["end_time"])
+                for row in all_rows
+                if row["id"] not in visible_ids
+            ]
     audit.log_jobs_seen(page.principal, f"jobs on {node}", rows)
     has_more, rows = len(rows) > _MAX_JOBS, rows[:_MAX_JOBS]
     duration = until - since
-    current = _node_status(services, access, cluster, node, rows)
+    current = _node_status(page, cluster, node, rows)
     return page.render(
         "node.html", uses_plotly=sees_all, cluster=cluster, node=node, rows=rows, has_more=has_more,
         since=since, until=until, current=current, hidden_spans=hidden_spans,
@@ -88,39 +106,26 @@ def node(
         zones=plot_zones.node_zones(),
         plots=[plot for plot in NODE_PLOTS if current.gpus or not plot.gpu],
         grafana_url=page.grafana_url(
-            page.grafana.node, since * 1000, until * 1000, cluster=cluster, node=node
+            "node", since * 1000, until * 1000, cluster=cluster, node=node
         ),
         lookback_days=queries.LONGEST_RUN_SECONDS // DAY,
-        timeline_bars=node_jobs.timeline_bars, table_rows=node_jobs.table_rows,
+        timeline_bars=timeline_bars, table_rows=table_rows,
     )  # fmt: skip
 
 
-def _hidden_spans(
-    services: Services, access: Access, cluster: str, visible_rows: Sequence[RowMapping],
-    query_all: Callable[[], Sequence[RowMapping]],
-) -> list[tuple[int, int | None]]:  # fmt: skip
-    """Start and end times of the jobs that the caller may not see."""
-    if access.sees_all(cluster) or not can_see_totals(services, access, cluster):
-        return []
-    visible_ids = {row["id"] for row in visible_rows}
-    return [
-        (row["start_time"], row["end_time"]) for row in query_all() if row["id"] not in visible_ids
-    ]
-
-
 def _node_status(
-    services: Services, access: Access, cluster: str, node: str, rows: Sequence[RowMapping]
+    page: PageRenderer, cluster: str, node: str, rows: Sequence[RowMapping]
 ) -> NodeStatus:
     """Includes only GPUs of which the caller may see all jobs."""
-    if services.readings is None or not can_see_totals(services, access, cluster):
+    readings, now = page.services.readings, page.services.clock()
+    if readings is None or not can_see_totals(page, cluster):
         return NodeStatus(None, False, ())
-    now = services.clock()
-    reading = services.readings.of(cluster, now)
+    reading = readings.of(cluster, now)
     if reading is None:
         return NodeStatus(None, False, ())
     instance = reading.instance(node)
-    gpus = services.readings.gpus(cluster, instance, now) if instance else ()
-    if not access.sees_all(cluster):
+    gpus = readings.gpus(cluster, instance, now) if instance else ()
+    if not page.access.sees_all(cluster):
         running = {row["jobid"] for row in rows if row["end_time"] is None}
         gpus = [gpu for gpu in gpus if gpu.confirmed and gpu.jobids and set(gpu.jobids) <= running]
     return NodeStatus(reading.nodes.get(node), bool(instance), gpus)
@@ -143,4 +148,71 @@ def _timeline(
     colours = [users.index(row["username"]) % _COLOUR_COUNT for row in rows]
     return Timeline(
         placed_spans, 1 + max((span.lane for span in placed_spans), default=0), ticks, colours
+    )
+
+
+def timeline_bars(
+    spans: Sequence[charts.LaneSpan], rows: Sequence[Row], colours: Sequence[int], now: int
+) -> Markup:
+    """A bar for each span; spans after those of `rows` are jobs that the caller may not see.
+
+    Functions are several times as fast as a loop in a template; there are hundreds of jobs.
+    """
+    return trusted_html(
+        "".join(
+            _job_bar(span, rows[span.item], colours[span.item], now)
+            if span.item < len(rows)
+            else _hidden_job_bar(span)
+            for span in spans
+        )
+    )
+
+
+def _hidden_job_bar(span: charts.LaneSpan) -> str:
+    return (
+        f'<g><title>A job of another user</title><rect class="stay another" x="{span.x}" '
+        f'y="{span.lane * _LANE_HEIGHT}" width="{span.width}" height="19" rx="2"/></g>\n'
+    )
+
+
+def _job_bar(span: charts.LaneSpan, row: Row, colour: int, now: int) -> str:
+    jobid, user = escape_id(row["jobid"]), escape_repeated(row["username"])
+    seconds = explain.elapsed_seconds(row, now)
+    duration = absent() if seconds is None else template_filters.duration(seconds)
+    label = (
+        f'<text class="in" x="4" y="13.5">{user} {jobid}</text>'
+        if span.width > _MIN_LABELLED_WIDTH
+        else ""
+    )
+    return (
+        f'<a href="{escape(links.job_path(row))}" tabindex="-1"><title>{jobid}, {user}: '
+        f"{escape_repeated(row['name'])}, {row['state'].lower()}, {duration}</title>\n"
+        f'<svg x="{span.x}" y="{span.lane * _LANE_HEIGHT}" width="{span.width}" height="19">'
+        f'<rect class="stay c{colour}" width="{span.width}" height="19" rx="2"/>{label}</svg></a>\n'
+    )
+
+
+def table_rows(rows: Sequence[Row]) -> Markup:
+    """A row for each job, with its share of the node."""
+    return trusted_html("".join(map(_table_row, rows)))
+
+
+def _table_row(row: Row) -> str:
+    account, end, gpus = row["account"], row["end_time"], row["share_gpus"]
+    cpus, memory = row["share_cpus"], row["share_memory_bytes"]
+    gpu, dash = explain.gpu_ratio(row), absent(NOT_REPORTED)
+    return (
+        f'<tr><th scope="row">{fragments.job_link(row)}</th>'
+        f'<td class="name">{fragments.job_name(row)}</td>'
+        f"<td>{fragments.state_badge(row['state'])}</td>"
+        f"<td>{fragments.user_link(row['username'])}</td>"
+        f"<td>{escape_repeated(account) if account else absent('no account is known')}</td>"
+        f"<td>{template_filters.moment(row['start_time'], False)}</td>"
+        f"<td>{absent('it runs') if end is None else template_filters.moment(end, False)}</td>"
+        f'<td class="n">{dash if cpus is None else template_filters.number(cpus)}</td>'
+        f'<td class="n">{dash if memory is None else template_filters.size(memory)}</td>'
+        f'<td class="n">{template_filters.number(gpus) if gpus else ""}</td>'
+        f"<td>{fragments.usage_bar(usage_bars.efficiency_bar(explain.cpu_ratio(row)))}</td>"
+        f"<td>{fragments.usage_bar(usage_bars.efficiency_bar(explain.memory_ratio(row)))}</td>"
+        f"<td>{fragments.usage_bar(usage_bars.efficiency_bar(gpu) if gpu else None)}</td></tr>\n"
     )

@@ -15,10 +15,8 @@ from batchjob_stats_db.queries.paging import find_ids
 from batchjob_stats_server.api.params import Query as Form
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.pages.rendering import links
 from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
-from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(include_in_schema=False)
 
@@ -49,16 +47,11 @@ class SearchResults(NamedTuple):
 
 @router.get("/search")
 @costly
-def search(
-    services: CurrentServices,
-    page: RequestPage,
-    access: CurrentAccess,
-    form: Annotated[SearchForm, Query()],
-) -> Response:
+def search(page: RequestPage, form: Annotated[SearchForm, Query()]) -> Response:
     """Redirect to the only hit, or else show all of them."""
     text = (form.q or "").strip()
-    with services.reader.connect() as db:
-        results = _search(db, access, text, page.now) if text else SearchResults([], [])
+    with page.services.reader.connect() as db:
+        results = _search(db, page.access, text, page.now) if text else SearchResults([], [])
     ids = {(row["cluster"], row["jobid"]) for row in results.jobs}
     if not results.hits and len(ids) == 1:
         row = results.jobs[0]

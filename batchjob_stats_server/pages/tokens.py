@@ -15,7 +15,6 @@ from batchjob_stats_server.api.params import read_form
 from batchjob_stats_server.http.invalid import describe_error
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
-from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
@@ -23,29 +22,28 @@ _LIFETIMES = (1, 7, 30, 90, 365)  # days
 
 
 @router.get("/tokens")
-def tokens(services: CurrentServices, page: RequestPage) -> Response:
+def tokens(page: RequestPage) -> Response:
     """List the tokens."""
-    return _render_tokens(services, page)
+    return _render_tokens(page)
 
 
 @router.post("/tokens")
-async def make(services: CurrentServices, page: RequestPage, request: Request) -> Response:
+async def make(page: RequestPage, request: Request) -> Response:
     """Create a token. Its text is shown only in this response."""
     _require_origin(request)
     form = await read_form(request)
-    return await run_in_threadpool(_create_token, services, page, form)
+    return await run_in_threadpool(_create_token, page, form)
 
 
 @router.post("/tokens/{token_id}/revoke")
 def revoke(
-    services: CurrentServices,
     page: RequestPage,
     request: Request,
     token_id: Annotated[int, Path(ge=1, lt=2**63)],
 ) -> Response:
     """Revoke a token, and the tokens that were created with it."""
     _require_origin(request)
-    api.revoke_token(services, page.principal, token_id)
+    api.revoke_token(page.services, page.principal, token_id)
     return RedirectResponse("/tokens", 303)
 
 
@@ -59,7 +57,7 @@ def _require_origin(request: Request) -> None:
         raise Problem(403, "expected a form of this server; programs use the API")
 
 
-def _create_token(services: Services, page: PageRenderer, form: dict[str, str]) -> Response:
+def _create_token(page: PageRenderer, form: dict[str, str]) -> Response:
     try:
         days = int(form.pop("days", ""))
         new_token = api.NewToken.model_validate({**form, "lifetime_seconds": days * DAY})
@@ -67,17 +65,15 @@ def _create_token(services: Services, page: PageRenderer, form: dict[str, str]) 
         raise Problem(422, "; ".join(map(describe_error, error.errors()))) from error
     except ValueError as error:
         raise Problem(422, "days: expected a whole number") from error
-    created_token = api.make_token(services, page.principal, Response(), new_token)
-    return _render_tokens(services, page, created_token)
+    created_token = api.make_token(page.services, page.principal, Response(), new_token)
+    return _render_tokens(page, created_token)
 
 
-def _render_tokens(
-    services: Services, page: PageRenderer, created_token: api.MadeToken | None = None
-) -> Response:
+def _render_tokens(page: PageRenderer, created_token: api.MadeToken | None = None) -> Response:
     principal = page.principal
-    with services.reader.connect() as db:
+    with page.services.reader.connect() as db:
         listed_tokens = token_table.list_tokens(db, principal.user, principal.clusters)
-    longest = int(services.settings.auth.longest_token)
+    longest = int(page.services.settings.auth.longest_token)
     return page.render(
         "tokens.html", tokens=listed_tokens, created_token=created_token,
         roles=api.grantable_roles(principal),

@@ -13,11 +13,9 @@ from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.api.params import Days, Word
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess
 from batchjob_stats_server.pages.rendering import template_filters
 from batchjob_stats_server.pages.rendering.charts import BarSegment, DayChart, day_chart
 from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
-from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(include_in_schema=False)
 
@@ -98,26 +96,21 @@ class UsageTableRow(NamedTuple):
 
 @router.get("/usage")
 @costly
-def usage(
-    services: CurrentServices,
-    page: RequestPage,
-    access: CurrentAccess,
-    form: Annotated[UsageForm, Query()],
-) -> Response:
+def usage(page: RequestPage, form: Annotated[UsageForm, Query()]) -> Response:
     """Sums of the jobs that the caller may see."""
-    since, until = form.window(services.clock())
+    since, until = form.window(page.now)
     since = max(since, until - _MAX_DAYS * DAY)
     filters = form.model_dump(exclude={"fields", "format", "show"})
-    audit.log_sums_requested(page.principal, access, "usage", filters)
-    with services.reader.connect() as db:
+    audit.log_sums_requested(page.principal, page.access, "usage", filters)
+    with page.services.reader.connect() as db:
         cluster_names = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
         group_columns: list[queries.By] = [_GROUP_COLUMNS[form.by]]
         if len(cluster_names) > 1 and form.by != "cluster":
             group_columns.append("cluster")
-        rows = _query_rows(db, access, group_columns, since, until, form)
-        total = _query_total(db, access, since, until, form)
+        rows = _query_rows(db, page.access, group_columns, since, until, form)
+        total = _query_total(db, page.access, since, until, form)
         show = form.show or _default_chart(total)
-        chart = _chart(db, access, since, until, form, show)
+        chart = _chart(db, page.access, since, until, form, show)
     rows.sort(key=lambda row: row.sums["cpu_allocated_seconds"], reverse=True)
     return page.render(
         "usage.html", form=form, show=show, since=since, until=until, keys=group_columns,
@@ -184,10 +177,17 @@ def _chart(
     else:
         day_rows = queries.sum_usage(db, access, ["day"], since, until, **filters)
         measure = MEASURES[show]
-    days = {row["day"]: measure.values(row) for row in day_rows}
-    zeros = (0.0,) * len(measure.segments)
-    rows = [(day, days.get(day, zeros)) for day in range(since, until, DAY)]
-    return day_chart(measure.title, measure.segments, rows, measure.format_value, measure.unit)
+    return measure_chart(measure, day_rows, since, until)
+
+
+def measure_chart(
+    measure: Measure, day_rows: Sequence[RowMapping], since: int, until: int
+) -> DayChart | None:
+    """A chart of a quantity in sums of days; None if it is zero on all of them."""
+    values = {row["day"]: measure.values(row) for row in day_rows}
+    return day_chart(
+        measure.title, measure.segments, values, since, until, measure.format_value, measure.unit
+    )
 
 
 def _emissions_by_day(emission_rows: Sequence[RowMapping]) -> Measure:

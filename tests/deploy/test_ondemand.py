@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from batchjob_stats_server.pages import embed
+from batchjob_stats_server.pages import jobs
 
 DEPLOY = Path(__file__).parents[2] / "deploy/ondemand"
 # Keys of an app's manifest, as in Open OnDemand's OodApp and Manifest.
@@ -46,5 +46,5 @@ def test_layout_contains_every_widget():
 def test_widget_frame_shows_page_of_the_server():
     widget = (DEPLOY / "widgets/_batchjob_jobs.html.erb").read_text()
     (path,) = re.findall(r"html_escape\(server\) %>(/[^\"]*)\"", widget)
-    assert path in {route.path for route in embed.router.routes}
+    assert path in {route.path for route in jobs.router.routes}
     assert widget.index("<iframe") < widget.index('title="My jobs')  # for screen readers

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 import jinja2
@@ -15,23 +15,21 @@ from batchjob import __version__
 from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers import registry
+from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import run_in_thread
 from batchjob_stats_server.auth import cookie
-from batchjob_stats_server.auth.identity import CurrentPrincipal, cookie_name, principal_or_none
+from batchjob_stats_server.auth.identity import CurrentCaller, cookie_name, principal_or_none
 from batchjob_stats_server.auth.rights import Principal
-from batchjob_stats_server.options import GrafanaOptions
 from batchjob_stats_server.pages.rendering import (
     charts,
     fragments,
     links,
-    node_cells,
     plot_zones,
     template_filters,
     usage_bars,
 )
 from batchjob_stats_server.pages.rendering.assets import Assets
-from batchjob_stats_server.pages.rendering.day_columns import day_columns
 from batchjob_stats_server.pages.rendering.sparklines import Sparklines
 from batchjob_stats_server.report.explain import elapsed_missing, elapsed_seconds
 from batchjob_stats_server.services import CurrentServices, Services
@@ -86,8 +84,8 @@ def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
         elapsed_seconds=elapsed_seconds, elapsed_missing=elapsed_missing,
         explains_end=registry.explains_end,
         gpu_cell_class=usage_bars.gpu_cell_class, charts=charts,
-        fragments=fragments, zones_json=plot_zones.as_json, day_columns=day_columns,
-        node_cells=node_cells, exit_code=format_exit_code,
+        fragments=fragments, zones_json=plot_zones.as_json, day_columns=charts.day_columns,
+        exit_code=format_exit_code,
     )  # fmt: skip
     return PageEnvironment(
         templates,
@@ -116,10 +114,10 @@ class PageRenderer(NamedTuple):
 
     environment: PageEnvironment
     request: Request
+    services: Services
     principal: Principal
+    access: Access
     now: int
-    grafana: GrafanaOptions
-    demo_cluster: str = ""  # name of the demo's generated cluster; "" without a demo
 
     def render(self, template: str, *, uses_plotly: bool = False, **values: Any) -> HTMLResponse:
         """Render the page, which no cache but the browser's may keep."""
@@ -136,13 +134,18 @@ class PageRenderer(NamedTuple):
             text, headers=self.environment.headers(PLOT_POLICY if uses_plotly else POLICY)
         )
 
-    def grafana_url(self, dashboard: str, since: object, until: object, **variables: str) -> str:
+    def grafana_url(
+        self, dashboard: Literal["job", "node"], since: object, until: object, **variables: str
+    ) -> str:
         """The address of a dashboard at a time (epoch milliseconds, or `now`), or ""."""
-        if not (self.grafana.url and dashboard):
+        grafana = self.services.settings.grafana
+        uid = grafana.job if dashboard == "job" else grafana.node
+        if not (grafana.url and uid):
             return ""
         variables_by_name = {f"var-{name}": value for name, value in variables.items()}
-        path = links.path("d", dashboard, **variables_by_name, **{"from": since, "to": until})
-        return self.grafana.url + path
+        return grafana.url + links.path(
+            "d", uid, **variables_by_name, **{"from": since, "to": until}
+        )
 
     def address(self, **changes: str | None) -> str:
         """The address of this page with changed parameters; None removes one."""
@@ -154,12 +157,10 @@ class PageRenderer(NamedTuple):
 
 
 async def _page_renderer(
-    request: Request, services: CurrentServices, principal: CurrentPrincipal
+    request: Request, services: CurrentServices, caller: CurrentCaller
 ) -> PageRenderer:
-    return PageRenderer(
-        request.app.state.pages, request, principal, int(services.clock()),
-        services.settings.grafana, services.demo_cluster,
-    )  # fmt: skip
+    now = int(services.clock())
+    return PageRenderer(request.app.state.pages, request, services, *caller, now)
 
 
 RequestPage = Annotated[PageRenderer, Depends(_page_renderer)]
@@ -170,8 +171,8 @@ def costly(route: Callable[..., Response]) -> Callable[..., Awaitable[Response]]
 
     @functools.wraps(route)
     async def queued(**arguments: Any) -> Response:
-        principal: Principal = arguments["page"].principal
-        return await run_in_thread(arguments["services"], principal, lambda: route(**arguments))
+        page: PageRenderer = arguments["page"]
+        return await run_in_thread(page.services, page.principal, lambda: route(**arguments))
 
     return queued
 

@@ -4,7 +4,7 @@ Functions render the rows, since a page has hundreds of them with twenty cells e
 HTML: text from elsewhere must pass through `escape`, `escape_id` or `escape_repeated`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +13,6 @@ from markupsafe import Markup, escape
 
 from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.times import format_time
-from batchjob_stats_server.pages.job_columns import SPARKLINES, TITLES, Column
 from batchjob_stats_server.pages.rendering import fragments, links, template_filters, usage_bars
 from batchjob_stats_server.pages.rendering.fragments import escape_id, escape_repeated
 from batchjob_stats_server.pages.rendering.sparklines import Sparkline, SparklineKey, SparklineKind
@@ -22,7 +21,7 @@ from batchjob_stats_server.report import explain
 
 Row = Mapping[Any, Any]
 
-_NOT_REPORTED = "not reported by the scheduler"
+NOT_REPORTED = "not reported by the scheduler"
 
 WAITING_JOB_COLUMNS = (
     "id", "cluster", "jobid", "submit_time", "eligible_time", "run", "array_jobid", "array_index",
@@ -68,20 +67,49 @@ class ListColumn(NamedTuple):
         return self.style if self.style in ("n", "minor") else ""
 
 
-class ListLayout(NamedTuple):
-    """What determines the columns of a table."""
+TITLES: Mapping[str, str] = {
+    "account": "Account", "partition": "Partition", "qos": "QOS", "submitted": "Submitted",
+    "started": "Started", "ended": "Ended", "elapsed": "Elapsed", "nodes": "Nodes",
+    "cpus": "CPUs", "gpus": "GPUs", "time": "Time used", "cpu": "CPU", "memory": "Memory",
+    "gpu": "GPU, with a cell for each", "peak": "Peak memory", "cpu_line": "CPU over time",
+    "memory_line": "Memory over time", "gpu_line": "GPU over time", "energy": "Energy",
+    "exit": "Exit",
+}  # fmt: skip
+"""The columns from which users choose, as named there; the others are shown where they say more."""
 
-    chosen: Collection[Column]
-    is_waiting: bool  # whether the jobs have not started yet
-    has_gpus: bool  # whether any job has GPUs
-    several_users: bool
-    several_clusters: bool
-    has_measurements: bool  # whether there are measurements
+DEFAULT_COLUMNS = TITLES.keys() - {
+    "qos", "submitted", "ended", "peak", "memory_line", "gpu_line", "exit"
+}  # fmt: skip
+SPARKLINES = {
+    "cpu_line": SparklineKind.CPU,
+    "memory_line": SparklineKind.MEMORY,
+    "gpu_line": SparklineKind.GPU,
+}
 
 
-def columns(layout: ListLayout) -> list[ListColumn]:
-    """Columns from left to right, after the checkbox and the job's id."""
-    return [column for is_shown, column in _candidate_columns(layout) if is_shown]
+def columns(
+    chosen: Collection[str], *, is_waiting: bool, has_gpus: bool, several_users: bool,
+    several_clusters: bool, has_measurements: bool,
+) -> list[ListColumn]:  # fmt: skip
+    """Columns from left to right, after the checkbox and the job's id.
+
+    `chosen`: keys of TITLES; `is_waiting`: whether the jobs have not started yet.
+    """
+    shown = {"name", "state", *chosen}
+    if is_waiting:
+        shown |= {"submitted", "reason"}
+    if several_users:
+        shown.add("user")
+    if several_clusters:
+        shown.add("cluster")
+    if not has_gpus:
+        shown -= {"gpus", "gpu", "gpu_line"}
+    if not has_measurements:
+        shown -= SPARKLINES.keys()
+    table = {**_OWNER_COLUMNS, **(_WAITING_COLUMNS if is_waiting else _STARTED_COLUMNS)}
+    if several_users and several_clusters:
+        table["account"] = table["account"]._replace(style="minor")
+    return [column for name, column in table.items() if name in shown]
 
 
 def body(rows: Sequence[Row], table_columns: Sequence[ListColumn], context: TableContext) -> Markup:
@@ -100,7 +128,7 @@ def body(rows: Sequence[Row], table_columns: Sequence[ListColumn], context: Tabl
             for piece in (opening, render_cell(row, context))
         ]
         pieces.append("</td></tr>\n")
-    return fragments.trusted_html("".join(pieces))
+    return template_filters.trusted_html("".join(pieces))
 
 
 def _cell_start(column: ListColumn) -> str:
@@ -117,72 +145,13 @@ def _row_start(row: Row) -> str:
     )
 
 
-def _candidate_columns(layout: ListLayout) -> Iterator[tuple[bool, ListColumn]]:
-    """All columns, and whether each is shown."""
-    chosen, is_waiting = layout.chosen, layout.is_waiting
-    prefix = "requested" if is_waiting else "allocated"
-    yield True, ListColumn("Name", "name", lambda row, _: fragments.job_name(row), "name")
-    yield True, ListColumn("State", "state", _state_cell)
-    yield layout.several_users, ListColumn("User", "user", _user_cell, "user")
-    account = _text_column("Account", "account", "no account is known")
-    is_crowded = layout.several_users and layout.several_clusters
-    yield Column.ACCOUNT in chosen, account._replace(style="minor") if is_crowded else account
-    yield layout.several_clusters, ListColumn("Cluster", "", _cluster_cell)
-    partition = _text_column("Partition", "partition", "no partition is known")
-    yield Column.PARTITION in chosen, partition._replace(style="minor")
-    yield Column.QOS in chosen, _text_column("QOS", "qos", "no QOS is known")
-    yield is_waiting or Column.SUBMITTED in chosen, _time_column("Submitted", "submit_time", "")
-    yield (
-        not is_waiting and Column.STARTED in chosen,
-        _time_column("Started", "start_time", "it has not started"),
-    )
-    yield (
-        not is_waiting and Column.ENDED in chosen,
-        _time_column("Ended", "end_time", "it has not ended"),
-    )
-    title, render_cell = ("Waiting", _waiting_cell) if is_waiting else ("Elapsed", _elapsed_cell)
-    yield Column.ELAPSED in chosen, ListColumn(title, "elapsed_seconds", render_cell, "n")
-    for column, name in ((Column.NODES, "nodes"), (Column.CPUS, "cpus")):
-        render_cell = partial(_number_cell, f"{prefix}_{name}", _NOT_REPORTED)
-        title = "Nodes" if name == "nodes" else "CPUs"
-        yield column in chosen, ListColumn(title, f"allocated_{name}", render_cell, "n")
-    gpus = ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, f"{prefix}_gpus"), "n")
-    yield layout.has_gpus and Column.GPUS in chosen, gpus
-    if is_waiting:
-        reason = _text_column("Reason", "reason", "the scheduler gives no reason")
-        yield True, reason._replace(sort="")
-    else:
-        yield from _usage_columns(layout)
-
-
-def _usage_columns(layout: ListLayout) -> Iterator[tuple[bool, ListColumn]]:
-    """Columns of jobs that have started."""
-    chosen = layout.chosen
-    yield Column.TIME in chosen, ListColumn("Time used", "time_efficiency", _time_used_cell, "n")
-    cpu = ListColumn("CPU", "cpu_efficiency", _cpu_cell, label="CPU used")
-    yield Column.CPU in chosen, cpu
-    memory = ListColumn("Memory", "memory_efficiency", _memory_cell, label="Memory used")
-    yield Column.MEMORY in chosen, memory
-    yield (
-        Column.PEAK in chosen,
-        ListColumn("Peak memory", "usage_memory_peak_bytes", _peak_memory_cell, "n"),
-    )
-    gpu = ListColumn("GPU", "usage_gpu_utilization_ratio", _gpu_cell, label="GPU used")
-    yield layout.has_gpus and Column.GPU in chosen, gpu
-    for column, kind in SPARKLINES.items():
-        is_shown = (
-            column in chosen
-            and layout.has_measurements
-            and (layout.has_gpus or kind is not SparklineKind.GPU)
-        )
-        yield is_shown, ListColumn(TITLES[column], "", partial(_sparkline_cell, kind))
-    yield Column.ENERGY in chosen, ListColumn("Energy", "energy_used_joules", _energy_cell, "n")
-    yield Column.EXIT in chosen, ListColumn("Exit", "", _exit_cell, "n")
-
-
-def _text_column(title: str, key: str, missing: str) -> ListColumn:
+def _text_column(title: str, key: str, missing: str, style: str = "") -> ListColumn:
     dash = absent(missing)
-    return ListColumn(title, key, lambda row, _: escape_repeated(row[key]) if row[key] else dash)
+
+    def render_cell(row: Row, _: TableContext) -> str:
+        return escape_repeated(row[key]) if row[key] else dash
+
+    return ListColumn(title, key, render_cell, style)
 
 
 def _time_column(title: str, key: str, missing: str) -> ListColumn:
@@ -200,14 +169,6 @@ def _state_cell(row: Row, _: TableContext) -> str:
     return f"{badge} <small>{as_of}</small>" if as_of else badge
 
 
-def _user_cell(row: Row, _: TableContext) -> str:
-    return fragments.user_link(row["username"])
-
-
-def _cluster_cell(row: Row, _: TableContext) -> str:
-    return fragments.cluster_link(row["cluster"])
-
-
 def _waiting_cell(row: Row, context: TableContext) -> str:
     waited = explain.waiting_seconds(row, context.now)
     if waited is None:
@@ -221,9 +182,13 @@ def _elapsed_cell(row: Row, context: TableContext) -> str:
     return absent(missing) if seconds is None else template_filters.duration(seconds)
 
 
-def _number_cell(key: str, missing: str, row: Row, _: TableContext) -> str:
-    value = row[key]
-    return absent(missing) if value is None else template_filters.number(value)
+def _count_column(title: str, sort: str, key: str) -> ListColumn:
+    dash = absent(NOT_REPORTED)
+
+    def render_cell(row: Row, _: TableContext) -> str:
+        return dash if row[key] is None else template_filters.number(row[key])
+
+    return ListColumn(title, sort, render_cell, "n")
 
 
 def _gpu_count_cell(key: str, row: Row, _: TableContext) -> str:
@@ -246,14 +211,6 @@ def _measured_bar(used: explain.EfficiencyRatio, row: Row) -> str:
         until = format_time(row["usage_until_time"], UTC)
         bar = bar._replace(detail="; ".join(filter(None, (bar.detail, f"as of {until}"))))
     return fragments.usage_bar(bar)
-
-
-def _cpu_cell(row: Row, _: TableContext) -> str:
-    return _measured_bar(explain.cpu_ratio(row), row)
-
-
-def _memory_cell(row: Row, _: TableContext) -> str:
-    return _measured_bar(explain.memory_ratio(row), row)
 
 
 def _gpu_cell(row: Row, context: TableContext) -> str:
@@ -286,3 +243,51 @@ def _exit_cell(row: Row, _: TableContext) -> str:
         return f"signal {row['exit_signal']}"
     exit_code = format_exit_code(row["exit_code"], row["exit_code_or_128_more"])
     return exit_code or absent("it has not ended, or its scheduler does not say")
+
+
+_OWNER_COLUMNS = {
+    "name": ListColumn("Name", "name", lambda row, _: fragments.job_name(row), "name"),
+    "state": ListColumn("State", "state", _state_cell),
+    "user": ListColumn("User", "user", lambda row, _: fragments.user_link(row["username"]), "user"),
+    "account": _text_column("Account", "account", "no account is known"),
+    "cluster": ListColumn("Cluster", "", lambda row, _: fragments.cluster_link(row["cluster"])),
+    "partition": _text_column("Partition", "partition", "no partition is known", "minor"),
+    "qos": _text_column("QOS", "qos", "no QOS is known"),
+    "submitted": _time_column("Submitted", "submit_time", ""),
+}
+_WAITING_COLUMNS = {
+    "elapsed": ListColumn("Waiting", "elapsed_seconds", _waiting_cell, "n"),
+    "nodes": _count_column("Nodes", "allocated_nodes", "requested_nodes"),
+    "cpus": _count_column("CPUs", "allocated_cpus", "requested_cpus"),
+    "gpus": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "requested_gpus"), "n"),
+    "reason": _text_column("Reason", "reason", "the scheduler gives no reason")._replace(sort=""),
+}
+_STARTED_COLUMNS = {
+    "started": _time_column("Started", "start_time", "it has not started"),
+    "ended": _time_column("Ended", "end_time", "it has not ended"),
+    "elapsed": ListColumn("Elapsed", "elapsed_seconds", _elapsed_cell, "n"),
+    "nodes": _count_column("Nodes", "allocated_nodes", "allocated_nodes"),
+    "cpus": _count_column("CPUs", "allocated_cpus", "allocated_cpus"),
+    "gpus": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "allocated_gpus"), "n"),
+    "time": ListColumn("Time used", "time_efficiency", _time_used_cell, "n"),
+    "cpu": ListColumn(
+        "CPU",
+        "cpu_efficiency",
+        lambda row, _: _measured_bar(explain.cpu_ratio(row), row),
+        label="CPU used",
+    ),
+    "memory": ListColumn(
+        "Memory",
+        "memory_efficiency",
+        lambda row, _: _measured_bar(explain.memory_ratio(row), row),
+        label="Memory used",
+    ),
+    "peak": ListColumn("Peak memory", "usage_memory_peak_bytes", _peak_memory_cell, "n"),
+    "gpu": ListColumn("GPU", "usage_gpu_utilization_ratio", _gpu_cell, label="GPU used"),
+    **{
+        name: ListColumn(TITLES[name], "", partial(_sparkline_cell, kind))
+        for name, kind in SPARKLINES.items()
+    },
+    "energy": ListColumn("Energy", "energy_used_joules", _energy_cell, "n"),
+    "exit": ListColumn("Exit", "", _exit_cell, "n"),
+}

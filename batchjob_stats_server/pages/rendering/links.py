@@ -1,9 +1,11 @@
 """Addresses of pages, and references to jobs in them."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus, urlsplit
+
+from sqlalchemy.engine import RowMapping
 
 from batchjob_stats_server.http.problems import Problem
 
@@ -58,13 +60,16 @@ class Reference(NamedTuple):
     submit_time: int | None = None
     run: int | None = None
 
-    def matches(self, row: Row) -> bool:
-        """Whether it refers to this run, among the runs of its id."""
-        return (
-            self.cluster in (None, row["cluster"])
-            and self.submit_time in (None, row["submit_time"])
-            and self.run in (None, row["run"])
-        )
+    def find(self, runs: Iterable[RowMapping]) -> RowMapping | None:
+        """The first run to which it refers, among the runs of its id."""
+        for row in runs:
+            if (
+                self.cluster in (None, row["cluster"])
+                and self.submit_time in (None, row["submit_time"])
+                and self.run in (None, row["run"])
+            ):
+                return row
+        return None
 
 
 def reference(row: Row) -> str:

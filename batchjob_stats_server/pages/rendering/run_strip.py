@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
-from batchjob_stats_server.pages.rendering import fragments, links, template_filters
+from batchjob_stats_server.pages.rendering import links, template_filters
 from batchjob_stats_server.pages.rendering.charts import Box
 from batchjob_stats_server.report.explain import elapsed_seconds
 
@@ -49,7 +49,7 @@ class RunStrip(NamedTuple):
 
     def render_runs(self, here: int) -> Markup:
         """Render a link with bars for each run; `here` is the row id of the displayed job."""
-        return fragments.trusted_html(
+        return template_filters.trusted_html(
             "".join(_run_link(self, n, here) for n in range(len(self.runs)))
         )
 

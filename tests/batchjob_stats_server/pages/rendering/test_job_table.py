@@ -9,9 +9,8 @@ from batchjob_stats_db.database.engine import parse_url, reader_engine
 from batchjob_stats_db.queries.job_rows import rows_by_ids
 from batchjob_stats_db.queries.jobs import pending
 from batchjob_stats_db.queries.paging import find_ids
-from batchjob_stats_server.pages.job_columns import Column
 from batchjob_stats_server.pages.rendering import job_table
-from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS, ListLayout, TableContext
+from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS, TITLES, TableContext
 from tests.batchjob_stats_server import example_site
 
 
@@ -25,9 +24,16 @@ def site(tmp_path_factory):
     engine.dispose()
 
 
-def layout(**changes):
-    everything = ListLayout(frozenset(Column), False, True, True, True, True)
-    return everything._replace(**changes)
+def columns(**changes):
+    everything = {
+        "chosen": TITLES, "is_waiting": False, "has_gpus": True, "several_users": True,
+        "several_clusters": True, "has_measurements": True,
+    }  # fmt: skip
+    return job_table.columns(**everything | changes)
+
+
+def titles(**changes):
+    return [each.title for each in columns(**changes)]
 
 
 def test_cells_are_made_of_the_columns_that_lists_read(site):
@@ -37,8 +43,8 @@ def test_cells_are_made_of_the_columns_that_lists_read(site):
     assert len(started) > 50
     assert waiting
     for rows, shown in (
-        (started, job_table.columns(layout())),
-        (waiting, job_table.columns(layout(is_waiting=True))),
+        (started, columns()),
+        (waiting, columns(is_waiting=True)),
     ):
         body = job_table.body(rows, shown, facts)
         assert body.count("<tr ") == len(rows)
@@ -47,15 +53,13 @@ def test_cells_are_made_of_the_columns_that_lists_read(site):
 
 
 def test_a_table_has_the_columns_that_were_chosen():
-    shown = job_table.columns(layout(chosen={Column.CPU, Column.GPU}, has_gpus=False))
-    assert [each.title for each in shown] == ["Name", "State", "User", "Cluster", "CPU"]
-    alone = layout(chosen={Column.CPU_LINE}, several_users=False, several_clusters=False)
-    assert [each.title for each in job_table.columns(alone)] == ["Name", "State", "CPU over time"]
-    nothing_measured = job_table.columns(alone._replace(has_measurements=False))
-    assert [each.title for each in nothing_measured] == ["Name", "State"]
+    shown = titles(chosen={"cpu", "gpu"}, has_gpus=False)
+    assert shown == ["Name", "State", "User", "Cluster", "CPU"]
+    alone = {"chosen": {"cpu_line"}, "several_users": False, "several_clusters": False}
+    assert titles(**alone) == ["Name", "State", "CPU over time"]
+    assert titles(**alone, has_measurements=False) == ["Name", "State"]
 
 
 def test_jobs_that_wait_have_a_reason_in_place_of_their_use():
-    shown = job_table.columns(layout(chosen={Column.CPU, Column.STARTED}, is_waiting=True))
-    titles = [each.title for each in shown]
-    assert titles == ["Name", "State", "User", "Cluster", "Submitted", "Reason"]
+    shown = titles(chosen={"cpu", "started"}, is_waiting=True)
+    assert shown == ["Name", "State", "User", "Cluster", "Submitted", "Reason"]
