@@ -27,8 +27,7 @@ from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, format_table, print_text
 from batchjob_stats_db.samples.folder import NoSuchJob, find_jobid
 from batchjob_stats_db.samples.format import flatten_values
-from batchjob_stats_db.samples.rates import sample_document
-from batchjob_stats_db.samples.replay import Replay, SamplePair
+from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
 
 _PAUSE_SECONDS = 0.5
 

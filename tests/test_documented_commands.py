@@ -25,8 +25,8 @@ from batchjob_cli.manuals import parser_of
 from batchjob_cli.run.defaults import load_configuration as run_configuration
 from batchjob_exporter.options import parse_settings as exporter_settings
 from batchjob_exporter.web.config import read as web_config
+from batchjob_stats_db.document import views
 from batchjob_stats_db.poller.options import settings as poller_settings
-from batchjob_stats_db.tables_page import views
 from batchjob_stats_server.options import settings as server_settings
 from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.rules import load_rules

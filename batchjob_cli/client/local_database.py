@@ -10,8 +10,7 @@ from sqlalchemy.engine import Engine
 from batchjob_cli.client.problems import UnreachableError
 from batchjob_cli.up.records import record_runs
 from batchjob_stats_db.database.engine import DatabaseError, reader_engine
-from batchjob_stats_db.database.revision import require_current
-from batchjob_stats_db.database.unusable import unusable_error
+from batchjob_stats_db.database.revision import require_current, unusable_error
 
 
 @contextmanager

@@ -8,8 +8,7 @@ from batchjob.quantities import energy, gpu, job
 from batchjob.quantities.quantity import Quantity
 from batchjob.runtime.formatting import size
 from batchjob.runtime.times import format_time
-from batchjob_stats_db.samples.rates import cpu_percent, rate, total_rate
-from batchjob_stats_db.samples.replay import SamplePair
+from batchjob_stats_db.samples.replay import SamplePair, cpu_percent, rate, total_rate
 
 _TIME_WIDTH = 24
 

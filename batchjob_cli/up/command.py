@@ -20,7 +20,7 @@ from batchjob_cli.up import records, stack
 from batchjob_cli.up.demo_recording import CLUSTER
 from batchjob_cli.up.options import UpSettings, settings
 from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
-from batchjob_stats_db.database.unusable import unusable_error
+from batchjob_stats_db.database.revision import unusable_error
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server.http.hosts import LOOPBACK
 

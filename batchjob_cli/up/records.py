@@ -14,8 +14,8 @@ from sqlalchemy.engine import URL
 from batchjob.local_runs.directory import LOCAL, RUNS, SAMPLES, create_directory
 from batchjob_stats_db.database.engine import WriterBusyError, parse_url, writer_engine, writer_lock
 from batchjob_stats_db.database.revision import read_revision as revision_found
+from batchjob_stats_db.database.revision import unusable_error
 from batchjob_stats_db.database.schema import REVISION
-from batchjob_stats_db.database.unusable import unusable_error
 from batchjob_stats_db.poller import options as poller_options
 from batchjob_stats_db.poller.service import PollerService
 
@@ -84,8 +84,6 @@ def ensure_schema(url: URL) -> None:
     if not current:
         from batchjob_stats_db.admin import migrate  # Alembic takes megabytes
 
-        done = migrate.bring_up_to_date(url)
-        if done.copy:
-            log.warning(
-                "the database schema has changed; the old database is kept as %s", done.copy
-            )
+        _, _, copied = migrate.bring_up_to_date(url)
+        if copied:
+            log.warning("the database schema has changed; the old database is kept as %s", copied)

@@ -18,9 +18,8 @@ from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import format_date
 from batchjob.secret_files import SecretFileError, read_key
-from batchjob_stats_db.admin import check, privacy, tables, transfer
-from batchjob_stats_db.admin.backup import backup, choose_target, prune
-from batchjob_stats_db.admin.copying import copy_rows
+from batchjob_stats_db.admin import check, privacy, transfer
+from batchjob_stats_db.admin.backup import backup, choose_target, copy_rows, prune
 from batchjob_stats_db.admin.progress import Progress
 from batchjob_stats_db.admin.restore import restore
 from batchjob_stats_db.database import schema
@@ -100,12 +99,11 @@ def migrate(settings: PollerSettings, _given: Arguments) -> int:
     url = database_url(settings)
     with writer_lock(url):
         progress = Progress("migrate", 0, len(revisions()))
-        done = bring_up_to_date(url, progress.update)
+        before, after, copied = bring_up_to_date(url, progress.update)
         progress.clear()
-    if done.copy:
-        print(f"backup: {done.copy}, {done.copy.stat().st_size} bytes")
-    change = f"{done.before or 'none'} -> {done.after}"
-    print(f"schema {done.after}" if done.before == done.after else f"schema {change}")
+    if copied:
+        print(f"backup: {copied}, {copied.stat().st_size} bytes")
+    print(f"schema {after}" if before == after else f"schema {before or 'none'} -> {after}")
     return 0
 
 
@@ -257,7 +255,7 @@ def export(settings: PollerSettings, given: Arguments) -> int:
         raise SettingsError("--output: expected with --format parquet, and only with it")
     if given.format == "parquet":
         return _export_parquet(settings, given)
-    write = tables.export_csv if given.format == "csv" else transfer.export_json
+    write = transfer.export_csv if given.format == "csv" else transfer.export_json
     with open_for_reading(settings) as engine, engine.connect() as db:
         write(db, sys.stdout, given.cluster, given.since)
     sys.stdout.flush()
@@ -271,7 +269,7 @@ def _export_parquet(settings: PollerSettings, given: Arguments) -> int:
             engine.connect() as db,
             Progress.show_elapsed(f"export to {given.output}"),
         ):
-            count = tables.export_parquet(db, given.output, given.cluster, given.since)
+            count = transfer.export_parquet(db, given.output, given.cluster, given.since)
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"--format parquet: {missing_library_message(error, 'analysis')}"

@@ -4,7 +4,6 @@ import glob
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import sqlalchemy as sa
 from alembic import command
@@ -15,7 +14,7 @@ from sqlalchemy.engine import URL, Engine
 from batchjob_stats_db.admin.backup import backup
 from batchjob_stats_db.database import revision, schema
 from batchjob_stats_db.database.engine import writer_engine
-from batchjob_stats_db.database.unusable import database_name, reject_foreign_tables, unusable_error
+from batchjob_stats_db.database.revision import database_name, reject_foreign_tables, unusable_error
 
 OnProgress = Callable[[float, str], None]
 
@@ -58,16 +57,12 @@ def migrate(
     return before, after
 
 
-class MigrationResult(NamedTuple):
-    """What was done: the revisions ("" for an empty file), and the copy that was made before."""
-
-    before: str
-    after: str
-    copy: Path | None
-
-
-def bring_up_to_date(url: URL, on_progress: OnProgress = lambda *_: None) -> MigrationResult:
+def bring_up_to_date(
+    url: URL, on_progress: OnProgress = lambda *_: None
+) -> tuple[str, str, Path | None]:
     """Create or upgrade the tables; an existing SQLite file is copied first.
+
+    Returns the revisions before ("" for an empty file) and after, and the copy.
 
     The caller holds the lock of the database (engine.writer_lock). Raises DatabaseError.
     """
@@ -88,7 +83,7 @@ def bring_up_to_date(url: URL, on_progress: OnProgress = lambda *_: None) -> Mig
             backup(url, copy)
             for each in unfinished:
                 each.unlink(missing_ok=True)
-        return MigrationResult(*migrate(engine, on_progress=on_progress), copy)
+        return (*migrate(engine, on_progress=on_progress), copy)
     except sa.exc.DBAPIError as error:
         raise unusable_error(url, error) from error
     finally:

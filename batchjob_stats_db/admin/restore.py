@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from batchjob.runtime.reason import reason
-from batchjob_stats_db.admin.backup import check_copy, run_client
+from batchjob_stats_db.admin.backup import check_copy, fsync, run_client
 from batchjob_stats_db.database import revision, schema
 from batchjob_stats_db.database.engine import (
     DatabaseError,
@@ -57,7 +57,8 @@ def _restore_sqlite(path: Path, source: Path) -> Path | None:
         _give_to_owner(partial, owner, mode=path.stat().st_mode if path.exists() else 0o600)
         before = _rename_replaced(path)
         partial.rename(path)
-        _fsync(path)
+        fsync(path)
+        fsync(path.parent)
         return before
     except (OSError, sqlite3.Error) as error:
         raise DatabaseError(f"restore of {source}: {reason(error)}") from error
@@ -138,15 +139,6 @@ def _give_to_owner(path: Path, owner: Path, mode: int) -> None:
         os.fchmod(descriptor, mode & 0o777)
     finally:
         os.close(descriptor)
-
-
-def _fsync(path: Path) -> None:
-    for each, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
-        descriptor = os.open(each, flags)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 _OTHER_SESSIONS = sa.text(

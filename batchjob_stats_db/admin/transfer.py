@@ -1,17 +1,22 @@
-"""Exports and imports job records as JSON lines.
+"""Exports job records as JSON lines, CSV or Parquet, and imports JSON lines.
 
 A line is a job record with the field names of `records.py`, including its nodes and steps, together
-with its usage, GPUs and emissions.
+with its usage, GPUs and emissions. A row of CSV or Parquet is a job with its usage: it has the
+columns of the tables `job` and `job_usage`, the latter prefixed with `usage_`.
 """
 
+import csv
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import IO, Any, NoReturn, get_args, get_type_hints
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from batchjob.runtime.formatting import escape_formula
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import suggest_nearest
 from batchjob.schedulers.accounting import Batch
@@ -19,10 +24,9 @@ from batchjob.schedulers.records import JobKey, JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import gate, schema
 from batchjob_stats_db.database.engine import DatabaseError
-from batchjob_stats_db.database.quarantine import write_or_quarantine
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.database.upsert import chunks
+from batchjob_stats_db.database.upsert import chunks, write_or_quarantine
 from batchjob_stats_db.days import days_of
 from batchjob_stats_db.measure.rollup import mark_days
 
@@ -57,7 +61,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_
 def export_json(db: Connection, out: IO[str], cluster: str | None = None, since: int = 0) -> int:
     """Write jobs submitted since then as JSON lines; returns how many. Raises DatabaseError."""
     count = 0
-    for rows in _job_batches(db, cluster, since):
+    for batch in _row_batches(db, sa.select(schema.job), cluster, since):
+        rows = [row._mapping for row in batch]
         ids = [row["id"] for row in rows]
         related = {name: _rows_by_job(db, table, ids) for name, table in _RELATED_TABLES.items()}
         for row in rows:
@@ -70,20 +75,78 @@ def export_json(db: Connection, out: IO[str], cluster: str | None = None, since:
     return count
 
 
-def _job_batches(
-    db: Connection, cluster: str | None, since: int
-) -> Iterator[Sequence[dict[str, Any]]]:
-    job = schema.job
+def _row_batches(
+    db: Connection, query: sa.Select[Any], cluster: str | None, since: int
+) -> Iterator[Sequence[sa.Row[Any]]]:
+    """Batches of rows of jobs submitted since then; the first column is `id`."""
+    job = schema.job.c
+    query = query.where(job.id > sa.bindparam("last"), job.submit_time >= since)
+    if cluster is not None:
+        query = query.where(job.cluster == cluster)
+    query = query.order_by(job.id).limit(_JOBS_PER_BATCH)
     last = 0
-    while True:
-        query = sa.select(job).where(job.c.id > last, job.c.submit_time >= since)
-        if cluster is not None:
-            query = query.where(job.c.cluster == cluster)
-        found = db.execute(query.order_by(job.c.id).limit(_JOBS_PER_BATCH)).mappings().all()
-        if not found:
-            return
-        last = found[-1]["id"]
-        yield [dict(row) for row in found]
+    while found := db.execute(query, {"last": last}).all():
+        last = found[-1][0]
+        yield found
+
+
+def _table_columns() -> dict[str, sa.Column[Any]]:
+    """The columns of a table for analysis by name."""
+    return {
+        _RENAMED.get(each.name, each.name): each
+        for each in schema.job.columns
+        if each.name not in _EXCLUDED
+    } | {f"usage_{each.name}": each for each in schema.job_usage.columns if each.name != "job_id"}
+
+
+def export_csv(
+    db: Connection, out: IO[str], cluster: str | None = None, since: int = 0, *,
+    escapes: bool = True,
+) -> int:  # fmt: skip
+    """Write jobs submitted since then, with a header; returns how many.
+
+    `escapes`: texts that a spreadsheet would take for formulas are escaped.
+    """
+    columns = _table_columns()
+    are_texts = [escapes and isinstance(column.type, sa.Text) for column in columns.values()]
+    writer = csv.writer(out)
+    writer.writerow(columns)
+    query = sa.select(schema.job.c.id, *columns.values())
+    query = query.select_from(schema.job.outerjoin(schema.job_usage))
+    count = 0
+    for rows in _row_batches(db, query, cluster, since):
+        writer.writerows(
+            [
+                escape_formula(value) if is_text and value else value
+                for is_text, value in zip(are_texts, tuple(row)[1:], strict=True)
+            ]
+            for row in rows
+        )
+        count += len(rows)
+    return count
+
+
+def export_parquet(db: Connection, target: Path, cluster: str | None = None, since: int = 0) -> int:
+    """Write the same as a Parquet file, with the database's types; returns how many jobs.
+
+    Raises ModuleNotFoundError if duckdb is not installed, and OSError.
+    """
+    import duckdb  # from the extra `analysis`
+
+    types = {name: _duckdb_type(column) for name, column in _table_columns().items()}
+    with tempfile.NamedTemporaryFile("w", suffix=".csv", dir=target.parent, newline="") as file:
+        count = export_csv(db, file, cluster, since, escapes=False)
+        file.flush()
+        with duckdb.connect() as engine:
+            table = engine.read_csv(file.name, header=True, columns=types, quotechar='"')
+            table.write_parquet(str(target), compression="zstd")
+    return count
+
+
+def _duckdb_type(column: sa.Column[Any]) -> str:
+    if isinstance(column.type, sa.Text):
+        return "VARCHAR"
+    return "BIGINT" if isinstance(column.type, sa.Integer) else "DOUBLE"
 
 
 def _rows_by_job(

@@ -16,9 +16,8 @@ from batchjob.schedulers.accounting import DeletedRecord
 from batchjob.schedulers.records import RAW_LIMIT, JobKey, JobRecord, QuarantinedRow
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import gate, record_rows, schema
-from batchjob_stats_db.database.quarantine import store_quarantined, write_or_quarantine
 from batchjob_stats_db.database.record_rows import Row, UsagePolicy
-from batchjob_stats_db.database.upsert import chunks
+from batchjob_stats_db.database.upsert import chunks, store_quarantined, write_or_quarantine
 from batchjob_stats_db.days import days_of
 
 LIVE_STATES = tuple(state.value for state in JobState if state.is_live)

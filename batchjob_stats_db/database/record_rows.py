@@ -18,7 +18,7 @@ from batchjob.schedulers.records import (
     without_growing_values,
 )
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.quarantine import write_or_quarantine
+from batchjob_stats_db.database.upsert import write_or_quarantine
 from batchjob_stats_db.days import DAY, days_of
 
 _NODES = JobRecord._fields.index("nodes")

@@ -1,14 +1,20 @@
-"""The schema revision of a database. `migrate` changes it; all other programs require theirs.
+"""The schema revision of a database, and messages for one that cannot be used.
+
+`migrate` changes the revision; all other programs require theirs.
 
 Separate from migrate.py, since importing Alembic costs 49 MB that a poller does not need.
 """
 
+import errno
+import glob
+import os
+from pathlib import Path
+
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import URL, Connection, Engine
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import DatabaseError
-from batchjob_stats_db.database.unusable import database_name, reject_foreign_tables, unusable_error
+from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
 
 
 def read_revision(connection: Connection) -> str:
@@ -54,3 +60,61 @@ def require_current(engine: Engine) -> None:
         f"{where}: the database has schema {revision}, expected {schema.REVISION}; "
         "run `batchjob_stats_db migrate` (it takes a backup first)"
     )
+
+
+_DAMAGE_MESSAGES = ("not a database", "malformed", "disk image")
+_TABLES_NAMED = 3
+
+
+def unusable_error(url: URL, error: sa.exc.DBAPIError) -> DatabaseError:
+    """The message for a database's error, in one line."""
+    message = " ".join(str(error.orig).split()) or type(error.orig).__name__
+    database = database_name(url)
+    if any(each in message for each in _DAMAGE_MESSAGES):
+        return DatabaseError(f"{database}: {message}; {_recovery_hint(url)}")
+    if isinstance(error, sa.exc.OperationalError):
+        return DatabaseUnavailableError(
+            f"{database}: cannot be used: {_open_failure_reason(url) or message}"
+        )
+    return DatabaseError(f"{database}: {message}")
+
+
+def database_name(url: URL) -> str:
+    """The file of an SQLite database, or the address without a password."""
+    if url.get_backend_name() == "sqlite":
+        return url.database or "the database"
+    return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
+
+
+def _open_failure_reason(url: URL) -> str:
+    """Why SQLite could not open its file, which its message does not say; "" if unknown.
+
+    The file is not opened: closing it would release the locks of this process's connections.
+    """
+    path = url.database if url.get_backend_name() == "sqlite" else None
+    if path is None or not os.path.exists(path):
+        return ""
+    if os.path.isdir(path):
+        return os.strerror(errno.EISDIR)
+    return "" if os.access(path, os.R_OK) else os.strerror(errno.EACCES)
+
+
+def _recovery_hint(url: URL) -> str:
+    path = url.database or ""
+    backups = map(Path, glob.glob(f"{glob.escape(path)}.before-*"))
+    newest = max(backups, key=lambda copy: copy.stat().st_mtime, default="FILE")
+    program = f"batchjob_stats_db --db.url=sqlite:///{path}"
+    return f"run `{program} check`; restore a backup with `{program} restore {newest}`"
+
+
+def reject_foreign_tables(db: Connection, url: URL) -> None:
+    """Raise DatabaseError for an SQLite file with tables of another program."""
+    if url.get_backend_name() != "sqlite":
+        return  # a PostgreSQL database may be shared with other programs
+    tables = sorted(sa.inspect(db).get_table_names())
+    if tables:
+        some = ", ".join(tables[:_TABLES_NAMED]) + (", ..." if len(tables) > _TABLES_NAMED else "")
+        raise DatabaseError(
+            f"{database_name(url)}: belongs to another program (tables {some}); expected a "
+            "database of batchjob, or a file that does not exist yet"
+        )

@@ -16,9 +16,8 @@ from batchjob.schedulers.records import Associations, JobKey, JobRecord
 from batchjob_stats_db.database import gate, record_rows, schema
 from batchjob_stats_db.database.gate import Refusal
 from batchjob_stats_db.database.job_writer import LIVE_STATES, JobWriter, WriteCounts, existing_rows
-from batchjob_stats_db.database.quarantine import store_quarantined
 from batchjob_stats_db.database.record_rows import UsagePolicy, write_associations
-from batchjob_stats_db.database.upsert import write_rows
+from batchjob_stats_db.database.upsert import store_quarantined, write_rows
 
 
 class Store:

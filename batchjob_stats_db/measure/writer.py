@@ -9,10 +9,9 @@ from batchjob.judgements import SEEN_TO_END
 from batchjob.schedulers.records import QuarantinedRow
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.quarantine import store_quarantined
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.database.upsert import chunks, write_rows
+from batchjob_stats_db.database.upsert import chunks, store_quarantined, write_rows
 from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.isolation import is_database_failure, isolate_failures
 from batchjob_stats_db.measure.job_usage import (

@@ -1,11 +1,15 @@
-"""Records samples of all jobs: one pass in each interval, one file for each job."""
+"""Records samples of all jobs, one pass in each interval and one file for each job.
+
+Deletes the oldest ones.
+"""
 
 import contextlib
 import logging
 import os
+import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +33,7 @@ from batchjob.quantities.sample import (
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, size
-from batchjob_stats_db.samples.folder import files_of, folder_of, folders
-from batchjob_stats_db.samples.retention import expire
+from batchjob_stats_db.samples.folder import files_of, folder_of, folders, times_and_sizes
 from batchjob_stats_db.samples.writer import Writer, repack
 
 log = logging.getLogger(__name__)
@@ -228,3 +231,54 @@ def _with_totals(samples: JobSamples, runs: Path) -> JobSamples:
     }
     larger = {name: max(value, samples.values.get(name, value)) for name, value in known.items()}
     return samples._replace(values={**samples.values, **larger})
+
+
+class SampleFolder(NamedTuple):
+    """The size of a job's samples, and the time of the last one."""
+
+    last: float
+    bytes: int
+    folder: Path
+
+
+def expire(
+    samples: Path, now: float, max_age_seconds: float, max_bytes: int, running: Collection[Path]
+) -> int:
+    """Delete expired samples, then the oldest until the rest fits.
+
+    A limit of 0 is none. The folders in `running` are kept. Returns how many jobs' samples were
+    deleted; raises OSError if some could not be.
+    """
+    jobs = [_sample_folder(folder) for folder in folders(samples)]
+    total = sum(job.bytes for job in jobs)
+    deleted = 0
+    failure: OSError | None = None
+    for job in sorted(jobs):
+        too_old = max_age_seconds and now - job.last > max_age_seconds
+        too_large = max_bytes and total > max_bytes
+        if job.folder in running or not (too_old or too_large):
+            continue
+        try:
+            shutil.rmtree(job.folder)
+        except OSError as error:  # the others can still be deleted
+            failure = failure or error
+            continue
+        total -= job.bytes
+        deleted += 1
+        log.info("samples of %s deleted: %s", job.folder.name, "too old" if too_old else "too much")
+    if failure is not None:
+        raise failure
+    return deleted
+
+
+def _sample_folder(folder: Path) -> SampleFolder:
+    found = list(times_and_sizes(folder))
+    last = max((last for last, _ in found), default=_modified_time(folder))
+    return SampleFolder(last, sum(size for _, size in found), folder)
+
+
+def _modified_time(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0

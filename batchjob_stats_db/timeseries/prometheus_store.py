@@ -25,20 +25,18 @@ from batchjob_stats_db.timeseries.base import (
     TimeSeriesError,
 )
 from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, is_reset
-from batchjob_stats_db.timeseries.prometheus_answers import (
-    NamedSeries,
-    PartialAnswer,
-    finite_points,
-    instant_values,
-    named_series,
-    results_of,
-)
 from batchjob_stats_db.timeseries.prometheus_client import (
     AnswerTooLarge,
     AnswerTooSlow,
     Endpoint,
+    NamedSeries,
     NoAnswer,
+    PartialAnswer,
     PrometheusClient,
+    finite_points,
+    instant_values,
+    named_series,
+    results_of,
 )
 from batchjob_stats_db.timeseries.promql import (
     BY_IDENTITY,

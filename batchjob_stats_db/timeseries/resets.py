@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from batchjob_stats_db.timeseries.base import JobWindow
 from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, samples_around_resets, total_of
-from batchjob_stats_db.timeseries.prometheus_answers import named_series
+from batchjob_stats_db.timeseries.prometheus_client import named_series
 from batchjob_stats_db.timeseries.promql import identity_of, job_selector
 from batchjob_stats_db.timeseries.resample import Identity, Points
 

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from batchjob.quantities.usage import USAGE_COLUMNS
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.unusable import database_name
+from batchjob_stats_db.database.revision import database_name
 from batchjob_stats_db.main import main as poller
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.timeseries.base import JobWindow

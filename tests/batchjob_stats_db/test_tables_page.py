@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.column_meanings import EVERYWHERE, OF_TABLES
 from batchjob_stats_db.database.schema import metadata
-from batchjob_stats_db.tables_page import TABLES, tables_page, views
+from batchjob_stats_db.document import TABLES, tables_page, views
 
 PAGE = Path(__file__).parents[2] / "docs/tables.md"
 

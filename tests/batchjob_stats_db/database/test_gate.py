@@ -14,7 +14,7 @@ from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.admin.check import findings
 from batchjob_stats_db.database import gate, schema
-from batchjob_stats_db.database.quarantine import write_or_quarantine
+from batchjob_stats_db.database.upsert import write_or_quarantine
 from batchjob_stats_db.days import DAY
 
 IMPOSSIBLE = (1e300, -1e300, 2**63, -(2**63), 2**200, math.nan, math.inf, -math.inf)

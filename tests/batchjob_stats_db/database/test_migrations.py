@@ -110,8 +110,8 @@ def test_copy_of_a_killed_migration_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(schema, "REVISION", "9999")  # of a future version
     old_copy = path.with_name(f"{path.name}.before-{revisions()[-1]}-20260101T000000Z")
     old_copy.write_bytes(b"of a migration that did not end")
-    migration = bring_up_to_date(url)
-    assert list(tmp_path.glob("*.before-*")) == [migration.copy]
+    _, _, copied = bring_up_to_date(url)
+    assert list(tmp_path.glob("*.before-*")) == [copied]
 
 
 def test_size_of_the_write_ahead_log_is_limited(tmp_path):

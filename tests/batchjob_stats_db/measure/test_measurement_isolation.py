@@ -12,8 +12,7 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.batches import measure_isolated
 from batchjob_stats_db.measure.pending import due_jobs, measure_due
 from batchjob_stats_db.timeseries.base import QueryFailed, TimeSeriesError
-from batchjob_stats_db.timeseries.prometheus_answers import PartialAnswer
-from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint, PartialAnswer
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from tests.batchjob_stats_db.conftest import NOW
 from tests.batchjob_stats_db.samples.stores import STORES

@@ -16,7 +16,7 @@ from batchjob_stats_db.samples.folder import (
     folders,
     jobid_of,
 )
-from batchjob_stats_db.samples.retention import expire
+from batchjob_stats_db.samples.recorder import expire
 from batchjob_stats_db.samples.writer import Writer
 
 DAY = 86400.0

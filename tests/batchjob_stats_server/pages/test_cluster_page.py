@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.records import QuarantinedRow
-from batchjob_stats_db.database.quarantine import store_quarantined
+from batchjob_stats_db.database.upsert import store_quarantined
 from batchjob_stats_server import app
 from batchjob_stats_server.mail_template import load_mail_template
 from batchjob_stats_server.options import ReportOptions
