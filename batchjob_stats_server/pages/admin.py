@@ -5,7 +5,7 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Query, Response
 from markupsafe import Markup, escape
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import RowMapping
 
 from batchjob.judgements import thresholds
 from batchjob.schedulers.node_names import short_name
@@ -17,7 +17,7 @@ from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.operators import most_wasteful
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.clusters import NoForm, current_reading
+from batchjob_stats_server.pages.clusters import NoForm, current_reading, is_failing
 from batchjob_stats_server.pages.rendering import fragments, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
 from batchjob_stats_server.pages.rendering.template_filters import (
@@ -71,11 +71,7 @@ class ClusterHealth(NamedTuple):
 
     def failing_sources(self) -> list[RowMapping]:
         """Sources whose last reading failed."""
-        return [
-            row
-            for row in self.polls
-            if row["error_time"] is not None and row["error_time"] > (row["success_time"] or 0)
-        ]
+        return [row for row in self.polls if is_failing(row)]
 
     def silent_nodes(self) -> list[NodeQuality]:
         """Nodes that send no measurements."""
@@ -95,13 +91,22 @@ class ClusterHealth(NamedTuple):
 def admin(page: RequestPage, _form: Annotated[NoForm, Query()]) -> Response:
     """The clusters of which the caller may see all jobs."""
     services, access = page.services, page.access
+    since, until = day_of(page.now) - (_WASTE_DAYS - 1) * DAY, day_of(page.now) + DAY
     with services.reader.connect() as db:
         cluster_names = dict.fromkeys(row["name"] for row in stats.clusters(db))
         visible_names = [name for name in cluster_names if access.sees_all(name)]
         if not visible_names and not access.everything:
             raise Problem(403, "this page is only for users who may see all jobs of a cluster")
-        queried = {name: _query_cluster(db, page, name) for name in visible_names}
-    clusters = [_cluster_health(page, name, rows) for name, rows in queried.items()]
+        queried = {
+            name: (
+                coverage.polls(db, name),
+                coverage.refusals(db, name),
+                coverage.coverage_by_node(db, name, node_coverage.first_day(page.now)),
+                usage_queries.sum_usage(db, EVERYTHING, ["username"], since, until, cluster=name),
+            )
+            for name in visible_names
+        }
+    clusters = [_cluster_health(page, name, *rows) for name, rows in queried.items()]
     audit.log_users_seen(
         page.principal,
         "waste",
@@ -115,24 +120,11 @@ def admin(page: RequestPage, _form: Annotated[NoForm, Query()]) -> Response:
     )  # fmt: skip
 
 
-class _ClusterRows(NamedTuple):
-    polls: Sequence[RowMapping]
-    refusals: Sequence[coverage.Refusals]
-    coverage: Sequence[RowMapping]
-    usage: Sequence[RowMapping]
-
-
-def _query_cluster(db: Connection, page: PageRenderer, cluster: str) -> _ClusterRows:
-    since = day_of(page.now) - (_WASTE_DAYS - 1) * DAY
-    usage_rows = usage_queries.sum_usage(
-        db, EVERYTHING, ["username"], since, day_of(page.now) + DAY, cluster=cluster
-    )
-    coverage_rows = coverage.coverage_by_node(db, cluster, node_coverage.first_day(page.now))
-    refusals = coverage.refusals(db, cluster)
-    return _ClusterRows(coverage.polls(db, cluster), refusals, coverage_rows, usage_rows)
-
-
-def _cluster_health(page: PageRenderer, cluster: str, rows: _ClusterRows) -> ClusterHealth:
+def _cluster_health(
+    page: PageRenderer, cluster: str, polls: Sequence[RowMapping],
+    refusals: Sequence[coverage.Refusals], coverage_rows: Sequence[RowMapping],
+    usage_rows: Sequence[RowMapping],
+) -> ClusterHealth:  # fmt: skip
     services, node_reading = page.services, current_reading(page, cluster)
     reading = services.readings.of(cluster, services.clock()) if services.readings else None
     exporter_ratios = (
@@ -141,11 +133,11 @@ def _cluster_health(page: PageRenderer, cluster: str, rows: _ClusterRows) -> Clu
     nodes = node_reading.nodes.values() if node_reading else ()
     states = {each.node: each.state for each in nodes}
     exporters = len(set(reading.instances.values())) if reading else None
-    qualities = node_qualities(states, rows.coverage, exporter_ratios if exporters else None)
+    qualities = node_qualities(states, coverage_rows, exporter_ratios if exporters else None)
     wastes = [
-        (each, _mail_link(page, cluster, each)) for each in most_wasteful(rows.usage, _MAX_LISTED)
+        (each, _mail_link(page, cluster, each)) for each in most_wasteful(usage_rows, _MAX_LISTED)
     ]
-    return ClusterHealth(cluster, rows.polls, rows.refusals, qualities, exporters, wastes)
+    return ClusterHealth(cluster, polls, refusals, qualities, exporters, wastes)
 
 
 def node_qualities(

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 from markupsafe import Markup, escape
@@ -22,7 +22,7 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.cluster_readings import CELLS, ClusterReading, NodeState
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering import links, template_filters
-from batchjob_stats_server.pages.rendering.charts import BarSegment, day_chart
+from batchjob_stats_server.pages.rendering.charts import day_chart
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
 from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS, WAITING_JOB_COLUMNS
 from batchjob_stats_server.pages.rendering.template_filters import trusted_html
@@ -33,7 +33,7 @@ router = APIRouter(include_in_schema=False)
 _MAX_ROWS = 1000
 _MAX_LISTED = 10
 _WAIT_DAYS = 30
-_WAIT_SEGMENTS = (BarSegment("median", "main"), BarSegment("median to 90th percentile", "rest"))
+_WAIT_SEGMENTS = {"median": "main", "median to 90th percentile": "rest"}
 
 Row = Mapping[Any, Any]
 
@@ -48,19 +48,6 @@ class ClusterForm(Form):
     partition: Word | None = None
 
 
-class PollStatus(NamedTuple):
-    """A source of job records, and the result of its last reading."""
-
-    name: str
-    success_time: int | None
-    error_time: int | None
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether the last reading failed."""
-        return self.error_time is not None and self.error_time > (self.success_time or 0)
-
-
 @router.get("/clusters")
 @costly
 def clusters(page: RequestPage, _form: Annotated[NoForm, Query()]) -> Response:
@@ -69,11 +56,15 @@ def clusters(page: RequestPage, _form: Annotated[NoForm, Query()]) -> Response:
         cluster_rows = stats.clusters(db)
         counts = _count_by_state(stats.unfinished_by_state(db, page.access))
     sources = {
-        name: _poll_statuses(cluster_rows, name)
+        name: _polled_sources(cluster_rows, name)
         for name in dict.fromkeys(row["name"] for row in cluster_rows)
     }
     return page.render(
-        "clusters.html", sources=sources, counts=counts, is_restricted=not page.access.everything
+        "clusters.html",
+        sources=sources,
+        is_failing=is_failing,
+        counts=counts,
+        is_restricted=not page.access.everything,
     )
 
 
@@ -86,7 +77,7 @@ def cluster(
     since = day_of(page.now) - 6 * DAY
     access, shows_totals = page.access, can_see_totals(page, cluster)
     with page.services.reader.connect() as db:
-        sources = _poll_statuses(stats.clusters(db), cluster)
+        sources = _polled_sources(stats.clusters(db), cluster)
         if sources is None:
             raise Problem(404, f"there is no cluster {cluster}")
         counts = _count_by_state(stats.unfinished_by_state(db, access, cluster))
@@ -112,6 +103,7 @@ def cluster(
     audit.log_jobs_seen(page.principal, f"cluster {cluster}", [*running, *usage_rows, *pending])
     return page.render(
         "cluster.html", cluster=cluster, queues=queues, usual_waits=usual_waits, sources=sources,
+        is_failing=is_failing,
         reading=reading, history=history, cells=CELLS, counts=counts[cluster], busy=busy,
         node_cells=_node_cells(cluster, {row["node"]: row["jobs"] for row in busy}, reading),
         idle_gpus=_idle_jobs(running, page.now, "usage_gpu_utilization_ratio", "allocated_gpus"),
@@ -139,16 +131,16 @@ def current_reading(page: PageRenderer, cluster: str) -> ClusterReading | None:
     return reading if reading and reading.nodes else None
 
 
-def _poll_statuses(cluster_rows: Sequence[RowMapping], cluster: str) -> list[PollStatus] | None:
-    """The sources of a cluster; None if the cluster does not exist."""
+def _polled_sources(cluster_rows: Sequence[RowMapping], cluster: str) -> list[RowMapping] | None:
+    """The sources of a cluster's job records; None if the cluster does not exist."""
     rows = [row for row in cluster_rows if row["name"] == cluster]
-    if not rows:
-        return None
-    return [
-        PollStatus(row["source"], row["success_time"], row["error_time"])
-        for row in rows
-        if row["source"] is not None
-    ]
+    return [row for row in rows if row["source"] is not None] if rows else None
+
+
+def is_failing(source: RowMapping) -> bool:
+    """Whether the last reading of a source of job records failed."""
+    failed, succeeded = source["error_time"], source["success_time"]
+    return failed is not None and failed > (succeeded or 0)
 
 
 def _count_by_state(rows: Sequence[RowMapping]) -> dict[str, dict[str, int]]:

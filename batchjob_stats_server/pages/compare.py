@@ -1,7 +1,7 @@
 """Jobs side by side."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
@@ -17,7 +17,6 @@ from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.pages.rendering import links, template_filters
 from batchjob_stats_server.pages.rendering.frame import RequestPage
-from batchjob_stats_server.pages.rendering.usage_bars import Row
 from batchjob_stats_server.report.explain import elapsed_seconds
 
 router = APIRouter(include_in_schema=False, route_class=TurnRoute)
@@ -31,53 +30,26 @@ class CompareForm(Form):
     job: list[Word] = Field([], max_length=MAX_JOBS, description="Job ids or CLUSTER:ID.")
 
 
-class Fact(NamedTuple):
-    """A quantity that is compared."""
-
-    name: str
-    format_value: Callable[..., str]
-    value_of: Callable[[Row, int], Any]
-    basis: str = ""  # key of what the value is
-
-
-FACTS = (
-    Fact("Submitted", template_filters.moment, lambda row, _: row["submit_time"]),
-    Fact("Started", template_filters.moment, lambda row, _: row["start_time"]),
-    Fact("Ran", template_filters.duration, elapsed_seconds),
-    Fact("Time limit", template_filters.duration, lambda row, _: row["time_limit_seconds"]),
-    Fact("Nodes", template_filters.number, lambda row, _: row["allocated_nodes"]),
-    Fact("CPUs", template_filters.number, lambda row, _: row["allocated_cpus"]),
-    Fact("Memory", template_filters.size, lambda row, _: row["allocated_memory_bytes"]),
-    Fact("GPUs", template_filters.number, lambda row, _: row["allocated_gpus"]),
-    Fact("CPU time", template_filters.hours, lambda row, _: row["cpu_used_seconds"], "cpu_basis"),
-    Fact("Peak memory", template_filters.size, lambda row, _: row["memory_used_bytes"]),
-    Fact(
-        "Peak GPU memory", template_filters.size, lambda row, _: row["usage_gpu_memory_peak_bytes"]
-    ),
-    Fact(
-        "Read from files, at least",
-        template_filters.size,
-        lambda row, _: row["usage_process_io_read_bytes"],
-    ),
-    Fact(
-        "Written to files, at least",
-        template_filters.size,
-        lambda row, _: row["usage_process_io_written_bytes"],
-    ),
-    Fact(
-        "Major page faults", template_filters.number, lambda row, _: row["usage_major_page_faults"]
-    ),
-    Fact("OOM kills", template_filters.number, lambda row, _: row["usage_oom_kills"]),
-    Fact("Energy", template_filters.energy, lambda row, _: row["energy_used_joules"]),
-)
-
-
-class ComparedFact(NamedTuple):
-    """One line of the table: a value of each job, and its fraction of the largest, for a bar."""
-
-    name: str
-    texts: list[str]
-    fractions: list[float | None]
+FACTS: Mapping[str, tuple[Callable[..., str], str]] = {
+    "Submitted": (template_filters.moment, "submit_time"),
+    "Started": (template_filters.moment, "start_time"),
+    "Ran": (template_filters.duration, "elapsed_seconds"),
+    "Time limit": (template_filters.duration, "time_limit_seconds"),
+    "Nodes": (template_filters.number, "allocated_nodes"),
+    "CPUs": (template_filters.number, "allocated_cpus"),
+    "Memory": (template_filters.size, "allocated_memory_bytes"),
+    "GPUs": (template_filters.number, "allocated_gpus"),
+    "CPU time": (template_filters.hours, "cpu_used_seconds"),
+    "Peak memory": (template_filters.size, "memory_used_bytes"),
+    "Peak GPU memory": (template_filters.size, "usage_gpu_memory_peak_bytes"),
+    "Read from files, at least": (template_filters.size, "usage_process_io_read_bytes"),
+    "Written to files, at least": (template_filters.size, "usage_process_io_written_bytes"),
+    "Major page faults": (template_filters.number, "usage_major_page_faults"),
+    "OOM kills": (template_filters.number, "usage_oom_kills"),
+    "Energy": (template_filters.energy, "energy_used_joules"),
+}
+"""What is compared: the formatter and the column of each quantity."""
+_BASES = {"cpu_used_seconds": "cpu_basis"}  # the column of what a value is
 
 
 @router.get("/compare")
@@ -90,7 +62,7 @@ def compare(page: RequestPage, form: Annotated[CompareForm, Query()]) -> Respons
     return page.render(
         "compare.html", uses_plotly=True, jobs=rows,
         missing=[text for text, row in runs if not row],
-        facts=[_compare_fact(fact, rows, page.now) for fact in FACTS],
+        facts=[(name, _compare_fact(*fact, rows, page.now)) for name, fact in FACTS.items()],
         plots=[plot for plot in PLOTS if set(plot.curves) & set(COMPARED_CURVES)],
         has_measurements=page.services.histories is not None,
     )  # fmt: skip
@@ -101,14 +73,21 @@ def _find_run(db: Connection, access: Access, text: str) -> RowMapping | None:
     return reference.find(runs_of(db, access, reference.jobid, reference.cluster))
 
 
-def _compare_fact(fact: Fact, rows: list[RowMapping], now: int) -> ComparedFact:
-    values = [fact.value_of(row, now) for row in rows]
-    format_value = template_filters.or_absent(fact.format_value)
-    known_values = [value for value in values if value is not None]
-    largest = 0 if fact.format_value is template_filters.moment else max(known_values, default=0)
-    fractions = [value / largest if largest and value is not None else None for value in values]
-    texts = [
-        f"{AT_LEAST} {text}" if fact.basis and row[fact.basis] == AT_LEAST else text
-        for row, text in zip(rows, map(format_value, values), strict=True)
+def _compare_fact(
+    format_value: Callable[..., str], column: str, rows: list[RowMapping], now: int
+) -> list[tuple[str, float | None]]:
+    """The value of each job as text, and its fraction of the largest, for a bar."""
+    values: list[float | None] = [
+        elapsed_seconds(row, now) if column == "elapsed_seconds" else row[column] for row in rows
     ]
-    return ComparedFact(fact.name, texts, fractions)
+    format_or_absent = template_filters.or_absent(format_value)
+    known_values = [value for value in values if value is not None]
+    largest = 0 if format_value is template_filters.moment else max(known_values, default=0)
+    basis = _BASES.get(column)
+    return [
+        (
+            f"{AT_LEAST} {text}" if basis and row[basis] == AT_LEAST else text,
+            value / largest if largest and value is not None else None,
+        )
+        for row, value, text in zip(rows, values, map(format_or_absent, values), strict=True)
+    ]

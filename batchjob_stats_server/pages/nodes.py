@@ -1,7 +1,7 @@
 """The page of a node: its current state and GPUs, its curves, and its jobs over time."""
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
 from markupsafe import Markup, escape
@@ -47,15 +47,6 @@ class NodeForm(Form):
 
     since: Time | None = None
     until: Time | None = None
-
-
-class Timeline(NamedTuple):
-    """The jobs of a node in lanes, with grid lines."""
-
-    spans: list[charts.LaneSpan]
-    lanes: int
-    ticks: list[tuple[float, int]]  # (x, epoch seconds)
-    colours: list[int]  # one per job, by user
 
 
 class NodeStatus(NamedTuple):
@@ -136,7 +127,8 @@ def _timeline(
     hidden_spans: Sequence[tuple[int, int | None]],
     since: int,
     until: int,
-) -> Timeline:
+) -> dict[str, Any]:
+    """The jobs of a node in lanes, colours by user, and ticks of (x, epoch seconds)."""
     spans = [(row["start_time"], row["end_time"] or until) for row in rows]
     spans += [(start, end or until) for start, end in hidden_spans]
     placed_spans = charts.assign_lanes(spans, since, until, TIMELINE_WIDTH)
@@ -146,9 +138,8 @@ def _timeline(
     ]
     users = list(dict.fromkeys(row["username"] for row in reversed(rows)))
     colours = [users.index(row["username"]) % _COLOUR_COUNT for row in rows]
-    return Timeline(
-        placed_spans, 1 + max((span.lane for span in placed_spans), default=0), ticks, colours
-    )
+    lanes = 1 + max((span.lane for span in placed_spans), default=0)
+    return {"spans": placed_spans, "lanes": lanes, "ticks": ticks, "colours": colours}
 
 
 def timeline_bars(

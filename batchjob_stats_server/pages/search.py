@@ -1,6 +1,7 @@
 """A search for ids, names, users, accounts, nodes and clusters."""
 
-from typing import Annotated, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
@@ -23,26 +24,14 @@ router = APIRouter(include_in_schema=False)
 JOB_NAME_DAYS = 90  # how far back to search for a job name, which has no index
 
 
+_Hit = tuple[str, str, str]
+"""What kind of page may be meant, its name and its address."""
+
+
 class SearchForm(Form):
     """The text of the search."""
 
     q: Word | None = None
-
-
-class Hit(NamedTuple):
-    """A page that may be meant."""
-
-    kind: str
-    text: str
-    path: str
-
-
-class SearchResults(NamedTuple):
-    """The hits, and a message about what is ambiguous."""
-
-    hits: list[Hit]
-    jobs: list[RowMapping]
-    note: str = ""
 
 
 @router.get("/search")
@@ -51,49 +40,55 @@ def search(page: RequestPage, form: Annotated[SearchForm, Query()]) -> Response:
     """Redirect to the only hit, or else show all of them."""
     text = (form.q or "").strip()
     with page.services.reader.connect() as db:
-        results = _search(db, page.access, text, page.now) if text else SearchResults([], [])
-    ids = {(row["cluster"], row["jobid"]) for row in results.jobs}
-    if not results.hits and len(ids) == 1:
-        row = results.jobs[0]
+        hits, jobs, note = _search(db, page.access, text, page.now) if text else ([], [], "")
+    ids = {(row["cluster"], row["jobid"]) for row in jobs}
+    if not hits and len(ids) == 1:
+        row = jobs[0]
         return _redirect(links.path("jobs", row["jobid"], cluster=row["cluster"]))
-    if len(results.hits) == 1 and not results.jobs:
-        return _redirect(results.hits[0].path)
-    audit.log_jobs_seen(page.principal, "jobs", results.jobs)
+    if len(hits) == 1 and not jobs:
+        (_, _, path) = hits[0]
+        return _redirect(path)
+    audit.log_jobs_seen(page.principal, "jobs", jobs)
     return page.render(
-        "search.html", search_text=text, results=results, job_name_days=JOB_NAME_DAYS
-    )
+        "search.html", search_text=text, hits=hits, jobs=jobs, note=note,
+        job_name_days=JOB_NAME_DAYS,
+    )  # fmt: skip
 
 
 def _redirect(path: str) -> Response:
     return RedirectResponse(path, 303, {"Cache-Control": "private, no-store"})
 
 
-def _search(db: Connection, access: Access, text: str, now: int) -> SearchResults:
+def _search(
+    db: Connection, access: Access, text: str, now: int
+) -> tuple[list[_Hit], Sequence[RowMapping], str]:
+    """Pages that may be meant, jobs, and a message about what is ambiguous."""
     note = ""
+    jobs: Sequence[RowMapping]
     try:
         jobs = find_jobs(db, access, text)
     except AmbiguousIdError as error:
         jobs, note = [], f"{error}: enter more characters"
     jobs = jobs or parts_of(db, access, text)
     hits = [
-        Hit(kind, text, links.path("jobs", **{kind: text}))
+        (kind, text, links.path("jobs", **{kind: text}))
         for kind, job_filter in (("user", Filter(user=text)), ("account", Filter(account=text)))
         if find_ids(db, access, 1, job_filter).ids
     ]
     if not jobs:  # text that is a job's id is not searched as a name
         hits += _job_name_hits(db, access, text, now - JOB_NAME_DAYS * DAY, may_contain=not hits)
     hits += [
-        Hit("node", f"{text} ({cluster})", links.path("clusters", cluster, "nodes", text))
+        ("node", f"{text} ({cluster})", links.path("clusters", cluster, "nodes", text))
         for cluster in nodes.clusters_of(db, access, text)
     ]
     if text in {row["name"] for row in stats.clusters(db)}:
-        hits.append(Hit("cluster", text, links.path("clusters", text)))
-    return SearchResults(hits, jobs, note)
+        hits.append(("cluster", text, links.path("clusters", text)))
+    return hits, jobs, note
 
 
 def _job_name_hits(
     db: Connection, access: Access, text: str, since: int, *, may_contain: bool
-) -> list[Hit]:
+) -> list[_Hit]:
     """Jobs with this name, or else, if nothing else matches, with names that contain it.
 
     Names have no index: if the second query finds nothing, the first one cannot either.
@@ -101,7 +96,5 @@ def _job_name_hits(
     if not find_ids(db, access, 1, Filter(name_contains=text, started_from=since)).ids:
         return []
     if find_ids(db, access, 1, Filter(name=text, started_from=since)).ids:
-        return [Hit("job name", text, links.path("jobs", name=text))]
-    return (
-        [Hit("job names with", text, links.path("jobs", name_contains=text))] if may_contain else []
-    )
+        return [("job name", text, links.path("jobs", name=text))]
+    return [("job names with", text, links.path("jobs", name_contains=text))] if may_contain else []

@@ -14,7 +14,7 @@ from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.api.params import Days, Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.pages.rendering import template_filters
-from batchjob_stats_server.pages.rendering.charts import BarSegment, DayChart, day_chart
+from batchjob_stats_server.pages.rendering.charts import DayChart, Segments, day_chart
 from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
 
 router = APIRouter(include_in_schema=False)
@@ -32,15 +32,14 @@ _GROUP_COLUMNS: dict[By, queries.By] = {
 }
 
 
-_USED_SEGMENT = BarSegment("used", "main")
-_UNUSED_SEGMENT = BarSegment("allocated but not used or not measured", "rest")
+_USED_AND_UNUSED = {"used": "main", "allocated but not used or not measured": "rest"}
 
 
 class Measure(NamedTuple):
     """A quantity that a chart shows for each day."""
 
     title: str
-    segments: tuple[BarSegment, ...]  # from bottom to top
+    segments: Segments
     values: Callable[[Row], tuple[float, ...]]
     format_value: Callable[[float], str]
     unit: float = 1.0  # unit in which the scale has round numbers
@@ -49,28 +48,28 @@ class Measure(NamedTuple):
 MEASURES = {
     "energy": Measure(
         "Energy",
-        (BarSegment("nodes", "main"), BarSegment("GPUs", "other")),
+        {"nodes": "main", "GPUs": "other"},
         lambda row: (row["energy_host_joules"], row["energy_gpu_joules"]),
         template_filters.energy,
         3600.0,
     ),
     "cpu": Measure(
         "CPU time",
-        (_USED_SEGMENT, _UNUSED_SEGMENT),
+        _USED_AND_UNUSED,
         lambda row: _used_and_unused(row["cpu_seconds"], row["cpu_allocated_seconds"]),
         template_filters.hours,
         3600.0,
     ),
     "gpu": Measure(
         "GPU time",
-        (_USED_SEGMENT, _UNUSED_SEGMENT),
+        _USED_AND_UNUSED,
         lambda row: _used_and_unused(row["gpu_seconds"], row["gpu_allocated_seconds"]),
         template_filters.hours,
         3600.0,
     ),
     "jobs": Measure(
         "Jobs ended",
-        (BarSegment("completed or cancelled", "main"), BarSegment("failed", "bad")),
+        {"completed or cancelled": "main", "failed": "bad"},
         lambda row: (row["jobs_ended"] - row["jobs_failed"], row["jobs_failed"]),
         template_filters.number,
     ),
@@ -84,14 +83,6 @@ class UsageForm(Days):
     user: Word | None = None
     account: Word | None = None
     show: ChartName | None = None  # None: energy if any was measured, else CPU time
-
-
-class UsageTableRow(NamedTuple):
-    """A row of the table: sums, and grams by provider with the CPU time that they are of."""
-
-    sums: Row
-    grams: Mapping[str, float]
-    measured: Mapping[str, float]
 
 
 @router.get("/usage")
@@ -111,13 +102,13 @@ def usage(page: RequestPage, form: Annotated[UsageForm, Query()]) -> Response:
         total = _query_total(db, page.access, since, until, form)
         show = form.show or _default_chart(total)
         chart = _chart(db, page.access, since, until, form, show)
-    rows.sort(key=lambda row: row.sums["cpu_allocated_seconds"], reverse=True)
+    rows.sort(key=lambda row: row["sums"]["cpu_allocated_seconds"], reverse=True)
     return page.render(
         "usage.html", form=form, show=show, since=since, until=until, keys=group_columns,
         rows=rows[:_MAX_ROWS],
         left_out=max(0, len(rows) - _MAX_ROWS), total=total, chart=chart, clusters=cluster_names,
         measures={**{key: each.title for key, each in MEASURES.items()}, "emissions": "Emissions"},
-        providers=sorted({name for row in rows for name in row.grams}),
+        providers=sorted({name for row in rows for name in row["grams"]}),
     )  # fmt: skip
 
 
@@ -132,37 +123,35 @@ def _query_filters(form: UsageForm) -> dict[str, Any]:
 def _query_rows(
     db: Connection, access: Access, group_columns: Sequence[queries.By], since: int, until: int,
     form: UsageForm,
-) -> list[UsageTableRow]:  # fmt: skip
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Rows of the table: sums, and by provider grams with the CPU time that they are of."""
     filters = _query_filters(form)
     sums = queries.sum_usage(db, access, group_columns, since, until, **filters)
     emissions: dict[tuple[str, ...], list[RowMapping]] = defaultdict(list)
     for row in queries.sum_emissions(db, access, group_columns, since, until, **filters):
         emissions[tuple(row[key] for key in group_columns)].append(row)
-    return [
-        UsageTableRow(
-            row,
-            *(
-                {each["provider"]: each[name] for each in emissions[key]}
-                for name in ("grams", "measured_energy_cpu_allocated_seconds")
-            ),
-        )
-        for row in sums
-        for key in [tuple(row[key] for key in group_columns)]
-    ]
+    rows = []
+    for row in sums:
+        of_row = emissions[tuple(row[key] for key in group_columns)]
+        grams = {each["provider"]: each["grams"] for each in of_row}
+        measured = {each["provider"]: each["measured_energy_cpu_allocated_seconds"]
+                    for each in of_row}  # fmt: skip
+        rows.append({"sums": row, "grams": grams, "measured": measured})
+    return rows
 
 
 def _query_total(
     db: Connection, access: Access, since: int, until: int, form: UsageForm
-) -> UsageTableRow | None:
+) -> dict[str, Any] | None:
     rows = _query_rows(db, access, [], since, until, form)
-    if not rows or rows[0].sums["jobs_started"] is None:
+    if not rows or rows[0]["sums"]["jobs_started"] is None:
         return None
     return rows[0]
 
 
-def _default_chart(total: UsageTableRow | None) -> ChartName:
+def _default_chart(total: dict[str, Any] | None) -> ChartName:
     """CPU time if no energy was measured."""
-    if total and not total.sums["energy_host_joules"] + total.sums["energy_gpu_joules"]:
+    if total and not total["sums"]["energy_host_joules"] + total["sums"]["energy_gpu_joules"]:
         return "cpu"
     return "energy"
 
@@ -198,6 +187,6 @@ def _emissions_by_day(emission_rows: Sequence[RowMapping]) -> Measure:
     provider = max(sums, key=lambda name: sums[name], default="")
     days = {row["day"]: row["grams"] for row in emission_rows if row["provider"] == provider}
     return Measure(
-        f"Emissions (CO₂ equivalent, {provider})", (BarSegment("emissions", "main"),),
+        f"Emissions (CO₂ equivalent, {provider})", {"emissions": "main"},
         lambda row: (days.get(row["day"], 0.0),), template_filters.mass,
     )  # fmt: skip

@@ -81,12 +81,8 @@ def stack_columns(
     return bars
 
 
-class BarSegment(NamedTuple):
-    """One of the values that a column stacks."""
-
-    name: str
-    colour: str  # a CSS class
-
+Segments = Mapping[str, str]
+"""The values that a column stacks, from bottom to top: their names, and their CSS classes."""
 
 DAY_CHART_WIDTH, DAY_CHART_HEIGHT = 720.0, 160.0
 _MAX_LABELS = 8  # maximum days with a date below
@@ -98,14 +94,14 @@ class DayChart(NamedTuple):
     """Stacked columns, one per day."""
 
     title: str
-    segments: Sequence[BarSegment]
+    segments: Segments
     columns: Sequence[DayBar]
     top: float
     format_value: Callable[[float], str]
 
 
 def day_chart(
-    title: str, segments: Sequence[BarSegment], values: Mapping[int, tuple[float, ...]],
+    title: str, segments: Segments, values: Mapping[int, tuple[float, ...]],
     since: int, until: int, format_value: Callable[[float], str], unit: float = 1.0,
 ) -> DayChart | None:  # fmt: skip
     """A chart of the values of segments by day; None if all are zero.
@@ -147,8 +143,8 @@ def _legend(chart: DayChart) -> str:
     if len(chart.segments) < 2:
         return ""
     keys = (
-        f'<span class="key {segment.colour}">{escape(segment.name)}</span>'
-        for segment in chart.segments
+        f'<span class="key {css_class}">{escape(name)}</span>'
+        for name, css_class in chart.segments.items()
     )
     return ": " + "".join(keys)
 
@@ -166,13 +162,13 @@ def _scale(chart: DayChart) -> str:
 def _column(chart: DayChart, column: DayBar, *, labelled: bool) -> str:
     day, x = template_filters.date(column.day), column.hit_area.x
     description = ", ".join(
-        f"{escape(chart.format_value(value))} {escape(segment.name)}"
-        for segment, value in zip(chart.segments, column.values, strict=True)
+        f"{escape(chart.format_value(value))} {escape(name)}"
+        for name, value in zip(chart.segments, column.values, strict=True)
     )
     boxes = "".join(
-        f'<rect class="part {segment.colour}" x="{box.x}" y="{box.y}" width="{box.width}" '
+        f'<rect class="part {css_class}" x="{box.x}" y="{box.y}" width="{box.width}" '
         f'height="{box.height}"/>'
-        for segment, box in zip(chart.segments, column.boxes, strict=True)
+        for css_class, box in zip(chart.segments.values(), column.boxes, strict=True)
         if box.height
     )
     label = _label(day, x) if labelled else ""
@@ -192,9 +188,7 @@ def _label(day: str, x: float) -> str:
 
 
 def _data_table(chart: DayChart) -> str:
-    headings = "".join(
-        f'<th scope="col" class="n">{escape(segment.name)}</th>' for segment in chart.segments
-    )
+    headings = "".join(f'<th scope="col" class="n">{escape(name)}</th>' for name in chart.segments)
     rows = "".join(
         f'<tr><th scope="row">{template_filters.date(column.day)}</th>'
         + "".join(

@@ -27,25 +27,18 @@ class PlotZone(NamedTuple):
     ratio: float
 
 
-class _RuleZone(NamedTuple):
-    """The rule whose threshold a plot shows."""
-
-    curve: Curve
-    rule: str
-    quantity: str  # in the rule: a ratio, or a multiple of another quantity
-    words: str
-
-
-# For each curve and side, the first rule that applies to the job counts.
-_RULE_ZONES = (
-    _RuleZone(CPU, "low-cpu", "cpu_ratio", "little used"),
-    _RuleZone(CPU, "cpu-idle", "cpu_ratio", "little used"),
-    _RuleZone(MEMORY, "memory-oversized", "memory_ratio", "little used"),
-    _RuleZone(MEMORY, "memory-near-limit", "working_set", "nearly full"),
-    _RuleZone(GPU_UTILIZATION, "gpu-low", "gpu_ratio", "little used"),
-    _RuleZone(GPU_MEMORY, "gpu-memory-near-limit", "gpu_memory_ratio", "nearly full"),
-    _RuleZone(PRESSURE_MEMORY, "memory-pressure", "memory_waiting_ratio", "waits for memory"),
-    _RuleZone(PRESSURE_IO, "io-bound", "io_waiting_ratio", "waits for storage"),
+# A curve, the rule whose threshold its plot shows, the quantity in the rule (a ratio, or a multiple
+# of another quantity), and what the legend says. For each curve and side, the first rule that
+# applies to the job counts.
+_RULE_ZONES: tuple[tuple[Curve, str, str, str], ...] = (
+    (CPU, "low-cpu", "cpu_ratio", "little used"),
+    (CPU, "cpu-idle", "cpu_ratio", "little used"),
+    (MEMORY, "memory-oversized", "memory_ratio", "little used"),
+    (MEMORY, "memory-near-limit", "working_set", "nearly full"),
+    (GPU_UTILIZATION, "gpu-low", "gpu_ratio", "little used"),
+    (GPU_MEMORY, "gpu-memory-near-limit", "gpu_memory_ratio", "nearly full"),
+    (PRESSURE_MEMORY, "memory-pressure", "memory_waiting_ratio", "waits for memory"),
+    (PRESSURE_IO, "io-bound", "io_waiting_ratio", "waits for storage"),
 )
 _BELOW, _ABOVE = (operator.lt, operator.le), (operator.gt, operator.ge)
 
@@ -54,22 +47,22 @@ def job_zones(rules: Sequence[AdviceRule], values: Values) -> dict[str, list[Plo
     """The zones of each curve, by its name, from the rules that apply to the job."""
     by_id = {rule.id: rule for rule in rules if rule.applies.holds(values)}
     zones_by_curve: dict[str, list[PlotZone]] = {}
-    for rule_zone in _RULE_ZONES:
-        rule = by_id.get(rule_zone.rule)
-        zone = _zone(rule_zone, rule) if rule else None
-        zones = zones_by_curve.setdefault(rule_zone.curve.name, [])
+    for curve, rule_id, quantity, words in _RULE_ZONES:
+        rule = by_id.get(rule_id)
+        zone = _zone(rule, quantity, words) if rule else None
+        zones = zones_by_curve.setdefault(curve.name, [])
         if zone and zone.side not in {each.side for each in zones}:
             zones.append(zone)
     return zones_by_curve
 
 
-def _zone(rule_zone: _RuleZone, rule: AdviceRule) -> PlotZone | None:
+def _zone(rule: AdviceRule, quantity: str, words: str) -> PlotZone | None:
     for each in rule.when.comparisons():
-        if each.name == rule_zone.quantity and isinstance(each.constant, float):
+        if each.name == quantity and isinstance(each.constant, float):
             # A quantity is compared with a threshold, or with a multiple of the plot's limit.
             factor = getattr(thresholds(), each.other, 1.0) if each.other else 1.0
             side = _side(each)
-            return PlotZone(rule_zone.words, side, each.constant * factor) if side else None
+            return PlotZone(words, side, each.constant * factor) if side else None
     return None
 
 

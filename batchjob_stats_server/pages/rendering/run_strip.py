@@ -18,14 +18,6 @@ _MIN_COMPLETED_RUNS = 3  # minimum completed runs for a median
 Row = Mapping[Any, Any]
 
 
-class StripRow(NamedTuple):
-    """One quantity of all runs; None where it is unknown."""
-
-    title: str
-    bars: list[Box | None]
-    highest: str  # highest value as text
-
-
 RUN_COLUMNS = (
     "cluster", "jobid", "submit_time", "run", "state", "start_time", "end_time",
     "elapsed_seconds", "suspended_seconds", "as_of_time", "usage_samples", "usage_until_time",
@@ -38,7 +30,7 @@ class RunStrip(NamedTuple):
     """Runs, the oldest first, and their bars."""
 
     runs: Sequence[Row]
-    rows: list[StripRow]
+    rows: list[tuple[str, list[Box | None], str]]  # title, bars and highest value of a quantity
     slow: list[bool]  # whether a run took much longer than the median
     descriptions: list[str]  # text for a run, for the pointer and screen readers
 
@@ -81,7 +73,7 @@ def build_strip(runs: Sequence[Row], now: int) -> RunStrip | None:
 
 def _strip_row(
     runs: Sequence[Row], now: int, title: str, value_of: _RunValue, format_value: Callable[..., str]
-) -> StripRow | None:
+) -> tuple[str, list[Box | None], str] | None:
     values = [value_of(run, now) for run in runs]
     top = max((value for value in values if value is not None), default=0.0)
     if top <= 0:
@@ -90,7 +82,7 @@ def _strip_row(
         None if value is None else _run_bar(index, value / top)
         for index, value in enumerate(values)
     ]
-    return StripRow(title, bars, format_value(top))
+    return title, bars, format_value(top)
 
 
 def _run_link(strip: RunStrip, index: int, here: int) -> str:
@@ -100,8 +92,8 @@ def _run_link(strip: RunStrip, index: int, here: int) -> str:
         f'<rect class="run {state}{" slow" if strip.slow[index] and not number else ""}" '
         f'x="{bar.x}" y="{bar.y + number * _ROW_HEIGHT + _TITLE_HEIGHT}" width="{bar.width}" '
         f'height="{bar.height}"/>'
-        for number, row in enumerate(strip.rows)
-        if (bar := row.bars[index])
+        for number, (_, quantity_bars, _) in enumerate(strip.rows)
+        if (bar := quantity_bars[index])
     )
     return (
         f'<a href="{escape(links.job_path(run))}">'

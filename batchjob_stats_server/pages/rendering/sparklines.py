@@ -52,17 +52,12 @@ class SparklineKind(StrEnum):
 SparklineKey = tuple[int, SparklineKind]  # id of the job's row, and what is drawn
 
 
-class _CachedSparkline(NamedTuple):
-    sparkline: Sparkline
-    expiry_time: float  # epoch seconds
-
-
 class Sparklines:
     """Queries measurements in its own threads, and caches the last sparklines."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._cache: OrderedDict[SparklineKey, _CachedSparkline] = OrderedDict()
+        self._cache: OrderedDict[SparklineKey, tuple[Sparkline, float]] = OrderedDict()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sparks")
 
     def stop(self) -> None:
@@ -101,8 +96,8 @@ class Sparklines:
 
     def _cached(self, key: SparklineKey, now: float) -> Sparkline | None:
         with self._lock:
-            entry = self._cache.get(key)
-        return entry.sparkline if entry and now < entry.expiry_time else None
+            sparkline, expiry_time = self._cache.get(key, (None, 0.0))
+        return sparkline if now < expiry_time else None
 
     def _query(
         self,
@@ -122,9 +117,8 @@ class Sparklines:
         sparkline = _BUILDERS[kind]([each.series for each in series], row)
         is_final = job.end is not None and now > job.end + 6 * 3600
         with self._lock:
-            self._cache[job.id, kind] = _CachedSparkline(
-                sparkline, float("inf") if is_final else now + _RUNNING_CACHE_SECONDS
-            )
+            expiry_time = float("inf") if is_final else now + _RUNNING_CACHE_SECONDS
+            self._cache[job.id, kind] = sparkline, expiry_time
             while len(self._cache) > _CACHE_SIZE:
                 self._cache.popitem(last=False)
         return sparkline

@@ -25,24 +25,15 @@ class UsageBar(NamedTuple):
     reason: str = ""  # why it is unknown
 
 
-class UsageBars(NamedTuple):
-    """The bars of one run. A job without GPUs has none for them."""
-
-    cpu: UsageBar
-    memory: UsageBar
-    gpu: UsageBar | None
-    time: UsageBar
-
-
-def job_bars(row: Row, now: int) -> UsageBars:
-    """The bars for a row of `job` with its usage."""
+def job_bars(row: Row, now: int) -> dict[str, UsageBar | None]:
+    """The bars of a run by `cpu`, `memory`, `gpu` and `time`; None without GPUs."""
     gpu = explain.gpu_ratio(row)
-    return UsageBars(
-        efficiency_bar(explain.cpu_ratio(row)),
-        efficiency_bar(explain.memory_ratio(row)),
-        efficiency_bar(gpu) if gpu else None,
-        efficiency_bar(explain.time_ratio(row, now)),
-    )
+    return {
+        "cpu": efficiency_bar(explain.cpu_ratio(row)),
+        "memory": efficiency_bar(explain.memory_ratio(row)),
+        "gpu": efficiency_bar(gpu) if gpu else None,
+        "time": efficiency_bar(explain.time_ratio(row, now)),
+    }
 
 
 def efficiency_bar(measured: Efficiency | EfficiencyRatio) -> UsageBar:
