@@ -11,7 +11,6 @@ from batchjob_stats_server.api import (
     PREFIX,
     accounts,
     arrays,
-    docs,
     emission_factors,
     health,
     jobs,
@@ -22,8 +21,8 @@ from batchjob_stats_server.api import (
     prometheus,
     prometheus_errors,
     report,
+    runs,
     samples,
-    scripts,
     stats,
     tokens,
     usage,
@@ -52,7 +51,7 @@ ROUTERS = (
     metrics.router,  # these four before `jobs/{id}/{part}`, which would match their paths
     report.router,
     samples.router,
-    scripts.router,
+    runs.router,
     jobs.router,
     arrays.router,
     stats.router,
@@ -100,7 +99,7 @@ def make(services: Services) -> FastAPI:
         version=__version__,
         lifespan=lifespan,
         openapi_url=f"{PREFIX}/openapi.json",
-        docs_url=None,  # that page loads scripts from another site; api/docs.py does not
+        docs_url=None,  # that page loads scripts from another site; api/openapi.py does not
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
         # FastAPI would report requests to whatever OpenTelemetry finds in the environment.
@@ -114,7 +113,7 @@ def make(services: Services) -> FastAPI:
     app.include_router(health.router)
     # Routes are tried in this order, and those for dashboard panels are requested most often.
     app.include_router(prometheus.router, responses=problems.RESPONSES)
-    app.include_router(docs.router)
+    app.include_router(openapi.router)
     for router in ROUTERS:
         app.include_router(
             router, responses=problems.RESPONSES, dependencies=[Depends(refuse_repeated_parameters)]

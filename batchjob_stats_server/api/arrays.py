@@ -24,7 +24,7 @@ _DEFAULT_DAYS = 7
 
 
 class GroupsQuery(RowsParams):
-    """Which arrays or het jobs: those of which a job fits."""
+    """Selects the arrays or het jobs of which at least one job fits."""
 
     kind: JobGroupKind = Field(JobGroupKind.ARRAY, description="How jobs are grouped.")
     cluster: Word | None = None

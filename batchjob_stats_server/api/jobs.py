@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field, create_model
 from sqlalchemy.engine import Connection
 
@@ -38,7 +38,7 @@ from batchjob_stats_server.api.params import (
 )
 from batchjob_stats_server.api.row_keys import columns_of_keys
 from batchjob_stats_server.api.rows import answer, list_type, row_model, select_keys
-from batchjob_stats_server.api.runs import run_of, runs_of
+from batchjob_stats_server.api.runs import JobId, run_of, runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.services import CurrentServices
@@ -70,7 +70,7 @@ Sort = Annotated[str, Field(pattern=f"^-?({'|'.join(_SORTS)})$")]
 
 
 class JobsQuery(RowsParams):
-    """Which jobs, in which order, and how many."""
+    """Selects jobs, their order, and the size of a page."""
 
     cluster: Word | None = None
     user: Word | None = None
@@ -178,22 +178,17 @@ async def jobs(
 
 
 class RunsQuery(RowsParams):
-    """On which cluster, where ids are used on several."""
+    """Restricts a job id to a cluster, where it is used on several."""
 
     cluster: Word | None = None
 
 
 class PartsQuery(RunsQuery):
-    """Of which run."""
+    """Selects a run of the job."""
 
     run: int | None = Field(
         None, ge=1, le=2**53, description="`id` of the run; default: the latest."
     )
-
-
-JobId = Annotated[
-    Word, Path(description="Job id in the notation of the scheduler: 123, 123_4, 123+1, 123[4].")
-]
 
 
 @router.get("/jobs/{jobid}", response_model=list_type(JobRow))

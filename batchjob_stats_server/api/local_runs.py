@@ -4,6 +4,7 @@ A run has the rights of the user who started the server, so only admins start, s
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar
@@ -102,8 +103,8 @@ class Stop(BaseModel):
     grace_seconds: float = Field(_GRACE_SECONDS, ge=0, le=_MAX_GRACE_SECONDS)
 
 
-class LogsQuery(p.Query):
-    """Which lines of the output."""
+class LogsQuery(p.QueryParams):
+    """Selects lines of the output."""
 
     stream: Literal["stdout", "stderr"] | None = None
     since: p.Time | None = None
@@ -131,6 +132,14 @@ def _run_control_of_admin(
 
 Control = Annotated[RunControl, Depends(_run_control)]
 AdminsControl = Annotated[RunControl, Depends(_run_control_of_admin)]
+
+
+@contextmanager
+def _refusals_as(status: int) -> Iterator[None]:
+    try:
+        yield
+    except RunRefusedError as error:
+        raise Problem(status, str(error)) from error
 
 
 def _find_run(control: RunControl, text: str, user: str | None = None) -> Run:
@@ -166,10 +175,8 @@ def to_answer(run: Run) -> LocalRun:
 def start_run(control: AdminsControl, principal: CurrentPrincipal, new_run: NewRun) -> LocalRun:
     """Start a command as a run on this machine, or queue it."""
     values = new_run.model_dump() | {"command": tuple(new_run.command)}
-    try:
+    with _refusals_as(422):
         run = control.start(RunRequest(**values))
-    except RunRefusedError as error:
-        raise Problem(422, str(error)) from error
     audit.log_action(principal, f"started run {run.jobid}: {run.submit_line[:200]!r}")
     return to_answer(run)
 
@@ -195,10 +202,8 @@ def stop_run(
     record = _find_run(control, run)
     grace = _GRACE_SECONDS if how is None else how.grace_seconds
     audit.log_action(principal, f"stopped run {record.jobid}")
-    try:
+    with _refusals_as(409):
         return to_answer(control.stop(record, grace))
-    except RunRefusedError as error:
-        raise Problem(409, str(error)) from error
 
 
 @router.post("/runs/{run}/cancel")
@@ -206,10 +211,8 @@ def cancel_run(control: AdminsControl, principal: CurrentPrincipal, run: RunId) 
     """Cancel a run that has not started; if it has started, the status is 409."""
     record = _find_run(control, run)
     audit.log_action(principal, f"cancelled run {record.jobid}")
-    try:
+    with _refusals_as(409):
         return to_answer(control.cancel(record))
-    except RunRefusedError as error:
-        raise Problem(409, str(error)) from error
 
 
 @router.delete("/runs/{run}", status_code=204)
@@ -217,10 +220,8 @@ def delete_run(control: AdminsControl, principal: CurrentPrincipal, run: RunId) 
     """Delete the record, samples and output of a run that has ended."""
     record = _find_run(control, run)
     audit.log_action(principal, f"deleted run {record.jobid}")
-    try:
+    with _refusals_as(409):
         control.delete(record)
-    except RunRefusedError as error:
-        raise Problem(409, str(error)) from error
 
 
 @router.delete("/runs")

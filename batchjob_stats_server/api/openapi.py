@@ -1,12 +1,18 @@
-"""Completes the OpenAPI document with what FastAPI cannot derive."""
+"""The OpenAPI document, completed with what FastAPI cannot derive, and its pages of Swagger UI.
+
+These come from an installed package: nothing is downloaded.
+"""
 
 from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
 
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.http.problems import MEDIA_TYPE
+from batchjob_stats_server.http.problems import MEDIA_TYPE, Problem
 
 _TEXT = {"schema": {"type": "string"}}
 _FORMATS = {"application/x-ndjson": _TEXT, "text/csv": _TEXT}
@@ -74,3 +80,65 @@ def _keys_of_rows(response: Document, document: Document) -> list[str]:
     return list(
         dict.fromkeys(key for row in rows for key in models[row.rpartition("/")[2]]["properties"])
     )
+
+
+# The pages are open to everybody, like the document: it contains no data.
+router = APIRouter(include_in_schema=False)
+
+_FILES = {
+    "start.js": "text/javascript", "swagger-ui.css": "text/css",
+    "swagger-ui-bundle.js": "text/javascript",
+}  # fmt: skip
+_PAGE = f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>batchjob: API</title>
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="documentation" data-document="{PREFIX.strip("/")}/openapi.json"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/start.js"></script>
+</body>
+</html>
+"""
+
+_START_SCRIPT = """const place = document.getElementById("documentation");
+SwaggerUIBundle({
+  url: place.dataset.document,
+  domNode: place,
+  deepLinking: true,
+  validatorUrl: null,
+  persistAuthorization: false,
+});
+"""
+
+# Swagger UI uses style attributes and images in data URLs, but only scripts from files.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+@cache
+def _read_file(name: str) -> bytes:
+    if name == "start.js":
+        return _START_SCRIPT.encode()
+    return files("fastapi_offline").joinpath("static", name).read_bytes()
+
+
+@router.get("/docs")
+def docs() -> HTMLResponse:
+    """The page."""
+    return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY})
+
+
+@router.get("/docs/{name}")
+def docs_file(name: str, request: Request) -> Response:
+    """One of its files."""
+    if name not in _FILES:
+        raise Problem(404, f"{request.url.path} is not there")
+    headers = {"Cache-Control": "public, max-age=3600"}
+    return Response(_read_file(name), media_type=_FILES[name], headers=headers)

@@ -90,8 +90,8 @@ Count = Annotated[int, Field(ge=0, lt=2**31)]
 _SELECT_ALL = ("", ".*")
 
 
-class Query(BaseModel):
-    """The base of all: a parameter nobody knows is an error, not a wider answer."""
+class QueryParams(BaseModel):
+    """The base of all: an unknown parameter is an error, and does not give a wider answer."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -146,8 +146,8 @@ def _split_words(given: Any) -> Any:
 OneOrMore = BeforeValidator(_split_words)
 
 
-class RowsParams(Query):
-    """How rows are wanted."""
+class RowsParams(QueryParams):
+    """Keys and format of the rows."""
 
     fields: Words | None = Field(
         None, description="Names of the keys to return, separated by commas."
@@ -155,8 +155,17 @@ class RowsParams(Query):
     format: RowFormat = Field(RowFormat.JSON, description="Format of the rows.")
 
 
+class RunParams(QueryParams):
+    """Selects one run of a job, whose id may have been used several times."""
+
+    cluster: Word | None = None
+    run: int | None = Field(
+        None, ge=1, le=2**53, description="`id` of the run; default: the latest."
+    )
+
+
 class Days(RowsParams):
-    """Rows about whole days (UTC)."""
+    """Restricts the rows to whole days (UTC), and to a cluster."""
 
     since: Time | None = Field(None, description="First day; default: 30 days ago.")
     until: Time | None = Field(None, description="Day after the last; default: tomorrow.")

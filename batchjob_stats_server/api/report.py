@@ -11,11 +11,9 @@ from pydantic import Field
 
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.jobs import JobId
-from batchjob_stats_server.api.params import Query as Parameters
-from batchjob_stats_server.api.params import Word
+from batchjob_stats_server.api.params import RunParams, Word
 from batchjob_stats_server.api.reports import report_of
-from batchjob_stats_server.api.runs import run_of
+from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.http.problems import Problem
@@ -26,7 +24,7 @@ from batchjob_stats_server.services import CurrentServices
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
 
-class Form(StrEnum):
+class ReportFormat(StrEnum):
     """The format of a report."""
 
     JSON = "json"
@@ -35,14 +33,12 @@ class Form(StrEnum):
     HTML = "html"
 
 
-class ReportQuery(Parameters):
-    """Of which run, and how."""
+class ReportQuery(RunParams):
+    """Selects the run and the format of its report."""
 
-    cluster: Word | None = None
-    run: int | None = Field(
-        None, ge=1, le=2**53, description="`id` of the run; default: the latest."
+    format: ReportFormat | None = Field(
+        None, description="Default: the media type of the Accept header."
     )
-    format: Form | None = Field(None, description="Default: the media type of the Accept header.")
     zone: Word = Field("UTC", description="Time zone of times in text, such as Europe/Paris.")
 
 
@@ -112,9 +108,9 @@ def _parse_zone(name: str) -> tzinfo:
 
 def _render(report: Report, form: str, zone: tzinfo) -> Response:
     headers = {"Cache-Control": "private, no-store", "Vary": "Accept"}
-    if form == Form.JSON:
+    if form == ReportFormat.JSON:
         return Response(as_json(report), media_type="application/json", headers=headers)
     media_type, write = FORMS[form]
-    if form == Form.HTML:  # its only content besides text is an inline style sheet
+    if form == ReportFormat.HTML:  # its only content besides text is an inline style sheet
         headers["Content-Security-Policy"] = _INLINE_STYLE_POLICY
     return Response(write(report, zone), media_type=media_type, headers=headers)

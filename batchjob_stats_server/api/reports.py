@@ -52,7 +52,7 @@ class ReportSources(Protocol):
 
     @property
     def rules(self) -> tuple[AdviceRule, ...]:
-        """Of the advice."""
+        """The advice rules in use."""
 
     @property
     def clock(self) -> Callable[[], float]:

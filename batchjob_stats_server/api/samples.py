@@ -24,14 +24,13 @@ from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import query_database, run_in_turn
-from batchjob_stats_server.api.jobs import JobId
-from batchjob_stats_server.api.runs import run_of
+from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.services import CurrentServices, Services
-from batchjob_stats_server.streams import OpenStream
+from batchjob_stats_server.streams import OpenStream, StreamLimit
 
 router = APIRouter(prefix=PREFIX)
 
@@ -53,8 +52,8 @@ _SUBJECTS: Mapping[Subject, tuple[str, ...]] = {
 """Prefixes of the keys of a sample, by subject."""
 
 
-class ChosenSamples(p.Query):
-    """Which samples, and how."""
+class ChosenSamples(p.QueryParams):
+    """Selects samples by time and subject, and their format."""
 
     since: p.Time | None = None
     until: p.Time | None = None
@@ -68,17 +67,15 @@ class ChosenSamples(p.Query):
     )
 
 
-class SamplesQuery(ChosenSamples):
-    """The same of a job, whose id may have been used several times."""
-
-    cluster: p.Word | None = None
-    run: int | None = Field(
-        None, ge=1, le=2**53, description="`id` of the run; default: the latest."
-    )
+class SamplesQuery(ChosenSamples, p.RunParams):
+    """Selects samples of one run of a job."""
 
 
 class SampleFilter(NamedTuple):
-    """Whose samples of which time; `live`: more may come though there are none yet."""
+    """Selects samples by user and time.
+
+    With `live`, an empty result is not an error: more may follow.
+    """
 
     users: frozenset[str]
     since: float
@@ -115,9 +112,7 @@ async def job_samples(
     params: Annotated[SamplesQuery, Query()],
 ) -> Response:  # fmt: skip
     """The samples of one run of a job, an object each, with rates; empty if there are none."""
-    directory = services.settings.samples.directory
-    if not directory or services.streams is None:
-        raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
+    directory, _ = _require_samples(services)
     policy, now = services.settings.tsdb.policy(), int(services.clock())
 
     def find(db: Connection) -> tuple[JobToMeasure, RowMapping] | None:
@@ -131,13 +126,21 @@ async def job_samples(
     if found is None:
         return Response(b"", media_type=LINES)
     job, run = found
-    folder = folder_of(Path(directory), job.jobid)
+    folder = folder_of(directory, job.jobid)
     try:
         await run_in_turn(services.threads.files, principal, partial(files_of, folder))
     except OSError as error:
         raise Problem(503, f"the samples cannot be read: {error.strerror}") from error
     audit.log_jobs_seen(principal, f"samples of job {jobid}", [run])
     return stream_samples(services, principal, job.jobid, SampleFilter.of(job, params), params)
+
+
+def _require_samples(services: Services) -> tuple[Path, StreamLimit]:
+    """The directory of samples, and the limit of streams; Problem 503 without them."""
+    directory, streams = services.settings.samples.directory, services.streams
+    if not directory or streams is None:
+        raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
+    return Path(directory), streams
 
 
 def stream_samples(
@@ -148,13 +151,11 @@ def stream_samples(
     params: ChosenSamples,
 ) -> Response:
     """An answer with samples of a job; Problem 503 if this server has no samples at all."""
-    streams, directory = services.streams, services.settings.samples.directory
-    if not directory or streams is None:
-        raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
+    directory, streams = _require_samples(services)
     user = principal.person_key()
-    replay = Replay(Path(directory), jobid, sample_filter.accepts)
+    replay = Replay(directory, jobid, sample_filter.accepts)
     counting_replay = (
-        Replay(Path(directory), jobid, sample_filter.accepts) if params.limit is not None else None
+        None if params.limit is None else Replay(directory, jobid, sample_filter.accepts)
     )
 
     lines = _lines(services, principal, replay, counting_replay, sample_filter, params)

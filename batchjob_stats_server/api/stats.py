@@ -56,7 +56,7 @@ UnfinishedRow = row_model(
 
 
 class SumsQuery(Days):
-    """Which days, and what is told apart."""
+    """Selects the days to sum, and the column to group by."""
 
     by: By = Field("user", description="Key to group by.")
     account: Word | None = None
@@ -65,7 +65,7 @@ class SumsQuery(Days):
 
 
 class WasteQuery(SumsQuery):
-    """Of what most was unused."""
+    """Ranks by the unused part of one resource."""
 
     of: Resource = Field("cpu", description="Key to sort by.")
 
@@ -112,7 +112,7 @@ def _sums(
 
 
 class WaitsQuery(Days):
-    """Which days and partition."""
+    """Selects the days, and a partition."""
 
     partition: Word | None = None
 
@@ -135,7 +135,7 @@ async def waits(
 
 
 class IdleQuery(RowsParams):
-    """What is idle."""
+    """Sets the thresholds below which a running job counts as idle."""
 
     cluster: Word | None = None
     utilization_at_most: Ratio | None = Field(
@@ -167,7 +167,7 @@ async def idle_gpus(
 
 
 class ClusterQuery(RowsParams):
-    """On which cluster."""
+    """Restricts the statistics to a cluster."""
 
     cluster: Word | None = None
 

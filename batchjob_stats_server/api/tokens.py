@@ -11,8 +11,7 @@ from batchjob_stats_db.database import tokens as token_store
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import Query as Parameters
-from batchjob_stats_server.api.params import Word
+from batchjob_stats_server.api.params import QueryParams, Word
 from batchjob_stats_server.api.row_keys import as_answer_row
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentPrincipal
@@ -67,8 +66,8 @@ class MadeToken(BaseModel):
     expiry_time: int
 
 
-class TokensQuery(Parameters):
-    """Whose tokens; only an admin sees those of others."""
+class TokensQuery(QueryParams):
+    """Selects the user whose tokens are listed; only an admin sees those of others."""
 
     user: Word | None = None
 

@@ -33,7 +33,7 @@ EmissionsRow = row_model("EmissionsRow", schema.daily_emissions.columns)
 
 
 class UsageQuery(Days):
-    """Which days, whose, and what is told apart."""
+    """Selects the days, accounts and users to sum, and the columns to group by."""
 
     by: Annotated[list[By], OneOrMore] = Field(
         ["cluster"], description="Key to group by.", max_length=4
@@ -42,7 +42,7 @@ class UsageQuery(Days):
     user: Word | None = None
 
     def keys(self) -> list[queries.By]:
-        """Columns to tell apart, each once."""
+        """Columns to group by, each once."""
         return [KEYS[name] for name in dict.fromkeys(self.by)]
 
 

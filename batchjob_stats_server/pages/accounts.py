@@ -13,7 +13,7 @@ from batchjob_stats_db.queries.accounts import AccountRecord, account_record
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.clusters import NoForm
+from batchjob_stats_server.pages.clusters import NoQuery
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
 from batchjob_stats_server.pages.usage import MEASURES, measure_chart
 
@@ -34,7 +34,7 @@ FAIR_SHARE_TITLES = {
 @costly
 def account(
     page: RequestPage, cluster: Annotated[Word, Path()], account: Annotated[Word, Path()],
-    _form: Annotated[NoForm, Query()],
+    _query: Annotated[NoQuery, Query()],
 ) -> Response:  # fmt: skip
     """One account, for its members and coordinators and for users who may see all jobs.
 

@@ -17,7 +17,7 @@ from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.operators import most_wasteful
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.clusters import NoForm, current_reading, is_failing
+from batchjob_stats_server.pages.clusters import NoQuery, current_reading, is_failing
 from batchjob_stats_server.pages.rendering import fragments, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
 from batchjob_stats_server.pages.rendering.template_filters import (
@@ -88,7 +88,7 @@ class ClusterHealth(NamedTuple):
 
 @router.get("/admin")
 @costly
-def admin(page: RequestPage, _form: Annotated[NoForm, Query()]) -> Response:
+def admin(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
     """The clusters of which the caller may see all jobs."""
     services, access = page.services, page.access
     since, until = day_of(page.now) - (_WASTE_DAYS - 1) * DAY, day_of(page.now) + DAY

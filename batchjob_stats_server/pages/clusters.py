@@ -16,8 +16,7 @@ from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.operators import most_wasteful
-from batchjob_stats_server.api.params import Query as Form
-from batchjob_stats_server.api.params import Word
+from batchjob_stats_server.api.params import QueryParams, Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.cluster_readings import CELLS, ClusterReading, NodeState
 from batchjob_stats_server.http.problems import Problem
@@ -38,11 +37,11 @@ _WAIT_SEGMENTS = {"median": "main", "median to 90th percentile": "rest"}
 Row = Mapping[Any, Any]
 
 
-class NoForm(Form):
+class NoQuery(QueryParams):
     """No parameters."""
 
 
-class ClusterForm(Form):
+class ClusterForm(QueryParams):
     """The partition whose waits are drawn; by default, the busiest."""
 
     partition: Word | None = None
@@ -50,7 +49,7 @@ class ClusterForm(Form):
 
 @router.get("/clusters")
 @costly
-def clusters(page: RequestPage, _form: Annotated[NoForm, Query()]) -> Response:
+def clusters(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
     """All clusters, with the jobs that the caller may see."""
     with page.services.reader.connect() as db:
         cluster_rows = stats.clusters(db)

@@ -11,8 +11,7 @@ from batchjob.judgements import AT_LEAST
 from batchjob.quantities.curves import COMPARED_CURVES, PLOTS
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import Query as Form
-from batchjob_stats_server.api.params import Word
+from batchjob_stats_server.api.params import QueryParams, Word
 from batchjob_stats_server.api.runs import runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.pages.rendering import links, template_filters
@@ -24,7 +23,7 @@ router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 MAX_JOBS = 8
 
 
-class CompareForm(Form):
+class CompareForm(QueryParams):
     """The jobs."""
 
     job: list[Word] = Field([], max_length=MAX_JOBS, description="Job ids or CLUSTER:ID.")

@@ -25,11 +25,9 @@ from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries.similar import same_name
 from batchjob_stats_server.api import windows
 from batchjob_stats_server.api.answers import TurnRoute, run_in_turn
-from batchjob_stats_server.api.jobs import JobId
-from batchjob_stats_server.api.params import Query as Form
-from batchjob_stats_server.api.params import Time, Word
+from batchjob_stats_server.api.params import QueryParams, Time, Word
 from batchjob_stats_server.api.reports import gather_report_input, report_from_input
-from batchjob_stats_server.api.runs import runs_of
+from batchjob_stats_server.api.runs import JobId, runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.rights import script_access
 from batchjob_stats_server.http.problems import Problem
@@ -50,7 +48,7 @@ _MAX_LINE_CHARACTERS = 300
 _MAX_FILE_SECONDS = 1.0  # after which the page is shown without these lines
 
 
-class JobForm(Form):
+class JobForm(QueryParams):
     """Selects a run if the id alone is ambiguous."""
 
     cluster: Word | None = None

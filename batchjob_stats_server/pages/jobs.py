@@ -34,7 +34,7 @@ from batchjob_stats_server.api.params import OneOrMore
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import cookie_name
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.clusters import NoForm
+from batchjob_stats_server.pages.clusters import NoQuery
 from batchjob_stats_server.pages.rendering import job_table, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.job_table import (
@@ -142,7 +142,7 @@ async def all_jobs(page: RequestPage, form: Annotated[JobsForm, Query()]) -> Res
 
 
 @router.get("/embed/jobs")
-async def embedded_jobs(page: RequestPage, _form: Annotated[NoForm, Query()]) -> Response:
+async def embedded_jobs(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
     """A small page for frames in other sites' pages: running, waiting, and last ended own jobs."""
     return await run_in_thread(
         page.services, page.principal, lambda: _render_embedded(page), costly=False

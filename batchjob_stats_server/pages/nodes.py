@@ -11,8 +11,7 @@ from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries import stats
-from batchjob_stats_server.api.params import Query as Form
-from batchjob_stats_server.api.params import Time, Word
+from batchjob_stats_server.api.params import QueryParams, Time, Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.cluster_readings import NodeGpu, NodeState
 from batchjob_stats_server.http.problems import Problem
@@ -42,7 +41,7 @@ _COLOUR_COUNT = 8
 _TIME_COLUMNS = ("id", "start_time", "end_time")  # all that is shown of other users' jobs
 
 
-class NodeForm(Form):
+class NodeForm(QueryParams):
     """The period."""
 
     since: Time | None = None

@@ -13,8 +13,7 @@ from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.ids import AmbiguousIdError, find_jobs, parts_of
 from batchjob_stats_db.queries.paging import find_ids
-from batchjob_stats_server.api.params import Query as Form
-from batchjob_stats_server.api.params import Word
+from batchjob_stats_server.api.params import QueryParams, Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.pages.rendering import links
 from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
@@ -28,7 +27,7 @@ _Hit = tuple[str, str, str]
 """What kind of page may be meant, its name and its address."""
 
 
-class SearchForm(Form):
+class SearchForm(QueryParams):
     """The text of the search."""
 
     q: Word | None = None

@@ -60,7 +60,7 @@ class Comparison(NamedTuple):
         return self.compare(left, right)
 
     def comparisons(self) -> Iterator["Comparison"]:
-        """This comparison."""
+        """Only the comparison itself, as a group of one."""
         yield self
 
 
