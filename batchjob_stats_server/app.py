@@ -125,7 +125,7 @@ def make(services: Services) -> FastAPI:
         app.include_router(log_in.router, dependencies=[Depends(refuse_repeated_parameters)])
     for router in PAGES:
         app.include_router(router, dependencies=[Depends(refuse_repeated_parameters)])
-    for router in (health.router, prometheus.router, docs.router, *ROUTERS, *PAGES):
+    for router in (health.router, prometheus.router, openapi.router, *ROUTERS, *PAGES):
         services.metrics.start_requests(router.routes)
     app.add_middleware(RequestLayer, services=services, redirect=sign_in.token_in_address)
     return app

@@ -50,6 +50,9 @@ EXCEPTIONS = {
     ): "ends by Slurm, not by the program",
     ("batchjob_stats_db/admin/progress.py", "0.01"): "when a bar can be extrapolated",
     ("batchjob_stats_db/poller/poller.py", "0.2"): "the part of its time that a poll may take",
+    ("batchjob_stats_server/pages/jobs.py", "'10%'"): "an example in a form",
+    ("batchjob_stats_server/pages/jobs.py", "'20%'"): "an example in a form",
+    ("batchjob_stats_server/pages/jobs.py", "'25%'"): "an example in a form",
     ("batchjob_stats_server/pages/rendering/charts.py", "0.2"): "steps of an axis",
     ("batchjob_stats_server/pages/rendering/charts.py", "0.25"): "lines of a plot",
     ("batchjob_stats_server/pages/rendering/charts.py", "0.5"): "lines of a plot",
@@ -77,7 +80,7 @@ def judgements(tree: ast.Module, *, judging: bool) -> Iterator[Judgement]:
             or is_weight(node)
             or (isinstance(node, ast.Compare) and compares_ratio(node, constants))
             or (judging and is_fraction(node) and not is_of_time(node, parents))
-            or (judging and is_percentage(node) and not is_example(parents[node]))
+            or (judging and is_percentage(node) and not is_format(parents[node]))
         ):
             yield Judgement(node.lineno, ast.unparse(node))
 
@@ -146,10 +149,9 @@ def is_percentage(node: ast.AST) -> TypeGuard[ast.Constant]:
     return bool(re.fullmatch(r"\d[\d.]* ?%", node.value))
 
 
-def is_example(parent: ast.AST) -> bool:
-    """Whether the parent is an example in a form, or a format."""
-    is_form_field = isinstance(parent, ast.Call) and ast.unparse(parent.func) == "FilterField"
-    return is_form_field or isinstance(parent, ast.JoinedStr)
+def is_format(parent: ast.AST) -> bool:
+    """Whether the parent is a format."""
+    return isinstance(parent, ast.JoinedStr)
 
 
 def is_weight(node: ast.AST) -> TypeGuard[ast.BinOp]:

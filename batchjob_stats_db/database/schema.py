@@ -50,6 +50,11 @@ def _job_id() -> Column[int]:
     return Column("job_id", _Id, ForeignKey("job.id", ondelete="CASCADE"), primary_key=True)
 
 
+def _day() -> Column[int]:
+    """Midnight UTC, in epoch seconds."""
+    return Column("day", BigInteger, primary_key=True)
+
+
 def _key(name: str) -> Column[str]:
     return Column(name, Text, primary_key=True)
 
@@ -103,25 +108,33 @@ def _usage_columns(columns: Iterable[UsageColumn]) -> list[Column[Any]]:
     return [Column(each.name, BigInteger if each.is_integer else Float) for each in columns]
 
 
-cluster = Table(
+def _table(name: str, *items: sa.schema.SchemaItem, has_rowid: bool = False) -> Table:
+    """A table; in SQLite without a rowid, unless it is wide or has an `id`."""
+    return Table(name, metadata, *items, sqlite_with_rowid=has_rowid)
+
+
+def _partial_index(
+    name: str, where: sa.ColumnElement[bool] | sa.TextClause, *columns: Column[Any]
+) -> None:
+    Index(name, *columns, sqlite_where=where, postgresql_where=where)
+
+
+cluster = _table(
     "cluster",
-    metadata,
     _key("name"),
     _required("first_time", BigInteger),
+    has_rowid=True,
 )
 
-account = Table(
+account = _table(
     "account",
-    metadata,
     _key("cluster"),
     _key("account"),
     *_texts("parent limits"),
-    sqlite_with_rowid=False,
 )
 
-job = Table(
+job = _table(
     "job",
-    metadata,
     _id(),
     # The record's fields in order, except `nodes` and `steps`, which have tables of their own.
     _required("cluster", Text),
@@ -164,45 +177,25 @@ job = Table(
     Index("ix_job_account_time", "cluster", "account", "start_time", "id"),
     Index("ix_job_start_time", "cluster", "start_time", "id"),
     Index("ix_job_end_time", "cluster", "end_time", "id"),
+    has_rowid=True,
 )
-Index(
-    "ix_job_unfinished",
-    job.c.cluster,
-    job.c.state,
-    job.c.username,
-    sqlite_where=job.c.end_time.is_(None),
-    postgresql_where=job.c.end_time.is_(None),
+_partial_index(
+    "ix_job_unfinished", job.c.end_time.is_(None), job.c.cluster, job.c.state, job.c.username
 )
-Index(
-    "ix_job_usage_due",
-    job.c.cluster,
-    job.c.usage_due_time,
-    sqlite_where=job.c.usage_due_time.is_not(None),
-    postgresql_where=job.c.usage_due_time.is_not(None),
+_partial_index(
+    "ix_job_usage_due", job.c.usage_due_time.is_not(None), job.c.cluster, job.c.usage_due_time
 )
 # Runs longer than a day and longer than a week, for the days they overlap (measure/daily_sums.py).
 for _name, _seconds in (("ix_job_over_day", 86400), ("ix_job_over_week", 604800)):
-    Index(
-        _name,
-        job.c.cluster,
-        job.c.start_time,
-        sqlite_where=sa.text(f"end_time - start_time > {_seconds}"),
-        postgresql_where=sa.text(f"end_time - start_time > {_seconds}"),
-    )
-
+    _long = sa.text(f"end_time - start_time > {_seconds}")
+    _partial_index(_name, _long, job.c.cluster, job.c.start_time)
 # Array tasks and components of het jobs; most jobs are neither.
 for _group_column in (job.c.array_jobid, job.c.het_jobid):
-    Index(
-        f"ix_job_{_group_column.name}",
-        job.c.cluster,
-        _group_column,
-        sqlite_where=_group_column != sa.literal_column("''"),
-        postgresql_where=_group_column != sa.literal_column("''"),
-    )
+    _grouped = _group_column != sa.literal_column("''")
+    _partial_index(f"ix_job_{_group_column.name}", _grouped, job.c.cluster, _group_column)
 
-job_node = Table(
+job_node = _table(
     "job_node",
-    metadata,
     _job_id(),
     _key("node"),
     *_numbers("cpus"),
@@ -210,12 +203,10 @@ job_node = Table(
     _required("cluster", Text),
     *_numbers("start_time"),  # the job's, so that a node's newest jobs are one index range
     Index("ix_job_node_node_time", "cluster", "node", "start_time", "job_id"),
-    sqlite_with_rowid=False,
 )
 
-job_step = Table(
+job_step = _table(
     "job_step",
-    metadata,
     _job_id(),
     # A step record's fields, in order.
     _key("step"),
@@ -227,12 +218,10 @@ job_step = Table(
     *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
     *_integers("peak_task_memory_bytes memory_bytes read_bytes written_bytes energy_joules"),
     *_texts("submit_line"),
-    sqlite_with_rowid=False,
 )
 
-job_usage = Table(
+job_usage = _table(
     "job_usage",
-    metadata,
     _job_id(),
     _required("source", Text),  # prometheus or samples
     _required("measured_time", BigInteger),
@@ -247,11 +236,11 @@ job_usage = Table(
     *_floats("gpu_utilization_ratio"),  # mean over its GPUs and the time they were allocated
     *_integers("gpu_memory_peak_bytes"),  # of the fullest GPU
     *_usage_columns(ENERGY_COLUMNS),
+    has_rowid=True,
 )
 
-job_gpu = Table(
+job_gpu = _table(
     "job_gpu",
-    metadata,
     _job_id(),
     _key("node"),
     _key("uuid"),
@@ -259,34 +248,27 @@ job_gpu = Table(
     *_texts("gpu"),
     *_floats("utilization_ratio"),
     *_integers("memory_peak_bytes samples"),
-    sqlite_with_rowid=False,
 )
 
-job_emissions = Table(
+job_emissions = _table(
     "job_emissions",
-    metadata,
     _job_id(),
     _key("provider"),
     _required("grams", Float),
-    sqlite_with_rowid=False,
 )
 
-batch_script = Table(
+batch_script = _table(
     "batch_script",
-    metadata,
     _key("digest"),  # hex SHA-256 of the submitted script, which the tasks of an array share
     _required("script", Text),  # truncated if it is longer than the site's limit
     _required("whole_bytes", BigInteger),  # size of the submitted script
-    sqlite_with_rowid=False,
 )
 
-job_script = Table(
+job_script = _table(
     "job_script",
-    metadata,
     _job_id(),
     *_texts("digest"),  # "": the job has none, or the scheduler does not keep it
     Index("ix_job_script_digest", "digest"),
-    sqlite_with_rowid=False,
 )
 
 DAILY_SUMS = (
@@ -316,29 +298,25 @@ DAILY_SUMS = (
 EMISSION_SUMS = ("measured_energy_cpu_allocated_seconds", "grams")
 """The same, of emissions by one provider."""
 
-daily_usage = Table(
+daily_usage = _table(
     "daily_usage",
-    metadata,
     _key("cluster"),
-    Column("day", BigInteger, primary_key=True),  # midnight UTC, in epoch seconds
+    _day(),  # midnight UTC, in epoch seconds
     _key("account"),
     _key("username"),
     *(Column(name, Float, nullable=False) for name in DAILY_SUMS),
     Index("ix_daily_usage_user", "cluster", "username", "day"),
     Index("ix_daily_usage_account", "cluster", "account", "day"),
-    sqlite_with_rowid=False,
 )
 
-daily_emissions = Table(
+daily_emissions = _table(
     "daily_emissions",
-    metadata,
     _key("cluster"),
-    Column("day", BigInteger, primary_key=True),
+    _day(),
     _key("account"),
     _key("username"),
     _key("provider"),  # emissions from different providers must not be added up
     *(_required(name, Float) for name in EMISSION_SUMS),
-    sqlite_with_rowid=False,
 )
 
 
@@ -398,54 +376,45 @@ SUMS = (USAGE, EMISSIONS)
 
 WAITS = ("mean", "p50", "p90", "p99", "max")
 
-daily_wait = Table(
+daily_wait = _table(
     "daily_wait",
-    metadata,
     _key("cluster"),
-    Column("day", BigInteger, primary_key=True),  # day on which the jobs started
+    _day(),  # day on which the jobs started
     _key("partition"),
     _required("jobs_started", BigInteger),
     # Measured from eligibility; each percentile is the wait of an actual job.
     *(_required(f"wait_{each}_seconds", Float) for each in WAITS),
-    sqlite_with_rowid=False,
 )
 
-daily_node_coverage = Table(
+daily_node_coverage = _table(
     "daily_node_coverage",
-    metadata,
     _key("cluster"),
-    Column("day", BigInteger, primary_key=True),  # day on which the jobs ended
+    _day(),  # day on which the jobs ended
     _key("node"),
     _required("jobs_ended", BigInteger),  # jobs that ran for at least two minutes
     _required("jobs_unmeasured", BigInteger),
     _required("run_seconds", Float),
     _required("covered_seconds", Float),
-    sqlite_with_rowid=False,
 )
 
-rollup_due = Table(
+rollup_due = _table(
     "rollup_due",
-    metadata,
     _key("cluster"),
-    Column("day", BigInteger, primary_key=True),
-    sqlite_with_rowid=False,
+    _day(),
 )
 
-association = Table(
+association = _table(
     "association",
-    metadata,
     _key("cluster"),
     _key("account"),
     _key("username"),
     _key("role"),  # member, coordinator; with account "": operator, administrator
     _required("is_default", BigInteger),
     _required("since_time", BigInteger),  # when it was first seen
-    sqlite_with_rowid=False,
 )
 
-api_token = Table(
+api_token = _table(
     "api_token",
-    metadata,
     _id(),
     Column("digest", Text, nullable=False, unique=True),  # SHA-256 of the token, hex
     _required("username", Text),
@@ -459,20 +428,18 @@ api_token = Table(
     Column("parent_id", _Id, ForeignKey("api_token.id", ondelete="CASCADE")),
     *_texts("maker maker_via maker_certificate"),  # "": created on the server
     Index("ix_api_token_parent_id", "parent_id"),
+    has_rowid=True,
 )
 
-login = Table(
+login = _table(
     "login",
-    metadata,
     _key("username"),
     _required("groups", Text),  # JSON: the group names from the provider at the last login
     _required("login_time", BigInteger),
-    sqlite_with_rowid=False,
 )
 
-login_session = Table(
+login_session = _table(
     "login_session",
-    metadata,
     _id(),
     Column("digest", Text, nullable=False, unique=True),  # SHA-256 of the cookie, hex
     _required("username", Text),
@@ -480,11 +447,11 @@ login_session = Table(
     _required("created_time", BigInteger),
     _required("expiry_time", BigInteger),
     Index("ix_login_session_username", "username"),
+    has_rowid=True,
 )
 
-poll_state = Table(
+poll_state = _table(
     "poll_state",
-    metadata,
     _key("cluster"),
     _key("source"),
     *_texts("watermark"),  # opaque, in the source's own format
@@ -492,12 +459,10 @@ poll_state = Table(
     *_texts("error"),
     *_integers("rows"),
     *_floats("seconds"),
-    sqlite_with_rowid=False,
 )
 
-quarantine = Table(
+quarantine = _table(
     "quarantine",
-    metadata,
     _key("cluster"),
     _key("source"),
     _key("digest"),  # of the raw text, so that an overlap read twice adds nothing
@@ -505,4 +470,5 @@ quarantine = Table(
     _required("reason", Text),
     _required("raw", Text),
     *_texts("rule"),  # see database/gate.py
+    has_rowid=True,
 )

@@ -11,7 +11,6 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from batchjob.quantities.sample import JobSample, SampleHeader
@@ -34,7 +33,8 @@ class Unpacker:
         self._partial_line = b""  # an incomplete line
         self._offset = 0  # offset up to which the file has been processed
         self._last_size = -1  # file size at the last read
-        self.damage = ""  # why nothing after this point can be read
+        # Why nothing after this point can be read; "" also if it is only not written yet.
+        self.damage = ""
 
     @property
     def descriptor(self) -> int:
@@ -111,30 +111,20 @@ def _decompress_until_damage(decompressor: "zlib._Decompress", compressed: bytes
     return bytes(text)
 
 
-class SampleFile:
+class SampleFile(Unpacker):
     """The samples of one file."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
+        super().__init__(path)
         self.path = path
         self.decoder = Decoder()
-        self._unpacker = Unpacker(path)
-        self._damage = ""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._unpacker.close()
 
     @property
     def header(self) -> SampleHeader | None:
@@ -142,14 +132,9 @@ class SampleFile:
         return self.decoder.header
 
     @property
-    def damage(self) -> str:
-        """Why the rest of the file cannot be read; "" if it can, or is only not written yet."""
-        return self._damage or self._unpacker.damage
-
-    @property
     def is_complete(self) -> bool:
         """Whether the file is complete: it was repacked."""
-        return not os.fstat(self._unpacker.descriptor).st_mode & 0o200
+        return not os.fstat(self.descriptor).st_mode & 0o200
 
     @property
     def is_replaced(self) -> bool:
@@ -158,13 +143,8 @@ class SampleFile:
             there = self.path.stat()
         except OSError:
             return True
-        mine = os.fstat(self._unpacker.descriptor)
+        mine = os.fstat(self.descriptor)
         return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
-
-    @property
-    def is_being_written(self) -> bool:
-        """Whether a writer has the file open."""
-        return self._unpacker.is_being_written
 
     def read(self) -> Iterator[JobSample]:
         """The samples that are new since the last call; raises OSError."""
@@ -172,11 +152,11 @@ class SampleFile:
 
     def times(self) -> Iterator[float]:
         """Like `read`, but cheaper: the time of each sample; its values are in `decoder.values`."""
-        if self._damage:
+        if self.damage:
             return
-        for line in self._unpacker.lines():
+        for line in self.lines():
             try:
                 yield self.decoder.advance(line)
             except LineError as error:
-                self._damage = str(error)
+                self.damage = str(error)
                 return

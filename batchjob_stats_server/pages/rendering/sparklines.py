@@ -137,55 +137,61 @@ def _values_by_time(series: Iterable[TimeSeries]) -> list[tuple[float, list[floa
     return sorted(values.items())
 
 
-def _path(points: list[tuple[float, float]], top: float) -> str:
+def _draw(
+    points: list[tuple[float, float]], top: float | None,
+    describe: Callable[[Sequence[float]], str],
+) -> Sparkline:  # fmt: skip
+    """The line through (time, value), `top` or else the largest value at the upper edge."""
+    if not points:
+        return Sparkline("", "not measured")
+    values = [value for _, value in points]
     if len(points) == 1:  # a line needs two points
         points = [points[0], (points[0][0] + 1, points[0][1])]
-    return charts.line_path(points, WIDTH, HEIGHT, top)
+    path = charts.line_path(points, WIDTH, HEIGHT, top or max(values))
+    return Sparkline(path, describe(values))
 
 
 def cpu_sparkline(series: Iterable[TimeSeries], cpus: float | None) -> Sparkline:
     """CPUs in use on all nodes, relative to the job's CPUs, or else to their maximum."""
     points = [(time, sum(node_values)) for time, node_values in _values_by_time(series)]
-    if not points:
-        return Sparkline("", "not measured")
-    values = [value for _, value in points]
     # The scale is the maximum number of CPUs used, rounded up: an idle job's line is at the bottom.
-    top = cpus or max(1, math.ceil(max(values)))
-    mean = sum(values) / len(values)
-    lowest, mean_text, highest = (
-        template_filters.percent(value / top) if cpus else f"{template_filters.number(value)} CPUs"
-        for value in (min(values), mean, max(values))
-    )
-    description = f"CPU use between {lowest} and {highest}, mean {mean_text}"
-    if not any(values):
-        description = "no CPU was used"
-    return Sparkline(_path(points, top), description)
+    top = cpus or max(1, math.ceil(max((value for _, value in points), default=0)))
+
+    def format_cpus(value: float) -> str:
+        return (
+            template_filters.percent(value / cpus)
+            if cpus
+            else f"{template_filters.number(value)} CPUs"
+        )
+
+    def describe(values: Sequence[float]) -> str:
+        if not any(values):
+            return "no CPU was used"
+        lowest, mean, highest = map(
+            format_cpus, (min(values), sum(values) / len(values), max(values))
+        )
+        return f"CPU use between {lowest} and {highest}, mean {mean}"
+
+    return _draw(points, top, describe)
 
 
 def memory_sparkline(series: Iterable[TimeSeries], allocated: float | None) -> Sparkline:
     """Memory in use on all nodes, relative to the allocation (bytes), or else to its maximum."""
     points = [(time, sum(node_values)) for time, node_values in _values_by_time(series)]
-    if not points:
-        return Sparkline("", "not measured")
-    values = [value for _, value in points]
-    lowest, highest = template_filters.size(min(values)), template_filters.size(max(values))
-    return Sparkline(
-        _path(points, allocated or max(values)), f"Memory in use between {lowest} and {highest}"
+    size = template_filters.size
+    return _draw(
+        points, allocated, lambda v: f"Memory in use between {size(min(v))} and {size(max(v))}"
     )
 
 
 def gpu_sparkline(series: Iterable[TimeSeries]) -> Sparkline:
     """Mean utilisation of the job's GPUs."""
-    points = [
-        (time, sum(gpu_values) / len(gpu_values)) for time, gpu_values in _values_by_time(series)
-    ]
-    if not points:
-        return Sparkline("", "not measured")
-    values = [value for _, value in points]
-    lowest, highest = template_filters.percent(min(values)), template_filters.percent(max(values))
-    return Sparkline(
-        _path(points, 1.0), f"GPU use between {lowest} and {highest}, mean of its GPUs"
-    )
+    points = [(time, sum(values) / len(values)) for time, values in _values_by_time(series)]
+    percent = template_filters.percent
+    return _draw(
+        points, 1.0,
+        lambda v: f"GPU use between {percent(min(v))} and {percent(max(v))}, mean of its GPUs",
+    )  # fmt: skip
 
 
 _BUILDERS: Mapping[SparklineKind, Callable[[Sequence[TimeSeries], RowMapping], Sparkline]] = {
