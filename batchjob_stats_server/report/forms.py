@@ -44,10 +44,10 @@ def as_text(report: Report, zone: tzinfo = UTC) -> str:
     lines = [document.title, "=" * len(document.title)]
     lines += _wrap("", document.headline) if document.headline else []
     lines += [document.notice] if document.notice else []
-    for section in document.sections:
-        lines += ["", section.title]
-        width = min(_LABEL_WIDTH, max(len(line.label) for line in section.lines))
-        for line in section.lines:
+    for title, section_lines in document.sections:
+        lines += ["", title]
+        width = min(_LABEL_WIDTH, max(len(line.label) for line in section_lines))
+        for line in section_lines:
             lines += _wrap(f"  {line.label:<{width}}  {_text_bar(line)}", line.text)
     lines += ["", "Advice"]
     for each in document.advice:
@@ -55,10 +55,10 @@ def as_text(report: Report, zone: tzinfo = UTC) -> str:
         lines += [*_wrap("    ", each.reason), *_wrap("    > ", each.step)]
     if not document.advice:
         lines.append("  none")
-    if document.silent:
+    if document.skipped_rules:
         lines += ["", "Rules without enough data"]
-        for silence in document.silent:
-            lines += _wrap(f"  {silence.label}: ", silence.text)
+        for rule in document.skipped_rules:
+            lines += _wrap(f"  {rule.label}: ", rule.text)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -82,20 +82,22 @@ def as_markdown(report: Report, zone: tzinfo = UTC) -> str:
     parts = [f"# {_escape_markdown(document.title)}"]
     parts += [f"**{_escape_markdown(document.headline)}**"] if document.headline else []
     parts += [f"*{document.notice}*"] if document.notice else []
-    for section in document.sections:
+    for title, lines in document.sections:
         rows = [
             f"| {_escape_markdown(line.label.strip())} | {_escape_markdown(line.text)} |"
-            for line in section.lines
+            for line in lines
         ]
-        parts.append("\n".join([f"## {section.title}", "", "| | |", "| --- | --- |", *rows]))
+        parts.append("\n".join([f"## {title}", "", "| | |", "| --- | --- |", *rows]))
     parts.append("## Advice")
     parts += [
         f"**{_escape_markdown(each.title)}** ({each.severity}, `{each.rule}`)\n\n"
         f"{_escape_markdown(each.reason)}\n\n> {_escape_markdown(each.step)}"
         for each in document.advice
     ] or ["None."]
-    if document.silent:
-        silent = (f"- `{line.label}`: {_escape_markdown(line.text)}" for line in document.silent)
+    if document.skipped_rules:
+        silent = (
+            f"- `{line.label}`: {_escape_markdown(line.text)}" for line in document.skipped_rules
+        )
         parts.append("\n".join(["## Rules without enough data", "", *silent]))
     return "\n\n".join(parts) + "\n"
 
@@ -114,9 +116,9 @@ def as_html(report: Report, zone: tzinfo = UTC) -> str:
         f"<p><strong>{html.escape(document.headline)}</strong></p>" if document.headline else "",
         f"<p><strong>{html.escape(document.notice)}</strong></p>" if document.notice else "",
     ]
-    for section in document.sections:
-        rows = "\n".join(_html_row(line) for line in section.lines)
-        parts.append(f"<h2>{html.escape(section.title)}</h2>\n<table>\n{rows}\n</table>")
+    for heading, lines in document.sections:
+        rows = "\n".join(map(_html_row, lines))
+        parts.append(f"<h2>{html.escape(heading)}</h2>\n<table>\n{rows}\n</table>")
     parts.append("<h2>Advice</h2>")
     parts += [
         f"<h3>{html.escape(each.title)}</h3>\n"
@@ -124,8 +126,8 @@ def as_html(report: Report, zone: tzinfo = UTC) -> str:
         f"<p>{html.escape(each.reason)}</p>\n<p><strong>{html.escape(each.step)}</strong></p>"
         for each in document.advice
     ] or ["<p>None.</p>"]
-    if document.silent:
-        rows = "\n".join(_html_row(line) for line in document.silent)
+    if document.skipped_rules:
+        rows = "\n".join(_html_row(line) for line in document.skipped_rules)
         parts.append(f"<h2>Rules without enough data</h2>\n<table>\n{rows}\n</table>")
     parts.append("</body></html>")
     return "\n".join(part for part in parts if part) + "\n"

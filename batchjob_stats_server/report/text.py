@@ -1,6 +1,6 @@
 """A report in words: titles, lines and advice, before any markup."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, tzinfo
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from batchjob.runtime.times import format_exact_time, format_time
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report.explain import END_UNKNOWN
-from batchjob_stats_server.report.model import Advice, Efficiency, Report
+from batchjob_stats_server.report.model import Advice, Efficiency, JobSummary, Report
 from batchjob_stats_server.report.units import FORMATTERS, format_emissions
 
 _MAX_TEXT_LENGTH = 500  # maximum characters of a text; the JSON form is complete
@@ -41,22 +41,15 @@ class ReportLine(NamedTuple):
     ratio: float | None = None
 
 
-class ReportSection(NamedTuple):
-    """Lines under a title."""
-
-    title: str
-    lines: tuple[ReportLine, ...]
-
-
 class Document(NamedTuple):
     """All text of a report."""
 
     title: str
     headline: str  # why it waits or how it ended, or ""
     notice: str  # what to know before reading on, or ""
-    sections: tuple[ReportSection, ...]
+    sections: list[tuple[str, list[ReportLine]]]  # each with its title
     advice: tuple[Advice, ...]
-    silent: tuple[ReportLine, ...]
+    skipped_rules: list[ReportLine]
 
 
 def build_document(report: Report, zone: tzinfo = UTC) -> Document:
@@ -64,26 +57,14 @@ def build_document(report: Report, zone: tzinfo = UTC) -> Document:
 
     `zone`: the time zone of its times.
     """
-    sections = (
-        ReportSection("Job", tuple(_job_lines(report, zone))),
-        ReportSection("Used", tuple(_usage_lines(report))),
-        ReportSection(
-            "Efficiency", tuple(_efficiency_line(each, zone) for each in report.efficiency)
-        ),
-        ReportSection("Nodes", tuple(_node_lines(report))),
-        ReportSection("GPUs", tuple(_gpu_lines(report))),
-        ReportSection("Energy and emissions", tuple(_energy_lines(report))),
-        ReportSection("Compared with your similar jobs", tuple(_similar_lines(report))),
-        ReportSection("Data sources", tuple(_basis_lines(report))),
-    )
-    notice = "The job has not ended; all figures may change." if report.interim else ""
+    sections = [(title, list(write_lines(report, zone))) for title, write_lines in _SECTIONS]
     return Document(
         f"Job {to_printable(report.job.jobid)} on {to_printable(report.job.cluster)}",
         to_printable(report.headline),
-        notice,
-        tuple(section for section in sections if section.lines),
+        "The job has not ended; all figures may change." if report.interim else "",
+        [(title, lines) for title, lines in sections if lines],
         report.advice,
-        tuple(ReportLine(silence.rule, silence.reason) for silence in report.silent),
+        [ReportLine(rule.rule, rule.reason) for rule in report.silent],
     )
 
 
@@ -94,71 +75,70 @@ def to_printable(text: str) -> str:
 
 
 def _job_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
+    """What was requested and allocated, and what tracked work recorded about itself."""
     job = report.job
-    yield ReportLine(
-        "User", to_printable(f"{job.user}, account {job.account}" if job.account else job.user)
-    )
-    if job.name:
-        yield ReportLine("Name", to_printable(job.name))
-    if job.array_jobid and not job.tool:
-        which = "waiting tasks" if job.array_index is None else f"task {job.array_index}"
-        array = to_printable(job.array_jobid)
-        text = f"{which} of {array}; see the others with: batchjob jobs --workflow {array}"
-        yield ReportLine("Array", text)
-    ended = [
-        f"{word} {n}"
-        for word, n in (
-            ("exit code", format_exit_code(job.exit_code, job.exit_code_or_128_more)),
-            ("signal", job.exit_signal),
-        )
-        if n and n != "0"
-    ]
-    yield ReportLine("State", to_printable(", ".join([job.state_word or job.state, *ended])))
-    if job.partition:
-        yield ReportLine("Partition", to_printable(job.partition))
-    amounts = (
-        (job.nodes, "node", digits), (job.cpus, "CPU", digits), (job.gpus, "GPU", digits),
-        (job.memory_bytes, "", size),
-    )  # fmt: skip
-    words = [
-        f"{format_value(n)} {what}{'s' if what and n != 1 else ''}".strip()
-        for n, what, format_value in amounts
-        if n
-    ]
-    if words:
-        yield ReportLine("Allocated", ", ".join(words))
-    limits = (
+    submitted = job.submit_time if job.start_time is None else None
+    texts = (
+        ("User", f"{job.user}, account {job.account}" if job.account else job.user),
+        ("Name", job.name),
+        ("Array", _array(job)),
+        ("State", _state(job)),
+        ("Partition", job.partition),
+        ("Allocated", _allocation(job)),
         ("Time limit", job.time_limit_seconds and format_duration(job.time_limit_seconds)),
         ("Resources", job.allocated_resources),
+        *(
+            (label, None if at is None else format_exact_time(at / 1000, zone))
+            for label, at in (
+                ("Submitted", submitted),
+                ("Start", job.start_time),
+                ("End", job.end_time),
+            )
+        ),
+        ("Command", _cut(job.submit_line)),
+        ("Directory", _cut(job.work_dir)),
+        ("Tool", _cut(job.tool)),
+        ("Parameters", _cut(job.parameters)),
+        ("Result", _cut(job.result_type)),
+        ("External id", _cut(job.record_id)),
+        ("Error", _cut(job.error)),
+        ("Cancelled by", _cut(job.cancelled_by)),
     )
-    yield from (ReportLine(label, to_printable(text)) for label, text in limits if text)
-    times = (
-        ("Submitted", job.submit_time if job.start_time is None else None),
-        ("Start", job.start_time),
-        ("End", job.end_time),
-    )
-    for label, at in times:
-        if at is not None:
-            yield ReportLine(label, format_exact_time(at / 1000, zone))
-    yield from _origin_lines(report)
-
-
-def _origin_lines(report: Report) -> Iterator[ReportLine]:
-    """How the job was started, and what tracked work recorded about itself."""
-    job = report.job
-    texts = (
-        ("Command", job.submit_line), ("Directory", job.work_dir), ("Tool", job.tool),
-        ("Parameters", job.parameters), ("Result", job.result_type),
-        ("External id", job.record_id), ("Error", job.error), ("Cancelled by", job.cancelled_by),
-    )  # fmt: skip
     for label, text in texts:
         if text:
-            yield ReportLine(
-                label, to_printable(text[:_MAX_TEXT_LENGTH] + "…" * (len(text) > _MAX_TEXT_LENGTH))
-            )
+            yield ReportLine(label, to_printable(text))
 
 
-def _usage_lines(report: Report) -> Iterator[ReportLine]:
+def _cut(text: str) -> str:
+    return text[:_MAX_TEXT_LENGTH] + "…" * (len(text) > _MAX_TEXT_LENGTH)
+
+
+def _array(job: JobSummary) -> str:
+    if not job.array_jobid or job.tool:
+        return ""
+    which = "waiting tasks" if job.array_index is None else f"task {job.array_index}"
+    array = to_printable(job.array_jobid)
+    return f"{which} of {array}; see the others with: batchjob jobs --workflow {array}"
+
+
+def _state(job: JobSummary) -> str:
+    ended = (
+        ("exit code", format_exit_code(job.exit_code, job.exit_code_or_128_more)),
+        ("signal", job.exit_signal),
+    )
+    words = [f"{word} {number}" for word, number in ended if number and number != "0"]
+    return ", ".join([job.state_word or job.state, *words])
+
+
+def _allocation(job: JobSummary) -> str:
+    counts = ((job.nodes, "node"), (job.cpus, "CPU"), (job.gpus, "GPU"))
+    words = [
+        f"{digits(number)} {what}{'s' if number != 1 else ''}" for number, what in counts if number
+    ]
+    return ", ".join([*words, *([size(job.memory_bytes)] if job.memory_bytes else [])])
+
+
+def _usage_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     use, seconds = report.use, report.job.elapsed_seconds
     vanished = report.job.state == JobState.VANISHED
     if seconds is not None:
@@ -184,6 +164,10 @@ def _usage_lines(report: Report) -> Iterator[ReportLine]:
             yield ReportLine(label, ", ".join(amounts))
 
 
+def _efficiency_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
+    return (_efficiency_line(each, zone) for each in report.efficiency)
+
+
 def _efficiency_line(each: Efficiency, zone: tzinfo) -> ReportLine:
     title = _TITLES[each.what]
     if each.ratio is None:
@@ -197,7 +181,7 @@ def _efficiency_line(each: Efficiency, zone: tzinfo) -> ReportLine:
     return ReportLine(title, text, each.ratio)
 
 
-def _node_lines(report: Report) -> Iterator[ReportLine]:
+def _node_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     for node in report.nodes[:_MAX_LINES]:
         words = [
             f"{format_value(value)} {what}"
@@ -211,7 +195,7 @@ def _node_lines(report: Report) -> Iterator[ReportLine]:
     yield from _omitted_line(len(report.nodes))
 
 
-def _gpu_lines(report: Report) -> Iterator[ReportLine]:
+def _gpu_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     for gpu in report.gpus[:_MAX_LINES]:
         ratio, peak, total = gpu.utilization_ratio, gpu.memory_peak_bytes, gpu.memory_total_bytes
         words = ["utilisation unknown" if ratio is None else f"{share(ratio)} utilisation"]
@@ -227,7 +211,7 @@ def _omitted_line(count: int) -> Iterator[ReportLine]:
         yield ReportLine("", f"and {count - _MAX_LINES} more")
 
 
-def _energy_lines(report: Report) -> Iterator[ReportLine]:
+def _energy_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     job_energy = report.energy
     if job_energy.total_joules is not None:
         of_nodes = ": of its whole nodes" if job_energy.source == ACCOUNTING else ""
@@ -252,7 +236,7 @@ def _energy_lines(report: Report) -> Iterator[ReportLine]:
         )
 
 
-def _similar_lines(report: Report) -> Iterator[ReportLine]:
+def _similar_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     similar = report.similar
     if similar.missing:
         yield ReportLine("Comparison", f"none: {similar.missing}")
@@ -270,7 +254,7 @@ def _similar_lines(report: Report) -> Iterator[ReportLine]:
                    f"{this}median {format_value(each.median)}, {middle_half}{below}")  # fmt: skip
 
 
-def _basis_lines(report: Report) -> Iterator[ReportLine]:
+def _basis_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     basis = report.basis
     if not basis.source:
         yield ReportLine("Measurements", "none")
@@ -285,3 +269,15 @@ def _basis_lines(report: Report) -> Iterator[ReportLine]:
         yield ReportLine("Measurements", f"{basis.source}: {samples} of {nodes}{coverage}")
     if caveats := report.caveats():
         yield ReportLine("Caveats", "; ".join(caveats))
+
+
+_SECTIONS: tuple[tuple[str, Callable[[Report, tzinfo], Iterator[ReportLine]]], ...] = (
+    ("Job", _job_lines),
+    ("Used", _usage_lines),
+    ("Efficiency", _efficiency_lines),
+    ("Nodes", _node_lines),
+    ("GPUs", _gpu_lines),
+    ("Energy and emissions", _energy_lines),
+    ("Compared with your similar jobs", _similar_lines),
+    ("Data sources", _basis_lines),
+)
