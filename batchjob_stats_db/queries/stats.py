@@ -24,6 +24,11 @@ def clusters(db: Connection) -> list[RowMapping]:
     return list(db.execute(_clusters()).mappings().all())
 
 
+def cluster_names(db: Connection) -> list[str]:
+    """The names of all clusters, each once."""
+    return list(dict.fromkeys(row["name"] for row in clusters(db)))
+
+
 @functools.cache
 def _clusters() -> sa.Select[Any]:
     state = schema.poll_state

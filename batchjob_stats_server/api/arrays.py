@@ -11,7 +11,7 @@ from batchjob_stats_db.queries.arrays import JobGroupKind
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_server.api import PREFIX, cursor
 from batchjob_stats_server.api.answers import RowsPage, query_database
-from batchjob_stats_server.api.params import DAY, RowsParams, Time, Word
+from batchjob_stats_server.api.params import DAY, JobGroupParams, Time
 from batchjob_stats_server.api.rows import answer, list_type, row_model, select_keys
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
@@ -23,28 +23,13 @@ GroupRow = row_model("JobGroupRow", queries.columns())
 _DEFAULT_DAYS = 7
 
 
-class GroupsQuery(RowsParams):
+class GroupsQuery(JobGroupParams):
     """Selects the arrays or het jobs of which at least one job fits."""
 
     kind: JobGroupKind = Field(JobGroupKind.ARRAY, description="How jobs are grouped.")
-    cluster: Word | None = None
-    user: Word | None = None
-    account: Word | None = None
-    partition: Word | None = None
-    name: Word | None = None
-    array_jobid: Word | None = None
-    het_jobid: Word | None = None
     started_from: Time | None = Field(None, description="Default: seven days ago.")
-    started_before: Time | None = None
     running: bool = Field(False, description="If true, only groups with a running job.")
     limit: int = Field(20, ge=1, le=queries.MAX_PAGE_GROUPS)
-    cursor: Word | None = Field(
-        None, description="Value from the `next` link of the previous page."
-    )
-
-    def query_key(self) -> str:
-        """What must stay the same from page to page."""
-        return self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
 
     def filter(self, now: float) -> Filter:
         """The same for the database."""

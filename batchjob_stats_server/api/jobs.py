@@ -29,6 +29,7 @@ from batchjob_stats_server.api.params import (
     Count,
     Duration,
     Energy,
+    JobGroupParams,
     OneOrMore,
     Ratio,
     RowsParams,
@@ -69,27 +70,18 @@ _SORTS = {"user" if name == "username" else name: name for name in SORTS}
 Sort = Annotated[str, Field(pattern=f"^-?({'|'.join(_SORTS)})$")]
 
 
-class JobsQuery(RowsParams):
+class JobsQuery(JobGroupParams):
     """Selects jobs, their order, and the size of a page."""
 
-    cluster: Word | None = None
-    user: Word | None = None
-    account: Word | None = None
-    partition: Word | None = None
     qos: Word | None = None
     state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
     state_word: Annotated[list[Word], OneOrMore] = Field(
         [], description="State as named by the source, such as stopped."
     )
-    name: Word | None = None
     name_contains: Word | None = Field(None, description="Part of the name, case-insensitive.")
     tool: Word | None = None
     record_id: Word | None = Field(None, description="Id given by the user or by another system.")
     node: Word | None = None
-    started_from: Time | None = None
-    started_before: Time | None = None
-    array_jobid: Word | None = None
-    het_jobid: Word | None = None
     ended_from: Time | None = None
     ended_before: Time | None = None
     elapsed_at_least: Duration | None = Field(
@@ -116,7 +108,6 @@ class JobsQuery(RowsParams):
         None, description="Joules, or an energy such as 1.5 kWh."
     )
     energy_at_most: Energy | None = None
-    running: bool = Field(False, description="If true, only running or suspended jobs.")
     started: bool | None = Field(
         None,
         description="True: only jobs that have started. False: only jobs that have not started, "
@@ -127,13 +118,6 @@ class JobsQuery(RowsParams):
         "-start_time", description="Key to sort by; with a leading `-` in descending order."
     )
     limit: int = Field(100, ge=1, le=MAX_PAGE_ROWS)
-    cursor: Word | None = Field(
-        None, description="Value from the `next` link of the previous page."
-    )
-
-    def query_key(self) -> str:
-        """What must stay the same from page to page."""
-        return self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
 
     def filter(self) -> Filter:
         """The same for the database."""

@@ -176,3 +176,36 @@ class Days(RowsParams):
         today = int(now) // DAY * DAY
         since = today - 30 * DAY if self.since is None else self.since // DAY * DAY
         return since, today + DAY if self.until is None else self.until
+
+
+class SumsParams(Days):
+    """Selects the days, accounts and users to sum."""
+
+    account: Word | None = None
+    user: Word | None = None
+
+    def owners(self) -> dict[str, Any]:
+        """The cluster, account and user of the jobs that are summed; None selects all."""
+        return {"cluster": self.cluster, "account": self.account, "user": self.user}
+
+
+class JobGroupParams(RowsParams):
+    """Selects jobs by owner, place, name and start, in pages."""
+
+    cluster: Word | None = None
+    user: Word | None = None
+    account: Word | None = None
+    partition: Word | None = None
+    name: Word | None = None
+    array_jobid: Word | None = None
+    het_jobid: Word | None = None
+    started_from: Time | None = None
+    started_before: Time | None = None
+    running: bool = Field(False, description="If true, only running or suspended jobs.")
+    cursor: Word | None = Field(
+        None, description="Value from the `next` link of the previous page."
+    )
+
+    def query_key(self) -> str:
+        """What must stay the same from page to page."""
+        return self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})

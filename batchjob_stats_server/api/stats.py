@@ -15,7 +15,7 @@ from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_db.queries.waste import RESOURCES, unused_key
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import query_database, sums_table, table
-from batchjob_stats_server.api.params import Days, Duration, Ratio, RowsParams, Word
+from batchjob_stats_server.api.params import Days, Duration, Ratio, RowsParams, SumsParams, Word
 from batchjob_stats_server.api.rows import Rows, answer, list_type, row_model, select_keys
 from batchjob_stats_server.api.usage import KEYS, By
 from batchjob_stats_server.auth import audit
@@ -55,12 +55,10 @@ UnfinishedRow = row_model(
 )
 
 
-class SumsQuery(Days):
+class SumsQuery(SumsParams):
     """Selects the days to sum, and the column to group by."""
 
     by: By = Field("user", description="Key to group by.")
-    account: Word | None = None
-    user: Word | None = None
     limit: Limit = 20
 
 
@@ -107,7 +105,7 @@ def _sums(
 ) -> Sequence[RowMapping]:
     return usage.sum_usage(
         db, access, [KEYS[params.by]], *params.window(services.clock()),
-        cluster=params.cluster, account=params.account, user=params.user, columns=columns,
+        columns=columns, **params.owners(),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import sums_table
-from batchjob_stats_server.api.params import Days, OneOrMore, Word
+from batchjob_stats_server.api.params import OneOrMore, SumsParams
 from batchjob_stats_server.api.rows import list_type, row_model, select_keys
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.services import CurrentServices
@@ -32,14 +32,12 @@ UsageRow = row_model("UsageRow", schema.daily_usage.columns)
 EmissionsRow = row_model("EmissionsRow", schema.daily_emissions.columns)
 
 
-class UsageQuery(Days):
+class UsageQuery(SumsParams):
     """Selects the days, accounts and users to sum, and the columns to group by."""
 
     by: Annotated[list[By], OneOrMore] = Field(
         ["cluster"], description="Key to group by.", max_length=4
     )
-    account: Word | None = None
-    user: Word | None = None
 
     def keys(self) -> list[queries.By]:
         """Columns to group by, each once."""
@@ -57,8 +55,7 @@ async def usage(
     columns = [name for name in schema.DAILY_SUMS if name in keys]
     return await sums_table(services, caller, params, UsageRow, lambda db: queries.sum_usage(
         db, caller.access, params.keys(), *params.window(services.clock()),
-        cluster=params.cluster, account=params.account, user=params.user,
-        columns=columns or schema.DAILY_SUMS, most=queries.MAX_ROWS,
+        columns=columns or schema.DAILY_SUMS, most=queries.MAX_ROWS, **params.owners(),
     ), "usage")  # fmt: skip
 
 
@@ -73,7 +70,7 @@ async def usage_emissions(
         services, caller, params, EmissionsRow,
         lambda db: queries.sum_emissions(
             db, caller.access, params.keys(), *params.window(services.clock()),
-            cluster=params.cluster, account=params.account, user=params.user, most=queries.MAX_ROWS,
+            most=queries.MAX_ROWS, **params.owners(),
         ),
         "emissions",
     )  # fmt: skip

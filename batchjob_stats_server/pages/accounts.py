@@ -44,7 +44,7 @@ def account(
     since, until = day_of(page.now) - (_CHART_DAYS - 1) * DAY, day_of(page.now) + DAY
     sees_all = access.sees_all(cluster) or ClusterAccount(cluster, account) in access.accounts
     with page.services.reader.connect() as db:
-        if cluster not in {row["name"] for row in stats.clusters(db)}:
+        if cluster not in stats.cluster_names(db):
             raise Problem(404, f"there is no cluster {cluster}")
         record = account_record(db, cluster, account)
         user_sums = usage_queries.sum_usage(

@@ -93,8 +93,7 @@ def admin(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
     services, access = page.services, page.access
     since, until = day_of(page.now) - (_WASTE_DAYS - 1) * DAY, day_of(page.now) + DAY
     with services.reader.connect() as db:
-        cluster_names = dict.fromkeys(row["name"] for row in stats.clusters(db))
-        visible_names = [name for name in cluster_names if access.sees_all(name)]
+        visible_names = [name for name in stats.cluster_names(db) if access.sees_all(name)]
         if not visible_names and not access.everything:
             raise Problem(403, "this page is only for users who may see all jobs of a cluster")
         queried = {

@@ -177,7 +177,7 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
         rows = [row for section in sections for row in section.rows]
         sparklines = page.environment.sparklines.get(services, db, page.access, rows, kinds)
         gpus = utilizations(db, [row["id"] for row in rows if row["allocated_gpus"]])
-        clusters = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
+        clusters = stats.cluster_names(db)
     audit.log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1
     context = TableContext(page.now, gpus, sparklines)

@@ -66,7 +66,7 @@ def node(
     since, until = node_window(form.since, form.until, page.now)
     access, sees_all = page.access, page.access.sees_all(cluster)
     with page.services.reader.connect() as db:
-        if cluster not in {row["name"] for row in stats.clusters(db)}:
+        if cluster not in stats.cluster_names(db):
             raise Problem(404, f"there is no cluster {cluster}")
         rows = queries.jobs_on_node(
             db, access, cluster, node, since, until, _MAX_JOBS + 1, JOB_COLUMNS

@@ -80,7 +80,7 @@ def _search(
         ("node", f"{text} ({cluster})", links.path("clusters", cluster, "nodes", text))
         for cluster in nodes.clusters_of(db, access, text)
     ]
-    if text in {row["name"] for row in stats.clusters(db)}:
+    if text in stats.cluster_names(db):
         hits.append(("cluster", text, links.path("clusters", text)))
     return hits, jobs, note
 

@@ -11,7 +11,7 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries import usage as queries
-from batchjob_stats_server.api.params import Days, Word
+from batchjob_stats_server.api.params import SumsParams
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.pages.rendering import template_filters
 from batchjob_stats_server.pages.rendering.charts import DayChart, Segments, day_chart
@@ -76,12 +76,10 @@ MEASURES = {
 }
 
 
-class UsageForm(Days):
-    """Whose usage, the period, the grouping, and the chart."""
+class UsageForm(SumsParams):
+    """Selects the usage, its grouping, and the chart."""
 
     by: By = "user"
-    user: Word | None = None
-    account: Word | None = None
     show: ChartName | None = None  # None: energy if any was measured, else CPU time
 
 
@@ -94,7 +92,7 @@ def usage(page: RequestPage, form: Annotated[UsageForm, Query()]) -> Response:
     filters = form.model_dump(exclude={"fields", "format", "show"})
     audit.log_sums_requested(page.principal, page.access, "usage", filters)
     with page.services.reader.connect() as db:
-        cluster_names = list(dict.fromkeys(row["name"] for row in stats.clusters(db)))
+        cluster_names = stats.cluster_names(db)
         group_columns: list[queries.By] = [_GROUP_COLUMNS[form.by]]
         if len(cluster_names) > 1 and form.by != "cluster":
             group_columns.append("cluster")
@@ -116,16 +114,12 @@ def _used_and_unused(used: float, allocated: float) -> tuple[float, float]:
     return used, max(0.0, allocated - used)
 
 
-def _query_filters(form: UsageForm) -> dict[str, Any]:
-    return {"cluster": form.cluster, "account": form.account, "user": form.user}
-
-
 def _query_rows(
     db: Connection, access: Access, group_columns: Sequence[queries.By], since: int, until: int,
     form: UsageForm,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of the table: sums, and by provider grams with the CPU time that they are of."""
-    filters = _query_filters(form)
+    filters = form.owners()
     sums = queries.sum_usage(db, access, group_columns, since, until, **filters)
     emissions: dict[tuple[str, ...], list[RowMapping]] = defaultdict(list)
     for row in queries.sum_emissions(db, access, group_columns, since, until, **filters):
@@ -159,7 +153,7 @@ def _default_chart(total: dict[str, Any] | None) -> ChartName:
 def _chart(
     db: Connection, access: Access, since: int, until: int, form: UsageForm, show: ChartName
 ) -> DayChart | None:
-    filters = _query_filters(form)
+    filters = form.owners()
     if show == "emissions":
         day_rows = queries.sum_emissions(db, access, ["day"], since, until, **filters)
         measure = _emissions_by_day(day_rows)
