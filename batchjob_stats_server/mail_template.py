@@ -9,7 +9,7 @@ from urllib.parse import quote
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_server.options import ReportOptions
 
-FIELDS = (
+MAIL_FIELDS = (
     "user", "cluster", "days", "cpu_hours", "gpu_hours", "cpu_percent", "gpu_percent", "url"
 )  # fmt: skip
 _DEFAULT_TEXT = """\
@@ -46,10 +46,10 @@ def load_mail_template(options: ReportOptions) -> MailTemplate | None:
         return None
     text = _read(options.mail_file) if options.mail_file else _DEFAULT_TEXT
     for name in re.findall(r"{(\w*)}", text + options.mail_address):
-        if name not in FIELDS:
+        if name not in MAIL_FIELDS:
             where = "report.mail-file" if f"{{{name}}}" in text else "report.mail-address"
             raise SettingsError(
-                f"{where}: unknown field {{{name}}}; expected one of {', '.join(FIELDS)}"
+                f"{where}: unknown field {{{name}}}; expected one of {', '.join(MAIL_FIELDS)}"
             )
     if "{user}" not in options.mail_address:
         raise SettingsError("report.mail-address: expected {user} in it, as in {user}@example.org")

@@ -16,7 +16,7 @@ from batchjob.schedulers.accounting import DeletedRecord
 from batchjob.schedulers.records import RAW_LIMIT, JobKey, JobRecord, QuarantinedRow
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import gate, record_rows, schema
-from batchjob_stats_db.database.record_rows import Row, UsagePolicy
+from batchjob_stats_db.database.record_rows import JobValues, UsagePolicy
 from batchjob_stats_db.database.upsert import chunks, store_quarantined, write_or_quarantine
 from batchjob_stats_db.days import days_of
 
@@ -122,7 +122,7 @@ class JobWriter:
         new: list[JobRecord] = []
         changed: list[JobRecord] = []
         live: list[JobRecord] = []  # unchanged, but a running job may have new steps
-        rows: list[Row] = []
+        rows: list[JobValues] = []
         for record in records:
             old = existing.get(record.key)
             if record.end_time is not None and (old is None or old[_END_INDEX] is None):
@@ -155,7 +155,7 @@ class JobWriter:
         store_quarantined(self._db, self._cluster, rows, self._now)
         self.refused.update((row.source, row.rule) for row in rows)
 
-    def _insert(self, table: sa.Table, rows: Sequence[Row]) -> set[int]:
+    def _insert(self, table: sa.Table, rows: Sequence[JobValues]) -> set[int]:
         return write_or_quarantine(self._db, self._cluster, table, rows, self._now)
 
     def _delete_nodes(self, records: Iterable[JobRecord], ids: Mapping[JobKey, int]) -> None:
@@ -185,10 +185,12 @@ class JobWriter:
         self._insert(schema.job_step, steps)
 
 
-def existing_rows(db: Connection, cluster: str, records: Sequence[JobRecord]) -> dict[JobKey, Row]:
+def existing_rows(
+    db: Connection, cluster: str, records: Sequence[JobRecord]
+) -> dict[JobKey, JobValues]:
     """The existing rows with the records' job ids, `id` first."""
     job = schema.job
-    found: dict[JobKey, Row] = {}
+    found: dict[JobKey, JobValues] = {}
     for part in chunks([record.jobid for record in records]):
         query = sa.select(job).where(job.c.cluster == cluster, job.c.jobid.in_(part))
         for row in db.execute(query).all():
@@ -205,7 +207,7 @@ def _with_ids(
 
 
 def _split_forged(
-    records: Sequence[JobRecord], existing: Mapping[JobKey, Row]
+    records: Sequence[JobRecord], existing: Mapping[JobKey, JobValues]
 ) -> tuple[list[JobRecord], list[QuarantinedRow]]:
     """Separate the records of runs whose id belongs to another user's row from the others.
 
@@ -229,7 +231,7 @@ def _split_forged(
     return kept, forged
 
 
-def _existing_step_rows(db: Connection, job_ids: Collection[int]) -> set[Row]:
+def _existing_step_rows(db: Connection, job_ids: Collection[int]) -> set[JobValues]:
     """The existing rows of jobs' steps."""
     step = schema.job_step
     return {

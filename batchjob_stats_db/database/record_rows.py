@@ -37,7 +37,7 @@ _CPU, _USER_CPU, _SYSTEM_CPU = map(
     _FIELDS.index, ("cpu_seconds", "user_cpu_seconds", "system_cpu_seconds")
 )
 
-Row = Sequence[Any]
+JobValues = Sequence[Any]
 """Values of all columns of `job` but `id`, in their order."""
 
 
@@ -58,7 +58,7 @@ class UsagePolicy(NamedTuple):
         return due if due > now - self.horizon_seconds else None
 
 
-def scheduler_columns(record: JobRecord) -> Row:
+def scheduler_columns(record: JobRecord) -> JobValues:
     """The columns of a row that come from the scheduler; a StrEnum is stored as text.
 
     Values that grow while a job runs are not stored: each poll would write each running job.
@@ -72,7 +72,7 @@ def scheduler_columns(record: JobRecord) -> Row:
     )
 
 
-def new_row(record: JobRecord, policy: UsagePolicy, now: int) -> Row:
+def new_row(record: JobRecord, policy: UsagePolicy, now: int) -> JobValues:
     """The row of a new job."""
     row = _without_withdrawn(scheduler_columns(record))
     return (*row, now, _doubt(row), policy.due_time(record.start_time, record.end_time, now))
@@ -81,12 +81,14 @@ def new_row(record: JobRecord, policy: UsagePolicy, now: int) -> Row:
 _REQUESTS = frozenset(map(_FIELDS.index, ("requested_memory_bytes", "time_limit_seconds")))
 
 
-def _without_withdrawn(row: Row) -> tuple[Any, ...]:
+def _without_withdrawn(row: JobValues) -> tuple[Any, ...]:
     """The row with NULL for requests of 0, which are none (any more)."""
     return tuple(None if value == 0 and at in _REQUESTS else value for at, value in enumerate(row))
 
 
-def merge_row(existing: Row, record: JobRecord, policy: UsagePolicy, now: int) -> Row | None:
+def merge_row(
+    existing: JobValues, record: JobRecord, policy: UsagePolicy, now: int
+) -> JobValues | None:
     """The row updated from the record; None if nothing changes."""
     before, after = existing[:-_OWN_COLUMNS], scheduler_columns(record)
     if after == before:
@@ -113,7 +115,7 @@ def _larger(before: Any, now: Any) -> Any:
     return now if before is None or now is None else max(before, now)
 
 
-def _doubt(row: Row) -> str:
+def _doubt(row: JobValues) -> str:
     """`times`: according to the scheduler, the job ended before it started; or MORE_CPU."""
     start, end, cpus = row[_START], row[_END], row[_CPUS]
     if start is None or end is None:
@@ -126,12 +128,12 @@ def _doubt(row: Row) -> str:
     return MORE_CPU if cpus and exceeds_cpus(used, cpus, end - start) else ""
 
 
-def job_key(row: Row) -> JobKey:
+def job_key(row: JobValues) -> JobKey:
     """The columns that identify the job."""
     return JobKey(row[0], row[1], row[2], row[_RUN])
 
 
-def days_run(row: Row, now: int) -> range:
+def days_run(row: JobValues, now: int) -> range:
     """The days on which the job ran."""
     return days_of(row[_START], row[_END] if row[_END] is not None else now)
 

@@ -6,12 +6,13 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection
 
+from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import arrays as queries
 from batchjob_stats_db.queries.arrays import JobGroupKind
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_server.api import PREFIX, cursor
 from batchjob_stats_server.api.answers import RowsPage, query_database
-from batchjob_stats_server.api.params import DAY, JobGroupParams, Time
+from batchjob_stats_server.api.params import JobGroupParams, Time
 from batchjob_stats_server.api.rows import answer, list_type, row_model, select_keys
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal

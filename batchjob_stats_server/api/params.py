@@ -17,13 +17,12 @@ from pydantic import (
 
 from batchjob.runtime import values
 from batchjob.runtime.json_reader import parse_json
+from batchjob_stats_db.days import DAY
 from batchjob_stats_server.api.rows import RowFormat
 from batchjob_stats_server.http.problems import Problem
 
 _MILLISECONDS = 100_000_000_000  # from here on; as seconds, this would be in the year 5138
 _MAX_TIME = 253_402_300_799  # the end of the year 9999, in seconds
-
-DAY = 86400
 
 
 def parse_time(value: Any) -> int:

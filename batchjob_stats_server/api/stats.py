@@ -17,7 +17,7 @@ from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import query_database, sums_table, table
 from batchjob_stats_server.api.params import Days, Duration, Ratio, RowsParams, SumsParams, Word
 from batchjob_stats_server.api.rows import Rows, answer, list_type, row_model, select_keys
-from batchjob_stats_server.api.usage import KEYS, By
+from batchjob_stats_server.api.usage import KEYS, GroupKey
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentCaller, CurrentPrincipal
 from batchjob_stats_server.services import CurrentServices, Services
@@ -58,7 +58,7 @@ UnfinishedRow = row_model(
 class SumsQuery(SumsParams):
     """Selects the days to sum, and the column to group by."""
 
-    by: By = Field("user", description="Key to group by.")
+    by: GroupKey = Field("user", description="Key to group by.")
     limit: Limit = 20
 
 

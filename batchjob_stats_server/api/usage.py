@@ -23,7 +23,7 @@ KEYS: dict[str, queries.By] = {
     "user": "username",
     "day": "day",
 }
-By = Annotated[str, Field(pattern=f"^({'|'.join(KEYS)})$")]
+GroupKey = Annotated[str, Field(pattern=f"^({'|'.join(KEYS)})$")]
 _USAGE = (
     "Sums of the caller's jobs, or of all they may see; keys not grouped by are null. "
     f"{FAILED_MEANS} {BASIS_MEANS} {ENERGY_MEANS}"
@@ -35,7 +35,7 @@ EmissionsRow = row_model("EmissionsRow", schema.daily_emissions.columns)
 class UsageQuery(SumsParams):
     """Selects the days, accounts and users to sum, and the columns to group by."""
 
-    by: Annotated[list[By], OneOrMore] = Field(
+    by: Annotated[list[GroupKey], OneOrMore] = Field(
         ["cluster"], description="Key to group by.", max_length=4
     )
 

@@ -23,9 +23,10 @@ from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering import links, template_filters
 from batchjob_stats_server.pages.rendering.charts import day_chart
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
-from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS, WAITING_JOB_COLUMNS
+from batchjob_stats_server.pages.rendering.job_table import LISTED_COLUMNS, LISTED_WAITING_COLUMNS
 from batchjob_stats_server.pages.rendering.template_filters import trusted_html
 from batchjob_stats_server.report.explain import elapsed_seconds, waiting_seconds
+from batchjob_stats_server.report.model import Row
 
 router = APIRouter(include_in_schema=False)
 
@@ -33,8 +34,6 @@ _MAX_ROWS = 1000
 _MAX_LISTED = 10
 _WAIT_DAYS = 30
 _WAIT_SEGMENTS = {"median": "main", "median to 90th percentile": "rest"}
-
-Row = Mapping[Any, Any]
 
 
 class NoQuery(QueryParams):
@@ -90,11 +89,11 @@ def cluster(
         )
         busy = nodes.busy_nodes(db, access, cluster)
         on_cluster = Filter(cluster=cluster)
-        running = jobs_queries.running(db, access, _MAX_ROWS, on_cluster, JOB_COLUMNS)
+        running = jobs_queries.running(db, access, _MAX_ROWS, on_cluster, LISTED_COLUMNS)
         usage_rows = usage_queries.sum_usage(
             db, access, ["username"], since, day_of(page.now) + DAY, cluster=cluster
         )
-        pending = jobs_queries.pending(db, access, _MAX_ROWS, on_cluster, WAITING_JOB_COLUMNS)
+        pending = jobs_queries.pending(db, access, _MAX_ROWS, on_cluster, LISTED_WAITING_COLUMNS)
     waits = [(waiting_seconds(row, page.now), row) for row in pending]
     ready = [(seconds, row) for seconds, row in waits if seconds is not None]
     longest_waits = sorted(ready, key=lambda wait: wait[0], reverse=True)

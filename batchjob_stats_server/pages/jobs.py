@@ -38,11 +38,11 @@ from batchjob_stats_server.pages.clusters import NoQuery
 from batchjob_stats_server.pages.rendering import job_table, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.job_table import (
+    COLUMN_TITLES,
     DEFAULT_COLUMNS,
-    JOB_COLUMNS,
+    LISTED_COLUMNS,
+    LISTED_WAITING_COLUMNS,
     SPARKLINES,
-    TITLES,
-    WAITING_JOB_COLUMNS,
     ListColumn,
     TableContext,
 )
@@ -85,7 +85,7 @@ FILTERS: Mapping[str, tuple[str, str]] = {
 _TIME_FIELDS = ("started_from", "started_before")
 _COLUMNS_COOKIE = "batchjob_columns"
 _COOKIE_AGE_SECONDS = 365 * 86400
-ColumnName = Annotated[str, Field(pattern=f"^({'|'.join(TITLES)})$")]
+ColumnName = Annotated[str, Field(pattern=f"^({'|'.join(COLUMN_TITLES)})$")]
 
 
 class JobsForm(JobsQuery):
@@ -120,10 +120,10 @@ class LiveSection(NamedTuple):
 
 
 _RUNNING = LiveSection(
-    "running", "Running", queries.running, JOB_COLUMNS, {"running": True}, {"running": "true"}
+    "running", "Running", queries.running, LISTED_COLUMNS, {"running": True}, {"running": "true"}
 )
 _WAITING = LiveSection(
-    "waiting", "Waiting", queries.pending, WAITING_JOB_COLUMNS, {"state": [JobState.PENDING]},
+    "waiting", "Waiting", queries.pending, LISTED_WAITING_COLUMNS, {"state": [JobState.PENDING]},
     {"state": JobState.PENDING.value},
 )  # fmt: skip
 
@@ -152,11 +152,11 @@ async def embedded_jobs(page: RequestPage, _query: Annotated[NoQuery, Query()]) 
 def _render_embedded(page: PageRenderer) -> Response:
     access, own_filter = page.access, Filter(user=page.principal.user)
     with page.services.reader.connect() as db:
-        running = queries.running(db, access, _MAX_EMBEDDED_ROWS, own_filter, JOB_COLUMNS)
-        waiting = queries.pending(db, access, _MAX_EMBEDDED_ROWS, own_filter, JOB_COLUMNS)
+        running = queries.running(db, access, _MAX_EMBEDDED_ROWS, own_filter, LISTED_COLUMNS)
+        waiting = queries.pending(db, access, _MAX_EMBEDDED_ROWS, own_filter, LISTED_COLUMNS)
         ended_filter = own_filter._replace(states=ENDED_STATES)
         ended = find_ids(db, access, _MAX_EMBEDDED_ROWS, ended_filter)
-        ended_rows = rows_by_ids(db, ended.ids, JOB_COLUMNS)
+        ended_rows = rows_by_ids(db, ended.ids, LISTED_COLUMNS)
     return page.render("embed_jobs.html", rows=[*running, *waiting, *ended_rows])
 
 
@@ -185,7 +185,7 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
         "jobs.html", is_own=is_own, form=form, clusters=clusters,
         sections=[_with_table(each, context, columns, several_users, len(clusters) > 1)
                   for each in sections],
-        columns=columns, titles=TITLES, presets=_presets(page),
+        columns=columns, titles=COLUMN_TITLES, presets=_presets(page),
         active_filters=_active_filters(page, form, is_own), csv_address=_csv_address(page, is_own),
         states=list(JobState), filters=FILTERS, time_fields=_TIME_FIELDS,
         is_first_page=form.cursor is None, several_users=several_users,
@@ -198,7 +198,7 @@ def _chosen_columns(request: Request) -> Collection[str]:
     They are stored in a cookie, so that the choice needs no account; it is not confidential.
     """
     names = request.cookies.get(_COLUMNS_COOKIE, "").split(".")
-    return TITLES.keys() & set(names) or DEFAULT_COLUMNS
+    return COLUMN_TITLES.keys() & set(names) or DEFAULT_COLUMNS
 
 
 def _store_choice(page: PageRenderer, columns: Sequence[str]) -> Response:
@@ -288,7 +288,7 @@ def _ended_section(
         raise Problem(422, str(error)) from error
     next_page = page.address(cursor=cursor.encode(question, more)) if more else None
     title = "Ended" if form.started else "Ended without starting"
-    return JobsSection("ended", title, rows_by_ids(db, ids, JOB_COLUMNS), next_page=next_page)
+    return JobsSection("ended", title, rows_by_ids(db, ids, LISTED_COLUMNS), next_page=next_page)
 
 
 def _active_filters(page: PageRenderer, form: JobsForm, is_own: bool) -> list[tuple[str, Any, str]]:

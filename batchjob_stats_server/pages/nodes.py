@@ -27,9 +27,10 @@ from batchjob_stats_server.pages.rendering import (
 )
 from batchjob_stats_server.pages.rendering.fragments import escape_id, escape_repeated
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
-from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS, NOT_REPORTED, Row
+from batchjob_stats_server.pages.rendering.job_table import LISTED_COLUMNS, NOT_REPORTED
 from batchjob_stats_server.pages.rendering.template_filters import absent, trusted_html
 from batchjob_stats_server.report import explain
+from batchjob_stats_server.report.model import Row
 
 router = APIRouter(include_in_schema=False)
 
@@ -69,7 +70,7 @@ def node(
         if cluster not in stats.cluster_names(db):
             raise Problem(404, f"there is no cluster {cluster}")
         rows = queries.jobs_on_node(
-            db, access, cluster, node, since, until, _MAX_JOBS + 1, JOB_COLUMNS
+            db, access, cluster, node, since, until, _MAX_JOBS + 1, LISTED_COLUMNS
         )
         hidden_spans: list[tuple[int, int | None]] = []
         if not sees_all and can_see_totals(page, cluster):

@@ -1,7 +1,7 @@
 """Usage of users and accounts, with energy and emissions, by day and in total."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Query, Response
@@ -16,16 +16,16 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.pages.rendering import template_filters
 from batchjob_stats_server.pages.rendering.charts import DayChart, Segments, day_chart
 from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
+from batchjob_stats_server.report.model import Row
 
 router = APIRouter(include_in_schema=False)
 
 _MAX_DAYS = 400
 _MAX_ROWS = 500
 
-Row = Mapping[Any, Any]
-By = Literal["user", "account", "cluster"]
+OwnerKind = Literal["user", "account", "cluster"]
 ChartName = Literal["energy", "cpu", "gpu", "jobs", "emissions"]
-_GROUP_COLUMNS: dict[By, queries.By] = {
+_GROUP_COLUMNS: dict[OwnerKind, queries.By] = {
     "user": "username",
     "account": "account",
     "cluster": "cluster",
@@ -79,7 +79,7 @@ MEASURES = {
 class UsageForm(SumsParams):
     """Selects the usage, its grouping, and the chart."""
 
-    by: By = "user"
+    by: OwnerKind = "user"
     show: ChartName | None = None  # None: energy if any was measured, else CPU time
 
 

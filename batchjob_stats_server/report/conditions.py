@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-Value = float | str | None
-Values = Mapping[str, Value]
+FactValue = float | str | None
+FactValues = Mapping[str, FactValue]
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -50,7 +50,7 @@ class Comparison(NamedTuple):
     constant: float | str  # or the factor of `other`
     other: str = ""
 
-    def holds(self, values: Values) -> bool | None:
+    def holds(self, values: FactValues) -> bool | None:
         """Whether the comparison is true; None: a quantity is not known."""
         left, right = values[self.name], values[self.other] if self.other else self.constant
         if left is None or right is None:
@@ -70,7 +70,7 @@ class ConditionGroup(NamedTuple):
     requires_all: bool
     parts: tuple["Condition", ...]
 
-    def holds(self, values: Values) -> bool | None:
+    def holds(self, values: FactValues) -> bool | None:
         """Whether the group is true; None: it depends on a quantity that is not known."""
         found = [part.holds(values) for part in self.parts]
         decisive = not self.requires_all

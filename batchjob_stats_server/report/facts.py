@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from batchjob.judgements import AT_LEAST, LOST_STATES, SiteThresholds, thresholds
 from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report import explain
-from batchjob_stats_server.report.conditions import Value, Values
+from batchjob_stats_server.report.conditions import FactValue, FactValues
 from batchjob_stats_server.report.model import ReportInput, Row
 from batchjob_stats_server.report.units import (
     memory_request,
@@ -23,19 +23,19 @@ class JobFact(NamedTuple):
 
     unit: str
     about: str
-    evaluate: Callable[[ReportInput], Value]
+    evaluate: Callable[[ReportInput], FactValue]
 
 
-def _job_column(column: str) -> Callable[[ReportInput], Value]:
+def _job_column(column: str) -> Callable[[ReportInput], FactValue]:
     return lambda inputs: inputs.job[column]
 
 
 def _usage_ratio(
     column: str, of: Callable[[ReportInput], float | None]
-) -> Callable[[ReportInput], Value]:
+) -> Callable[[ReportInput], FactValue]:
     """A column of the usage divided by `of`."""
 
-    def value(inputs: ReportInput) -> Value:
+    def value(inputs: ReportInput) -> FactValue:
         used, total = inputs.job[column], of(inputs)
         return used / total if used is not None and total else None
 
@@ -64,17 +64,17 @@ def _cpu_available_seconds(inputs: ReportInput) -> float | None:
     return seconds
 
 
-def _cpus_used(inputs: ReportInput) -> Value:
+def _cpus_used(inputs: ReportInput) -> FactValue:
     ratio, cpus = inputs.job["cpu_efficiency"], inputs.job["allocated_cpus"]
     return ratio * cpus if ratio is not None and cpus else None
 
 
-def _cpus_to_request(inputs: ReportInput) -> Value:
+def _cpus_to_request(inputs: ReportInput) -> FactValue:
     used = _cpus_used(inputs)
     return None if used is None else max(1, math.ceil(float(used) * 1.1))
 
 
-def _coverage(inputs: ReportInput) -> Value:
+def _coverage(inputs: ReportInput) -> FactValue:
     job = inputs.job
     by_accounting = job["cpu_basis"] in (ACCOUNTING, AT_LEAST) and (
         job["memory_basis"] == ACCOUNTING
@@ -114,12 +114,12 @@ def _memory_to_request(inputs: ReportInput) -> float | None:
     )
 
 
-def _memory_request(inputs: ReportInput) -> Value:
+def _memory_request(inputs: ReportInput) -> FactValue:
     need = _node_memory_need(inputs)
     return None if need is None else memory_request(inputs.job, memory_to_request_bytes(need))
 
 
-def _doubled_memory_request(inputs: ReportInput) -> Value:
+def _doubled_memory_request(inputs: ReportInput) -> FactValue:
     allocated, nodes = inputs.job["allocated_memory_bytes"], inputs.job["allocated_nodes"] or 1
     return memory_request(inputs.job, 2 * allocated // nodes) if allocated else None
 
@@ -129,12 +129,12 @@ def _time_to_request(inputs: ReportInput) -> float | None:
     return None if longest is None else time_to_request_seconds(longest)
 
 
-def _time_request(inputs: ReportInput) -> Value:
+def _time_request(inputs: ReportInput) -> FactValue:
     seconds = _time_to_request(inputs)
     return None if seconds is None else time_request(inputs.job, seconds)
 
 
-def _doubled_time_request(inputs: ReportInput) -> Value:
+def _doubled_time_request(inputs: ReportInput) -> FactValue:
     limit = inputs.job["time_limit_seconds"]
     return time_request(inputs.job, 2 * limit) if limit else None
 
@@ -144,12 +144,12 @@ def _gpu_ratios(inputs: ReportInput) -> list[float]:
     return [] if None in ratios else ratios
 
 
-def _idle_gpus(inputs: ReportInput) -> Value:
+def _idle_gpus(inputs: ReportInput) -> FactValue:
     ratios = _gpu_ratios(inputs)
     return sum(ratio < thresholds().idle_gpu for ratio in ratios) if ratios else None
 
 
-def _gpu_memory_ratio(inputs: ReportInput) -> Value:
+def _gpu_memory_ratio(inputs: ReportInput) -> FactValue:
     """The ratio of the GPU with the highest one."""
     ratios = [
         row["memory_peak_bytes"] / total
@@ -160,7 +160,7 @@ def _gpu_memory_ratio(inputs: ReportInput) -> Value:
     return max(ratios, default=None)
 
 
-def _node_balance(inputs: ReportInput) -> Value:
+def _node_balance(inputs: ReportInput) -> FactValue:
     """CPU time of the least busy node relative to the mean; None unless all nodes are known."""
     seconds = [node.cpu_seconds for node in inputs.nodes if node.cpu_seconds is not None]
     if len(seconds) < 2 or len(seconds) < (inputs.job["allocated_nodes"] or 0) or not sum(seconds):
@@ -168,7 +168,7 @@ def _node_balance(inputs: ReportInput) -> Value:
     return min(seconds) * len(seconds) / sum(seconds)
 
 
-def _idlest_node(inputs: ReportInput) -> Value:
+def _idlest_node(inputs: ReportInput) -> FactValue:
     known = [node for node in inputs.nodes if node.cpu_seconds is not None]
     return min(known, key=lambda node: node.cpu_seconds or 0).node if known else None
 
@@ -177,7 +177,7 @@ def _flag(about: str, holds: Callable[[ReportInput], bool]) -> JobFact:
     return JobFact("word", f"{about}: yes or no.", lambda inputs: "yes" if holds(inputs) else "no")
 
 
-def _fewest_gpu_samples(inputs: ReportInput) -> Value:
+def _fewest_gpu_samples(inputs: ReportInput) -> FactValue:
     return min((row["samples"] or 0 for row in inputs.gpus), default=0)
 
 
@@ -192,7 +192,7 @@ THRESHOLD_FACTS: Mapping[str, JobFact] = {
 }
 """The site's thresholds, so that rules and pages judge alike."""
 
-QUANTITIES: Mapping[str, JobFact] = {
+FACTS: Mapping[str, JobFact] = {
     "state": JobFact("word", "State of the job.", _job_column("state")),
     "ended": _flag("Whether the job has ended", lambda m: m.job["end_time"] is not None),
     "started": _flag("Whether the job has started", lambda m: m.job["start_time"] is not None),
@@ -339,9 +339,9 @@ QUANTITIES: Mapping[str, JobFact] = {
     **THRESHOLD_FACTS,
 }
 
-UNITS: Mapping[str, str] = {name: each.unit for name, each in QUANTITIES.items()}
+UNITS: Mapping[str, str] = {name: each.unit for name, each in FACTS.items()}
 
 
-def evaluate_quantities(inputs: ReportInput) -> Values:
+def evaluate_quantities(inputs: ReportInput) -> FactValues:
     """Compute all quantities of a job; unknown ones are None."""
-    return {name: each.evaluate(inputs) for name, each in QUANTITIES.items()}
+    return {name: each.evaluate(inputs) for name, each in FACTS.items()}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from batchjob.judgements import WORTHWHILE_REDUCTION
 from batchjob.runtime.formatting import format_clock
 from batchjob.schedulers.states import JobState
-from batchjob_stats_server.report.conditions import Values
+from batchjob_stats_server.report.conditions import FactValues
 from batchjob_stats_server.report.model import ReportInput, Resubmission, Row
 
 MIN_EARLIER_RUNS = 3  # in addition to the job itself; with fewer, one outlier would decide
@@ -26,7 +26,7 @@ _FLAGS = frozenset(
 )
 
 
-def resubmission(inputs: ReportInput, values: Values) -> Resubmission | None:
+def resubmission(inputs: ReportInput, values: FactValues) -> Resubmission | None:
     """A submit line with lower limits; None if the runs do not show that less is enough."""
     job = inputs.job
     options: list[tuple[Sequence[str], str]] = []

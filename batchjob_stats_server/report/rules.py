@@ -13,7 +13,7 @@ from batchjob_stats_server.report.conditions import (
     ALWAYS,
     Condition,
     ConditionError,
-    Values,
+    FactValues,
     parse_condition,
 )
 from batchjob_stats_server.report.model import Advice, SkippedRule
@@ -123,7 +123,7 @@ def _checked_text(where: str, text: Any, units: Mapping[str, str]) -> str:
 
 
 def advise(
-    rules: Sequence[AdviceRule], values: Values, units: Mapping[str, str]
+    rules: Sequence[AdviceRule], values: FactValues, units: Mapping[str, str]
 ) -> tuple[tuple[Advice, ...], tuple[SkippedRule, ...]]:
     """The advice of the rules for a job, and the rules that cannot decide."""
     advice, silent = [], []
@@ -139,7 +139,7 @@ def advise(
     return tuple(advice), tuple(silent)
 
 
-def _advice(rule: AdviceRule, values: Values, units: Mapping[str, str]) -> Advice:
+def _advice(rule: AdviceRule, values: FactValues, units: Mapping[str, str]) -> Advice:
     reason, step = (_fill_in(text, values, units) for text in (rule.reason, rule.step))
     names = {name for text in (rule.reason, rule.step) for name in _PLACEHOLDER.findall(text)}
     names.update(each.name for each in rule.when.comparisons())
@@ -147,7 +147,7 @@ def _advice(rule: AdviceRule, values: Values, units: Mapping[str, str]) -> Advic
     return Advice(rule.id, rule.severity, rule.title, reason, step, numbers)
 
 
-def _fill_in(text: str, values: Values, units: Mapping[str, str]) -> str:
+def _fill_in(text: str, values: FactValues, units: Mapping[str, str]) -> str:
     """Fill in the quantities of a text; sentences with an unknown one are left out."""
     sentences = _SENTENCES.split(" ".join(text.split()))
     known = [
@@ -158,7 +158,7 @@ def _fill_in(text: str, values: Values, units: Mapping[str, str]) -> str:
     )
 
 
-def format_quantity(name: str, values: Values, units: Mapping[str, str]) -> str:
+def format_quantity(name: str, values: FactValues, units: Mapping[str, str]) -> str:
     """A quantity with its unit."""
     value = values[name]
     if value is None:
@@ -166,7 +166,7 @@ def format_quantity(name: str, values: Values, units: Mapping[str, str]) -> str:
     return value if isinstance(value, str) else FORMATTERS[units[name]](value)
 
 
-def _unmet_requirements(condition: Condition, values: Values, units: Mapping[str, str]) -> str:
+def _unmet_requirements(condition: Condition, values: FactValues, units: Mapping[str, str]) -> str:
     false = [
         f"needs {each.text}, it is {format_quantity(each.name, values, units)}"
         for each in condition.comparisons()
@@ -175,6 +175,6 @@ def _unmet_requirements(condition: Condition, values: Values, units: Mapping[str
     return "; ".join([*false, *_unknown_quantities(condition, values)])
 
 
-def _unknown_quantities(condition: Condition, values: Values) -> list[str]:
+def _unknown_quantities(condition: Condition, values: FactValues) -> list[str]:
     names = (name for each in condition.comparisons() for name in (each.name, each.other) if name)
     return [f"{name} is not known" for name in dict.fromkeys(names) if values[name] is None]

@@ -14,8 +14,7 @@ from batchjob_stats_server.pages.rendering import links, usage_bars
 from batchjob_stats_server.pages.rendering.sparklines import Sparkline
 from batchjob_stats_server.pages.rendering.template_filters import absent, percent, trusted_html
 from batchjob_stats_server.pages.rendering.usage_bars import UsageBar
-
-Row = Mapping[Any, Any]
+from batchjob_stats_server.report.model import Row
 
 _SPOKEN_LEVELS = ("low", "high")
 # live.js reloads a page with an element of this class soon.

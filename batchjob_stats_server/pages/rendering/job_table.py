@@ -7,7 +7,7 @@ HTML: text from elsewhere must pass through `escape`, `escape_id` or `escape_rep
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -18,12 +18,11 @@ from batchjob_stats_server.pages.rendering.fragments import escape_id, escape_re
 from batchjob_stats_server.pages.rendering.sparklines import Sparkline, SparklineKey, SparklineKind
 from batchjob_stats_server.pages.rendering.template_filters import absent
 from batchjob_stats_server.report import explain
-
-Row = Mapping[Any, Any]
+from batchjob_stats_server.report.model import Row
 
 NOT_REPORTED = "not reported by the scheduler"
 
-WAITING_JOB_COLUMNS = (
+LISTED_WAITING_COLUMNS = (
     "id", "cluster", "jobid", "submit_time", "eligible_time", "run", "array_jobid", "array_index",
     "het_jobid", "het_offset", "name", "state", "source", "reason", "username", "account",
     "partition", "qos", "start_time", "end_time", "requested_nodes", "requested_cpus",
@@ -32,8 +31,8 @@ WAITING_JOB_COLUMNS = (
 )  # fmt: skip
 """Columns to query for waiting jobs; those of sparklines are for jobs that ran before."""
 
-JOB_COLUMNS = (
-    *WAITING_JOB_COLUMNS, "elapsed_seconds", "suspended_seconds", "time_limit_seconds",
+LISTED_COLUMNS = (
+    *LISTED_WAITING_COLUMNS, "elapsed_seconds", "suspended_seconds", "time_limit_seconds",
     "allocated_nodes", "peak_memory_bytes", "exit_code", "exit_signal",
     "exit_code_or_128_more", "usage_samples", "usage_nodes",
     "doubt", "usage_until_time", "usage_doubt", "usage_gpu_utilization_ratio",
@@ -67,7 +66,7 @@ class ListColumn(NamedTuple):
         return self.style if self.style in ("n", "minor") else ""
 
 
-TITLES: Mapping[str, str] = {
+COLUMN_TITLES: Mapping[str, str] = {
     "account": "Account", "partition": "Partition", "qos": "QOS", "submitted": "Submitted",
     "started": "Started", "ended": "Ended", "elapsed": "Elapsed", "nodes": "Nodes",
     "cpus": "CPUs", "gpus": "GPUs", "time": "Time used", "cpu": "CPU", "memory": "Memory",
@@ -77,7 +76,7 @@ TITLES: Mapping[str, str] = {
 }  # fmt: skip
 """The columns from which users choose, as named there; the others are shown where they say more."""
 
-DEFAULT_COLUMNS = TITLES.keys() - {
+DEFAULT_COLUMNS = COLUMN_TITLES.keys() - {
     "qos", "submitted", "ended", "peak", "memory_line", "gpu_line", "exit"
 }  # fmt: skip
 SPARKLINES = {
@@ -93,7 +92,7 @@ def columns(
 ) -> list[ListColumn]:  # fmt: skip
     """Columns from left to right, after the checkbox and the job's id.
 
-    `chosen`: keys of TITLES; `is_waiting`: whether the jobs have not started yet.
+    `chosen`: keys of COLUMN_TITLES; `is_waiting`: whether the jobs have not started yet.
     """
     shown = {"name", "state", *chosen}
     if is_waiting:
@@ -285,7 +284,7 @@ _STARTED_COLUMNS = {
     "peak": ListColumn("Peak memory", "usage_memory_peak_bytes", _peak_memory_cell, "n"),
     "gpu": ListColumn("GPU", "usage_gpu_utilization_ratio", _gpu_cell, label="GPU used"),
     **{
-        name: ListColumn(TITLES[name], "", partial(_sparkline_cell, kind))
+        name: ListColumn(COLUMN_TITLES[name], "", partial(_sparkline_cell, kind))
         for name, kind in SPARKLINES.items()
     },
     "energy": ListColumn("Energy", "energy_used_joules", _energy_cell, "n"),

@@ -1,15 +1,14 @@
 """Addresses of pages, and references to jobs in them."""
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 from urllib.parse import quote, quote_plus, urlsplit
 
 from sqlalchemy.engine import RowMapping
 
 from batchjob_stats_server.http.problems import Problem
-
-Row = Mapping[Any, Any]
+from batchjob_stats_server.report.model import Row
 
 
 def path(*parts: object, **query: object) -> str:

@@ -15,7 +15,7 @@ from batchjob.quantities.curves import (
     PRESSURE_MEMORY,
     Curve,
 )
-from batchjob_stats_server.report.conditions import Comparison, Values
+from batchjob_stats_server.report.conditions import Comparison, FactValues
 from batchjob_stats_server.report.rules import AdviceRule
 
 
@@ -43,7 +43,7 @@ _RULE_ZONES: tuple[tuple[Curve, str, str, str], ...] = (
 _BELOW, _ABOVE = (operator.lt, operator.le), (operator.gt, operator.ge)
 
 
-def job_zones(rules: Sequence[AdviceRule], values: Values) -> dict[str, list[PlotZone]]:
+def job_zones(rules: Sequence[AdviceRule], values: FactValues) -> dict[str, list[PlotZone]]:
     """The zones of each curve, by its name, from the rules that apply to the job."""
     by_id = {rule.id: rule for rule in rules if rule.applies.holds(values)}
     zones_by_curve: dict[str, list[PlotZone]] = {}

@@ -1,21 +1,20 @@
 """The last runs with the same name, side by side: duration, memory and energy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
 from batchjob_stats_server.pages.rendering import links, template_filters
 from batchjob_stats_server.pages.rendering.charts import Box
 from batchjob_stats_server.report.explain import elapsed_seconds
+from batchjob_stats_server.report.model import Row
 
 RUN_WIDTH, BAR_HEIGHT = 14, 30.0  # width of a run; height of its bars
 _ROW_HEIGHT, _TITLE_HEIGHT = 48, 14  # height of a row; of the title above the bars
 _SLOW_FACTOR = 1.5  # multiple of the median
 _MIN_COMPLETED_RUNS = 3  # minimum completed runs for a median
-
-Row = Mapping[Any, Any]
 
 
 RUN_COLUMNS = (

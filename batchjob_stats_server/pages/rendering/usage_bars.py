@@ -1,18 +1,16 @@
 """How much of its allocation a job used, as a bar with a colour."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from batchjob.judgements import thresholds
 from batchjob_stats_db.queries.waste import efficiency
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.explain import EfficiencyRatio
-from batchjob_stats_server.report.model import Efficiency
-
-Row = Mapping[Any, Any]
+from batchjob_stats_server.report.model import Efficiency, Row
 
 _RECLAIMABLE = "the kernel reclaims page cache, and the job was not short of memory"
-TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU", "time": "Time"}
+RESOURCE_TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU", "time": "Time"}
 
 
 class UsageBar(NamedTuple):
@@ -38,7 +36,7 @@ def job_bars(row: Row, now: int) -> dict[str, UsageBar | None]:
 
 def efficiency_bar(measured: Efficiency | EfficiencyRatio) -> UsageBar:
     """An efficiency with its colour."""
-    name = TITLES[measured.what]
+    name = RESOURCE_TITLES[measured.what]
     if measured.ratio is None:
         return UsageBar(name, None, reason=measured.missing)
     until = "" if measured.until_time is None else "; measured only until some time before its end"
@@ -69,8 +67,10 @@ def sums_bar(sums: Row, what: str) -> UsageBar:
     """The bar of `cpu`, `memory` or `gpu` for sums over days."""
     ratio = efficiency(sums, what)
     if ratio is None:
-        return UsageBar(TITLES[what], None, reason="not measured")
-    return UsageBar(TITLES[what], ratio, level(what, ratio), "of the allocation that was measured")
+        return UsageBar(RESOURCE_TITLES[what], None, reason="not measured")
+    return UsageBar(
+        RESOURCE_TITLES[what], ratio, level(what, ratio), "of the allocation that was measured"
+    )
 
 
 class ComparedBar(NamedTuple):

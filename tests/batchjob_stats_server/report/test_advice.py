@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_server.report.conditions import ConditionError, parse_condition
-from batchjob_stats_server.report.facts import QUANTITIES, UNITS, evaluate_quantities
+from batchjob_stats_server.report.facts import FACTS, UNITS, evaluate_quantities
 from batchjob_stats_server.report.model import NodeUse
 from batchjob_stats_server.report.rules import advise, load_rules
 from tests.batchjob_stats_server.report.test_report import (
@@ -185,9 +185,9 @@ def test_documentation_lists_rule(rule):
     assert f"| `{rule.id}` | {rule.severity} | {rule.title} |" in DOCUMENTATION
 
 
-@pytest.mark.parametrize("name", QUANTITIES)
+@pytest.mark.parametrize("name", FACTS)
 def test_documentation_lists_quantity(name):
-    assert f"| `{name}` | {QUANTITIES[name].unit} | {QUANTITIES[name].about} |" in DOCUMENTATION
+    assert f"| `{name}` | {FACTS[name].unit} | {FACTS[name].about} |" in DOCUMENTATION
 
 
 # Conditions of rules.

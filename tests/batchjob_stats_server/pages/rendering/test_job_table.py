@@ -10,7 +10,11 @@ from batchjob_stats_db.queries.job_rows import rows_by_ids
 from batchjob_stats_db.queries.jobs import pending
 from batchjob_stats_db.queries.paging import find_ids
 from batchjob_stats_server.pages.rendering import job_table
-from batchjob_stats_server.pages.rendering.job_table import JOB_COLUMNS, TITLES, TableContext
+from batchjob_stats_server.pages.rendering.job_table import (
+    COLUMN_TITLES,
+    LISTED_COLUMNS,
+    TableContext,
+)
 from tests.batchjob_stats_server import example_site
 
 
@@ -26,7 +30,7 @@ def site(tmp_path_factory):
 
 def columns(**changes):
     everything = {
-        "chosen": TITLES, "is_waiting": False, "has_gpus": True, "several_users": True,
+        "chosen": COLUMN_TITLES, "is_waiting": False, "has_gpus": True, "several_users": True,
         "several_clusters": True, "has_measurements": True,
     }  # fmt: skip
     return job_table.columns(**everything | changes)
@@ -38,8 +42,8 @@ def titles(**changes):
 
 def test_cells_are_made_of_the_columns_that_lists_read(site):
     facts = TableContext(example_site.NOW, {}, {})
-    started = rows_by_ids(site, find_ids(site, EVERYTHING, 200, started=True).ids, JOB_COLUMNS)
-    waiting = pending(site, EVERYTHING, names=JOB_COLUMNS)
+    started = rows_by_ids(site, find_ids(site, EVERYTHING, 200, started=True).ids, LISTED_COLUMNS)
+    waiting = pending(site, EVERYTHING, names=LISTED_COLUMNS)
     assert len(started) > 50
     assert waiting
     for rows, shown in (
