@@ -95,7 +95,7 @@ class TimeSeriesStore(Protocol):
     """Its name in `job_usage.source`."""
 
     def measure(
-        self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
+        self, wanted: Mapping[Statistic, Sequence[str]], windows: Sequence[JobWindow]
     ) -> dict[Statistic, list[SeriesValue]]:
         """Each statistic as one number per series of its metrics; without a series, no number.
 
@@ -116,7 +116,7 @@ class TimeSeriesStore(Protocol):
         ...
 
     def last_sample_times(
-        self, metrics: Sequence[str], spans: Sequence[JobWindow]
+        self, metrics: Sequence[str], windows: Sequence[JobWindow]
     ) -> list[SeriesValue]:
         """The time of each series' last sample in epoch seconds, approximate for a long period.
 
@@ -124,8 +124,8 @@ class TimeSeriesStore(Protocol):
         """
         ...
 
-    def job_series(self, query: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
-        """The series over `span`, in at most this many intervals of equal length.
+    def job_series(self, query: SeriesQuery, window: JobWindow, bins: int) -> list[TimeSeries]:
+        """The series over `window`, in at most this many intervals of equal length.
 
         Raises TimeSeriesError.
         """

@@ -83,24 +83,24 @@ class Prometheus:
         self.client = PrometheusClient(endpoint)
 
     def measure(
-        self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
+        self, wanted: Mapping[Statistic, Sequence[str]], windows: Sequence[JobWindow]
     ) -> dict[Statistic, list[SeriesValue]]:
         """See TimeSeriesStore; in as few queries as the limits of batches allow: one for a page."""
         found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
-        for batch in batches(spans, self._endpoint):
+        for batch in batches(windows, self._endpoint):
             for statistic, samples in self._measure_batch(wanted, batch).items():
                 found[statistic] += samples
         return found
 
     def last_sample_times(
-        self, metrics: Sequence[str], spans: Sequence[JobWindow]
+        self, metrics: Sequence[str], windows: Sequence[JobWindow]
     ) -> list[SeriesValue]:
         """See TimeSeriesStore; for periods longer than 500 scrapes, to 0.2 % of their length."""
         interval = self._endpoint.scrape_interval
         found = []
-        for batch in batches(spans, self._endpoint):
+        for batch in batches(windows, self._endpoint):
             together = seconds_of(batch) <= _MAX_STEPS * interval
-            for part in [batch] if together else [[span] for span in batch]:
+            for part in [batch] if together else [[window] for window in batch]:
                 step = math.ceil(max(interval, seconds_of(part) / _MAX_STEPS))
                 for metric in metrics:
                     promql = last_times_query([metric], part, step)
@@ -112,11 +112,11 @@ class Prometheus:
                     ]
         return found
 
-    def job_series(self, query: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
+    def job_series(self, query: SeriesQuery, window: JobWindow, bins: int) -> list[TimeSeries]:
         """See TimeSeriesStore; replicas are merged, gaps are kept."""
-        intervals = resample.equal_bins(span, bins, self._endpoint.scrape_interval)
+        intervals = resample.equal_bins(window, bins, self._endpoint.scrape_interval)
         return (self._gauge_series if query.kind is SeriesKind.GAUGE else self._rate_series)(
-            query, span, intervals
+            query, window, intervals
         )
 
     def measure_cluster(
@@ -194,17 +194,17 @@ class Prometheus:
             for _, labels, result in named_series(self.ask("query_range", query=promql, **times))
         ]
 
-    def _gauge_series(self, query: SeriesQuery, span: JobWindow, bins: Bins) -> list[TimeSeries]:
+    def _gauge_series(self, query: SeriesQuery, window: JobWindow, bins: Bins) -> list[TimeSeries]:
         """The store's own minima, means and maxima."""
         found: dict[Identity, dict[float, list[float]]] = {}
         # Before Prometheus 3, a window included a sample exactly at its start.
-        window = f"{series_selector(query, span)}[{round(bins.seconds * 1000) - 1}ms]"
+        selector = f"{series_selector(query, window)}[{round(bins.seconds * 1000) - 1}ms]"
         times = {
             "start": f"{bins.end_of(0):.3f}", "end": f"{bins.end:.3f}",
             "step": f"{bins.seconds:.3f}",
         }  # fmt: skip
         for fold in ("min", "avg", "max"):
-            promql = f"{fold} {BY_IDENTITY} ({fold}_over_time({window}))"
+            promql = f"{fold} {BY_IDENTITY} ({fold}_over_time({selector}))"
             for _, labels, result in named_series(self.ask("query_range", query=promql, **times)):
                 points = found.setdefault(identity_of(labels), {})
                 for at, value in finite_points(result["values"]):
@@ -218,15 +218,15 @@ class Prometheus:
             for identity, points in found.items()
         ]
 
-    def _rate_series(self, query: SeriesQuery, span: JobWindow, bins: Bins) -> list[TimeSeries]:
+    def _rate_series(self, query: SeriesQuery, window: JobWindow, bins: Bins) -> list[TimeSeries]:
         """Rates from all samples or, for a long period, from every n-th."""
         interval = self._endpoint.scrape_interval
-        window = _window_to_read(span, 4 * interval)
-        every = interval * math.ceil((window.until - window.start) / interval / _MAX_SAMPLES)
+        read = _window_to_read(window, 4 * interval)
+        every = interval * math.ceil((read.until - read.start) / interval / _MAX_SAMPLES)
         results = (
-            self._query_thinned(query, window, every)
+            self._query_thinned(query, read, every)
             if every > interval
-            else self._query_raw(series_selector(query, window), window)
+            else self._query_raw(series_selector(query, read), read)
         )
         gap = max(4 * interval, 2 * every)
         copies: dict[Identity, list[Points]] = {}
@@ -237,15 +237,15 @@ class Prometheus:
             (identity, resample.merge_replicas(replicas, gap))
             for identity, replicas in copies.items()
         )
-        return resample.rate_series(merged, query, span, bins, gap)
+        return resample.rate_series(merged, query, window, bins, gap)
 
-    def _query_thinned(self, query: SeriesQuery, span: JobWindow, every: float) -> NamedSeries:
+    def _query_thinned(self, query: SeriesQuery, window: JobWindow, every: float) -> NamedSeries:
         """One sample per `every` seconds, a multiple of the scrape interval."""
-        promql = f"last_over_time({series_selector(query, span)}[{every:g}s])"
-        seconds = span.until - span.start + (CARRIED_SECONDS if span.near_other_run else 0)
-        begin = span.until - every * (seconds // every)  # so that the last sample is included
+        promql = f"last_over_time({series_selector(query, window)}[{every:g}s])"
+        seconds = window.until - window.start + (CARRIED_SECONDS if window.near_other_run else 0)
+        begin = window.until - every * (seconds // every)  # so that the last sample is included
         return named_series(
-            self.ask("query_range", query=promql, start=begin, end=span.until, step=f"{every:g}")
+            self.ask("query_range", query=promql, start=begin, end=window.until, step=f"{every:g}")
         )
 
     def _measure_batch(
@@ -285,25 +285,27 @@ class Prometheus:
         """Replace the last values of counters that were reset by their totals."""
         interval = self._endpoint.scrape_interval
         for (metric, jobid), identities in _by_metric_and_job(reset_series & totals.keys()).items():
-            span = next(span for span in batch if span.jobid == jobid)
+            window = next(window for window in batch if window.jobid == jobid)
             for identity in identities:
                 del totals[metric, identity]
-            for identity, total in reset_totals(self.ask, metric, span, identities, interval):
+            for identity, total in reset_totals(self.ask, metric, window, identities, interval):
                 totals[metric, identity] = SeriesValue(metric, dict(identity), total)
 
     def _read_carried_series(
-        self, metrics: Sequence[str], span: JobWindow
+        self, metrics: Sequence[str], window: JobWindow
     ) -> set[tuple[str, Identity]]:
         """Series with a sample shortly before the run: their first samples may be another run's."""
-        which = f"{job_selector(metrics, [span])}[{CARRIED_SECONDS}s]"
+        which = f"{job_selector(metrics, [window])}[{CARRIED_SECONDS}s]"
         promql = f"max {BY_IDENTITY} (last_over_time({which}))"
-        answer = self.ask("query", query=promql, time=f"{span.start - 0.001:.3f}")
+        answer = self.ask("query", query=promql, time=f"{window.start - 0.001:.3f}")
         return {(name, identity_of(labels)) for name, labels, _ in named_series(answer)}
 
-    def _query_raw(self, which: str, span: JobWindow) -> NamedSeries:
+    def _query_raw(self, which: str, window: JobWindow) -> NamedSeries:
         """Raw samples; if another run is near, from some time before the start."""
-        seconds = max(1, span.until - span.start) + (CARRIED_SECONDS if span.near_other_run else 0)
-        return named_series(self.ask("query", query=f"{which}[{seconds}s]", time=span.until))
+        seconds = max(1, window.until - window.start) + (
+            CARRIED_SECONDS if window.near_other_run else 0
+        )
+        return named_series(self.ask("query", query=f"{which}[{seconds}s]", time=window.until))
 
     def ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:
         """One request; raises QueryFailed if other queries may succeed."""
@@ -337,12 +339,12 @@ class Prometheus:
         return results_of(url, status, body)
 
 
-def _window_to_read(span: JobWindow, margin: float) -> JobWindow:
+def _window_to_read(window: JobWindow, margin: float) -> JobWindow:
     """The window whose samples must be read to display `display_range`."""
-    begin, end = span.display_range
-    return span._replace(
-        start=math.ceil(max(span.start, begin - margin)),
-        until=math.floor(min(span.until, end + margin)),
+    begin, end = window.display_range
+    return window._replace(
+        start=math.ceil(max(window.start, begin - margin)),
+        until=math.floor(min(window.until, end + margin)),
     )
 
 

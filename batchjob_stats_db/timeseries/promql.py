@@ -78,7 +78,7 @@ def _split_terms(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator[
 
 
 def _series_per_metric(batch: Sequence[JobWindow]) -> int:
-    return _SERIES_PER_METRIC * sum(span.nodes for span in batch)
+    return _SERIES_PER_METRIC * sum(window.nodes for window in batch)
 
 
 def _merge_replicas(expressions: Sequence[str]) -> str:
@@ -86,80 +86,82 @@ def _merge_replicas(expressions: Sequence[str]) -> str:
 
 
 class _Batch:
-    """Spans that may share a query, which covers the time of all of them."""
+    """Windows that may share a query, which covers the time of all of them."""
 
     def __init__(self, first: JobWindow, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self.spans: list[JobWindow] = []
+        self.windows: list[JobWindow] = []
         self._jobids: set[str] = set()
         self._start, self._until = first.start, first.until
         self._free_range = first.free_range
         self._samples, self._characters = 0.0, 0
 
-    def add(self, span: JobWindow) -> bool:
-        """Add the span, unless it does not fit."""
+    def add(self, window: JobWindow) -> bool:
+        """Add the window, unless it does not fit."""
         endpoint = self._endpoint
         samples = (
             _SERIES_PER_NODE
-            * span.nodes
-            * (1 + (span.until - span.start) / endpoint.scrape_interval)
+            * window.nodes
+            * (1 + (window.until - window.start) / endpoint.scrape_interval)
         )
-        characters = 1 + len(escape_regex(span.jobid))
-        start, until = min(self._start, span.start), max(self._until, span.until)
+        characters = 1 + len(escape_regex(window.jobid))
+        start, until = min(self._start, window.start), max(self._until, window.until)
         free_range = (
-            max(self._free_range[0], span.free_range[0]),
-            min(self._free_range[1], span.free_range[1]),
+            max(self._free_range[0], window.free_range[0]),
+            min(self._free_range[1], window.free_range[1]),
         )
-        if self.spans and (
-            span.cluster != self.spans[0].cluster
-            or span.jobid in self._jobids
+        if self.windows and (
+            window.cluster != self.windows[0].cluster
+            or window.jobid in self._jobids
             or not (free_range[0] <= start and until <= free_range[1])
-            or len(self.spans) >= endpoint.batch_jobs
+            or len(self.windows) >= endpoint.batch_jobs
             or self._samples + samples > endpoint.batch_samples
             or self._characters + characters > endpoint.batch_characters
         ):
             return False
-        self.spans.append(span)
-        self._jobids.add(span.jobid)
+        self.windows.append(window)
+        self._jobids.add(window.jobid)
         self._start, self._until, self._free_range = start, until, free_range
         self._samples += samples
         self._characters += characters
         return True
 
 
-def batches(spans: Sequence[JobWindow], endpoint: Endpoint) -> Iterator[list[JobWindow]]:
-    """Spans that may share a query: of different jobs, close in time, not too many samples.
+def batches(windows: Sequence[JobWindow], endpoint: Endpoint) -> Iterator[list[JobWindow]]:
+    """Windows that may share a query: of different jobs, close in time, not too many samples.
 
-    A batch's query covers the time of all its spans; that is correct for each of them since a job's
-    series have no samples outside its own time, except for other runs of its jobid: no batch
+    A batch's query covers the time of all its windows; that is correct for each of them since a
+    job's series have no samples outside its own time, except for other runs of its jobid: no batch
     includes time of those.
     """
     found: list[_Batch] = []
-    for span in sorted(spans, key=lambda each: (each.until, each.start)):
-        if span.near_other_run:
-            yield [span]
-        elif not any(batch.add(span) for batch in found):
-            found.append(_Batch(span, endpoint))
-            found[-1].add(span)
-    yield from (batch.spans for batch in found)
+    for window in sorted(windows, key=lambda each: (each.until, each.start)):
+        if window.near_other_run:
+            yield [window]
+        elif not any(batch.add(window) for batch in found):
+            found.append(_Batch(window, endpoint))
+            found[-1].add(window)
+    yield from (batch.windows for batch in found)
 
 
 def job_selector(
-    metrics: Sequence[str], spans: Sequence[JobWindow], instances: Sequence[str] = ()
+    metrics: Sequence[str], windows: Sequence[JobWindow], instances: Sequence[str] = ()
 ) -> str:
     """A selector of the jobs' series; for many jobs, of those of other clusters as well."""
     matchers = {"__name__": metrics}
-    if len(spans) <= _FEW_JOBS:
-        matchers["cluster"] = [spans[0].cluster]
-    matchers["jobid"] = [span.jobid for span in spans]
+    if len(windows) <= _FEW_JOBS:
+        matchers["cluster"] = [windows[0].cluster]
+    matchers["jobid"] = [window.jobid for window in windows]
     if instances:
         matchers["instance"] = instances
     return _format_selector(matchers)
 
 
-def series_selector(query: SeriesQuery, span: JobWindow) -> str:
+def series_selector(query: SeriesQuery, window: JobWindow) -> str:
     """A selector of the queried series, always with the cluster."""
-    return _format_selector({"__name__": [query.metric], "cluster": [span.cluster], **query.where})
+    return _format_selector(
+        {"__name__": [query.metric], "cluster": [window.cluster], **query.where}
+    )
 
 
 def cluster_selector(cluster: str, metrics: Sequence[str], instance: str = "") -> str:
@@ -243,9 +245,9 @@ def last_times_query(metrics: Sequence[str], batch: Sequence[JobWindow], step: i
 
 def seconds_of(batch: Sequence[JobWindow]) -> int:
     """The length of the period that covers all windows of the batch."""
-    return max(1, end_of(batch) - min(span.start for span in batch))
+    return max(1, end_of(batch) - min(window.start for window in batch))
 
 
 def end_of(batch: Sequence[JobWindow]) -> int:
     """When the last window of the batch ends."""
-    return max(span.until for span in batch)
+    return max(window.until for window in batch)

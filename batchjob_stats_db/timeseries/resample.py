@@ -35,10 +35,10 @@ class Bins(NamedTuple):
         return self.start + (index + 1) * self.seconds
 
 
-def equal_bins(span: JobWindow, most: int, interval: float) -> Bins:
+def equal_bins(window: JobWindow, most: int, interval: float) -> Bins:
     """At most this many intervals, none shorter than the time between two samples."""
-    start = max(span.start, span.display_range[0])
-    end = min(span.end if span.end is not None else span.until, span.display_range[1])
+    start = max(window.start, window.display_range[0])
+    end = min(window.end if window.end is not None else window.until, window.display_range[1])
     end = max(end, start + 1)
     return Bins(start, end, max(1, min(most, int((end - start) / interval))))
 
@@ -51,16 +51,16 @@ class Segment(NamedTuple):
     rate: float
 
 
-def growth_segments(points: Points, span: JobWindow, gap: float) -> list[Segment]:
+def growth_segments(points: Points, window: JobWindow, gap: float) -> list[Segment]:
     """The growth of a job's counter from sample to sample, across resets.
 
     It was zero when the job began, and a value read after the end is that of the end. Nothing is
     known between samples farther apart than `gap`.
     """
-    own = own_samples([point for point in points if math.isfinite(point[1])], span.start)
-    knots = [(float(span.start), 0.0), *own]
-    if span.end is not None and knots[-1][0] > span.end:
-        knots = [knot for knot in knots if knot[0] < span.end] + [(span.end, knots[-1][1])]
+    own = own_samples([point for point in points if math.isfinite(point[1])], window.start)
+    knots = [(float(window.start), 0.0), *own]
+    if window.end is not None and knots[-1][0] > window.end:
+        knots = [knot for knot in knots if knot[0] < window.end] + [(window.end, knots[-1][1])]
     return [
         Segment(
             begin,
@@ -109,7 +109,7 @@ def mean_rates(parts: Iterable[Segment], bins: Bins) -> list[Point]:
 def rate_series(
     series: Iterable[tuple[Identity, Points]],
     query: SeriesQuery,
-    span: JobWindow,
+    window: JobWindow,
     bins: Bins,
     gap: float,
 ) -> list[TimeSeries]:
@@ -117,7 +117,7 @@ def rate_series(
     groups: dict[Identity, list[list[Segment]]] = {}
     for identity, points in series:
         kept = tuple(each for each in identity if each[0] not in query.summed)
-        groups.setdefault(kept, []).append(growth_segments(points, span, gap))
+        groups.setdefault(kept, []).append(growth_segments(points, window, gap))
     return [
         TimeSeries(dict(kept), mean_rates(sum_segments(each), bins))
         for kept, each in groups.items()

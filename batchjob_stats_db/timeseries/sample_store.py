@@ -50,39 +50,41 @@ class SampleHistory:
         self._cache: dict[JobWindow, tuple[object, _Tallies]] = {}
 
     def measure(
-        self, wanted: Mapping[Statistic, Sequence[str]], spans: Sequence[JobWindow]
+        self, wanted: Mapping[Statistic, Sequence[str]], windows: Sequence[JobWindow]
     ) -> dict[Statistic, list[SeriesValue]]:
         """See TimeSeriesStore."""
-        self._cache = {span: cached for span, cached in self._cache.items() if span in set(spans)}
+        self._cache = {
+            window: cached for window, cached in self._cache.items() if window in set(windows)
+        }
         return {
-            statistic: list(self._of_metrics(statistic, set(metrics), spans))
+            statistic: list(self._of_metrics(statistic, set(metrics), windows))
             for statistic, metrics in wanted.items()
         }
 
     def _of_metrics(
-        self, statistic: Statistic, metrics: Set[str], spans: Sequence[JobWindow]
+        self, statistic: Statistic, metrics: Set[str], windows: Sequence[JobWindow]
     ) -> Iterator[SeriesValue]:
-        for span in spans:
-            for (header, name), tally in self._tallies(span).items():
+        for window in windows:
+            for (header, name), tally in self._tallies(window).items():
                 metric = BY_NAME[name.quantity].metric.name
                 if metric in metrics and (value := tally.statistic(statistic)) is not None:
-                    yield SeriesValue(metric, _labels(span, header, name), value)
+                    yield SeriesValue(metric, _labels(window, header, name), value)
 
-    def job_series(self, query: SeriesQuery, span: JobWindow, bins: int) -> list[TimeSeries]:
+    def job_series(self, query: SeriesQuery, window: JobWindow, bins: int) -> list[TimeSeries]:
         """See TimeSeriesStore; gaps are kept."""
         found: dict[Identity, Points] = {}
         interval = 0.0
-        for jobid in query.where.get("jobid", (span.jobid,)):
-            for header, file, moments in self._read(span._replace(jobid=jobid)):
+        for jobid in query.where.get("jobid", (window.jobid,)):
+            for header, file, moments in self._read(window._replace(jobid=jobid)):
                 assert file.header is not None
                 interval = max(interval, file.header.interval_seconds)
-                for identity, at, value in _matching_points(query, span, header, file, moments):
+                for identity, at, value in _matching_points(query, window, header, file, moments):
                     found.setdefault(identity, []).append((at, value))
         if not found:
             return []
-        intervals = resample.equal_bins(span, bins, interval)
+        intervals = resample.equal_bins(window, bins, interval)
         if query.kind is SeriesKind.RATE:
-            return resample.rate_series(found.items(), query, span, intervals, 4 * interval)
+            return resample.rate_series(found.items(), query, window, intervals, 4 * interval)
         series = (
             TimeSeries(dict(each), resample.gauge_points(seen, intervals))
             for each, seen in found.items()
@@ -90,10 +92,10 @@ class SampleHistory:
         return [each for each in series if each.points]
 
     def last_sample_times(
-        self, metrics: Sequence[str], spans: Sequence[JobWindow]
+        self, metrics: Sequence[str], windows: Sequence[JobWindow]
     ) -> list[SeriesValue]:
         """See TimeSeriesStore."""
-        return self.measure({Statistic.LATEST: metrics}, spans)[Statistic.LATEST]
+        return self.measure({Statistic.LATEST: metrics}, windows)[Statistic.LATEST]
 
     def measure_cluster(self, *_asked: object) -> None:
         """See TimeSeriesStore: each job has files of its own."""
@@ -111,18 +113,18 @@ class SampleHistory:
         """See TimeSeriesStore: files have samples of jobs alone."""
         return []
 
-    def _tallies(self, span: JobWindow) -> _Tallies:
-        signature = self._signature(span)
-        cached = self._cache.get(span)
+    def _tallies(self, window: JobWindow) -> _Tallies:
+        signature = self._signature(window)
+        cached = self._cache.get(window)
         if cached is None or cached[0] != signature:
-            cached = self._cache[span] = (signature, self._compute_tallies(span))
+            cached = self._cache[window] = (signature, self._compute_tallies(window))
         return cached[1]
 
-    def _compute_tallies(self, span: JobWindow) -> _Tallies:
+    def _compute_tallies(self, window: JobWindow) -> _Tallies:
         found: dict[tuple[SampleHeader, SampleKey], Tally] = {}
         counts: dict[SampleHeader, int] = {}  # number of samples
         latest: dict[SampleHeader, float] = {}  # time of the last sample
-        for header, file, moments in self._read(span):
+        for header, file, moments in self._read(window):
             decoder = file.decoder
             for at, whole in moments:
                 number, before = counts.setdefault(header, 0), latest.get(header, at)
@@ -130,23 +132,25 @@ class SampleHistory:
                 for name in known | decoder.values.keys() if whole else decoder.changed:
                     value = decoder.values.get(name)
                     tally = found.setdefault((header, name), Tally())
-                    if at < span.start:
+                    if at < window.start:
                         tally.carry(value)
                     else:
                         tally.change(number, value, before)
-                counts[header] += at >= span.start
+                counts[header] += at >= window.start
                 latest[header] = at
         for (header, _), tally in found.items():
             tally.end(counts[header], latest[header])
         return found
 
-    def _read(self, span: JobWindow) -> Iterator[tuple[SampleHeader, SampleFile, Iterator[Moment]]]:
-        """The job's files, each with its samples of the span; raises TimeSeriesError."""
-        if self._cluster not in ("", span.cluster):
+    def _read(
+        self, window: JobWindow
+    ) -> Iterator[tuple[SampleHeader, SampleFile, Iterator[Moment]]]:
+        """The job's files, each with its samples of the window; raises TimeSeriesError."""
+        if self._cluster not in ("", window.cluster):
             return
         latest: dict[SampleHeader, float] = {}
         try:
-            for path in files_of(folder_of(self._samples, span.jobid)):
+            for path in files_of(folder_of(self._samples, window.jobid)):
                 with SampleFile(path) as file:
                     times = file.times()
                     first = next(times, None)
@@ -155,17 +159,17 @@ class SampleHistory:
                         yield (
                             header,
                             file,
-                            _moments_within(span, chain([first], times), header, latest),
+                            _moments_within(window, chain([first], times), header, latest),
                         )
                     if file.damage:
                         self._log_once.warning(str(path), "%s: partly read: %s", path, file.damage)
         except OSError as error:
             raise TimeSeriesError(str(error)) from error
 
-    def _signature(self, span: JobWindow) -> object:
+    def _signature(self, window: JobWindow) -> object:
         """A value that changes with the job's files."""
         found = []
-        for path in files_of(folder_of(self._samples, span.jobid)):
+        for path in files_of(folder_of(self._samples, window.jobid)):
             try:
                 status = path.stat()
             except OSError:
@@ -175,27 +179,30 @@ class SampleHistory:
 
 
 def _moments_within(
-    span: JobWindow, times: Iterable[float], header: SampleHeader, latest: dict[SampleHeader, float]
+    window: JobWindow,
+    times: Iterable[float],
+    header: SampleHeader,
+    latest: dict[SampleHeader, float],
 ) -> Iterator[Moment]:
-    """Samples from the span's start (of one of several runs, a little earlier) to its end.
+    """Samples from the window's start (of one of several runs, a little earlier) to its end.
 
     If two recorders of one node have recorded a job, the first one counts.
     """
-    earliest = span.start - (CARRIED_SECONDS if span.near_other_run else 0)
+    earliest = window.start - (CARRIED_SECONDS if window.near_other_run else 0)
     seen_until = latest.get(header, -math.inf)
     whole = True
     for at in times:
-        if at > span.until or at < earliest or at <= seen_until:
+        if at > window.until or at < earliest or at <= seen_until:
             whole = True
             continue
-        yield at, whole or latest[header] < span.start <= at
+        yield at, whole or latest[header] < window.start <= at
         latest[header] = at
         whole = False
 
 
 def _matching_points(
     query: SeriesQuery,
-    span: JobWindow,
+    window: JobWindow,
     header: SampleHeader,
     file: SampleFile,
     moments: Iterator[Moment],
@@ -205,7 +212,7 @@ def _matching_points(
         seen = set()
         for name, value in file.decoder.values.items():
             if name not in identities:
-                identities[name] = _identity(query, span, header, name)
+                identities[name] = _identity(query, window, header, name)
             identity = identities[name]
             if identity is not None and identity not in seen:
                 seen.add(identity)
@@ -214,24 +221,24 @@ def _matching_points(
 
 
 def _identity(
-    query: SeriesQuery, span: JobWindow, header: SampleHeader, name: SampleKey
+    query: SeriesQuery, window: JobWindow, header: SampleHeader, name: SampleKey
 ) -> Identity | None:
     """The labels of a queried number."""
     quantity = BY_NAME[name.quantity]
     metrics = (quantity.metric.name, *((_GPU_INFO,) if quantity.group is GPUS else ()))
     if query.metric not in metrics:
         return None
-    labels = _labels(span, header, name)
+    labels = _labels(window, header, name)
     if all(labels.get(label) in values for label, values in query.where.items()):
         return tuple(labels.items())
     return None
 
 
-def _labels(span: JobWindow, header: SampleHeader, name: SampleKey) -> dict[str, str]:
+def _labels(window: JobWindow, header: SampleHeader, name: SampleKey) -> dict[str, str]:
     quantity = BY_NAME[name.quantity]
     own = quantity.group.labels if quantity.group else ()
     return {
-        "cluster": span.cluster,
+        "cluster": window.cluster,
         "instance": header.node,
         "manager": header.manager,
         "jobid": header.jobid,
