@@ -31,7 +31,6 @@ from batchjob_stats_server.options import (
 )
 from batchjob_stats_server.promql.backend import PromqlBackend
 from batchjob_stats_server.promql.histories import TimeSeriesPool
-from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.rules import AdviceRule, load_rules
 from batchjob_stats_server.run_control import RunControl
 from batchjob_stats_server.self_metrics import ServerMetrics
@@ -111,7 +110,7 @@ class Services(NamedTuple):
 def build(settings: ServerSettings) -> Services:
     """Open the database; raises DatabaseError, SettingsError."""
     use_thresholds(settings.threshold)
-    rules = load_rules(UNITS, settings.report.rules_file)
+    rules = load_rules(settings.report.rules_file)
     url = parse_url(settings.db.url, settings.db.password_file)
     threads = plan_threads(url, settings.web.threads)
     readers = reader_engine(url, settings.web.query_timeout, threads.connections())

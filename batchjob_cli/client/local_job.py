@@ -20,7 +20,6 @@ from batchjob_stats_server import options
 from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
-from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.forms import FORMS, as_json
 from batchjob_stats_server.report.rules import AdviceRule, load_rules
 
@@ -68,4 +67,4 @@ def _open_sources(engine: Engine, data: Path) -> LocalSources:
     url = engine.url.render_as_string(hide_password=False)
     settings = options.settings({"db.url": url, "samples.directory": str(data / SAMPLES)}, "")
     histories = TimeSeriesPool([SampleHistory(data / SAMPLES)])
-    return LocalSources(settings, engine, histories, load_rules(UNITS))
+    return LocalSources(settings, engine, histories, load_rules())

@@ -8,7 +8,7 @@ from batchjob.runtime.times import rfc3339, to_milliseconds
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
 from batchjob_stats_server.report import explain
-from batchjob_stats_server.report.facts import UNITS, evaluate_quantities
+from batchjob_stats_server.report.facts import evaluate_quantities
 from batchjob_stats_server.report.headline import headline
 from batchjob_stats_server.report.model import (
     Basis,
@@ -45,7 +45,7 @@ def build_report(
     """The report; `pue` is the site's power usage effectiveness, 1 or more."""
     job, now = inputs.job, inputs.now
     quantities = evaluate_quantities(inputs)
-    advice, silent = advise(rules, quantities, UNITS)
+    advice, silent = advise(rules, quantities)
     return Report(
         headline=headline(inputs),
         job=_job_summary(job, explain.elapsed_seconds(job, now)),

@@ -1,7 +1,7 @@
 """Rules of advice: read from YAML, checked, and applied to a job's quantities."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from batchjob_stats_server.report.conditions import (
     FactValues,
     parse_condition,
 )
+from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.model import Advice, SkippedRule
 from batchjob_stats_server.report.units import FORMATTERS
 
@@ -41,14 +42,14 @@ class AdviceRule(NamedTuple):
     step: str
 
 
-def load_rules(units: Mapping[str, str], site_file: str = "") -> tuple[AdviceRule, ...]:
+def load_rules(site_file: str = "") -> tuple[AdviceRule, ...]:
     """Read the built-in rules and those of the site, which may replace or disable them.
 
     Raises SettingsError.
     """
-    rules = {rule.id: rule for rule in _read_file(_BUILT_IN_FILE, units)[0]}
+    rules = {rule.id: rule for rule in _read_file(_BUILT_IN_FILE)[0]}
     if site_file:
-        added, disabled = _read_file(Path(site_file), units)
+        added, disabled = _read_file(Path(site_file))
         for name in disabled:
             if name not in rules:
                 raise SettingsError(
@@ -60,7 +61,7 @@ def load_rules(units: Mapping[str, str], site_file: str = "") -> tuple[AdviceRul
     return tuple(sorted(rules.values(), key=lambda rule: order[rule.severity]))
 
 
-def _read_file(path: Path, units: Mapping[str, str]) -> tuple[list[AdviceRule], list[str]]:
+def _read_file(path: Path) -> tuple[list[AdviceRule], list[str]]:
     """The rules of a file, and the ids that it disables."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -73,7 +74,7 @@ def _read_file(path: Path, units: Mapping[str, str]) -> tuple[list[AdviceRule], 
     raw_rules, disabled = raw.get("rules") or [], raw.get("without") or []
     if not isinstance(raw_rules, list) or not isinstance(disabled, list):
         raise SettingsError(f"{path}: expected lists under rules and without")
-    rules = [_parse_rule(f"{path}: rule {n}", each, units) for n, each in enumerate(raw_rules, 1)]
+    rules = [_parse_rule(f"{path}: rule {n}", each) for n, each in enumerate(raw_rules, 1)]
     ids = [rule.id for rule in rules]
     for name in ids:
         if ids.count(name) > 1:
@@ -81,7 +82,7 @@ def _read_file(path: Path, units: Mapping[str, str]) -> tuple[list[AdviceRule], 
     return rules, [str(name) for name in disabled]
 
 
-def _parse_rule(where: str, raw: Any, units: Mapping[str, str]) -> AdviceRule:
+def _parse_rule(where: str, raw: Any) -> AdviceRule:
     if not isinstance(raw, dict):
         raise SettingsError(f"{where}: expected a mapping with {', '.join(_REQUIRED)}")
     where = f"{where} ({raw['id']})" if isinstance(raw.get("id"), str) else where
@@ -92,7 +93,7 @@ def _parse_rule(where: str, raw: Any, units: Mapping[str, str]) -> AdviceRule:
         if key not in raw:
             raise SettingsError(f"{where}: {key} is missing")
     name, severity, title, reason, step = (
-        _checked_text(f"{where}: {key}", raw[key], units)
+        _checked_text(f"{where}: {key}", raw[key])
         for key in ("id", "severity", "title", "reason", "step")
     )
     if not _ID.fullmatch(name):
@@ -100,30 +101,30 @@ def _parse_rule(where: str, raw: Any, units: Mapping[str, str]) -> AdviceRule:
     if severity not in SEVERITIES:
         raise SettingsError(f"{where}: severity: expected one of {', '.join(SEVERITIES)}")
     applies, needs, when = (
-        _parse_rule_condition(f"{where}: {key}", raw[key], units) if key in raw else ALWAYS
+        _parse_rule_condition(f"{where}: {key}", raw[key]) if key in raw else ALWAYS
         for key in ("applies", "needs", "when")
     )
     return AdviceRule(name, severity, title, applies, needs, when, reason, step)
 
 
-def _parse_rule_condition(where: str, raw: Any, units: Mapping[str, str]) -> Condition:
+def _parse_rule_condition(where: str, raw: Any) -> Condition:
     try:
-        return parse_condition(raw, units)
+        return parse_condition(raw, UNITS)
     except ConditionError as error:
         raise SettingsError(f"{where}: {error}") from None
 
 
-def _checked_text(where: str, text: Any, units: Mapping[str, str]) -> str:
+def _checked_text(where: str, text: Any) -> str:
     if not isinstance(text, str) or not text.strip():
         raise SettingsError(f"{where}: expected a text")
     for name in _PLACEHOLDER.findall(text):
-        if name not in units:
-            raise SettingsError(f"{where}: unknown quantity {name}{suggest_nearest(name, units)}")
+        if name not in UNITS:
+            raise SettingsError(f"{where}: unknown quantity {name}{suggest_nearest(name, UNITS)}")
     return text
 
 
 def advise(
-    rules: Sequence[AdviceRule], values: FactValues, units: Mapping[str, str]
+    rules: Sequence[AdviceRule], values: FactValues
 ) -> tuple[tuple[Advice, ...], tuple[SkippedRule, ...]]:
     """The advice of the rules for a job, and the rules that cannot decide."""
     advice, silent = [], []
@@ -131,44 +132,44 @@ def advise(
         if not rule.applies.holds(values):
             continue
         if rule.needs.holds(values) is not True:
-            silent.append(SkippedRule(rule.id, _unmet_requirements(rule.needs, values, units)))
+            silent.append(SkippedRule(rule.id, _unmet_requirements(rule.needs, values)))
         elif (found := rule.when.holds(values)) is None:
             silent.append(SkippedRule(rule.id, "; ".join(_unknown_quantities(rule.when, values))))
         elif found:
-            advice.append(_advice(rule, values, units))
+            advice.append(_advice(rule, values))
     return tuple(advice), tuple(silent)
 
 
-def _advice(rule: AdviceRule, values: FactValues, units: Mapping[str, str]) -> Advice:
-    reason, step = (_fill_in(text, values, units) for text in (rule.reason, rule.step))
+def _advice(rule: AdviceRule, values: FactValues) -> Advice:
+    reason, step = (_fill_in(text, values) for text in (rule.reason, rule.step))
     names = {name for text in (rule.reason, rule.step) for name in _PLACEHOLDER.findall(text)}
     names.update(each.name for each in rule.when.comparisons())
     numbers = {name: value for name in sorted(names) if (value := values[name]) is not None}
     return Advice(rule.id, rule.severity, rule.title, reason, step, numbers)
 
 
-def _fill_in(text: str, values: FactValues, units: Mapping[str, str]) -> str:
+def _fill_in(text: str, values: FactValues) -> str:
     """Fill in the quantities of a text; sentences with an unknown one are left out."""
     sentences = _SENTENCES.split(" ".join(text.split()))
     known = [
         each for each in sentences if None not in (values[n] for n in _PLACEHOLDER.findall(each))
     ]
     return _PLACEHOLDER.sub(
-        lambda match: format_quantity(match[1], values, units), " ".join(known or sentences)
+        lambda match: format_quantity(match[1], values), " ".join(known or sentences)
     )
 
 
-def format_quantity(name: str, values: FactValues, units: Mapping[str, str]) -> str:
+def format_quantity(name: str, values: FactValues) -> str:
     """A quantity with its unit."""
     value = values[name]
     if value is None:
         return "unknown"
-    return value if isinstance(value, str) else FORMATTERS[units[name]](value)
+    return value if isinstance(value, str) else FORMATTERS[UNITS[name]](value)
 
 
-def _unmet_requirements(condition: Condition, values: FactValues, units: Mapping[str, str]) -> str:
+def _unmet_requirements(condition: Condition, values: FactValues) -> str:
     false = [
-        f"needs {each.text}, it is {format_quantity(each.name, values, units)}"
+        f"needs {each.text}, it is {format_quantity(each.name, values)}"
         for each in condition.comparisons()
         if each.holds(values) is False
     ]

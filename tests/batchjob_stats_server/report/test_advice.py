@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_server.report.conditions import ConditionError, parse_condition
-from batchjob_stats_server.report.facts import FACTS, UNITS, evaluate_quantities
+from batchjob_stats_server.report.facts import FACTS, evaluate_quantities
 from batchjob_stats_server.report.model import NodeUse
 from batchjob_stats_server.report.rules import advise, load_rules
 from tests.batchjob_stats_server.report.test_report import (
@@ -106,10 +106,7 @@ EXAMPLES = [
 
 
 def advice_by_rule(**changed):
-    return {
-        each.rule: each
-        for each in advise(RULES, evaluate_quantities(material(**changed)), UNITS)[0]
-    }
+    return {each.rule: each for each in advise(RULES, evaluate_quantities(material(**changed)))[0]}
 
 
 @pytest.mark.parametrize(("rule", "job", "step", "other"), EXAMPLES)
@@ -149,7 +146,7 @@ def test_advice_is_sorted_by_severity():
 
 
 def silence_reasons(**changed):
-    found = advise(RULES, evaluate_quantities(material(**changed)), UNITS)[1]
+    found = advise(RULES, evaluate_quantities(material(**changed)))[1]
     return {each.rule: each.reason for each in found}
 
 
@@ -273,10 +270,10 @@ RULE = """
 def test_site_rules_file_adds_replaces_and_disables_rules(tmp_path):
     file = tmp_path / "rules.yml"
     file.write_text(f"without: [swapped]\nrules:{RULE}{RULE.replace('my-rule', 'low-cpu')}")
-    rules = {rule.id: rule for rule in load_rules(UNITS, str(file))}
+    rules = {rule.id: rule for rule in load_rules(str(file))}
     assert "swapped" not in rules
     assert rules["low-cpu"].title == "Night owl"
-    found, _ = advise([rules["my-rule"]], evaluate_quantities(material()), UNITS)
+    found, _ = advise([rules["my-rule"]], evaluate_quantities(material()))
     assert found[0].reason == "8 CPUs for 2:00:00."
 
 
@@ -302,7 +299,7 @@ def test_invalid_rules_file_is_explained(tmp_path, text, message):
     file = tmp_path / "rules.yml"
     file.write_text(text)
     with pytest.raises(SettingsError) as caught:
-        load_rules(UNITS, str(file))
+        load_rules(str(file))
     assert message in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -310,4 +307,4 @@ def test_invalid_rules_file_is_explained(tmp_path, text, message):
 
 def test_missing_rules_file_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"gone\.yml"):
-        load_rules(UNITS, str(tmp_path / "gone.yml"))
+        load_rules(str(tmp_path / "gone.yml"))

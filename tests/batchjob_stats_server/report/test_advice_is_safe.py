@@ -7,7 +7,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from batchjob_stats_db.measure.job_usage import GAPS, NOT_A_NUMBER, PEAK_SAMPLED
-from batchjob_stats_server.report.facts import UNITS, evaluate_quantities
+from batchjob_stats_server.report.facts import evaluate_quantities
 from batchjob_stats_server.report.model import NodeUse
 from batchjob_stats_server.report.rules import advise
 from tests.batchjob_stats_server.report.test_report import GIB, GPU, RULES, UNMEASURED, T, material
@@ -136,7 +136,7 @@ def measured_nodes(draw, shares, whole):
 
 def applied_rules(job):
     """The rules that apply to a job."""
-    return {each.rule for each in advise(RULES, evaluate_quantities(material(**job[1])), UNITS)[0]}
+    return {each.rule for each in advise(RULES, evaluate_quantities(material(**job[1])))[0]}
 
 
 @pytest.mark.parametrize("rule", sorted(REDUCING))

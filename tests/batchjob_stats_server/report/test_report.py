@@ -11,7 +11,6 @@ from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_server.api.report import negotiate_format
 from batchjob_stats_server.report import forms as written
 from batchjob_stats_server.report.build import build_report
-from batchjob_stats_server.report.facts import UNITS
 from batchjob_stats_server.report.model import NodeUse, ReportInput
 from batchjob_stats_server.report.rules import load_rules
 from batchjob_stats_server.report.units import (
@@ -22,7 +21,7 @@ from tests.helpers.derived_rows import replace_usage
 
 GIB = 1 << 30
 T = 1_775_300_000
-RULES = load_rules(UNITS)
+RULES = load_rules()
 
 # A job as the database has it: two hours on one node with 8 CPUs and 16 GiB, well used.
 EMPTY = {each.name: "" if isinstance(each.type, schema.Text) else None for each in columns()}

@@ -14,7 +14,7 @@ CPU_JOB = {"started": "yes", "ended": "yes", "state": "COMPLETED", "gpus": 0.0, 
 
 
 def zones(rules=None, **facts):
-    return plot_zones.job_zones(rules or load_rules(UNITS), dict.fromkeys(UNITS) | CPU_JOB | facts)
+    return plot_zones.job_zones(rules or load_rules(), dict.fromkeys(UNITS) | CPU_JOB | facts)
 
 
 def test_a_job_of_cpus():
@@ -45,7 +45,7 @@ def test_a_site_sets_the_thresholds_with_its_rules(tmp_path):
         "rules:\n- {id: low-cpu, severity: info, title: t, when: [cpu_ratio < 20 %], reason: r., "
         "step: s.}\n"
     )
-    found = zones(load_rules(UNITS, str(own)))
+    found = zones(load_rules(str(own)))
     assert found["cpu"] == [PlotZone("little used", "below", 0.2)]
     assert found["pressure_io"] == []
 
