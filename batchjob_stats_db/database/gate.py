@@ -54,30 +54,27 @@ Refusal = tuple[str, str]
 """A source and the rule that it broke."""
 
 
-class _Range(NamedTuple):
-    low: float
-    high: float
+_Range = tuple[float, float]  # the least and the largest value
 
-
-_COUNT = _Range(0, 2**40)
-_DURATION = _Range(0, 1e15)  # also CPU seconds of a million cores over decades
+_COUNT = (0, 2**40)
+_DURATION = (0, 1e15)  # also CPU seconds of a million cores over decades
 # By the whole name of a column, then by the end of it; everything else is a count.
 _RANGES: Mapping[str, _Range] = {
-    "elapsed_seconds": _Range(0, LONGEST_RUN_SECONDS),
-    "suspended_seconds": _Range(0, LONGEST_RUN_SECONDS),
-    "time_limit_seconds": _Range(0, 2**40),
-    "coverage": _Range(0, 1.05),
-    "uid": _Range(0, 2**32 - 1),
-    "priority": _Range(-(2**53), 2**53),
-    "exit_code": _Range(-(2**31), 2**32),
-    "derived_exit_code": _Range(-(2**31), 2**32),
+    "elapsed_seconds": (0, LONGEST_RUN_SECONDS),
+    "suspended_seconds": (0, LONGEST_RUN_SECONDS),
+    "time_limit_seconds": (0, 2**40),
+    "coverage": (0, 1.05),
+    "uid": (0, 2**32 - 1),
+    "priority": (-(2**53), 2**53),
+    "exit_code": (-(2**31), 2**32),
+    "derived_exit_code": (-(2**31), 2**32),
 }
 _RANGES_BY_UNIT: Mapping[str, _Range] = {
     "_seconds": _DURATION,
-    "_bytes": _Range(0, 2**62),
-    "_joules": _Range(0, 1e15),
-    "grams": _Range(0, 1e12),
-    "_ratio": _Range(0, 1.05),  # a mean of samples that were rounded
+    "_bytes": (0, 2**62),
+    "_joules": (0, 1e15),
+    "grams": (0, 1e12),
+    "_ratio": (0, 1.05),  # a mean of samples that were rounded
 }
 
 _KEY_TIMES = ("submit_time", "start_time", "end_time")
@@ -151,7 +148,7 @@ def _impossible_record(record: JobRecord, now: float) -> tuple[str, str] | None:
     seconds = _run_seconds(record)
     if seconds is not None and seconds > LONGEST_RUN_SECONDS:
         return "duration", f"it ran for {seconds!r:.100} s"
-    if not 0 <= record.run <= _COUNT.high:
+    if not 0 <= record.run <= _COUNT[1]:
         return "range", f"run is {record.run!r:.100}"
     if len(record.jobid) > MAX_KEY_LENGTH:
         return "text", f"jobid has {len(record.jobid)} characters"

@@ -233,14 +233,6 @@ def _with_totals(samples: JobSamples, runs: Path) -> JobSamples:
     return samples._replace(values={**samples.values, **larger})
 
 
-class SampleFolder(NamedTuple):
-    """The size of a job's samples, and the time of the last one."""
-
-    last: float
-    bytes: int
-    folder: Path
-
-
 def expire(
     samples: Path, now: float, max_age_seconds: float, max_bytes: int, running: Collection[Path]
 ) -> int:
@@ -249,32 +241,32 @@ def expire(
     A limit of 0 is none. The folders in `running` are kept. Returns how many jobs' samples were
     deleted; raises OSError if some could not be.
     """
-    jobs = [_sample_folder(folder) for folder in folders(samples)]
-    total = sum(job.bytes for job in jobs)
+    jobs = sorted(map(_last_time_and_size, folders(samples)))
+    total = sum(bytes_on_disk for _, bytes_on_disk, _ in jobs)
     deleted = 0
     failure: OSError | None = None
-    for job in sorted(jobs):
-        too_old = max_age_seconds and now - job.last > max_age_seconds
+    for last, bytes_on_disk, folder in jobs:
+        too_old = max_age_seconds and now - last > max_age_seconds
         too_large = max_bytes and total > max_bytes
-        if job.folder in running or not (too_old or too_large):
+        if folder in running or not (too_old or too_large):
             continue
         try:
-            shutil.rmtree(job.folder)
+            shutil.rmtree(folder)
         except OSError as error:  # the others can still be deleted
             failure = failure or error
             continue
-        total -= job.bytes
+        total -= bytes_on_disk
         deleted += 1
-        log.info("samples of %s deleted: %s", job.folder.name, "too old" if too_old else "too much")
+        log.info("samples of %s deleted: %s", folder.name, "too old" if too_old else "too much")
     if failure is not None:
         raise failure
     return deleted
 
 
-def _sample_folder(folder: Path) -> SampleFolder:
+def _last_time_and_size(folder: Path) -> tuple[float, int, Path]:
     found = list(times_and_sizes(folder))
     last = max((last for last, _ in found), default=_modified_time(folder))
-    return SampleFolder(last, sum(size for _, size in found), folder)
+    return last, sum(size for _, size in found), folder
 
 
 def _modified_time(folder: Path) -> float:

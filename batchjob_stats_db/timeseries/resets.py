@@ -8,7 +8,7 @@ series that were reset. So neither a long job nor one of many nodes takes much m
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob_stats_db.timeseries.base import JobWindow
 from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, samples_around_resets, total_of
@@ -24,14 +24,7 @@ _SAMPLES_AT_ONCE = 200_000  # 25 bytes each; ten times as much when parsed
 _SERIES = 8  # of a metric on an instance, approximately: modes, components, kinds and replicas
 
 _Labels = tuple[tuple[str, str], ...]  # all labels of one replica
-
-
-class _Window(NamedTuple):
-    """A series within one window."""
-
-    least: float
-    last: float
-    resets: bool
+_Window = tuple[float, float, bool]  # of a series: its minimum and last value; whether it was reset
 
 
 def reset_totals(
@@ -78,7 +71,7 @@ def _add_window(
     samples: dict[_Labels, Points], interval: float,
 ) -> None:  # fmt: skip
     reset_instances = {
-        dict(each).get("instance", "") for each, window in windows.items() if window.resets
+        dict(each).get("instance", "") for each, (_, _, is_reset) in windows.items() if is_reset
     }
     if reset_instances:
         whole = _read_raw(
@@ -86,9 +79,9 @@ def _add_window(
         )
         for series, points in whole:
             samples[series] += samples_around_resets(points)
-    for series, window in windows.items():
+    for series, (least, last, _) in windows.items():
         if dict(series).get("instance", "") not in reset_instances:
-            samples[series] += [(end - _WINDOW_SECONDS / 2, window.least), (end, window.last)]
+            samples[series] += [(end - _WINDOW_SECONDS / 2, least), (end, last)]
 
 
 def _read_windows(
@@ -108,7 +101,7 @@ def _read_windows(
         yield (
             end,
             {
-                series: _Window(numbers[0], numbers[1], numbers[2] > 0)
+                series: (numbers[0], numbers[1], numbers[2] > 0)
                 for series, numbers in of_series.items()
                 if len(numbers) == 3  # while a job is running, the last query may see more
             },
