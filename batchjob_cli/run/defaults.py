@@ -74,7 +74,7 @@ class RunLogOptions:
     format: str = option("logfmt", "Format of log lines.", parse=one_of("logfmt", "json"))
 
 
-SECTIONS: Mapping[str, type[Any]] = {"": RunDefaults, "log": RunLogOptions}
+_SECTIONS: Mapping[str, type[Any]] = {"": RunDefaults, "log": RunLogOptions}
 
 
 class RunConfiguration(NamedTuple):
@@ -90,9 +90,9 @@ def load_configuration(path: str = "") -> RunConfiguration:
     Raises SettingsError.
     """
     chosen = path or os.environ.get(VARIABLE, "") or (str(SITE_FILE) if SITE_FILE.exists() else "")
-    given = load_file(chosen, SECTIONS) if chosen else {}
+    given = load_file(chosen, _SECTIONS) if chosen else {}
     return RunConfiguration(
-        *(build_section(cls, section, given) for section, cls in SECTIONS.items())
+        *(build_section(cls, section, given) for section, cls in _SECTIONS.items())
     )
 
 

@@ -26,7 +26,7 @@ class Neighbours(NamedTuple):
 
 NO_NEIGHBOURS = Neighbours(0, 0, 0)
 
-LONGEST_RUN_SECONDS = 60 * DAY
+LOOKBACK_SECONDS = 60 * DAY
 """How long before a window a job may have started and still be found."""
 
 
@@ -63,7 +63,7 @@ def jobs_on_node(
     """
     parameters = {
         "cluster": cluster, "node": node, "since": since, "until": until,
-        "begun_from": since - LONGEST_RUN_SECONDS, "most": most,
+        "begun_from": since - LOOKBACK_SECONDS, "most": most,
     }  # fmt: skip
     return list(db.execute(_jobs_on_node_query(access, names), parameters).mappings().all())
 
@@ -100,7 +100,7 @@ def neighbours(
         return {}
     parameters = {
         "id": job["id"], "cluster": job["cluster"], "now": now, "start": start, "end": end,
-        "begun_from": start - LONGEST_RUN_SECONDS,
+        "begun_from": start - LOOKBACK_SECONDS,
     }  # fmt: skip
     found = {}
     for name in db.scalars(_NODES_OF, {"id": job["id"], "most": most_nodes}).all():

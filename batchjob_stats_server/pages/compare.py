@@ -29,7 +29,7 @@ class CompareForm(QueryParams):
     job: list[Word] = Field([], max_length=MAX_JOBS, description="Job ids or CLUSTER:ID.")
 
 
-FACTS: Mapping[str, tuple[Callable[..., str], str]] = {
+_FACTS: Mapping[str, tuple[Callable[..., str], str]] = {
     "Submitted": (template_filters.moment, "submit_time"),
     "Started": (template_filters.moment, "start_time"),
     "Ran": (template_filters.duration, "elapsed_seconds"),
@@ -61,7 +61,7 @@ def compare(page: RequestPage, form: Annotated[CompareForm, Query()]) -> Respons
     return page.render(
         "compare.html", uses_plotly=True, jobs=rows,
         missing=[text for text, row in runs if not row],
-        facts=[(name, _compare_fact(*fact, rows, page.now)) for name, fact in FACTS.items()],
+        facts=[(name, _compare_fact(*fact, rows, page.now)) for name, fact in _FACTS.items()],
         plots=[plot for plot in PLOTS if set(plot.curves) & set(COMPARED_CURVES)],
         has_measurements=page.services.histories is not None,
     )  # fmt: skip

@@ -54,7 +54,7 @@ _MAX_EMBEDDED_ROWS = 10  # of each state
 _MAX_LIVE_ROWS = 50  # maximum running and waiting jobs shown in addition to those that ended
 
 
-FILTERS: Mapping[str, tuple[str, str]] = {
+_FILTERS: Mapping[str, tuple[str, str]] = {
     "user": ("User", ""),
     "account": ("Account", ""),
     "cluster": ("Cluster", ""),
@@ -187,7 +187,7 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
                   for each in sections],
         columns=columns, titles=COLUMN_TITLES, presets=_presets(page),
         active_filters=_active_filters(page, form, is_own), csv_address=_csv_address(page, is_own),
-        states=list(JobState), filters=FILTERS, time_fields=_TIME_FIELDS,
+        states=list(JobState), filters=_FILTERS, time_fields=_TIME_FIELDS,
         is_first_page=form.cursor is None, several_users=several_users,
     )  # fmt: skip
 
@@ -293,7 +293,7 @@ def _ended_section(
 
 def _active_filters(page: PageRenderer, form: JobsForm, is_own: bool) -> list[tuple[str, Any, str]]:
     """Each active filter with its value, and the address of the page without it."""
-    field_names = [name for name in FILTERS if not (is_own and name == "user")]
+    field_names = [name for name in _FILTERS if not (is_own and name == "user")]
     filters = [
         (
             name,

@@ -99,7 +99,7 @@ def node(
         grafana_url=page.grafana_url(
             "node", since * 1000, until * 1000, cluster=cluster, node=node
         ),
-        lookback_days=queries.LONGEST_RUN_SECONDS // DAY,
+        lookback_days=queries.LOOKBACK_SECONDS // DAY,
         timeline_bars=timeline_bars, table_rows=table_rows,
     )  # fmt: skip
 
