@@ -30,7 +30,8 @@ from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.services import CurrentServices, Services
-from batchjob_stats_server.streams import OpenStream, StreamLimit
+from batchjob_stats_server.streams import OpenStream
+from batchjob_stats_server.turns import Turns
 
 router = APIRouter(prefix=PREFIX)
 
@@ -135,7 +136,7 @@ async def job_samples(
     return stream_samples(services, principal, job.jobid, SampleFilter.of(job, params), params)
 
 
-def _require_samples(services: Services) -> tuple[Path, StreamLimit]:
+def _require_samples(services: Services) -> tuple[Path, Turns]:
     """The directory of samples, and the limit of streams; Problem 503 without them."""
     directory, streams = services.settings.samples.directory, services.streams
     if not directory or streams is None:
