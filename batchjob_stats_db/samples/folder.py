@@ -42,9 +42,10 @@ def files_of(folder: Path) -> list[Path]:
     """The job's files, oldest first; none if there is no folder."""
     try:
         names = sorted(
-            entry.name for entry in folder.iterdir()
+            entry.name
+            for entry in folder.iterdir()
             if entry.name.endswith(SUFFIX) and not entry.name.startswith(".")
-        )  # fmt: skip
+        )
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [folder / name for name in names]

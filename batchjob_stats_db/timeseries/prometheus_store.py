@@ -200,9 +200,10 @@ class Prometheus:
         # Before Prometheus 3, a window included a sample exactly at its start.
         selector = f"{series_selector(query, window)}[{round(bins.seconds * 1000) - 1}ms]"
         times = {
-            "start": f"{bins.end_of(0):.3f}", "end": f"{bins.end:.3f}",
+            "start": f"{bins.end_of(0):.3f}",
+            "end": f"{bins.end:.3f}",
             "step": f"{bins.seconds:.3f}",
-        }  # fmt: skip
+        }
         for fold in ("min", "avg", "max"):
             promql = f"{fold} {BY_IDENTITY} ({fold}_over_time({selector}))"
             for _, labels, result in named_series(self.ask("query_range", query=promql, **times)):

@@ -86,9 +86,10 @@ def _keys_of_rows(response: Document, document: Document) -> list[str]:
 router = APIRouter(include_in_schema=False)
 
 _FILES = {
-    "start.js": "text/javascript", "swagger-ui.css": "text/css",
+    "start.js": "text/javascript",
+    "swagger-ui.css": "text/css",
     "swagger-ui-bundle.js": "text/javascript",
-}  # fmt: skip
+}
 _PAGE = f"""<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -140,9 +140,10 @@ def _cluster_health(
 
 
 def node_qualities(
-    states: Mapping[str, str], coverage_rows: Sequence[Mapping[Any, Any]],
+    states: Mapping[str, str],
+    coverage_rows: Sequence[Mapping[Any, Any]],
     reported: Mapping[str, float] | None,
-) -> list[NodeQuality]:  # fmt: skip
+) -> list[NodeQuality]:
     """All nodes known to the scheduler or from jobs, the worst first."""
     jobs = {row["node"]: row for row in coverage_rows}
     exporter_ratios = {

@@ -128,8 +128,9 @@ def _query_rows(
     for row in sums:
         of_row = emissions[tuple(row[key] for key in group_columns)]
         grams = {each["provider"]: each["grams"] for each in of_row}
-        measured = {each["provider"]: each["measured_energy_cpu_allocated_seconds"]
-                    for each in of_row}  # fmt: skip
+        measured = {
+            each["provider"]: each["measured_energy_cpu_allocated_seconds"] for each in of_row
+        }
         rows.append({"sums": row, "grams": grams, "measured": measured})
     return rows
 

@@ -101,7 +101,7 @@ def _job_use(job: Row) -> JobUse:
     user, system = (
         None if prefix is None else job[f"{prefix}{mode}_cpu_seconds"]
         for mode in ("user", "system")
-    )  # fmt: skip
+    )
     return JobUse(
         job["cpu_used_seconds"], job["cpu_basis"], user, system, job["memory_used_bytes"],
         job["usage_process_io_read_bytes"], job["usage_process_io_written_bytes"],

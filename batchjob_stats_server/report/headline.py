@@ -110,8 +110,9 @@ def _failed(inputs: ReportInput) -> str:
     if exit_text:
         also = (
             f" A step was ended by signal {_describe_signal(of_step)}."
-            if of_step and of_step != number else ""
-        )  # fmt: skip
+            if of_step and of_step != number
+            else ""
+        )
         text = f"Failed with {exit_text}{_why_killed(inputs, code, number)}.{also}"
     elif step_exit := _describe_exit(job["derived_exit_code"], of_step):
         text = f"Failed: a step ended with {step_exit}."

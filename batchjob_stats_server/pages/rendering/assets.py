@@ -89,7 +89,8 @@ def static(request: Request, name: str) -> Response:
     headers = {"Vary": "Accept-Encoding", **_CACHE_FOREVER}
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(
-            asset.gzip_body, media_type=asset.media_type,
+            asset.gzip_body,
+            media_type=asset.media_type,
             headers={"Content-Encoding": "gzip", **headers},
-        )  # fmt: skip
+        )
     return Response(asset.body, media_type=asset.media_type, headers=headers)

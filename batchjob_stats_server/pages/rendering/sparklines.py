@@ -138,9 +138,10 @@ def _values_by_time(series: Iterable[TimeSeries]) -> list[tuple[float, list[floa
 
 
 def _draw(
-    points: list[tuple[float, float]], top: float | None,
+    points: list[tuple[float, float]],
+    top: float | None,
     describe: Callable[[Sequence[float]], str],
-) -> Sparkline:  # fmt: skip
+) -> Sparkline:
     """The line through (time, value), `top` or else the largest value at the upper edge."""
     if not points:
         return Sparkline("", "not measured")
@@ -189,9 +190,10 @@ def gpu_sparkline(series: Iterable[TimeSeries]) -> Sparkline:
     points = [(time, sum(values) / len(values)) for time, values in _values_by_time(series)]
     percent = template_filters.percent
     return _draw(
-        points, 1.0,
+        points,
+        1.0,
         lambda v: f"GPU use between {percent(min(v))} and {percent(max(v))}, mean of its GPUs",
-    )  # fmt: skip
+    )
 
 
 _BUILDERS: Mapping[SparklineKind, Callable[[Sequence[TimeSeries], RowMapping], Sparkline]] = {
