@@ -72,7 +72,7 @@ class RequestLayer:
         if hosts.is_https(scope, self._proxies, self._server_url):
             scope["scheme"] = "https"
         begin = time.monotonic()
-        answer = _Answer(scope, send)
+        answer = _SentAnswer(scope, send)
         try:
             await self._answer_in_time(answer, scope, receive)
         finally:
@@ -81,7 +81,7 @@ class RequestLayer:
             metrics.requests.labels(scope["method"], route, str(answer.status)).inc()
             metrics.request_seconds.labels(route).observe(time.monotonic() - begin)
 
-    async def _answer_in_time(self, answer: "_Answer", scope: Scope, receive: Receive) -> None:
+    async def _answer_in_time(self, answer: "_SentAnswer", scope: Scope, receive: Receive) -> None:
         """The answer begins within a time, and before the server stops, or is a problem."""
         text = "the server is too busy to answer in time"
         try:
@@ -99,7 +99,7 @@ class RequestLayer:
         answer.when_it_begins.clear()  # the time and the turn have ended
         await problems.answer(503, text, {"Retry-After": "10"})(scope, receive, answer.send)
 
-    async def _read_and_answer(self, answer: "_Answer", scope: Scope, receive: Receive) -> None:
+    async def _read_and_answer(self, answer: "_SentAnswer", scope: Scope, receive: Receive) -> None:
         """Read the request, and answer it when it is its address' turn."""
         try:
             async with asyncio.timeout(self.body_seconds):
@@ -127,7 +127,7 @@ class RequestLayer:
                 self._turns.end(caller, turn)
 
     async def _check_and_answer(
-        self, answer: "_Answer", scope: Scope, receive: Receive, body: bytes | None
+        self, answer: "_SentAnswer", scope: Scope, receive: Receive, body: bytes | None
     ) -> None:
         problem = self._problem(scope, body)
         if problem is not None:
@@ -155,7 +155,7 @@ class RequestLayer:
         return self._services.rates.peer.acquire(peers.peer_key(scope))
 
 
-class _Answer:
+class _SentAnswer:
     """Sends an answer with the headers that all of them have."""
 
     def __init__(self, scope: Scope, send: Send) -> None:

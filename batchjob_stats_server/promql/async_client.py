@@ -48,7 +48,7 @@ class AsyncHttpSession:
         self._port = parts.port or (443 if self._encrypted else 80)
         self._tls = tls
         self._max_idle = connections
-        self._idle: list[_Connection] = []
+        self._idle: list[_ServerConnection] = []
         fixed = {"Host": parts.netloc.rpartition("@")[2], "User-Agent": "batchjob", **headers}
         self._head = "".join(f"{name}: {_one_line(value)}\r\n" for name, value in fixed.items())
 
@@ -63,7 +63,7 @@ class AsyncHttpSession:
         if form:
             head += f"Content-Type: {FORM}\r\nContent-Length: {len(form)}\r\n"
         message = head.encode("latin-1") + b"\r\n" + form
-        connection: _Connection | None = None
+        connection: _ServerConnection | None = None
         try:
             async with asyncio.timeout(seconds):
                 while (connection := self._take_idle()) is not None:
@@ -89,21 +89,23 @@ class AsyncHttpSession:
     def __str__(self) -> str:
         return f"{self._host}:{self._port}"
 
-    def _take_idle(self) -> "_Connection | None":
+    def _take_idle(self) -> "_ServerConnection | None":
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open():
                 return connection
         return None
 
-    async def _connect(self) -> "_Connection":
+    async def _connect(self) -> "_ServerConnection":
         tls = await run_sync(self._tls) if self._encrypted else None
         _, connection = await asyncio.get_running_loop().create_connection(
-            _Connection, self._host, self._port, ssl=tls
+            _ServerConnection, self._host, self._port, ssl=tls
         )
         return connection
 
-    async def _exchange(self, connection: "_Connection", message: bytes, limit: int) -> AsyncReply:
+    async def _exchange(
+        self, connection: "_ServerConnection", message: bytes, limit: int
+    ) -> AsyncReply:
         try:
             reply = await connection.exchange(message, limit)
         except BaseException:
@@ -125,7 +127,7 @@ def _one_line(value: str) -> str:
     return value
 
 
-class _Connection(asyncio.Protocol):
+class _ServerConnection(asyncio.Protocol):
     """One connection, for one request at a time."""
 
     def __init__(self) -> None:
