@@ -102,6 +102,46 @@ def fetch(
             return connection.exchange(method, endpoint.path, headers or {}, body, limit)
 
 
+class HttpStream:
+    """A GET request whose answer is read as it arrives; close it in the end."""
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str], seconds: float, tls: ssl.SSLContext | None
+    ) -> None:
+        """Wait for the head of the answer, for so many seconds at most; raises FetchError."""
+        self._endpoint = _parse_endpoint(url)
+        with _translate_errors(self._endpoint):
+            deadline = time.monotonic() + seconds
+            self._connection = _Connection(self._endpoint, tls, None, deadline)
+            self._socket = self._connection.sock
+            try:
+                all_headers = {"User-Agent": "batchjob", **headers}
+                self._connection.request("GET", self._endpoint.path, headers=all_headers)
+                self._response = self._connection.getresponse()
+            except BaseException:
+                self._connection.close()
+                raise
+        self.status, self.headers = self._response.status, self._response.headers
+
+    def pieces(self, silence: float) -> Iterator[bytes]:
+        """The body; `silence`: seconds from one piece to the next. Raises FetchError.
+
+        Without a limit (math.inf), the kernel detects a host that has died.
+        """
+        self._socket.keep_alive()
+        with _translate_errors(self._endpoint):
+            while True:
+                self._socket.deadline = time.monotonic() + silence
+                if not (piece := self._response.read1(1 << 16)):
+                    return
+                yield piece
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._response.close()
+        self._connection.close()
+
+
 class HttpSession:
     """Requests to one server, over connections that stay open; for several threads."""
 

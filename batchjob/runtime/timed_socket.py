@@ -5,6 +5,7 @@ one byte per second would hold them for ever.
 """
 
 import io
+import math
 import socket
 import ssl
 import time
@@ -14,7 +15,7 @@ from typing import Any
 class TimedSocket:
     """What `http.client` needs of a socket; all of it raises TimeoutError after `deadline`.
 
-    `deadline`: in seconds of the monotonic clock; it may be moved for the next request.
+    `deadline`: in seconds of the monotonic clock, or infinite; it may be moved for the next request.
     """
 
     def __init__(self, raw: socket.socket, deadline: float) -> None:
@@ -42,7 +43,11 @@ class TimedSocket:
         seconds_left = self.deadline - time.monotonic()
         if seconds_left <= 0:
             raise TimeoutError
-        self._raw.settimeout(seconds_left)
+        self._raw.settimeout(None if seconds_left == math.inf else seconds_left)
+
+    def keep_alive(self) -> None:
+        """Let the kernel find out whether the peer's host is alive, while nothing arrives."""
+        self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def fileno(self) -> int:
         """The descriptor."""

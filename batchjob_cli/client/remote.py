@@ -1,16 +1,17 @@
 """A server, queried over HTTP."""
 
 import contextlib
-import http.client
 import json
-import socket
+import math
 import ssl
 from collections.abc import Iterator
+from email.message import Message
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from batchjob.runtime.http_client import FetchError, describe_error, fetch, tls_context
+from batchjob.runtime.http_client import FetchError, HttpStream, fetch, tls_context
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import http_url
@@ -27,7 +28,7 @@ from batchjob_cli.client.problems import UnreachableError
 
 _TIMEOUT_SECONDS = 60.0
 _MAX_ANSWER_BYTES = 256 << 20  # bytes
-_MAX_PROBLEM_BYTES = 64 << 10
+_MAX_PROBLEM_PIECES = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -86,41 +87,20 @@ class Server:
 
         With `follow`, nothing arrives while the job writes nothing.
         """
-        url = urlsplit(self._url(path, parameters))
-        assert url.hostname is not None
-        connection = (
-            http.client.HTTPSConnection(
-                url.hostname,
-                url.port,
-                timeout=self._timeout_seconds,
-                context=self._tls or tls_context(),
-            )
-            if url.scheme == "https"
-            else http.client.HTTPConnection(url.hostname, url.port, timeout=self._timeout_seconds)
-        )
-        with contextlib.closing(connection):
-            try:
-                connection.connect()
-                connected_socket: socket.socket = connection.sock
-                connection.request("GET", f"{url.path}?{url.query}", headers=self._headers)
-                response = connection.getresponse()
-                if parameters.get("follow"):
-                    # The kernel detects a host that has died.
-                    connected_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                    connected_socket.settimeout(None)
-                self._require_own_server(response.status, response.headers, parameters)
-                if response.status != 200:
-                    require_success(
-                        ApiReply(response.status, response.read(_MAX_PROBLEM_BYTES), "")
-                    )
-                while text := response.read1(1 << 16):
-                    yield text
-            except (OSError, http.client.HTTPException) as error:
-                raise UnreachableError(f"{self._base}: {describe_error(error)}") from error
+        silence = math.inf if parameters.get("follow") else self._timeout_seconds
+        try:
+            url = self._url(path, parameters)
+            answer = HttpStream(url, self._headers, self._timeout_seconds, self._tls)
+            with contextlib.closing(answer):
+                self._require_own_server(answer.status, answer.headers, parameters)
+                if answer.status != 200:
+                    pieces = islice(answer.pieces(self._timeout_seconds), _MAX_PROBLEM_PIECES)
+                    require_success(ApiReply(answer.status, b"".join(pieces), ""))
+                yield from answer.pieces(silence)
+        except FetchError as error:
+            raise UnreachableError(f"{self._base}: {error}") from error
 
-    def _require_own_server(
-        self, status: int, headers: http.client.HTTPMessage, parameters: Parameters
-    ) -> None:
+    def _require_own_server(self, status: int, headers: Message, parameters: Parameters) -> None:
         """Raise UnreachableError for the answer of a proxy or another program."""
         if status in _REDIRECTS:
             raise foreign_answer_error(
