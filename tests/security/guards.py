@@ -1,0 +1,255 @@
+"""Guards of the site, each with a citizen that succeeds where the guard is taken out."""
+
+import contextlib
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
+
+from tests.security import citizens as c
+from tests.security.citizens import Act
+
+# What is put in place of a guard, made from the guard itself.
+Replacement = Callable[[Any], Any]
+
+
+class Guard(NamedTuple):
+    """What protects others, and how the site works without it.
+
+    Where a second guard stands behind the first, both are taken out.
+    """
+
+    citizen: Act
+    parts: Mapping[str, Replacement]  # by module:name or module:class.name
+
+    @contextlib.contextmanager
+    def taken_out(self) -> Iterator[None]:
+        """Put the replacements wherever a module has imported the guard."""
+        with contextlib.ExitStack() as stack:
+            for place, without in self.parts.items():
+                module, _, path = place.partition(":")
+                owner: Any = importlib.import_module(module)
+                *parents, name = path.split(".")
+                for parent in parents:
+                    owner = getattr(owner, parent)
+                guard = vars(owner)[name]
+                owners = [owner, *(_modules_with(name, guard) if not parents else ())]
+                for each in dict.fromkeys(owners):
+                    stack.enter_context(mock.patch.object(each, name, without(guard)))
+            yield
+
+
+def _modules_with(name: str, guard: object) -> list[Any]:
+    ours = ("batchjob", "tests.security")
+    return [
+        module
+        for label, module in list(sys.modules.items())
+        if label.startswith(ours) and vars(module).get(name) is guard
+    ]
+
+
+def returns(value: object) -> Replacement:
+    return lambda _: lambda *_, **__: value
+
+
+def is_now(value: object) -> Replacement:
+    return lambda _: value
+
+
+def _without_owners(open_file):
+    return lambda path, owners=None, writable=False: open_file(path, None, writable)
+
+
+def _first_value_wins(unique_pairs):
+    del unique_pairs
+    return lambda pairs, leading=(): (dict(reversed(pairs)), ())
+
+
+def _without_isolation(isolate):
+    def work_on_all(items, work, is_common):
+        del is_common
+        work(items)
+        return {}
+
+    del isolate
+    return work_on_all
+
+
+def _one_owner(listing):
+    def of_root(directory):
+        return [(path, _owned_by_root(status)) for path, status in listing(directory)]
+
+    return of_root
+
+
+def _owned_by_root(status):
+    names = [name for name in dir(status) if name.startswith("st_")]
+    return SimpleNamespace(**{name: getattr(status, name) for name in names} | {"st_uid": 0})
+
+
+def _without_maximum(try_start):
+    def start(queue, user):
+        queue._max_per_user = 10**6
+        return try_start(queue, user)
+
+    return start
+
+
+_DB, _SERVER = "batchjob_stats_db", "batchjob_stats_server"
+
+GUARDS: Mapping[str, Guard] = {
+    "ranges of measured numbers": Guard(
+        c.node_reports_impossible_emissions,
+        {f"{_DB}.measure.job_usage:_is_possible": returns(True)},
+    ),
+    "times of records": Guard(
+        c.record_of_a_run_of_centuries,
+        {
+            f"{_DB}.database.gate:_impossible_record": returns(None),
+            f"{_DB}.database.gate:_without_bad_values": is_now(lambda record, now: (record, [])),
+        },
+    ),
+    "ranges of numbers in records": Guard(
+        c.record_with_numbers_that_no_column_holds,
+        {f"{_DB}.database.gate:_without_bad_values": is_now(lambda record, now: (record, []))},
+    ),
+    "measuring in halves": Guard(
+        c.job_that_cannot_be_measured, {f"{_DB}.isolation:isolate_failures": _without_isolation}
+    ),
+    "steps of a cycle apart": Guard(
+        c.source_that_fails_in_a_way_nobody_foresaw,
+        {f"{_DB}.poller.poller:Poller._run_step": is_now(lambda poller, step: step.work())},
+    ),
+    "series of allocated nodes only": Guard(
+        c.node_speaks_of_jobs_of_other_nodes,
+        {f"{_DB}.measure.job_usage:foreign_instances": returns(frozenset())},
+    ),
+    "series of the job's login only": Guard(
+        c.series_of_another_login_with_the_ids_of_all_jobs,
+        {
+            f"{_DB}.measure.job_usage:user_labels": lambda labels: (
+                lambda job: {*labels(job), c.CITIZEN}
+            )
+        },
+    ),
+    "targets of the scheduler only": Guard(
+        c.node_speaks_for_the_scheduler, {f"{_SERVER}.cluster_readings:_of_scheduler": is_now(iter)}
+    ),
+    "GPUs by node and UUID": Guard(
+        c.node_claims_the_gpu_of_another, {f"{_SERVER}.job_curves:without_port": returns("n000")}
+    ),
+    "runs of the owner of their file": Guard(
+        c.record_of_another_user_with_the_id_of_a_job,
+        {"batchjob.local_runs.record:_check_owner": returns(None)},
+    ),
+    "deletions by the owner": Guard(
+        c.deletion_of_the_run_of_another,
+        {
+            "batchjob.local_runs.accounting:_read_deletion": lambda read: (
+                lambda path: read(path)._replace(uid=None)
+            )
+        },
+    ),
+    "names once in accounting logs": Guard(
+        c.account_that_closes_its_quote_in_a_pbs_log,
+        {"batchjob.schedulers.pairs:unique_pairs": _first_value_wins},
+    ),
+    "names once in JSON": Guard(
+        c.name_twice_in_a_json_record,
+        {"batchjob.runtime.json_reader:_ANY": is_now(json.JSONDecoder())},
+    ),
+    "fields once in requests": Guard(
+        c.name_twice_in_a_request, {f"{_SERVER}.api.params:_refuse_repeated": returns(None)}
+    ),
+    "owners of requests to stop": Guard(
+        c.request_to_stop_the_run_of_another,
+        {"batchjob.local_runs.user_files:open_regular_file": _without_owners},
+    ),
+    "quotas of logs by owner": Guard(
+        c.logs_that_take_all_the_room, {"batchjob.local_runs.retention:_list": _one_owner}
+    ),
+    "sizes by blocks": Guard(
+        c.sparse_log_dated_ahead, {"batchjob.local_runs.retention:_BLOCK_BYTES": is_now(10**9)}
+    ),
+    "lines and seconds of a log": Guard(
+        c.log_that_unpacks_for_minutes,
+        {
+            "batchjob.local_runs.output:_MAX_FOREIGN_LINES": is_now(10**12),
+            "batchjob.local_runs.output:Reader.limit_time": returns(None),
+            "batchjob.local_runs.output:Reader.seek_to_last": returns(None),
+        },
+    ),
+    "waiting for the store": Guard(
+        c.store_of_time_series_that_hangs,
+        {
+            f"{_SERVER}.bounded_wait:BoundedWait.wait": is_now(
+                lambda _, answers: [each.result() for each in answers]
+            )
+        },
+    ),
+    "threads by user": Guard(
+        c.user_whose_requests_take_long,
+        {f"{_SERVER}.promql.fair_queue:FairQueue._try_start": _without_maximum},
+    ),
+    "threads for files": Guard(
+        c.file_system_that_hangs, {f"{_SERVER}.pages.job:_MAX_FILE_SECONDS": is_now(3600.0)}
+    ),
+    "waiting for the database": Guard(
+        c.database_that_accepts_and_says_nothing,
+        {f"{_DB}.database.engine:_limit_waiting": returns(None)},
+    ),
+    "time of a scrape": Guard(
+        c.scrape_that_may_wait_for_an_hour,
+        {"batchjob_exporter.web.site:_seconds_left": returns(3600.0)},
+    ),
+    "opaque sessions": Guard(
+        c.port_that_sends_the_cookie_as_a_token,
+        {f"{_SERVER}.auth.browser_session:seal": is_now(lambda token, connection: token)},
+    ),
+    "owner of the browser's socket": Guard(
+        c.program_of_another_user_with_the_cookie,
+        {f"{_SERVER}.auth.browser_session:is_from_own_user": returns(True)},
+    ),
+    "origins of forms": Guard(
+        c.page_of_another_site_that_sends_a_form,
+        {f"{_SERVER}.http.hosts:TrustedHosts._find_problem": returns(None)},
+    ),
+    "one cookie": Guard(
+        c.port_that_sets_a_second_cookie,
+        {
+            f"{_SERVER}.auth.identity:session_cookie": is_now(
+                lambda request: request.cookies.get("batchjob-80", "")
+            )
+        },
+    ),
+    "forms only for sessions": Guard(
+        c.session_that_changes_through_the_api,
+        {f"{_SERVER}.auth.identity:FORM_PATHS": is_now(("/",))},
+    ),
+    "tokens end with the process": Guard(
+        c.token_that_outlives_the_process_that_made_it,
+        {f"{_SERVER}.auth.identity:_token_maker": returns(None)},
+    ),
+    "depth of JSON": Guard(
+        c.record_nested_too_deeply,
+        {
+            "batchjob.runtime.json_reader:parse_json": is_now(
+                lambda data, *_, **__: json.loads(data)
+            )
+        },
+    ),
+    "audit of questions": Guard(
+        c.viewer_who_asks_for_sums_of_one_person,
+        {f"{_SERVER}.auth.audit:log_sums_requested": returns(None)},
+    ),
+    "audit of jobs seen": Guard(
+        c.viewer_who_reads_jobs_of_others,
+        {f"{_SERVER}.auth.audit:log_users_seen": returns(None)},
+    ),
+    "audit of actions": Guard(
+        c.user_who_tries_what_is_forbidden, {f"{_SERVER}.auth.audit:log_action": returns(None)}
+    ),
+}
