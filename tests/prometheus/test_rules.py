@@ -53,6 +53,12 @@ def test_rules_use_existing_series():
         assert families.names_in(rule["expr"]) <= families.exposed_names() | recorded, rule["expr"]
 
 
+def test_no_dashboard_uses_sums_that_any_node_can_change():
+    """Prometheus does not know the nodes of a job, so a rule adds what any node says of it."""
+    for path in (PROMETHEUS.parent / "grafana/dashboards").rglob("*.json"):
+        assert "batchjob:job:" not in path.read_text(), path
+
+
 def test_scrape_configuration_is_valid(tmp_path):
     copy = shutil.copytree(PROMETHEUS, tmp_path / "prometheus")
     config = copy / "prometheus.yml"

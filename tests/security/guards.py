@@ -90,12 +90,12 @@ def _owned_by_root(status):
     return SimpleNamespace(**{name: getattr(status, name) for name in names} | {"st_uid": 0})
 
 
-def _without_maximum(try_start):
-    def start(queue, user):
-        queue._max_per_user = 10**6
-        return try_start(queue, user)
+def _without_maximum(has_room):
+    def has_room_for_anybody(turns, caller):
+        turns._fair_share = 10**6
+        return has_room(turns, caller)
 
-    return start
+    return has_room_for_anybody
 
 
 _DB, _SERVER = "batchjob_stats_db", "batchjob_stats_server"
@@ -192,7 +192,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "threads by user": Guard(
         c.user_whose_requests_take_long,
-        {f"{_SERVER}.promql.fair_queue:FairQueue._try_start": _without_maximum},
+        {f"{_SERVER}.turns:Turns._has_room": _without_maximum},
     ),
     "threads for files": Guard(
         c.file_system_that_hangs, {f"{_SERVER}.pages.job:_MAX_FILE_SECONDS": is_now(3600.0)}
