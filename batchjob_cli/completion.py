@@ -2,7 +2,7 @@
 
 import sys
 
-from batchjob.runtime.home import expand_home
+from batchjob.runtime.logins import expand_home
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob_cli import manuals

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from batchjob import __version__
 from batchjob.local_runs.directory import NoDataDirectory
-from batchjob.runtime.extras import missing_library_message
 from batchjob.runtime.log import escape_unprintable
-from batchjob.runtime.output import run_with_stdout
+from batchjob.runtime.output import missing_library_message, run_with_stdout
 from batchjob.runtime.settings import SettingsError, suggest_nearest
 from batchjob_cli.client.problems import INTERRUPTED, USAGE, exit_status
 

@@ -12,9 +12,8 @@ import time
 from batchjob.runtime import log as logs
 from batchjob.runtime.cpu_lists import parse_cpu_list
 from batchjob.runtime.output import run_with_stdout
-from batchjob.runtime.sd_notify import notify
 from batchjob.runtime.settings import SettingsError, exit_status
-from batchjob.runtime.signals import Signals
+from batchjob.runtime.signals import Signals, notify
 from batchjob_exporter import exposition
 from batchjob_exporter.options import ExporterSettings, parse_settings
 from batchjob_exporter.service import ExporterService, build_exporter

@@ -2,7 +2,7 @@
 
 import sys
 
-from batchjob.runtime.extras import run
+from batchjob.runtime.output import run
 
 
 def main() -> int:

@@ -18,7 +18,6 @@ from batchjob import __version__
 from batchjob.runtime import log as logs
 from batchjob.runtime.logins import is_login
 from batchjob.runtime.output import run_with_stdout
-from batchjob.runtime.sd_notify import notify
 from batchjob.runtime.settings import (
     Parser,
     SettingsError,
@@ -28,6 +27,7 @@ from batchjob.runtime.settings import (
     parse_flags,
     type_and_metavar,
 )
+from batchjob.runtime.signals import notify
 from batchjob.runtime.values import ListenAddress, duration
 from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import DatabaseError

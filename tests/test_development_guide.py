@@ -82,7 +82,7 @@ def test_add_job_metric(packages):
     )
     assert apply_change(packages, {}, field, row) == listed_files("Add a metric of a job")
     script = f"""
-from batchjob.quantities.index import BY_NAME
+from batchjob.quantities.sample import BY_NAME
 from collectors.host import Host
 from collectors.jobs.collector import JobsOptions, build
 

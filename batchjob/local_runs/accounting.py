@@ -35,7 +35,7 @@ from batchjob.schedulers.accounting import (
     with_jobids_like,
 )
 from batchjob.schedulers.fields import RowError, quarantined_row
-from batchjob.schedulers.json_record import Decoded, decode
+from batchjob.schedulers.json_record import decode
 from batchjob.schedulers.records import JobRecord, QuarantinedRow
 
 SOURCE = "runs"
@@ -51,11 +51,6 @@ class LocalRunsOptions:
     """Local runs."""
 
     path: str = option("", "Directory of the run records, <data>/runs.", parse=text)
-
-
-def build(cluster: str, options: LocalRunsOptions) -> "Runs":
-    """The source for one machine."""
-    return Runs(cluster, options)
 
 
 class Runs:
@@ -200,7 +195,7 @@ class Runs:
         except OSError as error:
             raise SourceError(f"{self._path}: {error.strerror}") from error
 
-    def _decode_record(self, document: dict[str, Any]) -> Decoded:
+    def _decode_record(self, document: dict[str, Any]) -> tuple[JobRecord, tuple[str, ...]]:
         node = document.get("node")
         share = {
             "node": node,
@@ -221,7 +216,7 @@ class Runs:
             elapsed_seconds=decode_run(document).duration_seconds,
             cpu_seconds=_sum_if_known(job.user_cpu_seconds, job.system_cpu_seconds),
         )
-        return Decoded(job, complaints)
+        return job, complaints
 
     def _is_end_recorded(self, jobid: str) -> bool:
         try:
@@ -286,4 +281,4 @@ def _sum_if_known(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 
-ACCOUNTING = AccountingModule(LocalRunsOptions, build)
+ACCOUNTING = AccountingModule(LocalRunsOptions, Runs)

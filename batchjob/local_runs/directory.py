@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from batchjob.runtime.home import expand_home
+from batchjob.runtime.logins import expand_home
 
 VARIABLE = "BATCHJOB_DATA"
 RUNS, LOGS, SAMPLES = "runs", "logs", "samples"

@@ -1,7 +1,9 @@
-"""Login names of users from the kernel's uid: an environment or a file may claim anything."""
+"""Login names of users from the kernel's uid, since a file may claim anything, and their homes."""
 
+import errno
 import os
 import pwd
+from pathlib import Path
 
 _CACHE: dict[int, str] = {}
 _CACHE_SIZE = 10_000  # maximum number of cached names
@@ -43,3 +45,14 @@ def login_of(uid: int) -> str:
     if len(_CACHE) < _CACHE_SIZE:
         _CACHE[uid] = name
     return name
+
+
+def expand_home(path: str) -> Path:
+    """The path with `~` or `~user` replaced; raises FileNotFoundError.
+
+    Users may have no home: a container with any uid has neither $HOME nor an entry in passwd.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise FileNotFoundError(errno.ENOENT, "no such home directory", path) from None

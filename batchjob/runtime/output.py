@@ -1,6 +1,10 @@
-"""Standard output that is closed, is full, or has a reader that leaves early, such as `head`."""
+"""Programs whose standard output cannot be written, or whose libraries are not installed.
+
+Standard output may be closed or full, or have a reader that leaves early, such as `head`.
+"""
 
 import errno
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -34,3 +38,21 @@ def run_with_stdout(program: str, run: Callable[[], int]) -> int:
 def _discard_stdout() -> None:
     """Redirect stdout to /dev/null: Python flushes it at exit, which would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def missing_library_message(error: ModuleNotFoundError, extra: str) -> str:
+    """The message for a missing library, with the extra that installs it."""
+    missing = str(error.name).partition(".")[0]
+    return (
+        f"{missing} is not installed; install it with: pip install 'batchjob-monitoring[{extra}]'"
+    )
+
+
+def run(command: str, extra: str) -> int:
+    """Run the `main` of a package that needs an extra; returns its exit status."""
+    try:
+        module = importlib.import_module(f"{command}.main")
+    except ModuleNotFoundError as error:
+        print(f"{command}: {missing_library_message(error, extra)}", file=sys.stderr)
+        return 2
+    return int(module.main())

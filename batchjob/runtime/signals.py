@@ -1,8 +1,9 @@
-"""Signals that the main thread waits for."""
+"""Signals that the main thread waits for, and what a service tells systemd of its state."""
 
 import os
 import select
 import signal
+import socket
 from collections.abc import Sequence
 
 
@@ -28,3 +29,16 @@ class Signals:
 
 def _ignore(_number: int, _frame: object) -> None:
     """Without a Python handler, nothing is written to the pipe."""
+
+
+def notify(state: str) -> None:
+    """Send `READY=1`, `STATUS=...`, `STOPPING=1` or `WATCHDOG=1` to the service manager."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        try:
+            sender.sendto(state.encode(), address)
+        except OSError:
+            return  # the service runs on without a service manager

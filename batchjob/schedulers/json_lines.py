@@ -28,11 +28,6 @@ class JsonLinesOptions:
     )
 
 
-def build(cluster: str, options: JsonLinesOptions) -> "Jsonl":
-    """The source for one cluster."""
-    return Jsonl(cluster, options)
-
-
 class Jsonl:
     """Follows the files as they grow."""
 
@@ -92,4 +87,4 @@ def _parse_line(line: bytes) -> Any:
         raise RowError(f"not JSON: {error}") from error
 
 
-ACCOUNTING = AccountingModule(JsonLinesOptions, build)
+ACCOUNTING = AccountingModule(JsonLinesOptions, Jsonl)

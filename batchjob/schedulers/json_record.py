@@ -94,15 +94,8 @@ def _field_parsers(record: type[NamedTuple]) -> dict[str, Callable[[Any], Any]]:
 _JOB_PARSERS, _STEP_PARSERS, _NODE_PARSERS = map(_field_parsers, (JobRecord, StepRecord, NodeShare))
 
 
-class Decoded(NamedTuple):
-    """A record, and the parts of the object that could not be used."""
-
-    job: JobRecord
-    parse_errors: tuple[str, ...]
-
-
-def decode(document: Any, cluster: str, source: str) -> Decoded:
-    """The record of an object; raises RowError if it cannot be a job.
+def decode(document: Any, cluster: str, source: str) -> tuple[JobRecord, tuple[str, ...]]:
+    """The record of an object, and what of it could not be used; raises RowError for no job.
 
     `cluster` and `source` replace the values in the object.
     """
@@ -130,7 +123,7 @@ def decode(document: Any, cluster: str, source: str) -> Decoded:
             parse_errors.append("steps: state is missing")
     words = {"state_word": values["state"].value}
     fixed = {"cluster": cluster, "source": source, "nodes": tuple(nodes), "steps": tuple(steps)}
-    return Decoded(JobRecord(**words | values | fixed), tuple(parse_errors))
+    return JobRecord(**words | values | fixed), tuple(parse_errors)
 
 
 def _parse_fields(

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions
@@ -35,14 +35,6 @@ class SnapshotOptions(CommandOptions):
     )
 
 
-class SnapshotJob(NamedTuple):
-    """A job as the scheduler lists it."""
-
-    jobid: str
-    row: FieldReader
-    raw: object  # stored in the quarantine if the job cannot be parsed
-
-
 class SnapshotSource(ABC):
     """Reads all jobs in each cycle."""
 
@@ -53,17 +45,18 @@ class SnapshotSource(ABC):
         self, cluster: str, options: SnapshotOptions, clock: Callable[[], float] = time.time
     ) -> None:
         self.cluster = cluster
+        self._options: Any = options
         self._history_seconds = options.history
         self._trust_missing = options.trust_missing
         self._clock = clock
 
     @abstractmethod
-    def query_jobs(self) -> Iterable[SnapshotJob]:
-        """All jobs of the scheduler; raises SchedulerError."""
+    def query_jobs(self) -> Iterable[tuple[str, FieldReader]]:
+        """The ids of all jobs of the scheduler, and what it says of each; raises SchedulerError."""
 
     @abstractmethod
     def records(
-        self, job: SnapshotJob, unfinished: Mapping[str, UnfinishedJob], now: int
+        self, jobid: str, row: FieldReader, unfinished: Mapping[str, UnfinishedJob], now: int
     ) -> Iterable[JobRecord]:
         """Records of the runs of a job; raises RowError."""
 
@@ -77,18 +70,15 @@ class SnapshotSource(ABC):
         unfinished = with_jobids_like(unfinished, self.jobid_pattern)
         records: list[JobRecord] = []
         quarantine: list[QuarantinedRow] = []
-        for job in self.query_jobs():
+        for jobid, row in self.query_jobs():
+            raw, problems = row.values, row.parse_errors
             try:
-                records += self.records(job, unfinished, now)
+                records += self.records(jobid, row, unfinished, now)
             except RowError as error:
+                problems = [str(error)]
+            if problems:
                 quarantine.append(
-                    quarantined_row(self.name, str(error), json.dumps(job.raw), job.jobid)
-                )
-                continue
-            if job.row.parse_errors:
-                reason = "; ".join(job.row.parse_errors)
-                quarantine.append(
-                    quarantined_row(self.name, reason, json.dumps(job.raw), job.jobid)
+                    quarantined_row(self.name, "; ".join(problems), json.dumps(raw), jobid)
                 )
         gone = self._vanished_jobids(records, watermark, unfinished, now)
         for at in range(0, len(records), _BATCH):

@@ -4,8 +4,8 @@ import logging
 
 from batchjob.local_runs.record import Run
 from batchjob.runtime.formatting import size
-from batchjob.runtime.home import expand_home
 from batchjob.runtime.log import formatter
+from batchjob.runtime.logins import expand_home
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.run.defaults import RunLogOptions
 

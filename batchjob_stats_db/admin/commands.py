@@ -13,7 +13,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
-from batchjob.runtime.extras import missing_library_message
+from batchjob.runtime.output import missing_library_message
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import format_date

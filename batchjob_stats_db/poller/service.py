@@ -8,9 +8,8 @@ from pathlib import Path
 
 from sqlalchemy.engine import Engine
 
-from batchjob.runtime.sd_notify import notify
 from batchjob.runtime.settings import listen_error
-from batchjob.runtime.signals import Signals
+from batchjob.runtime.signals import Signals, notify
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.poller.health import HealthServer

@@ -10,9 +10,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchjob.quantities.index import BY_NAME, BY_NAME_IN_GROUP, SAMPLE_GROUPS
 from batchjob.quantities.quantity import SampleGroup
-from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
+from batchjob.quantities.sample import (
+    BY_NAME,
+    BY_NAME_IN_GROUP,
+    SAMPLE_GROUPS,
+    JobSample,
+    SampleHeader,
+    SampleKey,
+)
 from batchjob.runtime.json_reader import parse_json
 
 _TOO_LARGE = 2.0**63

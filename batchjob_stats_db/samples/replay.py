@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchjob.quantities.energy import ENERGY_JOULES
-from batchjob.quantities.index import BY_NAME, QUANTITIES
 from batchjob.quantities.job import CPU_SYSTEM, CPU_USER, IO, NETWORK
 from batchjob.quantities.quantity import Quantity
-from batchjob.quantities.sample import END, JobSample, SampleHeader, SampleKey
+from batchjob.quantities.sample import BY_NAME, END, QUANTITIES, JobSample, SampleHeader, SampleKey
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from batchjob_stats_db.samples.format import group_values

@@ -11,9 +11,8 @@ from itertools import chain
 from pathlib import Path
 
 from batchjob.quantities.gpu import GPUS, JOB_GPU_INFO
-from batchjob.quantities.index import BY_NAME
 from batchjob.quantities.quantity import SeriesKind, Statistic
-from batchjob.quantities.sample import SampleHeader, SampleKey
+from batchjob.quantities.sample import BY_NAME, SampleHeader, SampleKey
 from batchjob.runtime.log import LogOnce
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of

@@ -1,11 +1,75 @@
-"""LSF on a compute node: cgroups, environment, GPUs under MPS."""
+"""LSF on a compute node: cgroups, environment, GPUs under MPS.
 
+CPUs of jobs that have no CPU set, by "Environment variables set for job execution" and "Affinity
+hostfile" of IBM Spectrum LSF:
+
+    LSB_AFFINITY_HOSTFILE  a file with a line for each task: host, list of CPUs, NUMA nodes, policy
+    LSB_MCPU_HOSTS         `host1 4 host2 2`: hosts, and slots on each
+
+The environment belongs to the user, so the file is read only if root has written it.
+"""
+
+import os
 import re
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 
+from batchjob.runtime.cpu_lists import parse_cpu_list
 from batchjob.schedulers.layout import layout
-from batchjob.schedulers.lsf import cpus
 from batchjob.schedulers.node import Environment, GpuNames, JobManager, split_gpu_list
+
+AFFINITY_FILE, SLOTS = "LSB_AFFINITY_HOSTFILE", "LSB_MCPU_HOSTS"
+
+_MAX_FILE_BYTES = 1 << 20
+
+
+def count_on_this_node(environ: Mapping[str, str]) -> int | None:
+    """CPUs of a job on this machine; None if unknown."""
+    return count_on_node(environ, os.uname().nodename, os.cpu_count() or 1)
+
+
+def count_on_node(environ: Mapping[str, str], hostname: str, online: int) -> int | None:
+    """CPUs on this node; None if neither variable states them, or the node has fewer."""
+    host = hostname.partition(".")[0]
+    cpus = _count_in_affinity_file(environ.get(AFFINITY_FILE, ""), host)
+    cpus = cpus or _count_in_slot_list(environ.get(SLOTS, ""), host)
+    return cpus if 0 < cpus <= online else None
+
+
+def _count_in_affinity_file(path: str, host: str) -> int:
+    try:
+        lines = _read_root_file(path).decode(errors="replace").splitlines() if path else []
+        cpus: set[int] = set()
+        for line in lines:
+            words = line.split()
+            if len(words) > 1 and words[0].partition(".")[0] == host:
+                cpus.update(parse_cpu_list(words[1]))
+    except (OSError, ValueError):
+        return 0
+    return len(cpus)
+
+
+def _read_root_file(path: str) -> bytes:
+    """The text of a file that belongs to root, else ""; raises OSError."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
+            return b""
+        return os.read(descriptor, _MAX_FILE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def _count_in_slot_list(text: str, host: str) -> int:
+    words = text.split()
+    slots = 0
+    for name, number in zip(words[::2], words[1::2], strict=False):
+        if name.partition(".")[0] == host and number.isascii() and number.isdigit():
+            slots += int(number[:9])
+    return slots
+
 
 _LAYOUTS = (
     # LSF: IBM support pages on cgroups. The third number is similar to a pid, the last one is the
@@ -41,8 +105,8 @@ JOB_MANAGERS = (
             "array_task_id": "LSB_JOBINDEX",
             "name": "LSB_JOBNAME",
         },
-        additional_variables=frozenset(cpus.VARIABLES),
-        cpus=cpus.count_on_this_node,
+        additional_variables=frozenset((AFFINITY_FILE, SLOTS)),
+        cpus=count_on_this_node,
         launchers=frozenset({"sbatchd", "res"}),
         gpu_variables=_REAL_DEVICES,
         gpus_from_variables=_gpus_from_variables,

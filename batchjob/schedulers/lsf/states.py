@@ -1,4 +1,8 @@
-"""LSF's names of job states: bjobs(1), `jStatus` and `exitInfo` of lsb.acct(5)."""
+"""LSF's names of job states, and its reasons in words: why a job waits, and why LSF ended one.
+
+Facts: bjobs(1), `jStatus` and `exitInfo` of lsb.acct(5). LSF gives the reason of a waiting job in
+sentences (`pend_reason`); those that are not clear by themselves are reworded here.
+"""
 
 from batchjob.schedulers.states import JobState
 
@@ -62,3 +66,90 @@ def lsf_end_state(status: int, exit_info: int) -> JobState:
     if not status & 0x20:
         return S.UNKNOWN
     return LSF_EXIT_INFO.get(exit_info, ("", S.FAILED))[1]
+
+
+PENDING: dict[str, str] = {
+    "New job is waiting for scheduling": "it was submitted a moment ago and waits for the next "
+    "scheduling cycle",
+    "The job has not been scheduled": "it is waiting for the next scheduling cycle",
+    "Job dependency condition not satisfied": "it waits for jobs that it depends on",
+    "Dependency condition invalid or never satisfied": "a job that it depends on ended in a way "
+    "that keeps it from ever starting; cancel it and submit it again",
+    "Specified job start time is not reached": "its begin time has not been reached",
+    "The specified start time has not been reached": "its begin time has not been reached",
+    "Job slot limit reached": "all job slots that it may use are in use",
+    "User has reached the per-user job slot limit of the queue": (
+        "its user has reached the queue's limit of job slots"
+    ),
+    "Not enough job slot(s)": "there are not enough free job slots",
+    "Not enough slots or resources for whole duration of the job": (
+        "there are not enough free slots for all of its requested time"
+    ),
+    "Not enough hosts to meet the job's spanning requirement": (
+        "there are not enough free hosts for the requested distribution of its slots"
+    ),
+    "Not enough processors to meet the job's spanning requirement": "there are not enough free "
+    "CPUs on the number of hosts it asks for",
+    "Job requirements for reserving resource (mem) not satisfied": "there is not enough free "
+    "memory on the hosts",
+    "Job's requirements for resource reservation not satisfied": (
+        "the resources it asks to reserve, such as memory or GPUs, are in use"
+    ),
+    "Job's resource requirements not satisfied": "no host satisfies its resource requirements",
+    "The queue has not enough job slots": "its queue has no free job slot",
+    "The queue is inactivated by its time windows": "the time window of its queue is closed",
+    "The queue is inactivated by the administrator": "an administrator has inactivated its queue",
+    "The job was suspended by the user while pending": (
+        "it is held by its owner; release it with `bresume`"
+    ),
+    "The job was suspended by LSF admin or root while pending": (
+        "it is held by an administrator; ask them to release it"
+    ),
+    "The schedule of the job is postponed for a while": "LSF has put off scheduling it for a while",
+}
+
+ENDS: dict[str, str] = {
+    "TERM_PREEMPT": "a job with a higher priority preempted it",
+    "TERM_WINDOW": "the run window of its queue closed",
+    "TERM_LOAD": "the load of its host was beyond the limit",
+    "TERM_RUNLIMIT": "it reached its run limit",
+    "TERM_DEADLINE": "it could not end before its deadline",
+    "TERM_PROCESSLIMIT": "it had more processes than its process limit allows",
+    "TERM_FORCE_OWNER": "its owner killed it (bkill -r)",
+    "TERM_FORCE_ADMIN": "an administrator killed it (bkill -r)",
+    "TERM_REQUEUE_OWNER": "its owner requeued it",
+    "TERM_REQUEUE_ADMIN": "an administrator requeued it",
+    "TERM_CPULIMIT": "it reached its CPU time limit",
+    "TERM_CHKPNT": "it was checkpointed and killed",
+    "TERM_OWNER": "its owner killed it",
+    "TERM_ADMIN": "an administrator killed it",
+    "TERM_MEMLIMIT": "it reached its memory limit",
+    "TERM_EXTERNAL_SIGNAL": "it was killed by a signal from outside LSF",
+    "TERM_ZOMBIE": "LSF lost contact with its host",
+    "TERM_SWAP": "it reached its swap limit",
+    "TERM_THREADLIMIT": "it had more threads than its thread limit allows",
+    "TERM_BUCKET_KILL": "it was killed with others (bkill -b)",
+    "TERM_CWD_NOTEXIST": "its working directory does not exist or cannot be accessed",
+    "TERM_DATA": "its data could not be staged",
+}
+
+
+def explain(reason: str) -> str:
+    """The reason in words, without a full stop; LSF's own words for a reason not listed here."""
+    first = reason.split(";")[0].strip().rstrip(".")
+    head = first.split(": ")[0]  # `Job slot limit reached: 4 hosts`
+    word = first.split(" ")[0].rstrip(":")
+    if word in ENDS:
+        return ENDS[word]
+    return PENDING.get(head, f"LSF says “{first}”" if first else "")
+
+
+def explains_end(reason: str) -> bool:
+    """Whether the reason says why LSF ended a job, and not why it waited."""
+    return reason.partition(" ")[0].rstrip(":;") in ENDS
+
+
+def is_eligible(reason: str) -> bool:
+    """Whether a waiting job with this reason could start if its cluster were empty."""
+    lower = reason.lower()
+    return not any(words in lower for words in ("dependency", "start time", "suspended by"))

@@ -28,7 +28,7 @@ from batchjob.schedulers.cluster import (
     reason_word,
     shorten_reason,
 )
-from batchjob.schedulers.pairs import unique_pairs
+from batchjob.schedulers.fields import unique_pairs
 from batchjob.schedulers.pbs.accounting.records import GPU_RESOURCES, account_of
 from batchjob.schedulers.pbs.cluster_shares import fairshare, licenses
 from batchjob.schedulers.pbs.qstat_jobs import Attributes, parse_time, query_qstat

@@ -17,7 +17,7 @@ from batchjob.runtime.subprocesses import (
     parse_json_object,
     run,
 )
-from batchjob.schedulers.pairs import unique_pairs
+from batchjob.schedulers.fields import unique_pairs
 
 Attributes = dict[str, str]
 

@@ -32,8 +32,7 @@ from batchjob.schedulers.slurm.json_format import (
     state_words,
     unwrap_numbers,
 )
-from batchjob.schedulers.slurm.reasons import is_eligible
-from batchjob.schedulers.slurm.states import shown_word, slurm_state
+from batchjob.schedulers.slurm.states import is_eligible, shown_word, slurm_state
 from batchjob.schedulers.states import JobState
 
 MEGABYTE = 1024**2

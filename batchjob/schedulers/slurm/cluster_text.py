@@ -22,7 +22,7 @@ from batchjob.schedulers.cluster import (
     reason_word,
     shorten_reason,
 )
-from batchjob.schedulers.pairs import unique_pairs
+from batchjob.schedulers.fields import unique_pairs
 from batchjob.schedulers.slurm.cluster_json import (
     MEGABYTE,
     eligible_time,

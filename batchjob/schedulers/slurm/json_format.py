@@ -8,7 +8,7 @@ slurmrestd serves, and answers of real releases.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.slurm.formats import Resources, job_gpus, parse_tres
@@ -67,33 +67,6 @@ def state_words(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(value.split("+")) if value else ()
     return tuple(str(word) for word in value) if isinstance(value, list) else ()
-
-
-class Exit(NamedTuple):
-    """How a job or step ended; None for what the answer does not contain."""
-
-    code: int | None
-    signal: int | None
-
-
-def parse_exit(value: Any) -> Exit:
-    """Parse exit_code or derived_exit_code, after unwrap_numbers().
-
-    Up to v0.0.39 every normal end is reported as SUCCESS with return code 0, whatever the code was:
-    this 0 is ignored.
-    """
-    if not isinstance(value, dict):
-        return Exit(None, None)
-    signal = value.get("signal")
-    signal_number = None
-    if isinstance(signal, dict):
-        signal_number = parse_count(signal.get("id", signal.get("signal_id")))
-    code = parse_count(value.get("return_code"))
-    if isinstance(value.get("status"), str) and not code:
-        code = None
-    if signal_number and code is None:
-        code = 0
-    return Exit(code, signal_number if signal_number is not None or code is None else 0)
 
 
 def parse_count(value: Any) -> int | None:

@@ -50,9 +50,8 @@ def test_minimal_record():
     ],
 )
 def test_times_are_parsed_to_milliseconds(time_text, seconds):
-    job = decode(
-        MINIMAL_RECORD | {"submit_time": time_text, "start_time": time_text}, "c1", "x"
-    ).job
+    record = MINIMAL_RECORD | {"submit_time": time_text, "start_time": time_text}
+    job, _ = decode(record, "c1", "x")
     assert (job.start_time, job.submit_time) == (seconds, 1775300000)
 
 
@@ -113,7 +112,7 @@ def test_line_with_invalid_utf8_keeps_its_job(tmp_path):
     path.write_bytes(
         json.dumps(MINIMAL_RECORD | {"name": "caf?"}).encode().replace(b"?", b"\xe9") + b"\n"
     )
-    source = json_lines.build("c1", json_lines.JsonLinesOptions(path=str(path)))
+    source = json_lines.Jsonl("c1", json_lines.JsonLinesOptions(path=str(path)))
     (batch,) = source.read(source.watermark_at(0), {})
     assert not batch.quarantined
     assert [job.name for job in batch.jobs] == ["caf\ufffd"]
@@ -121,7 +120,7 @@ def test_line_with_invalid_utf8_keeps_its_job(tmp_path):
 
 def test_json_lines_file_is_followed(tmp_path):
     path = tmp_path / "jobs.jsonl"
-    source = json_lines.build("c1", json_lines.JsonLinesOptions(path=str(path)))
+    source = json_lines.Jsonl("c1", json_lines.JsonLinesOptions(path=str(path)))
     assert "No such file" in source.check()[0]
     with pytest.raises(SourceError, match="No such file"):
         list(source.read('{"since": 0}', {}))
@@ -147,7 +146,7 @@ def test_directory_of_json_lines(tmp_path):
         (tmp_path / f"{number}.jsonl").write_text(
             json.dumps(MINIMAL_RECORD | {"jobid": str(number)}) + "\n"
         )
-    source = json_lines.build("c1", json_lines.JsonLinesOptions(path=str(tmp_path)))
+    source = json_lines.Jsonl("c1", json_lines.JsonLinesOptions(path=str(tmp_path)))
     found = [job.jobid for batch in source.read('{"since": 0}', {}) for job in batch.jobs]
     assert found == ["1", "2"]
 
@@ -166,7 +165,7 @@ def run(**changes) -> Run:
 
 @pytest.fixture
 def source(tmp_path):
-    return accounting.build("c1", accounting.LocalRunsOptions(path=str(tmp_path)))
+    return accounting.Runs("c1", accounting.LocalRunsOptions(path=str(tmp_path)))
 
 
 def test_run_is_read_while_running_and_after_its_end(source, tmp_path):
@@ -248,7 +247,7 @@ def test_reread_finds_files_with_an_old_modification_time(source, tmp_path):
     for number in range(3):
         path = run_files.write(tmp_path, ended_run(number))
         os.utime(path, (1775300060 + number, 1775300060 + number))
-    source_at_start = accounting.build("c1", accounting.LocalRunsOptions(path=str(tmp_path)))
+    source_at_start = accounting.Runs("c1", accounting.LocalRunsOptions(path=str(tmp_path)))
     assert [batch.jobs for batch in source_at_start.read("1775400000", {})] == [()]
 
     def keys_to_reread(records):
@@ -289,7 +288,7 @@ def test_invalid_run_files_go_to_quarantine(source, tmp_path):
 
 
 def test_missing_directory_is_an_error(tmp_path):
-    source = accounting.build("c1", accounting.LocalRunsOptions(path=str(tmp_path / "none")))
+    source = accounting.Runs("c1", accounting.LocalRunsOptions(path=str(tmp_path / "none")))
     assert "may not list it" in source.check()[0]
     with pytest.raises(SourceError, match="No such file"):
         list(source.read("0", {}))

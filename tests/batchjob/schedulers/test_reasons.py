@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchjob.schedulers.lsf import reasons as lsf
-from batchjob.schedulers.pbs import reasons as pbs
-from batchjob.schedulers.slurm import reasons as slurm
+from batchjob.schedulers.lsf import states as lsf
+from batchjob.schedulers.pbs import states as pbs
+from batchjob.schedulers.slurm import states as slurm
 
 # The limits of associations and QOS, by the parts from which slurmctld builds their names.
 RESOURCES = ("BB", "Billing", "Energy", "GRES", "License", "Unknown")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.schedulers.run_time import run_time
+from batchjob.schedulers.records import run_time
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from batchjob.schedulers.fields import FieldReader
 from batchjob.schedulers.lsf.accounting import bjobs, lsb_acct, lsb_stream
-from batchjob.schedulers.lsf.accounting.lsb_line import split_words
+from batchjob.schedulers.lsf.accounting.event_records import split_words
 from batchjob.schedulers.pbs.accounting import qstat
 from batchjob.schedulers.pbs.accounting.log_line import parse_line
 from batchjob.schedulers.pbs.accounting.log_replay import LogMemory, PbsLogReplay

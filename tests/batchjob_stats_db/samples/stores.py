@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchjob.quantities.index import QUANTITIES
-from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
+from batchjob.quantities.sample import QUANTITIES, JobSample, SampleHeader, SampleKey
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint

@@ -12,8 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.quantities.index import BY_NAME, BY_NAME_IN_GROUP, QUANTITIES
-from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
+from batchjob.quantities.sample import (
+    BY_NAME,
+    BY_NAME_IN_GROUP,
+    QUANTITIES,
+    JobSample,
+    SampleHeader,
+    SampleKey,
+)
 from batchjob_stats_db.samples import writer as writing
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.format import Decoder, LineError, encode_line

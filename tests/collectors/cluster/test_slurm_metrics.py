@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob.schedulers.cluster import ClusterOptions, ClusterReaders
-from batchjob.schedulers.slurm import native_metrics
+from batchjob.schedulers.slurm.cluster import native_reader, parse_native_metrics
 from batchjob.schedulers.slurm.slurmrestd import RestError
 from batchjob_exporter.exposition import render
 from collectors.cluster.collector import Cluster
@@ -47,7 +47,7 @@ def metrics_url():
 
 
 def exported_lines(options):
-    reader = native_metrics.reader(options)
+    reader = native_reader(options)
     collector = Cluster(Host(), "slurm", ClusterReaders(native=reader), options)
     collector.refresh()
     return render(collector.collect()).decode().splitlines()
@@ -73,7 +73,7 @@ def test_slurm_metrics_keep_their_names(metrics_url, tmp_path):
 def test_missing_token_is_an_error_and_exports_nothing(metrics_url):
     options = ClusterOptions(slurm_metrics_url=metrics_url)
     with pytest.raises(RestError, match=r"/metrics/jobs: HTTP 401: Invalid authentication"):
-        native_metrics.reader(options)()
+        native_reader(options)()
     lines = exported_lines(options)
     assert 'batchjob_cluster_errors_total{part="native"} 1.0' in lines
     assert not [line for line in lines if line.startswith("slurm_")]
@@ -82,13 +82,13 @@ def test_missing_token_is_an_error_and_exports_nothing(metrics_url):
 @pytest.mark.parametrize("text", ["<html>", "slurm_x one\n", "\x00\n"])
 def test_invalid_exposition_is_rejected(text):
     with pytest.raises(RestError, match="not metrics"):
-        list(native_metrics.parse(text))
+        list(parse_native_metrics(text))
 
 
 def test_no_sample_is_dropped_or_renamed(recorded_output):
     """All five paths of 26.05.3, and counters with and without _total."""
     texts = recorded_output("slurm-26.05/metrics.txt").decode().split("# EOF\n")
-    names = {name: samples for text in texts for name, _, samples in native_metrics.parse(text)}
+    names = {name: samples for text in texts for name, _, samples in parse_native_metrics(text)}
     expected = [
         line.partition(" ")[0].partition("{")[0]
         for text in texts
@@ -99,6 +99,6 @@ def test_no_sample_is_dropped_or_renamed(recorded_output):
     assert sum(map(len, names.values())) == len(expected)
     assert set(names) == set(expected)
     counters = "# TYPE slurm_a counter\nslurm_a 1\n# TYPE slurm_b_total counter\nslurm_b_total 2\n"
-    assert [(name, samples) for name, _, samples in native_metrics.parse(counters)] == [
+    assert [(name, samples) for name, _, samples in parse_native_metrics(counters)] == [
         ("slurm_a", (({}, 1.0),)), ("slurm_b_total", (({}, 2.0),)),
     ]  # fmt: skip

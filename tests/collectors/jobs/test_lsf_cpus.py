@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.schedulers.lsf.cpus import count_on_node
+from batchjob.schedulers.lsf.node import count_on_node
 from tests.collectors.jobs.nodes import requires_root, samples
 
 HOST = os.uname().nodename

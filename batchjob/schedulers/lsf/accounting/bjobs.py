@@ -6,8 +6,7 @@ lsb.acct or lsb.stream should be read as well.
 """
 
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
@@ -23,9 +22,8 @@ from batchjob.schedulers.fields import (
 from batchjob.schedulers.lsf.accounting.records import format_job_id, with_known_submit_time
 from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time, query_bjobs
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
-from batchjob.schedulers.records import JobRecord, NodeShare
-from batchjob.schedulers.run_time import run_time
-from batchjob.schedulers.snapshot import SnapshotJob, SnapshotOptions, SnapshotSource
+from batchjob.schedulers.records import JobRecord, NodeShare, run_time
+from batchjob.schedulers.snapshot import SnapshotOptions, SnapshotSource
 from batchjob.schedulers.states import JobState
 
 SOURCE = "bjobs"
@@ -52,40 +50,30 @@ class BjobsOptions(SnapshotOptions):
     )
 
 
-def build(cluster: str, options: BjobsOptions) -> "Bjobs":
-    """The source for one cluster."""
-    return Bjobs(cluster, options)
-
-
 class Bjobs(SnapshotSource):
     """Lists the jobs that mbatchd knows."""
 
     name = SOURCE
     jobid_pattern = _JOB_ID
 
-    def __init__(
-        self, cluster: str, options: BjobsOptions, clock: Callable[[], float] = time.time
-    ) -> None:
-        super().__init__(cluster, options, clock)
-        self._options = options
-
     def check(self) -> tuple[str, ...]:
         """See AccountingSource. LSF shows all jobs unless SECURE_JOB_INFO_LEVEL forbids it."""
         return ()
 
-    def query_jobs(self) -> Iterator[SnapshotJob]:
+    def query_jobs(self) -> Iterator[tuple[str, FieldReader]]:
         """See SnapshotSource."""
         for values in query_bjobs(self._options, self._options.bjobs, FIELDS):
-            yield SnapshotJob(values.get("JOBID", ""), FieldReader(values), values)
+            yield values.get("JOBID", ""), FieldReader(values)
 
     def records(
-        self, job: SnapshotJob, unfinished: Mapping[str, UnfinishedJob], now: int
+        self, jobid: str, row: FieldReader, unfinished: Mapping[str, UnfinishedJob], now: int
     ) -> tuple[JobRecord, ...]:
-        """See SnapshotSource."""
-        record = with_known_submit_time(job_record(self.cluster, job.row, now), unfinished)
+        """See SnapshotSource; the id with its index is in the record."""
+        del jobid
+        record = with_known_submit_time(job_record(self.cluster, row, now), unfinished)
         known = unfinished.get(record.jobid)
         if known and known.state == JobState.SUSPENDED and record.state is JobState.RUNNING:
-            stopped = _suspended_seconds(job.row, record.start_time, now)
+            stopped = _suspended_seconds(row, record.start_time, now)
             record = record._replace(suspended_seconds=stopped)
         return (record,)
 
@@ -176,4 +164,4 @@ def _limit_seconds(text: str) -> int:
         raise ValueError(f"expected minutes or H:MM:SS, got {text[:40]!r}") from error
 
 
-ACCOUNTING = AccountingModule(BjobsOptions, build)
+ACCOUNTING = AccountingModule(BjobsOptions, Bjobs)

@@ -1,26 +1,66 @@
-"""JOB_FINISH records of lsb.acct, whose fields are in an order that grew with LSF's versions.
+"""LSF's event files, and JOB_FINISH records, whose fields are in an order that grew with versions.
+
+A line has words and quoted strings, in which a quote is doubled; there are no other escapes
+(lsb.acct(5), lsb.stream(5)). A record that contains a line break continues until the next line that
+begins a record.
 
 Facts: lsb.acct(5) of LSF 9.1 and 10.1, corrected by real lines of 9.11, 10.1 and 10.108 where the
 manual's order differs (runLimit precedes options3; each host's usage has 5 or 6 values). Older
 lines are shorter: fields after their end are missing.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from batchjob.schedulers.fields import RowError
-from batchjob.schedulers.lsf.accounting.lsb_line import Word
+
+_WORD = re.compile(r'"((?:[^"]|"")*)"(?= |$)|(\S+)')
+_RECORD = re.compile(rb'"(?:JOB|EVENT)_[A-Z0-9_]+" "')
+_MAX_RECORD_LINES = 64  # maximum lines of a record
+
+
+def begins_record(line: bytes) -> bool:
+    """Whether this line begins a record."""
+    return line.startswith(b"#") or _RECORD.match(line) is not None
+
+
+class Word(NamedTuple):
+    """One value; numbers are not quoted, most strings are."""
+
+    text: str
+    quoted: bool
+
+
+def split_words(line: str) -> list[Word]:
+    """The values of a line."""
+    return [
+        Word(match[2], quoted=False) if match[2] is not None
+        else Word(match[1].replace('""', '"'), quoted=True)
+        for match in _WORD.finditer(line)
+    ]  # fmt: skip
+
+
+def join_records(lines: Iterable[bytes]) -> Iterator[str]:
+    """Join lines into whole records, without comment lines."""
+    parts: list[bytes] = []
+    for line in lines:
+        if line.startswith(b"#"):
+            continue
+        if parts and (begins_record(line) or len(parts) == _MAX_RECORD_LINES):
+            yield _text(parts)
+            parts = []
+        if line.strip() or parts:
+            parts.append(line)
+    if parts:
+        yield _text(parts)
+
+
+def _text(parts: list[bytes]) -> str:
+    return b" ".join(parts).decode("utf-8", "backslashreplace").strip()
+
 
 _MAX_LIST_LENGTH = 1_000_000  # maximum entries of a list
-
-
-class JobFinish(NamedTuple):
-    """The fields of a JOB_FINISH that are used, as text."""
-
-    values: dict[str, str]
-    hosts: tuple[str, ...]  # one per slot, or "16*host"
-    slots: tuple[str, ...]
-    parse_error: str = ""  # why the last fields are missing
 
 
 _LEADING_FIELDS = (
@@ -100,9 +140,12 @@ class _WordReader:
         raise RowError(f"expected the length of a list, got {text[:40]!r}")
 
 
-def parse_job_finish(line: Sequence[Word]) -> JobFinish:
-    """Fields by name, from the words after type and version; raises RowError.
+def parse_job_finish(
+    line: Sequence[Word],
+) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...], str]:
+    """Fields, hosts, slots, and why the last ones are missing, from the words after the version.
 
+    Fields are by name; hosts are one per slot, or `16*host`. Raises RowError.
     The part after the job's description (6 lists and some numbers) is read as far as it can be
     parsed: a job is not lost because its energy cannot be parsed.
     """
@@ -126,4 +169,4 @@ def parse_job_finish(line: Sequence[Word]) -> JobFinish:
         slots = reader.read_list()
     except RowError as error:
         parse_error = str(error)
-    return JobFinish(values, hosts, slots, parse_error)
+    return values, hosts, slots, parse_error

@@ -9,7 +9,7 @@ from pathlib import Path
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
-from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row
+from batchjob.schedulers.fields import FieldReader, HostListError, RowError, quarantined_row
 from batchjob.schedulers.log_follower import (
     CUT,
     check_readable,
@@ -17,20 +17,19 @@ from batchjob.schedulers.log_follower import (
     parse_watermark,
     watermark_since,
 )
-from batchjob.schedulers.lsf.accounting.event_records import parse_job_finish
-from batchjob.schedulers.lsf.accounting.lsb_line import (
+from batchjob.schedulers.lsf.accounting.event_records import (
     Word,
     begins_record,
     join_records,
+    parse_job_finish,
     split_words,
 )
-from batchjob.schedulers.lsf.accounting.records import ended_job, with_known_submit_time
-from batchjob.schedulers.lsf.accounting.resizes import (
-    RECORD_TYPE,
-    add_phase,
-    parse_phases,
-    with_phases,
+from batchjob.schedulers.lsf.accounting.records import (
+    ended_job,
+    format_job_id,
+    with_known_submit_time,
 )
+from batchjob.schedulers.lsf.formats import lsf_hosts
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
 SOURCE = "lsb_acct"
@@ -129,10 +128,53 @@ _MIN_EPOCH = 1_000_000_000  # a larger number is epoch seconds and not a rotatio
 
 def job_from_finish(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, list[str]]:
     """The record of a JOB_FINISH, and the fields that could not be parsed."""
-    fields = parse_job_finish(line[2:])
-    row = FieldReader({**fields.values, "endTime": fields.values.get("eventTime", "")})
-    job = ended_job(cluster, SOURCE, row, fields.hosts, fields.slots)
-    return job, [*row.parse_errors, *filter(None, [fields.parse_error])]
+    values, hosts, slots, parse_error = parse_job_finish(line[2:])
+    row = FieldReader({**values, "endTime": values.get("eventTime", "")})
+    job = ended_job(cluster, SOURCE, row, hosts, slots)
+    return job, [*row.parse_errors, *filter(None, [parse_error])]
+
+
+RECORD_TYPE = "JOB_RESIZE"
+_HOSTS_AT = 11  # after type, version, time, id, index, start, uid, user, kind, last change, number
+_MAX_JOBS = 10_000  # maximum number of jobs to remember
+
+Phases = dict[str, tuple[float, float]]
+"""By job id, the CPU seconds and the seconds of the phases that have ended."""
+
+
+def add_phase(phases: Phases, line: Sequence[Word]) -> None:
+    """Add the phase that a JOB_RESIZE ends; raises RowError."""
+    texts = [word.text for word in line]
+    try:
+        end, number, index = int(texts[2]), texts[3], int(texts[4])
+        start, slots = int(texts[9]), int(texts[10])
+        hosts = lsf_hosts(texts[_HOSTS_AT : _HOSTS_AT + slots])
+    except (ValueError, IndexError, HostListError) as error:
+        raise RowError(f"not a record of a resized job: {error}") from error
+    jobid = format_job_id(number, index)
+    seconds = max(0, end - start)
+    cpus = sum(share.cpus or 0 for share in hosts.values())
+    before = phases.pop(jobid, (0, 0))
+    phases[jobid] = (before[0] + cpus * seconds, before[1] + seconds)
+    if len(phases) > _MAX_JOBS:
+        del phases[next(iter(phases))]
+
+
+def with_phases(job: JobRecord, phases: Phases) -> JobRecord:
+    """The ended job with what its earlier phases held beyond its last allocation."""
+    found = phases.pop(job.jobid, None)
+    if found is None or job.allocated_cpus is None:
+        return job
+    cpu_seconds, seconds = found
+    return job._replace(resized_cpu_seconds=cpu_seconds - job.allocated_cpus * seconds)
+
+
+def parse_phases(state: Mapping[str, object]) -> Phases:
+    """The phases in a watermark."""
+    found = state.get("phases")
+    if not isinstance(found, dict):
+        return {}
+    return {str(jobid): (float(both[0]), float(both[1])) for jobid, both in found.items()}
 
 
 ACCOUNTING = AccountingModule(LsbAcctOptions, build)

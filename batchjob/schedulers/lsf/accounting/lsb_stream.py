@@ -11,11 +11,10 @@ from pathlib import Path
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule
-from batchjob.schedulers.fields import FieldReader, RowError
+from batchjob.schedulers.fields import FieldReader, RowError, unique_pairs
+from batchjob.schedulers.lsf.accounting.event_records import Word
 from batchjob.schedulers.lsf.accounting.lsb_acct import LsfLog
-from batchjob.schedulers.lsf.accounting.lsb_line import Word
 from batchjob.schedulers.lsf.accounting.records import ended_job
-from batchjob.schedulers.pairs import unique_pairs
 from batchjob.schedulers.records import JobRecord
 
 SOURCE = "lsb_stream"

@@ -16,8 +16,7 @@ from batchjob.schedulers.fields import (
 )
 from batchjob.schedulers.lsf.formats import lsf_hosts
 from batchjob.schedulers.lsf.states import LSF_EXIT_INFO, lsf_end_state
-from batchjob.schedulers.records import JobRecord, NodeShare
-from batchjob.schedulers.run_time import run_time
+from batchjob.schedulers.records import JobRecord, NodeShare, run_time
 from batchjob.schedulers.states import JobState
 
 _GPUS = re.compile(r"ngpus_physical=(\d+(?:\.\d+)?)", re.ASCII)

@@ -8,8 +8,7 @@ import re
 from datetime import datetime, tzinfo
 from typing import NamedTuple
 
-from batchjob.schedulers.fields import FieldReader, RowError
-from batchjob.schedulers.pairs import unique_pairs
+from batchjob.schedulers.fields import FieldReader, RowError, unique_pairs
 
 _KEY = re.compile(r"[A-Za-z_][\w.@-]*=", re.ASCII)
 _CLOSING = {quote: re.compile(rf"{quote}(?= +[A-Za-z_][\w.@-]*=| *$)", re.ASCII) for quote in "'\""}

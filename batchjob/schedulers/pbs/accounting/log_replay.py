@@ -14,16 +14,14 @@ from batchjob.schedulers.pbs.accounting.arrays import Array, array_id_of, find_a
 from batchjob.schedulers.pbs.accounting.log_line import PbsLogRecord
 from batchjob.schedulers.pbs.accounting.records import (
     NOT_LOGGED,
-    Incarnation,
     RecordOptions,
     end_state,
     job_record,
     never_ran,
     parse_job_id,
 )
-from batchjob.schedulers.pbs.reasons import EXIT_STATUSES
-from batchjob.schedulers.records import JobRecord, dropped_values
-from batchjob.schedulers.run_time import run_time
+from batchjob.schedulers.pbs.states import EXIT_STATUSES
+from batchjob.schedulers.records import JobRecord, dropped_values, run_time
 from batchjob.schedulers.states import JobState
 
 _MAX_REMEMBERED = 10_000  # maximum number of ended runs, and of arrays, to remember
@@ -94,8 +92,9 @@ class PbsLogReplay:
                 ended = EndedRun(job.submit_time, job.run, job.start_time or at, at, False)
                 _remember(self._ended_runs, jobid, ended)
                 record = self._partial_record(jobid, job, JobState.CANCELLED, "D")
-                times = run_time(job.start_time, at, None, job.suspended_seconds)._asdict()
-                records.append(record._replace(end_time=at, **times))
+                elapsed, suspended = run_time(job.start_time, at, None, job.suspended_seconds)
+                record = record._replace(end_time=at, elapsed_seconds=elapsed)
+                records.append(record._replace(suspended_seconds=suspended))
         return records
 
     def _job_record(
@@ -106,8 +105,7 @@ class PbsLogReplay:
         word: str,
         suspended: float | None = None,
     ) -> JobRecord:
-        incarnation = Incarnation(line.jobid, run, state, word, suspended)
-        return job_record(self._options, incarnation, line.row)
+        return job_record(self._options, line.jobid, line.row, run, state, word, suspended)
 
     def _record_unfinished(
         self, line: PbsLogRecord, run: int, state: JobState, word: str

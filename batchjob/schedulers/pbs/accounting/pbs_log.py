@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +13,15 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
 from batchjob.runtime.values import one_of, text
-from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
-from batchjob.schedulers.fields import RowError, quarantined_row
+from batchjob.schedulers.accounting import (
+    AccountingModule,
+    Batch,
+    SourceError,
+    UnfinishedJob,
+    check_vanished,
+    with_jobids_like,
+)
+from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row
 from batchjob.schedulers.log_follower import (
     CUT,
     check_readable,
@@ -24,18 +31,21 @@ from batchjob.schedulers.log_follower import (
 )
 from batchjob.schedulers.pbs.accounting.log_line import parse_line, zone_error
 from batchjob.schedulers.pbs.accounting.log_replay import LogMemory, PbsLogReplay
-from batchjob.schedulers.pbs.accounting.lost_jobs import LostJobs, find_lost_jobs
+from batchjob.schedulers.pbs.accounting.qstat import FINISHED, finished_record
 from batchjob.schedulers.pbs.accounting.records import (
     ACCOUNTS,
+    JOB_ID,
     RecordOptions,
     gpu_resources_of,
 )
+from batchjob.schedulers.pbs.qstat_jobs import query_qstat
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
 SOURCE = "pbs_log"
 log = logging.getLogger("batchjob.pbs")
 _QUEUE_SECONDS = 3600  # how often the queue is asked
 _DAY = re.compile(r"\d{8}", re.ASCII)
+_LostJobs = tuple[Sequence[JobRecord], Sequence[str]]
 
 
 def parse_time_zone(value: object) -> str:
@@ -78,11 +88,6 @@ class PbsLogOptions(CommandOptions):
     )
 
 
-def build(cluster: str, options: PbsLogOptions) -> "PbsLog":
-    """The source for one cluster."""
-    return PbsLog(cluster, options)
-
-
 class PbsLog:
     """Follows the logs; what a record omits is taken from the database's unfinished jobs."""
 
@@ -112,7 +117,7 @@ class PbsLog:
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         """See AccountingSource."""
-        lost = self._ask_queue(unfinished)
+        lost, unknown = self._ask_queue(unfinished)
         known = dict(unfinished)
         files = self._files()
         replay = PbsLogReplay(self._record_options, known, self._memory, files)
@@ -147,30 +152,30 @@ class PbsLog:
             yield Batch(merge_by_key(records), tuple(quarantine), self._watermark, covered)
         ended = replay.unfinished_after_deletion(self._clock())
         # The queue was asked before the log was read: what has ended since is known by now.
-        ended += [job for job in lost.ended if known.get(job.jobid) == unfinished.get(job.jobid)]
-        vanished = [jobid for jobid in lost.unknown if known.get(jobid) == unfinished[jobid]]
+        ended += [job for job in lost if known.get(job.jobid) == unfinished.get(job.jobid)]
+        vanished = [jobid for jobid in unknown if known.get(jobid) == unfinished[jobid]]
         if ended or vanished:
             state = state._replace(deleted=self._memory.deleted)
             self._watermark = _add_state(self._watermark, state)
             covered = last_timestamp - ahead
             yield Batch(merge_by_key(ended), (), self._watermark, covered, tuple(vanished))
 
-    def _ask_queue(self, unfinished: Mapping[str, UnfinishedJob]) -> LostJobs:
-        """Running jobs that PBS' queue no longer has, asked once an hour."""
+    def _ask_queue(self, unfinished: Mapping[str, UnfinishedJob]) -> _LostJobs:
+        """See find_lost_jobs(); the queue is asked once an hour."""
         if not self._options.qstat or self._clock() - self._queue_time < _QUEUE_SECONDS:
-            return LostJobs()
+            return (), ()
         self._queue_time = self._clock()
         try:
-            lost = find_lost_jobs(
+            found = find_lost_jobs(
                 self._options, self._options.qstat, self._record_options, unfinished
             )
         except SchedulerError as error:
             if not self._queue_fails:
                 log.warning("running jobs are not compared with PBS' queue: %s", error)
             self._queue_fails = True
-            return LostJobs()
+            return (), ()
         self._queue_fails = False
-        return lost
+        return found
 
     def _files(self) -> list[Path]:
         """The logs by day; their names sort by day."""
@@ -204,4 +209,56 @@ def _add_state(watermark: str, state: _State) -> str:
     return json.dumps(parse_watermark(watermark) | {"at": state.last_timestamp} | added)
 
 
-ACCOUNTING = AccountingModule(PbsLogOptions, build)
+def find_lost_jobs(
+    options: CommandOptions,
+    qstat: str,
+    record_options: RecordOptions,
+    unfinished: Mapping[str, UnfinishedJob],
+) -> _LostJobs:
+    """The ends, by PBS' history, of running jobs that PBS no longer runs, and unknown job ids.
+
+    Their end was not logged, or the log is lost. The history is queried only if there are any.
+    Raises SchedulerError.
+    """
+    jobs = with_jobids_like(unfinished, JOB_ID)
+    running = {jobid: job for jobid, job in jobs.items() if job.start_time}
+    if not running:
+        return (), ()
+    queue = query_qstat(options, qstat)
+    missing = {jobid: job for jobid, job in running.items() if not _is_live(queue.get(jobid))}
+    if not missing:
+        return (), ()
+    history = _query_history(options, qstat)
+    ended, unknown = [], []
+    for jobid, job in missing.items():
+        attributes = history.get(jobid)
+        if attributes is None or attributes.get("ctime") != str(job.submit_time):
+            unknown.append(jobid)
+        elif not _is_live(attributes):
+            try:
+                record = finished_record(record_options, jobid, FieldReader(dict(attributes)))
+            except RowError:
+                continue
+            ended.append(record._replace(run=job.run))
+    gone = check_vanished(
+        record_options.source, tuple(unknown), running, nothing_seen=not (queue or history),
+        trust_missing=False,
+    )  # fmt: skip
+    return ended, gone
+
+
+def _query_history(options: CommandOptions, qstat: str) -> Mapping[str, Mapping[str, str]]:
+    """Jobs that have ended as well; none of a server that keeps no history, as by default."""
+    try:
+        return query_qstat(options, qstat, "-x")
+    except SchedulerError as error:
+        if "history" not in str(error):
+            raise
+        return {}
+
+
+def _is_live(attributes: Mapping[str, str] | None) -> bool:
+    return attributes is not None and attributes.get("job_state") not in FINISHED
+
+
+ACCOUNTING = AccountingModule(PbsLogOptions, PbsLog)

@@ -16,7 +16,6 @@ from batchjob.schedulers.pbs.accounting.records import (
     ACCOUNTS,
     JOB_ID,
     NOT_LOGGED,
-    Incarnation,
     RecordOptions,
     end_state,
     gpu_resources_of,
@@ -24,10 +23,9 @@ from batchjob.schedulers.pbs.accounting.records import (
     parse_job_id,
 )
 from batchjob.schedulers.pbs.qstat_jobs import query_qstat
-from batchjob.schedulers.pbs.reasons import EXIT_STATUSES, REFUSED_STARTS
-from batchjob.schedulers.pbs.states import PBS, STARTING, TERMINATED
+from batchjob.schedulers.pbs.states import EXIT_STATUSES, PBS, REFUSED_STARTS, STARTING, TERMINATED
 from batchjob.schedulers.records import JobRecord
-from batchjob.schedulers.snapshot import SnapshotJob, SnapshotOptions, SnapshotSource
+from batchjob.schedulers.snapshot import SnapshotOptions, SnapshotSource
 from batchjob.schedulers.states import JobState
 
 SOURCE = "qstat"
@@ -54,11 +52,6 @@ class QstatOptions(SnapshotOptions):
     )
 
 
-def build(cluster: str, options: QstatOptions) -> "Qstat":
-    """The source for one cluster."""
-    return Qstat(cluster, options)
-
-
 class Qstat(SnapshotSource):
     """Lists the server's jobs and their history."""
 
@@ -69,7 +62,6 @@ class Qstat(SnapshotSource):
         self, cluster: str, options: QstatOptions, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(cluster, options, clock)
-        self._options = options
         gpu_resources = gpu_resources_of(options.gpu_resources)
         self._given_up: dict[str, tuple[int, int]] = {}  # submit time, starts given up
         self._still_given_up: dict[str, tuple[int, int]] = {}
@@ -96,22 +88,22 @@ class Qstat(SnapshotSource):
             )
         return tuple(problems)
 
-    def query_jobs(self) -> Iterator[SnapshotJob]:
+    def query_jobs(self) -> Iterator[tuple[str, FieldReader]]:
         """See SnapshotSource."""
         for jobid, attributes in query_qstat(self._options, self._options.qstat, "-x").items():
-            yield SnapshotJob(jobid, FieldReader(attributes), {jobid: attributes})
+            yield jobid, FieldReader(attributes)
 
     def records(
-        self, job: SnapshotJob, unfinished: Mapping[str, UnfinishedJob], now: int
+        self, jobid: str, row: FieldReader, unfinished: Mapping[str, UnfinishedJob], now: int
     ) -> tuple[JobRecord, ...]:
         """See SnapshotSource; arrays are known by their sub-jobs."""
-        if parse_job_id(job.jobid).is_array:
+        if parse_job_id(jobid).is_array:
             return ()
-        shown = FieldReader(job.row.values)
-        if job.row.text("job_state") in FINISHED:
-            record = finished_record(self._record_options, job.jobid, job.row)
+        shown = FieldReader(row.values)
+        if row.text("job_state") in FINISHED:
+            record = finished_record(self._record_options, jobid, row)
         else:
-            record = live_record(self._record_options, job.jobid, job.row)
+            record = live_record(self._record_options, jobid, row)
         refused = shown.get("Exit_status", integer) in REFUSED_STARTS
         record = self._renumbered(record, unfinished.get(record.jobid), refused=refused)
         known = unfinished.get(record.jobid)
@@ -119,7 +111,7 @@ class Qstat(SnapshotSource):
             known = None
         return (
             *_previous_run(record, shown, known),
-            _with_suspension(record, job.row, known, now),
+            _with_suspension(record, row, known, now),
         )
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
@@ -206,9 +198,8 @@ _OF_A_START = re.compile(r"Job (Array Began|run) at ")
 def _record(
     options: RecordOptions, jobid: str, row: FieldReader, state: JobState, run: int
 ) -> JobRecord:
-    incarnation = Incarnation(jobid, run, state, row.text("job_state"))
     arguments = row.text("Submit_arguments")
-    return job_record(options, incarnation, row)._replace(
+    return job_record(options, jobid, row, run, state, row.text("job_state"))._replace(
         submit_line=f"qsub {arguments}" if arguments else "",
         work_dir=row.text("Variable_List.PBS_O_WORKDIR"),
         stdout_path=row.text("Output_Path"),
@@ -270,4 +261,4 @@ def with_end_time(values: Mapping[str, str], *, ran: bool) -> dict[str, str]:
     return {"session": "0", **kept, "end": end}
 
 
-ACCOUNTING = AccountingModule(QstatOptions, build)
+ACCOUNTING = AccountingModule(QstatOptions, Qstat)

@@ -22,10 +22,8 @@ from batchjob.schedulers.fields import (
     sanitize_text,
     sum_by_host,
 )
-from batchjob.schedulers.pbs.reasons import EXIT_STATUSES, KILLED_BY_PBS
-from batchjob.schedulers.pbs.states import KILLED, pbs_end_state
-from batchjob.schedulers.records import JobRecord, NodeShare
-from batchjob.schedulers.run_time import run_time
+from batchjob.schedulers.pbs.states import EXIT_STATUSES, KILLED, KILLED_BY_PBS, pbs_end_state
+from batchjob.schedulers.records import JobRecord, NodeShare, run_time
 from batchjob.schedulers.states import JobState
 
 ACCOUNTS = ("account", "project", "group")
@@ -64,16 +62,6 @@ def parse_job_id(text: str) -> JobId:
     return JobId(number, int(part) if part else None, is_array=part == "")
 
 
-class Incarnation(NamedTuple):
-    """What the log or qstat states besides the attributes."""
-
-    jobid: str
-    run: int
-    state: JobState
-    state_word: str
-    suspended_seconds: float | None = None  # None: not known
-
-
 class RecordOptions(NamedTuple):
     """How a site uses PBS' attributes."""
 
@@ -83,10 +71,16 @@ class RecordOptions(NamedTuple):
     gpu_resources: tuple[str, ...] = GPU_RESOURCES
 
 
-def job_record(options: RecordOptions, incarnation: Incarnation, row: FieldReader) -> JobRecord:
-    """A job record from attributes; times are epoch seconds. Raises RowError."""
+def job_record(
+    options: RecordOptions, jobid: str, row: FieldReader, run: int, state: JobState, word: str,
+    suspended_seconds: float | None = None,
+) -> JobRecord:  # fmt: skip
+    """A job record from attributes; times are epoch seconds. Raises RowError.
+
+    Log and qstat state the id, the run and its state besides; `suspended_seconds`: None: not known.
+    """
     status = row.get("Exit_status", integer)
-    parsed_id = parse_job_id(incarnation.jobid)
+    parsed_id = parse_job_id(jobid)
     start, end = row.get("start", epoch), row.get("end", epoch)
     nodes = _node_shares(row, options.gpu_resources)
     requested_gpus = _requested_gpus(row, options.gpu_resources)
@@ -97,15 +91,15 @@ def job_record(options: RecordOptions, incarnation: Incarnation, row: FieldReade
     walltime = row.get("resources_used.walltime", clock_duration)
     # A walltime of zero beside CPU time was not counted.
     counted = None if not walltime and cpu_seconds else walltime
-    elapsed, suspended = run_time(start, end, counted, _suspended(row, incarnation))
+    elapsed, suspended = run_time(start, end, counted, suspended_seconds or _suspended(row))
     return JobRecord(
         cluster=options.cluster,
-        jobid=incarnation.jobid,
+        jobid=jobid,
         submit_time=row.require("ctime", epoch),
-        state=incarnation.state,
-        state_word=incarnation.state_word,
+        state=state,
+        state_word=word,
         source=options.source,
-        run=incarnation.run,
+        run=run,
         user=row.text("user"),
         group=row.text("group"),
         account=account_of(row.values, options.account_from),
@@ -121,8 +115,8 @@ def job_record(options: RecordOptions, incarnation: Incarnation, row: FieldReade
         time_limit_seconds=row.get("Resource_List.walltime", _whole_seconds),
         exit_code=status if status is not None and 0 <= status < 256 else None,
         exit_signal=_exit_signal(status),
-        reason=_end_reason(status, incarnation.state),
-        restarts=incarnation.run - 1,
+        reason=_end_reason(status, state),
+        restarts=run - 1,
         requested_cpus=row.get("Resource_List.ncpus", count),
         requested_memory_bytes=row.get("Resource_List.mem", size_bytes),
         requested_gpus=requested_gpus,
@@ -164,14 +158,12 @@ def never_ran(row: FieldReader) -> bool:
     )
 
 
-def _suspended(row: FieldReader, incarnation: Incarnation) -> float | None:
+def _suspended(row: FieldReader) -> float | None:
     """Seconds of suspension, None for the time that the walltime lacks.
 
     A job loses its session when it is suspended; so does one that never ran its script, whose
     status is PBS' own.
     """
-    if incarnation.suspended_seconds:
-        return incarnation.suspended_seconds
     status = row.get("Exit_status", integer)
     lost = row.values.get("session") == "0" and status is not None and 0 <= status < 256
     return None if lost and row.text("resources_used.walltime") else 0

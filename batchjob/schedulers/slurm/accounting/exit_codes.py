@@ -9,10 +9,11 @@ that was not found (127). DerivedExitCode of sacct, slurmctld (squeue, slurmrest
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from batchjob.schedulers.fields import integer
 from batchjob.schedulers.records import JobRecord, StepRecord
+from batchjob.schedulers.slurm.json_format import parse_count
 from batchjob.schedulers.states import JobState
 
 _TAKEN_OFF = 128
@@ -50,6 +51,26 @@ def sacct_exit(pair: tuple[int, int] | None, state: JobState, *, exact: bool) ->
     if exact or signal or code >= _TAKEN_OFF or (code == 0 and state is not JobState.FAILED):
         return ExitStatus(code, signal)
     return ExitStatus(None, signal, code)
+
+
+def json_exit(value: Any) -> ExitStatus:
+    """Parse exit_code or derived_exit_code, after unwrap_numbers().
+
+    Up to v0.0.39 every normal end is reported as SUCCESS with return code 0, whatever the code was:
+    this 0 is ignored.
+    """
+    if not isinstance(value, dict):
+        return ExitStatus()
+    signal = value.get("signal")
+    signal_number = None
+    if isinstance(signal, dict):
+        signal_number = parse_count(signal.get("id", signal.get("signal_id")))
+    code = parse_count(value.get("return_code"))
+    if isinstance(value.get("status"), str) and not code:
+        code = None
+    if signal_number and code is None:
+        code = 0
+    return ExitStatus(code, signal_number if signal_number is not None or code is None else 0)
 
 
 def wait_status_code(text: str) -> int | None:

@@ -34,8 +34,11 @@ from batchjob.schedulers.slurm.accounting.sacct_records import (
     parse_jobs,
     parse_rows,
 )
-from batchjob.schedulers.slurm.accounting.site_accounting import SiteAccounting, site_accounting
-from batchjob.schedulers.slurm.accounting.slurm_rights import check_visibility
+from batchjob.schedulers.slurm.accounting.site_accounting import (
+    SiteAccounting,
+    check_visibility,
+    site_accounting,
+)
 from batchjob.schedulers.slurm.accounting.squeue_records import (
     NO_RESIZE,
     QUEUE_FIELDS,
@@ -66,11 +69,6 @@ class SacctOptions(WindowOptions, CommandOptions):
 
 _RULE = "-" * 80
 _MAX_SCRIPT_BYTES = 64 << 20  # bytes; SchedulerParameters=max_script_size is 4 MB by default
-
-
-def build(cluster: str, options: SacctOptions) -> "Sacct":
-    """The source for one cluster."""
-    return Sacct(cluster, options)
 
 
 class Sacct(WindowSource):
@@ -237,4 +235,4 @@ def _random_delimiter() -> str:
     return "\x1f" + secrets.token_urlsafe(3)
 
 
-ACCOUNTING = AccountingModule(SacctOptions, build)
+ACCOUNTING = AccountingModule(SacctOptions, Sacct)

@@ -9,7 +9,7 @@ import pwd
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any
 
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.accounting import SourceError
@@ -39,8 +39,7 @@ from batchjob.schedulers.slurm.formats import (
     slurm_duration,
 )
 from batchjob.schedulers.slurm.hostlist import node_shares
-from batchjob.schedulers.slurm.reasons import of_started_job, of_unstarted_job
-from batchjob.schedulers.slurm.states import slurm_state
+from batchjob.schedulers.slurm.states import of_started_job, of_unstarted_job, slurm_state
 from batchjob.schedulers.states import JobState
 
 SOURCE = "sacct"
@@ -168,7 +167,6 @@ def job_record(
     state = slurm_state(word)
     derived_code, derived_signal = row.get("DerivedExitCode", parse_exit_pair) or (None, None)
     requested = row.get("ReqTRES", parse_resources) or Resources()
-    membership = parse_display_id(row.values["JobID"])
     end = row.get("End", epoch)
     start = row.get("Start", epoch)
     if end is not None and row.values.get("NodeList") == "None assigned":
@@ -236,10 +234,7 @@ def job_record(
         allocated_resources=row.text("AllocTRES") if has_started else "",
         node_list=node_list,
         nodes=node_shares(node_list, allocated, "NodeList", row.parse_errors),
-        array_jobid=membership.array_jobid,
-        array_index=membership.array_index,
-        het_jobid=membership.het_jobid,
-        het_offset=membership.het_offset,
+        **parse_display_id(row.values["JobID"]),
         submit_line=row.text("SubmitLine"),
         work_dir=row.text("WorkDir"),
         stdout_path=row.text("StdOut"),
@@ -263,22 +258,17 @@ def _name_of_uid(uid: str) -> str:
         return uid
 
 
-class ArrayMembership(NamedTuple):
-    """The array or heterogeneous job to which a job belongs."""
+def parse_display_id(display: str) -> dict[str, Any]:
+    """The fields of arrays and het jobs of a JobRecord.
 
-    array_jobid: str = ""
-    array_index: int | None = None
-    het_jobid: str = ""
-    het_offset: int | None = None
-
-
-def parse_display_id(display: str) -> ArrayMembership:
-    """Array and het ids of `10_3`, `10_[4-9%2]` (all tasks that have not started) or `25+1`."""
+    The id is `10_3`, `10_[4-9%2]` (all tasks that have not started) or `25+1`.
+    """
     array = _ARRAY.match(display)
     if array:
-        return ArrayMembership(array[1], None if array[2] is None else int(array[2]))
+        index = None if array[2] is None else int(array[2])
+        return {"array_jobid": array[1], "array_index": index}
     het = _HET.match(display)
-    return ArrayMembership(het_jobid=het[1], het_offset=int(het[2])) if het else ArrayMembership()
+    return {"het_jobid": het[1], "het_offset": int(het[2])} if het else {}
 
 
 def step_record(step: str, row: FieldReader, site: SiteAccounting = AS_PRINTED) -> StepRecord:
@@ -294,7 +284,6 @@ def step_record(step: str, row: FieldReader, site: SiteAccounting = AS_PRINTED) 
     elapsed = row.get("ElapsedRaw", count) if end is not None else None
     # What is left of a step after a resize is accounted for nowhere up to 22.05.
     has_cpu = end is not None and state is not JobState.RESIZED
-    used = _StepUsage() if not site.sampled(elapsed) else _step_usage(row)
     return StepRecord(
         step=step,
         state=state,
@@ -314,37 +303,28 @@ def step_record(step: str, row: FieldReader, site: SiteAccounting = AS_PRINTED) 
         user_cpu_seconds=row.get("UserCPU", slurm_duration) if has_cpu else None,
         system_cpu_seconds=row.get("SystemCPU", slurm_duration) if has_cpu else None,
         cpu_seconds=row.get("TotalCPU", slurm_duration) if has_cpu else None,
-        peak_task_memory_bytes=used.peak_task_memory_bytes,
-        memory_bytes=used.memory_bytes,
-        read_bytes=used.read_bytes,
-        written_bytes=used.written_bytes,
+        **(_step_usage(row) if site.sampled(elapsed) else {}),
         energy_joules=row.get("ConsumedEnergyRaw", _parse_energy),
         submit_line=row.text("SubmitLine"),
     )
 
 
-class _StepUsage(NamedTuple):
-    """Bytes that a step used; None if it was never sampled."""
+def _step_usage(row: FieldReader) -> dict[str, Any]:
+    """Bytes that a step used, by the names of a StepRecord; none if it was never sampled.
 
-    peak_task_memory_bytes: int | None = None
-    memory_bytes: int | None = None
-    read_bytes: int | None = None
-    written_bytes: int | None = None
-
-
-def _step_usage(row: FieldReader) -> _StepUsage:
-    """Zero memory is that of a step which ended before its first sample: no process has none."""
+    Zero memory is that of a step which ended before its first sample: no process has none.
+    """
     read = row.get("TRESUsageInTot", parse_tres) or {}
     written = row.get("TRESUsageOutTot", parse_tres) or {}
     memory = _parse_usage(row, read, "mem")
     if memory == 0:
-        return _StepUsage()
-    return _StepUsage(
-        row.get("MaxRSS", size_bytes) or None,
-        memory,
-        _parse_usage(row, read, "fs/disk"),
-        _parse_usage(row, written, "fs/disk"),
-    )
+        return {}
+    return {
+        "peak_task_memory_bytes": row.get("MaxRSS", size_bytes) or None,
+        "memory_bytes": memory,
+        "read_bytes": _parse_usage(row, read, "fs/disk"),
+        "written_bytes": _parse_usage(row, written, "fs/disk"),
+    }
 
 
 def _parse_usage(row: FieldReader, usage: Mapping[str, str], name: str) -> int | None:

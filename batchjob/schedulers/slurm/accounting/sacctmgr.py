@@ -21,7 +21,7 @@ from batchjob.schedulers.records import (
     QuarantinedRow,
     Role,
 )
-from batchjob.schedulers.slurm.accounting.slurm_rights import check_visibility
+from batchjob.schedulers.slurm.accounting.site_accounting import check_visibility
 from batchjob.schedulers.slurm.json_format import raise_for_errors, rows, state_words
 from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
 
@@ -45,11 +45,6 @@ class SacctmgrOptions(RestOptions, CommandOptions):
     slurm_cluster: str = option(
         "", "Name of the cluster in slurmdbd, if it differs from the name here.", parse=text
     )
-
-
-def build(cluster: str, options: SacctmgrOptions) -> "Sacctmgr":
-    """The source for one cluster."""
-    return Sacctmgr(cluster, options)
 
 
 class Sacctmgr:
@@ -218,4 +213,4 @@ def _text(row: dict[str, Any], name: str) -> str:
     return sanitize_text(value) if isinstance(value, str) else ""
 
 
-ACCOUNTING = AccountingModule(SacctmgrOptions, build)
+ACCOUNTING = AccountingModule(SacctmgrOptions, Sacctmgr)

@@ -1,4 +1,4 @@
-"""What the figures of a site's accounting mean, by its release and configuration.
+"""What the figures of a site's accounting mean, and which jobs it shows, by its configuration.
 
 Facts: slurm.conf(5), JobAcctGatherType and JobAcctGatherFrequency. jobacct_gather/linux samples
 processes, the first time at the start of a step, and adds the CPU time of processes that have been
@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, run
 from batchjob.schedulers.slurm.accounting.exit_codes import prints_exit_statuses
 from batchjob.schedulers.states import JobState
 
@@ -41,7 +42,7 @@ class SiteAccounting(NamedTuple):
 
 
 AS_PRINTED = SiteAccounting()
-_SETTING = re.compile(r"^(\w+)\s*= (.*)$", re.MULTILINE)
+_SETTING = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _TASK_SECONDS = re.compile(r"(?:task=)?(\d+)(?:,|$)")
 
 
@@ -67,4 +68,42 @@ def _site(settings: Mapping[str, str], exact_exits: bool) -> SiteAccounting:
         exact_exits,
         settings.get("JobAcctGatherType") == "jobacct_gather/linux",
         (float(seconds[1]) or float("inf")) if seconds else 0.0,  # 0: at start and end alone
+    )
+
+
+def check_visibility(
+    options: CommandOptions, sacctmgr: str, kinds: tuple[str, ...]
+) -> tuple[str, ...]:
+    """For `check()`: what to grant if PrivateData hides one of `kinds` ("jobs", "users" ...).
+
+    Slurm does not refuse a query for rows that the caller must not see: it omits them
+    (slurmdbd.conf(5), PrivateData; sacctmgr(1), AdminLevel).
+    """
+    try:
+        output = run(options, [sacctmgr, "show", "configuration"]).stdout.decode("utf-8", "replace")
+        settings = _SETTING.findall(output)
+        private = {
+            word.strip().lower()
+            for name, value in settings
+            if name == "PrivateData"
+            for word in value.split(",")
+        }
+        hidden_kinds = sorted(private.intersection(kinds))
+        if not hidden_kinds:
+            return ()
+        user = run(options, ["id", "-un"]).stdout.decode().strip()
+        if user == "root" or any(
+            name == "SlurmUserId" and value.startswith(f"{user}(") for name, value in settings
+        ):
+            return ()
+        argv = [sacctmgr, "--noheader", "--parsable2", "show", "user", user, "format=Admin"]
+        level = run(options, argv).stdout.decode("utf-8", "replace").strip()
+    except SchedulerError as error:
+        return (f"cannot determine whether all jobs are visible: {error}",)
+    if level in ("Operator", "Administrator"):
+        return ()
+    return (
+        f"PrivateData={','.join(hidden_kinds)} hides the jobs of other users from {user}: "
+        f"grant access with `sacctmgr add user {user} account=root adminlevel=Operator` "
+        f"(or `sacctmgr modify user {user} set adminlevel=Operator` if there is such a user)",
     )

@@ -35,11 +35,6 @@ class SlurmRestOptions(WindowOptions, RestOptions):
     """Slurm's accounting by slurmrestd."""
 
 
-def build(cluster: str, options: SlurmRestOptions) -> "SlurmRest":
-    """The source for one cluster."""
-    return SlurmRest(cluster, options)
-
-
 class SlurmRest(WindowSource):
     """Queries slurmrestd for slurmdbd's ended jobs, and for slurmctld's others."""
 
@@ -136,4 +131,4 @@ class SlurmRest(WindowSource):
         return site
 
 
-ACCOUNTING = AccountingModule(SlurmRestOptions, build)
+ACCOUNTING = AccountingModule(SlurmRestOptions, SlurmRest)

@@ -11,6 +11,7 @@ from typing import Any
 
 from batchjob.schedulers.fields import RowError, quarantined_row, sanitize_text
 from batchjob.schedulers.records import JobRecord, StepRecord
+from batchjob.schedulers.slurm.accounting.exit_codes import ExitStatus, json_exit
 from batchjob.schedulers.slurm.accounting.queries import (
     ParsedJob,
     allocation_before_resize,
@@ -20,12 +21,10 @@ from batchjob.schedulers.slurm.accounting.queries import (
 from batchjob.schedulers.slurm.accounting.site_accounting import AS_PRINTED, SiteAccounting
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.json_format import (
-    Exit,
     SlurmJsonError,
     cpu_seconds,
     epoch,
     parse_count,
-    parse_exit,
     parse_resources,
     raise_for_errors,
     rows,
@@ -33,8 +32,12 @@ from batchjob.schedulers.slurm.json_format import (
     tres_counts,
     unwrap_numbers,
 )
-from batchjob.schedulers.slurm.reasons import of_started_job, of_unstarted_job
-from batchjob.schedulers.slurm.states import shown_word, slurm_state
+from batchjob.schedulers.slurm.states import (
+    of_started_job,
+    of_unstarted_job,
+    shown_word,
+    slurm_state,
+)
 from batchjob.schedulers.states import JobState
 
 _CPU_TIMES = ("user", "system", "total")
@@ -83,8 +86,8 @@ def job_record(
     has_started = start is not None
     node_list = node_list if has_started else ""  # as it starts, a job may be PENDING on a node
     has_ended = has_started and end is not None
-    exit_code = _meaningful_exit(parse_exit(job.get("exit_code")), state, has_ended=has_ended)
-    derived = _derived_exit(job.get("derived_exit_code")) if has_ended else Exit(None, None)
+    exit_code = _meaningful_exit(json_exit(job.get("exit_code")), state, has_ended=has_ended)
+    derived = _derived_exit(job.get("derived_exit_code")) if has_ended else ExitStatus()
     reason = _text(_dict(job, "state"), "reason").replace("None", "", 1)
     # A preempted job has one as well: the user of slurmctld.
     cancelled_by = _text(job, "kill_request_user") if state is JobState.CANCELLED else ""
@@ -161,18 +164,18 @@ def _allocation(job: dict[str, Any], state: JobState) -> Any:
     return allocation_before_resize(by_step, parse_count(job.get("allocation_nodes")))
 
 
-def _meaningful_exit(exit_code: Exit, state: JobState, *, has_ended: bool) -> Exit:
+def _meaningful_exit(exit_code: ExitStatus, state: JobState, *, has_ended: bool) -> ExitStatus:
     """The exit code, if meaningful: there is none before the end, and it is 0 on success."""
     if not has_ended:
-        return Exit(None, None)
-    return Exit(0, 0) if state is JobState.COMPLETED and exit_code.code is None else exit_code
+        return ExitStatus()
+    return ExitStatus(0, 0) if state is JobState.COMPLETED and exit_code.code is None else exit_code
 
 
-def _derived_exit(value: Any) -> Exit:
+def _derived_exit(value: Any) -> ExitStatus:
     """The largest exit code of the steps; 0 where none of them reported one, as sacct prints."""
-    derived = parse_exit(value)
+    derived = json_exit(value)
     is_known = isinstance(value, dict) and isinstance(value.get("status"), list)
-    return Exit(0, 0) if derived.code is None and is_known else derived
+    return ExitStatus(0, 0) if derived.code is None and is_known else derived
 
 
 def _steps(job: dict[str, Any], site: SiteAccounting) -> Iterator[StepRecord]:
@@ -185,7 +188,7 @@ def _steps(job: dict[str, Any], site: SiteAccounting) -> Iterator[StepRecord]:
         end, state = epoch(times.get("end")), slurm_state(word)
         elapsed = parse_count(times.get("elapsed")) if end is not None else None
         exit_code = _meaningful_exit(
-            parse_exit(step.get("exit_code")), state, has_ended=end is not None
+            json_exit(step.get("exit_code")), state, has_ended=end is not None
         )
         allocated = parse_resources(tres.get("allocated"))
         used = tres_counts(_dict(tres, "requested").get("total"))

@@ -27,8 +27,7 @@ from batchjob.schedulers.slurm.json_format import (
     unwrap_numbers,
 )
 from batchjob.schedulers.slurm.json_format import rows as json_rows
-from batchjob.schedulers.slurm.reasons import of_started_job
-from batchjob.schedulers.slurm.states import FLAGS, shown_word, slurm_state
+from batchjob.schedulers.slurm.states import FLAGS, of_started_job, shown_word, slurm_state
 from batchjob.schedulers.states import JobState
 
 QUEUE_FIELDS = (
@@ -194,7 +193,6 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
     requested, allocated = (
         (Resources(), tres_resources) if has_started else (tres_resources, Resources())
     )
-    membership = parse_display_id(row.values["JobArrayID"])
     node_list = row.text("NodeList") if has_started else ""
     return JobRecord(
         cluster=cluster,
@@ -236,10 +234,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         allocated_resources=tres if has_started else "",
         node_list=node_list,
         nodes=node_shares(node_list, allocated, "NodeList", row.parse_errors),
-        array_jobid=membership.array_jobid,
-        array_index=membership.array_index,
-        het_jobid=membership.het_jobid,
-        het_offset=membership.het_offset,
+        **parse_display_id(row.values["JobArrayID"]),
         dependencies=row.text("Dependency"),
         submit_line=row.text("SubmitLine"),
         work_dir=row.text("WorkDir"),

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from batchjob.schedulers.accounting import SourceError
 from batchjob.schedulers.lsf.accounting import lsb_acct, lsb_stream
+from batchjob.schedulers.lsf.accounting.event_records import join_records, split_words
 from batchjob.schedulers.lsf.accounting.lsb_acct import job_from_finish
-from batchjob.schedulers.lsf.accounting.lsb_line import join_records, split_words
 from batchjob.schedulers.lsf.accounting.lsb_stream import job_from_finish2
 from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.states import JobState

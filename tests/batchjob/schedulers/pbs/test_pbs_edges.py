@@ -16,7 +16,6 @@ from batchjob.schedulers.pbs.accounting.qstat import Qstat, QstatOptions
 from batchjob.schedulers.pbs.accounting.records import RecordOptions
 from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs
 from batchjob.schedulers.records import NodeShare, merge_by_key, merge_records
-from batchjob.schedulers.snapshot import SnapshotJob
 from batchjob.schedulers.states import JobState
 from tests.batchjob.schedulers.pbs.pbs import RECORDINGS, log_line, read_all, unfinished_jobs
 
@@ -203,9 +202,7 @@ class Poller:
         self.source.query_jobs = self._query
 
     def _query(self):
-        return [
-            SnapshotJob(jobid, FieldReader(dict(row)), row) for jobid, row in self.answer.items()
-        ]
+        return [(jobid, FieldReader(dict(row))) for jobid, row in self.answer.items()]
 
     def read(self, answer):
         self.answer = answer

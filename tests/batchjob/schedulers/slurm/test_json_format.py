@@ -4,13 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob.schedulers.slurm.accounting.exit_codes import ExitStatus, json_exit
 from batchjob.schedulers.slurm.json_format import (
     INFINITE,
-    Exit,
     SlurmJsonError,
     cpu_seconds,
     parse_count,
-    parse_exit,
     parse_resources,
     raise_for_errors,
     rows,
@@ -45,17 +44,18 @@ def test_errors_are_raised_except_nothing_found():
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ({"status": "SUCCESS", "return_code": 0}, Exit(None, None)),  # up to .39: unreliable
+        ({"status": "SUCCESS", "return_code": 0}, ExitStatus(None, None)),  # up to .39: unreliable
         ({"status": "SIGNALED", "return_code": 0, "signal": {"signal_id": 11, "name": "SEGV"}},
-         Exit(0, 11)),
-        ({"status": ["ERROR"], "return_code": 3, "signal": {"id": None, "name": ""}}, Exit(3, 0)),
-        ({"status": ["SUCCESS"], "return_code": 0, "signal": {"id": None}}, Exit(0, 0)),
-        ({"status": ["SIGNALED"], "return_code": None, "signal": {"id": 125}}, Exit(0, 125)),
-        (None, Exit(None, None)),
+         ExitStatus(0, 11)),
+        ({"status": ["ERROR"], "return_code": 3, "signal": {"id": None, "name": ""}},
+         ExitStatus(3, 0)),
+        ({"status": ["SUCCESS"], "return_code": 0, "signal": {"id": None}}, ExitStatus(0, 0)),
+        ({"status": ["SIGNALED"], "return_code": None, "signal": {"id": 125}}, ExitStatus(0, 125)),
+        (None, ExitStatus(None, None)),
     ],
 )  # fmt: skip
 def test_exit_code(value, expected):
-    assert parse_exit(value) == expected
+    assert json_exit(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_any_json_is_parsed_without_error(value):
-    parse_exit(unwrap_numbers(value))
+    json_exit(unwrap_numbers(value))
     parse_resources(unwrap_numbers(value))
     state_words(unwrap_numbers(value))
     assert cpu_seconds(value) is None or cpu_seconds(value) >= 0
