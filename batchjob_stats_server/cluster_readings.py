@@ -28,8 +28,8 @@ from batchjob_stats_db.timeseries.base import (
     TimeSeriesError,
     TimeSeriesStore,
 )
-from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.promql.histories import TimeSeriesPool
+from batchjob_stats_server.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -245,9 +245,9 @@ class _LastAnswer(NamedTuple):
 class ClusterReadings:
     """Queries in a thread, and caches the last answers."""
 
-    def __init__(self, histories: TimeSeriesPool, bounded_wait: BoundedWait) -> None:
+    def __init__(self, histories: TimeSeriesPool, threads: Threads) -> None:
         self._histories = histories
-        self._bounded_wait = bounded_wait
+        self._answering = threads
         self._log_once = LogOnce(log)
         self._lock = threading.Lock()
         self._cache: dict[tuple[str, str], _LastAnswer] = {}
@@ -314,7 +314,7 @@ class ClusterReadings:
                 return cached.value
             if pending is None or pending.done():
                 pending = self._pending[key] = self._threads.submit(self._read, key, now, ask)
-        self._bounded_wait.wait([pending])
+        self._answering.wait_for_store([pending])
         with self._lock:
             cached = self._cache.get(key)
         return cached.value if cached and now - cached.time < fresh + _STALE_SECONDS else None

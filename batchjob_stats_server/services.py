@@ -20,7 +20,6 @@ from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server.auth.certificates import Certificates
 from batchjob_stats_server.auth.groups import Groups
 from batchjob_stats_server.auth.rights import ProcessToken
-from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.mail_template import MailTemplate, load_mail_template
 from batchjob_stats_server.options import (
@@ -61,7 +60,6 @@ class Services(NamedTuple):
     metrics: ServerMetrics
     rates: Rates
     threads: Threads
-    bounded_wait: BoundedWait  # for curves, and measurements of nodes
     tsdb: PromqlBackend | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: client certificates are not accepted
     histories: TimeSeriesPool | None = None  # None: there are no measurements at all
@@ -126,9 +124,6 @@ def build(settings: ServerSettings) -> Services:
     concurrent = gate.concurrent if settings.tsdb.url else 0
     tsdb = PromqlBackend(endpoint, concurrent, gate.concurrent_per_user) if concurrent else None
     histories = _time_series_pool(settings, endpoint, tsdb)
-    bounded_wait = BoundedWait(
-        max(1, threads.light.capacity() // 2), while_waiting=threads.while_waiting
-    )
     metrics = ServerMetrics()
     metrics.watch(readers, tsdb.turns if tsdb else None)
     return Services(
@@ -150,14 +145,13 @@ def build(settings: ServerSettings) -> Services:
             RateLimiter(limit.peer_rate, limit.peer_burst),
         ),
         threads,
-        bounded_wait,
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
         histories,
         rules,
         _stream_limit(settings.samples),
         mail_template=load_mail_template(settings.report),
-        readings=ClusterReadings(histories, bounded_wait) if histories else None,
+        readings=ClusterReadings(histories, threads) if histories else None,
         provider=_provider(settings),
     )
 

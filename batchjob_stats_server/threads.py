@@ -2,9 +2,10 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from sqlalchemy.engine import URL
 
@@ -12,27 +13,46 @@ from batchjob_stats_server.turns import Turns
 
 LONGEST_WAIT_SECONDS = 0.1
 _FILE_THREADS = 8
+_STORE_SECONDS = 1.0
 
 T = TypeVar("T")
 
 
-class SerialExecutor:
-    """Runs short work of different threads one after the other.
+class Threads:
+    """Maximum numbers of threads; each has a connection of its own to the database.
 
-    Work that takes longer than LONGEST_WAIT_SECONDS, or is inside `while_waiting`, does not delay
-    others.
+    Whatever hangs, one user does not take all threads of a kind.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, light: Turns, heavy: Turns, files: Turns, serial: bool = False) -> None:
+        """`heavy`: for expensive queries, so that others need not wait for them.
+
+        `files`: for files of users, whose file system may hang; without connections. `serial`:
+        whether short queries run one after the other.
+        """
+        self.light = light
+        self.heavy = heavy
+        self.files = files
+        self.store_seconds = _STORE_SECONDS
+        self._serial = threading.Lock() if serial else None
         self._thread = threading.local()  # `holds`: whether this thread holds the lock
+        # One thread never waits for the time series store.
+        self._may_wait = threading.BoundedSemaphore(max(1, light.capacity() - 1))
 
     def is_busy(self) -> bool:
-        """Whether work is in progress for which others wait."""
-        return self._lock.locked()
+        """Whether short work is in progress for which other short work waits."""
+        return self._serial is not None and self._serial.locked()
 
-    def run(self, work: Callable[[], T]) -> T:
-        """Do the work in this thread."""
+    def connections(self) -> int:
+        """Maximum number of connections to the database: one per thread."""
+        return self.light.capacity() + self.heavy.capacity()
+
+    def run_short(self, work: Callable[[], T]) -> T:
+        """Do short work in this thread, after that of others if it must not run in parallel.
+
+        Work that takes longer than LONGEST_WAIT_SECONDS, or is inside `while_waiting`, does not
+        delay others.
+        """
         if self._holds_lock():
             return work()
         self._acquire()
@@ -43,7 +63,7 @@ class SerialExecutor:
 
     @contextmanager
     def while_waiting(self) -> Iterator[None]:
-        """Release the lock while this thread waits for something else."""
+        """Entered by short work while it waits for something other than the database."""
         held = self._holds_lock()
         self._release()
         try:
@@ -52,40 +72,31 @@ class SerialExecutor:
             if held:
                 self._acquire()
 
+    def wait_for_store(self, answers: Collection[Future[Any]]) -> None:
+        """Wait until all answers of the time series store have arrived, for a second at most.
+
+        A slow store must not occupy all threads: if too many wait already, this one goes on with
+        what has arrived.
+        """
+        if all(answer.done() for answer in answers) or not self._may_wait.acquire(blocking=False):
+            return
+        try:
+            with self.while_waiting():
+                wait(answers, self.store_seconds)
+        finally:
+            self._may_wait.release()
+
     def _holds_lock(self) -> bool:
         return getattr(self._thread, "holds", False)
 
     def _acquire(self) -> None:
-        self._thread.holds = self._lock.acquire(timeout=LONGEST_WAIT_SECONDS)
+        if self._serial is not None:
+            self._thread.holds = self._serial.acquire(timeout=LONGEST_WAIT_SECONDS)
 
     def _release(self) -> None:
-        if self._holds_lock():
+        if self._serial is not None and self._holds_lock():
             self._thread.holds = False
-            self._lock.release()
-
-
-class Threads(NamedTuple):
-    """Maximum numbers of threads; each has a connection of its own to the database.
-
-    Whatever hangs, one user does not take all threads of a kind.
-    """
-
-    light: Turns
-    heavy: Turns  # for expensive queries, so that others need not wait for them
-    files: Turns  # for files of users, whose file system may hang; no connection
-    serial: SerialExecutor | None = None  # None: short queries run in parallel
-
-    def connections(self) -> int:
-        """Maximum number of connections to the database: one per thread."""
-        return self.light.capacity() + self.heavy.capacity()
-
-    def run_short(self, work: Callable[[], T]) -> T:
-        """Do short work in this thread, after that of others if it must not run in parallel."""
-        return self.serial.run(work) if self.serial else work()
-
-    def while_waiting(self) -> AbstractContextManager[None]:
-        """Entered by short work while it waits for something other than the database."""
-        return self.serial.while_waiting() if self.serial else nullcontext()
+            self._serial.release()
 
 
 def plan_threads(url: URL, maximum: int) -> Threads:
@@ -101,12 +112,12 @@ def plan_threads(url: URL, maximum: int) -> Threads:
         heavy = min(heavy, len(os.sched_getaffinity(0)) + 1)
     heavy = max(heavy, 1)
     return Threads(
-        _queue(max(maximum - heavy, 1), "the server"),
-        _queue(heavy, "the database"),
-        _queue(_FILE_THREADS, "the file system"),
-        SerialExecutor() if sqlite else None,
+        _turns(max(maximum - heavy, 1), "the server"),
+        _turns(heavy, "the database"),
+        _turns(_FILE_THREADS, "the file system"),
+        serial=sqlite,
     )
 
 
-def _queue(threads: int, service: str) -> Turns:
+def _turns(threads: int, service: str) -> Turns:
     return Turns(threads, max(1, threads - 1), service)

@@ -56,7 +56,7 @@ def with_nodes(services: Services, samples: Path, recording: Recording) -> Servi
     if services.readings:
         services.readings.stop()
     pool = TimeSeriesPool([DemoHistory(samples, recording) for _ in range(_SIMULTANEOUS_QUERIES)])
-    return services._replace(histories=pool, readings=ClusterReadings(pool, services.bounded_wait))
+    return services._replace(histories=pool, readings=ClusterReadings(pool, services.threads))
 
 
 class DemoHistory:

@@ -1,12 +1,12 @@
 """The pages of the exporter: metrics, the landing page, health."""
 
-from collections.abc import Callable, Collection
+import json
+from collections.abc import Callable, Collection, Sequence
 from http import HTTPStatus
 
 from batchjob.runtime.settings import suggest_nearest
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.exposition import OPENMETRICS, TEXT, ExpositionFormat, render
-from batchjob_exporter.web import targets
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, parse_accept, text_response
 from collectors.collector import NodeLister
 
@@ -15,6 +15,8 @@ from collectors.collector import NodeLister
 _MAX_TIMEOUT_SECONDS = 10.0
 # Time for the answer to reach Prometheus.
 _TRANSFER_SECONDS = 0.5
+
+_TARGETS_PATH = "/targets"
 
 # (media type, version requested by the client) -> format; None: no version requested.
 _FORMATS: dict[tuple[str, str | None], ExpositionFormat] = {
@@ -66,7 +68,7 @@ class MetricsSite:
         }
         for collector in exporter.collectors:
             if isinstance(collector, NodeLister):
-                self._pages[targets.PATH] = targets.targets_page(collector.node_names)
+                self._pages[_TARGETS_PATH] = _targets_page(collector.node_names)
 
     def answer(self, request: HttpRequest) -> HttpResponse:
         """The requested page."""
@@ -136,3 +138,33 @@ def negotiate(accept: str) -> ExpositionFormat:
         if offered is not None and weight > best:
             best, chosen = weight, offered
     return chosen
+
+
+def _targets_page(
+    names: Callable[[], Sequence[str] | None],
+) -> Callable[[HttpRequest], HttpResponse]:
+    """The nodes of the cluster as targets, for Prometheus' HTTP service discovery.
+
+    `names`: the nodes that can be scraped; None while they are not known
+    (https://prometheus.io/docs/prometheus/latest/http_sd/).
+
+    If there is no answer, Prometheus keeps its targets, so an error is better than an empty list.
+    """
+
+    def page(request: HttpRequest) -> HttpResponse:
+        clusters = [value for key, value in request.query if key == "cluster" and value]
+        if len(clusters) != 1 or len(request.query) != 1:
+            expected = f"{_TARGETS_PATH}?cluster=NAME, the cluster's name in the job database"
+            return text_response(HTTPStatus.BAD_REQUEST, f"expected {expected}")
+        nodes = names()
+        if nodes is None:
+            return text_response(
+                HTTPStatus.SERVICE_UNAVAILABLE, "the scheduler has not reported its nodes yet"
+            )
+        groups = [
+            {"targets": [node], "labels": {"cluster": clusters[0], "node": node}} for node in nodes
+        ]
+        body = json.dumps(groups, separators=(",", ":")).encode()
+        return HttpResponse(HTTPStatus.OK, body, (("Content-Type", "application/json"),))
+
+    return page

@@ -22,14 +22,19 @@ from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import FilesRoute, run_in_turn
-from batchjob_stats_server.api.samples import LINES, ChosenSamples, SampleFilter, stream_samples
+from batchjob_stats_server.api.samples import (
+    LINES,
+    ChosenSamples,
+    OpenStream,
+    SampleFilter,
+    stream_samples,
+)
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.run_control import RunControl, RunRefusedError, RunRequest
 from batchjob_stats_server.services import CurrentServices, Services
-from batchjob_stats_server.streams import OpenStream
 
 router = APIRouter(prefix=PREFIX, route_class=FilesRoute)
 

@@ -31,7 +31,7 @@ from batchjob_stats_server.auth.identity import (
     CurrentCaller,
     identify_caller,
 )
-from batchjob_stats_server.promql.backend import Rejected
+from batchjob_stats_server.promql.backend import Rejected, known_metrics
 from batchjob_stats_server.promql.confinement import Confinement
 from batchjob_stats_server.promql.endpoints import (
     LABELS,
@@ -42,7 +42,6 @@ from batchjob_stats_server.promql.endpoints import (
     GateQuery,
     PrometheusEndpoint,
 )
-from batchjob_stats_server.promql.metadata import known_metrics
 from batchjob_stats_server.promql.params import PrometheusParams, openapi_parameters, parse_params
 from batchjob_stats_server.promql.query_limits import Malformed, Unavailable, quote
 from batchjob_stats_server.promql.selector import label_name
@@ -91,31 +90,15 @@ class Querier(NamedTuple):
         return self.caller.principal.person_key()
 
 
-class GateRequest(NamedTuple):
-    """A request whose sender and parameters have not been checked yet."""
+def _identify(request: Request, services: Services, background_tasks: BackgroundTasks) -> Querier:
+    """Authenticate the caller and look up their series; in a thread. Raises Problem."""
 
-    services: Services
-    request: Request
-    background_tasks: BackgroundTasks
-    body: bytes
-
-    def identify_querier(self) -> Querier:
-        """Authenticate the caller and look up their series; in a thread. Raises Problem."""
-        return self.services.threads.run_short(self._identify_querier)
-
-    def _identify_querier(self) -> Querier:
-        with LazyConnection(self.services.reader) as db:
-            caller = identify_caller(self.request, self.services, self.background_tasks, db)
+    def look_up() -> Querier:
+        with LazyConnection(services.reader) as db:
+            caller = identify_caller(request, services, background_tasks, db)
             return Querier(caller, Confinement.of(caller.access, _clusters(caller.access, db)))
 
-    def params(self, names: frozenset[str]) -> PrometheusParams:
-        """The parameters; raises Malformed."""
-        return parse_params(_read_pairs(self.request, self.body), names)
-
-
-async def _read_request(request: Request) -> GateRequest:
-    services: Services = request.app.state.services
-    return GateRequest(services, request, BackgroundTasks(), await request.body())
+    return services.threads.run_short(look_up)
 
 
 _CLUSTERS = sa.select(schema.cluster.c.name)
@@ -152,17 +135,17 @@ def _log_query(querier: Querier, params: PrometheusParams, path: str) -> None:
 
 
 async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Response:
-    gate_request = await _read_request(request)
-    services = gate_request.services
+    services: Services = request.app.state.services
+    body, background_tasks = await request.body(), BackgroundTasks()
     tsdb, options = services.tsdb, services.settings.gate
     if tsdb is None:
         # The caller is identified first: strangers must not learn about the configuration.
-        await run_in_threadpool(gate_request.identify_querier)
+        await run_in_threadpool(_identify, request, services, background_tasks)
         raise Unavailable("no time series database is configured")
 
     def prepare() -> tuple[Querier, Form, float]:
-        querier = gate_request.identify_querier()
-        params = gate_request.params(kind.parameters)
+        querier = _identify(request, services, background_tasks)
+        params = parse_params(_read_pairs(request, body), kind.parameters)
         form = kind.form(GateQuery(params, querier.confinement, services.clock(), options.limits()))
         _log_query(querier, params, path)
         # To Prometheus, 0 means no limit.
@@ -180,7 +163,7 @@ async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Resp
         _with_infos(answer, querier.confinement.describe()),
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
-        background=gate_request.background_tasks,
+        background=background_tasks,
     )
 
 

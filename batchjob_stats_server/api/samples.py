@@ -3,7 +3,7 @@
 import contextlib
 import json
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
+from starlette.types import Receive, Scope, Send
 
 from batchjob.quantities.sample import SampleHeader
 from batchjob_stats_db.measure.job_usage import JobToMeasure
@@ -29,8 +30,8 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 from batchjob_stats_server.services import CurrentServices, Services
-from batchjob_stats_server.streams import OpenStream
 from batchjob_stats_server.turns import Turns
 
 router = APIRouter(prefix=PREFIX)
@@ -39,6 +40,7 @@ _SAMPLES_PER_CHUNK = 500  # samples per step; other requests are served between 
 _PAUSE_SECONDS = 1.0
 _FIRST_SAMPLE_SECONDS = 60.0  # how long to wait for a running job's first sample
 LINES = "application/x-ndjson"
+_RETRY_HEADERS = {"Retry-After": "30"}
 
 Subject = Literal["cpu", "memory", "io", "network", "processes", "gpu", "energy"]
 _SUBJECTS: Mapping[Subject, tuple[str, ...]] = {
@@ -166,6 +168,37 @@ def stream_samples(
         headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
         lines, media_type = _compress(lines), "application/gzip"
     return OpenStream(lines, streams, user, replay.close, headers=headers, media_type=media_type)
+
+
+class OpenStream(StreamingResponse):
+    """A streamed answer, of which there is a limited number: each holds a connection.
+
+    `end` is called however it ends.
+    """
+
+    def __init__(
+        self,
+        lines: AsyncIterator[bytes],
+        turns: Turns,
+        user: Hashable,
+        end: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
+        super().__init__(lines, **options)
+        self._turns, self._user, self._end = turns, user, end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the lines as they arrive; raises Problem 429 or 503 if too many streams are open."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._end)
+            try:
+                self._turns.take_now(self._user)
+            except TooMany as error:
+                raise Problem(429, str(error), _RETRY_HEADERS) from error
+            except Unavailable as error:
+                raise Problem(503, str(error), _RETRY_HEADERS) from error
+            stack.callback(self._turns.release, self._user)
+            await super().__call__(scope, receive, send)
 
 
 async def _lines(

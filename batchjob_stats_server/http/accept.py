@@ -11,7 +11,6 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
 
 from prometheus_client import Counter as CounterMetric
 
@@ -125,9 +124,7 @@ class OpenConnections:
         return True
 
 
-class _NewConnection(NamedTuple):
-    client: socket.socket
-    peer: Hashable
+_NewConnection = tuple[socket.socket, Hashable]  # and its peer
 
 
 class Acceptor:
@@ -157,7 +154,7 @@ class Acceptor:
         self._loop.remove_reader(self._listener)
         self._listener.close()
         while (newcomer := self._queue.get_nowait()) is not None:
-            newcomer.client.close()
+            newcomer[0].close()
         for connection in self._connecting.values():
             connection.drop()
 
@@ -180,19 +177,20 @@ class Acceptor:
                 self._loop.remove_reader(self._listener)
                 self._loop.call_later(_PAUSE_SECONDS, self._listen)
                 break
-            self._enqueue(_NewConnection(client, self._connections.peer_of(address[0])))
+            self._enqueue((client, self._connections.peer_of(address[0])))
         if not self._is_admitting:
             self._admit_some()
 
     def _enqueue(self, newcomer: _NewConnection) -> None:
-        if newcomer.peer is TRUSTED:  # never has to wait
+        _, peer = newcomer
+        if peer is TRUSTED:  # never has to wait
             self._admit(newcomer)
-        elif not self._queue.put(newcomer.peer, newcomer):
-            newcomer.client.close()
+        elif not self._queue.put(peer, newcomer):
+            newcomer[0].close()
         elif len(self._queue) > self._connections.maximum:
             greediest = self._queue.lengths().most_common(1)[0][0]
             if last := self._queue.withdraw(greediest):
-                last.client.close()
+                last[0].close()
 
     def _admit_some(self) -> None:
         """Admit some in each pass of the event loop, until none is left."""

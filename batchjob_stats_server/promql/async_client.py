@@ -9,7 +9,7 @@ ignored.
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -21,11 +21,8 @@ from batchjob_stats_db.timeseries.prometheus_client import FORM
 _MAX_HEAD_BYTES = 64 * 1024
 
 
-class AsyncReply(NamedTuple):
-    """Status and body; error statuses are returned, too."""
-
-    status: int
-    body: bytes
+Reply = tuple[int, bytes]
+"""Status and body; error statuses are returned, too."""
 
 
 class AsyncHttpSession:
@@ -54,7 +51,7 @@ class AsyncHttpSession:
 
     async def request(
         self, method: str, target: str, form: bytes, *, seconds: float, limit: int
-    ) -> AsyncReply:
+    ) -> Reply:
         """Send a request that does no harm if it arrives twice; raises FetchError.
 
         It is sent again if the server closed the connection, which it may do at any time.
@@ -103,22 +100,20 @@ class AsyncHttpSession:
         )
         return connection
 
-    async def _exchange(
-        self, connection: "_ServerConnection", message: bytes, limit: int
-    ) -> AsyncReply:
+    async def _exchange(self, connection: "_ServerConnection", message: bytes, limit: int) -> Reply:
         try:
-            reply = await connection.exchange(message, limit)
+            status, body = await connection.exchange(message, limit)
         except BaseException:
             connection.close()
             raise
-        if len(reply.body) > limit:
+        if len(body) > limit:
             connection.close()
             raise FetchError("too_large", f"{self}: more than {limit} bytes")
         if connection.is_open() and len(self._idle) < self._max_idle:
             self._idle.append(connection)
         else:
             connection.close()
-        return reply
+        return status, body
 
 
 def _one_line(value: str) -> str:
@@ -133,7 +128,7 @@ class _ServerConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._reply: asyncio.Future[AsyncReply] | None = None
+        self._reply: asyncio.Future[Reply] | None = None
         self._limit = 0
         self._start()
 
@@ -144,7 +139,7 @@ class _ServerConnection(asyncio.Protocol):
         self._ends_with_connection = True
         self.response_begun = False
 
-    def exchange(self, message: bytes, limit: int) -> asyncio.Future[AsyncReply]:
+    def exchange(self, message: bytes, limit: int) -> asyncio.Future[Reply]:
         """Send a request; the reply has one byte more than `limit` if it is larger."""
         assert self._transport is not None
         self._start()
@@ -211,7 +206,7 @@ class _ServerConnection(asyncio.Protocol):
             return
         if not self._parser.should_keep_alive() and self._transport is not None:
             self._transport.close()
-        self._reply.set_result(AsyncReply(status, bytes(self._body)))
+        self._reply.set_result((status, bytes(self._body)))
 
     def _fail(self, error: Exception) -> None:
         if self._reply is not None and not self._reply.done():

@@ -1,8 +1,9 @@
 """Queries to the time series database: few at once, with limits on their time and size."""
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from batchjob.runtime.http_client import FetchError
 from batchjob.runtime.json_reader import parse_json
@@ -25,6 +26,11 @@ from batchjob_stats_server.turns import Turns
 # documentation, "HTTP API", "Format overview").
 _QUERY_ERROR_STATUSES = frozenset({400, 422, 503})
 _MAX_ERROR_CHARACTERS = 300
+
+# Of other metrics, everybody may see no metadata: their names would reveal what else a site
+# measures.
+_OWN_PREFIX = "batchjob_"
+_METADATA_KEYS = ("type", "help", "unit")
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +78,12 @@ class PromqlBackend:
     ) -> tuple[int, bytes]:
         method, target, body = request_for(self._endpoint, path, form)
         try:
-            reply = await self._session.request(
+            return await self._session.request(
                 method, target, body,
                 seconds=timeout + PATIENCE_SECONDS, limit=self._endpoint.answer_bytes,
             )  # fmt: skip
         except FetchError as error:
             raise _unavailable(no_answer(self._endpoint, path, error)) from error
-        return reply.status, reply.body
 
     def close(self) -> None:
         """Close idle connections."""
@@ -102,3 +107,26 @@ def _rejected(status: int, body: bytes) -> Rejected:
     except (ValueError, KeyError, TypeError):
         kind, text = "execution", "the time series database rejected the query"
     return Rejected(status, kind, text[:_MAX_ERROR_CHARACTERS])
+
+
+def known_metrics(
+    answer: bytes, everything: bool, limit_per_metric: int | None
+) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """Metrics and their metadata from the Prometheus API's answer.
+
+    Without `everything`, only those of this project. An unexpected answer contains nothing.
+    """
+    try:
+        metrics: Any = parse_json(answer)["data"]
+    except (ValueError, KeyError, TypeError):
+        return
+    if not isinstance(metrics, dict):
+        return
+    for name, entries in sorted(metrics.items()):
+        if (everything or name.startswith(_OWN_PREFIX)) and isinstance(entries, list):
+            chosen = [each for each in entries[:limit_per_metric] if isinstance(each, dict)]
+            yield name, [_to_strings(each) for each in chosen]
+
+
+def _to_strings(each: dict[str, Any]) -> dict[str, str]:
+    return {key: str(each.get(key, "")) for key in _METADATA_KEYS}

@@ -17,7 +17,6 @@ from typing import Any
 import promql_parser as ast
 
 from batchjob_stats_db.timeseries.promql import promql_string
-from batchjob_stats_server.promql.allowed import AGGREGATIONS, FUNCTIONS, LABEL_FUNCTIONS, OPERATORS
 from batchjob_stats_server.promql.confinement import Confinement, format_selector
 from batchjob_stats_server.promql.growth import Growth
 from batchjob_stats_server.promql.query_limits import (
@@ -32,6 +31,30 @@ from batchjob_stats_server.promql.query_limits import (
 )
 from batchjob_stats_server.promql.scan import ScannedQuery, scan
 from batchjob_stats_server.promql.selector import Selector, label_name
+
+# What the gate accepts: functions and operators that read only their arguments.
+_OPERATOR_NAMES = "+ - * / % ^ == != > < >= <= and or unless atan2"
+
+_AGGREGATION_NAMES = """
+sum avg count min max group stddev stdvar topk bottomk count_values quantile
+"""
+
+# Functions of Prometheus 2 and 3, except info(), which reads series that no selector names.
+_FUNCTION_NAMES = """
+abs absent absent_over_time acos acosh asin asinh atan atanh avg_over_time ceil changes clamp
+clamp_max clamp_min cos cosh count_over_time day_of_month day_of_week day_of_year days_in_month
+deg delta deriv exp floor histogram_avg histogram_count histogram_fraction histogram_quantile
+histogram_stddev histogram_stdvar histogram_sum holt_winters double_exponential_smoothing hour
+idelta increase irate label_join label_replace last_over_time ln log10 log2 mad_over_time
+max_over_time min_over_time minute month pi predict_linear present_over_time quantile_over_time
+rad rate resets round scalar sgn sin sinh sort sort_desc sort_by_label sort_by_label_desc sqrt
+stddev_over_time stdvar_over_time sum_over_time tan tanh time timestamp vector year
+"""
+
+_OPERATORS = frozenset(_OPERATOR_NAMES.split())
+_AGGREGATIONS = frozenset(_AGGREGATION_NAMES.split())
+_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
+_LABEL_FUNCTIONS = frozenset({"label_join", "label_replace"})
 
 
 def confine(query: str, confinement: Confinement, window: QueryWindow, limits: QueryLimits) -> str:
@@ -143,14 +166,14 @@ class _Writer:
         return f"{text}[{_duration(seconds)}:{_duration(step)}]{modifiers}"
 
     def call(self, node: Any, window: QueryWindow, depth: int) -> str:
-        if node.func.name not in FUNCTIONS:
+        if node.func.name not in _FUNCTIONS:
             raise Malformed(f"function {node.func.name}() is not allowed here")
-        if node.func.name in LABEL_FUNCTIONS:
+        if node.func.name in _LABEL_FUNCTIONS:
             self._growth.check_label_function(node.func.name, self._literals(node.args[1:]))
         return f"{node.func.name}({self._list(node.args, window, depth)})"
 
     def aggregate(self, node: ast.AggregateExpr, window: QueryWindow, depth: int) -> str:
-        name = _operator(node.op, AGGREGATIONS)
+        name = _operator(node.op, _AGGREGATIONS)
         grouping = ""
         if node.modifier is not None:
             by = node.modifier.type == ast.AggModifierType.By
@@ -164,7 +187,7 @@ class _Writer:
     def binary(self, node: ast.BinaryExpr, window: QueryWindow, depth: int) -> str:
         left = self._operand(node.lhs, window, depth)
         right = self._operand(node.rhs, window, depth)
-        operator = _operator(node.op, OPERATORS)
+        operator = _operator(node.op, _OPERATORS)
         return " ".join([left, operator, *self._matching(node), right])
 
     def unary(self, node: ast.UnaryExpr, window: QueryWindow, depth: int) -> str:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import promql_parser as ast
 
 from batchjob_stats_db.timeseries.promql import promql_string
-from batchjob_stats_server.promql.allowed import PUBLIC_METRICS
 from batchjob_stats_server.promql.growth import Growth
 from batchjob_stats_server.promql.query_limits import Malformed, quote
 from batchjob_stats_server.promql.scan import ScannedQuery
@@ -18,6 +17,11 @@ _OPERATORS = (
     (ast.MatchOp.Re, "=~"),
     (ast.MatchOp.NotRe, "!~"),
 )
+# Metrics that belong to no user and reveal nothing about jobs.
+PUBLIC_METRICS = frozenset(
+    {"batchjob_emission_factor_grams_per_kilowatt_hour", "batchjob_emission_factor_age_seconds"}
+)
+
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 # `or` joins matchers in VictoriaMetrics; the other two select a tenant of its cluster version.
 _RESERVED = frozenset({"or", "vm_account_id", "vm_project_id"})

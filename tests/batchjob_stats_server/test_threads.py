@@ -3,13 +3,13 @@
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import pytest
 
 from batchjob_stats_db.database.engine import parse_url
 from batchjob_stats_server.threads import plan_threads
-from tests.helpers.waiting import scaled
+from tests.helpers.waiting import scaled, until
 
 SQLITE, POSTGRESQL = (
     parse_url("sqlite:////var/lib/batchjob/jobs.db"),
@@ -55,20 +55,20 @@ def test_long_work_does_not_delay_short_work():
     threads, released = plan_threads(SQLITE, 8), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         long_work = pool.submit(threads.run_short, lambda: released.wait(scaled(60)))
-        while not threads.serial.is_busy():
+        while not threads.is_busy():
             time.sleep(0.001)
         assert threads.run_short(lambda: "done") == "done"
         assert not long_work.done()
         released.set()
         assert long_work.result()
-    assert not threads.serial.is_busy()
+    assert not threads.is_busy()
 
 
 def test_failed_work_releases_its_turn():
     threads = plan_threads(SQLITE, 8)
     with pytest.raises(ZeroDivisionError):
         threads.run_short(lambda: 1 / 0)
-    assert not threads.serial.is_busy()
+    assert not threads.is_busy()
 
 
 def test_short_work_on_postgresql_is_concurrent():
@@ -77,3 +77,51 @@ def test_short_work_on_postgresql_is_concurrent():
         barrier = threading.Barrier(2, timeout=scaled(60))
         for future in [pool.submit(threads.run_short, barrier.wait) for _ in range(2)]:
             future.result()
+
+
+def answer_soon():
+    """A future that is done shortly afterwards."""
+    answer = Future()
+    threading.Timer(0.02, answer.set_result, [None]).start()
+    return answer
+
+
+def test_wait_for_store_ends_with_its_answer_or_in_time():
+    threads, answer = plan_threads(SQLITE, 4), answer_soon()
+    threads.store_seconds = scaled(60)
+    threads.wait_for_store([answer])
+    assert answer.done()
+    threads.store_seconds = 0.01
+    threads.wait_for_store([Future()])
+
+
+def test_one_thread_does_not_wait_for_store():
+    threads, answer = plan_threads(POSTGRESQL, 4), Future()  # two for short work
+    threads.store_seconds = scaled(60)
+    with ThreadPoolExecutor(2) as pool:
+        requests = [pool.submit(threads.wait_for_store, [answer]) for _ in range(2)]
+        continued, waiting = wait(requests, scaled(60), FIRST_COMPLETED)
+        assert (len(continued), len(waiting)) == (1, 1)
+        answer.set_result(None)
+        for request in requests:
+            request.result(scaled(60))
+    threads.wait_for_store([answer_soon()])
+
+
+def test_short_work_that_waits_for_store_gives_its_turn_to_others():
+    threads, answer, started = plan_threads(SQLITE, 8), Future(), threading.Event()
+    threads.store_seconds = scaled(60)
+
+    def work():
+        started.set()
+        threads.wait_for_store([answer])
+        return threads.is_busy()
+
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(threads.run_short, work)
+        started.wait(scaled(60))
+        until(lambda: not threads.is_busy(), "the turn of others")
+        assert not request.done()
+        answer.set_result(None)
+        assert request.result(scaled(60)), "goes on without its turn"
+    assert not threads.is_busy()

@@ -88,7 +88,7 @@ class Sparklines:
             for key, row in missing.items()
             if key[0] in jobs
         }
-        services.bounded_wait.wait(futures.values())
+        services.threads.wait_for_store(futures.values())
         for key, future in futures.items():
             if not future.cancel() and future.done() and not future.exception():
                 sparklines[key] = future.result()

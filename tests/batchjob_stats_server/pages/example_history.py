@@ -9,7 +9,6 @@ from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesValue, TimeSeries
 from batchjob_stats_db.timeseries.resample import equal_bins as cut_of
-from batchjob_stats_server.bounded_wait import BoundedWait
 from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import Services
@@ -221,11 +220,10 @@ class ExampleHistory:
 
 def with_example_history(services: Services, seconds: float = 60.0) -> Services:
     """Services of the example site with these measurements; pages wait `seconds` for them."""
-    bounded = BoundedWait(4, seconds)
+    services.threads.store_seconds = seconds
     histories = TimeSeriesPool([ExampleHistory(services.reader) for _ in range(4)])
     return services._replace(
-        bounded_wait=bounded,
         histories=histories,
-        readings=ClusterReadings(histories, bounded),
+        readings=ClusterReadings(histories, services.threads),
         clock=lambda: example_site.NOW,
     )
