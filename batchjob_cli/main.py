@@ -1,5 +1,7 @@
 """The command `batchjob`, whose sub-commands are modules of their own."""
 
+import atexit
+import gc
 import importlib
 import sys
 from collections.abc import Callable
@@ -11,6 +13,8 @@ from batchjob.runtime.log import escape_unprintable
 from batchjob.runtime.output import missing_library_message, run_with_stdout
 from batchjob.runtime.settings import SettingsError, suggest_nearest
 from batchjob_cli.client.problems import INTERRUPTED, USAGE, exit_status
+
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 class Command(NamedTuple):
@@ -68,6 +72,11 @@ COMMANDS = (
 def main(arguments: list[str] | None = None) -> int:
     """Run a sub-command; returns the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
+    # Libraries create many objects that stay: looking for garbage among them, and again at the end
+    # of the process, takes a third of the time of a list.
+    if arguments is None:
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+        atexit.register(gc.freeze)
     try:
         return run_with_stdout("batchjob", lambda: _dispatch(given))
     except SettingsError as error:

@@ -36,7 +36,7 @@ from batchjob_stats_db.database.access import Access, ClusterLogin
 from batchjob_stats_db.database.engine import parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.paging import find_ids, read_page
+from batchjob_stats_db.queries.job_list import list_jobs
 from benchmarks.measure import cpu_seconds, resident_bytes
 
 BEGIN = 1_735_689_600  # of the year in benchmarks/ingest.py
@@ -186,7 +186,7 @@ def statements(database: Path, access: Access) -> list[Statement]:
         engine, "before_cursor_execute", lambda _c, _cur, sql, given, *_: seen.append((sql, given))
     )
     with engine.connect() as db:
-        read_page(db, find_ids(db, access, 100))
+        list_jobs(db, access)
     engine.dispose()
     return seen
 

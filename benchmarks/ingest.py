@@ -34,9 +34,9 @@ from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY, month_of
 from batchjob_stats_db.measure.rollup import roll_up, sum_day, sum_month
 from batchjob_stats_db.measure.waits import add_waits
-from batchjob_stats_db.queries import jobs, nodes, paging, stats, usage
+from batchjob_stats_db.queries import jobs, nodes, stats, usage
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.index_walk import After
+from batchjob_stats_db.queries.job_list import After, Page, list_jobs
 
 BEGIN = 1_735_689_600  # 2025-01-01
 YEAR = 365 * DAY
@@ -256,34 +256,27 @@ def read(total: int, path: Path) -> None:
     end = BEGIN + YEAR
     month = (end - 30 * DAY, end)
     with engine.connect() as db:
-        page = paging.read_page(db, paging.find_ids(db, EVERYTHING, 50)).rows
-        middle = After(end - 100 * DAY, 0)
+        page = list_jobs(db, EVERYTHING, page=Page(50)).rows
+        middle = After(end - 100 * DAY, 0, "started")
         questions: dict[str, Callable[[], object]] = {
-            "a user's newest 50": lambda: paging.read_page(db, paging.find_ids(db, user, 50)),
-            "the same, 100 days back": lambda: paging.read_page(
-                db, paging.find_ids(db, user, 50, after=middle)
+            "a user's newest 50": lambda: list_jobs(db, user, page=Page(50)),
+            "the same, 100 days back": lambda: list_jobs(db, user, page=Page(50, middle)),
+            "a coordinator's newest 50": lambda: list_jobs(db, member, page=Page(50)),
+            "everybody's newest 50": lambda: list_jobs(db, EVERYTHING, page=Page(50)),
+            "an account's newest 50": lambda: list_jobs(
+                db, EVERYTHING, Filter("alpha", account="account042"), page=Page(50)
             ),
-            "a coordinator's newest 50": lambda: paging.read_page(
-                db, paging.find_ids(db, member, 50)
+            "a node's newest 50": lambda: list_jobs(
+                db, EVERYTHING, Filter("alpha", node="n0500"), page=Page(50)
             ),
-            "everybody's newest 50": lambda: paging.read_page(
-                db, paging.find_ids(db, EVERYTHING, 50)
+            "a user's failed jobs, newest 50": lambda: list_jobs(
+                db, user, Filter("alpha", states=("FAILED",)), page=Page(50)
             ),
-            "an account's newest 50": lambda: paging.read_page(
-                db, paging.find_ids(db, EVERYTHING, 50, Filter("alpha", account="account042"))
-            ),
-            "a node's newest 50": lambda: paging.read_page(
-                db, paging.find_ids(db, EVERYTHING, 50, Filter("alpha", node="n0500"))
-            ),
-            "a user's failed jobs, newest 50": lambda: paging.read_page(
-                db, paging.find_ids(db, user, 50, Filter("alpha", states=("FAILED",)))
-            ),
-            "running now, 100": lambda: jobs.running(db, EVERYTHING, 100),
-            "a user's, running now": lambda: jobs.running(db, user, 100),
+            "running now, 100": lambda: list_jobs(db, EVERYTHING, Filter(running=True)),
+            "a user's, running now": lambda: list_jobs(db, user, Filter(running=True)),
             "nodes with jobs": lambda: nodes.busy_nodes(db, EVERYTHING, "alpha"),
             "unfinished, by state": lambda: stats.unfinished_by_state(db, EVERYTHING),
-            "a job by id": lambda: jobs.runs_of(db, EVERYTHING, page[7]["jobid"]),
-            "count up to 10,000": lambda: jobs.count(db, EVERYTHING, Filter("alpha")),
+            "a job by id": lambda: jobs.find_jobs(db, EVERYTHING, page[7]["jobid"]),
             "a user's year by day": lambda: usage.sum_usage(db, user, ["day"], BEGIN, end),
             "an account's year by user": lambda: usage.sum_usage(
                 db, EVERYTHING, ["username"], BEGIN, end, cluster="alpha", account="account042"

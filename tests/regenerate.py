@@ -1,6 +1,6 @@
 """Regenerate every generated file: `python -m tests.regenerate`.
 
-Options, metrics and tables in docs/, dashboards, statements, and the golden files of tests. Read
+Options, metrics and tables in docs/, dashboards, and the golden files of tests. Read
 the difference afterwards: it is what users will notice. The recorded machines are unpacked with
 their owners, so only root regenerates their golden files. The lists of locked packages are not
 among them: `python -m deploy.packages.lock` asks PyPI.
@@ -16,7 +16,6 @@ GENERATORS = (
     "batchjob_exporter.document",
     "batchjob_stats_db.document",
     "batchjob_stats_server.document",
-    "batchjob_stats_db.queries.job_list_statement",
     "grafana.generate",
     "tests.documented_blocks",
 )

@@ -17,9 +17,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
-
-import yaml
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from batchjob.runtime.values import (
     DURATION_UNITS,
@@ -32,6 +30,9 @@ from batchjob.runtime.values import (
     one_of,
     text,
 )
+
+if TYPE_CHECKING:  # YAML is imported with the first file: most commands have none
+    import yaml
 
 
 class SettingsError(ValueError):
@@ -256,6 +257,8 @@ def load_file(
 
     `extra_keys`: keys that are not options of a section. Raises SettingsError with file and line.
     """
+    import yaml
+
     try:
         with open(path, encoding="utf-8") as file:
             node = yaml.compose(file, Loader=yaml.SafeLoader)
@@ -273,8 +276,10 @@ def load_file(
 
 
 def _flatten(
-    path: str, node: yaml.MappingNode, prefix: str, known: Mapping[str, NamedOption | None]
+    path: str, node: "yaml.MappingNode", prefix: str, known: Mapping[str, NamedOption | None]
 ) -> Iterator[tuple[str, Any]]:
+    import yaml
+
     for key_node, value_node in node.value:
         name = prefix + str(key_node.value)
         line = key_node.start_mark.line + 1
@@ -287,8 +292,10 @@ def _flatten(
             raise SettingsError(f"{path}:{line}: unknown key {name}{suggest_nearest(name, known)}")
 
 
-def _construct_value(where: str, name: str, node: yaml.Node, option: NamedOption | None) -> Any:
+def _construct_value(where: str, name: str, node: "yaml.Node", option: NamedOption | None) -> Any:
     """Construct and check the value of a YAML node, so that errors name its line."""
+    import yaml
+
     try:
         value = yaml.SafeLoader("").construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError) as error:

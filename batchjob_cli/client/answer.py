@@ -3,9 +3,9 @@
 Anything else at the address, such as a proxy's log-in page, is reported in one line.
 """
 
-import http.client
 import re
 from collections.abc import Collection
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from batchjob.runtime.json_reader import parse_json
@@ -79,4 +79,5 @@ def _problem_detail(answer: ApiReply) -> str:
         problem = parse_json(answer.body)
         return str(problem.get("detail") or problem["title"])
     except (ValueError, AttributeError, KeyError):
-        return http.client.responses.get(answer.status, "refused")
+        known = answer.status in HTTPStatus.__members__.values()
+        return HTTPStatus(answer.status).phrase if known else "refused"

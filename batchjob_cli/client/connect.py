@@ -67,23 +67,16 @@ def job_pages(
 ) -> Iterator[Sequence[Any]]:
     """Pages of jobs, at most `limit` jobs in total; raises SettingsError.
 
-    `keys`: the keys that are needed; a server sends no others, of which a job has over a hundred.
+    `keys`: the keys that are needed; no others are read, of which a job has over a hundred.
     """
     query = reachable_server(given)
     if query is not None:
         wanted = {"fields": ",".join(keys)} if keys else {}
         yield from read_pages(query, "jobs", {**parameters, **wanted}, limit)
         return
-    data = data_directory(given.data)
-    from batchjob_cli.client import quick_list
-
-    quick = quick_list.rows(data, parameters, limit)
-    if quick is not None:
-        yield quick
-        return
     from batchjob_cli.client import local_jobs
 
-    yield from local_jobs.job_pages(data, parameters, limit)
+    yield from local_jobs.job_pages(data_directory(given.data), parameters, limit, keys)
 
 
 def reachable_server(given: argparse.Namespace) -> "Server | None":

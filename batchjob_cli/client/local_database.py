@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from batchjob_cli.client.problems import UnreachableError
-from batchjob_cli.up.records import record_runs
+from batchjob_cli.up.records import open_recorded, record_runs
 from batchjob_stats_db.database.engine import DatabaseError, reader_engine
 from batchjob_stats_db.database.revision import require_current, unusable_error
 
@@ -17,13 +17,14 @@ from batchjob_stats_db.database.revision import require_current, unusable_error
 def open_database(data: Path) -> Iterator[Engine]:
     """The database with all runs of this machine, opened for reading; raises SettingsError."""
     try:
-        url = record_runs(data)
-        engine = reader_engine(url)
+        recorded = open_recorded(data)
+        engine = recorded or reader_engine(record_runs(data))
         try:
-            require_current(engine)
+            if recorded is None:
+                require_current(engine)
             yield engine
         except sa.exc.DBAPIError as error:
-            raise unusable_error(url, error) from error
+            raise unusable_error(engine.url, error) from error
         finally:
             engine.dispose()
     except DatabaseError as error:

@@ -14,7 +14,7 @@ from batchjob_cli.client.local_database import open_database
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_stats_db.database import scripts as batch_scripts
 from batchjob_stats_db.database.access import EVERYTHING
-from batchjob_stats_db.queries.ids import AmbiguousIdError, find_jobs
+from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server import options
 from batchjob_stats_server.api.reports import report_of

@@ -14,26 +14,34 @@ from batchjob_cli.client.connect import Parameters
 from batchjob_cli.client.local_database import open_database
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, rows_by_ids
-from batchjob_stats_db.queries.paging import SORTS, SortOrder, TooManyError, find_ids
-from batchjob_stats_server.api.row_keys import keys_of, value_getter
-from batchjob_stats_server.api.windows import COMPUTED_KEYS
+from batchjob_stats_db.queries.job_list import (
+    COLUMN_NAMES,
+    SORTS,
+    Page,
+    SortOrder,
+    TooManyError,
+    list_jobs,
+)
+from batchjob_stats_server.api.rows import WINDOW_KEYS, columns_of_keys, keys_of, value_getter
 
 _KEYS = (
     *(key for name in COLUMN_NAMES for key in keys_of(name)),
-    *(key for key, _ in COMPUTED_KEYS),
+    *(key for key, _ in WINDOW_KEYS),
 )
 _SORTS = {"user" if name == "username" else name: name for name in SORTS}
 
 
-def job_pages(data: Path, parameters: Parameters, limit: int) -> Iterator[Sequence[Any]]:
-    """Pages of jobs, at most `limit` jobs in total; raises SettingsError."""
+def job_pages(
+    data: Path, parameters: Parameters, limit: int, keys: Sequence[str] = ()
+) -> Iterator[Sequence[Any]]:
+    """Pages of jobs with these keys (default: all), at most `limit` jobs; raises SettingsError."""
     order = _parse_order(str(parameters.get("sort", "-start_time")))
     which = _build_filter(parameters)
-    keys = str(parameters["fields"]).split(",") if "fields" in parameters else _KEYS
+    if "fields" in parameters:
+        keys = str(parameters["fields"]).split(",")
     with open_database(data) as engine:
         try:
-            yield from _read_pages(engine, which, order, tuple(keys), limit)
+            yield from _read_pages(engine, which, order, tuple(keys) or _KEYS, limit)
         except TooManyError as error:
             raise SettingsError(str(error)) from error
 
@@ -41,19 +49,14 @@ def job_pages(data: Path, parameters: Parameters, limit: int) -> Iterator[Sequen
 def _read_pages(
     engine: Engine, which: Filter, order: SortOrder, keys: tuple[str, ...], limit: int
 ) -> Iterator[Sequence[Any]]:
-    take_keys = value_getter(COLUMN_NAMES, keys, COMPUTED_KEYS)
-    cursor = None
+    columns, after = columns_of_keys(keys, COLUMN_NAMES), None
     with engine.connect() as db:
         while limit > 0:
-            found = find_ids(db, EVERYTHING, min(limit, 1000), which, cursor, order=order)
-            rows = rows_by_ids(db, found.ids)
-            yield [
-                dict(zip(keys, take_keys([row[n] for n in COLUMN_NAMES]), strict=True))
-                for row in rows
-            ]
+            rows, after = list_jobs(db, EVERYTHING, which, order, Page(limit, after, columns))
+            take_keys = value_getter(tuple(rows[0]), keys, WINDOW_KEYS) if rows else tuple
+            yield [dict(zip(keys, take_keys(tuple(row.values())), strict=True)) for row in rows]
             limit -= len(rows)
-            cursor = found.more
-            if cursor is None:
+            if after is None:
                 return
 
 

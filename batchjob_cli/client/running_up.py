@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +53,8 @@ def announce(data: Path, url: str) -> Iterator[None]:
 @contextlib.contextmanager
 def keep_file(path: Path, text: str) -> Iterator[None]:
     """Keep a file of one line, readable for its owner alone, until the end; raises OSError."""
+    import tempfile  # a list, which only looks for a running `batchjob up`, does without
+
     # Created with mode 0600.
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:

@@ -1,25 +1,40 @@
 """Records this machine's own runs in its database.
 
 Separate from the server: a list on the command line needs no web server, whose libraries take
-longer to import than the list to print.
+longer to import than the list to print. The poller is imported when there is something to record.
 """
 
 import logging
+import time
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, Connection, Engine
 
+from batchjob.local_runs.accounting import SOURCE, LocalRunsOptions, Runs
 from batchjob.local_runs.directory import LOCAL, RUNS, SAMPLES, create_directory
-from batchjob_stats_db.database.engine import WriterBusyError, parse_url, writer_engine, writer_lock
-from batchjob_stats_db.database.revision import read_revision as revision_found
-from batchjob_stats_db.database.revision import unusable_error
+from batchjob.runtime.subprocesses import SchedulerError
+from batchjob.schedulers.accounting import UnfinishedJob
+from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import (
+    DatabaseError,
+    WriterBusyError,
+    parse_url,
+    reader_engine,
+    writer_engine,
+    writer_lock,
+)
+from batchjob_stats_db.database.revision import read_revision, unusable_error
 from batchjob_stats_db.database.schema import REVISION
-from batchjob_stats_db.poller import options as poller_options
-from batchjob_stats_db.poller.service import PollerService
+
+if TYPE_CHECKING:
+    from batchjob_stats_db.poller.options import PollerSettings
 
 log = logging.getLogger(__name__)
+
+_LIVE_STATES = tuple(state.value for state in JobState if state.is_live)
 
 
 class DatabaseChoice(Protocol):
@@ -46,6 +61,8 @@ def record_runs(data: Path) -> URL:
 
     Raises DatabaseError, OSError.
     """
+    from batchjob_stats_db.poller.service import PollerService
+
     create_directory(data, RUNS)
     url = database_url(None, data)
     try:
@@ -62,7 +79,51 @@ def record_runs(data: Path) -> URL:
     return url
 
 
-def _settings(data: Path, url: URL) -> poller_options.PollerSettings:
+def open_recorded(data: Path) -> Engine | None:
+    """The database for reading, if it has all runs as their files say, and none is due to be
+    measured.
+
+    None as well if that cannot be read: `record_runs` reports what is wrong.
+    """
+    try:
+        engine = reader_engine(database_url(None, data))
+        with engine.connect() as db:
+            revision = db.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+            if revision == REVISION and _has_all_runs(db, data / RUNS):
+                return engine
+    except (sa.exc.DBAPIError, DatabaseError, SchedulerError, OSError):
+        return None
+    engine.dispose()
+    return None
+
+
+def _has_all_runs(db: Connection, runs: Path) -> bool:
+    job, state = schema.job.c, schema.poll_state.c
+    is_due = sa.select(job.id).where(job.cluster == LOCAL, job.usage_due_time <= time.time())
+    read_up_to = sa.select(state.watermark).where(state.cluster == LOCAL, state.source == SOURCE)
+    watermark = db.scalar(read_up_to)
+    if watermark is None or db.scalar(is_due.limit(1)) is not None:
+        return False
+    live = sa.select(job.jobid, *(job[name] for name in UnfinishedJob._fields)).where(
+        job.cluster == LOCAL, job.end_time.is_(None), job.state.in_(_LIVE_STATES)
+    )
+    unfinished = {jobid: UnfinishedJob(*more) for jobid, *more in db.execute(live)}
+    known = sa.select(job.state, job.end_time).where(
+        job.cluster == LOCAL, job.jobid == sa.bindparam("jobid")
+    )
+    for batch in Runs(LOCAL, LocalRunsOptions(str(runs))).read(watermark, unfinished):
+        if batch.vanished or batch.quarantined or batch.deleted:
+            return False
+        for record in batch.jobs:
+            found = db.execute(known, {"jobid": record.jobid}).first()
+            if found is None or tuple(found) != (record.state.value, record.end_time):
+                return False
+    return True
+
+
+def _settings(data: Path, url: URL) -> "PollerSettings":
+    from batchjob_stats_db.poller import options as poller_options
+
     sources = {"runs": {"path": str(data / RUNS)}}
     given = {
         "db.url": url.render_as_string(hide_password=False),
@@ -76,7 +137,7 @@ def ensure_schema(url: URL) -> None:
     engine = writer_engine(url, create=True)
     try:
         with engine.connect() as db:
-            current = revision_found(db) == REVISION
+            current = read_revision(db) == REVISION
     except sa.exc.DBAPIError as error:
         raise unusable_error(url, error) from error
     finally:

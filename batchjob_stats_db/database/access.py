@@ -1,7 +1,8 @@
 """Which jobs a person may see. Every query takes an Access."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -61,6 +62,26 @@ class Access(NamedTuple):
 
 NOTHING = Access()
 EVERYTHING = Access(everything=True)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def cached_by_access(
+    build: Callable[Concatenate[Access, P], T],
+) -> Callable[Concatenate[Access, P], T]:
+    """Cache the latest results of a function that builds statements; arguments must be hashable.
+
+    SQLAlchemy builds most of them more slowly than SQLite runs them. Users who may see many
+    accounts have long statements, which are built each time.
+    """
+    build_cached = cast(Callable[Concatenate[Access, P], T], functools.lru_cache(256)(build))
+
+    def built(access: Access, /, *given: P.args, **named: P.kwargs) -> T:
+        return (build_cached if access.is_small() else build)(access, *given, **named)
+
+    return built
 
 
 def visible(access: Access, table: sa.FromClause = schema.job) -> ColumnElement[bool]:

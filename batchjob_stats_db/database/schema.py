@@ -116,7 +116,19 @@ def _table(name: str, *items: sa.schema.SchemaItem, has_rowid: bool = False) -> 
 def _partial_index(
     name: str, where: sa.ColumnElement[bool] | sa.TextClause, *columns: Column[Any]
 ) -> None:
-    Index(name, *columns, sqlite_where=where, postgresql_where=where)
+    """An index of the rows for which a condition holds.
+
+    With the condition as an argument of the index, SQLAlchemy would import the modules of both
+    databases with this one.
+    """
+    Index(name, *columns, info={"where": where})
+
+
+@sa.event.listens_for(metadata, "before_create")
+def _set_conditions(_: MetaData, db: sa.Connection, **__: Any) -> None:
+    for index in (index for table in metadata.tables.values() for index in table.indexes):
+        if "where" in index.info:
+            index.dialect_options[db.dialect.name]["where"] = index.info["where"]
 
 
 cluster = _table(

@@ -11,7 +11,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
-from batchjob_stats_db.queries import index_walk, paging
+from batchjob_stats_db.queries import job_list
 from batchjob_stats_db.queries.efficiency import (
     CPU_AVAILABLE,
     CPU_IS_WHOLE,
@@ -26,8 +26,7 @@ from batchjob_stats_db.queries.filters import (
     index_conditions,
     row_conditions,
 )
-from batchjob_stats_db.queries.index_walk import After
-from batchjob_stats_db.queries.paging import JobPage
+from batchjob_stats_db.queries.job_list import After, JobPage
 
 MAX_PAGE_GROUPS = 100  # maximum groups per page
 
@@ -71,7 +70,7 @@ def groups(
         _job.start_time.is_not(None),
         *index_conditions(which, _job.start_time),
     ]
-    paging.check_row_limit(db, schema.job, candidates, "arrays and het jobs")
+    job_list.check_row_limit(db, schema.job, candidates, "arrays and het jobs")
     found = _latest_groups(db, kind, limit, [*candidates, *row_conditions(which)], after)
     page = _within_row_limit(db, kind, found[:limit])
     has_more = len(page) < len(found)
@@ -162,7 +161,7 @@ def _within_row_limit(
     total = 0
     for index, each in enumerate(found):
         total += sizes.get(each[:2], 0)
-        if total > index_walk.MOST_READ and index:
+        if total > job_list.MOST_READ and index:
             return found[:index]
     return found
 

@@ -9,6 +9,7 @@ is that of the measured time.
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -60,22 +61,35 @@ def _postgresql_now(*_: Any, **__: Any) -> str:
     return "CAST(extract(epoch FROM now()) AS BIGINT)"
 
 
-_is_read_by = _state.source == _job.source
+def _constant(text: str) -> ColumnElement[str]:
+    return sa.literal_column(f"'{text}'", sa.Text)
+
+
+_polls = [sa.select(_state.cluster, _state.source, _state.success_time, _state.error_time)]
 for _scheduler in SCHEDULERS:
-    if _scheduler.other_sources:  # parts of its sources, which are read with them
-        _is_read_by |= _job.source.in_(_scheduler.other_sources) & _state.source.in_(
-            entry.name for entry in _scheduler.sources if not entry.people
+    # Parts of its sources, which are read with them.
+    _polls += [
+        sa.select(
+            _state.cluster, _constant(_part).label("source"), _state.success_time,
+            _state.error_time,
+        ).where(
+            sa.or_(
+                *(_state.source == _constant(entry.name)
+                  for entry in _scheduler.sources if not entry.people)
+            )
         )
-_last_success = sa.func.max(_state.success_time)
-AS_OF = sa.case(
-    (
-        ~_ended,
-        sa.select(sa.case((sa.func.max(_state.error_time) >= _last_success, _last_success)))
-        .where(_state.cluster == _job.cluster, _is_read_by)
-        .correlate(schema.job)
-        .scalar_subquery(),
-    )
+        for _part in _scheduler.other_sources
+    ]  # fmt: skip
+_poll = sa.union_all(*_polls).subquery("poll").c
+_last_success = sa.func.max(_poll.success_time)
+_failing_since = sa.case((sa.func.max(_poll.error_time) >= _last_success, _last_success))
+_failing_since_of_job = (
+    sa.select(_failing_since)
+    .where(_poll.cluster == _job.cluster, _poll.source == _job.source)
+    .correlate(schema.job)
+    .scalar_subquery()
 )
+AS_OF = sa.case((~_ended, _failing_since_of_job))
 """When an unfinished job's source was last read, while it cannot be read: the job may have ended.
 
 NULL for a job that has ended, and while its source answers.
@@ -322,9 +336,25 @@ def _usage_column(column: sa.Column[Any]) -> ColumnElement[Any]:
     return (COVERAGE if column.name == "coverage" else column).label(f"usage_{column.name}")
 
 
+_reading = (
+    sa.select(_poll.cluster, _poll.source, _failing_since.label("failing_since"))
+    .group_by(_poll.cluster, _poll.source)
+    .subquery("reading")
+)
+
+
+def with_figures(jobs: sa.FromClause = schema.job) -> sa.FromClause:
+    """The tables of `columns()`: `job`, or a join with it, and what figures are made of."""
+    of_source = (_reading.c.cluster == _job.cluster) & (_reading.c.source == _job.source)
+    return jobs.outerjoin(schema.job_usage, _usage.job_id == _job.id).outerjoin(_reading, of_source)
+
+
 @functools.cache
 def columns() -> tuple[ColumnElement[Any], ...]:
-    """A job's columns, its usage's with the prefix `usage_`, and the derived ones."""
+    """A job's columns, its usage's with the prefix `usage_`, and the derived ones.
+
+    Their names and types; statements have `statement_column` of `with_figures`.
+    """
     usage = (
         _usage_column(column) for column in schema.job_usage.columns if column.name != "job_id"
     )
@@ -332,20 +362,35 @@ def columns() -> tuple[ColumnElement[Any], ...]:
         RUN_SECONDS.label(column.name) if column.name == "elapsed_seconds" else column
         for column in schema.job.columns
     )
-    return tuple(map(_inline_constants, (*own, *usage, *DERIVED)))
+    return (*own, *usage, *DERIVED)
 
 
-def _inline_constants(column: ColumnElement[Any]) -> ColumnElement[Any]:
+@functools.cache
+def _columns_by_name() -> Mapping[str, ColumnElement[Any]]:
+    return {str(column.name): column for column in columns()}
+
+
+@functools.cache
+def statement_column(name: str) -> ColumnElement[Any]:
     """The column with literal constants: dozens of parameters cost time at each execution.
 
-    Above all the lists in IN, which SQLAlchemy rewrites each time.
+    Above all the lists in IN, which SQLAlchemy rewrites each time. The look-up of a source's last
+    reading, which dozens of columns repeat, is the join in its place.
     """
 
     def constant(element: Any, **_: Any) -> Any:
+        if element is _failing_since_of_job:
+            return _reading.c.failing_since
         if not isinstance(element, sa.BindParameter):
             return None
-        text = str(element.compile(compile_kwargs={"literal_binds": True}))
+        if type(element.value) in (int, float):
+            text = repr(element.value)
+        else:
+            text = str(element.compile(compile_kwargs={"literal_binds": True}))
         return sa.literal_column(text, element.type)
 
+    column = _columns_by_name()[name]
+    if isinstance(column, sa.Column):
+        return column
     inlined: ColumnElement[Any] = visitors.replacement_traverse(column, {}, constant)
     return inlined

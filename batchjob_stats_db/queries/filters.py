@@ -50,6 +50,7 @@ class Filter(NamedTuple):
     memory_at_most: int | None = None
     energy_at_least: float | None = None  # joules
     energy_at_most: float | None = None
+    started: bool | None = None
     running: bool = False  # or suspended: suspended jobs hold their nodes
 
 
@@ -97,6 +98,8 @@ def index_conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnEle
         conditions.append(start >= which.started_from)
     if which.started_before is not None:
         conditions.append(start < which.started_before)
+    if which.started is not None:
+        conditions.append(start.is_not(None) if which.started else start.is_(None))
     if which.ended_from is not None:
         conditions.append(_job.end_time >= which.ended_from)
     if which.ended_before is not None:

@@ -1,96 +1,101 @@
-"""Queries of jobs: one with its parts, running or waiting ones, and their number."""
+"""Jobs by the ids that schedulers and people write, and the parts of a job."""
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob.judgements import RUNNING_STATES
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import Access, visible
-from batchjob_stats_db.queries.filters import (
-    Filter,
-    clusters_to_query,
-    index_conditions,
-    row_conditions,
+from batchjob_stats_db.database.access import Access, cached_by_access, visible
+from batchjob_stats_db.queries.filters import clusters_to_query
+from batchjob_stats_db.queries.job_list import (
+    MAX_PAGE_ROWS,
+    IdCondition,
+    id_condition,
+    rows_by_ids,
 )
-from batchjob_stats_db.queries.index_walk import After
-from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, ColumnNames, selected_rows
-from batchjob_stats_db.queries.paging import MAX_PAGE_ROWS
-from batchjob_stats_db.queries.statements import cached_by_access
+
+_JOB = schema.job.c
+# A prefix of a UUID; one of digits alone needs 8 of them.
+_UUID_PREFIX = re.compile(r"(?=.*[a-f-]|.{8})[0-9a-f-]{4,35}")
 
 
-def pending(
-    db: Connection, access: Access, limit: int = 100, which: Filter | None = None,
-    names: ColumnNames = COLUMN_NAMES, after: After | None = None,
-) -> list[RowMapping]:  # fmt: skip
-    """Waiting jobs, newest first; `after` is the `position` of the previous page's last job."""
-    return _unfinished(db, access, ("PENDING",), limit, which, names, after)
+class AmbiguousIdError(ValueError):
+    """An id prefix that several jobs have."""
 
 
-def running(
-    db: Connection, access: Access, limit: int = 100, which: Filter | None = None,
-    names: ColumnNames = COLUMN_NAMES, after: After | None = None,
-) -> list[RowMapping]:  # fmt: skip
-    """Running or suspended jobs, newest first; `after` as for `pending`."""
-    return _unfinished(db, access, RUNNING_STATES, limit, which, names, after)
+class _PartNotation(NamedTuple):
+    """A notation for a part of a whole: `123_4` is task 4 of array 123."""
+
+    pattern: re.Pattern[str]
+    whole: sa.Column[str]
+    number: sa.Column[int]
 
 
-def position(row: Mapping[Any, Any]) -> After:
-    """The position of a job in the list of waiting or running jobs."""
-    start = row["start_time"]
-    return After(row["submit_time"] if start is None else start, row["id"])
+_PART_NOTATIONS = (
+    _PartNotation(re.compile(r"(\d{1,18})_(\d{1,9})"), _JOB.array_jobid, _JOB.array_index),
+    _PartNotation(re.compile(r"(\d{1,18})\+(\d{1,9})"), _JOB.het_jobid, _JOB.het_offset),
+)
 
 
-def _unfinished(
-    db: Connection, access: Access, states: tuple[str, ...], limit: int, which: Filter | None,
-    names: ColumnNames, after: After | None,
-) -> list[RowMapping]:  # fmt: skip
-    return selected_rows(
-        db,
-        _unfinished_query(access, states, min(limit, MAX_PAGE_ROWS), which or Filter(), after),
-        names,
-    )
+def find_jobs(
+    db: Connection, access: Access, text: str, cluster: str | None = None
+) -> list[RowMapping]:
+    """All runs of a job, the latest first.
 
-
-@cached_by_access
-def _unfinished_query(
-    access: Access, states: tuple[str, ...], limit: int, which: Filter, after: After | None
-) -> sa.Select[int]:
-    job = schema.job.c
-    order = (sa.func.coalesce(job.start_time, job.submit_time), job.id)
-    beyond = [sa.tuple_(*order) < sa.tuple_(after.value, after.id)] if after else []
-    return (
-        sa.select(job.id)
-        .select_from(schema.job.outerjoin(schema.job_usage))
-        .where(
-            job.end_time.is_(None), job.state.in_(states), visible(access),
-            *index_conditions(which, job.start_time), *row_conditions(which), *beyond,
-        )
-        .order_by(*(each.desc() for each in order))
-        .limit(limit)
+    `text` is the accounting's id (`123`, `2[1].pbs01`, `123[4]`, a UUID), Slurm's name of an array
+    task or part of a het job (`123_4`, `123+1`), or a prefix of a UUID that no other visible job
+    has; else AmbiguousIdError is raised.
+    """
+    if exact := _runs_of(db, access, text, cluster):
+        return exact
+    for part in _PART_NOTATIONS:
+        if found := part.pattern.fullmatch(text):
+            # This matches the partial index, which contains only array tasks and components of het
+            # jobs.
+            return _of_ids(
+                db, access, cluster,
+                part.whole != sa.literal_column("''"),
+                part.whole == found[1], part.number == int(found[2]),
+            )  # fmt: skip
+    if not _UUID_PREFIX.fullmatch(text):
+        return []
+    # The range is for the index. substr() decides, since PostgreSQL's order of dashes depends on
+    # the locale.
+    runs = _of_ids(
+        db, access, cluster,
+        _JOB.jobid >= text, _JOB.jobid < f"{text}g",
+        sa.func.substr(_JOB.jobid, 1, len(text)) == text, sa.func.length(_JOB.jobid) == 36,
     )  # fmt: skip
+    if len({row["jobid"] for row in runs}) > 1:
+        raise AmbiguousIdError(f"several jobs have ids that begin with {text}")
+    return runs
 
 
-def by_id(db: Connection, access: Access, job_id: int) -> RowMapping | None:
-    """A job by the id of its row."""
-    job = schema.job.c
-    return next(
-        iter(selected_rows(db, sa.select(job.id).where(job.id == job_id, visible(access)))), None
-    )
+def members_of(db: Connection, access: Access, text: str) -> list[RowMapping]:
+    """The tasks of an array, or the parts of a het job, by the id of the whole."""
+    return [
+        row
+        for part in _PART_NOTATIONS
+        for row in _of_ids(
+            db, access, None, part.whole != sa.literal_column("''"), part.whole == text
+        )
+    ]
 
 
-def runs_of(
+def _runs_of(
     db: Connection, access: Access, jobid: str, cluster: str | None = None
 ) -> list[RowMapping]:
     """All runs with a scheduler's job id, the latest first."""
-    return of_ids(db, access, cluster, schema.job.c.jobid == jobid)
+    return _of_ids(db, access, cluster, schema.job.c.jobid == jobid)
 
 
-def of_ids(
+def _of_ids(
     db: Connection, access: Access, cluster: str | None, *conditions: ColumnElement[bool]
 ) -> list[RowMapping]:
     """All runs that match these conditions on ids, the latest first."""
@@ -105,7 +110,7 @@ def of_ids(
         .order_by(job.submit_time.desc(), job.run.desc())
         .limit(MAX_PAGE_ROWS)
     )
-    return selected_rows(db, query)
+    return rows_by_ids(db, db.scalars(query).all())
 
 
 def parts_of(db: Connection, access: Access, job_id: int) -> dict[str, list[RowMapping]] | None:
@@ -139,19 +144,24 @@ def _part_queries() -> Mapping[str, sa.Select[Any]]:
     }
 
 
-def count(db: Connection, access: Access, which: Filter, most: int = 10_000) -> int:
-    """The number of jobs, counted up to `most`: a larger number means "more than"."""
-    job = schema.job
-    source: Any = job
-    start: ColumnElement[Any] = job.c.start_time
-    if which.node is not None:
-        source = schema.job_node.join(job)
-        start = schema.job_node.c.start_time
-    some = (
-        sa.select(job.c.id)
-        .select_from(source.outerjoin(schema.job_usage, schema.job_usage.c.job_id == job.c.id))
-        .where(visible(access), *index_conditions(which, start), *row_conditions(which))
-        .limit(most)
-        .subquery()
+def gpu_utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[float | None]]:
+    """Recorded mean utilisation (0..1) of each GPU of these jobs, ordered by node and GPU.
+
+    The caller must have checked that the jobs may be seen.
+    """
+    condition = id_condition(db.dialect.name, schema.job_gpu.c.job_id)
+    found: defaultdict[int, list[float | None]] = defaultdict(list)
+    parameters = {"ids": condition.value(ids)}
+    for job_id, ratio in db.execute(_gpu_utilizations(condition), parameters).all():
+        found[job_id].append(ratio)
+    return {**found}
+
+
+@functools.cache
+def _gpu_utilizations(condition: IdCondition) -> sa.Select[Any]:
+    gpu = schema.job_gpu.c
+    return (
+        sa.select(gpu.job_id, gpu.utilization_ratio)
+        .where(condition.clause)
+        .order_by(gpu.job_id, gpu.node, gpu.gpu, gpu.uuid, gpu.gpu_instance)
     )
-    return db.execute(sa.select(sa.func.count()).select_from(some)).scalar() or 0

@@ -8,12 +8,11 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.judgements import RUNNING_STATES
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import Access, visible
+from batchjob_stats_db.database.access import Access, cached_by_access, visible
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.efficiency import columns
+from batchjob_stats_db.queries.efficiency import statement_column, with_figures
 from batchjob_stats_db.queries.filters import clusters_to_query
-from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, ColumnNames
-from batchjob_stats_db.queries.statements import cached_by_access
+from batchjob_stats_db.queries.job_list import COLUMN_NAMES, ColumnNames
 
 
 class Neighbours(NamedTuple):
@@ -73,8 +72,8 @@ def _jobs_on_node_query(access: Access, names: ColumnNames) -> sa.Select[Any]:
     job, share, given = schema.job, schema.job_node, sa.bindparam
     shares = (share.c[name].label(f"share_{name}") for name in ("cpus", "memory_bytes", "gpus"))
     return (
-        sa.select(*(column for column in columns() if column.name in names), *shares)
-        .select_from(share.join(job, job.c.id == share.c.job_id).outerjoin(schema.job_usage))
+        sa.select(*(statement_column(name) for name in COLUMN_NAMES if name in names), *shares)
+        .select_from(with_figures(share.join(job, job.c.id == share.c.job_id)))
         .where(
             share.c.cluster == given("cluster"),
             share.c.node == given("node"),

@@ -10,10 +10,9 @@ from batchjob.judgements import RUNNING_STATES, unused_cpu_seconds
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.waits import waits
-from batchjob_stats_db.queries import paging
 from batchjob_stats_db.queries.filters import clusters_to_query
-from batchjob_stats_db.queries.gpus import utilizations
-from batchjob_stats_db.queries.job_rows import rows_by_ids
+from batchjob_stats_db.queries.job_list import check_row_limit, rows_by_ids
+from batchjob_stats_db.queries.jobs import gpu_utilizations
 from batchjob_stats_db.queries.waste import unused_key, with_waste
 
 _MAX_CANDIDATES = 500  # maximum jobs of each kind to check for idle GPUs
@@ -65,7 +64,7 @@ def waits_by_partition(
         job.cluster.in_(clusters_to_query(db, cluster)), visible(access),
         job.start_time >= since, job.start_time < until,
     ]  # fmt: skip
-    paging.check_row_limit(db, schema.job, which, "waits")
+    check_row_limit(db, schema.job, which, "waits")
     if partition is not None:
         which.append(job.partition == partition)
     return list(db.execute(waits(*which)).mappings().all())
@@ -99,7 +98,7 @@ def idle_gpus(
     Those with the most idle GPU time come first.
     """
     rows = rows_by_ids(db, _candidates(db, access, cluster))
-    gpus = utilizations(db, [row["id"] for row in rows])
+    gpus = gpu_utilizations(db, [row["id"] for row in rows])
     found = (_with_idle_gpus(row, at_most, gpus.get(row["id"], ())) for row in rows)
     idle = [
         each

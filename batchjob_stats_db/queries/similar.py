@@ -8,10 +8,9 @@ from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import Access, visible
+from batchjob_stats_db.database.access import Access, cached_by_access, visible
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, ColumnNames, rows_by_ids
-from batchjob_stats_db.queries.statements import cached_by_access
+from batchjob_stats_db.queries.job_list import COLUMN_NAMES, ColumnNames, rows_by_ids
 
 _COMPARED_JOBS = 5000  # of the user's jobs before this one; older ones are too old to compare with
 _SHORT_SECONDS = 60

@@ -10,9 +10,8 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.judgements import RUNNING_STATES
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import Access, visible
+from batchjob_stats_db.database.access import Access, cached_by_access, visible
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.statements import cached_by_access
 from batchjob_stats_db.queries.usage import stored_columns
 
 _USUAL_DAYS = 30

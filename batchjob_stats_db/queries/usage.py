@@ -7,10 +7,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import EVERYTHING, Access, visible
+from batchjob_stats_db.database.access import EVERYTHING, Access, cached_by_access, visible
 from batchjob_stats_db.days import whole_months
 from batchjob_stats_db.queries.filters import clusters_to_query
-from batchjob_stats_db.queries.statements import cached_by_access
 
 By = Literal["cluster", "account", "username", "day"]
 

@@ -7,9 +7,8 @@ from fastapi import APIRouter, Query, Response
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import stats
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.answers import sums_table, table
+from batchjob_stats_server.api.answers import list_type, row_model, sums_table, table
 from batchjob_stats_server.api.params import Days, RowsParams
-from batchjob_stats_server.api.rows import list_type, row_model
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentCaller, CurrentPrincipal
 from batchjob_stats_server.services import CurrentServices
 

@@ -1,21 +1,39 @@
 """Answers in rows, read in threads; costly requests have threads of their own."""
 
+import base64
+import binascii
 import functools
+import hashlib
 import inspect
-from collections.abc import Callable
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from types import GenericAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
+from urllib.parse import quote, urlencode
 
-from fastapi import Response
+import sqlalchemy as sa
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob_stats_db.queries.index_walk import After
-from batchjob_stats_db.queries.paging import TooManyError
+from batchjob.runtime.json_reader import parse_json
+from batchjob.runtime.times import to_milliseconds
+from batchjob_stats_db.queries.job_list import After, TooManyError
 from batchjob_stats_db.queries.usage import TooManyRowsError
 from batchjob_stats_server.api.params import Days, RowsParams
-from batchjob_stats_server.api.rows import Rows, answer, select_keys
+from batchjob_stats_server.api.rows import (
+    Keys,
+    KeySources,
+    RowFormat,
+    Rows,
+    in_rfc3339,
+    keys_of,
+    write_rows,
+)
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import Principal
@@ -25,6 +43,50 @@ from batchjob_stats_server.services import CurrentServices, Services
 from batchjob_stats_server.turns import Turns
 
 T = TypeVar("T")
+
+# Keys of an answer, for the OpenAPI document and for `fields`
+
+_TYPES: Mapping[type[Any], type] = {sa.Text: str, sa.Integer: int, object: float}
+_CONVERTED_TYPES: Mapping[Any, type] = {in_rfc3339: str, to_milliseconds: int}
+
+
+def row_model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
+    """The type of rows with these columns, for the OpenAPI document."""
+    fields: dict[str, Any] = {}
+    for column in columns:
+        kind = next(kind for sql, kind in _TYPES.items() if isinstance(column.type, sql))
+        # Not all column expressions of SQLAlchemy have a `name`, but all of ours do.
+        for key, source in keys_of(str(cast(Any, column).name)).items():
+            fields[key] = (_CONVERTED_TYPES.get(source.make, kind) | None, None)
+    return create_model(name, **fields)
+
+
+def list_type(row: type[BaseModel]) -> Any:
+    """The type of an answer with such rows, for `response_model`."""
+    return GenericAlias(list, (row,))
+
+
+def select_keys(fields: str | None, row: type[BaseModel]) -> Keys:
+    """The requested keys, by default all; an unknown name raises Problem."""
+    all_keys = tuple(row.model_fields)
+    if fields is None:
+        return all_keys
+    names = tuple(dict.fromkeys(name.strip() for name in fields.split(",")))
+    unknown = [name for name in names if name not in all_keys]
+    if unknown:
+        raise Problem(
+            422, f"fields: unknown key {unknown[0]!r}; expected one of {', '.join(all_keys)}"
+        )
+    return names
+
+
+# Answers
+
+
+def answer(rows: Rows, keys: Keys, form: RowFormat, computed: KeySources = ()) -> Response:
+    """An answer with rows that have the same columns; see `write_rows`."""
+    body, media_type = write_rows(rows, keys, form, computed)
+    return Response(body, media_type=media_type)
 
 
 class RowsPage(NamedTuple):
@@ -139,3 +201,53 @@ class FilesRoute(TurnRoute):
     """The same for work on users' files: a file system that hangs takes no other threads."""
 
     queue = "files"
+
+
+# Cursors: the end of a page as an opaque text that fits only the query it came from
+
+_LARGEST = 2**63
+
+
+def encode_cursor(query_key: str, after: After) -> str:
+    """The text for a page that ended there."""
+    text = json.dumps([_digest(query_key), *after])
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def decode_cursor(query_key: str, text: str, kind: type) -> After:
+    """The end of the previous page; raises Problem for an invalid text or one of another query."""
+    try:
+        digest, value, number, part = parse_json(base64.b64decode(text, b"-_", validate=True))
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise Problem(
+            422, "cursor: expected the value from the `next` link of an answer"
+        ) from error
+    valid = isinstance(part, str) and _is_valid(value, number, kind)
+    if digest != _digest(query_key) or not valid:
+        raise Problem(422, "cursor: it belongs to another query")
+    return After(value, number, part)
+
+
+def next_page_link(request: Request, query_key: str, more: After | None) -> dict[str, str]:
+    """The header that links to the next page, if there is one."""
+    if more is None:
+        return {}
+    given = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
+    query = urlencode([*given, ("cursor", encode_cursor(query_key, more))])
+    return {"Link": f'<{quote(request.scope["path"])}?{query}>; rel="next"'}
+
+
+def _is_valid(value: Any, number: Any, kind: type) -> bool:
+    """Whether every database accepts the values, which a client may have made up."""
+    if type(number) is not int or not 0 <= number < _LARGEST:
+        return False
+    if isinstance(value, str):
+        return kind is str and value.isprintable()
+    if value is None:
+        return True
+    numeric = type(value) in (int, float) and kind is not str
+    return numeric and math.isfinite(value) and abs(value) < _LARGEST
+
+
+def _digest(query_key: str) -> str:
+    return hashlib.sha256(query_key.encode()).hexdigest()[:16]

@@ -10,10 +10,18 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import arrays as queries
 from batchjob_stats_db.queries.arrays import JobGroupKind
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_server.api import PREFIX, cursor
-from batchjob_stats_server.api.answers import RowsPage, query_database
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.answers import (
+    RowsPage,
+    answer,
+    decode_cursor,
+    list_type,
+    next_page_link,
+    query_database,
+    row_model,
+    select_keys,
+)
 from batchjob_stats_server.api.params import JobGroupParams, Time
-from batchjob_stats_server.api.rows import answer, list_type, row_model, select_keys
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.services import CurrentServices
@@ -47,7 +55,7 @@ async def job_groups(
 ) -> Response:  # fmt: skip
     """Arrays or het jobs, sorted by the latest start of their jobs; sums include all their jobs."""
     keys = select_keys(params.fields, GroupRow)
-    after = cursor.decode(params.query_key(), params.cursor, float) if params.cursor else None
+    after = decode_cursor(params.query_key(), params.cursor, float) if params.cursor else None
     job_filter = params.filter(services.clock())
 
     def page(db: Connection) -> RowsPage:
@@ -56,5 +64,5 @@ async def job_groups(
 
     result = await query_database(services, principal, page)
     audit.log_users_seen(principal, f"{params.kind} jobs", result.users)
-    result.response.headers.update(cursor.link(request, params.query_key(), result.more))
+    result.response.headers.update(next_page_link(request, params.query_key(), result.more))
     return result.response

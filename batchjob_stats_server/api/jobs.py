@@ -14,17 +14,28 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, rows_by_ids
-from batchjob_stats_db.queries.jobs import parts_of
-from batchjob_stats_db.queries.paging import (
+from batchjob_stats_db.queries.job_list import (
+    COLUMN_NAMES,
     MAX_PAGE_ROWS,
     SORTS,
+    Page,
     SortOrder,
-    find_ids,
+    list_jobs,
     reads_only_its_rows,
 )
-from batchjob_stats_server.api import PREFIX, cursor, windows
-from batchjob_stats_server.api.answers import RowsPage, TurnRoute, query_database
+from batchjob_stats_db.queries.jobs import parts_of
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.answers import (
+    RowsPage,
+    TurnRoute,
+    answer,
+    decode_cursor,
+    list_type,
+    next_page_link,
+    query_database,
+    row_model,
+    select_keys,
+)
 from batchjob_stats_server.api.params import (
     Count,
     Duration,
@@ -37,8 +48,7 @@ from batchjob_stats_server.api.params import (
     Time,
     Word,
 )
-from batchjob_stats_server.api.row_keys import columns_of_keys
-from batchjob_stats_server.api.rows import answer, list_type, row_model, select_keys
+from batchjob_stats_server.api.rows import WINDOW_KEYS, columns_of_keys
 from batchjob_stats_server.api.runs import JobId, run_of, runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
@@ -46,7 +56,9 @@ from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
-JobRow = create_model("JobRow", __base__=row_model("JobRow", columns()), **windows.FIELDS)
+JobRow = create_model(
+    "JobRow", __base__=row_model("JobRow", columns()), window_from=(str, ""), window_to=(str, "")
+)
 
 
 class JobPart(StrEnum):
@@ -129,9 +141,6 @@ class JobsQuery(JobGroupParams):
         return SortOrder(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
 
-_ALWAYS_READ = ("username", "start_time", "end_time")  # for the audit log and the window
-
-
 @router.get("/jobs", response_model=list_type(JobRow))
 async def jobs(
     services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, request: Request,
@@ -140,24 +149,19 @@ async def jobs(
     """Jobs: pending jobs, then the newest; the header `Link` has the URL of the next page."""
     keys = select_keys(params.fields, JobRow)
     order = params.order()
-    kind = str if isinstance(SORTS[order.key].type, sa.Text) else float
-    after = cursor.decode(params.query_key(), params.cursor, kind) if params.cursor else None
+    kind = str if isinstance(SORTS[order.key], sa.Text) else float
+    after = decode_cursor(params.query_key(), params.cursor, kind) if params.cursor else None
     job_filter = params.filter()
 
     def page(db: Connection) -> RowsPage:
-        ids, more = find_ids(
-            db, access, params.limit, job_filter, after, order=order, started=params.started
-        )
-        names = (*_ALWAYS_READ, *columns_of_keys(keys, COLUMN_NAMES))
-        rows = rows_by_ids(db, ids, names)
-        return RowsPage(
-            answer(rows, keys, params.format, windows.COMPUTED_KEYS), more, audit.users_of(rows)
-        )
+        names = ("username", *columns_of_keys(keys, COLUMN_NAMES))  # users for the audit log
+        rows, more = list_jobs(db, access, job_filter, order, Page(params.limit, after, names))
+        return RowsPage(answer(rows, keys, params.format, WINDOW_KEYS), more, audit.users_of(rows))
 
     costly = not reads_only_its_rows(access, job_filter, order)
     result = await query_database(services, principal, page, costly=costly)
     audit.log_users_seen(principal, "jobs", result.users)
-    result.response.headers.update(cursor.link(request, params.query_key(), result.more))
+    result.response.headers.update(next_page_link(request, params.query_key(), result.more))
     return result.response
 
 
@@ -185,7 +189,7 @@ def job(
     with services.reader.connect() as db:
         rows = runs_of(db, access, jobid, params.cluster)
     audit.log_jobs_seen(principal, f"job {jobid}", rows)
-    return answer(rows, keys, params.format, windows.COMPUTED_KEYS)
+    return answer(rows, keys, params.format, WINDOW_KEYS)
 
 
 _PartRows = functools.reduce(operator.or_, map(list_type, PART_ROWS.values()))

@@ -2,35 +2,19 @@
 
 A job has more than a hundred keys, so the work for a set of keys is done once: values that are
 columns are taken in one go, and msgspec writes a struct in a quarter of the time of a dict.
+`batchjob jobs` makes its rows here as well, so nothing of the web server is imported.
 """
 
 import csv
 import functools
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from types import GenericAlias
-from typing import Any, cast
-
-import msgspec
-import sqlalchemy as sa
-from fastapi import Response
-from pydantic import BaseModel, create_model
-from sqlalchemy.sql.elements import ColumnElement
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from batchjob.runtime.formatting import escape_formula
-from batchjob.runtime.times import to_milliseconds
-from batchjob_stats_server.api.row_keys import (
-    GetValues,
-    Keys,
-    KeySources,
-    Names,
-    Values,
-    in_rfc3339,
-    keys_of,
-    value_getter,
-)
-from batchjob_stats_server.http.problems import Problem
+from batchjob.runtime.times import rfc3339, to_milliseconds
 
 Rows = Sequence[Mapping[Any, Any]]
 
@@ -43,76 +27,135 @@ class RowFormat(StrEnum):
     CSV = "csv"  # with a header line
 
 
-# Keys of an answer, for the OpenAPI document and for `fields`
+_RENAMED = {"username": "user", "groupname": "group"}
+_INTERNAL = {"usage_due_time"}
+
+Names = tuple[str, ...]  # column names
+Keys = tuple[str, ...]
+Values = Sequence[Any]
+GetValues = Callable[[Values], Values]
 
 
-_TYPES: Mapping[type[Any], type] = {sa.Text: str, sa.Integer: int, object: float}
-_CONVERTED_TYPES: Mapping[Any, type] = {in_rfc3339: str, to_milliseconds: int}
+class KeySource(NamedTuple):
+    """The columns of a key; without `make` it is the column's own value."""
+
+    columns: Names
+    make: Callable[..., Any] | None = None
 
 
-def row_model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
-    """The type of rows with these columns, for the OpenAPI document."""
-    fields: dict[str, Any] = {}
-    for column in columns:
-        kind = next(kind for sql, kind in _TYPES.items() if isinstance(column.type, sql))
-        # Not all column expressions of SQLAlchemy have a `name`, but all of ours do.
-        for key, source in keys_of(str(cast(Any, column).name)).items():
-            fields[key] = (_CONVERTED_TYPES.get(source.make, kind) | None, None)
-    return create_model(name, **fields)
+KeySources = tuple[tuple[str, KeySource], ...]
 
 
-def list_type(row: type[BaseModel]) -> Any:
-    """The type of an answer with such rows, for `response_model`."""
-    return GenericAlias(list, (row,))
+in_rfc3339 = functools.lru_cache(20_000)(rfc3339)  # many rows have the same times
 
 
-def select_keys(fields: str | None, row: type[BaseModel]) -> Keys:
-    """The requested keys, by default all; an unknown name raises Problem."""
-    all_keys = tuple(row.model_fields)
-    if fields is None:
-        return all_keys
-    names = tuple(dict.fromkeys(name.strip() for name in fields.split(",")))
-    unknown = [name for name in names if name not in all_keys]
-    if unknown:
-        raise Problem(
-            422, f"fields: unknown key {unknown[0]!r}; expected one of {', '.join(all_keys)}"
-        )
-    return names
+@functools.cache
+def keys_of(column: str) -> Mapping[str, KeySource]:
+    """The keys of a database column in an answer."""
+    if column in _INTERNAL:
+        return {}
+    key = _RENAMED.get(column, column)
+    if column.endswith("_time") or column == "day":
+        return {
+            key: KeySource((column,), to_milliseconds),
+            f"{key}_rfc3339": KeySource((column,), in_rfc3339),
+        }
+    return {key: KeySource((column,))}
 
 
-# Rows
+PAD_SECONDS = 60  # one or two scrape intervals, before the first sample and after the last
 
 
-def answer(rows: Rows, keys: Keys, form: RowFormat, computed: KeySources = ()) -> Response:
-    """An answer with rows that have the same columns; without rows, an empty list.
+def window_begin(started: float | None) -> str:
+    """Where the dashboards of a job begin: epoch milliseconds, or a time before now."""
+    return "now-1h" if started is None else str(round((started - PAD_SECONDS) * 1000))
+
+
+def window_end(started: float | None, ended: float | None) -> str:
+    """Where they end: epoch milliseconds, or now."""
+    return "now" if started is None or ended is None else str(round((ended + PAD_SECONDS) * 1000))
+
+
+WINDOW_KEYS: KeySources = (
+    ("window_from", KeySource(("start_time",), window_begin)),
+    ("window_to", KeySource(("start_time", "end_time"), window_end)),
+)
+"""Keys of a job that are made of several columns."""
+
+
+@functools.lru_cache(256)
+def columns_of_keys(keys: Keys, columns: Names) -> Names:
+    """The columns from which the keys of a job are made."""
+    made_of = {name for key, source in WINDOW_KEYS if key in keys for name in source.columns}
+    return tuple(
+        name for name in columns if name in made_of or not keys_of(name).keys().isdisjoint(keys)
+    )
+
+
+def as_answer_row(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Every key of one row; times in epoch milliseconds, and in RFC 3339 in addition."""
+    names = tuple(row)
+    keys = tuple(key for name in names for key in keys_of(name))
+    return dict(zip(keys, value_getter(names, keys, ())(tuple(row.values())), strict=True))
+
+
+@functools.lru_cache(256)
+def value_getter(columns: Names, keys: Keys, computed: KeySources) -> GetValues:
+    """A function that takes the values of the keys from a row with these columns.
+
+    `computed`: keys that are not columns. A key that the rows do not have is None.
+    """
+    known = {key: source for name in columns for key, source in keys_of(name).items()}
+    known |= dict(computed)
+    unknown = KeySource(columns[:1], lambda _: None)
+    sources = [known.get(key, unknown) for key in keys]
+    take = _tuple_getter([columns.index(source.columns[0]) for source in sources])
+    makers = [
+        (place, source.make, _tuple_getter([columns.index(name) for name in source.columns]))
+        for place, source in enumerate(sources)
+        if source.make
+    ]
+
+    def take_and_make(row: Values) -> Values:
+        values = list(take(row))
+        for place, make, arguments in makers:
+            values[place] = make(*arguments(row))
+        return values
+
+    return take_and_make
+
+
+def _tuple_getter(places: Sequence[int]) -> Callable[[Values], tuple[Any, ...]]:
+    """`itemgetter`, which returns no tuple for a single index."""
+    if len(places) == 1:
+        (place,) = places
+        return lambda row: (row[place],)
+    return itemgetter(*places)
+
+
+def write_rows(
+    rows: Rows, keys: Keys, form: RowFormat, computed: KeySources = ()
+) -> tuple[bytes, str]:
+    """Rows that have the same columns, and their media type; without rows, an empty list.
 
     `computed`: keys that are not columns. A key that the rows do not have is null.
     """
     lines: list[bytes] = []
     if rows:
-        take, write = _writer(tuple(rows[0]), keys, form, computed)
+        take = value_getter(tuple(rows[0]), keys, computed)
+        write = _csv_line if form is RowFormat.CSV else _json_writer(keys)
         lines = [write(take(tuple(row.values()))) for row in rows]
     if form is RowFormat.CSV:
-        return Response(_csv_line(keys) + b"".join(lines), media_type="text/csv")
+        return _csv_line(keys) + b"".join(lines), "text/csv"
     if form is RowFormat.NDJSON:
-        return Response(b"".join(line + b"\n" for line in lines), media_type="application/x-ndjson")
-    return Response(b"[" + b",".join(lines) + b"]", media_type="application/json")
-
-
-Write = Callable[[Values], bytes]
+        return b"".join(line + b"\n" for line in lines), "application/x-ndjson"
+    return b"[" + b",".join(lines) + b"]", "application/json"
 
 
 @functools.lru_cache(256)
-def _writer(
-    columns: Names, keys: Keys, form: RowFormat, computed: KeySources
-) -> tuple[GetValues, Write]:
-    """Functions that take the values of the keys from a row with these columns, and write them."""
-    return value_getter(
-        columns, keys, computed
-    ), _csv_line if form is RowFormat.CSV else _json_object(keys)
+def _json_writer(keys: Keys) -> Callable[[Values], bytes]:
+    import msgspec  # which a list on the command line does not need
 
-
-def _json_object(keys: Keys) -> Write:
     kind, encode = msgspec.defstruct("Row", keys, gc=False), msgspec.json.Encoder().encode
     return lambda values: encode(kind(*values))
 

@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.queries.ids import AmbiguousIdError, find_jobs
+from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import QueryParams, Word

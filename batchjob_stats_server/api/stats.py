@@ -14,9 +14,17 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_db.queries.waste import RESOURCES, unused_key
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.answers import query_database, sums_table, table
+from batchjob_stats_server.api.answers import (
+    answer,
+    list_type,
+    query_database,
+    row_model,
+    select_keys,
+    sums_table,
+    table,
+)
 from batchjob_stats_server.api.params import Days, Duration, Ratio, RowsParams, SumsParams, Word
-from batchjob_stats_server.api.rows import Rows, answer, list_type, row_model, select_keys
+from batchjob_stats_server.api.rows import Rows
 from batchjob_stats_server.api.usage import KEYS, GroupKey
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentCaller, CurrentPrincipal

@@ -12,7 +12,7 @@ from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import QueryParams, Word
-from batchjob_stats_server.api.row_keys import as_answer_row
+from batchjob_stats_server.api.rows import as_answer_row
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentPrincipal
 from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal

@@ -9,9 +9,8 @@ from batchjob.judgements import BASIS_MEANS, ENERGY_MEANS, FAILED_MEANS
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.answers import sums_table
+from batchjob_stats_server.api.answers import list_type, row_model, select_keys, sums_table
 from batchjob_stats_server.api.params import OneOrMore, SumsParams
-from batchjob_stats_server.api.rows import list_type, row_model, select_keys
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.services import CurrentServices
 

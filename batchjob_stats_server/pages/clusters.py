@@ -9,12 +9,13 @@ from markupsafe import Markup, escape
 from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.judgements import thresholds
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import DAY, day_of
-from batchjob_stats_db.queries import jobs as jobs_queries
 from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.job_list import Page, list_jobs
 from batchjob_stats_db.queries.operators import most_wasteful
 from batchjob_stats_server.api.params import QueryParams, Word
 from batchjob_stats_server.auth import audit
@@ -88,12 +89,16 @@ def cluster(
             _wait_history(db, access, cluster, form.partition, page.now) if shows_totals else None
         )
         busy = nodes.busy_nodes(db, access, cluster)
-        on_cluster = Filter(cluster=cluster)
-        running = jobs_queries.running(db, access, _MAX_ROWS, on_cluster, LISTED_COLUMNS)
+        running, _ = list_jobs(
+            db, access, Filter(cluster, running=True), page=Page(_MAX_ROWS, columns=LISTED_COLUMNS)
+        )
         usage_rows = usage_queries.sum_usage(
             db, access, ["username"], since, day_of(page.now) + DAY, cluster=cluster
         )
-        pending = jobs_queries.pending(db, access, _MAX_ROWS, on_cluster, LISTED_WAITING_COLUMNS)
+        pending, _ = list_jobs(
+            db, access, Filter(cluster, states=(JobState.PENDING,)),
+            page=Page(_MAX_ROWS, columns=LISTED_WAITING_COLUMNS),
+        )  # fmt: skip
     waits = [(waiting_seconds(row, page.now), row) for row in pending]
     ready = [(seconds, row) for seconds, row in waits if seconds is not None]
     longest_waits = sorted(ready, key=lambda wait: wait[0], reverse=True)

@@ -20,13 +20,13 @@ from batchjob.quantities.curves import CPU, GPU_MEMORY, GPU_UTILIZATION, MEMORY,
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.queries import ids
+from batchjob_stats_db.queries import jobs
 from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries.similar import same_name
-from batchjob_stats_server.api import windows
 from batchjob_stats_server.api.answers import TurnRoute, run_in_turn
 from batchjob_stats_server.api.params import QueryParams, Time, Word
 from batchjob_stats_server.api.reports import gather_report_input, report_from_input
+from batchjob_stats_server.api.rows import window_begin, window_end
 from batchjob_stats_server.api.runs import JobId, runs_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.rights import script_access
@@ -121,7 +121,7 @@ def _find_runs(
     """
     runs = runs_of(db, page.access, jobid, form.cluster) or [
         row
-        for row in ids.parts_of(db, page.access, jobid)
+        for row in jobs.members_of(db, page.access, jobid)
         if form.cluster in (None, row["cluster"])
     ]
     return runs, Reference(jobid, form.cluster, form.submitted, form.run).find(runs)
@@ -186,7 +186,7 @@ def _siblings(db: Connection, access: Access, run: RowMapping) -> list[RowMappin
     group_jobid = run["array_jobid"] or run["het_jobid"]
     if not group_jobid:
         return []
-    parts = ids.parts_of(db, access, group_jobid)
+    parts = jobs.members_of(db, access, group_jobid)
     return [row for row in parts if row["cluster"] == run["cluster"] and row["id"] != run["id"]]
 
 
@@ -234,6 +234,6 @@ def _shaded_steps_json(steps: Sequence[Any]) -> str:
 def _grafana_url(page: PageRenderer, run: RowMapping) -> str:
     start, end = run["start_time"], run["end_time"]
     return page.grafana_url(
-        "job", windows.begin(start), windows.end(start, end),
+        "job", window_begin(start), window_end(start, end),
         cluster=run["cluster"], job=run["jobid"],
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Lists of jobs: running ones first, then waiting ones, then ended ones."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -14,20 +14,19 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob.judgements import FAILED_STATES, thresholds
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.days import day_of
-from batchjob_stats_db.queries import jobs as queries
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.gpus import utilizations
-from batchjob_stats_db.queries.job_rows import rows_by_ids
-from batchjob_stats_db.queries.paging import (
+from batchjob_stats_db.queries.job_list import (
     MAX_PAGE_ROWS,
     SORTS,
+    Page,
     TooManyError,
-    find_ids,
+    list_jobs,
     reads_only_its_rows,
 )
-from batchjob_stats_server.api import PREFIX, cursor
-from batchjob_stats_server.api.answers import run_in_thread
+from batchjob_stats_db.queries.jobs import gpu_utilizations
+from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.answers import decode_cursor, encode_cursor, run_in_thread
 from batchjob_stats_server.api.jobs import JobsQuery
 from batchjob_stats_server.api.me import refuse_simple_json
 from batchjob_stats_server.api.params import OneOrMore
@@ -113,18 +112,19 @@ class LiveSection(NamedTuple):
 
     key: str
     title: str
-    query: Callable[..., list[RowMapping]]
+    filter_fields: Mapping[str, Any]
     row_columns: tuple[str, ...]
     form_fields: Mapping[str, Any]  # fields of the form that select only these jobs
     parameters: Mapping[str, str]  # the same as parameters of the page's address
 
 
 _RUNNING = LiveSection(
-    "running", "Running", queries.running, LISTED_COLUMNS, {"running": True}, {"running": "true"}
-)
+    "running", "Running", {"running": True, "started": None}, LISTED_COLUMNS, {"running": True},
+    {"running": "true"},
+)  # fmt: skip
 _WAITING = LiveSection(
-    "waiting", "Waiting", queries.pending, LISTED_WAITING_COLUMNS, {"state": [JobState.PENDING]},
-    {"state": JobState.PENDING.value},
+    "waiting", "Waiting", {"states": (JobState.PENDING,), "started": None}, LISTED_WAITING_COLUMNS,
+    {"state": [JobState.PENDING]}, {"state": JobState.PENDING.value},
 )  # fmt: skip
 
 
@@ -152,12 +152,18 @@ async def embedded_jobs(page: RequestPage, _query: Annotated[NoQuery, Query()]) 
 def _render_embedded(page: PageRenderer) -> Response:
     access, own_filter = page.access, Filter(user=page.principal.user)
     with page.services.reader.connect() as db:
-        running = queries.running(db, access, _MAX_EMBEDDED_ROWS, own_filter, LISTED_COLUMNS)
-        waiting = queries.pending(db, access, _MAX_EMBEDDED_ROWS, own_filter, LISTED_COLUMNS)
-        ended_filter = own_filter._replace(states=ENDED_STATES)
-        ended = find_ids(db, access, _MAX_EMBEDDED_ROWS, ended_filter)
-        ended_rows = rows_by_ids(db, ended.ids, LISTED_COLUMNS)
-    return page.render("embed_jobs.html", rows=[*running, *waiting, *ended_rows])
+        rows = [
+            row
+            for job_filter in (
+                own_filter._replace(running=True),
+                own_filter._replace(states=(JobState.PENDING,)),
+                own_filter._replace(states=ENDED_STATES),
+            )
+            for row in list_jobs(
+                db, access, job_filter, page=Page(_MAX_EMBEDDED_ROWS, columns=LISTED_COLUMNS)
+            ).rows
+        ]
+    return page.render("embed_jobs.html", rows=rows)
 
 
 async def _list_response(page: PageRenderer, form: JobsForm, *, is_own: bool) -> Response:
@@ -176,7 +182,7 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
         sections = _query_sections(db, page, form)
         rows = [row for section in sections for row in section.rows]
         sparklines = page.environment.sparklines.get(services, db, page.access, rows, kinds)
-        gpus = utilizations(db, [row["id"] for row in rows if row["allocated_gpus"]])
+        gpus = gpu_utilizations(db, [row["id"] for row in rows if row["allocated_gpus"]])
         clusters = stats.cluster_names(db)
     audit.log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1
@@ -236,7 +242,9 @@ def _query_sections(db: Connection, page: PageRenderer, form: JobsForm) -> list[
     is_first_page = form.cursor is None
     if form.started and (is_first_page or form.running):
         sections.append(_live_section(db, page, form, _RUNNING))
-    if form.started and not form.running and (is_first_page or form.state == [JobState.PENDING]):
+    may_wait = form.started and not form.running
+    may_wait &= JobState.PENDING in form.state or not form.state
+    if may_wait and (is_first_page or form.state == [JobState.PENDING]):
         sections.append(_live_section(db, page, form, _WAITING))
     ended_states = [state for state in form.state if not state.is_live] or (
         ENDED_STATES if not form.state else []
@@ -264,31 +272,32 @@ def _live_section(
 ) -> JobsSection:
     """The newest running or waiting jobs, with a link to a list of all of them."""
     section_form = form.model_copy(update=kind.form_fields)
-    after = cursor.decode(section_form.query_key(), form.cursor, float) if form.cursor else None
+    after = decode_cursor(section_form.query_key(), form.cursor, float) if form.cursor else None
     max_rows = form.limit if after else min(form.limit, _MAX_LIVE_ROWS)
-    rows = kind.query(db, page.access, max_rows + 1, form.filter(), kind.row_columns, after)
-    shown, next_page = rows[:max_rows], None
-    if len(rows) > max_rows:
-        next_cursor = cursor.encode(section_form.query_key(), queries.position(shown[-1]))
+    job_filter = form.filter()._replace(**kind.filter_fields)
+    wanted = Page(max_rows, after, kind.row_columns)
+    rows, more = list_jobs(db, page.access, job_filter, page=wanted)
+    next_page = None
+    if more:
+        next_cursor = encode_cursor(section_form.query_key(), more)
         next_page = page.address(**kind.parameters, cursor=next_cursor)
-    return JobsSection(kind.key, kind.title, shown, bool(next_page and not after), next_page)
+    return JobsSection(kind.key, kind.title, rows, bool(next_page and not after), next_page)
 
 
 def _ended_section(
     db: Connection, page: PageRenderer, form: JobsForm, job_filter: Filter
 ) -> JobsSection:
     question, order = form.query_key(), form.order()
-    cursor_type = str if isinstance(SORTS[order.key].type, sa.Text) else float
-    after = cursor.decode(question, form.cursor, cursor_type) if form.cursor else None
+    cursor_type = str if isinstance(SORTS[order.key], sa.Text) else float
+    after = decode_cursor(question, form.cursor, cursor_type) if form.cursor else None
     try:
-        ids, more = find_ids(
-            db, page.access, form.limit, job_filter, after, order=order, started=form.started
-        )
+        wanted = Page(form.limit, after, LISTED_COLUMNS)
+        rows, more = list_jobs(db, page.access, job_filter, order, wanted)
     except TooManyError as error:
         raise Problem(422, str(error)) from error
-    next_page = page.address(cursor=cursor.encode(question, more)) if more else None
+    next_page = page.address(cursor=encode_cursor(question, more)) if more else None
     title = "Ended" if form.started else "Ended without starting"
-    return JobsSection("ended", title, rows_by_ids(db, ids, LISTED_COLUMNS), next_page=next_page)
+    return JobsSection("ended", title, rows, next_page=next_page)
 
 
 def _active_filters(page: PageRenderer, form: JobsForm, is_own: bool) -> list[tuple[str, Any, str]]:

@@ -11,8 +11,8 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.ids import AmbiguousIdError, find_jobs, parts_of
-from batchjob_stats_db.queries.paging import find_ids
+from batchjob_stats_db.queries.job_list import Page, list_jobs
+from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs, members_of
 from batchjob_stats_server.api.params import QueryParams, Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.pages.rendering import links
@@ -68,11 +68,11 @@ def _search(
         jobs = find_jobs(db, access, text)
     except AmbiguousIdError as error:
         jobs, note = [], f"{error}: enter more characters"
-    jobs = jobs or parts_of(db, access, text)
+    jobs = jobs or members_of(db, access, text)
     hits = [
         (kind, text, links.path("jobs", **{kind: text}))
         for kind, job_filter in (("user", Filter(user=text)), ("account", Filter(account=text)))
-        if find_ids(db, access, 1, job_filter).ids
+        if _has_jobs(db, access, job_filter)
     ]
     if not jobs:  # text that is a job's id is not searched as a name
         hits += _job_name_hits(db, access, text, now - JOB_NAME_DAYS * DAY, may_contain=not hits)
@@ -85,6 +85,10 @@ def _search(
     return hits, jobs, note
 
 
+def _has_jobs(db: Connection, access: Access, job_filter: Filter) -> bool:
+    return bool(list_jobs(db, access, job_filter, page=Page(1, columns=("id",))).rows)
+
+
 def _job_name_hits(
     db: Connection, access: Access, text: str, since: int, *, may_contain: bool
 ) -> list[_Hit]:
@@ -92,8 +96,8 @@ def _job_name_hits(
 
     Names have no index: if the second query finds nothing, the first one cannot either.
     """
-    if not find_ids(db, access, 1, Filter(name_contains=text, started_from=since)).ids:
+    if not _has_jobs(db, access, Filter(name_contains=text, started_from=since)):
         return []
-    if find_ids(db, access, 1, Filter(name=text, started_from=since)).ids:
+    if _has_jobs(db, access, Filter(name=text, started_from=since)):
         return [("job name", text, links.path("jobs", name=text))]
     return [("job names with", text, links.path("jobs", name_contains=text))] if may_contain else []

@@ -14,7 +14,7 @@ from batchjob_stats_db.measure.pending import due_jobs
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.measure.waits import waits
 from batchjob_stats_db.measure.writer import write_usages
-from batchjob_stats_db.queries.paging import SortOrder, find_ids, read_page
+from batchjob_stats_db.queries.job_list import Page, SortOrder, list_jobs
 from batchjob_stats_db.timeseries.base import SeriesValue
 from tests.helpers.measured import measure
 
@@ -34,10 +34,8 @@ def test_runs_within_one_second_are_in_order(store, job, engine, key):
     runs = [run_record(job, name, D0 + start, start) for name, start in starts.items()]
     store.write(Batch(tuple(runs), (), "", 0), "s")
     with engine.connect() as db:
-        first = read_page(db, find_ids(db, EVERYTHING, 2, order=SortOrder(key)))
-        remaining = read_page(
-            db, find_ids(db, EVERYTHING, 9, after=first.more, order=SortOrder(key))
-        )
+        first = list_jobs(db, EVERYTHING, order=SortOrder(key), page=Page(2))
+        remaining = list_jobs(db, EVERYTHING, order=SortOrder(key), page=Page(9, first.more))
     assert [row["jobid"] for row in (*first.rows, *remaining.rows)] == ["d", "c", "b", "a"]
 
 
@@ -53,7 +51,7 @@ def test_times_round_trip(store, job, rows, engine):
     }
     assert node_start == D0 + 0.345
     with engine.connect() as db:
-        (row,) = read_page(db, find_ids(db, EVERYTHING, 1, order=SortOrder("jobid", False))).rows
+        (row,) = list_jobs(db, EVERYTHING, order=SortOrder("jobid", False), page=Page(1)).rows
     assert (row["elapsed_seconds"], row["wait_seconds"]) == (1.234, 0)
 
 
@@ -112,6 +110,6 @@ def test_run_is_measured_until_its_end(store, job, engine):
         due = due_jobs(db, "c1", policy, now, 9)
         usages = dict(zip(due, measure(HistoryOfOneSeries(), due, 5.0), strict=True))
         write_usages(db, "c1", "samples", usages, policy, now)
-        (row,) = read_page(db, find_ids(db, EVERYTHING, 1)).rows
+        (row,) = list_jobs(db, EVERYTHING, page=Page(1)).rows
     assert (row["cpu_basis"], row["usage_final"], row["usage_coverage"]) == ("measured", 1, 1.0)
     assert row["cpu_efficiency"] == pytest.approx(0.5 / (4 * 0.25))

@@ -18,7 +18,7 @@ import pytest
 
 from batchjob_cli import job as job_command
 from batchjob_cli import jobs as jobs_command
-from batchjob_stats_db.queries.job_rows import COLUMN_NAMES, rows_by_ids
+from batchjob_stats_db.queries.job_list import COLUMN_NAMES, rows_by_ids
 from tests.helpers.waiting import scaled
 from tests.life import dashboard_views
 from tests.life.exporters import exporter_view

@@ -16,11 +16,14 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import due_days, mark_days, mark_running, roll_up
-from batchjob_stats_db.queries.efficiency import ENERGY_MISSING, columns
+from batchjob_stats_db.queries.efficiency import ENERGY_MISSING, statement_column, with_figures
+from batchjob_stats_db.queries.job_list import COLUMN_NAMES
 
 REPOSITORY = Path(__file__).parents[3]
 D0 = 20540 * DAY  # a midnight
 GIB = 1 << 30
+
+FIGURES = sa.select(*map(statement_column, COLUMN_NAMES)).select_from(with_figures())
 
 
 @pytest.fixture
@@ -321,8 +324,7 @@ def test_energy_that_rows_call_unknown_is_in_no_sum(store, job, engine, roll_up_
     write_energy(engine, 4, 30.0, nodes=2, coverage=0.5)  # accounting has all of it
     (row,) = roll_up_due().values()
     with engine.connect() as db:
-        jobs = schema.job.outerjoin(schema.job_usage)
-        rows = db.execute(sa.select(*columns()).select_from(jobs)).mappings().all()
+        rows = db.execute(FIGURES).mappings().all()
         emissions = db.execute(sa.select(schema.daily_emissions)).mappings().one()
     assert [each["energy_used_joules"] for each in rows] == [70, None, None, 500, None]
     assert [each["energy_basis"] for each in rows] == ["measured", None, None, "accounting", None]
@@ -358,8 +360,6 @@ def test_job_that_gave_back_nodes_is_charged_what_it_held(store, job, roll_up_du
     assert row["gpu_allocated_seconds"] == 12 * 3600
     assert row["memory_allocated_byte_seconds"] == 12 * 3600 * GIB
     with store.engine.connect() as db:
-        figures = db.execute(
-            sa.select(*columns()).select_from(schema.job.outerjoin(schema.job_usage))
-        ).mappings()
+        figures = db.execute(FIGURES).mappings()
         (found,) = figures.all()
     assert (found["cpu_available_seconds"], found["cpu_efficiency"]) == (48 * 3600, 1.0)

@@ -5,10 +5,10 @@ import pytest
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
-from batchjob_stats_db.queries import index_walk, paging
+from batchjob_stats_db.queries import job_list
 from batchjob_stats_db.queries.arrays import JobGroupKind, groups
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.paging import TooManyError
+from batchjob_stats_db.queries.job_list import TooManyError
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def test_pages_are_consecutive(db):
 
 
 def test_page_ends_early_where_groups_are_large(db, monkeypatch):
-    monkeypatch.setattr(paging, "check_row_limit", lambda *_: None)
-    monkeypatch.setattr(index_walk, "MOST_READ", 5)
+    monkeypatch.setattr(job_list, "check_row_limit", lambda *_: None)
+    monkeypatch.setattr(job_list, "MOST_READ", 5)
     page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
     assert group_jobids(page) == ["3"]
     assert group_jobids(groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(), page.more)) == [
@@ -90,6 +90,6 @@ def test_page_ends_early_where_groups_are_large(db, monkeypatch):
 
 
 def test_query_reading_too_many_jobs_is_refused(db, monkeypatch):
-    monkeypatch.setattr(index_walk, "MOST_READ", 5)
+    monkeypatch.setattr(job_list, "MOST_READ", 5)
     with pytest.raises(TooManyError):
         groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
 from batchjob_stats_db.database.engine import parse_url, reader_engine
-from batchjob_stats_db.queries.ids import AmbiguousIdError, find_jobs, parts_of
+from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs, members_of
 from tests.batchjob_stats_server import example_site
 
 UUIDS = ("0f3a2b1c-aaaa-4bbb-8ccc-123456789abc", "0f3a2b1c-aaab-4bbb-8ccc-123456789abc")
@@ -78,7 +78,7 @@ def test_find_jobs_of_a_user_uses_the_id_index_without_statistics(tmp_path):
     with engine.connect() as db:
         carol = Access((ClusterLogin("", "carol"),))
         find_jobs(db, carol, "40003")
-        parts_of(db, carol, "39000")
+        members_of(db, carol, "39000")
         plans = [
             [step[3] for step in db.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", parameters)]
             for query, parameters in tuple(statements)

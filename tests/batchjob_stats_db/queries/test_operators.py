@@ -9,14 +9,14 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import due_days, roll_up
-from batchjob_stats_db.queries import index_walk, usage
+from batchjob_stats_db.queries import job_list, usage
+from batchjob_stats_db.queries.job_list import TooManyError
 from batchjob_stats_db.queries.operators import (
     idle_gpus,
     most_failures,
     most_waste,
     waits_by_partition,
 )
-from batchjob_stats_db.queries.paging import TooManyError
 
 D0 = 20540 * DAY
 ALICE = Access((ClusterLogin("c1", "alice"),))
@@ -109,7 +109,7 @@ def test_waits_by_partition_of_all_and_own_jobs(write_jobs, monkeypatch):
         (own,) = waits_by_partition(db, ALICE, D0, D0 + DAY)
         assert (own["jobs_started"], own["wait_p50_seconds"]) == (2, 0)
         assert waits_by_partition(db, ALICE, D0, D0 + DAY, partition="gpu") == []
-        monkeypatch.setattr(index_walk, "MOST_READ", 1)
+        monkeypatch.setattr(job_list, "MOST_READ", 1)
         with pytest.raises(TooManyError):
             waits_by_partition(db, ALICE, D0, D0 + DAY)
 

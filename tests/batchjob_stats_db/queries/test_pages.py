@@ -10,10 +10,18 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterAccount, ClusterLogin
 from batchjob_stats_db.database.engine import reader_engine
-from batchjob_stats_db.queries import index_walk, paging
+from batchjob_stats_db.queries import job_list
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.job_rows import rows_by_ids
-from batchjob_stats_db.queries.paging import SORTS, SortOrder, TooManyError, find_ids, read_page
+from batchjob_stats_db.queries.job_list import (
+    ALL_JOBS,
+    NEWEST_FIRST,
+    SORTS,
+    Page,
+    SortOrder,
+    TooManyError,
+    list_jobs,
+    rows_by_ids,
+)
 from tests.helpers.clock import Clock, set_sqlite_clock
 
 COORDINATOR = Access((ClusterLogin("", "user0"),), (ClusterAccount("c1", "account1"),))
@@ -66,11 +74,11 @@ def _usage(job_id, jobid):
     }  # fmt: skip
 
 
-def read_all_pages(db, access, order, job_filter=None, size=7):
+def read_all_pages(db, access, order=NEWEST_FIRST, job_filter=ALL_JOBS, size=7):
     """The rows of all pages, one after the other."""
     rows_so_far, after = [], None
     while True:
-        rows, after = read_page(db, find_ids(db, access, size, job_filter, after, order=order))
+        rows, after = list_jobs(db, access, job_filter, order, Page(size, after))
         rows_so_far += rows
         if after is None:
             return rows_so_far
@@ -81,7 +89,7 @@ def read_all_pages(db, access, order, job_filter=None, size=7):
 @pytest.mark.parametrize("key", SORTS)
 def test_pages_in_any_order_contain_each_job_once(db, key, descending, access):
     rows = read_all_pages(db, access, SortOrder(key, descending))
-    expected = read_all_pages(db, access, None)
+    expected = read_all_pages(db, access)
     if (key, access) == ("end_time", EVERYTHING):  # the index that is walked has ended jobs
         expected = [row for row in expected if row["end_time"] is not None]
     assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in expected)
@@ -127,7 +135,7 @@ def test_filters(db, job_filter, matches):
 
 
 def test_efficiencies_are_null_where_values_are_unknown(db, engine):
-    rows = {row["jobid"]: row for row in read_all_pages(db, EVERYTHING, None)}
+    rows = {row["jobid"]: row for row in read_all_pages(db, EVERYTHING)}
     assert rows["12"]["cpu_efficiency"] == pytest.approx((2 + 0.1) / (4 * 2))
     assert rows["12"]["memory_efficiency"] == pytest.approx(2 / 8)
     assert rows["3"]["cpu_efficiency"] is None  # it ran for no time
@@ -139,19 +147,14 @@ def test_efficiencies_are_null_where_values_are_unknown(db, engine):
 def test_accounted_cpu_time_is_used_where_none_was_measured(store, job, engine):
     store.write(Batch((job("1", user_cpu_seconds=7200.0, system_cpu_seconds=0.0),), (), "", 0), "s")
     with engine.connect() as db:
-        assert read_page(db, find_ids(db, EVERYTHING)).rows[0]["cpu_efficiency"] == 0.5
+        assert list_jobs(db, EVERYTHING).rows[0]["cpu_efficiency"] == 0.5
 
 
 def test_page_that_reads_too_many_rows_is_refused(db, monkeypatch):
-    monkeypatch.setattr(index_walk, "MOST_READ", 20)
+    monkeypatch.setattr(job_list, "MOST_READ", 20)
     with pytest.raises(TooManyError, match="jobs by usage_energy_joules more than 20"):
-        read_page(db, find_ids(db, EVERYTHING, order=SortOrder("usage_energy_joules")))
-    assert read_page(
-        db,
-        find_ids(
-            db, EVERYTHING, which=Filter(user="user1"), order=SortOrder("usage_energy_joules")
-        ),
-    ).rows
+        list_jobs(db, EVERYTHING, order=SortOrder("usage_energy_joules"))
+    assert list_jobs(db, EVERYTHING, Filter(user="user1"), SortOrder("usage_energy_joules")).rows
 
 
 @pytest.mark.parametrize(
@@ -163,17 +166,16 @@ def test_rare_jobs_are_found_over_several_pages(db, key, descending, access, mon
     """A page ends once it has read enough rows, and continues on the next."""
     order, job_filter = SortOrder(key, descending), Filter(partition="gpu")
     expected = [row["id"] for row in read_all_pages(db, access, order, job_filter, size=100)]
-    monkeypatch.setattr(index_walk, "MOST_READ", 4)
-    first = read_page(db, find_ids(db, access, 7, job_filter, order=order))
+    monkeypatch.setattr(job_list, "MOST_READ", 4)
+    first = list_jobs(db, access, job_filter, order, Page(7))
     assert first.more is not None
     assert len(first.rows) < 7
     assert [row["id"] for row in read_all_pages(db, access, order, job_filter)] == expected
 
 
 def test_only_the_requested_columns_are_read(db):
-    ids, _ = find_ids(db, EVERYTHING, 5)
-    rows = rows_by_ids(db, ids, ("state", "usage_energy_joules"))
-    assert [row["id"] for row in rows] == ids
+    rows, _ = list_jobs(db, EVERYTHING, page=Page(5, columns=("state", "usage_energy_joules")))
+    assert len(rows) == 5
     assert {tuple(row) for row in rows} == {("id", "state", "usage_energy_joules")}
 
 
@@ -192,29 +194,29 @@ def test_only_the_requested_columns_are_read(db):
 )
 def test_filters_for_which_a_page_reads_only_its_rows(job_filter, expected):
     newest, own = SortOrder("start_time"), Access((ClusterLogin("", "user1"),))
-    assert paging.reads_only_its_rows(EVERYTHING, job_filter, newest) is expected
-    assert not paging.reads_only_its_rows(EVERYTHING, job_filter, SortOrder("cpu_efficiency"))
+    assert job_list.reads_only_its_rows(EVERYTHING, job_filter, newest) is expected
+    assert not job_list.reads_only_its_rows(EVERYTHING, job_filter, SortOrder("cpu_efficiency"))
     of_others = job_filter.account or job_filter.node
-    assert paging.reads_only_its_rows(own, job_filter, newest) is (expected and not of_others)
+    assert job_list.reads_only_its_rows(own, job_filter, newest) is (expected and not of_others)
 
 
 def test_accesses_for_which_a_page_reads_only_its_rows():
     newest, own = SortOrder("start_time"), Access((ClusterLogin("", "user1"),))
     dated = Access((ClusterLogin("", "user1", until=5),))
     coordinator = Access((ClusterLogin("", "user1"),), (ClusterAccount("c1", "a"),))
-    assert paging.reads_only_its_rows(coordinator, Filter(), newest)
-    assert not paging.reads_only_its_rows(own, Filter(user="user2"), newest)
-    assert not paging.reads_only_its_rows(dated, Filter(), newest)
-    assert not paging.reads_only_its_rows(coordinator, Filter(user="user1"), newest)
+    assert job_list.reads_only_its_rows(coordinator, Filter(), newest)
+    assert not job_list.reads_only_its_rows(own, Filter(user="user2"), newest)
+    assert not job_list.reads_only_its_rows(dated, Filter(), newest)
+    assert not job_list.reads_only_its_rows(coordinator, Filter(user="user1"), newest)
 
 
 def test_page_of_many_accounts_reads_other_rows():
     many = Access((), tuple(ClusterAccount("c1", f"a{number}") for number in range(9)))
-    assert not paging.reads_only_its_rows(many, Filter(), SortOrder("start_time"))
+    assert not job_list.reads_only_its_rows(many, Filter(), SortOrder("start_time"))
 
 
 def test_deleted_job_is_left_out_of_the_page(db):
-    ids, _ = find_ids(db, EVERYTHING, 3)
+    ids = [row["id"] for row in list_jobs(db, EVERYTHING, page=Page(3)).rows]
     assert [row["id"] for row in rows_by_ids(db, [ids[0], -1, ids[1]])] == ids[:2]
     assert rows_by_ids(db, []) == []
 
@@ -252,7 +254,7 @@ def test_job_that_starts_while_a_page_is_read_appears_once(url, store, job, now,
     engine = reader_engine(url)
     sa.event.listen(engine, "after_cursor_execute", change_state_after_the_pending_query)
     with engine.connect() as db:
-        (row,) = read_page(db, find_ids(db, EVERYTHING)).rows
+        (row,) = list_jobs(db, EVERYTHING).rows
     assert row["state"] == new_state
     engine.dispose()
 

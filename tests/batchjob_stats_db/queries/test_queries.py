@@ -20,9 +20,10 @@ from batchjob_stats_db.database.access import (
 )
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.measure.rollup import due_days, roll_up
-from batchjob_stats_db.queries import jobs, nodes, paging, stats, usage
+from batchjob_stats_db.queries import jobs, nodes, stats, usage
 from batchjob_stats_db.queries.efficiency import AS_OF
 from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.job_list import Page, list_jobs
 
 ALICE = Access((ClusterLogin("c1", "alice"),))
 
@@ -57,11 +58,11 @@ def jobids(rows):
 
 
 def test_pending_jobs_come_first_then_the_newest(db):
-    assert jobids(paging.read_page(db, paging.find_ids(db, EVERYTHING)).rows) == [
+    assert jobids(list_jobs(db, EVERYTHING).rows) == [
         ("c1", "5"), ("c2", "1"), ("c1", "4"), ("c1", "3"), ("c1", "2"), ("c1", "1"),
     ]  # fmt: skip
-    assert jobids(paging.read_page(db, paging.find_ids(db, NOTHING)).rows) == []
-    assert jobids(paging.read_page(db, paging.find_ids(db, ALICE)).rows) == [
+    assert jobids(list_jobs(db, NOTHING).rows) == []
+    assert jobids(list_jobs(db, ALICE).rows) == [
         ("c1", "5"), ("c1", "4"), ("c1", "1"),
     ]  # fmt: skip
 
@@ -69,14 +70,14 @@ def test_pending_jobs_come_first_then_the_newest(db):
 def test_pages_are_consecutive(db):
     found, after = [], None
     while found == [] or after:
-        page, after = paging.read_page(db, paging.find_ids(db, EVERYTHING, 2, after=after))
+        page, after = list_jobs(db, EVERYTHING, page=Page(2, after))
         found += jobids(page)
-    assert found == jobids(paging.read_page(db, paging.find_ids(db, EVERYTHING)).rows)
+    assert found == jobids(list_jobs(db, EVERYTHING).rows)
 
 
 def test_coordinator_sees_the_account_and_own_jobs_once(db):
     both = Access((ClusterLogin("c1", "alice"),), (ClusterAccount("c1", "physics"),))
-    assert jobids(paging.read_page(db, paging.find_ids(db, both)).rows) == [
+    assert jobids(list_jobs(db, both).rows) == [
         ("c1", "5"),
         ("c1", "4"),
         ("c1", "3"),
@@ -86,16 +87,14 @@ def test_coordinator_sees_the_account_and_own_jobs_once(db):
 
 def test_login_access_is_limited_to_its_period(db, now):
     new_alice = Access((ClusterLogin("c1", "alice", since=now - 10),))
-    assert jobids(paging.read_page(db, paging.find_ids(db, new_alice)).rows) == []
+    assert jobids(list_jobs(db, new_alice).rows) == []
     old_alice = Access((ClusterLogin("c1", "alice", until=now),))
-    assert len(paging.read_page(db, paging.find_ids(db, old_alice)).rows) == 3
+    assert len(list_jobs(db, old_alice).rows) == 3
 
 
 def test_filters(db, now):
     def filtered(**which):
-        return jobids(
-            paging.read_page(db, paging.find_ids(db, EVERYTHING, which=Filter(**which))).rows
-        )
+        return jobids(list_jobs(db, EVERYTHING, Filter(**which)).rows)
 
     assert filtered(user="bob") == [("c1", "2")]
     assert filtered(account="chem") == [("c1", "2")]
@@ -104,14 +103,15 @@ def test_filters(db, now):
     assert filtered(node="n001", cluster="c2") == [("c2", "1")]
     assert filtered(states=("RUNNING",)) == [("c1", "4"), ("c1", "3")]
     assert filtered(started_from=now - 250, started_before=now - 150) == [("c1", "4")]
-    assert jobs.count(db, EVERYTHING, Filter()) == 6
-    assert jobs.count(db, EVERYTHING, Filter(), most=3) == 3
+
+
+RUNNING = Filter(running=True)
 
 
 def test_running_and_pending_jobs(db):
-    assert jobids(jobs.running(db, EVERYTHING)) == [("c1", "4"), ("c1", "3")]
-    assert jobids(jobs.running(db, ALICE)) == [("c1", "4")]
-    assert jobids(jobs.pending(db, ALICE)) == [("c1", "5")]
+    assert jobids(list_jobs(db, EVERYTHING, RUNNING).rows) == [("c1", "4"), ("c1", "3")]
+    assert jobids(list_jobs(db, ALICE, RUNNING).rows) == [("c1", "4")]
+    assert jobids(list_jobs(db, ALICE, Filter(states=("PENDING",))).rows) == [("c1", "5")]
     assert [row["node"] for row in nodes.busy_nodes(db, EVERYTHING, "c1")] == ["n001", "n002"]
     assert [(r["state"], r["jobs"]) for r in stats.unfinished_by_state(db, EVERYTHING)] == [
         ("PENDING", 1),
@@ -121,11 +121,9 @@ def test_running_and_pending_jobs(db):
 
 
 def test_one_job(db):
-    (mine,) = jobs.runs_of(db, ALICE, "1")
-    assert jobs.by_id(db, ALICE, mine["id"])["jobid"] == "1"
+    (mine,) = jobs.find_jobs(db, ALICE, "1")
     assert [row["node"] for row in jobs.parts_of(db, ALICE, mine["id"])["nodes"]] == ["n001"]
-    (other,) = jobs.runs_of(db, EVERYTHING, "2", "c1")
-    assert jobs.by_id(db, ALICE, other["id"]) is None
+    (other,) = jobs.find_jobs(db, EVERYTHING, "2", "c1")
     assert jobs.parts_of(db, ALICE, other["id"]) is None
 
 

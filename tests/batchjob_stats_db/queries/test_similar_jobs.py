@@ -4,7 +4,7 @@ import pytest
 
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database.access import EVERYTHING
-from batchjob_stats_db.queries.jobs import runs_of
+from batchjob_stats_db.queries.jobs import find_jobs
 from batchjob_stats_db.queries.similar import same_name, similar
 from tests.batchjob_stats_db.conftest import NOW
 
@@ -24,7 +24,7 @@ def similar_to_last(engine, store, job):
         ]  # fmt: skip
         store.write(Batch(tuple(jobs), (), "", 0), "sacct")
         with engine.connect() as db:
-            (last,) = runs_of(db, EVERYTHING, str(len(jobs_fields) - 1), "c1")
+            (last,) = find_jobs(db, EVERYTHING, str(len(jobs_fields) - 1), "c1")
             criterion, rows = similar(db, EVERYTHING, last)
         return criterion, [row["jobid"] for row in rows]
 
@@ -60,6 +60,6 @@ def test_same_name_lists_the_latest_runs_oldest_first(engine, store, job):
     ]
     store.write(Batch((*jobs, job("8", name="a", user="bob")), (), "", 0), "sacct")
     with engine.connect() as db:
-        (run,) = runs_of(db, EVERYTHING, "2", "c1")
+        (run,) = find_jobs(db, EVERYTHING, "2", "c1")
         assert [row["jobid"] for row in same_name(db, EVERYTHING, run, 3)] == ["2", "4", "6"]
         assert [row["jobid"] for row in same_name(db, EVERYTHING, run)] == ["0", "2", "4", "6"]

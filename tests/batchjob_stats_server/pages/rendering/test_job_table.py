@@ -6,9 +6,8 @@ import pytest
 
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.database.engine import parse_url, reader_engine
-from batchjob_stats_db.queries.job_rows import rows_by_ids
-from batchjob_stats_db.queries.jobs import pending
-from batchjob_stats_db.queries.paging import find_ids
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.job_list import Page, list_jobs
 from batchjob_stats_server.pages.rendering import job_table
 from batchjob_stats_server.pages.rendering.job_table import (
     COLUMN_TITLES,
@@ -42,8 +41,10 @@ def titles(**changes):
 
 def test_cells_are_made_of_the_columns_that_lists_read(site):
     facts = TableContext(example_site.NOW, {}, {})
-    started = rows_by_ids(site, find_ids(site, EVERYTHING, 200, started=True).ids, LISTED_COLUMNS)
-    waiting = pending(site, EVERYTHING, names=LISTED_COLUMNS)
+    started = list_jobs(
+        site, EVERYTHING, Filter(started=True), page=Page(200, columns=LISTED_COLUMNS)
+    ).rows
+    waiting = list_jobs(site, EVERYTHING, Filter(states=("PENDING",))).rows
     assert len(started) > 50
     assert waiting
     for rows, shown in (
