@@ -1,9 +1,8 @@
 """Accepts connections: how many there may be, and which one is dropped for another.
 
 asyncio's own servers start TLS with every client and have no limit. Here a connection counts from
-its first moment, so that silent ones count as well. The kernel's queue of new connections is
-emptied in each pass of the event loop, and then they are admitted by peer in turn: a crowd that
-connects repeatedly delays nobody but itself.
+its first moment, so that silent ones count as well. A crowd that connects repeatedly drops
+connections of its own.
 """
 
 import asyncio
@@ -14,7 +13,6 @@ from collections.abc import Callable, Hashable, Sequence
 
 from prometheus_client import Counter as CounterMetric
 
-from batchjob.runtime.round_robin_queue import RoundRobinQueue
 from batchjob.runtime.values import Network
 from batchjob_stats_server.auth import peers
 from batchjob_stats_server.http.protocol import Connection
@@ -23,7 +21,7 @@ from batchjob_stats_server.turns import TRUSTED
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-_ADMITTED_PER_PASS = 16  # new connections admitted before other events are handled
+_ACCEPTED_PER_PASS = 64  # new connections before other events are handled
 _PAUSE_SECONDS = 0.5  # after an error such as "too many open files"
 _HANDSHAKE_SECONDS = 10.0
 
@@ -124,9 +122,6 @@ class OpenConnections:
         return True
 
 
-_NewConnection = tuple[socket.socket, Hashable]  # and its peer
-
-
 class Acceptor:
     """Accepts the connections of a listening socket; uvicorn closes it like its own servers."""
 
@@ -142,9 +137,6 @@ class Acceptor:
         self._connections = connections
         self._create_connection = create_connection
         self._tls = tls
-        # As many connections of a peer may wait to be admitted as may be open.
-        self._queue: RoundRobinQueue[_NewConnection] = RoundRobinQueue(connections.maximum_of_peer)
-        self._is_admitting = False
         self._connecting: dict[asyncio.Task[None], Connection] = {}
         listener.setblocking(False)
         self._listen()
@@ -153,8 +145,6 @@ class Acceptor:
         """Stop accepting connections."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        while (newcomer := self._queue.get_nowait()) is not None:
-            newcomer[0].close()
         for connection in self._connecting.values():
             connection.drop()
 
@@ -166,45 +156,21 @@ class Acceptor:
             self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(BACKLOG):
+        """Accept some in each pass of the event loop; the others wait in the kernel's queue."""
+        for _ in range(_ACCEPTED_PER_PASS):
             try:
                 client, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                break
+                return
             except OSError as error:
                 log.warning("cannot accept connections: %s", error.strerror)
                 self._connections.make_room()
                 self._loop.remove_reader(self._listener)
                 self._loop.call_later(_PAUSE_SECONDS, self._listen)
-                break
-            self._enqueue((client, self._connections.peer_of(address[0])))
-        if not self._is_admitting:
-            self._admit_some()
-
-    def _enqueue(self, newcomer: _NewConnection) -> None:
-        _, peer = newcomer
-        if peer is TRUSTED:  # never has to wait
-            self._admit(newcomer)
-        elif not self._queue.put(peer, newcomer):
-            newcomer[0].close()
-        elif len(self._queue) > self._connections.maximum:
-            greediest = self._queue.lengths().most_common(1)[0][0]
-            if last := self._queue.withdraw(greediest):
-                last[0].close()
-
-    def _admit_some(self) -> None:
-        """Admit some in each pass of the event loop, until none is left."""
-        for _ in range(_ADMITTED_PER_PASS):
-            newcomer = self._queue.get_nowait()
-            if newcomer is None:
-                self._is_admitting = False
                 return
-            self._admit(newcomer)
-        self._is_admitting = True
-        self._loop.call_soon(self._admit_some)
+            self._admit(client, self._connections.peer_of(address[0]))
 
-    def _admit(self, newcomer: _NewConnection) -> None:
-        client, peer = newcomer
+    def _admit(self, client: socket.socket, peer: Hashable) -> None:
         connection = self._create_connection()
         if not self._connections.admit(connection, peer):
             client.close()
