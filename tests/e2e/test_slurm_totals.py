@@ -35,6 +35,12 @@ sleep {OVERLAP + 5}
 srun true
 """
 
+LONG_IN_FIRST_RUN = f"""
+{BURN.format(1)}
+touch ~/burnt
+[ ${{SLURM_RESTART_COUNT:-0}} -gt 0 ] || sleep 600
+"""
+
 Row = Mapping[str, Any]
 
 
@@ -70,7 +76,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
     }  # fmt: skip
     config.write_text(yaml.safe_dump(settings))
     with contextlib.ExitStack() as made:
-        cluster = made.enter_context(slurm.cluster(cgroup=1, nodes=2, conf=SAMPLED_OFTEN))
+        cluster = made.enter_context(slurm.cluster(cgroup=1, nodes=2, cpus=4, conf=SAMPLED_OFTEN))
         path = os.pathsep.join((cluster.environ["PATH"], os.environ["PATH"]))
         made.enter_context(
             stack.running_program(
@@ -97,6 +103,8 @@ def _submit(cluster: slurm.Cluster) -> dict[str, str]:
         "suspended": cluster.submit("carol", "sleep 60"),
         "step 200": cluster.submit("bob", "srun sh -c 'exit 200'; sleep 2; exit 3"),
         "orphan": cluster.submit("carol", f"{BURN.format(1)} & wait"),
+        "requeued": cluster.submit("bob", LONG_IN_FIRST_RUN, "--requeue"),
+        "waiting": cluster.submit("bob", "true", "--begin=now+1hour"),
         **{str(code): cluster.submit("alice", f"exit {code}") for code in EXIT_CODES},
     }
     cluster.wait(ids["suspended"], state="RUNNING")
@@ -114,11 +122,17 @@ def _watch(cluster: slurm.Cluster, engine: sa.Engine, ids: Mapping[str, str]) ->
     until(lambda: cluster.states()[ids["suspended"]] == "SUSPENDED", "suspension")
     time.sleep(2)
     cluster.command("scancel", ids["suspended"])
+    until((cluster.home("bob") / "burnt").exists, "CPU time of the first run")
+    cluster.command("scontrol", "requeue", ids["requeued"])
+    cluster.wait(ids["requeued"], state="PENDING")
+    # Slurm lets a requeued job wait for two minutes.
+    cluster.command("scontrol", "update", f"JobId={ids['requeued']}", "StartTime=now")
     until(has_ended, "the end of the job with steps", 120, 1)
     ended = time.monotonic()
     until(lambda: has_ended() and time.monotonic() > ended + 12, "more polls", 60, 1)
     fields = ("State", "ExitCode", "TotalCPU", "TRESUsageInTot")
-    return Lives(ids, looks, {each: cluster.sacct(each, fields) for each in ids.values()})
+    ended_ids = [each for kind, each in ids.items() if kind != "waiting"]
+    return Lives(ids, looks, {each: cluster.sacct(each, fields) for each in ended_ids})
 
 
 def _rows(engine: sa.Engine, table: sa.Table) -> list[Row]:
@@ -181,6 +195,20 @@ def test_parts_of_a_resized_job_follow_one_another(lives: Lives) -> None:
         if row["jobid"] == lives.ids["resized"] and row["state"] == "RUNNING"
     ]  # fmt: skip
     assert second["submit_time"] in {row["submit_time"] for row in running}
+
+
+def test_runs_of_a_requeued_job_have_records_of_their_own(lives: Lives) -> None:
+    first, second = sorted(lives.jobs("requeued"), key=lambda row: row["submit_time"])
+    assert (first["state"], second["state"]) == ("REQUEUED", "COMPLETED")
+    assert first["end_time"] <= second["submit_time"] <= second["start_time"]
+    assert min(first["cpu_seconds"], second["cpu_seconds"]) > 0.9
+
+
+def test_waiting_job_has_its_submit_line(lives: Lives) -> None:
+    (job,) = lives.jobs("waiting")
+    assert (job["state"], job["start_time"]) == ("PENDING", None)
+    assert "--begin=now+1hour" in job["submit_line"]
+    assert job["stdout_path"].startswith("/")
 
 
 def test_job_cancelled_while_suspended_is_recorded(lives: Lives) -> None:

@@ -273,6 +273,7 @@ def _accounting_values(
         "ExitCode": f"{job.exit_status % 128}:0",
         "NodeList": job.nodes if started else "None assigned", "JobName": job.name,
         "WorkDir": "/home/alice", "Reason": "None", "TotalCPU": "00:00:00",
+        "SubmitLine": f"sbatch {job.name}.sh",
     }  # fmt: skip
     cpu_seconds = sum(step.cpu_seconds for _, step in steps if ended or step.end <= now)
     yield base | {"TotalCPU": _clock(cpu_seconds)}

@@ -137,9 +137,24 @@ def test_pending_jobs_are_recorded_before_accounting_knows_them(site, rows):
     assert (row["state"], row["reason"]) == ("PENDING", "Priority")
     assert row["sluid"] == f"s{row['submit_time']}"
     assert (row["start_time"], row["allocated_cpus"], row["requested_cpus"]) == (None, None, 4)
+    assert row["submit_line"] == ""
     site.run_for(HOUR)
     (row,) = rows(schema.job)
     assert (row["state"], row["allocated_cpus"], row["node_list"]) == ("RUNNING", 4, "n1")
+
+
+def test_waiting_jobs_get_their_submit_lines_from_accounting_once(site, rows):
+    site.add_jobs(60, start=HOUR, end=2 * HOUR)
+    site.add_jobs(60, start=10, end=2 * HOUR, steps=1)
+    site.run_for(10 * MINUTE)
+    assert {row["submit_line"] for row in rows(schema.job)} == {"sbatch train.sh"}
+    assert sorted(set(states(rows))) == ["PENDING", "RUNNING"]
+    assert len(rows(schema.job_step)) == 60
+    site.slurm.calls.clear()
+    site.run_for(5 * MINUTE)
+    asked = [call[call.index("--jobs") + 1] for call in site.slurm.calls if "--jobs" in call]
+    waiting = {row["jobid"] for row in rows(schema.job) if row["state"] == "PENDING"}
+    assert not waiting & {jobid for ids in asked for jobid in ids.split(",")}
 
 
 def test_elapsed_time_stops_while_a_job_is_suspended(site, rows):

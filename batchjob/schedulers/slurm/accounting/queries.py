@@ -8,7 +8,7 @@ has those jobs in memory, and knows of held jobs that accounting receives late.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, merge_by_key
@@ -127,26 +127,51 @@ def _without_cpu_time(step: StepRecord) -> StepRecord:
     return step._replace(user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None)
 
 
-def allocation_before_resize(by_step: Mapping[str, T], nodes: int | None) -> T | None:
-    """What a job held on so many nodes until it was resized, from the allocations of its steps.
+class ResizedParts(Generic[T]):
+    """What each part of a resized job held, from the records of an answer in their order.
 
-    In 26.05, the record that ends with the resize has what the job holds from then on (seen). The
+    In 26.05, the record that ends with a resize has what the job holds from then on (seen). The
     step `extern` keeps all that its job held when it began, the batch step what is on its node.
-    None if there is no such step: the database keeps what slurmctld had.
+    Both stay in the job's first record: what its other parts held is in the record before.
     """
-    names = ("extern", "batch") if nodes == 1 else ("extern",)
-    return next((found for name in names if (found := by_step.get(name))), None)
+
+    def __init__(self) -> None:
+        self._following: dict[str, tuple[int, T]] = {}  # by job id: since when it holds this
+
+    def held(
+        self,
+        jobid: str,
+        submit: int | None,
+        end: int | None,
+        recorded: T,
+        by_step: Mapping[str, T],
+        nodes: int | None,
+    ) -> T | None:
+        """What a part held that ended with a resize, None if no record tells.
+
+        The database keeps what slurmctld had, then. `recorded` is the allocation of the record.
+        """
+        names = ("extern", "batch") if nodes == 1 else ("extern",)
+        found = next((kept for name in names if (kept := by_step.get(name))), None)
+        since, following = self._following.pop(jobid, (None, None))
+        if found is None and since is not None and since == submit:
+            found = following
+        if end is not None and found is not None and found != recorded:
+            self._following[jobid] = (end, recorded)
+        return found
 
 
 def part_since_resize(
-    submit: int, start: int | None, end: int | None, elapsed: int | None
+    submit: int, start: int | None, end: int | None, elapsed: int | None, steps: Iterable[str]
 ) -> tuple[int | None, int | None]:
     """Start and run time of a record, which for a resized job begins with the resize.
 
     Accounting has a record for each allocation of a resized job, submitted at the resize. Up to
     22.05 at least, its start and run time are those of the whole job (seen with 22.05; with 26.05
-    they are the record's). An end before the submission is of a clock that was set back.
+    they are the record's). A record with the first steps of its job is no part after a resize, and
+    one that ended before its submission neither: a clock was set back.
     """
-    if start is None or start >= submit or (end is not None and end < submit):
+    is_first = not {"batch", "extern"}.isdisjoint(steps)
+    if start is None or start >= submit or is_first or (end is not None and end < submit):
         return start, elapsed
     return submit, None if elapsed is None else max(0, elapsed - (submit - start))

@@ -26,7 +26,7 @@ from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord
 from batchjob.schedulers.slurm.accounting.exit_codes import parse_exit_pair, sacct_exit
 from batchjob.schedulers.slurm.accounting.queries import (
     ParsedJob,
-    allocation_before_resize,
+    ResizedParts,
     part_since_resize,
     with_steps,
 )
@@ -102,6 +102,7 @@ def parse_jobs(
 ) -> Iterator[ParsedJob]:
     """Join each job's row with those of its steps, which follow it."""
     group: list[FieldReader] = []
+    parts: ResizedParts[str] = ResizedParts()
     for row in rows:
         if isinstance(row, QuarantinedRow):
             yield ParsedJob(None, (row,))
@@ -109,23 +110,26 @@ def parse_jobs(
             group.append(row)
         else:
             if group:
-                yield _job(cluster, group, site)
+                yield _job(cluster, group, site, parts)
             group = [row]
     if group:
-        yield _job(cluster, group, site)
+        yield _job(cluster, group, site, parts)
 
 
-def _job(cluster: str, group: Sequence[FieldReader], site: SiteAccounting) -> ParsedJob:
+def _job(
+    cluster: str, group: Sequence[FieldReader], site: SiteAccounting, parts: ResizedParts[str]
+) -> ParsedJob:
     """The job of a group: its own row, then its steps' rows."""
     quarantine: list[QuarantinedRow] = []
     job, steps = None, []
     if group[0].values["State"] == "RESIZING":
-        _restore_allocation(group)
+        _restore_allocation(group, parts)
+    names = [row.values["JobIDRaw"].partition(".")[2] for row in group]
     for row in group:
         try:
             jobid, step = _parse_raw_id(row)
             if not step:
-                job = job_record(cluster, jobid, row, site)
+                job = job_record(cluster, jobid, row, site, names)
             elif job is None or job.jobid != jobid:
                 raise RowError("a step without its job before it")
             else:
@@ -138,10 +142,13 @@ def _job(cluster: str, group: Sequence[FieldReader], site: SiteAccounting) -> Pa
     return ParsedJob(with_steps(job, steps, site) if job else None, tuple(quarantine))
 
 
-def _restore_allocation(group: Sequence[FieldReader]) -> None:
+def _restore_allocation(group: Sequence[FieldReader], parts: ResizedParts[str]) -> None:
     job, *steps = group
     by_step = {row.values["JobIDRaw"].partition(".")[2]: row.text("AllocTRES") for row in steps}
-    held = allocation_before_resize(by_step, job.get("AllocNodes", count))
+    held = parts.held(
+        job.values["JobIDRaw"], job.get("Submit", epoch), job.get("End", epoch),
+        job.text("AllocTRES"), by_step, job.get("AllocNodes", count),
+    )  # fmt: skip
     job.values = {**job.values, "AllocTRES": held or ""}
 
 
@@ -158,9 +165,10 @@ def _parse_raw_id(row: FieldReader) -> tuple[str, str]:
 
 
 def job_record(
-    cluster: str, jobid: str, row: FieldReader, site: SiteAccounting = AS_PRINTED
-) -> JobRecord:
-    """A job from its own row; raises RowError."""
+    cluster: str, jobid: str, row: FieldReader, site: SiteAccounting = AS_PRINTED,
+    steps: Iterable[str] = (),
+) -> JobRecord:  # fmt: skip
+    """A job from its own row, and the names of its steps; raises RowError."""
     word, _, cancelled_by = row.text("State").partition(" by ")
     if not word:
         raise RowError("State is missing")
@@ -172,7 +180,7 @@ def job_record(
     if end is not None and row.values.get("NodeList") == "None assigned":
         start = None  # cancelled while pending: some releases repeat the end time here
     submit, elapsed = row.require("Submit", epoch), row.get("ElapsedRaw", count)
-    start, elapsed = part_since_resize(submit, start, end, elapsed)
+    start, elapsed = part_since_resize(submit, start, end, elapsed, steps)
     has_started = start is not None
     has_ended = has_started and end is not None
     allocated = (row.get("AllocTRES", parse_resources) if has_started else None) or Resources()

@@ -28,6 +28,7 @@ from batchjob.schedulers.slurm.json_format import raise_for_errors, rows, state_
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 
 SOURCE = "slurm_rest"
+_FEW_JOBS = 10  # as many may start or end within the minute of a count
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class SlurmRest(WindowSource):
         try:
             if not self._options.user:
                 queue = parse_json_queue(self._server.get("slurm", "jobs"))
-                return () if any(queue) else self._hidden_jobs()
+                return self._hidden_jobs([row.values["State"] for row in queue])
             document = self._server.get("slurmdb", f"user/{self._options.user}")
             raise_for_errors(document)
             users = rows(document, "users")
@@ -93,19 +94,29 @@ class SlurmRest(WindowSource):
         if was_empty and not queue:  # once may be newer than Slurm's count, of each minute
             hidden: tuple[str, ...] = ()
             with suppress(SchedulerError):
-                hidden = self._hidden_jobs()
+                hidden = self._hidden_jobs(())
             if hidden:
                 raise SchedulerError(hidden[0])
         return queued_jobs(SOURCE, self.cluster, queue)
 
-    def _hidden_jobs(self) -> tuple[str, ...]:
-        """What to grant if slurmctld counts unfinished jobs although it lists none."""
+    def _hidden_jobs(self, listed: Sequence[str]) -> tuple[str, ...]:
+        """What to grant if slurmctld counts unfinished jobs of which it lists none or few.
+
+        `listed`: their states. The counts are a minute old at most; those of waiting jobs are of
+        the tasks of arrays, which are listed together, so that running jobs are compared.
+        """
         counts = controller(self._server.get("slurm", "diag")).numbers
-        number = int(counts.get("pending", 0) + counts.get("running", 0))
+        running = int(counts.get("running", 0))
+        number, shown = int(counts.get("pending", 0)) + running, "none"
+        if listed:
+            number, seen = running, listed.count("RUNNING")
+            shown = str(seen)
+            if seen * 2 >= running or running < _FEW_JOBS:
+                return ()
         if not number:
             return ()
         return (
-            f"slurmctld has {format_count(number, 'job')} but lists none: PrivateData hides the "
+            f"slurmctld has {format_count(number, 'job')} but lists {shown}: PrivateData hides the "
             "jobs from the user that slurmrestd runs as, or that the token belongs to: grant "
             "access with `sacctmgr modify user NAME set adminlevel=Operator`",
         )

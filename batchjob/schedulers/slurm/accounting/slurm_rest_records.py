@@ -14,7 +14,7 @@ from batchjob.schedulers.records import JobRecord, StepRecord
 from batchjob.schedulers.slurm.accounting.exit_codes import ExitStatus, json_exit
 from batchjob.schedulers.slurm.accounting.queries import (
     ParsedJob,
-    allocation_before_resize,
+    ResizedParts,
     part_since_resize,
     with_steps,
 )
@@ -48,11 +48,12 @@ def parse_jobs(
 ) -> Iterator[ParsedJob]:
     """The jobs of an answer; raises SlurmJsonError if it is not one."""
     raise_for_errors(document)
+    parts: ResizedParts[Any] = ResizedParts()
     for raw in rows(document, "jobs"):
         parse_errors: list[str] = []
         jobid = str(raw.get("job_id") or "")
         try:
-            job = job_record(source, cluster, unwrap_numbers(raw), parse_errors, site)
+            job = job_record(source, cluster, unwrap_numbers(raw), parse_errors, site, parts)
         except (RowError, SlurmJsonError) as error:
             yield ParsedJob(None, (quarantined_row(source, str(error), json.dumps(raw), jobid),))
             continue
@@ -70,6 +71,7 @@ def job_record(
     job: dict[str, Any],
     parse_errors: list[str],
     site: SiteAccounting = AS_PRINTED,
+    parts: ResizedParts[Any] | None = None,
 ) -> JobRecord:
     """A job from its object, after unwrap_numbers(); raises RowError."""
     jobid, times = parse_count(job.get("job_id")), _dict(job, "time")
@@ -82,7 +84,12 @@ def job_record(
     node_list = _text(job, "nodes").replace("None assigned", "")
     if end is not None and not node_list:
         start = None  # cancelled while pending
-    start, elapsed = part_since_resize(submit, start, end, parse_count(times.get("elapsed")))
+    by_step = {
+        _step_name(_dict(step, "step")): _dict(step, "tres").get("allocated")
+        for step in (rows(job, "steps") if job.get("steps") else ())
+    }
+    elapsed = parse_count(times.get("elapsed"))
+    start, elapsed = part_since_resize(submit, start, end, elapsed, by_step)
     has_started = start is not None
     node_list = node_list if has_started else ""  # as it starts, a job may be PENDING on a node
     has_ended = has_started and end is not None
@@ -93,7 +100,10 @@ def job_record(
     cancelled_by = _text(job, "kill_request_user") if state is JobState.CANCELLED else ""
     tres = _dict(job, "tres")
     requested = parse_resources(tres.get("requested"))
-    held = _allocation(job, state) if has_started else None
+    held = tres.get("allocated") if has_started else None
+    if has_started and state is JobState.RESIZED:
+        nodes = parse_count(job.get("allocation_nodes"))
+        held = (parts or ResizedParts()).held(str(jobid), submit, end, held, by_step, nodes)
     allocated = parse_resources(held)
     array, het = _dict(job, "array"), _dict(job, "het")
     array_job, het_job = parse_count(array.get("job_id")), parse_count(het.get("job_id"))
@@ -151,17 +161,6 @@ def job_record(
         energy_joules=allocated.energy_joules or None,
     )
     return with_steps(record, tuple(_steps(job, site)), site)
-
-
-def _allocation(job: dict[str, Any], state: JobState) -> Any:
-    """The TRES list of what the job held."""
-    if state is not JobState.RESIZED:
-        return _dict(job, "tres").get("allocated")
-    by_step = {
-        _step_name(_dict(step, "step")): _dict(step, "tres").get("allocated")
-        for step in (rows(job, "steps") if job.get("steps") else ())
-    }
-    return allocation_before_resize(by_step, parse_count(job.get("allocation_nodes")))
 
 
 def _meaningful_exit(exit_code: ExitStatus, state: JobState, *, has_ended: bool) -> ExitStatus:

@@ -24,8 +24,8 @@ from batchjob.schedulers.states import JobState
 log = logging.getLogger(__name__)
 
 
-class RunningJob(NamedTuple):
-    """A job that has started, according to the controller."""
+class LiveJob(NamedTuple):
+    """A job that waits or has started, according to the controller."""
 
     submit_time: int
     state: JobState
@@ -39,7 +39,9 @@ class ReadProgress:
     begin: int  # start of the first window of ended jobs
     newest: int  # the latest time stated by Slurm itself
     missing: dict[str, UnfinishedJob]  # unfinished jobs that were in no answer
-    running: dict[str, RunningJob] = field(default_factory=dict)
+    running: dict[str, LiveJob] = field(default_factory=dict)
+    # Waiting jobs whose submit line the controller does not tell.
+    waiting: dict[str, LiveJob] = field(default_factory=dict)
     overdue: Collection[str] = ()  # ids missing for longer than the overlap
     # Accounting reported the end of a job late, so other ends may have been missed.
     late: bool = False
@@ -78,6 +80,7 @@ class UnseenJobs:
         self._monotonic = monotonic
         self._last_query: dict[str, int] = {}  # job id -> number of the last query that included it
         self._query_count = 0
+        self._described: set[str] = set()  # waiting jobs of which accounting has been asked
         self._missing_since: dict[str, float] = {}
         self.overdue: set[str] = set()  # missing for at least `overlap` seconds
         self._once = LogOnce(log)
@@ -97,9 +100,10 @@ class UnseenJobs:
     def query_missing(
         self, progress: ReadProgress, unfinished: Mapping[str, UnfinishedJob], *, first: bool
     ) -> Iterator[Batch]:
-        """Query accounting for some missing jobs, and for some running ones.
+        """Query accounting for some missing jobs, for some waiting ones and some running ones.
 
-        Of running jobs, accounting has the steps, which the controller does not report.
+        Of running jobs, accounting has the steps, which the controller does not report, and of
+        waiting ones the submit line, for which each is queried once.
         """
         now = self._monotonic()
         # Jobs may have been missing since before this process started.
@@ -112,6 +116,7 @@ class UnseenJobs:
         if not queried:
             return
         batch = collect_batch(self._queries.query_by_id(queried))
+        self._described.update(job.jobid for job in batch.jobs if job.jobid in progress.waiting)
         missing = {jobid: progress.missing[jobid] for jobid in queried if jobid in progress.missing}
         found = {job.jobid: job for job in batch.jobs if _is_unfinished(job, missing)}
         gone = tuple(jobid for jobid in missing if jobid not in found and jobid in self.overdue)
@@ -126,29 +131,32 @@ class UnseenJobs:
         )
         progress.add_batch(batch._replace(jobs=tuple(found.values())))
         unended = [jobid for jobid, job in found.items() if job.end_time is None]
-        steps = tuple(
-            _with_steps(job, progress.running[job.jobid])
+        live = progress.waiting | progress.running
+        details = tuple(
+            _with_details(job, live[job.jobid])
             for job in batch.jobs
-            if job.jobid in progress.running
-            and progress.running[job.jobid].submit_time == job.submit_time
+            if job.jobid in live and live[job.jobid].submit_time == job.submit_time
         )
         yield batch._replace(
-            jobs=(*found.values(), *steps),
+            jobs=(*found.values(), *details),
             vanished=gone,
             runaway=self._find_runaway(progress, unended),
         )
 
     def _next_ids(self, progress: ReadProgress) -> list[str]:
-        """Ids to query: missing jobs first, those queried longest ago before others."""
-        candidates = [
-            *progress.missing,
-            *(jobid for jobid in progress.running if jobid not in progress.missing),
-        ]
-        self._last_query = {jobid: self._last_query.get(jobid, 0) for jobid in candidates}
+        """Ids to query: missing jobs, waiting ones, running ones; those queried longest ago first.
+
+        At most half of them are waiting, so that a long queue does not keep others from their turn.
+        """
+        self._described &= progress.waiting.keys()
+        ids = (*progress.missing, *progress.waiting, *progress.running)
+        last = self._last_query = {jobid: self._last_query.get(jobid, 0) for jobid in ids}
+        new = (jobid for jobid in progress.waiting if jobid not in self._described)
+        waiting = heapq.nsmallest(MAX_IDS_PER_QUERY // 2, new, key=last.__getitem__)
+        ranks = dict.fromkeys(progress.running, 2) | dict.fromkeys(waiting, 1)
+        ranks |= dict.fromkeys(progress.missing, 0)
         chosen = heapq.nsmallest(
-            MAX_IDS_PER_QUERY,
-            candidates,
-            key=lambda jobid: (jobid not in progress.missing, self._last_query[jobid]),
+            MAX_IDS_PER_QUERY, ranks, key=lambda jobid: (ranks[jobid], last[jobid])
         )
         self._query_count += 1
         self._last_query.update(dict.fromkeys(chosen, self._query_count))
@@ -172,16 +180,22 @@ class UnseenJobs:
         )
 
 
-def _with_steps(job: JobRecord, running: RunningJob) -> JobRecord:
-    """Add accounting's steps to a running job; everything else is the controller's."""
-    return JobRecord(
-        job.cluster, job.jobid, job.submit_time, running.state, running.state_word, job.source,
-        record_id=job.record_id, sluid=job.sluid,
+def _with_details(job: JobRecord, live: LiveJob) -> JobRecord:
+    """What only accounting has of a job that the controller knows: how it was submitted, its steps.
+
+    Of a job that waits, the controller has the request.
+    """
+    details = JobRecord(
+        job.cluster, job.jobid, job.submit_time, live.state, live.state_word, job.source,
+        record_id=job.record_id, sluid=job.sluid, submit_line=job.submit_line,
+        stdout_path=job.stdout_path, restarts=job.restarts,
+    )  # fmt: skip
+    if live.state is JobState.PENDING:
+        return details
+    return details._replace(
         requested_cpus=job.requested_cpus, requested_memory_bytes=job.requested_memory_bytes,
         requested_gpus=job.requested_gpus, requested_nodes=job.requested_nodes,
-        requested_resources=job.requested_resources,
-        submit_line=job.submit_line, stdout_path=job.stdout_path, restarts=job.restarts,
-        steps=job.steps,
+        requested_resources=job.requested_resources, steps=job.steps,
     )  # fmt: skip
 
 

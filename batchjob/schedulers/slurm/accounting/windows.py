@@ -31,7 +31,7 @@ from batchjob.schedulers.slurm.accounting.queries import (
     split_batches,
     without_totals,
 )
-from batchjob.schedulers.slurm.accounting.unseen_jobs import ReadProgress, RunningJob, UnseenJobs
+from batchjob.schedulers.slurm.accounting.unseen_jobs import LiveJob, ReadProgress, UnseenJobs
 from batchjob.schedulers.states import JobState
 
 log = logging.getLogger(__name__)
@@ -259,9 +259,13 @@ class WindowSource(ABC):
             progress.add_batch(batch._replace(jobs=live))
             for job in known:
                 progress.missing.pop(job.jobid, None)
-                if job.start_time is not None and job.end_time is None:
-                    running = RunningJob(job.submit_time, job.state, job.state_word)
-                    progress.running[job.jobid] = running
+                if job.end_time is not None:
+                    continue
+                seen = LiveJob(job.submit_time, job.state, job.state_word)
+                if job.start_time is not None:
+                    progress.running[job.jobid] = seen
+                elif not job.submit_line:
+                    progress.waiting[job.jobid] = seen
             yield batch._replace(jobs=live)
 
     def _read_window(

@@ -311,3 +311,26 @@ def test_clock_that_was_set_back_after_a_submission_is_not_a_resize():
 @given(text=st.text(max_size=300))
 def test_any_configuration_is_read(text):
     site_accounting(text, text)
+
+
+def test_record_with_the_first_steps_of_its_job_is_no_part_after_a_resize():
+    """The clock was set back between its submission and its start."""
+    job = job_with_steps("", {}, Submit="1775300160", Start="1775300000", ElapsedRaw="4000")
+    assert (job.start_time, job.elapsed_seconds) == (1775300000, 4000)
+
+
+def test_middle_part_of_a_job_held_what_the_record_before_it_has():
+    """26.05: the record that ends with a resize has what the job holds from then on."""
+    part = {"State": "RESIZING", "AllocNodes": "2"}
+    at = ["1775300000", "1775300100", "1775300200"]
+    rows = (
+        part | {"Submit": at[0], "Start": at[0], "End": at[1], "AllocTRES": "cpu=6,node=3"},
+        STEP | {"JobIDRaw": "77.extern", "JobID": "77.extern", "AllocTRES": "cpu=8,node=4"},
+        part | {"Submit": at[1], "Start": at[1], "End": at[2], "AllocTRES": "cpu=4,node=2"},
+        {"Submit": at[2], "Start": at[2], "AllocTRES": "cpu=4,node=2"},
+    )
+    parsed = parse_output(sacct_output(*rows))
+    assert [each.job.allocated_cpus for each in parsed] == [8, 6, 4]
+    assert [each.job.state.value for each in parsed] == ["RESIZED", "RESIZED", "COMPLETED"]
+    alone = parse_output(sacct_output(*rows[2:]))
+    assert [each.job.allocated_cpus for each in alone] == [None, 4]  # as of 22.05, or 26.05

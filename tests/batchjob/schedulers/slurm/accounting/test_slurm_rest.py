@@ -265,7 +265,7 @@ def test_jobs_are_read_by_tcp_and_unix_socket(start_slurmrestd, unix):
     assert requests[1][1]["start_time"] == ["uts1795178400"]
     assert {"CANCELLED", "REQUEUED"} <= set(requests[1][1]["state"])
     assert "RUNNING" not in requests[1][1]["state"]
-    assert requests[3][1]["step"] == ["901"]
+    assert requests[3][1]["step"] == ["902", "901"]  # a waiting job, and a running one
 
 
 @pytest.mark.parametrize(
@@ -318,6 +318,12 @@ def test_jobs_hidden_by_private_data_are_reported(start_slurmrestd):
     server.answers["diag"] = {"statistics": counts}
     counts |= {"jobs_running": 0, "jobs_pending": 0}
     assert list(source.query_queue()) == [] == list(source.check())
+    own |= {"job_state": ["RUNNING"]}
+    counts |= {"jobs_running": 40}
+    (advice,) = source.check()
+    assert advice.startswith("slurmctld has 40 jobs but lists 1: PrivateData hides the jobs")
+    counts |= {"jobs_running": 2}
+    assert source.check() == ()
 
 
 QUEUE = {
