@@ -15,6 +15,7 @@ _KEYS = ("name", "tool", "account", "user", "partition", "state", "cluster")
 _FIELDS = (
     "state", "end_time", "elapsed_seconds", "cpu_used_seconds", "memory_used_bytes",
     "energy_used_joules",
+    "energy_basis",
 )  # fmt: skip
 _MAX_JOBS = 200_000  # maximum jobs read
 _DAYS = 30
@@ -37,7 +38,7 @@ class Total(NamedTuple):
     jobs_with_cpu_time: int = 0  # jobs with known CPU time
     peak_memory_bytes: int | None = None  # of the job with the highest peak
     energy_joules: float | None = None
-    jobs_with_energy: int = 0  # jobs with known energy
+    jobs_with_energy: int = 0  # jobs with measured energy
     overall: bool = False  # the total of all jobs
 
     def plus(self, row: Mapping[str, Any]) -> "Total":
@@ -50,9 +51,9 @@ class Total(NamedTuple):
         jobs_with_time = self.jobs_with_time + (row["elapsed_seconds"] is not None)
         jobs_with_cpu_time = self.jobs_with_cpu_time + (row["cpu_used_seconds"] is not None)
         peaks = [each for each in (self.peak_memory_bytes, row["memory_used_bytes"]) if each]
-        joules = [
-            each for each in (self.energy_joules, row["energy_used_joules"]) if each is not None
-        ]
+        # Accounting's energy is that of whole nodes, and would count once for each of their jobs.
+        measured = row["energy_used_joules"] if row["energy_basis"] == "measured" else None
+        joules = [each for each in (self.energy_joules, measured) if each is not None]
         return Total(
             self.key,
             self.jobs + 1,
@@ -68,7 +69,7 @@ class Total(NamedTuple):
             jobs_with_cpu_time,
             max(peaks, default=None),
             sum(joules) if joules else None,
-            self.jobs_with_energy + (row["energy_used_joules"] is not None),
+            self.jobs_with_energy + (measured is not None),
             self.overall,
         )
 

@@ -63,6 +63,9 @@ _RANGES: Mapping[str, _Range] = {
     "elapsed_seconds": (0, LONGEST_RUN_SECONDS),
     "suspended_seconds": (0, LONGEST_RUN_SECONDS),
     "time_limit_seconds": (0, 2**40),
+    "resized_cpu_seconds": (-1e15, 1e15),  # negative if it held less before
+    "resized_gpu_seconds": (-1e15, 1e15),
+    "resized_memory_byte_seconds": (-1e24, 1e24),
     "coverage": (0, 1.05),
     "uid": (0, 2**32 - 1),
     "priority": (-(2**53), 2**53),
@@ -197,6 +200,15 @@ def _without_bad_values(record: JobRecord, now: float) -> tuple[JobRecord, _Refu
     admitted, refused = _admit(record, _OF_JOBS, now)
     admitted, impossible = _without_impossible(admitted, most, used)
     refused += impossible
+    for name, held in _HELD.items():
+        if (resized := getattr(admitted, name)) is None:
+            continue
+        is_possible = resized >= -(getattr(admitted, held) or 0) * (seconds or 0)
+        # A float, since an integer may be longer than those of a database.
+        believed: dict[str, Any] = {name: float(resized) if is_possible else None}
+        admitted = admitted._replace(**believed)
+        if not is_possible:
+            refused.append(("range", name, resized))
     nodes_left, steps_left = [], []
     for node in record.nodes:
         share, found = _admit(node, _OF_NODES, now)
@@ -232,6 +244,14 @@ def _admit(part: Part, checks: _Checks, now: float) -> tuple[Part, _Refusals]:
             refused.append(("text", name, text))
             replaced[name] = text[:MAX_KEY_LENGTH]
     return (part._replace(**replaced) if replaced else part), refused
+
+
+_HELD = {
+    "resized_cpu_seconds": "allocated_cpus",
+    "resized_gpu_seconds": "allocated_gpus",
+    "resized_memory_byte_seconds": "allocated_memory_bytes",
+}
+"""What a job held beyond the other column times its run time; together not less than nothing."""
 
 
 def _has_used(step: StepRecord) -> bool:

@@ -19,9 +19,22 @@ class NodeSamples(NamedTuple):
 
     samples: int  # of its counters, which outlive the job
     latest: float | None = None  # time of its last sample; None: unknown
-    end: float | None = None  # when its exporter saw the job end
+    end: float | None = None  # when its exporter saw the job end, by the node's clock
     reset: bool = False  # a counter was reset, and lost its growth since the previous sample
     gauge_samples: int = 0  # of its gauges, which end with the job
+    gauge_latest: float | None = None  # time of the last of them; None: unknown
+
+    def end_since(self, start: float) -> float | None:
+        """When the job that began at `start` ended here, by the store's clock; None: it has not.
+
+        A node whose clock is right has the moment itself. Otherwise the end lies between the last
+        sample of the living job and the last one of all.
+        """
+        if self.end is None or (self.latest is not None and self.gauge_latest == self.latest):
+            return None  # or it goes on
+        end = self.end if self.latest is None else min(self.end, self.latest)
+        end = end if self.gauge_latest is None else max(end, self.gauge_latest)
+        return end if end >= start else None  # the end of another run, whose values linger
 
 
 class MeasuredTime(NamedTuple):
@@ -37,16 +50,23 @@ class MeasuredTime(NamedTuple):
         return max(1, (self.until if self.end is None else self.end) - self.start)
 
 
-def measured_until(nodes: Collection[NodeSamples], until: int) -> int:
+def measured_until(nodes: Collection[NodeSamples], start: int, until: int) -> int:
     """The time up to which a running job was measured: its last sample, at most `until`.
 
     Nodes whose exporter saw the job's end are ignored. If all of them did, the job has ended, even
     if its scheduler still lists it as running.
     """
-    latest_of_active = [node.latest for node in nodes if node.end is None]
-    last_times = latest_of_active or [node.end for node in nodes]
+    ends = [node.end_since(start) for node in nodes]
+    latest_of_active = [node.latest for node, end in zip(nodes, ends, strict=True) if end is None]
+    last_times = latest_of_active or ends
     known = [at for at in last_times if at is not None]
     return min(math.ceil(max(known)), until) if known and len(known) == len(last_times) else until
+
+
+def has_ended_everywhere(nodes: Collection[NodeSamples], allocated: int | None, start: int) -> bool:
+    """Whether the exporter of each allocated node has seen the job end; one alone ends nothing."""
+    ended = sum(node.end_since(start) is not None for node in nodes)
+    return allocated is not None and ended == len(nodes) >= max(allocated, 1)
 
 
 def coverage(
@@ -76,10 +96,9 @@ def _covered_seconds(node: NodeSamples, time: MeasuredTime, interval: float) -> 
     """Covered seconds of a node's time."""
     whole = float(time.seconds)
     sampled = node.samples * interval
-    if node.end is not None:
-        # The exporter saw the job end. Its values linger, which does not prove that the job is
-        # still running, even if its scheduler says so.
-        seconds = whole if time.end is not None else node.end - time.start
+    end = node.end if time.end is not None else node.end_since(time.start)
+    if end is not None:
+        seconds = whole  # nothing is left to be counted here, though other nodes may go on
     else:
         seconds = sampled if node.latest is None else node.latest - time.start
         if time.end is not None:

@@ -17,7 +17,6 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.efficiency import (
     ACCOUNTING,
-    AS_OF,
     CPU_BASIS,
     CPU_IS_WHOLE,
     CPU_SECONDS,
@@ -31,6 +30,8 @@ from batchjob_stats_db.queries.efficiency import (
     MEMORY_OF_MEASURED_NODES,
     MEMORY_PEAK,
     OBSERVED_SECONDS,
+    SOURCE_READ_TIME,
+    ended_on_nodes,
     suspended_seconds,
     wait_seconds,
 )
@@ -66,11 +67,18 @@ def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
     job = schema.job
     until = min(day + DAY, max(now, day))
     vanished = job.c.state == JobState.VANISHED.value
-    seen = sa.func.coalesce(_last_sample_time(job), job.c.update_time)
+    usage = schema.job_usage
+    measured_until = sa.select(usage.c.until_time).where(usage.c.job_id == job.c.id)
+    seen = sa.func.coalesce(
+        measured_until.where(usage.c.samples > 0).scalar_subquery(), job.c.update_time
+    )
+    ended = measured_until.where(ended_on_nodes(usage.c)).correlate(job).scalar_subquery()
     end = sa.case(
         (job.c.end_time.is_not(None), _greatest(job.c.end_time, job.c.start_time)),
         (vanished, _greatest(seen, job.c.start_time)),  # its end is unknown
-        else_=_greatest(sa.func.coalesce(AS_OF, _time_literal(now)), job.c.start_time),
+        else_=_greatest(
+            sa.func.coalesce(ended, SOURCE_READ_TIME, _time_literal(now)), job.c.start_time
+        ),
     )
     in_day = (job.c.start_time < day + DAY) & (end >= day)
     start, length = job.c.start_time, job.c.end_time - job.c.start_time
@@ -273,13 +281,6 @@ def _emission_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         .where(ENERGY.is_not(None))
         .group_by(job.account, job.username, emissions.c.provider)
     )
-
-
-def _last_sample_time(job: sa.FromClause) -> Number:
-    """When the job was measured last; NULL if it never was."""
-    usage = schema.job_usage.c
-    found = sa.select(usage.until_time).where(usage.job_id == job.c.id, usage.samples > 0)
-    return found.scalar_subquery()
 
 
 def _time_literal(time: int) -> Number:

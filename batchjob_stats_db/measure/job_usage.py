@@ -22,11 +22,12 @@ from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
     coverage,
+    has_ended_everywhere,
     has_gaps,
     has_gpu_gaps,
     measured_until,
 )
-from batchjob_stats_db.queries.efficiency import ENERGY_MISSING
+from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES, ENERGY_MISSING
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 
 NOT_ANSWERED, NOT_STORABLE = "not answered", "not storable"
@@ -38,6 +39,7 @@ CPU_AT_LEAST = "cpu time at least"
 VALUES_MISSING = "values of some nodes missing"
 DOUBTS = {
     RUNNING: "measured while the job ran, not up to its end",
+    ENDED_ON_NODES: "all its nodes have seen it end, and the scheduler has not said yet how",
     NO_SAMPLES: "nothing was measured while it ran",
     "nodes missing": "more than 5 % of the job's time on its nodes was not measured; "
     "CPU time, IO and energy may be too low",
@@ -55,7 +57,6 @@ DOUBTS = {
     "others are not added up",
     ENERGY_MISSING: "some nodes have no energy of this job; its parts are of the others only, and "
     "its total is unknown",
-    "near another run": "another run with this job id ended just before; peaks may belong to it",
     OTHER_NODES: "series with this job id from nodes that were not allocated to the job are left "
     "out",
     CPU_AT_LEAST: "accounting lacks the CPU time of processes that nobody waited for; the job used "
@@ -79,8 +80,6 @@ class JobToMeasure(NamedTuple):
     nodes: int | None
     cpus: int | None
     span: JobWindow
-    # Another run of its jobid ended within the time its series linger.
-    near_previous_run: bool = False
     failed_before: bool = False  # its last measurement failed
     tool: str = ""  # set for tracked work, which is part of a program and unknown to exporters
     allocated: NodeNames = NodeNames(())  # its nodes; none: unknown
@@ -143,7 +142,7 @@ METRICS: Mapping[Statistic, tuple[str, ...]] = {
     Statistic.PEAK: _metrics(Statistic.PEAK, _END_TIME, _CURRENT_MEMORY, _GPU_MEMORY),
     Statistic.MEAN: _MEANS,
     Statistic.COUNT: (PRESENCE_METRIC, *_MEANS),
-    Statistic.LATEST: (PRESENCE_METRIC,),
+    Statistic.LATEST: (PRESENCE_METRIC, _CURRENT_MEMORY),
     Statistic.RESET: _TOTALS,
 }
 """The metrics from which a job's usage is computed."""
@@ -163,7 +162,7 @@ JobSeries = dict[tuple[Statistic, str], list[SeriesValue]]
 
 def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> MeasuredUsage:
     """Compute a job's usage from the samples with its id."""
-    doubts: set[str] = {"near another run"} if job.near_previous_run else set()
+    doubts: set[str] = set()
     refused: Counter[str] = Counter()
     kept, dropped = _select_trusted_samples(job, series, doubts, refused)
     values = _column_values(kept, doubts)
@@ -174,9 +173,11 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     nodes = samples_by_node(kept)
     until = job.span.until if job.end is None else job.end
     if job.end is None:
-        until = max(job.start, measured_until(nodes, until))
+        until = max(job.start, measured_until(nodes, job.start, until))
     time = MeasuredTime(job.start, job.end, until)
     covered = coverage(nodes, job.nodes, time, interval)
+    if job.end is None:
+        doubts.add(ENDED_ON_NODES if has_ended_everywhere(nodes, job.nodes, job.start) else RUNNING)
     doubts |= _find_doubts(job, values, nodes, covered)
     counts = [gpu.samples for gpu in gpus if gpu.utilization_ratio is not None]
     if has_gaps(nodes, time, interval) or has_gpu_gaps(counts, covered, time, interval):
@@ -382,10 +383,11 @@ def samples_by_node(kept: JobSeries) -> list[NodeSamples]:
     ends = by_instance(Statistic.PEAK, _END_TIME)
     resets = by_instance(Statistic.RESET, PRESENCE_METRIC)
     gauges = by_instance(Statistic.COUNT, _CURRENT_MEMORY)
+    latest_gauges = by_instance(Statistic.LATEST, _CURRENT_MEMORY)
     return [
         NodeSamples(
             int(samples), latest.get(instance), ends.get(instance), instance in resets,
-            int(gauges.get(instance, samples)),
+            int(gauges.get(instance, samples)), latest_gauges.get(instance),
         )
         for instance, samples in by_instance(Statistic.COUNT, PRESENCE_METRIC).items()
     ]  # fmt: skip
@@ -395,8 +397,6 @@ def _find_doubts(
     job: JobToMeasure, values: Mapping[str, float], nodes: Sequence[NodeSamples], covered: float
 ) -> set[str]:
     doubts = set()
-    if job.end is None:
-        doubts.add(RUNNING)
     if not nodes:
         doubts.add(NO_SAMPLES)
     elif covered < COMPLETE_COVERAGE:

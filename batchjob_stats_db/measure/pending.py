@@ -142,7 +142,6 @@ def job_to_measure(
     earlier = [(other_end or other) for other, other_end in runs if other < row.start_time]
     # By then, the lingering series of the previous run are gone.
     before = max(earlier, default=-math.inf) + policy.settle_seconds
-    near = before > start
     last_seen = (end if end is not None else now) + policy.settle_seconds
     span = JobWindow(
         cluster, row.jobid, start, int(max(min(until, later - 1), start + 1)),
@@ -154,7 +153,7 @@ def job_to_measure(
         cpus += row.resized_cpu_seconds / max(1, (end or until) - start)
     return JobToMeasure(
         row.id, cluster, row.jobid, row.username, row.uid, start, end,
-        row.allocated_nodes, cpus, span, near, tool=row.tool,
+        row.allocated_nodes, cpus, span, tool=row.tool,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from batchjob_stats_db.measure.job_usage import (
     MeasuredUsage,
 )
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
-from batchjob_stats_db.queries.efficiency import ENERGY_MISSING
+from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES, ENERGY_MISSING
 
 _RECENT_SECONDS = 86400
 _MAXIMUM_TOOLS = 100
@@ -25,7 +25,9 @@ OTHER_TOOLS = "other"
 
 # Doubts that every job has while it runs, on a kernel before 5.19, or on nodes that differ: no
 # cause for concern.
-_EXPECTED_DOUBTS = frozenset({RUNNING, PEAK_SAMPLED, VALUES_MISSING, ENERGY_MISSING})
+_EXPECTED_DOUBTS = frozenset(
+    {RUNNING, ENDED_ON_NODES, PEAK_SAMPLED, VALUES_MISSING, ENERGY_MISSING}
+)
 
 
 def count_ended(

@@ -37,6 +37,8 @@ MIN_MEMORY_SAMPLES = 2
 MEASURED, ACCOUNTING = "measured", "accounting"
 ENERGY_MISSING = "energy of some nodes missing"
 """The caveat with which there is no energy of the job."""
+ENDED_ON_NODES = "ended on all nodes"
+"""The caveat of a job that its nodes have seen end, and its scheduler not yet."""
 
 _job, _usage, _state = schema.job.c, schema.job_usage.c, schema.poll_state.c
 _ended = _job.end_time.is_not(None)
@@ -89,11 +91,20 @@ _failing_since_of_job = (
     .correlate(schema.job)
     .scalar_subquery()
 )
-AS_OF = sa.case((~_ended, _failing_since_of_job))
+SOURCE_READ_TIME = sa.case((~_ended, _failing_since_of_job))
 """When an unfinished job's source was last read, while it cannot be read: the job may have ended.
 
 NULL for a job that has ended, and while its source answers.
 """
+
+
+def ended_on_nodes(usage: Any) -> ColumnElement[bool]:
+    """Whether all nodes of an unfinished job have seen its end, which was at `until_time`."""
+    return ~_ended & sa.func.coalesce(usage.doubt, "").contains(ENDED_ON_NODES)
+
+
+AS_OF = sa.case((ended_on_nodes(_usage), _usage.until_time), else_=SOURCE_READ_TIME)
+"""When the clock of an unfinished job stopped; NULL while it runs."""
 
 _is_suspended = (_job.state == "SUSPENDED") & _job.elapsed_seconds.is_not(None) & ~_ended
 
@@ -131,7 +142,8 @@ _run_seconds_so_far = sa.case(
 RUN_SECONDS = sa.case((_ended, _total_run_seconds), else_=_run_seconds_so_far)
 """How long a job ran; computed for a running job, whose row is not written each second.
 
-The clock of a running job stops when its source was last read, while that fails (`AS_OF`).
+The clock of a running job stops when its nodes have seen it end, and when its source was last read,
+while that fails (`AS_OF`).
 The end of a vanished job is unknown: its time up to the last measurement, if any.
 """
 
@@ -303,6 +315,10 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
     sa.type_coerce(wait_seconds(_job), schema.Count).label("wait_seconds"),
     _time_efficiency.label("time_efficiency"),
     sa.type_coerce(AS_OF, sa.BigInteger).label("as_of_time"),
+    sa.type_coerce(
+        sa.case((ended_on_nodes(_usage), "nodes"), (SOURCE_READ_TIME.is_not(None), "scheduler")),
+        sa.Text,
+    ).label("as_of_basis"),
     sa.type_coerce(OBSERVED_SECONDS, schema.Count).label("observed_seconds"),
     CPU_SECONDS.label("cpu_used_seconds"),
     CPU_AVAILABLE.label("cpu_available_seconds"),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from batchjob.quantities.job import CPU_SECONDS
 from batchjob.quantities.quantity import SeriesKind, Statistic
 from batchjob_stats_db.timeseries import resample
 from batchjob_stats_db.timeseries.base import (
@@ -24,7 +25,7 @@ from batchjob_stats_db.timeseries.base import (
     TimeSeries,
     TimeSeriesError,
 )
-from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, is_reset
+from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, is_reset, own_samples
 from batchjob_stats_db.timeseries.prometheus_client import (
     AnswerTooLarge,
     AnswerTooSlow,
@@ -68,6 +69,7 @@ _FUNCTIONS = {
 _STATISTICS = {function: statistic for statistic, function in _FUNCTIONS.items()}
 
 _MAX_SAMPLES = 5000  # read of a series; 42 h at one per 30 s
+_MAX_BEGINS = 8  # of a run on its nodes; more are rounded to scrapes
 _MAX_STEPS = 500  # of a period that is searched for last samples
 _PROBE_SECONDS = 5.0
 _CURRENT_SCRAPES = 5  # a value older than this many scrape intervals is not current
@@ -254,13 +256,17 @@ class Prometheus:
     ) -> dict[Statistic, list[SeriesValue]]:
         found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
         reset_series: set[tuple[str, Identity]] = set()
-        for promql in union_queries(list(_terms(wanted)), batch):
-            answer = self.ask("query", query=promql, time=end_of(batch))
-            for function, sample in _results_by_function(answer, batch[0].cluster):
-                if function == _RESETS:
-                    reset_series.add(_series_key(sample))
-                else:
-                    found[_STATISTICS[function]].append(sample)
+        begins = self._own_begins(batch[0]) if batch[0].near_other_run else {}
+        for part, instances in _parts(batch, begins):
+            for promql in union_queries(list(_terms(wanted)), part, instances):
+                answer = self.ask("query", query=promql, time=end_of(batch))
+                for function, sample in _results_by_function(answer, batch[0].cluster):
+                    if not instances and sample.labels.get("instance", "") in begins:
+                        continue
+                    if function == _RESETS:
+                        reset_series.add(_series_key(sample))
+                    else:
+                        found[_STATISTICS[function]].append(sample)
         if Statistic.TOTAL in wanted:
             totals = {_series_key(each): each for each in found[Statistic.TOTAL]}
             if batch[0].near_other_run:
@@ -275,6 +281,31 @@ class Prometheus:
                     if which[0] in wanted[Statistic.RESET]
                     and is_reset(totals[which].value, last[which])
                 ]
+        return found
+
+    def _own_begins(self, window: JobWindow) -> dict[str, float | None]:
+        """Nodes that showed the run before this one, each with the time of its first own sample.
+
+        None: it has none. A node shows the end of a run for a while.
+        """
+        until = min(window.until, window.start + CARRIED_SECONDS)
+        late = until if until < window.until else None  # what lingers is gone by then
+        carried: set[str] = set()
+        begins: dict[str, float] = {}
+        which = job_selector([CPU_SECONDS.name], [window])
+        for _, labels, result in self._query_raw(which, window._replace(until=until)):
+            points, instance = list(finite_points(result["values"])), labels.get("instance", "")
+            if points and points[0][0] < window.start:
+                carried.add(instance)
+            if own := own_samples(points, window.start):
+                begins[instance] = min(own[0][0], begins.get(instance, own[0][0]))
+        found = {instance: begins.get(instance, late) for instance in carried}
+        if len(set(found.values())) > _MAX_BEGINS:
+            interval = self._endpoint.scrape_interval
+            for instance, begin in found.items():
+                if begin is not None:
+                    steps = math.ceil((begin - window.start) / interval)
+                    found[instance] = window.start + steps * interval
         return found
 
     def _correct_totals(
@@ -347,6 +378,16 @@ def _window_to_read(window: JobWindow, margin: float) -> JobWindow:
         start=math.ceil(max(window.start, begin - margin)),
         until=math.floor(min(window.until, end + margin)),
     )
+
+
+def _parts(
+    batch: Sequence[JobWindow], begins: Mapping[str, float | None]
+) -> Iterator[tuple[Sequence[JobWindow], list[str]]]:
+    """What is queried apart: nodes whose samples begin later, and without names all others."""
+    yield batch, []
+    for begin in sorted({each for each in begins.values() if each is not None}):
+        instances = [instance for instance, each in begins.items() if each == begin]
+        yield [batch[0]._replace(start=math.floor(begin))], instances
 
 
 def _terms(wanted: Mapping[Statistic, Sequence[str]]) -> Iterator[Term]:

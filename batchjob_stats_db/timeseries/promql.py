@@ -48,16 +48,20 @@ class Term(NamedTuple):
         return " ".join((self.function, *(self.metrics if len(self.metrics) == 1 else ())))
 
 
-def union_queries(terms: Sequence[Term], batch: Sequence[JobWindow]) -> Iterator[str]:
+def union_queries(
+    terms: Sequence[Term], batch: Sequence[JobWindow], instances: Sequence[str] = ()
+) -> Iterator[str]:
     """As few queries as possible for all terms of a batch of jobs; replicas are merged.
+
+    `instances`: only of these nodes.
 
     Most functions drop the metric's name, hence the label `asked`, which identifies their series.
     """
     expressions: list[str] = []
     series = characters = 0
     for term in _split_terms(terms, batch):
-        which = (job_selector if term.instant else range_selector)(term.metrics, batch)
-        applied = f"{term.function}({which}){term.above}"
+        which = job_selector if term.instant else range_selector
+        applied = f"{term.function}({which(term.metrics, batch, instances)}){term.above}"
         text = f'label_replace({applied}, "asked", {promql_string(term.name)}, "", "")'
         of_term = len(term.metrics) * _series_per_metric(batch)
         length = len(text.encode()) + len(" or ")
@@ -231,9 +235,11 @@ def promql_string(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def range_selector(metrics: Sequence[str], batch: Sequence[JobWindow]) -> str:
+def range_selector(
+    metrics: Sequence[str], batch: Sequence[JobWindow], instances: Sequence[str] = ()
+) -> str:
     """A range selector of the jobs' series over the time of all of them, up to `end_of(batch)`."""
-    return f"{job_selector(metrics, batch)}[{seconds_of(batch)}s]"
+    return f"{job_selector(metrics, batch, instances)}[{seconds_of(batch)}s]"
 
 
 def last_times_query(metrics: Sequence[str], batch: Sequence[JobWindow], step: int) -> str:

@@ -11,8 +11,9 @@ from itertools import chain
 from pathlib import Path
 
 from batchjob.quantities.gpu import GPUS, JOB_GPU_INFO
+from batchjob.quantities.job import CPU_SECONDS
 from batchjob.quantities.quantity import SeriesKind, Statistic
-from batchjob.quantities.sample import BY_NAME, SampleHeader, SampleKey
+from batchjob.quantities.sample import BY_NAME, SampleHeader, SampleKey, Values
 from batchjob.runtime.log import LogOnce
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of
@@ -123,19 +124,28 @@ class SampleHistory:
         found: dict[tuple[SampleHeader, SampleKey], Tally] = {}
         counts: dict[SampleHeader, int] = {}  # number of samples
         latest: dict[SampleHeader, float] = {}  # time of the last sample
+        carried: dict[SampleHeader, Values] = {}  # CPU time that the run before this one had used
+        begun: set[SampleHeader] = set()  # with samples of this run
         for header, file, moments in self._read(window):
             decoder = file.decoder
             for at, whole in moments:
                 number, before = counts.setdefault(header, 0), latest.get(header, at)
+                if header not in begun and at >= window.start:
+                    used, late = _cpu_seconds(decoder.values), at >= window.start + CARRIED_SECONDS
+                    if late or carried.get(header) != used:
+                        begun.add(header)
+                        whole = True
+                elif header not in begun:
+                    carried[header] = _cpu_seconds(decoder.values)
                 known = {name for each, name in found if each == header} if whole else set()
                 for name in known | decoder.values.keys() if whole else decoder.changed:
                     value = decoder.values.get(name)
                     tally = found.setdefault((header, name), Tally())
-                    if at < window.start:
-                        tally.carry(value)
-                    else:
+                    if header in begun:
                         tally.change(number, value, before)
-                counts[header] += at >= window.start
+                    else:
+                        tally.carry(value)
+                counts[header] += header in begun
                 latest[header] = at
         for (header, _), tally in found.items():
             tally.end(counts[header], latest[header])
@@ -175,6 +185,14 @@ class SampleHistory:
                 continue
             found.append((path.name, status.st_size, status.st_mtime_ns))
         return found
+
+
+def _cpu_seconds(values: Values) -> Values:
+    """Those of a node's values that tell one run from another; they begin at 0."""
+    return {
+        name: value for name, value in values.items()
+        if BY_NAME[name.quantity].metric.name == CPU_SECONDS.name
+    }  # fmt: skip
 
 
 def _moments_within(

@@ -189,17 +189,19 @@ def table_rows(rows: Sequence[Row]) -> Markup:
 
 
 def _table_row(row: Row) -> str:
-    account, end, gpus = row["account"], row["end_time"], row["share_gpus"]
+    account, gpus = row["account"], row["share_gpus"]
+    goes_on = absent(explain.as_of(row) or "it runs")
+    end = goes_on if row["end_time"] is None else template_filters.moment(row["end_time"], False)
     cpus, memory = row["share_cpus"], row["share_memory_bytes"]
     gpu, dash = explain.gpu_ratio(row), absent(NOT_REPORTED)
     return (
         f'<tr><th scope="row">{fragments.job_link(row)}</th>'
         f'<td class="name">{fragments.job_name(row)}</td>'
-        f"<td>{fragments.state_badge(row['state'])}</td>"
+        f"<td>{fragments.job_state(row)}</td>"
         f"<td>{fragments.user_link(row['username'])}</td>"
         f"<td>{escape_repeated(account) if account else absent('no account is known')}</td>"
         f"<td>{template_filters.moment(row['start_time'], False)}</td>"
-        f"<td>{absent('it runs') if end is None else template_filters.moment(end, False)}</td>"
+        f"<td>{end}</td>"
         f'<td class="n">{dash if cpus is None else template_filters.number(cpus)}</td>'
         f'<td class="n">{dash if memory is None else template_filters.size(memory)}</td>'
         f'<td class="n">{template_filters.number(gpus) if gpus else ""}</td>'

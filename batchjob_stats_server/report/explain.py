@@ -33,7 +33,8 @@ def is_measured(job: Row) -> bool:
 def elapsed_seconds(job: Row, now: int) -> float | None:
     """Run time in seconds, without suspended time; that of a running job is up to `now`.
 
-    If its source cannot be read, it is up to the time when that was last read.
+    If its source cannot be read, it is up to the time when that was last read; if all its nodes
+    have seen it end, up to that.
     """
     start, end, recorded = job["start_time"], job["end_time"], job["elapsed_seconds"]
     if start is None:
@@ -49,7 +50,9 @@ def elapsed_seconds(job: Row, now: int) -> float | None:
 
 
 def as_of(job: Row) -> str:
-    """`as of 2026-04-04 14:02:00 UTC`, if the job's source cannot be read, else ""."""
+    """Why the clock of an unfinished job stands still, such as its source's last read; else ""."""
+    if job["as_of_basis"] == "nodes":
+        return "ended, state not yet known"
     return f"as of {format_time(job['as_of_time'], UTC)}" if job["as_of_time"] else ""
 
 

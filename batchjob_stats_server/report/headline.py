@@ -53,7 +53,9 @@ def headline(inputs: ReportInput) -> str:
     state = JobState(inputs.job["state"])
     explain_state = _EXPLANATIONS.get(state)
     text = " ".join(explain_state(inputs).split()) if explain_state else ""
-    if as_of := explain.as_of(inputs.job):
+    if inputs.job["as_of_basis"] == "nodes":
+        text = f"{text} All its nodes have seen it end; its state is not yet known.".lstrip()
+    elif as_of := explain.as_of(inputs.job):
         text = f"{text} This is {as_of}: the scheduler cannot be read since then.".lstrip()
     return text
 

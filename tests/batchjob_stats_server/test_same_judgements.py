@@ -29,6 +29,7 @@ from batchjob_stats_db.measure.rollup import roll_up
 from batchjob_stats_db.poller.counts import count_ended
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES
 from batchjob_stats_server import app
 from batchjob_stats_server.options import (
     AuthOptions,
@@ -278,6 +279,47 @@ def test_the_configuration_names_a_wrong_threshold():
     with pytest.raises(ValueError, match=r"threshold\.low-use: expected a fraction"):
         settings({"threshold.low-use": "300%"}, "")
     assert settings({"threshold.low-use": "20%"}, "").threshold.low_use == 0.2
+
+
+def hourly_growth(db):
+    """By how much the run time of running jobs grows in sums within an hour."""
+    seconds = []
+    for hours in (1, 2):
+        for day in {day_of(NOW - 7200), day_of(NOW)}:
+            roll_up(db, "c1", day, NOW + hours * 3600)
+        seconds.append(
+            db.execute(sa.select(sa.func.sum(schema.daily_usage.c.wall_seconds))).scalar()
+        )
+    return seconds[1] - seconds[0]
+
+
+def test_clock_stops_when_all_nodes_have_seen_the_end(site, folder):
+    usage, ended_at = schema.job_usage, NOW - 600
+    engine = writer_engine(parse_url(f"sqlite:///{folder}/jobs.db"))
+    get = site()
+    (before,) = get("/api/v1/jobs?state=RUNNING").json()
+    mine = usage.c.job_id == before["id"]
+    words = "ended, state not yet known"
+    with engine.begin() as db:
+        old = db.execute(sa.select(usage).where(mine)).mappings().one()
+        grown = hourly_growth(db)
+        changed = {"doubt": ENDED_ON_NODES, "until_time": ended_at}
+        db.execute(sa.update(usage).where(mine).values(changed))
+        assert hourly_growth(db) == grown - 3600  # others go on
+    try:
+        (row,) = get("/api/v1/jobs?state=RUNNING").json()
+        assert (row["as_of_time"], row["as_of_basis"]) == (ended_at * 1000, "nodes")
+        assert row["elapsed_seconds"] == row["observed_seconds"] == 7200 - 600
+        (line,) = csv.DictReader(get("/api/v1/jobs?state=RUNNING&format=csv").text.splitlines())
+        assert line["as_of_basis"] == "nodes"
+        for path in ("/jobs?state=RUNNING", "/embed/jobs/RUNNING", "/clusters/c1/nodes/n001"):
+            assert words in " ".join(get(path).text.split()), path
+        for path in ("/jobs/RUNNING", "/api/v1/jobs/RUNNING/report?format=text"):
+            assert "All its nodes have seen it end" in " ".join(get(path).text.split()), path
+    finally:
+        with engine.begin() as db:
+            db.execute(sa.update(usage).where(mine).values(dict(old)))
+        engine.dispose()
 
 
 def test_state_and_clock_are_as_of_the_last_read_of_a_source_that_fails(site, folder):

@@ -14,6 +14,7 @@ from batchjob_stats_server.pages.rendering import links, usage_bars
 from batchjob_stats_server.pages.rendering.sparklines import Sparkline
 from batchjob_stats_server.pages.rendering.template_filters import absent, percent, trusted_html
 from batchjob_stats_server.pages.rendering.usage_bars import UsageBar
+from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.model import Row
 
 _SPOKEN_LEVELS = ("low", "high")
@@ -73,6 +74,12 @@ def state_badge(state: str) -> Markup:
     """A state as a badge."""
     lower = state.lower()
     return Markup('<span class="state {}">{}</span>').format(lower, lower.replace("_", " "))
+
+
+def job_state(row: Row) -> Markup:
+    """A job's state, with the reason why its clock stands still."""
+    badge, note = state_badge(row["state"]), explain.as_of(row)
+    return badge + trusted_html(f" <small>{note}</small>") if note else badge
 
 
 def sparkline(line: Sparkline | None) -> Markup:

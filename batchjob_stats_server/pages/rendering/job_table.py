@@ -28,6 +28,7 @@ LISTED_WAITING_COLUMNS = (
     "partition", "qos", "start_time", "end_time", "requested_nodes", "requested_cpus",
     "requested_gpus", "allocated_cpus", "allocated_gpus", "allocated_memory_bytes", "usage_gpus",
     "as_of_time",
+    "as_of_basis",
 )  # fmt: skip
 """Columns to query for waiting jobs; those of sparklines are for jobs that ran before."""
 
@@ -164,8 +165,7 @@ def _time_column(title: str, key: str, missing: str) -> ListColumn:
 
 
 def _state_cell(row: Row, _: TableContext) -> str:
-    badge, as_of = str(fragments.state_badge(row["state"])), explain.as_of(row)
-    return f"{badge} <small>{as_of}</small>" if as_of else badge
+    return str(fragments.job_state(row))
 
 
 def _waiting_cell(row: Row, context: TableContext) -> str:

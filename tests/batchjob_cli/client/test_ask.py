@@ -147,6 +147,17 @@ def test_stats_totals_and_success_ratio(data, capsys):
     assert table.splitlines()[-1].startswith("all ")
 
 
+def test_stats_add_only_energy_that_was_measured():
+    """Accounting has the energy of whole nodes, once for each of their jobs."""
+    row = {
+        "name": "train", "state": "COMPLETED", "end_time": 1, "elapsed_seconds": 1.0,
+        "cpu_used_seconds": 1.0, "memory_used_bytes": 1, "energy_used_joules": 1440.0,
+    }  # fmt: skip
+    bases = ("accounting", "accounting", "measured")
+    total, _ = stats.totals([{**row, "energy_basis": basis} for basis in bases], "name")
+    assert (total.energy_joules, total.jobs_with_energy) == (1440.0, 1)
+
+
 def test_state_filter_accepts_state_words(data, capsys):
     for name, word in (("broken", "error"), ("gave up", "failed")):
         run = finished_run(name, JobState.FAILED, state_word=word)

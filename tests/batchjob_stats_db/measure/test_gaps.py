@@ -6,6 +6,7 @@ from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
     coverage,
+    has_ended_everywhere,
     has_gaps,
     has_gpu_gaps,
     measured_until,
@@ -22,18 +23,20 @@ BEGIN = NOW - 3600
 BUSY_CPUS = 3.0  # of 4 CPUs
 
 
-def node_lines(jobid, *periods, instance="n001:10910", reset_at=0, end_at=None):
+def node_lines(jobid, *periods, instance="n001:10910", reset_at=0, end_at=None, peak=4096):
     """Samples of a node in periods of seconds since the job's start; its counter may restart."""
     lines = []
     for first, last in periods:
         for at in range(first, last + 1, STEP):
             labels = {"jobid": jobid, "instance": instance}
-            used = BUSY_CPUS * (at - reset_at if at > reset_at else at)
+            lives_until = at if end_at is None else min(at, end_at)
+            used = BUSY_CPUS * (lives_until - reset_at if at > reset_at else at)
             lines.append(line("cpu_seconds_total", used, BEGIN + at, mode="user", **labels))
-            lines.append(line("memory_current_bytes", 4096, BEGIN + at, **labels))
-            lines.append(line("memory_peak_bytes", 4096, BEGIN + at, **labels))
-            if end_at is not None and at >= end_at:
+            lines.append(line("memory_peak_bytes", peak, BEGIN + at, **labels))
+            if lives_until < at:
                 lines.append(line("end_time_seconds", BEGIN + end_at, BEGIN + at, **labels))
+            else:
+                lines.append(line("memory_current_bytes", 4096, BEGIN + at, **labels))
     return lines
 
 
@@ -111,6 +114,33 @@ def test_jobs_measured_together_or_alone_give_the_same_usage(history):
         assert together.coverage == pytest.approx(alone.coverage)
 
 
+FIRST_END, SECOND_BEGIN = 700, 860
+REQUEUED = [
+    *node_lines("elsewhere", (20, 980), end_at=FIRST_END, peak=3_000_000),
+    *node_lines("elsewhere", (900, 1800), instance="n002:10910", reset_at=SECOND_BEGIN),
+    *node_lines("same node", (20, 860), end_at=FIRST_END, peak=3_000_000),
+    *node_lines("same node", (890, 1790), reset_at=SECOND_BEGIN),
+]
+
+
+@pytest.mark.parametrize("open_store", STORES)
+@pytest.mark.parametrize("jobid", ["elsewhere", "same node"])
+def test_second_run_has_none_of_what_lingers_of_the_first(open_store, jobid):
+    """Its window begins while the first run's last values are still exposed."""
+    span = JobWindow(
+        "c1", jobid, BEGIN + 800, BEGIN + 1800, near_other_run=True,
+        free_range=(BEGIN + 1000, float("inf")),
+    )  # fmt: skip
+    run = JobToMeasure(7, "c1", jobid, "alice", 1001, BEGIN + 800, None, 1, 4, span)
+    with open_store(REQUEUED) as opened:
+        (usage,) = measure(opened, [run], STEP)
+    assert usage.nodes == 1
+    assert usage.values["memory_peak_bytes"] == 4096
+    assert 30 <= usage.samples <= 32
+    assert usage.values["user_cpu_seconds"] == pytest.approx(BUSY_CPUS * 930, rel=0.02)
+    assert usage.doubt == "running"
+
+
 RUNNING_TIME = MeasuredTime(0, None, 3600)
 
 
@@ -142,6 +172,31 @@ def test_gpu_seen_for_half_the_time_has_a_gap():
 
 def test_job_that_ended_on_all_nodes_is_measured_until_its_end():
     running, ended = NodeSamples(120, latest=3570.0), NodeSamples(90, latest=2900.0, end=2650.4)
-    assert measured_until([running, ended], 3600) == 3570
-    assert measured_until([ended, ended._replace(end=2600.0)], 3600) == 2651
-    assert measured_until([NodeSamples(1)], 3600) == 3600
+    assert measured_until([running, ended], 0, 3600) == 3570
+    assert measured_until([ended, ended._replace(end=2600.0)], 0, 3600) == 2651
+    assert measured_until([NodeSamples(1)], 0, 3600) == 3600
+
+
+def test_node_that_ended_first_is_covered_whole_and_ends_nothing_alone():
+    ended, goes_on = NodeSamples(90, 3000.0, end=2650.0), NodeSamples(120, 3570.0)
+    assert coverage([ended, goes_on], 2, MeasuredTime(0, None, 3570), 30) == 1
+    assert not has_ended_everywhere([ended, goes_on], 2, 0)
+    assert not has_ended_everywhere([ended], 2, 0)  # the other node is not known
+    assert not has_ended_everywhere([ended], None, 0)
+    assert not has_ended_everywhere([], 0, 0)
+    assert has_ended_everywhere([ended, ended], 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("node", "end"),
+    [
+        (NodeSamples(90, 3000.0, end=2650.0, gauge_latest=2640.0), 2650),
+        (NodeSamples(90, 3000.0, end=9999.0, gauge_latest=2640.0), 3000),  # clock in the future
+        (NodeSamples(90, 3000.0, end=1.0, gauge_latest=2640.0), 2640),  # clock in the past
+        (NodeSamples(90, 3000.0, end=2650.0, gauge_latest=3000.0), None),  # it goes on
+        (NodeSamples(90, 3000.0, end=500.0), None),  # of the run before
+        (NodeSamples(90, None, end=2650.0), 2650),
+    ],
+)
+def test_end_of_a_node_is_one_of_the_stores_clock(node, end):
+    assert node.end_since(1000) == end

@@ -164,11 +164,6 @@ def test_reasons_for_doubt():
     assert (usage.values["memory_peak_bytes"], usage.doubt) == (12, "peak sampled")
     running_job = JOB._replace(end=None, span=JOB.span._replace(until=JOB.start + 3600))
     assert compute_usage(running_job, by_statistic(WHOLE_RUN_SAMPLES[0]), 30).doubt == "running"
-    job_near_another = JOB._replace(near_previous_run=True)
-    assert (
-        compute_usage(job_near_another, by_statistic(*WHOLE_RUN_SAMPLES), 30).doubt
-        == "near another run"
-    )
 
 
 ENERGY = "energy_joules_total"
@@ -296,4 +291,3 @@ def test_runs_of_a_requeued_job_have_separate_windows(store, job, engine, now):
     assert first_due.span.near_other_run
     assert second_due.span.near_other_run
     assert first_due.span.until == now - 7001
-    assert (first_due.near_previous_run, second_due.near_previous_run) == (False, True)

@@ -21,7 +21,7 @@ from batchjob_stats_db.database.access import (
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.queries import jobs, nodes, stats, usage
-from batchjob_stats_db.queries.efficiency import AS_OF
+from batchjob_stats_db.queries.efficiency import SOURCE_READ_TIME
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import Page, list_jobs
 
@@ -267,4 +267,5 @@ def test_job_is_as_of_the_last_read_of_a_source_that_fails(engine, store, job, s
         for source, (success, error) in states.items():
             row = {"source": source, "success_time": success, "error_time": error}
             db.execute(sa.insert(schema.poll_state).values(cluster="c1", **row))
-        assert db.execute(sa.select(AS_OF).select_from(schema.job)).scalars().all() == [as_of]
+        asked = sa.select(SOURCE_READ_TIME).select_from(schema.job)
+        assert db.execute(asked).scalars().all() == [as_of]
