@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from batchjob.runtime.background import Loop
 from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.values import LOOPBACK
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.options import ExporterSettings
 from batchjob_exporter.self_metrics import self_families_reader, version_text
@@ -18,8 +19,7 @@ from batchjob_exporter.web.addresses import (
     open_systemd_listeners,
     remove_socket_files,
 )
-from batchjob_exporter.web.auth import WebAccess
-from batchjob_exporter.web.bearer import LOOPBACK, RequestHandler, require_bearer
+from batchjob_exporter.web.auth import RequestHandler, WebAccess, require_bearer
 from batchjob_exporter.web.server import ConnectionLimits, HttpServer
 from batchjob_exporter.web.site import MetricsSite
 

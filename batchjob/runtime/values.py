@@ -230,6 +230,10 @@ def network(value: Any) -> Network:
         ) from None
 
 
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+"""The names of this machine that no other site has."""
+
+
 def host_name(authority: str) -> str:
     """The host of `HOST[:PORT]`, without the brackets of IPv6; "" if it has none."""
     try:

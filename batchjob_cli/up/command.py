@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from batchjob.local_runs.directory import data_directory
 from batchjob.runtime import log
 from batchjob.runtime.settings import SettingsError, UnavailableError
-from batchjob.runtime.values import ListenAddress
+from batchjob.runtime.values import LOOPBACK, ListenAddress
 from batchjob_cli.client.running_up import TOKEN_FILE, announce, find_running_up
 from batchjob_cli.run import cgroup as cgroups
 from batchjob_cli.up import records, stack
@@ -22,7 +22,6 @@ from batchjob_cli.up.options import UpSettings, settings
 from batchjob_stats_db.database.engine import DatabaseError, DatabaseUnavailableError
 from batchjob_stats_db.database.revision import unusable_error
 from batchjob_stats_server import main as server_main
-from batchjob_stats_server.http.hosts import LOOPBACK
 
 _EVERY_HOST = ("0.0.0.0", "::")  # noqa: S104 (accepted values)
 _LOOPBACK = "127.0.0.1"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from batchjob.runtime.rate_limit import RateLimiter
 from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.values import host_name
 from batchjob_exporter.web.config import RateLimit, WebConfig, read, warn_unsupported
 from batchjob_exporter.web.connection import PlainStream, Stream
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, text_response
@@ -31,6 +32,14 @@ _UNAUTHORIZED = text_response(
     ("WWW-Authenticate", 'Basic realm="batchjob_exporter", charset="UTF-8"'),
 )
 
+_UNAUTHORIZED_BEARER = text_response(
+    HTTPStatus.UNAUTHORIZED, "expected the token as Authorization: Bearer",
+    ("WWW-Authenticate", "Bearer"),
+)  # fmt: skip
+_MISDIRECTED = text_response(HTTPStatus.MISDIRECTED_REQUEST, "unknown Host header")
+
+RequestHandler = Callable[[HttpRequest], HttpResponse]
+
 _FileSignatures = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -46,9 +55,7 @@ class _LoadedConfig(NamedTuple):
 class WebAccess:
     """TLS, authentication, rate limit and headers, between a client's socket and the site."""
 
-    def __init__(
-        self, path: str, handler: Callable[[HttpRequest], HttpResponse] | None = None
-    ) -> None:
+    def __init__(self, path: str, handler: RequestHandler | None = None) -> None:
         """`path`: the file, or empty. Raises SettingsError if the file cannot be used."""
         self._path = path
         self._handler = handler
@@ -168,3 +175,28 @@ def _file_signature(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def require_bearer(
+    handler: RequestHandler, secret: str, hosts: frozenset[str] | None = None
+) -> RequestHandler:
+    """The same answers for requests with the secret. `hosts`: accepted names; None: all.
+
+    Other users of a machine can reach its loopback ports, and another site's page can let its own
+    name resolve to them (DNS rebinding): a browser then lets it read the answers, and only `Host`
+    shows it.
+    """
+    import hmac  # loads 4 MB of OpenSSL, which most nodes do not need
+
+    expected = secret.encode()
+
+    def check_and_answer(request: HttpRequest) -> HttpResponse:
+        if hosts is not None and host_name(request.headers.get("host", "")) not in hosts:
+            return _MISDIRECTED
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        presented = token.strip().encode("latin-1")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(presented, expected):
+            return _UNAUTHORIZED_BEARER
+        return handler(request)
+
+    return check_and_answer

@@ -6,11 +6,11 @@ Clients are served in turn. A thread of its own checks passwords, one at a time.
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from http import HTTPStatus
+from typing import Generic, TypeVar
 
-from batchjob.runtime.round_robin_queue import RoundRobinQueue
 from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.connection import Answer, HttpConnection
 from batchjob_exporter.web.message import HttpRequest, compress, render_response, text_response
@@ -25,7 +25,71 @@ _INTERNAL_ERROR = text_response(
     HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the exporter's log"
 )
 
+T = TypeVar("T")
+
 _QueuedRequest = tuple[HttpConnection, HttpRequest]
+
+
+class RoundRobinQueue(Generic[T]):
+    """Serves clients in turn, however much one of them puts into it.
+
+    Each client has a queue of its own; `get` takes the first item of each queue in turn.
+    """
+
+    def __init__(self, max_waiting: int) -> None:
+        """`max_waiting`: the maximum number of waiting items of one client."""
+        self._max_waiting = max_waiting
+        # No queue is empty; the first one is served next.
+        self._queues: dict[Hashable, deque[T]] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def lengths(self) -> Counter[Hashable]:
+        """The number of waiting items of each client."""
+        with self._changed:
+            return Counter({client: len(queue) for client, queue in self._queues.items()})
+
+    def put(self, client: Hashable, item: T) -> bool:
+        """Append an item; False if the client's queue is full or all are closed."""
+        with self._changed:
+            queue = self._queues.get(client, deque())
+            if self._closed or len(queue) >= self._max_waiting:
+                return False
+            queue.append(item)
+            self._queues[client] = queue
+            self._changed.notify()
+            return True
+
+    def get(self) -> T | None:
+        """Wait for the next item; None when the queue is closed and empty."""
+        with self._changed:
+            while not self._queues:
+                if self._closed:
+                    return None
+                self._changed.wait()
+            client = next(iter(self._queues))
+            queue = self._queues.pop(client)
+            item = queue.popleft()
+            if queue:
+                self._queues[client] = queue  # moves to the end
+            return item
+
+    def withdraw(self, client: Hashable) -> T | None:
+        """Take back the last item that the client put; None if none of its items waits."""
+        with self._changed:
+            queue = self._queues.get(client)
+            if queue is None:
+                return None
+            item = queue.pop()
+            if not queue:
+                del self._queues[client]
+            return item
+
+    def close(self) -> None:
+        """Accept no more items; `get` returns None when all have been taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 class RequestWorkers:

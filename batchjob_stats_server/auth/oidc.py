@@ -24,6 +24,7 @@ from joserfc.jwk import KeySet
 
 from batchjob.runtime.http_client import FetchError, HttpReply, fetch, tls_context
 from batchjob.runtime.json_reader import parse_json
+from batchjob.runtime.values import LOOPBACK
 from batchjob_stats_db.database.sessions import ProviderSession
 from batchjob_stats_server.options import OidcOptions
 
@@ -47,7 +48,6 @@ _ALGORITHMS = (
     "EdDSA",
 )
 _LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class OidcError(Exception):
@@ -308,7 +308,7 @@ class OidcProvider:
     def _endpoint(self, name: str) -> str:
         url = str(self._provider_metadata().get(name, ""))
         parts = urlsplit(url)
-        if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+        if parts.scheme != "https" and parts.hostname not in LOOPBACK:
             raise ProviderUnreachableError(f"the provider's {name} is not an https URL: {url!r}")
         return url
 

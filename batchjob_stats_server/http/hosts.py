@@ -11,12 +11,10 @@ from urllib.parse import SplitResult
 
 from starlette.types import Scope
 
-from batchjob.runtime.values import Network, host_name
+from batchjob.runtime.values import LOOPBACK, Network, host_name
 from batchjob_stats_server.auth import peers
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.options import ServerWebOptions
-
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 ON_THIS_MACHINE = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 _FORWARDED = b"x-forwarded-proto"

@@ -4,7 +4,8 @@ from http import HTTPStatus
 
 import pytest
 
-from batchjob_exporter.web.bearer import LOOPBACK, require_bearer
+from batchjob.runtime.values import LOOPBACK
+from batchjob_exporter.web.auth import require_bearer
 from batchjob_exporter.web.message import HttpRequest, text_response
 
 GUARDED = require_bearer(lambda _: text_response(HTTPStatus.OK, "numbers"), "bj_secret", LOOPBACK)

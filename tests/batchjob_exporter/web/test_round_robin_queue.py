@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.runtime.round_robin_queue import RoundRobinQueue
+from batchjob_exporter.web.workers import RoundRobinQueue
 from tests.helpers.waiting import scaled
 
 
@@ -46,16 +46,6 @@ def test_withdraw_returns_last_item_of_client():
     assert [queue.withdraw(client) for client in ("a", "b", "b", "c")] == [3, 2, None, None]
     assert queue.lengths() == {"a": 1}
     assert close_and_drain(queue) == [1]
-
-
-def test_get_nowait():
-    queue = RoundRobinQueue(10)
-    assert queue.get_nowait() is None
-    for client, item in (("a", 1), ("a", 2), ("b", 3)):
-        queue.put(client, item)
-    assert len(queue) == 3
-    assert [queue.get_nowait() for _ in range(4)] == [1, 3, 2, None]
-    assert len(queue) == 0
 
 
 def test_waiting_threads_receive_item_or_end():
