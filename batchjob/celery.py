@@ -24,8 +24,14 @@ from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import RUNS, data_directory
 from batchjob.local_runs.record import Run, RunFileError
 from batchjob.schedulers.states import JobState
-from batchjob.tracking.outcome import WorkOutcome, outcome_of_error, outcome_of_result
-from batchjob.tracking.work import Work, initial_record, record_end
+from batchjob.tracking.work import (
+    Work,
+    WorkOutcome,
+    initial_record,
+    outcome_of_error,
+    outcome_of_result,
+    record_end,
+)
 
 _NAMESPACE = uuid.UUID("6f1d3c5e-6f0e-4b7e-9a52-6d1f4b0c2a77")  # a random UUID
 _MAX_RETRIES = 10_000

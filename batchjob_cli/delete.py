@@ -15,8 +15,8 @@ from batchjob.local_runs.record import TOMBSTONE, Run
 from batchjob.local_runs.user_files import touch_own
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client import remote_runs
+from batchjob_cli.client.connect import find_run, run_parser
 from batchjob_cli.client.problems import RefusedError
-from batchjob_cli.client.selection import find_run, run_parser
 
 
 def run(arguments: list[str]) -> int:

@@ -1,7 +1,7 @@
 """The columns of a table of jobs: the default ones, and those selected by name."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
@@ -17,15 +17,11 @@ from batchjob.runtime.formatting import (
 from batchjob.runtime.settings import SettingsError, suggest_nearest
 from batchjob.runtime.times import format_time
 from batchjob.schedulers.states import JobState
-from batchjob_cli.client.table import TableColumn
+from batchjob_cli.client.table import TableColumn, cell
 
 _SHORT_ID_LENGTH = 8  # characters of a UUID, enough for every command
 _UUID_LENGTH = 36
 _RED, _GREEN, _YELLOW, _BLUE, _DIM = "31", "32", "33", "34", "2"
-
-
-def _cell_formatter(key: str, format_value: Any) -> Any:
-    return lambda row: "-" if row.get(key) is None else format_value(row[key])
 
 
 def _run_time(row: Mapping[str, Any]) -> str:
@@ -86,9 +82,7 @@ _COLUMNS_OF_SEVERAL_CLUSTERS = (
 )
 _COLUMNS_OF_TRACKED_WORK = (
     TableColumn("TOOL", lambda row: row.get("tool") or "-", elastic=True, drop_order=3),
-    TableColumn(
-        "CPU TIME", _cell_formatter("cpu_used_seconds", format_run_time), right=True, drop_order=3
-    ),
+    TableColumn("CPU TIME", cell("cpu_used_seconds", format_run_time), right=True, drop_order=3),
     TableColumn("ERROR", lambda row: (row.get("error") or "-")[:40], elastic=True, drop_order=2),
 )
 
@@ -98,7 +92,7 @@ def default_columns(
 ) -> tuple[TableColumn, ...]:
     """The columns, with times in a zone; None: local time. `short`: cut ids of local runs."""
     ids = _shorten_ids([row["jobid"] for row in rows]) if short else {}
-    at = _cell_formatter("start_time", lambda at: format_time(at / 1000, zone))
+    at = cell("start_time", lambda at: format_time(at / 1000, zone))
 
     def started(row: Mapping[str, Any]) -> str:
         waits = row["state"] == JobState.PENDING and row.get("reason")
@@ -112,11 +106,9 @@ def default_columns(
         TableColumn("STATE", _state_text, colour=_colour),
         TableColumn("STARTED", started, drop_order=4),
         TableColumn("TIME", _run_time, right=True),
-        TableColumn("CPUS", _cell_formatter("allocated_cpus", digits), right=True, drop_order=3),
+        TableColumn("CPUS", cell("allocated_cpus", digits), right=True, drop_order=3),
         TableColumn("CPU EFF.", _cpu_efficiency, right=True, drop_order=1),
-        TableColumn(
-            "PEAK MEMORY", _cell_formatter("memory_used_bytes", size), right=True, drop_order=1
-        ),
+        TableColumn("PEAK MEMORY", cell("memory_used_bytes", size), right=True, drop_order=1),
         TableColumn("EXIT", _exit_code, right=True, drop_order=5),
         *(_COLUMNS_OF_TRACKED_WORK if any(row.get("tool") for row in rows) else ()),
     )
@@ -145,19 +137,19 @@ def _column(name: str, zone: tzinfo | None) -> TableColumn:
         if title.endswith(ending):
             shown = title.removesuffix(ending) or title
             return TableColumn(
-                shown.replace("_", " ").upper(), _cell_formatter(name, format_value), right=True
+                shown.replace("_", " ").upper(), cell(name, format_value), right=True
             )
     if title.endswith("_time"):
-        words = _cell_formatter(name, lambda at: format_time(at / 1000, zone))
+        words = cell(name, lambda at: format_time(at / 1000, zone))
         return TableColumn(title.replace("_", " ").upper(), words)
-    return TableColumn(title.replace("_", " ").upper(), _cell_formatter(name, _format_value))
+    return TableColumn(title.replace("_", " ").upper(), cell(name, _format_value))
 
 
 def _format_value(value: Any) -> str:
     return digits(value) if isinstance(value, float) else str(value)
 
 
-_FORMATTERS = {
+_FORMATTERS: Mapping[str, Callable[[Any], str]] = {
     "_bytes": size,
     "_seconds": format_run_time,
     "_joules": energy,

@@ -14,7 +14,7 @@ from batchjob.runtime.settings import SettingsError, type_and_metavar
 from batchjob.runtime.times import format_time, past_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import remote_runs
-from batchjob_cli.client.selection import find_run, run_parser
+from batchjob_cli.client.connect import find_run, run_parser
 from batchjob_cli.client.table import add_zone
 
 _PAUSE_SECONDS = 0.3

@@ -63,9 +63,9 @@ COMMANDS = (
         "top",
     ),
     Command(
-        "completion", "batchjob_cli.completion", "Print a completion script for a shell.", "shell"
+        "completion", "batchjob_cli.manuals", "Print a completion script for a shell.", "shell"
     ),
-    Command("manual", "batchjob_cli.completion", "Print a manual page.", "shell", "manual"),
+    Command("manual", "batchjob_cli.manuals", "Print a manual page.", "shell", "manual"),
 )
 
 

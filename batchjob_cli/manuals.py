@@ -1,7 +1,11 @@
-"""Manual pages and shell completion, generated from the command lines."""
+"""Manual pages and shell completion, generated from the command lines.
+
+Packages install them; `batchjob completion` and `batchjob manual` are for other installations.
+"""
 
 import argparse
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
@@ -10,6 +14,9 @@ import shtab
 from argparse_manpage.manpage import Manpage
 
 from batchjob import __version__
+from batchjob.runtime.logins import expand_home
+from batchjob.runtime.reason import reason
+from batchjob.runtime.settings import Parser, SettingsError
 
 SHELLS = ("bash", "zsh", "fish")
 PROGRAMS = {
@@ -103,3 +110,45 @@ def completions(commands: Mapping[str, str], shell: str) -> dict[str, str]:
         _complete_paths(parser)
         scripts[name] = shtab.complete(parser, shell=shell)
     return scripts
+
+
+def run(arguments: list[str]) -> int:
+    """Print a completion script; the exit status. Raises SettingsError."""
+    parser = Parser(
+        prog="batchjob completion", allow_abbrev=False,
+        description="Prints a completion script for a shell. "
+        "For bash: eval \"$(batchjob completion bash)\".",
+    )  # fmt: skip
+    parser.add_argument("shell", choices=SHELLS)
+    parser.add_argument("--program", choices=tuple(PROGRAMS), default="batchjob",
+                      help="program to complete (default: batchjob)")  # fmt: skip
+    given = parser.parse_args(arguments)
+    module = PROGRAMS[given.program]
+    sys.stdout.write(completions({given.program: module}, given.shell)[given.program])
+    return 0
+
+
+def manual(arguments: list[str]) -> int:
+    """Print a manual page, or write all of them; the exit status. Raises SettingsError."""
+    parser = Parser(
+        prog="batchjob manual", allow_abbrev=False,
+        description="Prints a manual page, for man -l -, or writes all pages into a directory.",
+    )  # fmt: skip
+    parser.add_argument("program", nargs="?", choices=tuple(PROGRAMS), default="batchjob",
+                      help="program to describe (default: batchjob)")  # fmt: skip
+    parser.add_argument("--directory", default="", metavar="DIRECTORY",
+                      help="write all pages there, such as ~/.local/share/man/man1")  # fmt: skip
+    given = parser.parse_args(arguments)
+    if not given.directory:
+        (text,) = manuals({given.program: PROGRAMS[given.program]}).values()
+        sys.stdout.write(text)
+        return 0
+    try:
+        target = expand_home(given.directory)
+        target.mkdir(parents=True, exist_ok=True)
+        for name, text in manuals(PROGRAMS).items():
+            (target / name).write_text(text, encoding="utf-8")
+            print(target / name)
+    except OSError as error:
+        raise SettingsError(f"--directory: {error.filename}: {reason(error)}") from error
+    return 0

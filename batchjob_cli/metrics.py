@@ -111,13 +111,7 @@ def _print_from_server(given: argparse.Namespace) -> int:
     if given.limit is not None:
         samples = iter(deque(samples, maxlen=given.limit))
     try:
-        for pair in samples:
-            print(
-                json.dumps(sample_document(pair))
-                if given.json
-                else row(given.type, pair, given.zone)
-            )
-            sys.stdout.flush()
+        _print_rows(given, samples)
     except KeyboardInterrupt:
         return 130
     return 0
@@ -214,6 +208,6 @@ def _samples_in_window(given: argparse.Namespace, replay: Replay) -> Iterator[Sa
 def _print_rows(given: argparse.Namespace, samples: Iterator[SamplePair]) -> None:
     for pair in samples:
         print(
-            json.dumps(sample_document(pair)) if given.json else row(given.type, pair, given.zone)
+            json.dumps(sample_document(pair)) if given.json else row(given.type, pair, given.zone),
+            flush=True,
         )
-    sys.stdout.flush()

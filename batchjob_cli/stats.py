@@ -8,7 +8,7 @@ from batchjob.judgements import FAILED_STATES
 from batchjob.runtime.formatting import energy, format_duration, share, size
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client.connect import command_parser, job_pages
-from batchjob_cli.client.table import TableColumn, format_table, print_text
+from batchjob_cli.client.table import TableColumn, cell, format_table, print_text
 from batchjob_cli.jobs import add_filters, filter_parameters, print_csv, print_json
 
 _KEYS = ("name", "tool", "account", "user", "partition", "state", "cluster")
@@ -116,9 +116,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _columns(by: str) -> tuple[TableColumn, ...]:
-    def cell(key: str, format_value: Any) -> Any:
-        return lambda row: "-" if row[key] is None else format_value(row[key])
-
     return (
         TableColumn(by.upper(), lambda row: "all" if row["overall"] else row["key"] or "-"),
         TableColumn("JOBS", cell("jobs", str), right=True),

@@ -15,10 +15,11 @@ from batchjob.runtime.settings import type_and_metavar
 from batchjob.runtime.values import duration
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client import remote_runs
+from batchjob_cli.client.connect import find_run, run_parser
 from batchjob_cli.client.problems import RefusedError
-from batchjob_cli.client.selection import find_run, run_parser
 from batchjob_cli.run import cgroup, stop_request
-from batchjob_cli.run.abandoned import end_abandoned
+from batchjob_cli.run.process_tree import processes_led_by
+from batchjob_cli.run.supervisor import end_abandoned
 
 _EXTRA_SECONDS = 10.0  # in addition to the grace period, for the supervisor to record the end
 
@@ -50,7 +51,7 @@ def cancel(arguments: list[str]) -> int:
 
 def _print_result(run: Run) -> int:
     if run.state == JobState.VANISHED:
-        print(f"batchjob: run {run.jobid} had lost its supervisor; it has no processes left")
+        print(f"batchjob: run {run.jobid} had lost its supervisor; no process of it was found")
         return 0
     if run.state.is_live:
         print(f"batchjob: run {run.jobid} has not ended yet", file=sys.stderr)
@@ -73,6 +74,12 @@ def end_run(data: Path, run: Run, grace: float, max_wait: float = math.inf) -> R
         if jobid in cgroup.find_existing():
             raise RefusedError(
                 f"run {jobid} has lost its supervisor, and its processes belong to {run.user}"
+            )
+        # Without a cgroup, only the ids tell; they may be another program's by now.
+        if left := processes_led_by(run.supervisor.pid):
+            raise RefusedError(
+                f"run {jobid} has lost its supervisor, and may have left these processes behind: "
+                f"{', '.join(map(str, left))}; end them with kill"
             )
         return run
     if not run.state.is_live:

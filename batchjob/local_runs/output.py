@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 from batchjob.local_runs.user_files import create_file, list_directory, open_regular_file
 
@@ -243,19 +243,7 @@ class Reader:
                 return
 
 
-class _Decompressor(Protocol):
-    """What zlib.decompressobj() returns."""
-
-    @property
-    def unconsumed_tail(self) -> bytes: ...
-
-    @property
-    def eof(self) -> bool: ...
-
-    def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
-
-
-def _decompressor(offset: int) -> _Decompressor:
+def _decompressor(offset: int) -> "zlib._Decompress":
     """For a file from its beginning, or from behind a full flush, where no header is."""
     return zlib.decompressobj(_GZIP_WBITS if offset == 0 else -zlib.MAX_WBITS)
 

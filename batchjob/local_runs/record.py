@@ -13,13 +13,12 @@ import os
 import re
 import signal
 import stat
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from batchjob.local_runs.user_files import open_regular_file
+from batchjob.local_runs.user_files import open_regular_file, replace_file
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.logins import login_of
 from batchjob.schedulers.states import JobState
@@ -143,7 +142,7 @@ def write(directory: Path, run: Run, durable: bool = True) -> Path:
     path = directory / f"{run.jobid}.json"
     data = _encode(run)
     try:
-        _write_atomically(path, data, durable)
+        replace_file(path, data, durable=durable)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
             raise
@@ -160,20 +159,6 @@ def _encode(run: Run) -> bytes:
     data = json.dumps({"version": VERSION} | document).encode()
     size = -(-(len(data) + _RESERVED_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES
     return data.ljust(size - 1) + b"\n"
-
-
-def _write_atomically(path: Path, data: bytes, durable: bool) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:  # leave no temporary file behind, whatever the reason
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -61,6 +61,28 @@ def create_file(path: Path) -> int:
     return os.open(path, flags, 0o600)
 
 
+def replace_file(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+    """Write a file anew in place of an existing one, all or nothing; raises OSError.
+
+    `durable`: wait until the data is on disk.
+    """
+    import tempfile  # which lists of runs do without
+
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if mode != 0o600:
+                os.fchmod(descriptor, mode)
+            if durable:
+                os.fsync(descriptor)
+        Path(temporary).replace(path)
+    except BaseException:  # leave no temporary file behind, whatever the reason
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
 def open_lock(path: Path, create: bool = True) -> int:
     """The descriptor of a file to be locked, which other processes have open too."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchjob.local_runs.record import Run
-from batchjob.tracking.outcome import WorkOutcome, outcome_of_error
 from batchjob.tracking.tracker import track
-from batchjob.tracking.work import Work
+from batchjob.tracking.work import Work, WorkOutcome, outcome_of_error
 
 _LOCK = threading.Lock()
 _WORKS: dict[str, Work] = {}

@@ -21,9 +21,8 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from batchjob.tracking.outcome import outcome_of_error, outcome_of_result
 from batchjob.tracking.process_usage import thread_cpu
-from batchjob.tracking.work import Work, initial_record
+from batchjob.tracking.work import Work, initial_record, outcome_of_error, outcome_of_result
 
 P = ParamSpec("P")
 R = TypeVar("R")

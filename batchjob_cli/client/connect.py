@@ -14,9 +14,11 @@ from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
 from batchjob_cli.client.answer import ApiReply, parse_rows
+from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.running_up import find_running_up
 
 if TYPE_CHECKING:
+    from batchjob.local_runs.record import Run
     from batchjob_cli.client.remote import Server
 
 SERVER, TOKEN = "BATCHJOB_SERVER", "BATCHJOB_TOKEN"
@@ -132,3 +134,24 @@ def read_pages(
         yield rows
         limit -= len(rows)
         path, given = answer.next, {}
+
+
+def run_parser(name: str, description: str, nargs: str | None = None) -> argparse.ArgumentParser:
+    """A parser with the server options and the argument JOB (`job`: how many)."""
+    parser = command_parser(name, description)
+    parser.add_argument(
+        "job", nargs=nargs, metavar="JOB", help="id of a run, a prefix of it, or its name"
+    )
+    return parser
+
+
+def find_run(given: argparse.Namespace) -> "tuple[Path, Run]":
+    """The data directory and the run meant by JOB; raises SettingsError."""
+    from batchjob.local_runs import history
+
+    try:
+        return data_directory(given.data), history.job(given.job, given.data)
+    except history.UnknownRun as error:
+        raise NotFoundError(str(error)) from error
+    except OSError as error:
+        raise SettingsError(f"{error.filename}: {error.strerror}") from error

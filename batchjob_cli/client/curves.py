@@ -10,7 +10,7 @@ from batchjob.runtime.formatting import digits, share, size
 from batchjob.runtime.times import format_time
 from batchjob_cli.client.answer import parse_rows
 from batchjob_cli.client.connect import QueryFunction
-from batchjob_cli.client.table import TableColumn
+from batchjob_cli.client.table import TableColumn, cell
 
 CURVES: Mapping[str, Sequence[str]] = {
     "overview": ("cpu", "memory", "threads", "file_read", "file_write", "gpu_utilization", "power"),
@@ -71,10 +71,7 @@ def _column(name: str) -> TableColumn:
         digits,
     )
 
-    def cell(row: Mapping[str, Any]) -> str:
-        return format_value(row[name]) if name in row else "-"
-
-    return TableColumn(name.replace("_", " ").upper(), cell, right=True)
+    return TableColumn(name.replace("_", " ").upper(), cell(name, format_value), right=True)
 
 
 def _format_speed(value: float) -> str:

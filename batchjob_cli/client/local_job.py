@@ -10,7 +10,7 @@ from sqlalchemy.engine import Engine, RowMapping
 
 from batchjob.local_runs.directory import SAMPLES
 from batchjob.runtime.settings import SettingsError
-from batchjob_cli.client.local_database import open_database
+from batchjob_cli.client.local_jobs import open_database
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_stats_db.database import scripts as batch_scripts
 from batchjob_stats_db.database.access import EVERYTHING

@@ -4,15 +4,20 @@ The rows are those of the API's list of jobs: keys, order and filters are the se
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from batchjob.runtime.settings import SettingsError, suggest_names
 from batchjob_cli.client.connect import Parameters
-from batchjob_cli.client.local_database import open_database
+from batchjob_cli.client.problems import UnreachableError
+from batchjob_cli.up.records import open_recorded, record_runs
 from batchjob_stats_db.database.access import EVERYTHING
+from batchjob_stats_db.database.engine import DatabaseError, reader_engine
+from batchjob_stats_db.database.revision import require_current, unusable_error
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
     COLUMN_NAMES,
@@ -29,6 +34,26 @@ _KEYS = (
     *(key for key, _ in WINDOW_KEYS),
 )
 _SORTS = {"user" if name == "username" else name: name for name in SORTS}
+
+
+@contextmanager
+def open_database(data: Path) -> Iterator[Engine]:
+    """The database with all runs of this machine, opened for reading; raises SettingsError."""
+    try:
+        recorded = open_recorded(data)
+        engine = recorded or reader_engine(record_runs(data))
+        try:
+            if recorded is None:
+                require_current(engine)
+            yield engine
+        except sa.exc.DBAPIError as error:
+            raise unusable_error(engine.url, error) from error
+        finally:
+            engine.dispose()
+    except DatabaseError as error:
+        raise UnreachableError(str(error)) from error
+    except OSError as error:
+        raise UnreachableError(f"{error.filename or data}: {error.strerror or error}") from error
 
 
 def job_pages(

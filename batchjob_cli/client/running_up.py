@@ -2,12 +2,12 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs.record import current_process, is_supervisor_alive
+from batchjob.local_runs.user_files import replace_file
 from batchjob.runtime.json_reader import parse_json
 
 TOKEN_FILE = "token"  # noqa: S105 (a file name)
@@ -53,17 +53,7 @@ def announce(data: Path, url: str) -> Iterator[None]:
 @contextlib.contextmanager
 def keep_file(path: Path, text: str) -> Iterator[None]:
     """Keep a file of one line, readable for its owner alone, until the end; raises OSError."""
-    import tempfile  # a list, which only looks for a running `batchjob up`, does without
-
-    # Created with mode 0600.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{text}\n")
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
+    replace_file(path, f"{text}\n".encode("ascii"))
     try:
         yield
     finally:

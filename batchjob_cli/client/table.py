@@ -23,6 +23,11 @@ class TableColumn(NamedTuple):
     colour: Callable[[Mapping[str, Any]], str] | None = None  # SGR code of a cell, or ""
 
 
+def cell(key: str, format_value: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
+    """The text of a key of a row; "-" if it is unknown."""
+    return lambda row: "-" if row.get(key) is None else format_value(row[key])
+
+
 def add_zone(parser: argparse.ArgumentParser) -> None:
     """Add the option for the time zone: `zone`, None for the local one."""
     parser.add_argument("--utc", dest="zone", action="store_const", const=UTC,

@@ -9,8 +9,7 @@ from batchjob.runtime.settings import Parser
 from batchjob.schedulers.layout import Layout
 from batchjob_cli.doctor import bundle
 from batchjob_cli.doctor.finding import ExaminedNode
-from batchjob_cli.doctor.report import as_json, as_text
-from batchjob_cli.doctor.subjects import examine, jobs_visible
+from batchjob_cli.doctor.report import as_json, as_text, examine, jobs_visible
 from batchjob_exporter.options import EnabledCollector, parse_settings
 from collectors.jobs.discovery.site_layouts import all_layouts
 

@@ -1,10 +1,18 @@
-"""Meters of this node's energy."""
+"""Meters of this node's energy, the one that the energy collector will use, and factors."""
 
 import os
 import time
+from collections.abc import Sequence
 
+from batchjob.runtime.formatting import format_duration
+from batchjob.runtime.settings import SettingsError
+from batchjob_cli.doctor import bmc
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
+from collectors.emissions.provider_poller import ProviderPoller
+from collectors.emissions.providers.provider import EmissionFactor
+from collectors.emissions.site_factors import site_factors
 from collectors.power import cray, hwmon, powercap
+from collectors.power.meter import METER_RANKING
 
 _CRAY_UPDATE_SECONDS = 0.3  # three updates of the node controller
 
@@ -87,4 +95,86 @@ def _check_cray(node: ExaminedNode) -> Finding | None:
     return Finding("ok", directory)
 
 
-CHECKS = (Check("rapl", _check_rapl), Check("hwmon", _check_hwmon), Check("cray", _check_cray))
+_METERS = {
+    check.name: check
+    for check in (
+        Check("rapl", _check_rapl),
+        Check("hwmon", _check_hwmon),
+        Check("cray", _check_cray),
+        *bmc.CHECKS,
+    )
+}
+
+
+def _check_factors(node: ExaminedNode) -> Finding | None:
+    """Query each configured provider once."""
+    options = node.options.get("emissions")
+    if options is None:
+        return None
+    try:
+        factors = site_factors(options)
+    except SettingsError as error:
+        return Finding("warning", str(error))
+    for source in factors.pollers:
+        source.refresh()
+    silent = [source.name for source in factors.pollers if not source.current()]
+    shown = "; ".join(map(_format_factor, factors.current())) or "no current factor"
+    if not silent:
+        return Finding("ok", shown)
+    return Finding(
+        "warning",
+        f"{shown}; no factor from {', '.join(silent)} ({_error_reasons(factors.pollers)})",
+        "on nodes without internet access, read factors from batchjob_stats_server: "
+        "collector.emissions.server-url",
+    )
+
+
+def _format_factor(factor: EmissionFactor) -> str:
+    grams = f"{factor.grams_per_kilowatt_hour:g} g/kWh"
+    age = format_duration(factor.age_seconds(time.time()))
+    return f"{factor.provider} {factor.zone}: {grams} ({factor.scope}, {age} old)"
+
+
+def _error_reasons(sources: Sequence[ProviderPoller]) -> str:
+    found = {reason for each in sources for reason, count in each.errors().items() if count}
+    return ", ".join(sorted(found))
+
+
+def _check_source(node: ExaminedNode) -> Finding | None:
+    """The energy collector's choice: by configuration, else the best one that answers."""
+    options = node.options.get("energy")
+    if node.options and options is None:
+        return None
+    configured_source = options.source if options else "auto"
+    enabled = [name for name in METER_RANKING if name in _METERS and _is_enabled(name, node)]
+    responding = [name for name in enabled if _is_responding(name, node)]
+    if configured_source not in ("auto", "psys"):
+        responding = [name for name in responding if name == configured_source]
+    if not responding:
+        return Finding(
+            "missing",
+            "no meter responds: no job energy"
+            if configured_source == "auto"
+            else f"{configured_source} does not respond",
+            "see the meters above; Redfish and a BMC over the network must be configured",
+        )
+    if responding[0] == "rapl":
+        return Finding("warning", "from rapl: only processors and memory, not the whole node")
+    return Finding("ok", f"from {responding[0]} (of {', '.join(responding)})")
+
+
+def _is_enabled(name: str, node: ExaminedNode) -> bool:
+    """Whether a collector is on; a BMC is queried only if it is enabled explicitly."""
+    return name in node.options or (not node.options and name in ("cray", "hwmon", "rapl"))
+
+
+def _is_responding(name: str, node: ExaminedNode) -> bool:
+    finding = _METERS[name].examine(node)
+    return finding is not None and finding.result == "ok"
+
+
+CHECKS = (
+    *_METERS.values(),
+    Check("job energy", _check_source),
+    Check("emission factors", _check_factors),
+)

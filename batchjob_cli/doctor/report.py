@@ -1,13 +1,51 @@
-"""The report, for people and for programs."""
+"""The report: its subjects, in order, and its forms for people and for programs.
+
+A new source of metrics adds its checks to a subject here.
+"""
 
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from batchjob_cli.doctor.finding import CheckResult
+from batchjob_cli.doctor import (
+    cgroups,
+    exporter,
+    gpus,
+    numbers,
+    pbs_jobs,
+    permissions,
+    power,
+    schedulers,
+    slurm,
+)
+from batchjob_cli.doctor.finding import Check, CheckResult, ExaminedNode, run_checks
 
 _WIDTH = 100
+
+
+SUBJECTS: Mapping[str, tuple[Check, ...]] = {
+    "cgroups": cgroups.CHECKS,
+    "schedulers": (
+        *schedulers.CHECKS, *slurm.CHECKS, schedulers.CLUSTER_CHECK, *pbs_jobs.CHECKS
+    ),
+    "numbers": numbers.CHECKS,
+    "permissions": permissions.CHECKS,
+    "energy": power.CHECKS,
+    "gpus": gpus.CHECKS,
+    "service": exporter.CHECKS,
+}  # fmt: skip
+"""The checks below each heading of the report."""
+
+
+def examine(node: ExaminedNode) -> list[CheckResult]:
+    """Run all checks."""
+    return [each for name, checks in SUBJECTS.items() for each in run_checks(node, name, checks)]
+
+
+def jobs_visible(node: ExaminedNode) -> bool:
+    """Whether some scheduler's tree is in a hierarchy that can be read."""
+    return bool(node.survey.trees or node.survey.jobs)
 
 
 def as_text(results: Sequence[CheckResult], jobs_visible: bool) -> str:

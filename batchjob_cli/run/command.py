@@ -4,7 +4,9 @@ import argparse
 import contextlib
 import os
 import signal
+import sys
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from batchjob.local_runs.directory import RUNS, create_directory, data_directory
@@ -16,17 +18,17 @@ from batchjob.runtime.values import duration, with_metavar
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
 from batchjob_cli.client.running_up import find_running_up
-from batchjob_cli.run import life
 from batchjob_cli.run.defaults import (
     SITE_FILE,
     VARIABLE,
     RunDefaults,
+    RunSpecification,
     effective_time_limit,
+    first_record,
     load_configuration,
     positive,
     positive_size,
 )
-from batchjob_cli.run.detach import SendMessage, run_detached
 from batchjob_cli.run.launch import LAUNCH_FAILED
 from batchjob_cli.run.lifecycle import (
     RunStartError,
@@ -38,8 +40,7 @@ from batchjob_cli.run.lifecycle import (
 )
 from batchjob_cli.run.limits import RunLimits
 from batchjob_cli.run.queue import ForeignQueueError, QueuedRun
-from batchjob_cli.run.request import RunSpecification, first_record
-from batchjob_cli.run.summary import describe_start
+from batchjob_cli.run.summary import describe_start, set_up_log
 from batchjob_cli.run.supervisor import block_signals
 
 _DESCRIPTION = """\
@@ -49,15 +50,17 @@ Its exit status is passed on: the command's own, 128 + n if signal n ended it, 1
 limit did, 127 if the command was not found, 126 if it cannot be executed, 125 if batchjob itself
 could not start the run."""
 
+SendMessage = Callable[[str], None]
+
 
 def run(arguments: list[str]) -> int:
     """Run a command; its exit status. Raises SettingsError."""
     given = _parser().parse_args(arguments)
     if given.server:
         return remote_runs.start(given, _command_words(given))
-    site = load_configuration(given.config_file)
-    spec = _build_specification(given, site.limits)
-    life.set_up(site.log)
+    site, log_options = load_configuration(given.config_file)
+    spec = _build_specification(given, site)
+    set_up_log(log_options)
     mask = block_signals()
     if spec.detach:
         return run_detached(lambda send_message: _run_with_messages(spec, mask, send_message))
@@ -108,9 +111,8 @@ def _join_queue(
     if not spec.max_runs:
         return None
     try:
-        return stack.enter_context(
-            QueuedRun(create_directory(spec.data, RUNS), jobid, spec.max_runs)
-        )
+        queued_run = QueuedRun(create_directory(spec.data, RUNS), jobid, spec.max_runs)
+        return stack.enter_context(contextlib.closing(queued_run))
     except ForeignQueueError as error:
         print_message(f"max-runs: {error}; continuing without")
         return None
@@ -218,3 +220,48 @@ def _usable_cpus(text: str) -> frozenset[int]:
     if missing := cpus - usable:
         raise ValueError(f"CPU {min(missing)} is not usable; usable are {format_cpu_list(usable)}")
     return cpus
+
+
+def run_detached(work: Callable[[SendMessage], int]) -> int:
+    """Do the work in a process of its own; returns after its first message, or its failure.
+
+    The message's first line goes to standard output, everything else to standard error.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _run_in_background(work, writer)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        message = answer.read()
+    if message:
+        first, _, rest = message.partition("\n")
+        print(first, flush=True)
+        if rest:
+            print(f"batchjob: {rest}", file=sys.stderr, flush=True)
+        return 0
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _run_in_background(work: Callable[[SendMessage], int], writer: int) -> None:
+    status = 125
+    try:
+        os.setsid()
+        sent: list[str] = []
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+
+        def send_message(message: str) -> None:
+            if not sent:
+                os.write(writer, message.encode())
+                os.close(writer)
+                for number in (1, 2):
+                    os.dup2(null, number)
+            sent.append(message)
+
+        status = work(send_message)
+    finally:
+        sys.stderr.flush()
+        os._exit(status)

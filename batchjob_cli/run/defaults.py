@@ -1,4 +1,6 @@
-"""Defaults and limits of all runs, from a YAML file of the site or the user.
+"""What a run is to be: its specification, and the defaults and limits of all runs.
+
+The defaults come from a YAML file of the site or the user:
 
     cpus: 1
     memory: 4G
@@ -10,14 +12,21 @@
 These limits are conventions: users who may run commands may also run them without batchjob.
 """
 
+import grp
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from batchjob.local_runs.record import Run, current_process, now
+from batchjob.runtime.cpu_lists import format_cpu_list
+from batchjob.runtime.logins import login
 from batchjob.runtime.settings import SettingsError, build_section, load_file, option
 from batchjob.runtime.values import duration, integer, one_of, size, with_metavar
+from batchjob.schedulers.states import JobState
+from batchjob_cli.run.limits import RunLimits
 
 VARIABLE = "BATCHJOB_RUN_CONFIG"
 SITE_FILE = Path("/etc/batchjob/run.yml")
@@ -77,23 +86,15 @@ class RunLogOptions:
 _SECTIONS: Mapping[str, type[Any]] = {"": RunDefaults, "log": RunLogOptions}
 
 
-class RunConfiguration(NamedTuple):
-    """Contents of the file."""
-
-    limits: RunDefaults
-    log: RunLogOptions
-
-
-def load_configuration(path: str = "") -> RunConfiguration:
+def load_configuration(path: str = "") -> tuple[RunDefaults, RunLogOptions]:
     """Read `path`, else $BATCHJOB_RUN_CONFIG, else the site's file if it exists.
 
     Raises SettingsError.
     """
     chosen = path or os.environ.get(VARIABLE, "") or (str(SITE_FILE) if SITE_FILE.exists() else "")
     given = load_file(chosen, _SECTIONS) if chosen else {}
-    return RunConfiguration(
-        *(build_section(cls, section, given) for section, cls in _SECTIONS.items())
-    )
+    defaults, log = (build_section(cls, section, given) for section, cls in _SECTIONS.items())
+    return defaults, log
 
 
 def effective_time_limit(requested: float | None, limits: RunDefaults) -> float | None:
@@ -105,3 +106,60 @@ def effective_time_limit(requested: float | None, limits: RunDefaults) -> float 
     if requested is not None and requested > longest:
         raise SettingsError(f"--time-limit: the maximum is {longest:g} s, got {requested:g} s")
     return min(wanted, longest)
+
+
+class RunSpecification(NamedTuple):
+    """A run to be started."""
+
+    command: tuple[str, ...]
+    data: Path
+    limits: RunLimits
+    name: str = ""
+    time_limit: float | None = None  # seconds
+    grace: float = 10.0  # seconds from SIGTERM to SIGKILL
+    start_at: float | None = None  # epoch seconds
+    cgroup: str = "auto"  # auto, always, never
+    best_effort: bool = False  # start the run even if a limit cannot be applied
+    detach: bool = False
+    quiet: bool = False
+    keep_output: bool = True
+    log_bytes: int = 0  # maximum per stream, compressed
+    cpus: frozenset[int] = frozenset()  # CPUs to bind it to; empty: none
+    max_runs: int = 0  # maximum runs of a user at once; 0: no limit
+
+
+def first_record(spec: RunSpecification, jobid: str, reason: str) -> Run:
+    """The record of a run that waits, or is about to start; raises OSError."""
+    submitted = now()
+    waits = bool(reason)
+    return Run(
+        jobid=jobid,
+        node=os.uname().nodename,
+        user=login(),
+        uid=os.geteuid(),
+        submit_time=submitted,
+        start_time=None if waits else submitted,
+        state=JobState.PENDING if waits else JobState.RUNNING,
+        supervisor=current_process(),
+        name=spec.name,
+        group=_group(),
+        submit_line=shlex.join(spec.command),
+        work_dir=_work_dir(),
+        time_limit_seconds=spec.time_limit,
+        cpu_list=format_cpu_list(spec.cpus),
+        reason=reason,
+    )
+
+
+def _group() -> str:
+    try:
+        return grp.getgrgid(os.getegid()).gr_name
+    except KeyError:
+        return ""
+
+
+def _work_dir() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:  # the directory has been removed
+        return ""

@@ -6,7 +6,7 @@ import os
 import signal
 import struct
 from collections.abc import Callable, Sequence, Set
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _FAILURE = struct.Struct("=ii")  # stage, errno
@@ -23,14 +23,6 @@ class LaunchError(Exception):
         self.status = status
 
 
-class ChildStreams(NamedTuple):
-    """Descriptors that become the command's 0, 1 and 2."""
-
-    stdin: int
-    stdout: int
-    stderr: int
-
-
 def become_subreaper() -> None:
     """Make orphaned descendants our children, so that we can follow and wait for them.
 
@@ -41,15 +33,16 @@ def become_subreaper() -> None:
 
 def launch(
     command: Sequence[str],
-    streams: ChildStreams,
+    streams: Sequence[int],
     mask: set[int],
     join: Callable[[], None] | None,
     cpus: Set[int] = frozenset(),
 ) -> int:
     """Fork and execute; returns the pid. Raises LaunchError.
 
-    `mask` are the signals that were blocked when we were started; `cpus`: those to which the
-    command is bound. Must be called before any thread is started.
+    `streams`: descriptors that become its 0, 1 and 2. `mask`: the signals that were blocked when we
+    were started. `cpus`: those to which the command is bound. Must be called before any thread is
+    started.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
@@ -73,7 +66,7 @@ _STAGE_JOIN, _STAGE_EXECUTE = 0, 1
 
 def _execute_child(
     command: Sequence[str],
-    streams: ChildStreams,
+    streams: Sequence[int],
     mask: set[int],
     join: Callable[[], None] | None,
     cpus: Set[int],

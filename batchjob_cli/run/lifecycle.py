@@ -17,12 +17,11 @@ from batchjob.quantities.reading import CgroupReading
 from batchjob.runtime.times import format_time
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run import cgroup as cgroups
-from batchjob_cli.run import life, stop_request
-from batchjob_cli.run.abandoned import end_abandoned
+from batchjob_cli.run import stop_request
 from batchjob_cli.run.cgroup import Cgroup, NoCgroup
+from batchjob_cli.run.defaults import RunSpecification
 from batchjob_cli.run.launch import (
     LAUNCH_FAILED,
-    ChildStreams,
     LaunchError,
     become_subreaper,
     launch,
@@ -30,10 +29,9 @@ from batchjob_cli.run.launch import (
 from batchjob_cli.run.limits import LimitError, RunLimits, required_controllers, split_limits
 from batchjob_cli.run.process_tree import ProcessTree
 from batchjob_cli.run.queue import QueuedRun
-from batchjob_cli.run.request import RunSpecification
 from batchjob_cli.run.streams import Channel, Pump, copy_window_size, open_channel
-from batchjob_cli.run.summary import RunOutcome, format_report
-from batchjob_cli.run.supervisor import QUEUED_SIGNALS, RunEnd, RunSupervisor
+from batchjob_cli.run.summary import RunOutcome, format_report, log_ended, log_started, log_waiting
+from batchjob_cli.run.supervisor import QUEUED_SIGNALS, RunEnd, RunSupervisor, end_abandoned
 
 TIMED_OUT_STATUS = 124
 """The exit status if the time limit ended the run, as in timeout(1)."""
@@ -73,7 +71,7 @@ def execute_run(
     try:
         run = _record_limits(spec, run, limits)
         command = _start_command(spec, run, mask, cgroup)
-        life.log_started(run)
+        log_started(run)
         on_start(run)
         end = _build_supervisor(spec, run, command, tree, cgroup).run()
         wall = time.monotonic() - started
@@ -85,7 +83,7 @@ def execute_run(
     runs = spec.data / RUNS
     outcome = outcome._replace(run=_apply_stop_request(outcome.run, end, runs))
     record_end(runs, outcome.run)
-    life.log_ended(outcome.run)
+    log_ended(outcome.run)
     # Everything is recorded: from now on, a signal may end us like any other program.
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for pump in command.pumps:
@@ -183,11 +181,7 @@ def _start_command(
     channels: tuple[Channel, ...] = ()
     if spec.keep_output or spec.detach:
         channels = tuple(open_channel(None if spec.detach else target) for target in (1, 2))
-    streams = (
-        ChildStreams(0, *(channel.inner for channel in channels))
-        if channels
-        else ChildStreams(0, 1, 2)
-    )
+    streams = (0, *(channel.inner for channel in channels)) if channels else (0, 1, 2)
     try:
         join = cgroup.join if cgroup else None
         pid = launch(spec.command, streams, mask, join, spec.cpus)
@@ -304,7 +298,7 @@ def record_run(spec: RunSpecification, run: Run) -> Iterator[None]:
             error=str(error),
         )  # fmt: skip
         record_end(runs, ended)
-        life.log_ended(ended)
+        log_ended(ended)
         raise
 
 
@@ -318,18 +312,18 @@ def wait_reason(spec: RunSpecification, queued_run: QueuedRun | None) -> str:
 def wait_for_start(spec: RunSpecification, run: Run, queued_run: QueuedRun | None) -> Run | None:
     """Wait until it may start; None: cancelled, and recorded as such. Raises OSError."""
     runs = spec.data / RUNS
-    life.log_waiting(run)
+    log_waiting(run)
     while reason := wait_reason(spec, queued_run):
         if reason != run.reason:
             run = run._replace(reason=reason)
             record_end(runs, run)
-            life.log_waiting(run)
+            log_waiting(run)
         if _wait_for_end_signal(_pause_seconds(spec)):
             request = stop_request.pop(runs, run.jobid)
             by = request.user if request else run.user
             ended = run._replace(state=JobState.CANCELLED, end_time=now(), cancelled_by=by)
             record_end(runs, ended)
-            life.log_ended(ended)
+            log_ended(ended)
             return None
     started = run._replace(state=JobState.RUNNING, start_time=now(), reason="None")
     record_end(runs, started)

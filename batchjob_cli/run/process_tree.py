@@ -16,13 +16,6 @@ _KIB = 1024
 _CHILDREN_FILE = "/proc/thread-self/children"  # exists with CONFIG_PROC_CHILDREN
 
 
-class EndedChild(NamedTuple):
-    """A child that we waited for."""
-
-    pid: int
-    status: int  # as returned by wait(2)
-
-
 class RunUsage(NamedTuple):
     """The usage of the run's ended processes; memory as sampled.
 
@@ -46,9 +39,9 @@ class ProcessTree:
         self._own_peak_memory = _own_peak_bytes()
         self.usage = RunUsage()
 
-    def reap(self) -> list[EndedChild]:
-        """Wait for all children that have ended, and add their usage."""
-        ended: list[EndedChild] = []
+    def reap(self) -> dict[int, int]:
+        """Wait for all children that have ended, and add their usage; pid → status of wait(2)."""
+        ended: dict[int, int] = {}
         while True:
             try:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -59,7 +52,7 @@ class ProcessTree:
             read, written = _storage_bytes(found.si_pid)
             pid, status, used = os.wait4(found.si_pid, 0)
             self._add_usage(used, read, written)
-            ended.append(EndedChild(pid, status))
+            ended[pid] = status
 
     def _add_usage(
         self, used: resource.struct_rusage, read: int | None, written: int | None
@@ -142,23 +135,44 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def processes_led_by(pid: int) -> list[int]:
+    """Living processes in the session or process group of a process, which may have ended.
+
+    An id is not given to another process while it is that of a session or group (alloc_pid in
+    Linux kernel/pid.c), but afterwards it may be.
+    """
+    return [
+        each
+        for each in _all_pids()
+        if each != pid and pid in _process_ids(each)[1:] and not _is_zombie(each)
+    ]
+
+
 def _is_zombie(pid: int) -> bool:
-    return _state_and_parent(pid)[0] in (b"Z", b"X", b"")
+    return _read_stat(pid)[:1] in ([b"Z"], [b"X"], [])
 
 
 def _pids_with_parent() -> list[tuple[int, int]]:
-    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return [(pid, _state_and_parent(pid)[1]) for pid in pids]
+    return [(pid, _process_ids(pid)[0]) for pid in _all_pids()]
 
 
-def _state_and_parent(pid: int) -> tuple[bytes, int]:
-    """Fields 3 and 4 of /proc/<pid>/stat; nothing for a process that is gone."""
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _process_ids(pid: int) -> tuple[int, int, int]:
+    """Its parent, process group and session; 0 for a process that is gone."""
+    parent, group, session = map(int, _read_stat(pid)[1:4] or (0, 0, 0))
+    return parent, group, session
+
+
+def _read_stat(pid: int) -> list[bytes]:
+    """Fields of /proc/<pid>/stat from the state (field 3) on; none of a process that is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            state, parent = file.read().rpartition(b")")[2].split()[:2]
-        return state, int(parent)
-    except (OSError, ValueError):
-        return b"", 0
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def _resident_pages(pid: int) -> int:

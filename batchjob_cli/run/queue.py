@@ -10,7 +10,6 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Self
 
 from batchjob.local_runs.user_files import create_file, open_lock
 
@@ -35,12 +34,6 @@ class QueuedRun:
         fcntl.flock(self._ticket, fcntl.LOCK_EX)
         # Renamed only now, so that others always find it locked.
         temporary.rename(self._directory / self._name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Leave the queue, or give up the place."""

@@ -7,11 +7,10 @@ users are ignored.
 import contextlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.local_runs.user_files import open_regular_file
+from batchjob.local_runs.user_files import open_regular_file, replace_file
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.logins import login_of
 
@@ -32,15 +31,8 @@ def _path(runs: Path, jobid: str) -> Path:
 
 def write(runs: Path, jobid: str, grace_seconds: float) -> None:
     """Write the request, readable for the run's owner; raises OSError."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{jobid}.", dir=runs)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            json.dump({"grace": grace_seconds}, file)
-            os.fchmod(file.fileno(), 0o644)
-        Path(temporary).replace(_path(runs, jobid))
-    except BaseException:  # never leave a temporary file behind
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    document = json.dumps({"grace": grace_seconds}).encode("ascii")
+    replace_file(_path(runs, jobid), document, mode=0o644)
 
 
 def read(runs: Path, jobid: str) -> StopRequest | None:

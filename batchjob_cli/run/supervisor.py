@@ -10,8 +10,12 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
+from batchjob.local_runs import record as run_files
+from batchjob.local_runs.record import RunFileError
+from batchjob_cli.run import cgroup
 from batchjob_cli.run.cgroup import Cgroup
 from batchjob_cli.run.process_tree import ProcessTree
 
@@ -141,9 +145,7 @@ class RunSupervisor:
             (self._cgroup or self._tree).signal(number)
 
     def _reap(self) -> None:
-        for child in self._tree.reap():
-            if child.pid == self._pid:
-                self._status = child.status
+        self._status = self._tree.reap().get(self._pid, self._status)
 
     def _enforce_deadlines(self) -> None:
         now = time.monotonic()
@@ -170,3 +172,28 @@ class RunSupervisor:
     def _remaining_processes(self) -> set[int]:
         self._reap()
         return (self._cgroup or self._tree).processes()
+
+
+def end_abandoned(runs: Path) -> None:
+    """End the processes, and remove the cgroups, of this machine's unsupervised runs.
+
+    Only runs of this data directory: others are unknown. In a directory that several users share, a
+    record may name any cgroup; only cgroups and processes of its owner are affected.
+    """
+    for jobid, abandoned in cgroup.find_existing().items():
+        owner = _abandoned_owner(runs / f"{jobid}.json")
+        if owner is not None and abandoned.owners() == {owner}:
+            with contextlib.suppress(OSError):  # we may not have permission
+                abandoned.signal(signal.SIGKILL)
+                abandoned.remove()
+
+
+def _abandoned_owner(path: Path) -> int | None:
+    """The uid of an unsupervised run; None for others."""
+    try:
+        document = run_files.read(path)
+    except (OSError, RunFileError):
+        return None
+    if document.get("node") != os.uname().nodename or run_files.is_supervisor_alive(document):
+        return None
+    return int(document["uid"])

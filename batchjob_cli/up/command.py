@@ -104,7 +104,7 @@ def _status_lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterato
     yield f"token     {data / TOKEN_FILE} (new at each start)"
     yield f"jobs      {found}; and runs started with `batchjob run -- COMMAND`"
     yield f"kept      {parts.database}, {chosen.tsdb.url or f'samples in {data}'}"
-    yield f"metrics   {_metrics_address(parts.metrics_address)}"
+    yield f"metrics   {_metrics_address(chosen.up.exporter_address)}"
     if why := cgroups.creation_error():
         yield (
             f"runs      are measured only at their end: cannot create a cgroup ({why}); run "

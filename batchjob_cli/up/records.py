@@ -7,7 +7,7 @@ longer to import than the list to print. The poller is imported when there is so
 import logging
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
@@ -30,6 +30,7 @@ from batchjob_stats_db.database.revision import read_revision, unusable_error
 from batchjob_stats_db.database.schema import REVISION
 
 if TYPE_CHECKING:
+    from batchjob_cli.up.options import UpDatabaseOptions
     from batchjob_stats_db.poller.options import PollerSettings
 
 log = logging.getLogger(__name__)
@@ -37,20 +38,8 @@ log = logging.getLogger(__name__)
 _LIVE_STATES = tuple(state.value for state in JobState if state.is_live)
 
 
-class DatabaseChoice(Protocol):
-    """The database of the records; by default, the one in the data directory."""
-
-    @property
-    def url(self) -> str:
-        """See UpDatabaseOptions."""
-
-    @property
-    def password_file(self) -> str:
-        """See UpDatabaseOptions."""
-
-
-def database_url(chosen: DatabaseChoice | None, data: Path) -> URL:
-    """The database of this machine's records; raises DatabaseError."""
+def database_url(chosen: "UpDatabaseOptions | None", data: Path) -> URL:
+    """The chosen database, or the one in the data directory; raises DatabaseError."""
     if chosen is None or not chosen.url:
         return parse_url(f"sqlite:///{data / 'jobs.db'}")
     return parse_url(chosen.url, chosen.password_file)

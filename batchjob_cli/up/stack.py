@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import secrets
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster
 from batchjob_cli.client.running_up import TOKEN_FILE, keep_file
-from batchjob_cli.up import demo, demo_cluster, demo_nodes, records, token
+from batchjob_cli.up import demo, demo_cluster, demo_nodes, records
 from batchjob_cli.up.demo_recording import CLUSTER
 from batchjob_cli.up.options import UpSettings
 from batchjob_cli.up.records import ensure_schema
@@ -26,12 +27,14 @@ from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.service import ExporterService, build_exporter, watch_listeners
 from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import writer_engine, writer_lock
+from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.poller import options as poller_options
 from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_db.samples.recorder import Recorder
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import options as server_options
 from batchjob_stats_server import services as server_services
+from batchjob_stats_server.auth.rights import ProcessToken
 from collectors.job_samples import find_sources, take_samples
 
 log = logging.getLogger(__name__)
@@ -44,9 +47,6 @@ _FIRST_VALUES_SECONDS = 2.0  # maximum wait until existing jobs are identified
 class Stack(NamedTuple):
     """The running parts, and what to print about them."""
 
-    metrics_address: str  # "" if metrics cannot be scraped
-    recorder: Recorder | None
-    pollers: tuple[PollerService, ...]
     server: server_main.AnsweringServer
     scheduler: DetectedCluster | None
     token: str
@@ -73,7 +73,7 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
         pollers = tuple(
             PollerService(each, engine) for each in _poller_settings(settings, data, url, scheduler)
         )
-        process_token = token.create_token(login(), url)
+        process_token = create_token(login(), url)
         if process_token.can_make_tokens:
             with engine.begin() as db:
                 tokens.delete_of_processes(db)
@@ -105,8 +105,7 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
                 stack.callback(each.stop)
         shown = url.render_as_string(hide_password=True)
         yield Stack(
-            settings.up.exporter_address, recorder, pollers, server, scheduler,
-            process_token.text, shown, recorded.job_count if recorded else 0,
+            server, scheduler, process_token.text, shown, recorded.job_count if recorded else 0,
             len(demo.wait_for_ids(demo_runs)),
         )  # fmt: skip
 
@@ -206,3 +205,13 @@ def _database(settings: UpSettings, url: URL) -> dict[str, Any]:
         "db.url": url.render_as_string(hide_password=False),
         "db.password-file": settings.db.password_file,
     }
+
+
+def create_token(user: str, database: URL) -> ProcessToken:
+    """Create a token with which all jobs can be seen, and, in an SQLite database, tokens created.
+
+    A database on a server is a site's: a token in it would be valid for the site's server as well.
+    """
+    own = database.get_backend_name() == "sqlite"
+    role = TokenRole.ADMIN if own else TokenRole.VIEWER
+    return ProcessToken(f"bj_{secrets.token_urlsafe(32)}", user, role, can_make_tokens=own)

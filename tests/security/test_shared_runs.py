@@ -32,7 +32,7 @@ from batchjob.schedulers.states import JobState
 from batchjob_cli import delete, stop
 from batchjob_cli.run import command as run_command
 from batchjob_cli.run import stop_request
-from batchjob_cli.run.abandoned import end_abandoned
+from batchjob_cli.run.supervisor import end_abandoned
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store

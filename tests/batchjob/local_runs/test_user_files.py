@@ -21,7 +21,7 @@ OF_THE_KERNEL = {
     "batchjob_cli/run/cgroup.py": {"open", "read_text", "write_text", "read_bytes"},
     "batchjob_cli/run/process_tree.py": {"open", "read_text", "read_bytes"},
     "batchjob_cli/run/limits.py": {"read_text", "open"},
-    "batchjob_cli/run/detach.py": {"open"},  # /dev/null
+    "batchjob_cli/run/command.py": {"open"},  # /dev/null
     "batchjob_cli/run/streams.py": {"open", "openpty"},
     "batchjob_cli/run/supervisor.py": {"open", "read_text"},
     "batchjob_cli/run/launch.py": {"open"},

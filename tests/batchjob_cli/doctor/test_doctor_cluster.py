@@ -3,8 +3,8 @@
 import pytest
 
 from batchjob.schedulers.cluster import ClusterOptions
-from batchjob_cli.doctor.cluster import CHECKS
 from batchjob_cli.doctor.finding import ExaminedNode, run_checks
+from batchjob_cli.doctor.schedulers import CLUSTER_CHECK
 from tests.helpers.waiting import scaled
 
 
@@ -20,7 +20,7 @@ def install_command(tmp_path, monkeypatch):
 
 
 def finding(**options):
-    found = run_checks(ExaminedNode(options=options), "schedulers", CHECKS)
+    found = run_checks(ExaminedNode(options=options), "schedulers", (CLUSTER_CHECK,))
     return found[0].finding if found else None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from batchjob.schedulers import registry
-from batchjob_cli.doctor.subjects import SUBJECTS
+from batchjob_cli.doctor.report import SUBJECTS
 from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import site_layouts
 
@@ -23,7 +23,7 @@ def test_pages_named_in_advice_exist():
 
 def test_every_subject_is_documented():
     page = (ROOT / "docs/doctor.md").read_text()
-    assert [each.name for each in SUBJECTS if f"| {each.name} |" not in page] == []
+    assert [name for name in SUBJECTS if f"| {name} |" not in page] == []
 
 
 def test_documented_layouts_find_jobs():

@@ -7,7 +7,7 @@ import pytest
 
 from batchjob.schedulers import registry
 from batchjob_cli.doctor.finding import ExaminedNode
-from batchjob_cli.doctor.subjects import examine, jobs_visible
+from batchjob_cli.doctor.report import examine, jobs_visible
 from collectors.jobs.discovery.site_layouts import site_layouts
 
 BUILT_IN = registry.layouts()

@@ -93,6 +93,21 @@ def test_stop_run_without_supervisor(batchjob):
     assert own_cgroups(record["jobid"]) == []
 
 
+def test_stop_names_processes_that_a_run_without_cgroup_left_behind(batchjob):
+    script = "sleep 600 & echo $!; wait"
+    batchjob("run", "--cgroup=never", "--detach", "--", "sh", "-c", script)
+    grandchild = int(until(batchjob.output))
+    os.kill(batchjob.record()["supervisor"]["pid"], signal.SIGKILL)
+    stop = ("stop", batchjob.record()["jobid"])
+    try:
+        refused = until(lambda: (done := batchjob(*stop)).returncode == 4 and done)
+        assert f"left these processes behind: {grandchild};" in refused.stderr
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+    ended = until(lambda: (done := batchjob(*stop)).returncode == 0 and done)
+    assert "no process of it was found" in ended.stdout
+
+
 def test_cancel_pending_run(batchjob):
     run = batchjob.start("run", "--at", "+1h", "--", "echo", "never")
     (record,) = wait_for_records(batchjob)

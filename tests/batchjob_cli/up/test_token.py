@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from batchjob_cli.client.running_up import TOKEN_FILE, keep_file
-from batchjob_cli.up import token
+from batchjob_cli.up.stack import create_token
 from batchjob_stats_db.database.tokens import TokenRole
 
 
@@ -16,17 +16,17 @@ from batchjob_stats_db.database.tokens import TokenRole
      ("postgresql+psycopg://site/jobs", TokenRole.VIEWER, False)],
 )  # fmt: skip
 def test_token_is_admin_only_with_sqlite_database(url, role, can_make_tokens):
-    start_token = token.create_token("me", make_url(url))
+    start_token = create_token("me", make_url(url))
     assert (start_token.user, start_token.role, start_token.can_make_tokens) == (
         "me",
         role,
         can_make_tokens,
     )
-    assert start_token.text != token.create_token("me", make_url(url)).text
+    assert start_token.text != create_token("me", make_url(url)).text
 
 
 def test_token_file_is_private_and_removed_at_stop(tmp_path):
-    start_token = token.create_token("me", make_url("sqlite:///jobs.db"))
+    start_token = create_token("me", make_url("sqlite:///jobs.db"))
     with keep_file(tmp_path / TOKEN_FILE, start_token.text):
         (file,) = tmp_path.iterdir()
         assert file.read_text() == f"{start_token.text}\n"
@@ -35,7 +35,7 @@ def test_token_file_is_private_and_removed_at_stop(tmp_path):
 
 
 def test_token_file_of_later_start_is_kept(tmp_path):
-    first, second = (token.create_token("me", make_url("sqlite:///jobs.db")) for _ in range(2))
+    first, second = (create_token("me", make_url("sqlite:///jobs.db")) for _ in range(2))
     with keep_file(tmp_path / TOKEN_FILE, first.text):
         (tmp_path / TOKEN_FILE).write_text(second.text)
     assert (tmp_path / TOKEN_FILE).read_text() == second.text
