@@ -207,13 +207,14 @@ class Runs:
         if isinstance(limit := accepted.get("time_limit_seconds"), float):
             accepted["time_limit_seconds"] = math.ceil(limit)
         job, complaints = decode(accepted | {"nodes": [share]}, self.cluster, SOURCE)
+        run = decode_run(document)
         job = job._replace(
-            eligible_time=decode_run(document).submit_time,  # keeps the milliseconds
+            eligible_time=run.submit_time,  # keeps the milliseconds
             node_list=str(node),
             array_jobid=str(document.get("workflow", "")),
             allocated_nodes=1,
-            allocated_resources=_format_resources(decode_run(document)),
-            elapsed_seconds=decode_run(document).duration_seconds,
+            allocated_resources=_format_resources(run),
+            elapsed_seconds=run.duration_seconds,
             cpu_seconds=_sum_if_known(job.user_cpu_seconds, job.system_cpu_seconds),
         )
         return job, complaints

@@ -50,7 +50,10 @@ class Tracker:
 
     def __enter__(self) -> Work:
         """Begin."""
-        return self._enter()
+        if self._work is not None:
+            raise RuntimeError("track: already entered; each `with` needs a track(...) of its own")
+        self._work = self.begin()
+        return self._work
 
     def __exit__(
         self,
@@ -59,11 +62,13 @@ class Tracker:
         trace: TracebackType | None,
     ) -> None:
         """End; an exception propagates."""
-        self._exit(error)
+        work, self._work = self._work, None
+        assert work is not None
+        work.end(outcome_of_error(error))
 
     async def __aenter__(self) -> Work:
         """Begin."""
-        return self._enter()
+        return self.__enter__()
 
     async def __aexit__(
         self,
@@ -72,7 +77,7 @@ class Tracker:
         trace: TracebackType | None,
     ) -> None:
         """End; an exception propagates."""
-        self._exit(error)
+        self.__exit__(kind, error, trace)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Track each call of a function. Raises TypeError for generator functions."""
@@ -101,17 +106,6 @@ class Tracker:
     def begin(self) -> Work:
         """Begin without `with`; the caller must call `end` of the returned work."""
         return self._begin(self._name)
-
-    def _enter(self) -> Work:
-        if self._work is not None:
-            raise RuntimeError("track: already entered; each `with` needs a track(...) of its own")
-        self._work = self._begin(self._name)
-        return self._work
-
-    def _exit(self, error: BaseException | None) -> None:
-        work, self._work = self._work, None
-        assert work is not None
-        work.end(outcome_of_error(error))
 
     def _track_coroutine(self, function: Callable[..., Any], name: str) -> Any:
         @functools.wraps(function)

@@ -4,28 +4,18 @@ import os
 import re
 import resource
 from functools import partial
-from typing import NamedTuple
 
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read_text
 from collectors.jobs.discovery.inotify import Inotify
 
-
-class Capability(NamedTuple):
-    """A capability (capabilities(7)), and what is absent without it."""
-
-    name: str
-    bit: int
-    gives: str
-
-
-CAPABILITIES = (
-    Capability(
-        "CAP_SYS_PTRACE",
+# Name of a capability → its bit (capabilities(7)), and what is absent without it.
+CAPABILITIES = {
+    "CAP_SYS_PTRACE": (
         19,
         "account, name and GPUs from the environment of jobs, and their IO from /proc/<pid>/io",
     ),
-    Capability("CAP_DAC_READ_SEARCH", 2, "the environment of jobs and RAPL's counters"),
-)
+    "CAP_DAC_READ_SEARCH": (2, "the environment of jobs and RAPL's counters"),
+}
 _GRANTED_BY_UNIT = "CAP_DAC_READ_SEARCH"  # the drop-in lists it again
 
 
@@ -38,19 +28,20 @@ def _check_user(_: ExaminedNode) -> Finding:
     return Finding("ok", f"running as uid {uid}; the findings below apply to it")
 
 
-def _check_capability(wanted: Capability, node: ExaminedNode) -> Finding | None:
+def _check_capability(name: str, node: ExaminedNode) -> Finding | None:
+    bit, gives = CAPABILITIES[name]
     held = re.search(
         r"^CapEff:\s*([0-9a-f]+)$", read_text(f"{node.host.procfs}/self/status") or "", re.MULTILINE
     )
     if held is None:
         return None
-    if int(held[1], 16) >> wanted.bit & 1:
-        return Finding("ok", f"held: {wanted.gives}")
+    if int(held[1], 16) >> bit & 1:
+        return Finding("ok", f"held: {gives}")
     return Finding(
         "warning",
-        f"missing; needed for {wanted.gives}",
+        f"missing; needed for {gives}",
         "CapabilityBoundingSet= and AmbientCapabilities=, both with "
-        f"{' '.join(sorted({wanted.name, _GRANTED_BY_UNIT}))}, in a drop-in of the service "
+        f"{' '.join(sorted({name, _GRANTED_BY_UNIT}))}, in a drop-in of the service "
         "(systemctl edit batchjob_exporter)",
     )
 
@@ -136,7 +127,7 @@ def _check_open_files(_: ExaminedNode) -> Finding:
 
 CHECKS = (
     Check("user", _check_user),
-    *(Check(each.name, partial(_check_capability, each)) for each in CAPABILITIES),
+    *(Check(name, partial(_check_capability, name)) for name in CAPABILITIES),
     Check("hidepid", _check_hidepid),
     Check("namespace", _check_pid_namespace),
     Check("inotify", _check_inotify),

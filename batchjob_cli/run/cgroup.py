@@ -28,6 +28,7 @@ from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.cgroups.reader import (
     DescriptorBudget,
     ReadErrors,
+    child_names,
     descendants,
     read_path,
     read_pids,
@@ -189,22 +190,15 @@ def find_existing(host: Host | None = None) -> dict[str, Cgroup]:
         v1 = hierarchy.version == 1
         for parent in [hierarchy.root] if v1 else _parent_candidates(hierarchy.root, host):
             top = f"{parent}/{RUNS_DIRECTORY}"
-            for name in _list_directory(top):
-                path = os.path.relpath(f"{top}/{name}", hierarchy.root)
-                directory = _RunDirectory(hierarchy, path)
-                if name.startswith(RUN_PREFIX) and os.path.isdir(directory.absolute):
+            for name in child_names(top):
+                if name.startswith(RUN_PREFIX):
+                    path = os.path.relpath(f"{top}/{name}", hierarchy.root)
+                    directory = _RunDirectory(hierarchy, path)
                     found.setdefault(name.removeprefix(RUN_PREFIX), []).append(directory)
     return {
         jobid: Cgroup(jobid, _memory_first(directories), directories[0].hierarchy.version, host)
         for jobid, directories in found.items()
     }
-
-
-def _list_directory(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:  # missing, or not readable
-        return []
 
 
 def _memory_first(directories: Iterable[_RunDirectory]) -> tuple[_RunDirectory, ...]:

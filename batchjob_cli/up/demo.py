@@ -5,41 +5,33 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 _PATIENCE_SECONDS = 30.0
 
 
-class Demo(NamedTuple):
-    """An example job: its name, its options of `batchjob run`, and a Python program."""
-
-    name: str
-    options: tuple[str, ...]
-    program: str
-
-
+# Name of an example job, its options of `batchjob run`, and a Python program.
 DEMOS = (
-    Demo(
+    (
         "busy",
         ("--cpus=1", "--memory=256M"),
         "import time\nend = time.time() + 120\nwhile time.time() < end: sum(range(10_000))",
     ),
-    Demo("idle", ("--cpus=2", "--memory=1G"), "import time\ntime.sleep(180)"),
-    Demo(
+    ("idle", ("--cpus=2", "--memory=1G"), "import time\ntime.sleep(180)"),
+    (
         "memory-hungry",
         ("--cpus=1", "--memory=512M"),
         "import time\nheld = []\n"
         "for step in range(60):\n    held.append(bytearray(4 << 20)); print(step, flush=True)\n"
         "    time.sleep(2)",
     ),
-    Demo(
+    (
         "input-output",
         ("--cpus=1", "--memory=256M"),
         "import os, tempfile, time\nwith tempfile.TemporaryFile(dir='.') as file:\n"
         "    for step in range(100):\n        file.seek(0); file.write(os.urandom(8 << 20))\n"
         "        file.flush(); os.fsync(file.fileno()); time.sleep(1)",
     ),
-    Demo(
+    (
         "failing",
         ("--cpus=1", "--memory=128M"),
         "import sys, time\ntime.sleep(5)\nprint('no such input: data.csv', file=sys.stderr)\n"
@@ -53,11 +45,11 @@ def start(data: Path) -> list[subprocess.Popen[str]]:
     scratch = data / "demo"
     scratch.mkdir(mode=0o700, exist_ok=True)
     processes = []
-    for demo in DEMOS:
+    for name, options, program in DEMOS:
         argv = [
             sys.executable, "-m", "batchjob_cli", "run", "--server=", "--detach",
-            "--data", str(data), "--name", demo.name, "--best-effort", *demo.options,
-            "--", sys.executable, "-c", demo.program,
+            "--data", str(data), "--name", name, "--best-effort", *options,
+            "--", sys.executable, "-c", program,
         ]  # fmt: skip
         with contextlib.suppress(OSError):
             processes.append(

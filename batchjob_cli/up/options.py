@@ -48,7 +48,7 @@ _OPTIONAL_GROUPS = tuple(group for group in METRIC_GROUPS if group not in DEFAUL
 
 @dataclass(frozen=True)
 class UpOptions:
-    """Of the whole."""
+    """Options that apply to all parts of `up`."""
 
     data: str = option(
         "",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from batchjob_cli.up import options, records, stack, token
+from batchjob_cli.up import options, records, stack
 from batchjob_stats_server import app, services
 
 
@@ -15,7 +15,7 @@ def serve_data(data: Path) -> Iterator[TestClient]:
     """A client that may see all jobs; what is on record by now is in the database."""
     url = records.record_runs(data)
     settings = stack.server_settings(options.settings([f"--data={data}"]), data, url)
-    own = token.create_token("alice", url)
+    own = stack.create_token("alice", url)
     app_services = services.build(settings)._replace(process_token=own)
     headers = {"Authorization": f"Bearer {own.text}"}
     try:

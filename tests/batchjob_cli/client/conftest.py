@@ -9,7 +9,7 @@ import uvicorn
 from batchjob.local_runs import record
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client.running_up import TOKEN_FILE, keep_file
-from batchjob_cli.up import options, records, stack, token
+from batchjob_cli.up import options, records, stack
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import services
 from tests.batchjob_cli.client.local_runs import finished_run
@@ -35,7 +35,7 @@ def server(data, tmp_path):
     chosen = options.settings([f"--data={data}"])
     url = records.record_runs(Path(data))
     settings = stack.server_settings(chosen, Path(data), url)
-    start_token = token.create_token("alice", url)
+    start_token = stack.create_token("alice", url)
     app_services = services.build(settings)._replace(process_token=start_token)
     uvicorn_server = server_main.create_server(settings, app_services)
     with (
