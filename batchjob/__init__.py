@@ -12,13 +12,12 @@ __all__ = ["begin_work", "end_work", "history", "job", "stats", "track"]
 
 if TYPE_CHECKING:
     from batchjob.local_runs.history import history, job, stats
-    from batchjob.tracking.by_id import begin_work, end_work
-    from batchjob.tracking.tracker import track
+    from batchjob.tracking.tracker import begin_work, end_work, track
 
 _MODULE_OF_NAME = {
     "track": "tracking.tracker",
-    "begin_work": "tracking.by_id",
-    "end_work": "tracking.by_id",
+    "begin_work": "tracking.tracker",
+    "end_work": "tracking.tracker",
     "history": "local_runs.history",
     "job": "local_runs.history",
     "stats": "local_runs.history",

@@ -1,8 +1,19 @@
-"""The cgroup hierarchies themselves."""
+"""The cgroup hierarchies, and which values the kernel provides for a job in them."""
 
+import errno
 import os
+from functools import partial
+from typing import NamedTuple
 
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
+from batchjob.schedulers import registry
+from batchjob_cli.doctor.finding import (
+    Check,
+    ExaminedNode,
+    Finding,
+    Result,
+    SchedulerTree,
+    read_text,
+)
 
 
 def _check_hierarchies(node: ExaminedNode) -> Finding:
@@ -57,8 +68,154 @@ def _check_whole_tree(node: ExaminedNode) -> Finding | None:
     )
 
 
-CHECKS = (
+HIERARCHY_CHECKS = (
     Check("hierarchies", _check_hierarchies),
     Check("version", _check_version),
     Check("whole tree", _check_whole_tree),
+)
+
+
+class Number(NamedTuple):
+    """What a controller counts, by its name in each version."""
+
+    what: str
+    v1: str
+    v2: str | None  # None: available without a controller
+    without: Result
+    instead: str = ""  # where the number comes from without the controller
+
+
+NUMBERS = (
+    Number("CPU time", "cpuacct", None, "missing", "running processes only, without ended ones"),
+    Number("memory", "memory", "memory", "missing"),
+    Number("allocated CPUs", "cpuset", "cpuset", "warning"),
+    Number("block IO", "blkio", "io", "warning", "/proc/<pid>/io of its processes"),
+    Number("threads", "pids", "pids", "warning", "a count of its processes"),
+)
+
+
+def _check_number(number: Number, node: ExaminedNode) -> Finding | None:
+    lacking = [
+        (tree, controller)
+        for tree in _trees(node)
+        if (controller := _missing_controller(tree, number, node)) is not None
+    ]
+    if not _trees(node):
+        return None
+    # In version 1 hierarchies, Slurm creates its tree with the first job that it confines there.
+    if lacking and all(_is_idle_on_v1(tree, node) for tree, _ in lacking):
+        return None
+    if not lacking:
+        return Finding("ok", f"{number.what} of each job")
+    tree, controller = lacking[0]
+    version = tree.hierarchy.version
+    instead = f"; taken from {number.instead}" if number.instead else ""
+    default = f"enable the controller {controller} in the scheduler's cgroups"
+    advice = registry.job_manager(tree.manager).controllers.get((version, controller), default)
+    managers = ", ".join(sorted({each.manager for each, _ in lacking}))
+    return Finding(
+        number.without,
+        f"jobs of {managers} have no controller {controller}{instead}",
+        advice.format(tree=f"{tree.hierarchy.root}/{tree.path}"),
+    )
+
+
+def _trees(node: ExaminedNode) -> list[SchedulerTree]:
+    """The trees of one hierarchy per scheduler and version; on v1, all hierarchies have the same.
+
+    Without v2 trees that do not pass on any controller yet: Slurm enables them with the first job.
+    """
+    first = {(tree.manager, tree.hierarchy.version, tree.path): tree for tree in node.survey.trees}
+    return [tree for tree in first.values() if tree.hierarchy.version == 1 or _is_used(tree, node)]
+
+
+def _is_idle_on_v1(tree: SchedulerTree, node: ExaminedNode) -> bool:
+    return tree.hierarchy.version == 1 and not node.survey.jobids(tree.manager)
+
+
+def _is_used(tree: SchedulerTree, node: ExaminedNode) -> bool:
+    below = f"{tree.path}/"
+    return bool(_delegated_controllers(tree)) or any(
+        job.hierarchy == tree.hierarchy and job.path.startswith(below) for job in node.survey.jobs
+    )
+
+
+def _missing_controller(tree: SchedulerTree, number: Number, node: ExaminedNode) -> str | None:
+    if tree.hierarchy.version == 2:
+        return None if number.v2 is None or number.v2 in _delegated_controllers(tree) else number.v2
+    available = {
+        controller
+        for each in node.survey.trees_of(tree.manager)
+        if each.path == tree.path
+        for controller in each.hierarchy.controllers
+    }
+    return None if number.v1 in available else number.v1
+
+
+def _delegated_controllers(tree: SchedulerTree) -> list[str]:
+    text = read_text(f"{tree.hierarchy.root}/{tree.path}/cgroup.subtree_control")
+    return (text or "").split()
+
+
+def _check_peak(node: ExaminedNode) -> Finding | None:
+    """memory.peak came with Linux 5.19 (cgroup-v2.rst)."""
+    tops = [
+        f"{tree.hierarchy.root}/{tree.path}"
+        for tree in _trees(node)
+        if tree.hierarchy.version == 2 and os.path.exists(_tree_file(tree, "memory.current"))
+    ]
+    if not tops:
+        return None
+    if all(os.path.exists(f"{top}/memory.peak") for top in tops):
+        return Finding("ok", "the kernel records the peak memory of each job")
+    return Finding(
+        "warning",
+        "this kernel has no memory.peak, so the peak memory is unknown",
+        "Linux 5.19 or later, or a vendor's kernel that has it",
+    )
+
+
+def _tree_file(tree: SchedulerTree, name: str) -> str:
+    return f"{tree.hierarchy.root}/{tree.path}/{name}"
+
+
+def _check_pressure(node: ExaminedNode) -> Finding | None:
+    """Pressure stall information: Linux Documentation/accounting/psi.rst."""
+    reason = _pressure_error(f"{node.host.procfs}/pressure/cpu")
+    if reason is not None:
+        return Finding(
+            "warning",
+            f"the kernel records no pressure ({reason})",
+            "boot with psi=1; it is disabled by default in Red Hat's kernels",
+        )
+    trees = [tree for tree in _trees(node) if tree.hierarchy.version == 2]
+    if not trees:
+        return Finding(
+            "warning",
+            "the kernel records pressure of the node, but not of jobs on cgroup version 1",
+            "use cgroup version 2",
+        )
+    off = [tree for tree in trees if _pressure_error(_tree_file(tree, "cpu.pressure")) is not None]
+    if not off:
+        return Finding("ok", "time that jobs wait for CPU, memory and IO")
+    return Finding(
+        "warning",
+        f"pressure is disabled in {off[0].path}",
+        f"echo 1 > {_tree_file(off[0], 'cgroup.pressure')}",
+    )
+
+
+def _pressure_error(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            file.read()
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error))
+    return None
+
+
+NUMBER_CHECKS = (
+    *(Check(each.what, partial(_check_number, each)) for each in NUMBERS),
+    Check("memory peak", _check_peak),
+    Check("pressure", _check_pressure),
 )

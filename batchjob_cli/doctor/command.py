@@ -1,15 +1,27 @@
 """`batchjob doctor`: reports what this node offers to the exporter, and what is missing."""
 
 import argparse
+import json
 import sys
-from itertools import pairwise
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 
 from batchjob.runtime.formatting import replace_non_utf8
 from batchjob.runtime.settings import Parser
 from batchjob.schedulers.layout import Layout
-from batchjob_cli.doctor import bundle
-from batchjob_cli.doctor.finding import ExaminedNode
-from batchjob_cli.doctor.report import as_json, as_text, examine, jobs_visible
+from batchjob_cli.doctor import (
+    bundle,
+    cgroups,
+    exporter,
+    gpus,
+    pbs_jobs,
+    permissions,
+    power,
+    schedulers,
+    slurm,
+)
+from batchjob_cli.doctor.finding import Check, CheckResult, ExaminedNode, run_checks
 from batchjob_exporter.options import EnabledCollector, parse_settings
 from collectors.jobs.discovery.site_layouts import all_layouts
 
@@ -20,6 +32,20 @@ Also accepts all flags of batchjob_exporter (--config.file, --path.cgroupfs,
 --web.listen-address ...) and examines the node as the exporter would.
 
 Exit status: 0 if jobs can be seen, 1 if not, 2 for wrong usage."""
+
+SUBJECTS: Mapping[str, tuple[Check, ...]] = {
+    "cgroups": cgroups.HIERARCHY_CHECKS,
+    "schedulers": (
+        *schedulers.CHECKS, *slurm.CHECKS, schedulers.CLUSTER_CHECK, *pbs_jobs.CHECKS
+    ),
+    "numbers": cgroups.NUMBER_CHECKS,
+    "permissions": permissions.CHECKS,
+    "energy": power.CHECKS,
+    "gpus": gpus.CHECKS,
+    "service": exporter.CHECKS,
+}  # fmt: skip
+"""The checks below each heading of the report."""
+_WIDTH = 100
 
 
 def run(arguments: list[str]) -> int:
@@ -71,3 +97,59 @@ def _layouts(collectors: tuple[EnabledCollector, ...]) -> tuple[Layout, ...]:
     """The site's own layouts come first, as in the exporter."""
     jobs = [each.options for each in collectors if each.entry.name == "jobs"]
     return all_layouts(jobs[0].layouts if jobs else ())
+
+
+def examine(node: ExaminedNode) -> list[CheckResult]:
+    """Run all checks."""
+    return [each for name, checks in SUBJECTS.items() for each in run_checks(node, name, checks)]
+
+
+def jobs_visible(node: ExaminedNode) -> bool:
+    """Whether some scheduler's tree is in a hierarchy that can be read."""
+    return bool(node.survey.trees or node.survey.jobs)
+
+
+def as_text(results: Sequence[CheckResult], jobs_visible: bool) -> str:
+    """A block of lines for each subject, and a final line."""
+    width = max((len(each.name) for each in results), default=0)
+    lines: list[str] = []
+    for subject, rows in groupby(results, key=lambda each: each.subject):
+        lines += [subject, *(line for row in rows for line in _result_lines(row, width)), ""]
+    return "\n".join([*lines, _summary(results, jobs_visible), ""])
+
+
+def _result_lines(row: CheckResult, width: int) -> Iterator[str]:
+    result, seen, advice = row.finding
+    head = f"  {result:<7}  {row.name:<{width}}  "
+    yield from _wrap(seen, head)
+    if advice and result != "ok":
+        yield from _wrap(advice, f"{'':<{len(head)}}-> ")
+
+
+def _wrap(text: str, head: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,  # commands and paths must stay intact for copying
+        break_on_hyphens=False,
+    )
+
+
+def _summary(results: Sequence[CheckResult], jobs_visible: bool) -> str:
+    counts = {
+        result: sum(each.finding.result == result for each in results)
+        for result in ("ok", "warning", "missing")
+    }
+    verdict = "Jobs can be seen" if jobs_visible else "No jobs can be seen"
+    shown = ", ".join(f"{count} {result}" for result, count in counts.items())
+    return f"{verdict} on this node ({shown})."
+
+
+def as_json(results: Sequence[CheckResult], jobs_visible: bool) -> str:
+    """`{"jobs_visible": ..., "checks": [{subject, name, result, seen, advice}]}`."""
+    checks = [
+        {"subject": each.subject, "name": each.name, **each.finding._asdict()} for each in results
+    ]
+    return json.dumps({"jobs_visible": jobs_visible, "checks": checks}, indent=1) + "\n"

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from batchjob_cli.doctor.command import as_text
 from batchjob_cli.doctor.finding import CheckResult, Finding
-from batchjob_cli.doctor.report import as_text
 from batchjob_cli.main import main
 
 

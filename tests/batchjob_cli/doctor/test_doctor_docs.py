@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from batchjob.schedulers import registry
-from batchjob_cli.doctor.report import SUBJECTS
+from batchjob_cli.doctor.command import SUBJECTS
 from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import site_layouts
 

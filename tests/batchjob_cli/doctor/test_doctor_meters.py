@@ -7,9 +7,8 @@ import socket
 
 import pytest
 
-from batchjob_cli.doctor.command import run
+from batchjob_cli.doctor.command import examine, run
 from batchjob_cli.doctor.finding import ExaminedNode
-from batchjob_cli.doctor.report import examine
 from collectors.emissions.options import EmissionsOptions
 from collectors.power.ipmi.collector import IpmiOptions
 from collectors.power.ipmi.in_band import IpmiDevice

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from batchjob.schedulers import registry
+from batchjob_cli.doctor.command import examine, jobs_visible
 from batchjob_cli.doctor.finding import ExaminedNode
-from batchjob_cli.doctor.report import examine, jobs_visible
 from collectors.jobs.discovery.site_layouts import site_layouts
 
 BUILT_IN = registry.layouts()

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
+from batchjob_cli.doctor.command import examine
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, run_checks
-from batchjob_cli.doctor.report import examine
 from collectors.energy.collector import EnergyOptions
 from collectors.power.rapl import RaplOptions
 
