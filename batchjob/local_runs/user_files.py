@@ -46,15 +46,6 @@ def open_regular_file(
         yield file, status
 
 
-def read_file(path: Path, max_bytes: int, owners: Collection[int] | None = None) -> bytes:
-    """The content of a file; raises OSError, also for one that is larger."""
-    with open_regular_file(path, owners) as (file, _):
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise OSError(errno.EFBIG, f"expected at most {max_bytes} bytes", str(path))
-    return data
-
-
 def create_file(path: Path) -> int:
     """The descriptor of a new file, of mode 0600; raises OSError if the name exists already."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -26,12 +26,8 @@ class ResourceUse(NamedTuple):
     peak_memory_bytes: int | None
 
 
-class _CpuTime(NamedTuple):
-    user: float
-    system: float
-
-    def since(self, before: "_CpuTime") -> "_CpuTime":
-        return _CpuTime(max(0.0, self.user - before.user), max(0.0, self.system - before.system))
+_CpuTime = tuple[float, float]
+"""User and system seconds."""
 
 
 @dataclass
@@ -64,7 +60,7 @@ class ProcessUsage:
             _current_context(),
             thread,
             _process_cpu(),
-            _thread_cpu(),
+            thread_cpu(),
             _children_peak_memory_bytes(),
         )
         with self._lock:
@@ -80,9 +76,7 @@ class ProcessUsage:
             self._running.append(measurement)
         return measurement
 
-    def end(
-        self, measurement: UsageMeasurement, own_cpu: tuple[float, float] | None = None
-    ) -> ResourceUse:
+    def end(self, measurement: UsageMeasurement, own_cpu: _CpuTime | None = None) -> ResourceUse:
         """What the piece used. `own_cpu`: its CPU seconds, if the caller has measured them."""
         with self._lock:
             self._update_peaks()
@@ -90,17 +84,18 @@ class ProcessUsage:
                 self._running.remove(measurement)
         cpu: _CpuTime | None
         if not measurement.concurrent:
-            cpu = _process_cpu().since(measurement.process_cpu_at_start)
+            cpu = _since(measurement.process_cpu_at_start, _process_cpu())
         elif own_cpu is not None:
-            cpu = _CpuTime(*own_cpu)
+            cpu = own_cpu
         else:
             alone = measurement.thread == threading.get_native_id() and not measurement.interleaved
-            cpu = _thread_cpu().since(measurement.thread_cpu_at_start) if alone else None
+            cpu = _since(measurement.thread_cpu_at_start, thread_cpu()) if alone else None
         peak_bytes = measurement.peak_bytes
         children_peak_bytes = _children_peak_memory_bytes()
         if not measurement.concurrent and children_peak_bytes > measurement.children_peak_bytes:
             peak_bytes = max(peak_bytes or 0, children_peak_bytes)
-        return ResourceUse(cpu and cpu.user, cpu and cpu.system, peak_bytes)
+        user, system = cpu or (None, None)
+        return ResourceUse(user, system, peak_bytes)
 
     def _update_peaks(self) -> None:
         peak_bytes = _read_peak_memory_bytes()
@@ -109,9 +104,10 @@ class ProcessUsage:
                 measurement.peak_bytes = max(peak_bytes, measurement.peak_bytes or 0)
 
 
-def thread_cpu() -> tuple[float, float]:
-    """User and system seconds of the calling thread."""
-    return _thread_cpu()
+def thread_cpu() -> _CpuTime:
+    """The CPU time of the calling thread."""
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    return used.ru_utime, used.ru_stime
 
 
 def _current_context() -> tuple[int, int]:
@@ -124,14 +120,13 @@ def _current_context() -> tuple[int, int]:
     return threading.get_ident(), 0 if task is None else id(task)
 
 
-def _thread_cpu() -> _CpuTime:
-    used = resource.getrusage(resource.RUSAGE_THREAD)
-    return _CpuTime(used.ru_utime, used.ru_stime)
-
-
 def _process_cpu() -> _CpuTime:
     parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return _CpuTime(sum(part.ru_utime for part in parts), sum(part.ru_stime for part in parts))
+    return sum(part.ru_utime for part in parts), sum(part.ru_stime for part in parts)
+
+
+def _since(before: _CpuTime, now: _CpuTime) -> _CpuTime:
+    return max(0.0, now[0] - before[0]), max(0.0, now[1] - before[1])
 
 
 def _children_peak_memory_bytes() -> int:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from batchjob.local_runs.directory import LOGS, RUNS, create_directory
 from batchjob.local_runs.output import STREAMS, StreamLog
@@ -49,12 +48,6 @@ class RunStartError(Exception):
         self.status = status
 
 
-class _StartedCommand(NamedTuple):
-    pid: int
-    channels: tuple[Channel, ...]
-    pumps: tuple[Pump, ...]
-
-
 def execute_run(
     spec: RunSpecification, run: Run, mask: set[int], on_start: Callable[[Run], None]
 ) -> int:
@@ -70,10 +63,10 @@ def execute_run(
     tree = ProcessTree()
     try:
         run = _record_limits(spec, run, limits)
-        command = _start_command(spec, run, mask, cgroup)
+        pid, channels, pumps = _start_command(spec, run, mask, cgroup)
         log_started(run)
         on_start(run)
-        end = _build_supervisor(spec, run, command, tree, cgroup).run()
+        end = _build_supervisor(spec, run, pid, channels, tree, cgroup).run()
         wall = time.monotonic() - started
         reading = cgroup.read() if cgroup else CgroupReading()
     finally:
@@ -86,7 +79,7 @@ def execute_run(
     log_ended(outcome.run)
     # Everything is recorded: from now on, a signal may end us like any other program.
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for pump in command.pumps:
+    for pump in pumps:
         pump.join()
     if end.leftover_processes:
         print_message(
@@ -102,19 +95,20 @@ def execute_run(
 def _build_supervisor(
     spec: RunSpecification,
     run: Run,
-    command: _StartedCommand,
+    pid: int,
+    channels: tuple[Channel, ...],
     tree: ProcessTree,
     cgroup: Cgroup | None,
 ) -> RunSupervisor:
     def copy_window_sizes() -> None:
-        for channel in command.channels:
+        for channel in channels:
             copy_window_size(channel)
 
     def read_stop_grace() -> float | None:
         return stop_request.read_grace(spec.data / RUNS, run.jobid)
 
     return RunSupervisor(
-        command.pid, tree, cgroup, spec.time_limit, spec.grace, read_stop_grace, copy_window_sizes
+        pid, tree, cgroup, spec.time_limit, spec.grace, read_stop_grace, copy_window_sizes
     )
 
 
@@ -176,7 +170,8 @@ def _record_limits(spec: RunSpecification, run: Run, limits: RunLimits) -> Run:
 
 def _start_command(
     spec: RunSpecification, run: Run, mask: set[int], cgroup: Cgroup | None
-) -> _StartedCommand:
+) -> tuple[int, tuple[Channel, ...], tuple[Pump, ...]]:
+    """The pid of the command, and what passes its output on. Raises RunStartError."""
     logs = _open_logs(spec, run)
     channels: tuple[Channel, ...] = ()
     if spec.keep_output or spec.detach:
@@ -193,7 +188,7 @@ def _start_command(
     pumps = tuple(map(Pump, STREAMS, channels, logs)) if channels else ()
     for pump in pumps:
         pump.start()
-    return _StartedCommand(pid, channels, pumps)
+    return pid, channels, pumps
 
 
 def _open_logs(spec: RunSpecification, run: Run) -> tuple[StreamLog | None, ...]:

@@ -51,16 +51,13 @@ def test_files_of_users_are_opened_by_one_module(path):
 def test_file_of_another_owner_is_not_read(tmp_path):
     path = tmp_path / "file"
     path.write_text("x")
-    assert user_files.read_file(path, 10, (os.geteuid(),)) == b"x"
-    with pytest.raises(OSError, match="wrote it"):
-        user_files.read_file(path, 10, (os.geteuid() + 1,))
-
-
-def test_larger_file_is_not_read(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("x" * 11)
-    with pytest.raises(OSError, match="at most 10 bytes"):
-        user_files.read_file(path, 10)
+    with user_files.open_regular_file(path, (os.geteuid(),)) as (file, _):
+        assert file.read() == b"x"
+    with (
+        pytest.raises(OSError, match="wrote it"),
+        user_files.open_regular_file(path, (os.geteuid() + 1,)),
+    ):
+        pass
 
 
 def test_directory_behind_a_link_has_no_entries(tmp_path):
