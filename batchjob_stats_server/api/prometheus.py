@@ -7,9 +7,9 @@ write) is not found.
 
 import itertools
 import json
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
 import sqlalchemy as sa
@@ -26,11 +26,11 @@ from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.prometheus_errors import PrometheusError
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import (
-    Caller,
     CurrentAccess,
     CurrentCaller,
     identify_caller,
 )
+from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.promql.backend import Rejected, known_metrics
 from batchjob_stats_server.promql.confinement import Confinement
 from batchjob_stats_server.promql.endpoints import (
@@ -39,10 +39,11 @@ from batchjob_stats_server.promql.endpoints import (
     QUERY_RANGE,
     SERIES,
     Form,
-    GateQuery,
     PrometheusEndpoint,
+    PrometheusParams,
+    openapi_parameters,
+    parse_params,
 )
-from batchjob_stats_server.promql.params import PrometheusParams, openapi_parameters, parse_params
 from batchjob_stats_server.promql.query_limits import Malformed, Unavailable, quote
 from batchjob_stats_server.promql.selector import label_name
 from batchjob_stats_server.services import Services
@@ -79,24 +80,15 @@ def _decode_ascii(body: bytes) -> str:
         raise Malformed("expected a form, whose characters are all ASCII") from None
 
 
-class Querier(NamedTuple):
-    """The caller, and the series that they may read."""
-
-    caller: Caller
-    confinement: Confinement
-
-    def user_key(self) -> Hashable:
-        """Whose request it is, for the queue."""
-        return self.caller.principal.person_key()
-
-
-def _identify(request: Request, services: Services, background_tasks: BackgroundTasks) -> Querier:
+def _identify(
+    request: Request, services: Services, background_tasks: BackgroundTasks
+) -> tuple[Principal, Confinement]:
     """Authenticate the caller and look up their series; in a thread. Raises Problem."""
 
-    def look_up() -> Querier:
+    def look_up() -> tuple[Principal, Confinement]:
         with LazyConnection(services.reader) as db:
-            caller = identify_caller(request, services, background_tasks, db)
-            return Querier(caller, Confinement.of(caller.access, _clusters(caller.access, db)))
+            principal, access = identify_caller(request, services, background_tasks, db)
+            return principal, Confinement.of(access, _clusters(access, db))
 
     return services.threads.run_short(look_up)
 
@@ -125,10 +117,11 @@ class QueryRoute(APIRoute):
         return handle
 
 
-def _log_query(querier: Querier, params: PrometheusParams, path: str) -> None:
+def _log_query(
+    principal: Principal, confinement: Confinement, params: PrometheusParams, path: str
+) -> None:
     """Write to the audit log if series of other users may be in the answer."""
-    principal = querier.caller.principal
-    if querier.confinement.covers_all_users() or principal.token_creator:
+    if confinement.covers_all_users() or principal.token_creator:
         texts = [params.values["query"]] if "query" in params.values else list(params.match)
         about = f" for {quote(' '.join(texts))}" if texts else ""
         audit.log_action(principal, f"asked PromQL {path}{about}")
@@ -143,24 +136,24 @@ async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Resp
         await run_in_threadpool(_identify, request, services, background_tasks)
         raise Unavailable("no time series database is configured")
 
-    def prepare() -> tuple[Querier, Form, float]:
-        querier = _identify(request, services, background_tasks)
+    def prepare() -> tuple[Principal, Confinement, Form, float]:
+        principal, confinement = _identify(request, services, background_tasks)
         params = parse_params(_read_pairs(request, body), kind.parameters)
-        form = kind.form(GateQuery(params, querier.confinement, services.clock(), options.limits()))
-        _log_query(querier, params, path)
+        form = kind.form(params, confinement, services.clock(), options.limits())
+        _log_query(principal, confinement, params, path)
         # To Prometheus, 0 means no limit.
         series = min(params.values.get("limit") or options.series, options.series)
         timeout = min(params.values.get("timeout", options.timeout), options.timeout)
         extra = [("limit", str(series))]
         if "timeout" in kind.parameters:
             extra.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
-        return querier, form + extra, timeout
+        return principal, confinement, form + extra, timeout
 
-    querier, form, timeout = await run_in_threadpool(prepare)
+    principal, confinement, form, timeout = await run_in_threadpool(prepare)
     with services.metrics.time_tsdb_query(path.partition("/")[0]):
-        answer = await tsdb.ask(querier.user_key(), path, form, timeout)
+        answer = await tsdb.ask(principal.person_key(), path, form, timeout)
     return Response(
-        _with_infos(answer, querier.confinement.describe()),
+        _with_infos(answer, confinement.describe()),
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
         background=background_tasks,

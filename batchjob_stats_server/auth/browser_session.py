@@ -1,4 +1,7 @@
-"""The session of a browser that signed in with a token: its cookie is worthless anywhere else.
+"""Cookies, and the session of a browser that signed in with a token.
+
+Scripts cannot read the cookies, other sites cannot send that of a session, and it is worthless
+anywhere else.
 
 Browsers send a cookie to every port of a host, and so to the servers of other users of a shared
 machine. So it holds the token encrypted, with a key that only this process has. It is no bearer
@@ -15,12 +18,64 @@ from typing import NamedTuple
 
 from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from batchjob_stats_server.http.problems import Problem
 
 _CIPHER = Fernet(Fernet.generate_key())
 _PREFIX = "bw_"
 _LONGEST_SECONDS = 7 * 86400
+_PENDING_SECONDS = 600  # of an unfinished log-in
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")  # proc_net(5)
 _ESTABLISHED = "01"  # include/net/tcp_states.h; an orphan of another state belongs to uid 0
+
+
+def cookie_name(connection: HTTPConnection) -> str:
+    """The name of the cookie with a session; it contains the port, since cookies ignore ports."""
+    if connection.url.scheme == "https":
+        return "__Host-batchjob"
+    return f"batchjob-{(connection.scope.get('server') or ('', 0))[1]}"
+
+
+def session_cookie(connection: HTTPConnection) -> str:
+    """The cookie with a session, or ""; raises Problem for two of the name.
+
+    A page of another port of the host can set a second one for some paths.
+    """
+    wanted = cookie_name(connection)
+    pairs = [each for line in connection.headers.getlist("cookie") for each in line.split(";")]
+    if sum(pair.partition("=")[0].strip() == wanted for pair in pairs) > 1:
+        raise Problem(400, f"expected one cookie {wanted}; delete the cookies of this host")
+    return connection.cookies.get(wanted, "")
+
+
+def set_session(connection: HTTPConnection, answer: Response, session: str) -> None:
+    """Set the cookie with a session, which is deleted when the browser is closed."""
+    name = cookie_name(connection)
+    answer.set_cookie(
+        name, session, httponly=True, samesite="strict", secure=name.startswith("__Host-")
+    )
+    answer.headers["Cache-Control"] = "no-store"
+
+
+def pending_name(connection: HTTPConnection) -> str:
+    """The name of the cookie of an unfinished log-in."""
+    return f"{cookie_name(connection)}-log-in"
+
+
+def set_pending(connection: HTTPConnection, answer: Response, text: str) -> None:
+    """Set the cookie of a log-in, which the browser sends when the provider redirects back."""
+    name = pending_name(connection)
+    answer.set_cookie(
+        name, text, max_age=_PENDING_SECONDS, httponly=True, samesite="lax",
+        secure=name.startswith("__Host-"),
+    )  # fmt: skip
+    answer.headers["Cache-Control"] = "no-store"
+
+
+def delete_cookie(answer: Response, name: str) -> None:
+    """Delete one of these cookies."""
+    answer.delete_cookie(name, httponly=True, secure=name.startswith("__Host-"))
 
 
 class BrowserSession(NamedTuple):

@@ -11,13 +11,14 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_db.database.tokens import TokenRole
+from batchjob_stats_server.auth.rights import Principal
 
 log = logging.getLogger(__name__)
 
@@ -27,15 +28,6 @@ _CRL_PEM = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.
 
 class InvalidCertificate(Exception):
     """A certificate that does not identify a user; the text is for its owner."""
-
-
-class CertificateSubject(NamedTuple):
-    """The name in a certificate (CN), its role (OU), its expiry and its serial number."""
-
-    user: str
-    role: TokenRole
-    expiry_time: int
-    certificate: str  # serial number and issuer, which together are unique
 
 
 RevocationLists = Mapping[str, Sequence[x509.CertificateRevocationList]]
@@ -53,8 +45,12 @@ class Certificates:
         self._crl_stamp = _file_stamp(crl_file) if crl_file else None
         self._revocation_lists: RevocationLists = self._load_revocation_lists() if crl_file else {}
 
-    def verify(self, pem: str, now: float) -> CertificateSubject:
-        """The subject of a valid certificate; raises InvalidCertificate. `now`: epoch seconds."""
+    def verify(self, pem: str, now: float) -> Principal:
+        """Whom a valid certificate names; raises InvalidCertificate. `now`: epoch seconds.
+
+        Their name is the CN, their role an OU; `Principal.certificate` is the serial number and the
+        issuer, which together are unique.
+        """
         certificate = x509.load_pem_x509_certificate(pem.encode())
         moment = datetime.fromtimestamp(now, UTC)
         if not certificate.not_valid_before_utc <= moment <= certificate.not_valid_after_utc:
@@ -72,10 +68,10 @@ class Certificates:
             raise InvalidCertificate("expected a certificate with one CN")
         end = int(certificate.not_valid_after_utc.timestamp())
         name = f"{certificate.serial_number:x} {_issuer(certificate)}"
-        return CertificateSubject(users[0], roles[0], end, name)
+        return Principal(users[0], roles[0], "certificate", expiry_time=end, certificate=name)
 
     def check_issuer_and_revocation(self, name: str, now: float) -> None:
-        """Check a `CertificateSubject.certificate` except for expiry; raises InvalidCertificate."""
+        """Check a `Principal.certificate` except for expiry; raises InvalidCertificate."""
         serial, _, issuer = name.partition(" ")
         if issuer not in (each.subject.rfc4514_string() for each in self._authorities):
             raise InvalidCertificate("the certificate was not issued by a CA of this server")

@@ -10,7 +10,6 @@ from typing import Annotated, NamedTuple, cast
 import sqlalchemy as sa
 from fastapi import BackgroundTasks, Depends, Request
 from fastapi.concurrency import run_in_threadpool
-from starlette.requests import HTTPConnection
 
 from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import sessions, tokens
@@ -65,7 +64,7 @@ def _authenticate(
     # A browser may send the cookie with requests that another site causes, so the cookie alone
     # allows only reading. Changes must come from a form of our own pages, whose Origin the
     # request layer has checked.
-    text = session_cookie(request)
+    text = browser_session.session_cookie(request)
     is_form = "origin" in request.headers and f"{request.scope['path']}/".startswith(FORM_PATHS)
     if text and (request.method in SAFE_METHODS or is_form):
         if text.startswith(sessions.PREFIX):
@@ -83,34 +82,12 @@ def _peer_certificate(request: Request) -> str | None:
 def _authenticate_by_certificate(request: Request, services: Services, pem: str) -> Principal:
     assert services.certificates is not None
     try:
-        subject = services.certificates.verify(pem, services.clock())
+        principal = services.certificates.verify(pem, services.clock())
     except InvalidCertificate as error:
         raise _refusal(services, request, "certificate", str(error)) from error
-    if not is_login(subject.user):
+    if not is_login(principal.user):
         raise _refusal(services, request, "name", "expected a certificate whose CN is a login")
-    return Principal(
-        subject.user, subject.role, "certificate",
-        expiry_time=subject.expiry_time, certificate=subject.certificate,
-    )  # fmt: skip
-
-
-def cookie_name(request: HTTPConnection) -> str:
-    """The name of the cookie with a session; it contains the port, since cookies ignore ports."""
-    if request.url.scheme == "https":
-        return "__Host-batchjob"
-    return f"batchjob-{(request.scope.get('server') or ('', 0))[1]}"
-
-
-def session_cookie(request: Request) -> str:
-    """The cookie with a session, or ""; raises Problem for two of the name.
-
-    A page of another port of the host can set a second one for some paths.
-    """
-    wanted = cookie_name(request)
-    pairs = [each for line in request.headers.getlist("cookie") for each in line.split(";")]
-    if sum(pair.partition("=")[0].strip() == wanted for pair in pairs) > 1:
-        raise Problem(400, f"expected one cookie {wanted}; delete the cookies of this host")
-    return request.cookies.get(wanted, "")
+    return principal
 
 
 def _authenticate_by_cookie(

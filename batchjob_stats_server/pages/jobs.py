@@ -31,7 +31,7 @@ from batchjob_stats_server.api.jobs import JobsQuery
 from batchjob_stats_server.api.me import refuse_simple_json
 from batchjob_stats_server.api.params import OneOrMore
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import cookie_name
+from batchjob_stats_server.auth.browser_session import cookie_name
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.clusters import NoQuery
 from batchjob_stats_server.pages.rendering import job_table, links

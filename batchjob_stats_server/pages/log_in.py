@@ -7,7 +7,7 @@ from fastapi.responses import RedirectResponse, Response
 from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.api.params import read_form
-from batchjob_stats_server.auth import audit, cookie
+from batchjob_stats_server.auth import audit, browser_session
 from batchjob_stats_server.auth.oidc import (
     CALLBACK_PATH,
     OidcError,
@@ -47,7 +47,7 @@ def log_in(request: Request, services: CurrentServices, next: str = "/") -> Resp
     except OidcError as error:
         raise _count_failure(services, error) from error
     response = RedirectResponse(address, 303)
-    cookie.set_pending(request, response, pending_login.encode())
+    browser_session.set_pending(request, response, pending_login.encode())
     return response
 
 
@@ -55,8 +55,9 @@ def log_in(request: Request, services: CurrentServices, next: str = "/") -> Resp
 def logged_in(request: Request, services: CurrentServices) -> Response:
     """Handle the provider's callback, and begin a session."""
     provider = _provider(services)
+    pending_name = browser_session.pending_name(request)
     try:
-        pending_login = parse_pending_login(request.cookies.get(cookie.pending_name(request), ""))
+        pending_login = parse_pending_login(request.cookies.get(pending_name, ""))
         person = provider.finish(pending_login, dict(request.query_params))
         session_token = _create_session(services, person)
     except OidcError as error:
@@ -64,8 +65,8 @@ def logged_in(request: Request, services: CurrentServices) -> Response:
     # After a redirect from another site, browsers do not send a SameSite=Strict cookie; after a
     # page of ours, they do.
     response = public_page(request, "logged_in.html", next=local_path(pending_login.next))
-    cookie.delete_pending(request, response)
-    cookie.set_session(request, response, session_token)
+    browser_session.delete_cookie(response, pending_name)
+    browser_session.set_session(request, response, session_token)
     return response
 
 

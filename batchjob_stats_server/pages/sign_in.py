@@ -12,9 +12,13 @@ from starlette.types import Scope
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.params import read_form
-from batchjob_stats_server.auth.browser_session import seal
-from batchjob_stats_server.auth.cookie import delete_session, set_session
-from batchjob_stats_server.auth.identity import session_cookie
+from batchjob_stats_server.auth.browser_session import (
+    cookie_name,
+    delete_cookie,
+    seal,
+    session_cookie,
+    set_session,
+)
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import public_page
 from batchjob_stats_server.pages.rendering.links import local_path
@@ -88,7 +92,7 @@ def sign_out(request: Request, services: CurrentServices) -> Response:
     response = RedirectResponse(
         "/signed-out?provider=too" if has_ended_sessions else "/signed-out", 303
     )
-    delete_session(request, response)
+    delete_cookie(response, cookie_name(request))
     return response
 
 

@@ -1,10 +1,12 @@
-"""The endpoints of the Prometheus HTTP API: what each sends to the time series database."""
+"""The endpoints of the Prometheus HTTP API: their parameters, and what each sends to the store."""
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from batchjob_stats_server.promql.confinement import Confinement
-from batchjob_stats_server.promql.params import PrometheusParams, openapi_parameters
 from batchjob_stats_server.promql.query_limits import (
     LONGEST_QUERY,
     Malformed,
@@ -13,28 +15,140 @@ from batchjob_stats_server.promql.query_limits import (
     TooLarge,
     check_points,
     format_days,
+    quote,
 )
 from batchjob_stats_server.promql.rewrite import confine, confine_selector
+
+_MAX_TIME = 1 << 33  # the year 2242
+_DURATION_PART = re.compile(r"([0-9]{1,9})(ms|[smhdwy])", re.ASCII)
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
+
+
+class PrometheusParams(NamedTuple):
+    """Parameters by name, each given once; only `match[]` may be repeated."""
+
+    values: Mapping[str, Any]
+    match: tuple[str, ...] = ()
+
+    def window(self, now: float, longest_default: float) -> QueryWindow:
+        """Start and end, or their defaults; Prometheus would use all times."""
+        end = self.values.get("end", now)
+        return QueryWindow(self.values.get("start", end - longest_default), end)
+
+
+def parse_params(pairs: Iterable[tuple[str, str]], allowed: frozenset[str]) -> PrometheusParams:
+    """Raises Malformed for a parameter that is unknown, repeated, or invalid."""
+    values: dict[str, Any] = {}
+    match: list[str] = []
+    for name, text in pairs:
+        if name not in allowed:
+            raise Malformed(f"parameter {quote(name)} is not known here")
+        if name == "match[]":
+            match.append(text)
+            continue
+        if name in values:
+            raise Malformed(f"{name}: expected once")
+        try:
+            values[name] = PARAMETERS[name].parse(text)
+        except (ValueError, OverflowError) as error:
+            raise Malformed(f"{name}: {error}") from error
+    return PrometheusParams(values, tuple(match))
+
+
+def _time(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = _rfc3339(text)
+    if not 0 <= seconds < _MAX_TIME:
+        raise ValueError(f"expected a time, Unix seconds or RFC 3339, got {quote(text)}")
+    return seconds
+
+
+def _rfc3339(text: str) -> float:
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        return math.nan
+    return math.nan if parsed.tzinfo is None else parsed.timestamp()
+
+
+def _duration(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        parts = _DURATION_PART.findall(text)
+        whole = "".join(number + unit for number, unit in parts) == text
+        seconds = sum(int(number) * _UNITS[unit] for number, unit in parts) if whole else math.nan
+    if not 0.001 <= seconds < _MAX_TIME:
+        raise ValueError(f"expected a duration such as 30 or 1m, got {quote(text)}")
+    return seconds
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    raise ValueError(f"expected a whole number, got {quote(text)}")
+
+
+class Parameter(NamedTuple):
+    """How a parameter is parsed, and its description for clients."""
+
+    parse: Callable[[str], Any]
+    description: str
+    type: str = "string"
+
+
+PARAMETERS: Mapping[str, Parameter] = {
+    "query": Parameter(str, "PromQL."),
+    "time": Parameter(_time, "Unix seconds or RFC 3339; default: now."),
+    "start": Parameter(_time, "Unix seconds or RFC 3339."),
+    "end": Parameter(_time, "Unix seconds or RFC 3339, not before `start`."),
+    "step": Parameter(_duration, "Seconds, or a duration such as 1m."),
+    "timeout": Parameter(_duration, "Seconds or a duration; limited by the server."),
+    "limit": Parameter(_count, "Maximum number of results; limited by the server.",
+                       "integer"),
+    "limit_per_metric": Parameter(_count, "Maximum number per metric.", "integer"),
+    "metric": Parameter(str, "Only this metric."),
+}  # fmt: skip
+MATCH = "Series selectors; may be repeated."
+
+
+def openapi_parameters(
+    allowed: frozenset[str], required: frozenset[str], form: bool
+) -> dict[str, Any]:
+    """The parameters for an OpenAPI document: of the URL, or of a form."""
+    schemas: dict[str, dict[str, Any]] = {
+        name: {"type": each.type, "description": each.description}
+        for name, each in PARAMETERS.items()
+        if name in allowed
+    }
+    if "match[]" in allowed:
+        match = {"type": "array", "items": {"type": "string"}, "description": MATCH}
+        schemas["match[]"] = match
+    if form:
+        body = {"type": "object", "properties": schemas, "required": sorted(required)}
+        media = {"application/x-www-form-urlencoded": {"schema": body}}
+        return {"requestBody": {"content": media, "required": bool(required)}}
+    return {
+        "parameters": [
+            {"name": name, "in": "query", "required": name in required, "schema": schema,
+             "description": schema.pop("description")}
+            for name, schema in schemas.items()
+        ]
+    }  # fmt: skip
+
 
 _DEFAULT_WINDOW_SECONDS = 86400.0
 
 Form = list[tuple[str, str]]
 
 
-class GateQuery(NamedTuple):
-    """A caller's query, with everything that decides what is queried instead."""
-
-    params: PrometheusParams
-    confinement: Confinement
-    now: float
-    limits: QueryLimits
-
-
 class PrometheusEndpoint(NamedTuple):
     """One of the API's endpoints: its parameters, and the form to send."""
 
     parameters: frozenset[str]
-    form: Callable[[GateQuery], Form]
+    form: Callable[[PrometheusParams, Confinement, float, QueryLimits], Form]
     required: frozenset[str] = frozenset()
 
     def openapi(self, form: bool = False) -> dict[str, Any]:
@@ -42,34 +156,39 @@ class PrometheusEndpoint(NamedTuple):
         return openapi_parameters(self.parameters, self.required, form)
 
 
-def _query(gate_query: GateQuery) -> Form:
-    params = gate_query.params
-    at = params.values.get("time", gate_query.now)
+def _query(
+    params: PrometheusParams, confinement: Confinement, now: float, limits: QueryLimits
+) -> Form:
+    at = params.values.get("time", now)
     window = QueryWindow(at, at)
-    text = confine(_required(params, "query"), gate_query.confinement, window, gate_query.limits)
+    text = confine(_required(params, "query"), confinement, window, limits)
     return [("query", text), ("time", _seconds(at))]
 
 
-def _query_range(gate_query: GateQuery) -> Form:
-    params, limits = gate_query.params, gate_query.limits
+def _query_range(
+    params: PrometheusParams, confinement: Confinement, _now: float, limits: QueryLimits
+) -> Form:
     window = QueryWindow(*(_required(params, name) for name in ("start", "end", "step")))
     _check_window(window, limits)
     check_points(window, limits)
-    text = confine(_required(params, "query"), gate_query.confinement, window, limits)
+    text = confine(_required(params, "query"), confinement, window, limits)
     form = [("query", text), *_window_form(window), ("step", _seconds(window.step))]
     # Without nocache, VictoriaMetrics adjusts start and end to its cache.
-    return [*form, ("nocache", "1")] if gate_query.confinement.is_limited_in_time() else form
+    return [*form, ("nocache", "1")] if confinement.is_limited_in_time() else form
 
 
-def _series(gate_query: GateQuery) -> Form:
-    if not gate_query.params.match:
+def _series(
+    params: PrometheusParams, confinement: Confinement, now: float, limits: QueryLimits
+) -> Form:
+    if not params.match:
         raise Malformed("match[]: expected at least one")
-    return _labels(gate_query)
+    return _labels(params, confinement, now, limits)
 
 
-def _labels(gate_query: GateQuery) -> Form:
-    params, confinement, limits = gate_query.params, gate_query.confinement, gate_query.limits
-    window = params.window(gate_query.now, _DEFAULT_WINDOW_SECONDS)
+def _labels(
+    params: PrometheusParams, confinement: Confinement, now: float, limits: QueryLimits
+) -> Form:
+    window = params.window(now, _DEFAULT_WINDOW_SECONDS)
     _check_window(window, limits)
     if len(params.match) > limits.selectors or sum(map(len, params.match)) > LONGEST_QUERY:
         raise TooLarge(

@@ -185,7 +185,7 @@ GUARDS: Mapping[str, Guard] = {
     "waiting for the store": Guard(
         c.store_of_time_series_that_hangs,
         {
-            f"{_SERVER}.bounded_wait:BoundedWait.wait": is_now(
+            f"{_SERVER}.threads:Threads.wait_for_store": is_now(
                 lambda _, answers: [each.result() for each in answers]
             )
         },
@@ -220,7 +220,7 @@ GUARDS: Mapping[str, Guard] = {
     "one cookie": Guard(
         c.port_that_sets_a_second_cookie,
         {
-            f"{_SERVER}.auth.identity:session_cookie": is_now(
+            f"{_SERVER}.auth.browser_session:session_cookie": is_now(
                 lambda request: request.cookies.get("batchjob-80", "")
             )
         },

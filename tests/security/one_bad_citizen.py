@@ -219,7 +219,7 @@ class Site:
         pool = TimeSeriesPool([self.nodes, self.nodes])
         return services._replace(
             clock=lambda: self.now, histories=pool, local_data=self.data,
-            readings=ClusterReadings(pool, services.bounded_wait),
+            readings=ClusterReadings(pool, services.threads),
         )  # fmt: skip
 
     # What users and administrators do.

@@ -18,8 +18,8 @@ from batchjob.schedulers import registry
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import run_in_thread
-from batchjob_stats_server.auth import cookie
-from batchjob_stats_server.auth.identity import CurrentCaller, cookie_name, principal_or_none
+from batchjob_stats_server.auth.browser_session import cookie_name, delete_cookie
+from batchjob_stats_server.auth.identity import CurrentCaller, principal_or_none
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.pages.rendering import (
     charts,
@@ -226,5 +226,5 @@ def _error_page(request: Request, response: Response, principal: Principal | Non
         if name in response.headers:
             page.headers[name] = response.headers[name]
     if status == 401 and had_token:
-        cookie.delete_session(request, page)
+        delete_cookie(page, cookie_name(request))
     return page

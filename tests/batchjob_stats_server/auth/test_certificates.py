@@ -7,11 +7,8 @@ import pytest
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_db.database.tokens import TokenRole
-from batchjob_stats_server.auth.certificates import (
-    Certificates,
-    CertificateSubject,
-    InvalidCertificate,
-)
+from batchjob_stats_server.auth.certificates import Certificates, InvalidCertificate
+from batchjob_stats_server.auth.rights import Principal
 from tests.batchjob_stats_server.authority import Authority, pem
 
 NOW = 1_775_300_000
@@ -47,7 +44,9 @@ def test_certificate_names_user_and_role(make_certificates, authority):
     vera, _ = authority.issue(*VERA)
     assert verify(pem_text(vera), NOW)[:2] == ("vera", TokenRole.VIEWER)
     end, name = NOW + 5 * 86400, f"{admin.serial_number:x} CN=the site"
-    assert verify(pem_text(admin), NOW) == CertificateSubject("root", TokenRole.ADMIN, end, name)
+    assert verify(pem_text(admin), NOW) == Principal(
+        "root", TokenRole.ADMIN, "certificate", expiry_time=end, certificate=name
+    )
 
 
 def test_certificate_is_checked_by_its_name(make_certificates, authority):

@@ -9,17 +9,19 @@ import pytest
 from fastapi.testclient import TestClient
 
 from batchjob_stats_server import app
-from batchjob_stats_server.auth.groups import Groups, UnixGroups
+from batchjob_stats_server.auth.groups import Groups
 from batchjob_stats_server.options import AccountGroup, AuthOptions
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
 P = "/api/v1"
+NEEDED = AuthOptions(unix_groups=True, viewer_group=("staff",))
 
 
 def test_groups_of_a_login_of_this_host():
     user = pwd.getpwuid(os.getuid())
-    assert grp.getgrgid(user.pw_gid).gr_name in UnixGroups().of(user.pw_name)
-    assert UnixGroups().of("nobody-of-this-name") == frozenset()
+    groups = Groups(NEEDED, None, 1, lambda: NOW)
+    assert grp.getgrgid(user.pw_gid).gr_name in groups.of(user.pw_name)
+    assert groups.of("nobody-of-this-name") == frozenset()
 
 
 def test_groups_are_cached_for_a_minute():
@@ -29,7 +31,7 @@ def test_groups_are_cached_for_a_minute():
         asked.append(user)
         return frozenset({f"group of {user}"})
 
-    groups = UnixGroups(ask, lambda: now[0])
+    groups = Groups(NEEDED, None, 1, lambda: NOW, look_up=ask, monotonic=lambda: now[0])
     for moment in (0, 59, 60.5):
         now[0] = moment
         assert groups.of("alice") == {"group of alice"}
@@ -42,7 +44,7 @@ def test_slow_directory_service_does_not_block_other_requests(services):
     def ask(_user):
         return frozenset({"held up" if threads.is_busy() else "free"})
 
-    groups = UnixGroups(ask, while_waiting=threads.while_waiting)
+    groups = Groups(NEEDED, None, 1, lambda: NOW, threads.while_waiting, ask)
     assert threads.run_short(lambda: groups.of("alice")) == {"free"}
 
 
