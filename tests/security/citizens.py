@@ -40,7 +40,7 @@ from batchjob_exporter.web.message import HttpRequest
 from batchjob_stats_db.database.engine import parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.measure import job_usage
-from batchjob_stats_db.timeseries import prometheus_answers
+from batchjob_stats_db.timeseries import prometheus_client
 from batchjob_stats_db.timeseries.base import QueryFailed, SeriesValue, TimeSeriesError
 from batchjob_stats_server.auth import oidc
 from batchjob_stats_server.auth.rights import ProcessToken
@@ -801,7 +801,7 @@ def cookie_of_a_log_in_nested_too_deeply(site, dice):
 def answer_of_the_store_nested_too_deeply(site, dice):
     body = dice.choice([nested(dice), '{"status": "success", "data": ' + nested(dice), "\ud800"])
     with suppress(TimeSeriesError):
-        prometheus_answers.results_of("http://tsdb", 200, body.encode("utf-8", "surrogatepass"))
+        prometheus_client.results_of("http://tsdb", 200, body.encode("utf-8", "surrogatepass"))
 
 
 @citizen(EXCEPTIONS)

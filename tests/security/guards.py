@@ -155,7 +155,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "names once in accounting logs": Guard(
         c.account_that_closes_its_quote_in_a_pbs_log,
-        {"batchjob.schedulers.pairs:unique_pairs": _first_value_wins},
+        {"batchjob.schedulers.fields:unique_pairs": _first_value_wins},
     ),
     "names once in JSON": Guard(
         c.name_twice_in_a_json_record,
@@ -215,7 +215,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "origins of forms": Guard(
         c.page_of_another_site_that_sends_a_form,
-        {f"{_SERVER}.http.hosts:TrustedHosts._find_problem": returns(None)},
+        {f"{_SERVER}.http.hosts:find_problem": returns(None)},
     ),
     "one cookie": Guard(
         c.port_that_sets_a_second_cookie,

@@ -16,11 +16,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
-from batchjob.local_runs import accounting as runs_source
 from batchjob.quantities.quantity import Statistic
-from batchjob.schedulers.json_lines import Jsonl, JsonLinesOptions
-from batchjob.schedulers.pbs.accounting.pbs_log import PbsLogOptions
-from batchjob.schedulers.pbs.accounting.pbs_log import build as build_pbs_log
+from batchjob.schedulers.registry import SOURCES
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema, tokens
 from batchjob_stats_db.database.engine import parse_url, writer_engine
@@ -151,6 +148,12 @@ def series_labels(job: Job, node: str, **changes: str) -> dict[str, str]:
             "user": job.user} | changes  # fmt: skip
 
 
+def source(name: str, **options: str) -> Any:
+    """A source of job records of the cluster."""
+    module = SOURCES[name].load()
+    return module.build("c1", module.options(**options))
+
+
 class Site:
     """The site; `work()` is a round of its users, and `check()` compares all with what is true."""
 
@@ -184,11 +187,9 @@ class Site:
 
     def _build_poller(self) -> Poller:
         sources = (
-            Jsonl("c1", JsonLinesOptions(path=str(self.json_lines))),
-            build_pbs_log(
-                "c1", PbsLogOptions(path=str(self.directory / "pbs"), time_zone="UTC", qstat="")
-            ),
-            runs_source.build("c1", runs_source.LocalRunsOptions(path=str(self.data / "runs"))),
+            source("jsonl", path=str(self.json_lines)),
+            source("pbs_log", path=str(self.directory / "pbs"), time_zone="UTC", qstat=""),
+            source("runs", path=str(self.data / "runs")),
         )
         cluster = ClusterSettings("c1", sources, (), TsdbOptions(url="http://tsdb"))
 

@@ -70,6 +70,12 @@ def test_thousands_of_bad_citizens(new_site, long_form):
             raise
 
 
+def test_guards_are_in_their_places():
+    for guard in GUARDS.values():
+        with guard.taken_out():
+            assert guard.parts
+
+
 @pytest.mark.parametrize("name", GUARDS)
 def test_without_a_guard_a_citizen_succeeds(new_site, long_form, name):
     """Or the guard would protect nobody, or no citizen would look for it."""
