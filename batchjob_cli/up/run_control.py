@@ -10,7 +10,8 @@ from batchjob.local_runs.record import Run
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import delete, stop
-from batchjob_stats_server.run_control import RunRefusedError, RunRequest
+from batchjob_stats_server.api.local_runs import NewRun
+from batchjob_stats_server.run_control import RunRefusedError
 
 _START_SECONDS = 60.0
 _MAX_WAIT_SECONDS = 30.0  # for the end of a run, in a thread of the server
@@ -24,14 +25,14 @@ class LocalRunControl:
         self.data = data
         self.cluster = cluster
 
-    def start(self, request: RunRequest) -> Run:
+    def start(self, new_run: NewRun) -> Run:
         """See RunControl. Each is supervised by a process of its own, which outlives this one."""
-        argv = [sys.executable, *_COMMAND, *_arguments(request, self.data)]
+        argv = [sys.executable, *_COMMAND, *_arguments(new_run, self.data)]
         try:
             done = subprocess.run(  # noqa: S603 (requested by an admin, no shell)
                 argv,
-                cwd=request.directory or None,
-                env={**os.environ, **request.environment},
+                cwd=new_run.directory or None,
+                env={**os.environ, **new_run.environment},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -73,17 +74,17 @@ class LocalRunControl:
             raise RunRefusedError(f"{error.filename}: {error.strerror}") from error
 
 
-def _arguments(request: RunRequest, data: Path) -> list[str]:
+def _arguments(new_run: NewRun, data: Path) -> list[str]:
     options = {
-        "--name": request.name,
-        "--cpus": request.cpus,
-        "--cpu-list": request.cpu_list,
-        "--memory": request.memory_bytes,
-        "--io": request.io_bytes_per_second,
-        "--time-limit": request.time_limit_seconds and f"{request.time_limit_seconds}s",
+        "--name": new_run.name,
+        "--cpus": new_run.cpus,
+        "--cpu-list": new_run.cpu_list,
+        "--memory": new_run.memory_bytes,
+        "--io": new_run.io_bytes_per_second,
+        "--time-limit": new_run.time_limit_seconds and f"{new_run.time_limit_seconds}s",
     }
     given = [f"{flag}={value}" for flag, value in options.items() if value]
-    if request.start_time is not None:
-        given.append(f"--at=@{request.start_time}")
-    given += ["--best-effort"] * request.best_effort
-    return ["run", "--server=", "--detach", f"--data={data}", *given, "--", *request.command]
+    if new_run.start_time is not None:
+        given.append(f"--at=@{new_run.start_time}")
+    given += ["--best-effort"] * new_run.best_effort
+    return ["run", "--server=", "--detach", f"--data={data}", *given, "--", *new_run.command]

@@ -33,7 +33,7 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.run_control import RunControl, RunRefusedError, RunRequest
+from batchjob_stats_server.run_control import RunControl, RunRefusedError
 from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(prefix=PREFIX, route_class=FilesRoute)
@@ -179,9 +179,8 @@ def to_answer(run: Run) -> LocalRun:
 @router.post("/runs", status_code=201)
 def start_run(control: AdminsControl, principal: CurrentPrincipal, new_run: NewRun) -> LocalRun:
     """Start a command as a run on this machine, or queue it."""
-    values = new_run.model_dump() | {"command": tuple(new_run.command)}
     with _refusals_as(422):
-        run = control.start(RunRequest(**values))
+        run = control.start(new_run)
     audit.log_action(principal, f"started run {run.jobid}: {run.submit_line[:200]!r}")
     return to_answer(run)
 

@@ -122,34 +122,29 @@ def local_uid(host: str, port: int, server_port: int) -> int | None:
     except ValueError:
         return None
     address = getattr(address, "ipv4_mapped", None) or address
-    names = {f"{_hexadecimal(packed)}:{port:04X}" for packed in _packed(address)}
     for path in _TABLES:
         try:
             with open(path, encoding="ascii") as table:
                 for line in table:
-                    fields = line.split(maxsplit=8)
+                    own, peer, state, *_, uid = line.split(maxsplit=8)[1:8]
                     if (
-                        fields[1] in names
-                        and fields[2].endswith(f":{server_port:04X}")
-                        and fields[3] == _ESTABLISHED
+                        own.endswith(f":{port:04X}")
+                        and peer.endswith(f":{server_port:04X}")
+                        and state == _ESTABLISHED
+                        and _parse_address(own.partition(":")[0]) == address
                     ):
-                        return int(fields[7])
-        except (OSError, ValueError, IndexError):
+                        return int(uid)
+        except (OSError, ValueError):
             continue
     return None
 
 
-def _packed(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[bytes, ...]:
-    """The bytes of an address; an IPv4 one may be mapped into IPv6 on a dual-stack socket."""
-    if address.version == 6:
-        return (address.packed,)
-    return address.packed, bytes(10) + b"\xff\xff" + address.packed
-
-
-def _hexadecimal(packed: bytes) -> str:
-    """As the kernel writes it: words of 32 bits in the byte order of the machine."""
-    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
-    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address as the kernel writes it: words of 32 bits in the byte order of the machine."""
+    data = bytes.fromhex(text)
+    words = (int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data), 4))
+    address = ipaddress.ip_address(b"".join(word.to_bytes(4, "big") for word in words))
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _is_loopback(host: str) -> bool:

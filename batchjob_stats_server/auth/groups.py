@@ -1,11 +1,12 @@
 """Groups of users: those of this host, and those that the identity provider named."""
 
+import contextlib
 import grp
 import os
 import pwd
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from sqlalchemy.engine import Engine
@@ -24,15 +25,11 @@ def _nss_groups(user: str) -> frozenset[str]:
         ids = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except (KeyError, OSError):
         return frozenset()
-    return frozenset(_group_names(ids))
-
-
-def _group_names(ids: Iterable[int]) -> Iterator[str]:
+    groups = set()
     for number in ids:
-        try:
-            yield grp.getgrgid(number).gr_name
-        except KeyError:  # a group id without a name
-            continue
+        with contextlib.suppress(KeyError):  # a group id without a name
+            groups.add(grp.getgrgid(number).gr_name)
+    return frozenset(groups)
 
 
 class Groups:

@@ -110,8 +110,8 @@ PARAMETERS: Mapping[str, Parameter] = {
                        "integer"),
     "limit_per_metric": Parameter(_count, "Maximum number per metric.", "integer"),
     "metric": Parameter(str, "Only this metric."),
+    "match[]": Parameter(str, "Series selectors; may be repeated.", "array"),
 }  # fmt: skip
-MATCH = "Series selectors; may be repeated."
 
 
 def openapi_parameters(
@@ -120,12 +120,10 @@ def openapi_parameters(
     """The parameters for an OpenAPI document: of the URL, or of a form."""
     schemas: dict[str, dict[str, Any]] = {
         name: {"type": each.type, "description": each.description}
+        | ({"items": {"type": "string"}} if each.type == "array" else {})
         for name, each in PARAMETERS.items()
         if name in allowed
     }
-    if "match[]" in allowed:
-        match = {"type": "array", "items": {"type": "string"}, "description": MATCH}
-        schemas["match[]"] = match
     if form:
         body = {"type": "object", "properties": schemas, "required": sorted(required)}
         media = {"application/x-www-form-urlencoded": {"schema": body}}

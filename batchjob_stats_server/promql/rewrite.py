@@ -76,8 +76,8 @@ def confine_selector(
         if not isinstance(node, ast.VectorSelector) or node.offset or node.at:
             raise Malformed(f"match[]: expected a series selector alone, got {quote(query)}")
         selector = Selector.read(node, scanned, Growth(limits))
-        groups = [[]] if selector.is_public() else confinement.matchers(selector.clusters(), window)
-        return [format_selector([*selector.to_promql(), *group]) for group in groups]
+        groups = [[]] if selector.is_public() else confinement.matchers(selector.clusters, window)
+        return [format_selector([*selector.matchers, *group]) for group in groups]
 
 
 @contextlib.contextmanager
@@ -138,11 +138,9 @@ class _Writer:
         # Without a range, VictoriaMetrics looks back by one step, and uses a sample before that.
         first = shifted.start - max(seconds, shifted.step) - self._limits.lookback_seconds
         selector = Selector.read(node, self._scanned, self._growth)
-        matchers = selector.to_promql()
+        matchers = list(selector.matchers)
         if not selector.is_public():
-            groups = self._confinement.matchers(
-                selector.clusters(), QueryWindow(first, shifted.end)
-            )
+            groups = self._confinement.matchers(selector.clusters, QueryWindow(first, shifted.end))
             if len(groups) > 1:
                 raise NotYours(
                     "your login differs between clusters: say in each selector which you mean, "
@@ -253,7 +251,7 @@ class _Writer:
             node = node.expr
         if not isinstance(node, ast.VectorSelector):
             return False
-        return bool(Selector.read(node, self._scanned, Growth(self._limits)).names())
+        return bool(Selector.read(node, self._scanned, Growth(self._limits)).names)
 
     def _shift(self, node: Any, window: QueryWindow) -> tuple[QueryWindow, str]:
         """The window shifted by `@` and `offset`, and the text of both."""

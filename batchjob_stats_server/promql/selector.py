@@ -27,57 +27,34 @@ _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _RESERVED = frozenset({"or", "vm_account_id", "vm_project_id"})
 
 
-class Matcher(NamedTuple):
-    """One condition on a label."""
-
-    label: str
-    operator: str
-    value: str
-
-    def to_promql(self) -> str:
-        """In PromQL."""
-        return f"{self.label}{self.operator}{promql_string(self.value)}"
-
-
 class Selector(NamedTuple):
-    """Its matchers; its name is one of them, since a name may be a keyword."""
+    """Its matchers in PromQL; its name is one of them, since a name may be a keyword."""
 
-    matchers: tuple[Matcher, ...]
+    matchers: tuple[str, ...]
+    names: frozenset[str]  # metric names that it selects with `=`
+    clusters: frozenset[str]  # the same of the label `cluster`
 
     @classmethod
     def read(cls, node: ast.VectorSelector, scanned: ScannedQuery, growth: Growth) -> "Selector":
         """Raises Malformed for labels and matchers that are not allowed, TooLarge for a regex."""
         if node.matchers.or_matchers:
             raise Malformed("matchers joined by `or` are not allowed: use `or` between selectors")
-        matchers = [Matcher("__name__", "=", scanned.string(node.name))] if node.name else []
+        found = [("__name__", "=", scanned.string(node.name))] if node.name else []
         for each in node.matchers.matchers:
             operator = next(text for op, text in _OPERATORS if op == each.op)
             value = scanned.string(each.value)
             if operator in ("=~", "!~"):
                 growth.check_regex(value)
-            matchers.append(Matcher(_check_label(scanned.string(each.name)), operator, value))
-        return cls(tuple(matchers))
-
-    def names(self) -> set[str]:
-        """Metric names that it selects with `=`."""
-        return self._selected_values("__name__")
-
-    def clusters(self) -> set[str]:
-        """Clusters that it selects with `=`."""
-        return self._selected_values("cluster")
+            found.append((_check_label(scanned.string(each.name)), operator, value))
+        return cls(
+            tuple(f"{label}{operator}{promql_string(value)}" for label, operator, value in found),
+            frozenset(value for *matched, value in found if matched == ["__name__", "="]),
+            frozenset(value for *matched, value in found if matched == ["cluster", "="]),
+        )
 
     def is_public(self) -> bool:
         """Whether it matches only public families: matchers can only narrow it."""
-        return not self.names().isdisjoint(PUBLIC_METRICS)
-
-    def to_promql(self) -> list[str]:
-        """The matchers in PromQL."""
-        return [each.to_promql() for each in self.matchers]
-
-    def _selected_values(self, label: str) -> set[str]:
-        return {
-            each.value for each in self.matchers if each.label == label and each.operator == "="
-        }
+        return not self.names.isdisjoint(PUBLIC_METRICS)
 
 
 def _check_label(name: str) -> str:
