@@ -36,7 +36,7 @@ def metrics_page() -> str:
         "Part of every scrape, whatever `collect[]` selects. The `process_*` metrics "
         "of Prometheus client libraries are added unless "
         "`--web.disable-exporter-metrics` is given.",
-        _metric_table((*exporter.METRICS, *self_metrics.METRICS)),
+        _metric_table((*exporter.METRICS, *self_metrics.SELF_METRICS)),
     ]
     return "\n\n".join(parts) + "\n"
 

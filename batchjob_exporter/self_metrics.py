@@ -22,7 +22,7 @@ BUILD_INFO = Metric(
     "Versions of the exporter and of Python; always 1.",
     ("version", "python", "revision"),
 )
-METRICS = (BUILD_INFO,)
+SELF_METRICS = (BUILD_INFO,)
 CPU_SECONDS = Metric("process_cpu_seconds_total", "counter", "User and system CPU time.")
 START_TIME = Metric(
     "process_start_time_seconds", "gauge", "Start time of the process, in Unix time."

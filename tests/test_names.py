@@ -13,11 +13,16 @@ PACKAGES = (
     "batchjob", "batchjob_cli", "batchjob_exporter", "batchjob_stats_db", "batchjob_stats_server",
     "collectors", "deploy", "grafana",
 )  # fmt: skip
-# What each module of a table is read by: `router` of a route, `PAGES` of generated documents.
-ROW_NAMES = {"CHECKS", "DASHBOARD", "PAGES", "log", "router"}
-# In the others, metrics are named within the module of their source: `hwmon.POWER`, `rapl.ENERGY`.
-PACKAGES_OF_UNIQUE_CONSTANTS = (
-    "batchjob_cli", "batchjob_stats_db", "batchjob_stats_server", "deploy"
+# What a table of modules finds in each: `router` of a route, `ACCOUNTING` of a scheduler.
+ROW_NAMES = {
+    "ACCOUNTING", "CHECKS", "CLUSTER", "DASHBOARD", "DASHBOARDS", "JOB_MANAGERS", "PAGES", "log",
+    "router",
+}  # fmt: skip
+# Elsewhere, metrics are named within the module of their source (`hwmon.POWER`, `rapl.POWER`), and
+# a curve has the name of its quantity.
+FOLDERS_OF_UNIQUE_CONSTANTS = (
+    "batchjob/local_runs", "batchjob/runtime", "batchjob/schedulers", "batchjob_cli",
+    "batchjob_exporter", "batchjob_stats_db", "batchjob_stats_server", "deploy", "grafana",
 )  # fmt: skip
 # Names of schedulers, meters, Grafana, libraries and examples.
 FOREIGN_WORDS = {
@@ -55,10 +60,10 @@ def public_constants(tree: ast.Module) -> Iterator[str]:
                 yield target.id
 
 
-@pytest.mark.parametrize("package", PACKAGES_OF_UNIQUE_CONSTANTS)
-def test_public_constants_are_unique(package):
+@pytest.mark.parametrize("folder", FOLDERS_OF_UNIQUE_CONSTANTS)
+def test_public_constants_are_unique(folder):
     paths = defaultdict(list)
-    for path, tree in modules(package).items():
+    for path, tree in modules(folder).items():
         for name in {*public_constants(tree)} - ROW_NAMES:
             if len(name) > 1 and "/migrations/" not in path:  # T is a type variable
                 paths[name].append(path)

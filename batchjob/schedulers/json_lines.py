@@ -14,7 +14,7 @@ from batchjob.schedulers.json_record import decode
 from batchjob.schedulers.log_follower import check_readable, follow, watermark_since
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
-SOURCE = "jsonl"
+_SOURCE = "jsonl"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class JsonLinesOptions:
 class Jsonl:
     """Follows the files as they grow."""
 
-    name = SOURCE
+    name = _SOURCE
 
     def __init__(self, cluster: str, options: JsonLinesOptions) -> None:
         self.cluster = cluster
@@ -57,15 +57,15 @@ class Jsonl:
                     continue
                 line = raw.decode("utf-8", "backslashreplace")
                 try:
-                    job, parse_errors = decode(_parse_line(raw), self.cluster, SOURCE)
+                    job, parse_errors = decode(_parse_line(raw), self.cluster, _SOURCE)
                 except RowError as error:
-                    quarantine.append(quarantined_row(SOURCE, str(error), line))
+                    quarantine.append(quarantined_row(_SOURCE, str(error), line))
                     continue
                 jobs.append(job)
                 latest = job.end_time or job.start_time or job.submit_time
                 covered = max(covered, int(latest))
                 if parse_errors:
-                    quarantine.append(quarantined_row(SOURCE, "; ".join(parse_errors), line))
+                    quarantine.append(quarantined_row(_SOURCE, "; ".join(parse_errors), line))
             yield Batch(merge_by_key(jobs), tuple(quarantine), chunk.watermark, covered)
 
     def _files(self) -> list[Path]:

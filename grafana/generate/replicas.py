@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from batchjob_exporter.exporter import METRICS
-from batchjob_exporter.self_metrics import METRICS as OWN
+from batchjob_exporter.self_metrics import SELF_METRICS
 from collectors.collector import COLLECTORS
 
 _TARGET = ("cluster", "instance")
@@ -62,7 +62,11 @@ def _folded(found: re.Match[str]) -> str:
 
 def _exported() -> dict[str, tuple[str, ...]]:
     known: dict[str, tuple[str, ...]] = {}
-    for metric in (*(m for each in COLLECTORS for m in each.load().metrics), *METRICS, *OWN):
+    for metric in (
+        *(m for each in COLLECTORS for m in each.load().metrics),
+        *METRICS,
+        *SELF_METRICS,
+    ):
         # Any of the exporters may be the one that queries the scheduler.
         target = _TARGET[:1] if metric.name.startswith("batchjob_cluster_") else _TARGET
         own = (*target, *metric.labels)

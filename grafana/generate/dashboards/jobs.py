@@ -17,7 +17,7 @@ from grafana.generate.dashboards.rows import (
 )
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable
 
-Params = tuple[tuple[str, str], ...]
+_Params = tuple[tuple[str, str], ...]
 
 _SUBMITTED = PanelColumn("submit_time", "Submitted", kind="time")
 _REASON = PanelColumn("reason", "Reason")
@@ -30,7 +30,7 @@ _STATES = Variable(
 )
 
 
-def _tables(whose: Params, who: tuple[PanelColumn, ...]) -> tuple[Panel, ...]:
+def _tables(whose: _Params, who: tuple[PanelColumn, ...]) -> tuple[Panel, ...]:
     head = (JOB, CLUSTER_OF, *who, NAME)
     return (
         Panel(
@@ -86,7 +86,7 @@ def _tables(whose: Params, who: tuple[PanelColumn, ...]) -> tuple[Panel, ...]:
     )
 
 
-MINE = Dashboard(
+_MINE = Dashboard(
     "my-jobs",
     "My jobs",
     "Your running and pending jobs, and the usage of the others.",
@@ -96,7 +96,7 @@ MINE = Dashboard(
     refresh="1m",
 )
 
-_ANYBODYS: Params = (
+_ANYBODYS: _Params = (
     IN_CLUSTER,
     ("user", "${user}"),
     ("account", "${account}"),
@@ -120,4 +120,4 @@ ALL = Dashboard(
     refresh="1m",
 )
 
-DASHBOARDS = (MINE, ALL)
+DASHBOARDS = (_MINE, ALL)

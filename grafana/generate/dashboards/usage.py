@@ -3,7 +3,7 @@
 from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable
 
-Params = tuple[tuple[str, str], ...]
+_Params = tuple[tuple[str, str], ...]
 
 _DAY = PanelColumn("day", "Day", kind="time")
 _WHO = {"account": PanelColumn("account", "Account"), "user": PanelColumn("user", "User")}
@@ -22,7 +22,7 @@ _SUMS = (
 )
 
 
-def _days(title: str, unit: str, about: str, whose: Params, *columns: PanelColumn) -> Panel:
+def _days(title: str, unit: str, about: str, whose: _Params, *columns: PanelColumn) -> Panel:
     asked = ApiQuery("/usage", (_DAY, *columns), (*whose, ("by", "day"), *DAYS))
     return Panel(title, (asked,), unit, about, bars=True)
 
@@ -31,7 +31,7 @@ def _number(key: str, title: str) -> PanelColumn:
     return PanelColumn(key, title, kind="number")
 
 
-def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
+def _panels(whose: _Params, by: str) -> tuple[Panel, ...]:
     return (
         _days(
             "CPU time by day",
@@ -91,7 +91,7 @@ def _panels(whose: Params, by: str) -> tuple[Panel, ...]:
     )
 
 
-MINE = Dashboard(
+_MINE = Dashboard(
     "my-usage",
     "My usage",
     "Resources, energy and emissions of your jobs, by day (UTC).",
@@ -117,4 +117,4 @@ ACCOUNT = Dashboard(
     since="now-30d",
 )
 
-DASHBOARDS = (MINE, ACCOUNT)
+DASHBOARDS = (_MINE, ACCOUNT)

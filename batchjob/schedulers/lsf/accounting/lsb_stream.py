@@ -17,7 +17,7 @@ from batchjob.schedulers.lsf.accounting.lsb_acct import LsfLog
 from batchjob.schedulers.lsf.accounting.records import ended_job
 from batchjob.schedulers.records import JobRecord
 
-SOURCE = "lsb_stream"
+_SOURCE = "lsb_stream"
 
 # Names of lsb.stream that differ from those of lsb.acct.
 _LSB_ACCT_NAMES = {"ru_utime": "utime", "ru_stime": "stime", "maxMem": "maxRMem", "index": "idx"}
@@ -34,7 +34,7 @@ class LsbStreamOptions:
 
 def build(cluster: str, options: LsbStreamOptions) -> LsfLog:
     """The source for one cluster."""
-    return LsfLog(SOURCE, cluster, Path(options.path), "JOB_FINISH2", job_from_finish2)
+    return LsfLog(_SOURCE, cluster, Path(options.path), "JOB_FINISH2", job_from_finish2)
 
 
 def job_from_finish2(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, list[str]]:
@@ -52,7 +52,7 @@ def job_from_finish2(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, lis
     if len(usages) == len(hosts):
         hosts = [f"{usage}*{host}" for usage, host in zip(usages, hosts, strict=True)]
     row = FieldReader({"endTime": texts[2]} | _OMITTED_ZEROS | values | {"jobId": texts[3]})
-    job = ended_job(cluster, SOURCE, row, hosts, slots if not usages else ())
+    job = ended_job(cluster, _SOURCE, row, hosts, slots if not usages else ())
     row.parse_errors += [f"{name} stands twice" for name in repeated]
     if len(texts) % 2 == 0:
         row.parse_errors.append("the record ends within a pair")

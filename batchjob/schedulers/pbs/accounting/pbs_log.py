@@ -41,7 +41,7 @@ from batchjob.schedulers.pbs.accounting.records import (
 from batchjob.schedulers.pbs.qstat_jobs import query_qstat
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
-SOURCE = "pbs_log"
+_SOURCE = "pbs_log"
 log = logging.getLogger("batchjob.pbs")
 _QUEUE_SECONDS = 3600  # how often the queue is asked
 _DAY = re.compile(r"\d{8}", re.ASCII)
@@ -91,7 +91,7 @@ class PbsLogOptions(CommandOptions):
 class PbsLog:
     """Follows the logs; what a record omits is taken from the database's unfinished jobs."""
 
-    name = SOURCE
+    name = _SOURCE
 
     def __init__(
         self, cluster: str, options: PbsLogOptions, clock: Callable[[], float] = time.time
@@ -101,7 +101,7 @@ class PbsLog:
         self._clock = clock
         self._zone = ZoneInfo(options.time_zone) if options.time_zone else None
         gpu_resources = gpu_resources_of(options.gpu_resources)
-        self._record_options = RecordOptions(cluster, SOURCE, options.account, gpu_resources)
+        self._record_options = RecordOptions(cluster, _SOURCE, options.account, gpu_resources)
         self._memory = LogMemory({}, {}, {})
         self._watermark = ""
         self._queue_time = 0.0  # when the queue was asked last
@@ -132,7 +132,7 @@ class PbsLog:
             for index, raw in enumerate(chunk.lines, 1):
                 text = raw.decode("utf-8", "backslashreplace")
                 if chunk.is_cut and index == len(chunk.lines):  # its last value may be cut as well
-                    quarantine.append(quarantined_row(SOURCE, CUT, text))
+                    quarantine.append(quarantined_row(_SOURCE, CUT, text))
                     continue
                 problems: list[str] = []
                 try:
@@ -143,7 +143,7 @@ class PbsLog:
                 except RowError as error:
                     problems = [*problems, str(error)]
                 if problems:
-                    quarantine.append(quarantined_row(SOURCE, "; ".join(problems), text))
+                    quarantine.append(quarantined_row(_SOURCE, "; ".join(problems), text))
             if ahead != state.zone_error:
                 log.warning("stamps in %s are %+d s off; set time-zone", self._options.path, ahead)
             state = _State(last_timestamp, self._memory.deleted, ahead)

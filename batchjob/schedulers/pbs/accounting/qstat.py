@@ -28,7 +28,7 @@ from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.snapshot import SnapshotOptions, SnapshotSource
 from batchjob.schedulers.states import JobState
 
-SOURCE = "qstat"
+_SOURCE = "qstat"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class QstatOptions(SnapshotOptions):
 class Qstat(SnapshotSource):
     """Lists the server's jobs and their history."""
 
-    name = SOURCE
+    name = _SOURCE
     jobid_pattern = JOB_ID
 
     def __init__(
@@ -65,7 +65,7 @@ class Qstat(SnapshotSource):
         gpu_resources = gpu_resources_of(options.gpu_resources)
         self._given_up: dict[str, tuple[int, int]] = {}  # submit time, starts given up
         self._still_given_up: dict[str, tuple[int, int]] = {}
-        self._record_options = RecordOptions(cluster, SOURCE, options.account, gpu_resources)
+        self._record_options = RecordOptions(cluster, _SOURCE, options.account, gpu_resources)
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
@@ -222,7 +222,7 @@ def _previous_run(
     status = row.get("Exit_status", integer) if record.state is JobState.PENDING else None
     return (
         JobRecord(
-            record.cluster, record.jobid, record.submit_time, JobState.REQUEUED, "", SOURCE,
+            record.cluster, record.jobid, record.submit_time, JobState.REQUEUED, "", _SOURCE,
             known.run, end_time=notified if is_its_end else latest,
             reason=EXIT_STATUSES.get(status or 0, NOT_LOGGED),
         ),

@@ -25,7 +25,7 @@ from batchjob.schedulers.slurm.accounting.site_accounting import check_visibilit
 from batchjob.schedulers.slurm.json_format import raise_for_errors, rows, state_words
 from batchjob.schedulers.slurm.slurmrestd import RestOptions, Slurmrestd
 
-SOURCE = "sacctmgr"
+_SOURCE = "sacctmgr"
 
 _DELIMITER = "|"  # sacctmgr accepts no other; account and user names must not contain it
 _LIMITS = (
@@ -50,7 +50,7 @@ class SacctmgrOptions(RestOptions, CommandOptions):
 class Sacctmgr:
     """Reads all accounts and users each time."""
 
-    name = SOURCE
+    name = _SOURCE
 
     def __init__(self, cluster: str, options: SacctmgrOptions) -> None:
         self.cluster = cluster
@@ -115,7 +115,7 @@ class Sacctmgr:
                 found.append(dict(zip(fields, map(sanitize_text, cells), strict=True)))
             elif line.strip():
                 reason = f"expected {len(fields)} columns, got {len(cells)}"
-                quarantine.append(quarantined_row(SOURCE, reason, line))
+                quarantine.append(quarantined_row(_SOURCE, reason, line))
         return found
 
     def _by_rest(self, server: Slurmrestd) -> Associations:
