@@ -23,7 +23,7 @@ class SourceEntry(NamedTuple):
     name: str
     module: str
     description: str
-    people: bool = False  # an AssociationsSource instead of an AccountingSource
+    has_associations: bool = False  # an AssociationsSource instead of an AccountingSource
 
     def load(self) -> "AccountingModule":
         """Import the module."""
@@ -82,7 +82,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
                 "sacctmgr",
                 f"{_PACKAGE}.slurm.accounting.sacctmgr",
                 "Slurm's accounts and people",
-                people=True,
+                has_associations=True,
             ),
         ),
         other_sources=("squeue", "scontrol"),

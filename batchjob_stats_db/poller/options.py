@@ -188,7 +188,7 @@ class ClusterSettings(NamedTuple):
 
     name: str
     sources: tuple[AccountingSource, ...]
-    people: tuple[AssociationsSource, ...]
+    associations: tuple[AssociationsSource, ...]
     tsdb: TsdbOptions
     samples: str = ""  # directory of sample files, used without a time series database
 
@@ -236,7 +236,7 @@ def _parse_cluster(number: int, entry: Any, tsdb: TsdbOptions) -> ClusterSetting
     if not isinstance(source_entries, dict) or not source_entries:
         raise SettingsError(f"{where}.sources: expected at least one of {', '.join(SOURCES)}")
     sources: list[AccountingSource] = []
-    people: list[AssociationsSource] = []
+    associations: list[AssociationsSource] = []
     for name, given in source_entries.items():
         if name not in SOURCES:
             hint = suggest_nearest(name, SOURCES)
@@ -245,14 +245,14 @@ def _parse_cluster(number: int, entry: Any, tsdb: TsdbOptions) -> ClusterSetting
         built: Any = module.build(
             entry["name"], _parse_section(module.options, f"{where}.{name}", given)
         )
-        (people if SOURCES[name].people else sources).append(built)
+        (associations if SOURCES[name].has_associations else sources).append(built)
     own = _parse_section(TsdbOptions, f"{where}.tsdb", entry.get("tsdb"))
     changed = {each.name for each in fields(own) if getattr(own, each.name) != each.default}
     merged = replace(tsdb, **{name: getattr(own, name) for name in changed})
     samples = entry.get("samples", "")
     if not isinstance(samples, str):
         raise SettingsError(f"{where}.samples: expected a directory, got {samples!r}")
-    return ClusterSettings(entry["name"], tuple(sources), tuple(people), merged, samples)
+    return ClusterSettings(entry["name"], tuple(sources), tuple(associations), merged, samples)
 
 
 def _parse_section(cls: type[Any], where: str, given: Any) -> Any:

@@ -99,7 +99,7 @@ class Poller:
             source.name: Pace(poll.interval, poll.longest_pause) for source in cluster.sources
         } | {
             source.name: Pace(poll.people_interval, poll.people_interval, poll.interval)
-            for source in cluster.people
+            for source in cluster.associations
         }
         metrics.begin(cluster.name, self._paces)
         for name, pace in self._paces.items():
@@ -127,7 +127,7 @@ class Poller:
             yield f"{self.cluster.name}: samples: {problem}"
         sources: list[AccountingSource | AssociationsSource] = [
             *self.cluster.sources,
-            *self.cluster.people,
+            *self.cluster.associations,
         ]
         for source in sources:
             try:
@@ -158,8 +158,8 @@ class Poller:
     def _steps(self, stop: threading.Event) -> Iterator[_Step]:
         for source in self.cluster.sources:
             yield _Step(source.name, partial(self._poll_source, source, stop), source.name)
-        for people in self.cluster.people:
-            yield _Step(people.name, partial(self._poll_associations, people), people.name)
+        for provider in self.cluster.associations:
+            yield _Step(provider.name, partial(self._poll_associations, provider), provider.name)
         yield _Step("reread", partial(self._rereader.reread_due_sources, stop))
         yield _Step("scripts", partial(self._script_reader.read_missing, stop))
         if self._live is not None:

@@ -77,7 +77,7 @@ for _scheduler in SCHEDULERS:
         ).where(
             sa.or_(
                 *(_state.source == _constant(entry.name)
-                  for entry in _scheduler.sources if not entry.people)
+                  for entry in _scheduler.sources if not entry.has_associations)
             )
         )
         for _part in _scheduler.other_sources

@@ -56,10 +56,11 @@ def account(
             db, access, ["day"], since, until, cluster=cluster, account=account
         )
     audit.log_jobs_seen(page.principal, f"account {account}", user_sums)
+    members = _member_rows(record, access, cluster, user_sums, sees_all)
     return page.render(
         "account.html", cluster=cluster, account=account, record=record, sees_all=sees_all,
-        people=_member_rows(record, access, cluster, user_sums, sees_all), since=since, until=until,
-        chart=measure_chart(MEASURES["cpu"], day_sums, since, until), limits=_limits(record),
+        members=members, since=since, until=until, limits=_limits(record),
+        chart=measure_chart(MEASURES["cpu"], day_sums, since, until),
         fair_shares=_fair_shares(page, cluster, account), fair_share_titles=FAIR_SHARE_TITLES,
     )  # fmt: skip
 

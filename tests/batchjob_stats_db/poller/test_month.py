@@ -10,7 +10,7 @@ SMALL = {"sacct": (400, 3, 1200), "slurm_rest": (400, 3, 1200), "qstat": (500, 5
 
 
 def test_every_source_has_a_simulated_month():
-    assert set(KINDS) == {name for name, source in SOURCES.items() if not source.people}
+    assert set(KINDS) == {name for name, source in SOURCES.items() if not source.has_associations}
 
 
 @pytest.mark.parametrize("kind", KINDS)

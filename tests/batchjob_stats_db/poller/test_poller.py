@@ -178,7 +178,7 @@ def test_failed_read_of_associations_is_retried_soon(engine, rows):
 
 def test_check_reports_missing_rights(engine):
     poller = build_poller(engine, SimulatedSource(1))
-    poller.cluster = poller.cluster._replace(people=(AssociationSource(),))
+    poller.cluster = poller.cluster._replace(associations=(AssociationSource(),))
     assert list(poller.check()) == ["c1: sacctmgr: grant operator to this user"]
 
 
