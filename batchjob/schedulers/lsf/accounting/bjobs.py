@@ -26,10 +26,10 @@ from batchjob.schedulers.records import JobRecord, NodeShare, run_time
 from batchjob.schedulers.snapshot import SnapshotOptions, SnapshotSource
 from batchjob.schedulers.states import JobState
 
-SOURCE = "bjobs"
+_SOURCE = "bjobs"
 
 # As named by bjobs; the keys of its answer are in upper case.
-FIELDS = (
+_FIELDS = (
     "jobid", "jobindex", "stat", "user", "queue", "job_name", "proj_name", "command", "dependency",
     "exit_code", "exit_reason", "alloc_slot", "exec_host", "nreq_slot", "submit_time",
     "start_time", "finish_time", "cpu_used", "max_mem", "memlimit", "run_time", "runtimelimit",
@@ -53,7 +53,7 @@ class BjobsOptions(SnapshotOptions):
 class Bjobs(SnapshotSource):
     """Lists the jobs that mbatchd knows."""
 
-    name = SOURCE
+    name = _SOURCE
     jobid_pattern = _JOB_ID
 
     def check(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Bjobs(SnapshotSource):
 
     def query_jobs(self) -> Iterator[tuple[str, FieldReader]]:
         """See SnapshotSource."""
-        for values in query_bjobs(self._options, self._options.bjobs, FIELDS):
+        for values in query_bjobs(self._options, self._options.bjobs, _FIELDS):
             yield values.get("JOBID", ""), FieldReader(values)
 
     def records(
@@ -103,7 +103,7 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
         submit_time=row.require("SUBMIT_TIME", parse_time),
         state=state,
         state_word=word,
-        source=SOURCE,
+        source=_SOURCE,
         user=row.text("USER"),
         account=row.text("PROJ_NAME"),
         partition=row.text("QUEUE"),

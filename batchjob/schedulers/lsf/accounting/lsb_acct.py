@@ -32,7 +32,7 @@ from batchjob.schedulers.lsf.accounting.records import (
 from batchjob.schedulers.lsf.formats import lsf_hosts
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
-SOURCE = "lsb_acct"
+_SOURCE = "lsb_acct"
 
 ParseRecord = Callable[[str, Sequence[Word]], tuple[JobRecord, list[str]]]
 
@@ -48,7 +48,7 @@ class LsbAcctOptions:
 
 def build(cluster: str, options: LsbAcctOptions) -> "LsfLog":
     """The source for one cluster."""
-    return LsfLog(SOURCE, cluster, Path(options.path), "JOB_FINISH", job_from_finish)
+    return LsfLog(_SOURCE, cluster, Path(options.path), "JOB_FINISH", job_from_finish)
 
 
 class LsfLog:
@@ -130,7 +130,7 @@ def job_from_finish(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, list
     """The record of a JOB_FINISH, and the fields that could not be parsed."""
     values, hosts, slots, parse_error = parse_job_finish(line[2:])
     row = FieldReader({**values, "endTime": values.get("eventTime", "")})
-    job = ended_job(cluster, SOURCE, row, hosts, slots)
+    job = ended_job(cluster, _SOURCE, row, hosts, slots)
     return job, [*row.parse_errors, *filter(None, [parse_error])]
 
 
