@@ -1,3 +1,0 @@
-import logging
-
-logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each of its own steps
