@@ -120,32 +120,38 @@ class SiteThresholds:
         1800.0, "A running job is listed as idle only after this time.", parse=duration
     )
     low_use: float = option(
-        0.25, "A job that used less than this part of its allocation is wasteful (red).",
+        0.25,
+        "A job that used less than this part of its allocation is wasteful (red).",
         parse=ratio,
-    )  # fmt: skip
+    )
     fair_use: float = option(
-        0.6, "A job that used less than this part of its allocation could use more (amber).",
+        0.6,
+        "A job that used less than this part of its allocation could use more (amber).",
         parse=ratio,
-    )  # fmt: skip
+    )
     advised_use: float = option(
-        0.5, "A job that used less than this part of its CPUs or memory is advised to change.",
+        0.5,
+        "A job that used less than this part of its CPUs or memory is advised to change.",
         parse=ratio,
-    )  # fmt: skip
+    )
     advised_gpu_use: float = option(
         0.3, "A job that used less than this part of its GPUs is advised to change.", parse=ratio
     )
     uneven_use: float = option(
-        0.5, "A node that did less than this part of the nodes' mean had too little to do.",
+        0.5,
+        "A node that did less than this part of the nodes' mean had too little to do.",
         parse=ratio,
-    )  # fmt: skip
+    )
     near_limit: float = option(
-        0.95, "A job that used more than this part of its memory or time is near its limit.",
+        0.95,
+        "A job that used more than this part of its memory or time is near its limit.",
         parse=ratio,
-    )  # fmt: skip
+    )
     enough_coverage: float = option(
-        0.8, "Measurements that cover less than this part of a job or node are incomplete.",
+        0.8,
+        "Measurements that cover less than this part of a job or node are incomplete.",
         parse=ratio,
-    )  # fmt: skip
+    )
     gpu_weight: float = option(
         32.0, "Number of CPUs that a GPU is worth where waste of both is added up.", parse=number
     )

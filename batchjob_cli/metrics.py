@@ -60,9 +60,10 @@ def run(arguments: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="batchjob metrics", allow_abbrev=False,
+        prog="batchjob metrics",
+        allow_abbrev=False,
         description="Prints the samples of a job from its start and follows them until it ends.",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "job", metavar="JOB", help="id of a job, or a prefix of it; for a run also its name"
     )
@@ -78,11 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", **type_and_metavar(integer), help="only the latest N samples")
     add_zone(parser)
     parser.add_argument("--json", action="store_true", help="print each sample as a JSON object")
-    parser.add_argument("--no-follow", dest="follow", action="store_false",
-                      help="stop at the latest sample")  # fmt: skip
+    parser.add_argument(
+        "--no-follow", dest="follow", action="store_false", help="stop at the latest sample"
+    )
     add_arguments(parser)
-    parser.add_argument("--samples", default="", metavar="DIRECTORY",
-                      help="directory of the samples")  # fmt: skip
+    parser.add_argument(
+        "--samples", default="", metavar="DIRECTORY", help="directory of the samples"
+    )
     return parser
 
 

@@ -40,7 +40,7 @@ def rows(
 ) -> Iterator[dict[str, Any]]:
     """One for each moment and node, oldest first: `time` (epoch seconds), `jobid`, `node`, and the
     mean of each curve up to then. Raises SettingsError.
-    """  # fmt: skip
+    """
     window = {"since": since, "until": until}
     parameters = {name: int(at) for name, at in window.items() if at is not None}
     answer = query(f"jobs/{quote(jobid, safe='')}/metrics", {"metric": CURVES[type], **parameters})

@@ -57,12 +57,10 @@ def due_jobs(
     job = schema.job
     query = (
         sa.select(*JOB_COLUMNS)
-        .where(
-            job.c.cluster == cluster, job.c.usage_due_time <= now, job.c.start_time.is_not(None)
-        )
+        .where(job.c.cluster == cluster, job.c.usage_due_time <= now, job.c.start_time.is_not(None))
         .order_by(job.c.usage_due_time, job.c.id)
         .limit(limit)
-    )  # fmt: skip
+    )
     rows = db.execute(query).all()
     failed = _previously_failed(db, [row.id for row in rows])
     jobs = jobs_to_measure(db, cluster, rows, policy, now)

@@ -89,9 +89,10 @@ def _write_rows(db: Connection, source: str, usages: Collection[MeasuredUsage], 
         for each in usages
     ]
     write_rows(
-        db, schema.job_usage,
+        db,
+        schema.job_usage,
         [tuple(each.get(name) for name in _USAGE_COLUMNS) for each in columns],
-    )  # fmt: skip
+    )
     write_rows(db, schema.job_gpu, [(u.job_id, *gpu) for u in usages for gpu in u.devices])
     write_rows(
         db,

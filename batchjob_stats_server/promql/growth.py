@@ -58,8 +58,9 @@ class Growth:
             )
         longest = max(map(len, texts[:-1] if name == "label_replace" else texts))
         if longest > limits.label_characters:
-            raise TooLarge(f"{name}: a string of {longest} characters: "
-                           f"at most {limits.label_characters}")  # fmt: skip
+            raise TooLarge(
+                f"{name}: a string of {longest} characters: at most {limits.label_characters}"
+            )
 
     def check_regex(self, pattern: str) -> None:
         """Check a regular expression, which the database compiles."""

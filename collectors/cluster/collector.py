@@ -111,9 +111,11 @@ class Cluster:
     def _observe_nodes(self) -> NodesReading:
         nodes, now = self._failures.observe(self._read_nodes()), self._host.clock()
         return NodesReading(
-            nodes, self._unavailable.observe(nodes, now), self._draining.observe(nodes, now),
+            nodes,
+            self._unavailable.observe(nodes, now),
+            self._draining.observe(nodes, now),
             self._gpu_time.observe(nodes, self._host.monotonic()),
-        )  # fmt: skip
+        )
 
     def _observe_jobs(self) -> JobsReading:
         jobs = self._read_jobs()

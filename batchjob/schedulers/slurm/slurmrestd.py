@@ -135,10 +135,12 @@ class Slurmrestd:
         try:
             return fetch(
                 f"http://localhost{target}" if scheme == "unix" else f"{options.url}{target}",
-                headers=self._headers(), seconds=options.timeout, limit=ANSWER_LIMIT,
+                headers=self._headers(),
+                seconds=options.timeout,
+                limit=ANSWER_LIMIT,
                 tls=tls_context(options.ca_file) if scheme == "https" else None,
                 unix_socket=rest if scheme == "unix" else "",
-            )  # fmt: skip
+            )
         except FetchError as error:
             raise RestError(f"{error} ({target})") from error
         except OSError as error:

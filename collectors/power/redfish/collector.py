@@ -59,8 +59,9 @@ class RedfishOptions:
         (), "ID of a chassis whose power is the node's; several are added up.", repeat=True
     )
     interval: float = option(30.0, "Interval between readings.", parse=duration)
-    timeout: float = option(10.0, "Maximum time for a complete answer, including name resolution.",
-                            parse=duration)  # fmt: skip
+    timeout: float = option(
+        10.0, "Maximum time for a complete answer, including name resolution.", parse=duration
+    )
 
 
 class RedfishCollector(BmcCollector[Mapping[str, float]]):

@@ -35,10 +35,11 @@ class Word(NamedTuple):
 def split_words(line: str) -> list[Word]:
     """The values of a line."""
     return [
-        Word(match[2], quoted=False) if match[2] is not None
+        Word(match[2], quoted=False)
+        if match[2] is not None
         else Word(match[1].replace('""', '"'), quoted=True)
         for match in _WORD.finditer(line)
-    ]  # fmt: skip
+    ]
 
 
 def join_records(lines: Iterable[bytes]) -> Iterator[str]:
