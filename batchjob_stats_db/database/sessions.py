@@ -22,7 +22,7 @@ _session, _login = schema.login_session, schema.login
 
 
 class LoginSession(NamedTuple):
-    """An active session."""
+    """A session that has not ended, with its user."""
 
     username: str
     expiry_time: int

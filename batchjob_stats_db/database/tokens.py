@@ -52,7 +52,7 @@ MADE_ON_THE_SERVER = Maker()
 
 
 class Token(NamedTuple):
-    """A stored token."""
+    """A token as it is stored, without its text."""
 
     id: int
     username: str

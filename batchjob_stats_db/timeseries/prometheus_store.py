@@ -420,7 +420,7 @@ def _series_key(sample: SeriesValue) -> tuple[str, Identity]:
 def _by_metric_and_job(
     series: Iterable[tuple[str, Identity]],
 ) -> dict[tuple[str, str], list[Identity]]:
-    """By metric and jobid."""
+    """Group series by metric and job id."""
     found: dict[tuple[str, str], list[Identity]] = {}
     for metric, identity in sorted(series):
         found.setdefault((metric, dict(identity).get("jobid", "")), []).append(identity)

@@ -23,7 +23,7 @@ class FactorRow(BaseModel):
 
 
 class FactorsReply(BaseModel):
-    """All current factors."""
+    """The current factors of all configured providers."""
 
     factors: list[FactorRow]
 

@@ -38,7 +38,7 @@ class AccountName(BaseModel):
 
 
 class Me(BaseModel):
-    """The caller."""
+    """The user who makes the request, with their role and rights."""
 
     user: str
     role: str

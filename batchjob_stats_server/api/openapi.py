@@ -132,13 +132,13 @@ def _read_file(name: str) -> bytes:
 
 @router.get("/docs")
 def docs() -> HTMLResponse:
-    """The page."""
+    """Show the page of Swagger UI."""
     return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY})
 
 
 @router.get("/docs/{name}")
 def docs_file(name: str, request: Request) -> Response:
-    """One of its files."""
+    """Return a script or style sheet of that page."""
     if name not in _FILES:
         raise Problem(404, f"{request.url.path} is not there")
     headers = {"Cache-Control": "public, max-age=3600"}

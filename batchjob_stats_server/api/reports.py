@@ -44,7 +44,7 @@ class ReportSources(Protocol):
 
     @property
     def reader(self) -> Engine:
-        """The database."""
+        """The database of jobs, for reading."""
 
     @property
     def histories(self) -> TimeSeriesPool | None:

@@ -20,7 +20,7 @@ Rows = Sequence[Mapping[Any, Any]]
 
 
 class RowFormat(StrEnum):
-    """The format of rows."""
+    """How rows are written in an answer."""
 
     JSON = "json"  # a list
     NDJSON = "ndjson"  # one object per line

@@ -49,7 +49,7 @@ async def usage(
     caller: CurrentCaller,
     params: Annotated[UsageQuery, Query()],
 ) -> Response:
-    """Sums of jobs."""
+    """Sums of the jobs that the caller may see."""
     keys = select_keys(params.fields, UsageRow)
     columns = [name for name in schema.DAILY_SUMS if name in keys]
     return await sums_table(services, caller, params, UsageRow, lambda db: queries.sum_usage(

@@ -38,11 +38,11 @@ _WAIT_SEGMENTS = {"median": "main", "median to 90th percentile": "rest"}
 
 
 class NoQuery(QueryParams):
-    """No parameters."""
+    """Accepts no parameters."""
 
 
 class ClusterForm(QueryParams):
-    """The partition whose waits are drawn; by default, the busiest."""
+    """Selects the partition whose waits are drawn; by default, the busiest."""
 
     partition: Word | None = None
 

@@ -24,7 +24,7 @@ MAX_JOBS = 8
 
 
 class CompareForm(QueryParams):
-    """The jobs."""
+    """Names the jobs to compare."""
 
     job: list[Word] = Field([], max_length=MAX_JOBS, description="Job ids or CLUSTER:ID.")
 

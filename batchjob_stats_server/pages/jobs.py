@@ -88,7 +88,7 @@ ColumnName = Annotated[str, Field(pattern=f"^({'|'.join(COLUMN_TITLES)})$")]
 
 
 class JobsForm(JobsQuery):
-    """The filters of the API as a form."""
+    """The filters of the API as a form, with a choice of columns."""
 
     limit: int = Field(50, ge=1, le=200)
     started: bool = True  # waiting jobs have their own section

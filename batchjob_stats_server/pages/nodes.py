@@ -43,7 +43,7 @@ _TIME_COLUMNS = ("id", "start_time", "end_time")  # all that is shown of other u
 
 
 class NodeForm(QueryParams):
-    """The period."""
+    """Selects the period that the page shows."""
 
     since: Time | None = None
     until: Time | None = None

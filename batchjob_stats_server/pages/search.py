@@ -28,7 +28,7 @@ _Hit = tuple[str, str, str]
 
 
 class SearchForm(QueryParams):
-    """The text of the search."""
+    """Gives the text to search for."""
 
     q: Word | None = None
 

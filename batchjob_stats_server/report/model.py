@@ -124,7 +124,7 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class NodeUse:
-    """Usage of one node."""
+    """What the job used on one node."""
 
     node: str
     cpu_seconds: float | None
@@ -208,7 +208,7 @@ class SkippedRule:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole report."""
+    """How well a job used its allocation, with advice."""
 
     headline: str  # why it waits or how it ended, in one or two sentences; "": nothing to explain
     job: JobSummary
