@@ -27,7 +27,7 @@ from batchjob.schedulers.slurm.cluster_json import controller
 from batchjob.schedulers.slurm.json_format import raise_for_errors, rows, state_words
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 
-SOURCE = "slurm_rest"
+_SOURCE = "slurm_rest"
 _FEW_JOBS = 10  # as many may start or end within the minute of a count
 
 
@@ -39,7 +39,7 @@ class SlurmRestOptions(WindowOptions, RestOptions):
 class SlurmRest(WindowSource):
     """Queries slurmrestd for slurmdbd's ended jobs, and for slurmctld's others."""
 
-    name = SOURCE
+    name = _SOURCE
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class SlurmRest(WindowSource):
                 hidden = self._hidden_jobs(())
             if hidden:
                 raise SchedulerError(hidden[0])
-        return queued_jobs(SOURCE, self.cluster, queue)
+        return queued_jobs(_SOURCE, self.cluster, queue)
 
     def _hidden_jobs(self, listed: Sequence[str]) -> tuple[str, ...]:
         """What to grant if slurmctld counts unfinished jobs of which it lists none or few.
@@ -126,7 +126,7 @@ class SlurmRest(WindowSource):
             query["cluster"] = self._options.slurm_cluster
         site = self._site_accounting()
         document = self._server.get("slurmdb", "jobs", query)
-        return self.add_exit_codes(parse_jobs(SOURCE, self.cluster, document, site))
+        return self.add_exit_codes(parse_jobs(_SOURCE, self.cluster, document, site))
 
     def _site_accounting(self) -> SiteAccounting:
         """What figures mean here: slurmrestd tells the configuration since v0.0.45."""
