@@ -110,9 +110,9 @@ def make(services: Services) -> FastAPI:
     problems.install(app)
     prometheus_errors.install(app)
     frame.install(app)
-    app.include_router(health.router)
     # Routes are tried in this order, and those for dashboard panels are requested most often.
     app.include_router(prometheus.router, responses=problems.RESPONSES)
+    app.include_router(health.router)
     app.include_router(openapi.router)
     for router in ROUTERS:
         app.include_router(

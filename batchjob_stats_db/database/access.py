@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import read_if_changed
 
 
 class ClusterLogin(NamedTuple):
@@ -159,7 +160,7 @@ def of_user(
     """
     associations = [
         row
-        for row in db.execute(_ASSOCIATIONS_OF_USER, {"user": user})
+        for row in read_if_changed(db, _ASSOCIATIONS_OF_USER, user=user)
         if cluster in ("", row.cluster)
     ]
     coordinated = {

@@ -9,7 +9,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -154,7 +154,8 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
     )  # fmt: skip
     cache = max(_LEAST_CACHE_KIBIBYTES, _READERS_CACHE_KIBIBYTES // connections)
 
-    def set_up(raw: _TimedConnection, _record: Any) -> None:
+    def set_up(raw: _TimedConnection, record: Any) -> None:
+        record.info[_UNCHANGED] = _UnchangedReads()
         for pragma in ("query_only=ON", f"cache_size=-{cache}", "temp_store=MEMORY"):
             _set_pragma(raw, pragma)
         # Check the time every 10,000 instructions of SQLite's virtual machine.
@@ -167,6 +168,39 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
     sa.event.listen(engine, "connect", set_up)
     sa.event.listen(engine, "before_cursor_execute", start_time_limit)
     return engine
+
+
+_UNCHANGED = "unchanged reads"
+_MAX_UNCHANGED = 1000
+
+
+class _UnchangedReads(dict[tuple[sa.Select[Any], object], Sequence[sa.Row[Any]]]):
+    """Rows that a read-only connection to SQLite has read from one version of the database."""
+
+    version = 0
+
+
+def read_if_changed(
+    db: Connection, statement: sa.Select[Any], **parameters: object
+) -> Sequence[sa.Row[Any]]:
+    """The rows of a short statement; those read before, while the SQLite database is unchanged.
+
+    Each request asks who its caller is, and most of that time is SQLAlchemy's. SQLite counts the
+    changes made through other connections (https://www.sqlite.org/pragma.html#pragma_data_version),
+    so nothing outdated is returned. The statement must be the same object each time.
+    """
+    known: _UnchangedReads | None = db.info.get(_UNCHANGED)
+    raw = db.connection.driver_connection
+    if known is None or raw is None:  # PostgreSQL, or a connection that writes
+        return db.execute(statement, parameters).all()
+    (version,) = raw.execute("PRAGMA data_version").fetchone()
+    if version != known.version or len(known) > _MAX_UNCHANGED:
+        known.clear()
+        known.version = version
+    key = statement, tuple(parameters.values())
+    if key not in known:
+        known[key] = db.execute(statement, parameters).all()
+    return known[key]
 
 
 class LazyConnection:

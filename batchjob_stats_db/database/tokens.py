@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import read_if_changed
 
 TABLE = schema.api_token
 MAX_PER_USER = (
@@ -109,10 +110,10 @@ def delete_of_processes(db: Connection) -> None:
 
 def find(db: Connection, text: str, now: int) -> Token | None:
     """The user of a token; None if it is unknown, revoked or expired."""
-    row = db.execute(_BY_DIGEST, {"digest": _digest(text)}).first()
-    if row is None or (row.expiry_time is not None and row.expiry_time <= now):
-        return None
-    return _token(row)
+    for row in read_if_changed(db, _BY_DIGEST, digest=_digest(text)):
+        if row.expiry_time is None or row.expiry_time > now:
+            return _token(row)
+    return None
 
 
 def with_ancestors(db: Connection, token: Token) -> list[Token]:

@@ -21,7 +21,7 @@ from fastapi.routing import APIRoute
 from batchjob import __version__
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.database.engine import LazyConnection
+from batchjob_stats_db.database.engine import LazyConnection, read_if_changed
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.prometheus_errors import PrometheusError
 from batchjob_stats_server.auth import audit
@@ -98,7 +98,9 @@ _CLUSTERS = sa.select(schema.cluster.c.name)
 
 def _clusters(access: Access, db: LazyConnection) -> Iterable[str]:
     """Names of all clusters, if the caller has a login on each."""
-    return [] if all(login.cluster for login in access.users) else db().scalars(_CLUSTERS)
+    if all(login.cluster for login in access.users):
+        return []
+    return [row.name for row in read_if_changed(db(), _CLUSTERS)]
 
 
 class QueryRoute(APIRoute):
