@@ -110,13 +110,6 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 
-class EnabledCollector(NamedTuple):
-    """A collector to be run, and its options."""
-
-    entry: CollectorEntry
-    options: Any
-
-
 class ExporterSettings(NamedTuple):
     """The settings from the command line and the file."""
 
@@ -126,7 +119,7 @@ class ExporterSettings(NamedTuple):
     host: Host
     runtime: RuntimeOptions
     log: LogOptions
-    collectors: tuple[EnabledCollector, ...]
+    collectors: tuple[tuple[CollectorEntry, Any], ...]  # those to be run, and their options
 
 
 def sections() -> dict[str, type[Any]]:
@@ -202,25 +195,21 @@ def parse_settings(arguments: list[str]) -> ExporterSettings:
         action="check" if given["check"] else "once" if given["once"] else "serve",
         once_wait=given["once.wait"],
         web=build_section(ExporterWebOptions, "web", values),
-        host=_host(build_section(PathOptions, "path", values)),
+        host=Host(**vars(build_section(PathOptions, "path", values))),
         runtime=build_section(RuntimeOptions, "runtime", values),
         log=build_section(LogOptions, "log", values),
         collectors=tuple(_enabled_collectors(values)),
     )
 
 
-def _host(paths: PathOptions) -> Host:
-    return Host(paths.procfs, paths.sysfs, paths.cgroupfs, paths.dev)
-
-
-def _enabled_collectors(values: Mapping[str, Any]) -> list[EnabledCollector]:
+def _enabled_collectors(values: Mapping[str, Any]) -> list[tuple[CollectorEntry, Any]]:
     """The enabled collectors; options of disabled ones are checked as well."""
     defaults = not _is_switched_on(values, "collector.disable-defaults", default=False)
     enabled_collectors = []
     for entry in COLLECTORS:
         options = build_section(entry.load().options, _section_name(entry), values)
         if _is_switched_on(values, _section_name(entry), default=entry.enabled and defaults):
-            enabled_collectors.append(EnabledCollector(entry, options))
+            enabled_collectors.append((entry, options))
     return enabled_collectors
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from collectors.gpu.nvidia import nvml
-from collectors.gpu.nvidia.gpm import Gpm
+from collectors.gpu import nvml
+from collectors.gpu.nvml_gpm import Gpm
 
 Call = Callable[[Any, Any], Any]
 

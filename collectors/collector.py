@@ -6,6 +6,7 @@ imported by `build()`.
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from collectors.host import Host
@@ -39,6 +40,11 @@ class NodeLister(Protocol):
 
     def node_names(self) -> Sequence[str] | None:
         """The nodes that can be scraped now; None while they are not known."""
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Of a collector that has none."""
 
 
 class CollectorModule(NamedTuple):

@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 from batchjob.quantities import gpu
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
-from batchjob.quantities.job import (
-    JOB_QUANTITIES,
-)
+from batchjob.quantities.job import JOB_QUANTITIES
 from batchjob.quantities.reading import JobReading
 from batchjob.quantities.sample import JobSamples, SampledJob, SampleKey, Values
 from collectors.collector import Collector
@@ -48,23 +46,19 @@ def take_samples(sources: SampleSources) -> list[JobSamples]:
     """Read a sample of every job now."""
     other_values: dict[SampledJob, Values] = defaultdict(dict)
     for job, joules, grams in sources.accounts().jobs:
-        own_values = other_values[_sampled_job(job)]
+        own_values = other_values[SampledJob(*job[:3])]
         for (component, kind), value in joules.items():
             own_values[SampleKey(ENERGY_JOULES.name, (component, kind))] = value
         for provider, value in grams.items():
             own_values[SampleKey(EMISSIONS_GRAMS.name, (provider,))] = value
     for holding, gpu_values in sources.holdings():
-        other_values[_sampled_job(holding.job)].update(_gpu_values(holding, gpu_values))
+        other_values[SampledJob(*holding.job[:3])].update(_gpu_values(holding, gpu_values))
     samples = []
     for job, reading in sources.readings():
-        sampled = _sampled_job(job)
+        sampled = SampledJob(*job[:3])
         values = dict(_job_values(reading)) | other_values.get(sampled, {})
         samples.append(JobSamples(sampled, values, reading.ended_at is not None))
     return samples
-
-
-def _sampled_job(name: JobName) -> SampledJob:
-    return SampledJob(name.manager, name.jobid, name.user)
 
 
 def _gpu_values(holding: Holding, readings: Mapping[GpuMetric, float]) -> Values:

@@ -5,10 +5,9 @@ Source: Linux Documentation/filesystems/proc.rst (stat, meminfo). node_exporter 
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from collectors.collector import Collector, CollectorModule
+from collectors.collector import Collector, CollectorModule, NoOptions
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
 
@@ -45,11 +44,6 @@ METRICS = (CPU_SECONDS, CPUS, MEMORY_TOTAL, MEMORY_AVAILABLE, BOOT_TIME, INFO)
 
 _IDLE_MODES = tuple(MODES.index(mode) for mode in ("idle", "iowait", "steal"))
 _MODE_LABELS: tuple[Labels, ...] = tuple(labels(mode=mode) for mode in MODES)
-
-
-@dataclass(frozen=True)
-class NodeOptions:
-    """None."""
 
 
 class CpuTimes(NamedTuple):
@@ -164,9 +158,9 @@ def parse_meminfo(text: bytes) -> Memory:
     return Memory(sizes[b"MemTotal"], sizes.get(b"MemAvailable"))
 
 
-def build(host: Host, _options: NodeOptions, _built: Mapping[str, Collector]) -> NodeCollector:
+def build(host: Host, _options: NoOptions, _built: Mapping[str, Collector]) -> NodeCollector:
     """Build the collector."""
     return NodeCollector(host)
 
 
-COLLECTOR = CollectorModule(NodeOptions, METRICS, build)
+COLLECTOR = CollectorModule(NoOptions, METRICS, build)

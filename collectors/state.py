@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from batchjob.runtime.json_reader import parse_json
+from collectors.sysfs import read_text
 
 VERSION = 1
 
@@ -19,11 +20,7 @@ def state_directory(configured: str) -> str:
 
 def boot_id(procfs: str) -> str:
     """The id of the machine's current boot; empty if the kernel has none."""
-    try:
-        with open(f"{procfs}/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return read_text(f"{procfs}/sys/kernel/random/boot_id")
 
 
 def is_of_boot(document: Mapping[str, Any], boot: str) -> bool:

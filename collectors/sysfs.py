@@ -2,7 +2,7 @@
 
 import os
 
-_MAX_BYTES = 65536
+_MAX_CHARACTERS = 1 << 20  # mig-minors of 32 GPUs has a tenth of it
 
 
 def list_directory(path: str) -> list[str]:
@@ -14,9 +14,9 @@ def list_directory(path: str) -> list[str]:
 
 
 def read_text(path: str) -> str:
-    """A file's text without surrounding white space, at most 64 KiB; "" if it cannot be read."""
+    """A file's text without white space around it, at most 1 Mi characters; "" if unreadable."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_MAX_BYTES).strip()
+            return file.read(_MAX_CHARACTERS).strip()
     except OSError:
         return ""

@@ -9,7 +9,6 @@ from itertools import groupby, pairwise
 
 from batchjob.runtime.formatting import replace_non_utf8
 from batchjob.runtime.settings import Parser
-from batchjob.schedulers.layout import Layout
 from batchjob_cli.doctor import (
     bundle,
     cgroups,
@@ -22,7 +21,7 @@ from batchjob_cli.doctor import (
     slurm,
 )
 from batchjob_cli.doctor.finding import Check, CheckResult, ExaminedNode, run_checks
-from batchjob_exporter.options import EnabledCollector, parse_settings
+from batchjob_exporter.options import parse_settings
 from collectors.jobs.discovery.site_layouts import all_layouts
 
 _DESCRIPTION = """\
@@ -62,11 +61,13 @@ def run(arguments: list[str]) -> int:
                         help="write a redacted file for a bug report instead")  # fmt: skip
     doctor_options, exporter_flags = parser.parse_known_args(arguments)
     chosen = parse_settings(exporter_flags)
+    options = {entry.name: of_entry for entry, of_entry in chosen.collectors}
     node = ExaminedNode(
         chosen.host,
-        _layouts(chosen.collectors),
+        # The site's own layouts come first, as in the exporter.
+        all_layouts(options["jobs"].layouts if "jobs" in options else ()),
         chosen.web.listen_address,
-        {each.entry.name: each.options for each in chosen.collectors},
+        options,
     )
     results, visible = examine(node), jobs_visible(node)
     report = (as_json if doctor_options.json else as_text)(results, visible)
@@ -91,12 +92,6 @@ def _config_files(flags: list[str]) -> tuple[str, ...]:
     name = "--config.file"
     joined = [flag.removeprefix(f"{name}=") for flag in flags if flag.startswith(f"{name}=")]
     return (*joined, *(path for flag, path in pairwise(flags) if flag == name))
-
-
-def _layouts(collectors: tuple[EnabledCollector, ...]) -> tuple[Layout, ...]:
-    """The site's own layouts come first, as in the exporter."""
-    jobs = [each.options for each in collectors if each.entry.name == "jobs"]
-    return all_layouts(jobs[0].layouts if jobs else ())
 
 
 def examine(node: ExaminedNode) -> list[CheckResult]:

@@ -10,10 +10,9 @@ from collections import Counter
 from typing import Any
 
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read_text
-from collectors.gpu import amd
+from collectors.gpu import amd, nvml
 from collectors.gpu.metrics import ENERGY
-from collectors.gpu.nvidia import nvml
-from collectors.gpu.nvidia.errors import error_name
+from collectors.gpu.nvml_errors import error_name
 from collectors.gpu.reading import GpuReading
 
 _TIMEOUT_SECONDS = 10.0  # timeout, in case the driver hangs

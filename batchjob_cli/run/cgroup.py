@@ -21,8 +21,9 @@ from batchjob_cli.run import limits as limiting
 from batchjob_cli.run.limits import LimitError, RunLimits
 from batchjob_cli.run.process_tree import signal_all
 from collectors.host import Host
-from collectors.jobs.cgroups import job_cgroup
+from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.formats import DeviceNames
+from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.cgroups.reader import (
@@ -65,10 +66,15 @@ class Cgroup:
         self.directories = tuple(each.absolute for each in directories)
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
         errors = ReadErrors()
-        files = job_cgroup.cgroup_files(
-            _GROUPS, DeviceNames(host.sysfs, errors), DescriptorBudget(32), self._kernel_log, errors
+        devices = DeviceNames(host.sysfs, errors)
+        files = CgroupFiles(
+            v1.sources(_GROUPS, devices),
+            v2.sources(_GROUPS, devices),
+            DescriptorBudget(32),
+            self._kernel_log,
+            errors,
         )
-        self._job_cgroup = job_cgroup.JobCgroup(
+        self._job_cgroup = JobCgroup(
             directories[0].path, LayoutMatch(LAYOUT, LAYOUT.manager, jobid), None, files
         )
         self._host = host

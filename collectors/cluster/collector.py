@@ -14,12 +14,12 @@ from batchjob.schedulers.cluster import ClusterOptions, ClusterReaders
 from batchjob.schedulers.registry import CLUSTERS, Scheduler
 from collectors.cluster.changes import (
     ConditionDurations,
+    GpuTime,
     NodeFailures,
     WaitDurations,
     is_draining,
     is_unavailable,
 )
-from collectors.cluster.gpu_seconds import GpuTime
 from collectors.cluster.job_metrics import JobsReading
 from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, families
 from collectors.cluster.node_metrics import NodesReading

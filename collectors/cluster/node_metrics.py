@@ -1,12 +1,11 @@
 """Metric families about the cluster's nodes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from batchjob.schedulers.cluster import ClusterNode, GpuModel
-from collectors.cluster.gpu_seconds import GpuSeconds
 from collectors.cluster.metric_types import (
     ClusterMetric,
     Histogram,
@@ -27,7 +26,7 @@ class NodesReading(NamedTuple):
     nodes: Sequence[ClusterNode]
     unavailable: Histogram = Histogram()
     draining: Histogram = Histogram()
-    gpu_seconds: GpuSeconds = MappingProxyType({})
+    gpu_seconds: Mapping[tuple[str, ...], float] = MappingProxyType({})  # by node and state
 
 
 def _per_node(value: Value) -> Callable[[NodesReading], Samples]:

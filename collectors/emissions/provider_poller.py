@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from batchjob.runtime.background import PostponedError, Refresher
 from batchjob.runtime.json_reader import parse_json
@@ -25,8 +26,16 @@ from collectors.emissions.providers.provider import (
 )
 from collectors.emissions.providers.registry import longest_age
 
+if TYPE_CHECKING:
+    import ssl
+
+    from batchjob.runtime.http_client import HttpReply
+
 log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 3600.0
+_MAX_RETRY_SECONDS = 86400.0
+_DEFAULT_RETRY_SECONDS = 3600.0  # after a refusal without Retry-After
+_MAX_BYTES = 1 << 20
 Clock = Callable[[], float]
 
 
@@ -154,3 +163,52 @@ def _parse_factor(row: dict[str, object]) -> EmissionFactor:
         if not isinstance(value, kind):
             raise TypeError(f"expected {kind.__name__}, got {value!r}")
     return factor
+
+
+def json_fetcher(timeout: float, tls: "ssl.SSLContext") -> FetchJson:
+    """A function that queries over HTTP, with the environment's proxy, and follows no redirects."""
+
+    from batchjob.runtime.http_client import FetchError, fetch  # not needed by tables
+
+    def fetch_json(url: str, headers: Sequence[tuple[str, str]] = ()) -> Any:
+        all_headers = {"Accept": "application/json", **dict(headers)}
+        try:
+            answer = fetch(
+                url,
+                headers=all_headers,
+                seconds=timeout,
+                limit=_MAX_BYTES,
+                tls=tls,
+                proxies=True,
+            )
+            _check(answer, url.partition("?")[0])
+            return answer.json()
+        except FetchError as error:
+            raise FactorError(error.reason, str(error)) from error
+
+    return fetch_json
+
+
+def _check(answer: "HttpReply", url: str) -> None:
+    if answer.status == 200:
+        return
+    message = f"{url}: status {answer.status}"
+    if answer.status in (401, 403):
+        raise FactorError("authentication", message, _DEFAULT_RETRY_SECONDS)
+    retry_seconds = parse_retry_after(answer.headers.get("Retry-After", ""), time.time())
+    if answer.status == 429:
+        raise FactorError("rate_limited", message, retry_seconds or _DEFAULT_RETRY_SECONDS)
+    raise FactorError("status", message, retry_seconds)
+
+
+def parse_retry_after(text: str, now: float) -> float:
+    """Seconds to wait according to Retry-After (RFC 9110, 10.2.3): a number, or a date."""
+    from email.utils import parsedate_to_datetime  # it loads much that tables do not need
+
+    if text.isascii() and text.isdigit():
+        return min(float(text), _MAX_RETRY_SECONDS)
+    try:
+        at = parsedate_to_datetime(text).timestamp()
+    except ValueError:
+        return 0.0
+    return min(max(0.0, at - now), _MAX_RETRY_SECONDS)

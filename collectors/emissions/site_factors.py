@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from batchjob.runtime.settings import SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
 from collectors.emissions.options import EmissionsOptions
-from collectors.emissions.provider_poller import Clock, ProviderPoller
+from collectors.emissions.provider_poller import Clock, ProviderPoller, json_fetcher
 from collectors.emissions.providers import country_tables
 from collectors.emissions.providers.provider import (
     EmissionFactor,
@@ -73,7 +73,7 @@ def site_factors(
     if not pairs and not options.server_url:
         raise SettingsError(f"{section}.provider: expected PROVIDER:ZONE, such as owid:FR")
     constants = [
-        country_tables.country_observation(name, zone) for name, zone in pairs if name in TABLES
+        country_tables.country_factor(name, zone) for name, zone in pairs if name in TABLES
     ]
     queried = [
         (name, PROVIDERS[name], _provider_access(name, zone, options, section))
@@ -103,7 +103,6 @@ def _create_pollers(
 
 def _create_fetcher(options: EmissionsOptions, section: str) -> FetchJson:
     from batchjob.runtime.http_client import tls_context  # HTTP and TLS, which tables do not need
-    from collectors.emissions.http import json_fetcher
 
     try:
         return json_fetcher(options.timeout, tls_context(options.ca_file))

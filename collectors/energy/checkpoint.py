@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from collectors import state
 from collectors.energy.idle import LearnedIdlePower
-from collectors.energy.interval import NodeSnapshot
 from collectors.energy.ledger import Component, Consumer, Kind, Ledger, LedgerEntry
+from collectors.energy.split import NodeSnapshot
 from collectors.jobs.view import JobCpu, JobName, make_name
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 

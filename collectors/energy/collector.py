@@ -13,9 +13,9 @@ from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.emissions.providers.provider import CurrentFactors, EmissionFactor
 from collectors.energy import checkpoint, idle
-from collectors.energy.interval import NodeSnapshot
 from collectors.energy.ledger import EnergyAccounts, Ledger
 from collectors.energy.metrics import METRICS, MeterSummary, families
+from collectors.energy.split import NodeSnapshot
 from collectors.host import Host
 from collectors.jobs.view import JobsView
 from collectors.metric import MetricFamily

@@ -6,8 +6,16 @@ from typing import Literal, NamedTuple
 
 from collectors.emissions.providers.provider import EmissionFactor
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import NodeSnapshot, busy_seconds, cpu_claims, gpu_claims
-from collectors.energy.split import Split, carry_over, split_gpu, split_host
+from collectors.energy.split import (
+    NodeSnapshot,
+    Split,
+    busy_seconds,
+    carry_over,
+    cpu_claims,
+    gpu_claims,
+    split_gpu,
+    split_host,
+)
 from collectors.jobs.view import JobName
 from collectors.power.meter import GpuEnergyReading, MeterReading, energy_between
 

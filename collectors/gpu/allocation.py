@@ -14,6 +14,7 @@ from batchjob.schedulers.node import GpuNames, read_lines, split_gpu_list
 from collectors.gpu.devices import GpuTable, Unit, Vendor, read_device_majors
 from collectors.host import Host
 from collectors.jobs.view import JobHolder
+from collectors.sysfs import read_text
 
 NVIDIA_MAJOR = 195  # Linux, Documentation/admin-guide/devices.txt; minors 254 and 255 are not GPUs
 
@@ -50,11 +51,7 @@ def read_context(
     host: Host, table: GpuTable, site: Site, prolog_files: Mapping[str, frozenset[str]]
 ) -> AllocationContext:
     """Read what does not depend on a job."""
-    try:
-        with open(os.path.join(host.procfs, "sys/kernel/hostname"), encoding="utf-8") as file:
-            hostname = file.read().strip()
-    except OSError:
-        hostname = ""
+    hostname = read_text(f"{host.procfs}/sys/kernel/hostname")
     return AllocationContext(
         table,
         site,

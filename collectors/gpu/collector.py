@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob.runtime.background import Refresher
 from batchjob.runtime.log import LogOnce
@@ -15,11 +15,10 @@ from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import duration, integer, one_of, with_metavar
 from collectors.collector import Collector, CollectorModule
 from collectors.gpu.allocation import Site, read_context
-from collectors.gpu.dcgm_files import JobFiles
 from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import AllocationConflict, GpuMap, Holding, build_map
-from collectors.gpu.job_files import PrologFiles
+from collectors.gpu.job_files import JobFiles, PrologFiles
 from collectors.gpu.metrics import METRICS, UTILIZATION
 from collectors.gpu.reading import GpuReading, GpuValues, KnownGpu, max_reading_age
 from collectors.gpu.vendor import vendors
@@ -99,13 +98,6 @@ class GpuOptions:
     )
 
 
-class _HeldGpu(NamedTuple):
-    """The holders of a GPU at the time of its last reading."""
-
-    read_at: float  # monotonic seconds
-    holdings: tuple[Holding, ...]
-
-
 class GpuCollector:
     """Reads GPUs in the background; a scrape exposes the last readings."""
 
@@ -128,7 +120,8 @@ class GpuCollector:
         self._once = LogOnce(log)
         self._last_map = GpuMap()
         self._map_lock = threading.Lock()
-        self._held_gpus: Mapping[str, _HeldGpu] = {}
+        # By UUID: when the GPU was last read (monotonic seconds), and its holders at that time.
+        self._held_gpus: Mapping[str, tuple[float, tuple[Holding, ...]]] = {}
         # The map is refreshed more often than the GPUs are read: it is cheap, and short jobs use
         # GPUs too.
         self.mapper = Refresher(
@@ -184,7 +177,7 @@ class GpuCollector:
                 _energy_share(holding, other.observed.value, len(metered))
                 for other in metered
                 if other.observed and other.gpu.uuid in held_gpus
-                for holding in held_gpus[other.gpu.uuid].holdings
+                for holding in held_gpus[other.gpu.uuid][1]
                 if holding.share
             )
             result.append(GpuEnergyReading(uuid, energy.at, energy.joules, energy.series, held))
@@ -219,17 +212,17 @@ class GpuCollector:
             self._write_job_files(current)
             return current
 
-    def _held_gpu(self, uuid: str, read_at: float, current: GpuMap) -> _HeldGpu:
+    def _held_gpu(
+        self, uuid: str, read_at: float, current: GpuMap
+    ) -> tuple[float, tuple[Holding, ...]]:
         """Its holders, including jobs that held it when it was read and have ended since."""
         now = tuple(each for each in current.holdings if each.unit.gpu.uuid == uuid)
-        previous = self._held_gpus.get(uuid)
-        if previous is None or previous.read_at != read_at:
-            return _HeldGpu(read_at, now)
-        current_holders = {(each.job, each.unit) for each in now}
-        ended = tuple(
-            each for each in previous.holdings if (each.job, each.unit) not in current_holders
-        )
-        return _HeldGpu(read_at, now + ended)
+        previous_read_at, previous = self._held_gpus.get(uuid, (None, ()))
+        if previous_read_at != read_at:
+            return read_at, now
+        holders = {(each.job, each.unit) for each in now}
+        ended = tuple(each for each in previous if (each.job, each.unit) not in holders)
+        return read_at, now + ended
 
     def _is_newer_than_map(self, gpus: list[KnownGpu]) -> bool:
         latest = self.mapper.latest()

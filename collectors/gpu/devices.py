@@ -5,13 +5,13 @@ Three numberings look alike and differ: NVML's index follows the PCI bus, the mi
 process may see. Only the UUID is unambiguous; the rest is translated here.
 """
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from collectors.host import Host
+from collectors.sysfs import read_text
 
 Vendor = str  # a key of VENDORS in vendor.py
 
@@ -191,14 +191,8 @@ def read_mig_minors(host: Host) -> dict[int, tuple[int, int, int | None]]:
     Source: /proc/driver/nvidia-caps/mig-minors (NVIDIA MIG User Guide, "Device Nodes and
     Capabilities"); empty without it.
     """
-    path = os.path.join(host.procfs, "driver/nvidia-caps/mig-minors")
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return {}
     minors = {}
-    for line in lines:
+    for line in read_text(f"{host.procfs}/driver/nvidia-caps/mig-minors").splitlines():
         match = _MIG_MINOR.fullmatch(line.strip())
         if match:
             gpu, gpu_instance, compute_instance, minor = match.groups()
@@ -210,14 +204,10 @@ def read_mig_minors(host: Host) -> dict[int, tuple[int, int, int | None]]:
 def read_device_majors(host: Host) -> dict[str, int]:
     """Name → major number of the character devices in /proc/devices; empty if unreadable."""
     majors: dict[str, int] = {}
-    try:
-        with open(os.path.join(host.procfs, "devices"), encoding="ascii") as file:
-            for line in file:
-                if line.startswith("Block"):
-                    break
-                number, _, name = line.strip().partition(" ")
-                if number.isdigit():
-                    majors[name] = int(number)
-    except (OSError, UnicodeDecodeError):
-        return {}
+    for line in read_text(f"{host.procfs}/devices").splitlines():
+        if line.startswith("Block"):
+            break
+        number, _, name = line.strip().partition(" ")
+        if number.isdigit():
+            majors[name] = int(number)
     return majors

@@ -1,7 +1,6 @@
 """The families of the GPU collector, from the readings of GPUs and the map of their holders."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from collectors.gpu.devices import Unit, units_of
 from collectors.gpu.holders import CONFLICT_KINDS, Holding
@@ -24,13 +23,8 @@ from collectors.gpu.metrics import (
 from collectors.gpu.reading import KnownGpu
 from collectors.metric import Labels, Metric, MetricFamily, join, labels
 
-
-class GpuSample(NamedTuple):
-    """A value that may be missing."""
-
-    metric: Metric
-    labels: Labels
-    value: float | None
+GpuSample = tuple[Metric, Labels, float | None]
+"""A value that may be missing."""
 
 
 def families(
@@ -49,15 +43,15 @@ def families(
         samples += _holding_samples(holding)
     for vendor, version in drivers.items():
         if version:
-            samples.append(GpuSample(DRIVER_INFO, labels(vendor=vendor, version=version), 1))
+            samples.append((DRIVER_INFO, labels(vendor=vendor, version=version), 1))
     for (gpu, error), count in sorted(errors.items()):
-        samples.append(GpuSample(ERRORS, labels(gpu=gpu, error=error), count))
+        samples.append((ERRORS, labels(gpu=gpu, error=error), count))
     for kind in CONFLICT_KINDS if gpus else ():
-        samples.append(GpuSample(DISAGREEMENTS, labels(kind=kind), conflicts.get(kind, 0)))
+        samples.append((DISAGREEMENTS, labels(kind=kind), conflicts.get(kind, 0)))
     grouped: dict[Metric, list[tuple[Labels, float]]] = {metric: [] for metric in METRICS}
-    for sample in samples:
-        if sample.value is not None:
-            grouped[sample.metric].append((sample.labels, sample.value))
+    for metric, sample_labels, value in samples:
+        if value is not None:
+            grouped[metric].append((sample_labels, value))
     return [MetricFamily(metric, found) for metric, found in grouped.items() if found]
 
 
@@ -65,22 +59,20 @@ def _gpu_samples(each: KnownGpu, now: float) -> Iterator[GpuSample]:
     gpu = each.gpu
     reading = each.observed.value if each.observed else None
     for unit in dict.fromkeys((Unit(gpu), *units_of(gpu))):
-        yield GpuSample(INFO, _info_labels(unit), 1)
+        yield INFO, _info_labels(unit), 1
         if reading is None:
             continue
         own_labels = unit_labels(unit)
         values = reading.values_of(unit)
         for quantity in QUANTITIES:
-            yield GpuSample(
-                quantity.metric, join(own_labels, quantity.labels), values.get(quantity)
-            )
+            yield quantity.metric, join(own_labels, quantity.labels), values.get(quantity)
         processes = reading.processes_on(unit)
-        yield GpuSample(PROCESSES, own_labels, None if processes is None else len(processes))
+        yield PROCESSES, own_labels, None if processes is None else len(processes)
     if each.last_seen is not None:
         age = labels(gpu=str(gpu.index), uuid=gpu.uuid)
-        yield GpuSample(READING_AGE, age, max(0.0, now - each.last_seen))
+        yield READING_AGE, age, max(0.0, now - each.last_seen)
     if reading is not None and reading.energy is not None and ENERGY not in reading.values:
-        yield GpuSample(ENERGY.metric, unit_labels(Unit(gpu)), reading.energy.joules)
+        yield ENERGY.metric, unit_labels(Unit(gpu)), reading.energy.joules
 
 
 def _holding_samples(holding: Holding) -> Iterator[GpuSample]:
@@ -94,12 +86,12 @@ def _holding_samples(holding: Holding) -> Iterator[GpuSample]:
         source=holding.source,
         confirmed="true" if holding.confirmed else "false",
     )
-    yield GpuSample(JOB_INFO, join(holding.job.labels, info), 1)
+    yield JOB_INFO, join(holding.job.labels, info), 1
     own_labels = join(holding.job.labels, unit_labels(unit))
-    yield GpuSample(JOB_SHARE, own_labels, holding.share)
-    yield GpuSample(JOB_UTILIZATION, own_labels, holding.utilization)
-    yield GpuSample(JOB_MEMORY, own_labels, holding.memory_bytes)
-    yield GpuSample(JOB_PROCESSES, own_labels, holding.processes)
+    yield JOB_SHARE, own_labels, holding.share
+    yield JOB_UTILIZATION, own_labels, holding.utilization
+    yield JOB_MEMORY, own_labels, holding.memory_bytes
+    yield JOB_PROCESSES, own_labels, holding.processes
 
 
 def unit_labels(unit: Unit) -> Labels:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from batchjob.runtime.background import Observed, validity_seconds
 from collectors.gpu.devices import Gpu, Unit
 from collectors.gpu.metrics import ENERGY, POWER, POWER_LIMIT, GpuMetric
-from collectors.power.plausible import PlausiblePower
+from collectors.power.meter import PlausiblePower
 
 GpuValues = Mapping[GpuMetric, float]
 """Values by quantity, without the quantities that the GPU does not report."""

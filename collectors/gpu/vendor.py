@@ -12,7 +12,7 @@ from collectors.gpu.reading import KnownGpu
 from collectors.host import Host
 
 VENDORS: Mapping[str, str] = {
-    "nvidia": "collectors.gpu.nvidia.driver",
+    "nvidia": "collectors.gpu.nvidia",
     "amd": "collectors.gpu.amd",
 }
 """Module by the label `vendor`."""

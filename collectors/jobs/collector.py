@@ -16,8 +16,9 @@ from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host, Moment
 from collectors.jobs import steps
+from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.formats import DeviceNames
-from collectors.jobs.cgroups.job_cgroup import cgroup_files
+from collectors.jobs.cgroups.job_cgroup import CgroupFiles
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.reader import DescriptorBudget, ReadErrors
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
@@ -112,9 +113,10 @@ class JobsCollector:
         self._errors = ReadErrors()
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
         descriptors = _descriptor_budget()
-        files = cgroup_files(
-            _file_groups(groups),
-            DeviceNames(host.sysfs, self._errors),
+        devices, file_groups = DeviceNames(host.sysfs, self._errors), _file_groups(groups)
+        files = CgroupFiles(
+            v1.sources(file_groups, devices),
+            v2.sources(file_groups, devices),
             descriptors,
             self._kernel_log,
             self._errors,
@@ -135,7 +137,11 @@ class JobsCollector:
         self.sampler = Sampler(host, self.table)
         self.watcher = CgroupWatcher(self.table, self._wake_threads, self._errors)
         self.walker = CgroupWalker(
-            self.table, all_layouts(options.layouts), self.watcher, self._errors
+            self.table,
+            all_layouts(options.layouts),
+            self.watcher.watch_branch,
+            self.watcher.watch_job,
+            self._errors,
         )
         self.watcher.walker = self.walker
         self._steps = steps.Steps(files) if options.steps else None

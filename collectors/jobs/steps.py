@@ -1,12 +1,11 @@
 """CPU and memory of each running step, for schedulers that create a cgroup per step."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from batchjob.quantities.reading import CgroupReading, sum_readings
 from batchjob.schedulers.layout import step_of
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
+from collectors.jobs.cgroups.reader import child_names
 from collectors.jobs.state.job import Job
 from collectors.jobs.view import JobIdentity
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, join, labels
@@ -14,10 +13,8 @@ from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, join, lab
 _LABELS = ("manager", "jobid", "user", "step")
 
 
-class _Row(NamedTuple):
-    value: Callable[[CgroupReading], float | None]
-    labels: Labels = NO_LABELS
-
+_Row = tuple[Callable[[CgroupReading], float | None], Labels]
+"""A number of a step, and the labels that its sample has besides the step's."""
 
 STEP_METRICS: tuple[tuple[Metric, tuple[_Row, ...]], ...] = (
     (
@@ -28,8 +25,8 @@ STEP_METRICS: tuple[tuple[Metric, tuple[_Row, ...]], ...] = (
             (*_LABELS, "mode"),
         ),
         (
-            _Row(lambda step: step.cpu_user_seconds, labels(mode="user")),
-            _Row(lambda step: step.cpu_system_seconds, labels(mode="system")),
+            (lambda step: step.cpu_user_seconds, labels(mode="user")),
+            (lambda step: step.cpu_system_seconds, labels(mode="system")),
         ),
     ),
     (
@@ -39,7 +36,7 @@ STEP_METRICS: tuple[tuple[Metric, tuple[_Row, ...]], ...] = (
             "Memory charged to a running step, including page cache.",
             _LABELS,
         ),
-        (_Row(lambda step: step.memory_current),),
+        ((lambda step: step.memory_current, NO_LABELS),),
     ),
     (
         Metric(
@@ -48,7 +45,7 @@ STEP_METRICS: tuple[tuple[Metric, tuple[_Row, ...]], ...] = (
             "Maximum memory ever charged to a running step, including page cache.",
             _LABELS,
         ),
-        (_Row(lambda step: step.memory_peak),),
+        ((lambda step: step.memory_peak, NO_LABELS),),
     ),
 )
 METRICS = tuple(metric for metric, _ in STEP_METRICS)
@@ -88,7 +85,7 @@ class Steps:
         for job in jobs:
             for hierarchy, directory in job.directories():
                 job_path = directory[len(hierarchy.root) + 1 :]
-                for name in _subdirectories(directory):
+                for name in child_names(directory):
                     step = step_of(job.layout_match, name)
                     if step is None or step.name is None or step.role != "step":
                         continue
@@ -106,15 +103,8 @@ class Steps:
 def _samples(
     row: _Row, readings: list[tuple[Labels, CgroupReading]]
 ) -> Iterable[tuple[Labels, float]]:
+    read, own_labels = row
     for step_labels, reading in readings:
-        value = row.value(reading)
+        value = read(reading)
         if value is not None:
-            yield (Labels(f"{step_labels},{row.labels}") if row.labels else step_labels), value
-
-
-def _subdirectories(path: str) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []  # removed in the meantime
+            yield join(step_labels, own_labels), value

@@ -11,15 +11,13 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from batchjob.runtime.log import LogOnce
-from collectors.collector import Collector, CollectorModule
+from collectors.collector import Collector, CollectorModule, NoOptions
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
-from collectors.power.meter import Meter, MeterReading
-from collectors.power.plausible import PlausiblePower
+from collectors.power.meter import Meter, MeterReading, PlausiblePower
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +46,6 @@ STALE = Metric(
     "Discarded reads: the counters did not advance, or changed during the read.",
 )
 METRICS = (ENERGY, POWER, CAP, STALE)
-
-
-@dataclass(frozen=True)
-class CrayOptions:
-    """The collector has no options."""
 
 
 class CrayCounters(NamedTuple):
@@ -166,7 +159,7 @@ class Cray:
         return now - self._fresh_since[1] > _STALE_SECONDS
 
 
-def build(host: Host, _options: CrayOptions, _built: Mapping[str, Collector]) -> Cray:
+def build(host: Host, _options: NoOptions, _built: Mapping[str, Collector]) -> Cray:
     """Build the collector."""
     return Cray(host)
 
@@ -188,4 +181,4 @@ def _read_text(directory: str, entry: str) -> str:
         return file.read().strip()
 
 
-COLLECTOR = CollectorModule(CrayOptions, METRICS, build)
+COLLECTOR = CollectorModule(NoOptions, METRICS, build)

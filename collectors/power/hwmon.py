@@ -22,8 +22,7 @@ from batchjob.runtime.values import duration
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
-from collectors.power.meter import Meter, MeterReading, Scope
-from collectors.power.plausible import PlausiblePower
+from collectors.power.meter import Meter, MeterReading, PlausiblePower, Scope
 from collectors.sysfs import list_directory, read_text
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ DEFAULTS = [entry.name for entry in COLLECTORS if entry.enabled]
 
 
 def enabled_collectors(chosen):
-    return [each.entry.name for each in chosen.collectors]
+    return [entry.name for entry, _ in chosen.collectors]
 
 
 @pytest.fixture

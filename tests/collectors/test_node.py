@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.collector import NoOptions
 from collectors.host import Host
 from collectors.node import (
     BOOT_TIME,
@@ -15,7 +16,6 @@ from collectors.node import (
     MEMORY_TOTAL,
     METRICS,
     Memory,
-    NodeOptions,
     build,
     parse_meminfo,
     parse_stat,
@@ -61,7 +61,7 @@ def test_meminfo():
 def test_kernel_without_mem_available(procfs):
     """Linux before 3.14."""
     (procfs / "meminfo").write_bytes(b"MemTotal: 100 kB\nMemFree: 50 kB\n")
-    node = build(Host(procfs=str(procfs)), NodeOptions(), {})
+    node = build(Host(procfs=str(procfs)), NoOptions(), {})
     families = {family.metric: family.samples for family in node.collect()}
     assert families[MEMORY_TOTAL] == [("", 102400.0)]
     assert families[MEMORY_AVAILABLE] == []
@@ -87,7 +87,7 @@ def test_arbitrary_bytes_raise_only_value_error(text):
 
 
 def test_families(procfs):
-    node = build(Host(procfs=str(procfs)), NodeOptions(), {})
+    node = build(Host(procfs=str(procfs)), NoOptions(), {})
     families = {family.metric: family.samples for family in node.collect()}
     assert tuple(families) == METRICS
     assert ('mode="idle"', 400.0) in families[CPU_SECONDS]
@@ -100,13 +100,13 @@ def test_families(procfs):
 def test_stat_longer_than_one_read(procfs):
     text = STAT.replace(b"intr 12345", b"intr 12345" + b" 0" * 100_000)
     (procfs / "stat").write_bytes(text)
-    node = build(Host(procfs=str(procfs)), NodeOptions(), {})
+    node = build(Host(procfs=str(procfs)), NoOptions(), {})
     assert node.cpu_times().boot_time == 1795181442
     node.stop()
 
 
 def test_this_machine():
-    node = build(Host(), NodeOptions(), {})
+    node = build(Host(), NoOptions(), {})
     assert node.cpu_times().busy_seconds > 0
     assert 0 < node.memory().available <= node.memory().total
     node.stop()

@@ -5,7 +5,6 @@ import functools
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import resources
-from typing import NamedTuple
 
 from collectors.emissions.providers.provider import EmissionFactor, parse_factor
 
@@ -18,40 +17,32 @@ WORLD = "world"
 _ALIASES = {"UK": "GB", "EL": "GR", "WORLD": "ZZ"}  # codes used by people and the European Union
 
 
-class CountryFactor(NamedTuple):
-    """A country's value; `grams_per_kilowatt_hour` is None where the table has a gap."""
-
-    zone: str  # ISO 3166-1 alpha-2, or `world`
-    country: str
-    grams_per_kilowatt_hour: float | None
-    year: int
-
-
 @functools.cache
-def load_table(provider: str) -> Mapping[str, CountryFactor]:
-    """The values by alpha-2 and by alpha-3 code."""
-    factors: dict[str, CountryFactor] = {}
+def load_table(provider: str) -> Mapping[str, EmissionFactor | None]:
+    """The factors by alpha-2 and by alpha-3 code; None where the table has a gap.
+
+    A factor applies to a whole year, so its age is counted from the year's end. Its zone is an
+    ISO 3166-1 alpha-2 code, or `world`.
+    """
+    factors: dict[str, EmissionFactor | None] = {}
     source = resources.files("collectors.emissions.providers") / "data" / f"{provider}.csv"
     with source.open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
             zone = WORLD if line["alpha2"] == "ZZ" else line["alpha2"]
-            factor = parse_factor(float(line["gco2e_per_kwh"]))
-            row = CountryFactor(zone, line["country"], factor, int(line["year"]))
-            factors[line["alpha2"]] = factors[line["alpha3"]] = row
+            grams = parse_factor(float(line["gco2e_per_kwh"]))
+            ended = datetime(int(line["year"]) + 1, 1, 1, tzinfo=UTC).timestamp()
+            factor = EmissionFactor(provider, zone, "lifecycle", grams, ended) if grams else None
+            factors[line["alpha2"]] = factors[line["alpha3"]] = factor
     return factors
 
 
-def country_observation(provider: str, country: str) -> EmissionFactor:
-    """The value of a country, by either code; ValueError says what was expected.
-
-    It applies to a whole year, so its age is counted from the year's end.
-    """
+def country_factor(provider: str, country: str) -> EmissionFactor:
+    """The factor of a country, by either code; ValueError says what was expected."""
     code = country.upper()
-    row = load_table(provider).get(_ALIASES.get(code, code))
-    if row is None or row.grams_per_kilowatt_hour is None:
+    factor = load_table(provider).get(_ALIASES.get(code, code))
+    if factor is None:
         raise ValueError(
             f"{provider} has no figure for {country!r}: expected an ISO 3166 code, or "
             f"owid:{WORLD} for the world average"
         )
-    ended = datetime(row.year + 1, 1, 1, tzinfo=UTC).timestamp()
-    return EmissionFactor(provider, row.zone, "lifecycle", row.grams_per_kilowatt_hour, ended)
+    return factor

@@ -37,7 +37,7 @@ def split_provider_zone(text: str) -> tuple[str, str]:
     """Split `rte:FR` into provider and zone; ValueError says what was expected."""
     provider, _, zone = text.partition(":")
     if provider in TABLES:
-        country_tables.country_observation(
+        country_tables.country_factor(
             provider, zone
         )  # raises ValueError if the table lacks the country
     elif provider not in PROVIDERS:

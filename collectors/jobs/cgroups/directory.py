@@ -146,14 +146,13 @@ class OpenCgroupFile:
         self._fields: tuple[str, ...] = ()  # the fields set by this file
 
     def complete(self, data: bytes | OSError) -> bytes:
-        """The whole text; `data` is the result of a read. Raises its error, or another OSError."""
+        """The whole text after a read that failed, or may have left a remainder. Raises OSError."""
         if self.descriptor < 0:
             return read_path(f"{self.directory.path}/{self.source.file}")
         if isinstance(data, OSError):
             raise data
-        if len(data) > self.buffer_bytes - MAX_RECORD_BYTES:
-            data = read_rest(self.descriptor, data, self.buffer_bytes)
-            self.buffer_bytes = 2 * len(data)
+        data = read_rest(self.descriptor, data, self.buffer_bytes)
+        self.buffer_bytes = 2 * len(data)
         return data
 
     def update(self, data: bytes) -> None:
@@ -215,13 +214,18 @@ class FileReader:
         changed = False
         failed: list[tuple[OpenCgroupFile, Exception]] = []
         for index in compress(count(), map(ne, map(hash, contents), self._digests)):
-            file = self._files[index]
+            file, data = self._files[index], contents[index]
             try:
-                data = file.complete(contents[index])
-                self._buffer_sizes[index] = file.buffer_bytes
-                if hash(data) != self._digests[index]:
-                    changed = True
-                    file.update(data)
+                if (
+                    isinstance(data, OSError)
+                    or len(data) > self._buffer_sizes[index] - MAX_RECORD_BYTES
+                ):
+                    data = file.complete(data)
+                    self._buffer_sizes[index] = file.buffer_bytes
+                    if hash(data) == self._digests[index]:
+                        continue
+                changed = True
+                file.update(data)
             except (OSError, ValueError, LookupError) as error:
                 changed = True
                 failed.append((file, error))

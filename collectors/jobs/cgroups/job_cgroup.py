@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 from batchjob.quantities.reading import EMPTY_CGROUP_READING, CgroupReading
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups import v1 as cgroup1
-from collectors.jobs.cgroups import v2 as cgroup2
 from collectors.jobs.cgroups.directory import CgroupDirectory, FileReader
 from collectors.jobs.cgroups.formats import (
     GAUGE_FIELDS,
     CgroupFile,
     CgroupParts,
-    DeviceNames,
     allocated_cpus,
 )
 from collectors.jobs.cgroups.kernel_log import KernelLog
@@ -51,23 +49,6 @@ class CgroupFiles(NamedTuple):
     descriptors: DescriptorBudget
     kernel_log: KernelLog
     errors: ReadErrors
-
-
-def cgroup_files(
-    groups: frozenset[str],
-    devices: DeviceNames,
-    descriptors: DescriptorBudget,
-    kernel_log: KernelLog,
-    errors: ReadErrors,
-) -> CgroupFiles:
-    """The files of these groups of metrics."""
-    return CgroupFiles(
-        cgroup1.sources(groups, devices),
-        cgroup2.sources(groups, devices),
-        descriptors,
-        kernel_log,
-        errors,
-    )
 
 
 _NO_VALUES: Mapping[str, Any] = {}
@@ -172,6 +153,8 @@ class JobCgroup:
 
     def _read_files(self, reader: FileReader, now: float) -> bool:
         changed, failed = reader.read()
+        if not failed:
+            return changed
         for file, error in failed:
             directory = file.directory
             if not isinstance(error, OSError):

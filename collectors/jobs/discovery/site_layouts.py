@@ -63,7 +63,7 @@ def _parse_row(number: int, row: Any) -> Layout:
             raise ValueError(f"unknown key {key}{suggest_nearest(str(key), _KEYS)}")
     escaped = _parse_boolean(row, "escaped", default=False)
     enabled = _parse_boolean(row, "enabled", default=True)
-    name = _parse_name(row.get("name", f"site-{number}"))
+    name = _parse_word("name", row.get("name", f"site-{number}"), "such as libvirt")
     if set(row) <= {"name", "enabled"}:
         if name not in _BUILT_IN:
             suggestion = suggest_nearest(name, tuple(_BUILT_IN))
@@ -73,7 +73,7 @@ def _parse_row(number: int, row: Any) -> Layout:
         return _BUILT_IN[name]._replace(enabled=enabled)
     parsed = layout(
         name,
-        _parse_manager(row.get("manager")),
+        _parse_word("manager", row.get("manager"), "such as slurm"),
         _parse_path(row),
         versions=_parse_versions(row.get("versions", sorted(V1_AND_V2))),
         decode_jobid=unescape_unit_name if escaped else None,
@@ -91,16 +91,10 @@ def _parse_boolean(row: Mapping[str, Any], key: str, *, default: bool) -> bool:
     return value
 
 
-def _parse_name(value: Any) -> str:
+def _parse_word(key: str, value: Any, example: str) -> str:
     if isinstance(value, str) and _WORD.fullmatch(value):
         return value
-    raise ValueError(f"name: expected a word in lower case such as libvirt, got {value!r}")
-
-
-def _parse_manager(value: Any) -> str:
-    if isinstance(value, str) and _WORD.fullmatch(value):
-        return value
-    raise ValueError(f"manager: expected a word in lower case such as slurm, got {value!r}")
+    raise ValueError(f"{key}: expected a word in lower case {example}, got {value!r}")
 
 
 def _parse_versions(value: Any) -> frozenset[int]:

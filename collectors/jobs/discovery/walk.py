@@ -1,7 +1,7 @@
 """Finds job directories by walking the cgroup trees, and requests watches for them."""
 
 import os
-from typing import Protocol
+from collections.abc import Callable
 
 from batchjob.schedulers.layout import Layout
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
@@ -39,16 +39,6 @@ class WalkState:
         return f"{self.hierarchy.root}/{self.path}" if self.path else self.hierarchy.root
 
 
-class WatchList(Protocol):
-    """Watches the directories that a walk finds."""
-
-    def watch_branch(self, branch: WalkState) -> None:
-        """Watch a directory whose new children may be jobs, or lead to them."""
-
-    def watch_job(self, job: Job, hierarchy: Hierarchy, path: str) -> None:
-        """Watch a directory (absolute path) of a job."""
-
-
 class CgroupWalker:
     """Walks the trees; every job directory it finds is added to the table of jobs."""
 
@@ -56,12 +46,18 @@ class CgroupWalker:
         self,
         table: JobTable,
         layouts: tuple[Layout, ...],
-        watch_list: WatchList,
+        watch_branch: Callable[[WalkState], object],
+        watch_job: Callable[[Job, Hierarchy, str], object],
         errors: ReadErrors,
     ) -> None:
+        """`watch_branch` watches a directory whose new children may be jobs, or lead to them.
+
+        `watch_job` watches a directory (absolute path) of a job.
+        """
         self._table = table
         self._layouts = layouts
-        self._watch_list = watch_list
+        self._watch_branch = watch_branch
+        self._watch_job = watch_job
         self._errors = errors
 
     def walk_all(self, is_new: bool = False) -> None:
@@ -78,7 +74,7 @@ class CgroupWalker:
         pending = [branch]
         for each in pending:
             # Before the children are listed, so that none is missed.
-            self._watch_list.watch_branch(each)
+            self._watch_branch(each)
             pending.extend(self._visit_children(each, is_new))
             if len(pending) > MAX_DIRECTORIES:
                 self._errors.count("directories")
@@ -100,17 +96,15 @@ class CgroupWalker:
                 return None
             delegate = owner
         if cursor.layout_match is not None:
-            layout_match = cursor.layout_match
-            if layout_match.layout.created_by_user:
-                layout_match = layout_match._replace(uid=owner)
-            elif delegate not in (None, layout_match.uid):  # users can write any uid in a path
-                layout_match = layout_match._replace(uid=None)
-            added = self._table.add_directory(
-                branch.hierarchy, path, layout_match, delegate, is_new
-            )
+            found = cursor.layout_match
+            if found.layout.created_by_user:
+                found = found._replace(uid=owner)
+            elif delegate not in (None, found.uid):  # users can write any uid in a path
+                found = found._replace(uid=None)
+            added = self._table.add_directory(branch.hierarchy, path, found, delegate, is_new)
             if added is not None:
                 job, directory = added
-                self._watch_list.watch_job(job, branch.hierarchy, directory)
+                self._watch_job(job, branch.hierarchy, directory)
         if not cursor.may_contain_jobs:
             return None
         return WalkState(branch.hierarchy, path, cursor, branch.root_uid, delegate)

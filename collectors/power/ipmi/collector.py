@@ -19,8 +19,7 @@ from collectors.power.ipmi.lan import PRIVILEGES, LanSession
 from collectors.power.ipmi.message import REASONS, Bmc, IpmiError, Power
 from collectors.power.ipmi.power import BmcPower
 from collectors.power.ipmi.tool import password_on_command_line, read_power
-from collectors.power.meter import MeterReading
-from collectors.power.plausible import PlausiblePower
+from collectors.power.meter import MeterReading, PlausiblePower
 
 POWER = Metric(
     "batchjob_ipmi_power_watts",

@@ -1,21 +1,36 @@
 """The node's power from one BMC, by DCMI or by sensors.
 
+DCMI is the BMC's own statistics of the node's power (Data Center Manageability Interface 1.5,
+sections 6.1.1 and 6.6.1).
+
 Sensors that together measure the node are either one sensor of the whole node, or else the power
 supplies' inputs. Never both, never an input with an output, never limits or parts of the node.
 """
 
 import logging
 import re
+import struct
+import time
 from collections.abc import Callable, Sequence
 
-from collectors.power.ipmi.dcmi import read_power
-from collectors.power.ipmi.message import Bmc, CompletionError, IpmiError, Power
+from collectors.power.ipmi.message import Bmc, CompletionError, IpmiError, Power, Request
 from collectors.power.ipmi.sdr import IpmiSensor, find_power_sensors, read_sensor
 
 log = logging.getLogger(__name__)
 
 _REPOSITORY_SECONDS = 180.0  # reads hundreds of records, at some 50 ms per part
 _FAILURES_BEFORE_NEW_CHOICE = 3
+
+_GROUP_EXTENSION = 0x2C
+_DCMI = 0xDC
+_POWER_READING = Request(_GROUP_EXTENSION, 0x02, bytes((_DCMI, 0x01, 0x00, 0x00)))
+# After the watts: the time of the BMC's own clock, which is often wrong, and the period of the
+# statistics in milliseconds.
+_LAYOUT = struct.Struct("<BHHHHIIB")
+_ACTIVE = 0x40
+_NOT_MEASURED = (0, 0xFFFF)  # a running node draws more than 0 W; all ones means not implemented
+_ATTEMPTS = 3  # some boards answer "busy" or "unspecified" at first
+RETRY_SECONDS = 0.2
 
 _WHOLE_NODE = (
     "pwr consumption", "system level", "total power", "sys power", "system power", "power meter",
@@ -83,7 +98,7 @@ class BmcPower:
         return self._read_dcmi
 
     def _read_dcmi(self, bmc: Bmc) -> Power:
-        return read_power(bmc, self._timeout)
+        return read_dcmi(bmc, self._timeout)
 
     def _find_sensors(self, bmc: Bmc) -> Callable[[Bmc], Power]:
         sensors = find_power_sensors(bmc, self._timeout, _REPOSITORY_SECONDS)
@@ -135,3 +150,46 @@ def is_supply_input(name: str) -> bool:
 def _normalize(name: str) -> str:
     """Lower case, with a blank for each run of other characters: `PSU0_PIN` is `psu0 pin`."""
     return " ".join(re.findall(r"[a-z0-9]+", name.lower()))
+
+
+def parse_power_reading(data: bytes) -> Power:
+    """Decode the 18 bytes of the answer, mode "system power statistics" (DCMI 1.5, table 6-16).
+
+    Statistics are absent if the BMC keeps none. Raises IpmiError, `no_reading` if it measures no
+    power.
+    """
+    if len(data) < _LAYOUT.size or data[0] != _DCMI:
+        raise IpmiError("malformed", f"DCMI power reading of {len(data)} bytes: {data.hex(' ')}")
+    _, current, minimum, maximum, average, _, period, state = _LAYOUT.unpack_from(data)
+    active = bool(state & _ACTIVE)
+    if current in _NOT_MEASURED:
+        state_text = "active" if active else "deactivated"
+        raise IpmiError("no_reading", f"DCMI reports no power (measurement is {state_text})")
+    statistics = (("min", minimum), ("max", maximum), ("average", average))
+    return Power(
+        source="dcmi",
+        watts=float(current),
+        statistics=tuple(
+            (name, float(watts))
+            for name, watts in statistics
+            if period and watts not in _NOT_MEASURED
+        ),
+        period_seconds=period / 1000 or None,
+        active=active,  # some BMCs state that they do not measure, but report correct watts
+    )
+
+
+def read_dcmi(bmc: Bmc, timeout: float) -> Power:
+    """Query the node's power; IpmiError `no_reading` if the BMC measures none."""
+    return parse_power_reading(_query_with_retries(bmc, _POWER_READING, timeout))
+
+
+def _query_with_retries(bmc: Bmc, request: Request, timeout: float) -> bytes:
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return bmc.query(request, timeout)
+        except CompletionError as error:
+            if error.reason not in ("busy", "completion_code"):
+                raise
+        time.sleep(RETRY_SECONDS)
+    return bmc.query(request, timeout)

@@ -14,8 +14,7 @@ from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 from collectors.power.bmc import BmcCollector
-from collectors.power.meter import MeterReading
-from collectors.power.plausible import PlausiblePower
+from collectors.power.meter import MeterReading, PlausiblePower
 from collectors.power.redfish.power import REASONS, RedfishError, RedfishReader
 
 POWER = Metric(

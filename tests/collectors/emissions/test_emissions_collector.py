@@ -13,9 +13,8 @@ import pytest
 
 from batchjob.runtime.settings import SettingsError, build_section
 from collectors.emissions.collector import AGE, ERRORS, ESTIMATED, FACTOR, INFO, METRICS, build
-from collectors.emissions.http import parse_retry_after
 from collectors.emissions.options import EmissionsOptions
-from collectors.emissions.provider_poller import load_cache, save_cache
+from collectors.emissions.provider_poller import load_cache, parse_retry_after, save_cache
 from collectors.emissions.providers.provider import REASONS, EmissionFactor
 from collectors.emissions.site_factors import site_factors
 from collectors.host import Host

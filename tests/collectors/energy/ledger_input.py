@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.energy.interval import NodeSnapshot
+from collectors.energy.split import NodeSnapshot
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, MeterReading
 from tests.simulated.node import name

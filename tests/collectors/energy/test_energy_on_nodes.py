@@ -2,6 +2,7 @@
 
 import pytest
 
+from collectors.collector import NoOptions
 from collectors.power import cray, hwmon, rapl
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare
 from tests.collectors.energy.fake_collectors import FakeGpus, energy_collector, samples
@@ -97,7 +98,7 @@ def test_cray_node_energy_is_split_into_host_and_gpu(host, time, tmp_path):
     job = Job(1, 64, 32, time.clock(), float("inf"))
     collectors = {
         "jobs": Jobs(time, [job]),
-        "cray": cray.build(host, cray.CrayOptions(), {}),
+        "cray": cray.build(host, NoOptions(), {}),
         "gpu": gpus,
     }
     collector = energy_collector(host, collectors, idle_watts=100.0)

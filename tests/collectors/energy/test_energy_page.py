@@ -4,8 +4,8 @@ from pathlib import Path
 
 from collectors.emissions.providers.provider import EmissionFactor
 from collectors.energy.idle import IdlePower
-from collectors.energy.interval import NodeSnapshot
 from collectors.energy.ledger import Ledger
+from collectors.energy.split import NodeSnapshot
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from tests.simulated.node import name

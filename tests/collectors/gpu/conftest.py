@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from collectors.gpu.nvidia.driver import NvidiaGpus
+from collectors.gpu.nvidia import NvidiaGpus
 from collectors.host import Host
 from tests.fake_nvml import library
 from tests.helpers.waiting import until

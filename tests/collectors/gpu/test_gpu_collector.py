@@ -4,9 +4,9 @@ import pytest
 
 from batchjob.runtime.settings import SettingsError, build_section
 from collectors.gpu.collector import METRICS, GpuCollector, GpuOptions, build
-from collectors.gpu.dcgm_files import JobFiles
 from collectors.gpu.devices import Gpu, GpuTable, Unit
 from collectors.gpu.holders import Holding
+from collectors.gpu.job_files import JobFiles
 from collectors.host import Host
 from collectors.jobs.view import JobHolder, JobName
 from collectors.metric import labels
@@ -24,6 +24,9 @@ class SomeJobs:
 
     def usage(self):
         return []
+
+    def created(self):
+        return {}
 
     def holders(self):
         return list(self.current)

@@ -23,6 +23,9 @@ class TwoJobs:
     def usage(self):
         return [JobCpu(name, 1.0, 1.0, None, 0.0) for name in self.names]
 
+    def created(self):
+        return {}
+
     def holders(self):
         gpus = ("0,1", "1")
         return [

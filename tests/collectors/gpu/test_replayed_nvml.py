@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu as recorder
+from collectors.gpu import nvml
 from collectors.gpu.metrics import (
     ENERGY,
     MEMORY_TOTAL,
@@ -19,7 +20,6 @@ from collectors.gpu.metrics import (
     THROTTLED,
     UTILIZATION,
 )
-from collectors.gpu.nvidia import nvml
 
 RECORDS = sorted((Path(__file__).parents[2] / "fixtures" / "nvml").glob("*.txt"))
 

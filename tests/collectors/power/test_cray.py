@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.collector import NoOptions
 from collectors.host import Host
 from collectors.power import cray
-from collectors.power.cray import CAP, ENERGY, POWER, STALE, CrayOptions, build
+from collectors.power.cray import CAP, ENERGY, POWER, STALE, build
 from tests.simulated.cray import Controller
 from tests.simulated.node import Time
 
@@ -29,7 +30,7 @@ def controller(tmp_path):
 
 @pytest.fixture
 def collector(tmp_path, time, controller):
-    return build(Host(sysfs=str(tmp_path), monotonic=time.monotonic), CrayOptions(), {})
+    return build(Host(sysfs=str(tmp_path), monotonic=time.monotonic), NoOptions(), {})
 
 
 def samples(collector, metric):
@@ -124,7 +125,7 @@ def test_unknown_format_is_logged_once_and_exports_nothing(collector, controller
 
 
 def test_machine_without_pm_counters_exports_nothing(tmp_path, caplog):
-    collector = build(Host(sysfs=str(tmp_path / "elsewhere")), CrayOptions(), {})
+    collector = build(Host(sysfs=str(tmp_path / "elsewhere")), NoOptions(), {})
     assert collector.collect() == []
     assert collector.meters() == ()
     assert caplog.text == ""

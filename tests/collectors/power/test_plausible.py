@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.power.plausible import PlausiblePower
+from collectors.power.meter import PlausiblePower
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
+from collectors.gpu import nvidia as module
 from collectors.gpu.metrics import POWER
-from collectors.gpu.nvidia import driver as module
 from collectors.host import Host
 from tests.helpers.processes import run
 
@@ -131,7 +131,7 @@ def run_in_subprocess(script, environment, **values):
 
 
 SCAN = """
-    from collectors.gpu.nvidia.driver import NvidiaGpus
+    from collectors.gpu.nvidia import NvidiaGpus
     from collectors.host import Host
 
     driver = NvidiaGpus(Host(procfs=values["procfs"]), 60)

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from collectors.gpu import nvml
 from collectors.gpu.metrics import (
     CLOCK,
     ECC,
@@ -21,9 +22,8 @@ from collectors.gpu.metrics import (
     THROTTLED,
     UTILIZATION,
 )
-from collectors.gpu.nvidia import nvml
-from collectors.gpu.nvidia.errors import GONE
-from collectors.gpu.nvidia.gpm import Gpm
+from collectors.gpu.nvml_errors import GONE
+from collectors.gpu.nvml_gpm import Gpm
 from collectors.gpu.reading import GpuProcess
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from batchjob.runtime.settings import SettingsError, build_section
 from collectors.host import Host
-from collectors.power.ipmi import dcmi
+from collectors.power.ipmi import power
 from collectors.power.ipmi.collector import (
     ACTIVE,
     AGE,
@@ -36,7 +36,7 @@ def clock():
 
 @pytest.fixture(autouse=True)
 def no_retry_delay(monkeypatch):
-    monkeypatch.setattr(dcmi, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(power, "RETRY_SECONDS", 0)
 
 
 class FailingTransport(InProcess):

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.power.ipmi import dcmi
-from collectors.power.ipmi.dcmi import parse_power_reading
+from collectors.power.ipmi import power
 from collectors.power.ipmi.message import CompletionError, IpmiError, Power, payload
+from collectors.power.ipmi.power import parse_power_reading
 from tests.simulated.bmc import InProcess, SimulatedBmc
 
 # An iDRAC-like answer, and OpenBMC's with the measurement "deactivated".
@@ -16,7 +16,7 @@ OPENBMC = bytes.fromhex("dc 59 01 59 01 59 01 59 01 00 00 00 00 00 00 00 00 00")
 
 @pytest.fixture(autouse=True)
 def no_retry_delay(monkeypatch):
-    monkeypatch.setattr(dcmi, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(power, "RETRY_SECONDS", 0)
 
 
 def test_deactivated_reading_has_watts_but_no_statistics():
@@ -35,7 +35,7 @@ def test_reading_without_watts_is_an_error(watts, active):
     bmc = SimulatedBmc(watts=watts)
     bmc.active = active
     with pytest.raises(IpmiError) as caught:
-        dcmi.read_power(InProcess(bmc, payload), 1)
+        power.read_dcmi(InProcess(bmc, payload), 1)
     assert caught.value.reason == "no_reading"
 
 
@@ -65,11 +65,11 @@ class RefusingBmc(SimulatedBmc):
 
 @pytest.mark.parametrize("code", [0xC0, 0xFF])
 def test_busy_bmc_is_tried_three_times(code):
-    assert dcmi.read_power(InProcess(RefusingBmc(2, code), payload), 1).watts == 345
+    assert power.read_dcmi(InProcess(RefusingBmc(2, code), payload), 1).watts == 345
     with pytest.raises(CompletionError):
-        dcmi.read_power(InProcess(RefusingBmc(3, code), payload), 1)
+        power.read_dcmi(InProcess(RefusingBmc(3, code), payload), 1)
 
 
 def test_unsupported_command_is_not_retried():
     with pytest.raises(CompletionError):
-        dcmi.read_power(InProcess(RefusingBmc(1, 0xC1), payload), 1)
+        power.read_dcmi(InProcess(RefusingBmc(1, 0xC1), payload), 1)

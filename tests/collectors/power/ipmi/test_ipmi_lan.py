@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from collectors.power.ipmi import dcmi, lan
+from collectors.power.ipmi import lan, power
 from collectors.power.ipmi.lan import LanSession
 from collectors.power.ipmi.message import CompletionError, IpmiError, Request
 from collectors.power.ipmi.power import BmcPower
@@ -83,7 +83,7 @@ def test_client_and_ipmitool_read_the_same_watts(bmc):
     ).stdout
     ipmitool_watts = [int(watts) for watts in re.findall(r"(\d+) Watts", ipmitool_output)]
     with open_session(bmc) as session:
-        reading = dcmi.read_power(session, 5)
+        reading = power.read_dcmi(session, 5)
     assert ipmitool_watts == [412, 300, 400, 350]
     assert [reading.watts, *dict(reading.statistics).values()] == ipmitool_watts
 
@@ -156,7 +156,7 @@ def test_session_process_ends_if_the_bmc_dies_during_a_request(bmc):
     session = LanSession(*bmc.login())
     bmc.send_command("die")
     with pytest.raises(IpmiError) as caught:
-        dcmi.read_power(session, 0.3)
+        power.read_dcmi(session, 0.3)
     assert caught.value.reason == "timeout"
     assert session.process.returncode is not None
     session.close()
@@ -166,5 +166,5 @@ def test_read_from_a_closed_session_fails(bmc):
     with open_session(bmc) as session:
         session.close()
         with pytest.raises(IpmiError) as caught:
-            dcmi.read_power(session, 5)
+            power.read_dcmi(session, 5)
         assert caught.value.reason == "session"

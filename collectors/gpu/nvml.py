@@ -26,8 +26,8 @@ from collectors.gpu.metrics import (
     UTILIZATION,
     GpuMetric,
 )
-from collectors.gpu.nvidia.errors import OptionalCalls
-from collectors.gpu.nvidia.gpm import Gpm
+from collectors.gpu.nvml_errors import OptionalCalls
+from collectors.gpu.nvml_gpm import Gpm
 from collectors.gpu.reading import GpuProcess, GpuReading
 
 # Answers of nvmlDeviceGetProcessUtilization for a GPU on which nothing ran: NOT_FOUND, or success
@@ -37,27 +37,24 @@ _NO_SAMPLES = frozenset({0, 6})
 _NO_INSTANCE = 0xFFFFFFFF
 
 
-class Field(NamedTuple):
-    """A quantity and the call that returns it in its unit."""
-
-    quantity: GpuMetric
-    read: Callable[[Any, Any], float]  # (pynvml, device handle)
+_Field = tuple[GpuMetric, Callable[[Any, Any], float]]
+"""A quantity, and the call that returns it in its unit, from pynvml and the device handle."""
 
 
-def _clock(name: str, kind: int) -> Field:
-    return Field(CLOCK[name], lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, kind) * 1e6)
+def _clock(name: str, kind: int) -> _Field:
+    return CLOCK[name], lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, kind) * 1e6
 
 
-def _ecc(name: str, kind: int) -> Field:
+def _ecc(name: str, kind: int) -> _Field:
     # 1 is NVML_AGGREGATE_ECC: errors over the lifetime of the board, across reboots.
-    return Field(ECC[name], lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, 1))
+    return ECC[name], lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, 1)
 
 
-_BOARD = (
-    Field(POWER, lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
-    Field(POWER_LIMIT, lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
-    Field(ENERGY, lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3),
-    Field(TEMPERATURE, lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, 0)),
+_BOARD: tuple[_Field, ...] = (
+    (POWER, lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
+    (POWER_LIMIT, lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
+    (ENERGY, lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3),
+    (TEMPERATURE, lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, 0)),
     _clock("graphics", 0),
     _clock("sm", 1),
     _clock("memory", 2),
@@ -258,7 +255,7 @@ def _microseconds(since: float) -> int:
 
 
 def _fields(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
-    values = {field.quantity: optional(field.read, optional.nvml, handle) for field in _BOARD}
+    values = {quantity: optional(read, optional.nvml, handle) for quantity, read in _BOARD}
     return {quantity: value for quantity, value in values.items() if value is not None}
 
 
@@ -276,7 +273,8 @@ def _pcie(optional: OptionalCalls, gpm: Gpm | None, handle: Any) -> dict[GpuMetr
     """Transferred bytes if they can be counted, or else the current throughput."""
     transferred = optional(gpm.pcie, handle) if gpm else None
     if transferred is not None:
-        return {PCIE["transmit"]: transferred.sent, PCIE["receive"]: transferred.received}
+        sent, received = transferred
+        return {PCIE["transmit"]: sent, PCIE["receive"]: received}
     rates = {}
     for direction, counter in (("transmit", 0), ("receive", 1)):
         kilobytes = optional(optional.nvml.nvmlDeviceGetPcieThroughput, handle, counter)

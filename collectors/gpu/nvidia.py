@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any
 
 from batchjob.runtime.background import Refresher
-from collectors.gpu.nvidia import nvml
-from collectors.gpu.nvidia.errors import COUNTED_FROM_ZERO, DRIVER_GONE, MISMATCH, error_name
-from collectors.gpu.nvidia.gpm import Gpm
+from collectors.gpu import nvml
+from collectors.gpu.nvml_errors import COUNTED_FROM_ZERO, DRIVER_GONE, MISMATCH, error_name
+from collectors.gpu.nvml_gpm import Gpm
 from collectors.gpu.reading import EnergyCounter, GpuReading, KnownGpu, max_reading_age
 from collectors.host import Host
 
