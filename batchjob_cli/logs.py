@@ -15,6 +15,7 @@ from batchjob.runtime.times import format_time, past_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import find_run, run_parser
+from batchjob_cli.client.problems import files_named
 from batchjob_cli.client.table import add_zone
 
 _PAUSE_SECONDS = 0.3
@@ -48,14 +49,8 @@ def run(arguments: list[str]) -> int:
         raise SettingsError(f"run {chosen.jobid}: no output was kept, or it has been deleted")
     wanted = [each for each in STREAMS if given.stream in (None, each)]
     readers = [Reader(directory, each, chosen.uid) for each in wanted]
-    try:
+    with files_named():
         _print_output(given, readers, chosen.jobid)
-    except KeyboardInterrupt:
-        return 130
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise SettingsError(f"{error.filename}: {error.strerror}") from error
     return 0
 
 

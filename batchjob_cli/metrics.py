@@ -6,6 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,13 +16,13 @@ from batchjob.local_runs import record as runs
 from batchjob.local_runs.directory import RUNS, SAMPLES, data_directory
 from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob.runtime.json_reader import parse_json
-from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
+from batchjob.runtime.settings import Parser, type_and_metavar
 from batchjob.runtime.times import past_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import curves
 from batchjob_cli.client.answer import foreign_answer_error, parse_rows, quote_beginning
-from batchjob_cli.client.connect import add_arguments, named_server
-from batchjob_cli.client.problems import NotFoundError
+from batchjob_cli.client.connect import add_arguments, named_server, window_parameters
+from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.remote import Server
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, format_table, print_text
@@ -39,20 +40,11 @@ def run(arguments: list[str]) -> int:
         return _print_from_server(given)
     data = data_directory(given.data)
     samples = Path(given.samples).absolute() if given.samples else data / SAMPLES
-    try:
-        replay = Replay(samples, _find_jobid(samples, data / RUNS, given.job))
-    except OSError as error:
-        raise SettingsError(f"{error.filename}: {error.strerror}") from error
-    try:
+    with (
+        files_named(),
+        closing(Replay(samples, _find_jobid(samples, data / RUNS, given.job))) as replay,
+    ):
         _print_samples(given, replay)
-    except KeyboardInterrupt:
-        return 130
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise SettingsError(f"{error.filename}: {error.strerror}") from error
-    finally:
-        replay.close()
     for damage in replay.damages:
         print(f"batchjob metrics: {damage}", file=sys.stderr)
     return 0
@@ -92,8 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 def _print_from_server(given: argparse.Namespace) -> int:
     """Print the samples that a server keeps. Raises SettingsError."""
     parameters = {
-        "since": None if given.since is None else int(given.since),
-        "until": None if given.until is None else int(given.until),
+        **window_parameters(given),
         "follow": "true" if given.follow and given.limit is None else None,
     }
     server = named_server(given)
@@ -113,10 +104,7 @@ def _print_from_server(given: argparse.Namespace) -> int:
     samples: Iterator[SamplePair] = _parse_samples(server.stream(path, parameters))
     if given.limit is not None:
         samples = iter(deque(samples, maxlen=given.limit))
-    try:
-        _print_rows(given, samples)
-    except KeyboardInterrupt:
-        return 130
+    _print_rows(given, samples)
     return 0
 
 

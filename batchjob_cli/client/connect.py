@@ -14,7 +14,7 @@ from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
 from batchjob_cli.client.answer import ApiReply, parse_rows
-from batchjob_cli.client.problems import NotFoundError
+from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.running_up import find_running_up
 
 if TYPE_CHECKING:
@@ -123,6 +123,12 @@ def command_parser(name: str, description: str) -> Parser:
     return parser
 
 
+def window_parameters(given: argparse.Namespace) -> dict[str, Any]:
+    """The options --since and --until, where they were given, as parameters of the API."""
+    times = {"since": given.since, "until": given.until}
+    return {name: int(at) for name, at in times.items() if at is not None}
+
+
 def read_pages(
     query: QueryFunction, path: str, parameters: Parameters, limit: int
 ) -> Iterator[Sequence[Any]]:
@@ -151,8 +157,7 @@ def find_run(given: argparse.Namespace) -> "tuple[Path, Run]":
     from batchjob.local_runs import history
 
     try:
-        return data_directory(given.data), history.job(given.job, given.data)
+        with files_named():
+            return data_directory(given.data), history.job(given.job, given.data)
     except history.UnknownRun as error:
         raise NotFoundError(str(error)) from error
-    except OSError as error:
-        raise SettingsError(f"{error.filename}: {error.strerror}") from error

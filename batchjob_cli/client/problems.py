@@ -1,5 +1,8 @@
 """Errors of queries, and the exit status for each."""
 
+import contextlib
+from collections.abc import Iterator
+
 from batchjob.runtime.settings import SettingsError, UnavailableError
 
 
@@ -13,6 +16,17 @@ class RefusedError(SettingsError):
 
 class UnreachableError(UnavailableError):
     """The server or database does not answer."""
+
+
+@contextlib.contextmanager
+def files_named() -> Iterator[None]:
+    """Raise SettingsError for a file that cannot be read; errors of standard output name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise SettingsError(f"{error.filename}: {error.strerror}") from error
 
 
 DONE, FAILED, USAGE, NOT_FOUND, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from batchjob.runtime.cpu_lists import format_cpu_list
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client.answer import parse_document, require_success
-from batchjob_cli.client.connect import named_server
+from batchjob_cli.client.connect import named_server, window_parameters
 
 _EXTRA_SECONDS = 30.0  # in addition to a run's grace period
 _ANSWER_SECONDS = 60.0  # for the server, which waits 30 s for the end of a run
@@ -54,22 +54,18 @@ def logs(given: argparse.Namespace) -> int:
         raise SettingsError("--timestamps: a server gives the output as it was written")
     parameters = {
         "stream": given.stream,
-        "since": None if given.since is None else int(given.since),
-        "until": None if given.until is None else int(given.until),
+        **window_parameters(given),
         "limit": given.limit,
         "follow": "true" if given.follow else None,
     }
-    return _copy_output(given, run_path(given, "/logs"), parameters)
-
-
-def _copy_output(given: argparse.Namespace, path: str, parameters: dict[str, Any]) -> int:
-    try:
-        for text in named_server(given).stream(path, parameters):
-            sys.stdout.buffer.write(text)
-            sys.stdout.buffer.flush()
-    except KeyboardInterrupt:
-        return 130
+    _copy_output(given, run_path(given, "/logs"), parameters)
     return 0
+
+
+def _copy_output(given: argparse.Namespace, path: str, parameters: dict[str, Any]) -> None:
+    for text in named_server(given).stream(path, parameters):
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
 
 
 def start(given: argparse.Namespace, command: list[str]) -> int:
@@ -94,9 +90,7 @@ def start(given: argparse.Namespace, command: list[str]) -> int:
     if given.detach or run["state"] == "PENDING":
         print(run["id"])
         return 0
-    status = _copy_output(given, f"runs/{run['id']}/logs", {"follow": "true"})
-    if status:
-        return status
+    _copy_output(given, f"runs/{run['id']}/logs", {"follow": "true"})
     answer = server.request("GET", f"runs/{run['id']}", {})
     run = parse_document(answer, "id", "status", "state", "exit_signal", "exit_code")
     if not given.quiet:

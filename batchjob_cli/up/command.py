@@ -46,8 +46,6 @@ def run(arguments: list[str]) -> int:
         ) from error
     except OSError as error:
         raise SettingsError(f"{error.filename or data}: {error.strerror or error}") from error
-    except KeyboardInterrupt:
-        return 130
 
 
 def _run(chosen: UpSettings, data: Path) -> int:

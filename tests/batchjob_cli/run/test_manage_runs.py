@@ -3,6 +3,7 @@
 import os
 import pty
 import signal
+import subprocess
 import time
 
 import pytest
@@ -30,6 +31,17 @@ def test_logs(batchjob):
     stamped = batchjob("logs", "talk", "--timestamps", "--stream", "stderr").stdout
     assert time.strftime("%Y-%m-%d ") in stamped
     assert stamped.endswith(" stderr two\n")
+
+
+def test_logs_say_that_standard_output_is_full(batchjob):
+    batchjob("run", "--", "echo", "kept")
+    with open("/dev/full", "wb") as full:
+        told = batchjob(
+            "logs", batchjob.record()["jobid"],
+            capture_output=False, stdout=full, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    expected = "batchjob: standard output: No space left on device\n"
+    assert (told.returncode, told.stderr) == (1, expected)
 
 
 def test_logs_follow_until_end(batchjob):
