@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.slurm.formats import Resources, job_gpus, parse_tres
+from batchjob.schedulers.slurm.formats import job_gpus, parse_tres
 
 INFINITE = float("inf")
 _NOTHING_FOUND = 9003  # reported as an error up to 22.05, together with an empty list
@@ -99,23 +99,6 @@ def tres_counts(value: Any) -> dict[str, int]:
                 name = item.get("name")
                 counts[f"{item.get('type')}/{name}" if name else str(item.get("type"))] = number
     return counts
-
-
-def parse_resources(value: Any) -> Resources:
-    """The resources of a TRES list, in which memory is in megabytes."""
-    counts = tres_counts(value)
-    memory = counts.get("mem")
-    gpus = counts.get("gres/gpu")
-    if gpus is None:
-        typed = [number for name, number in counts.items() if name.startswith("gres/gpu:")]
-        gpus = sum(typed) if typed else None
-    return Resources(
-        counts.get("cpu"),
-        None if memory is None else memory * 1024**2,
-        counts.get("node"),
-        gpus,
-        counts.get("energy"),
-    )
 
 
 def count_job_gpus(job: Mapping[str, Any], tres: str) -> int | None:

@@ -190,7 +190,8 @@ def slurm_rest(life):
         "nodes": "None assigned" if never else "node01",
         "array": {} if life.index is None else {"job_id": 7, "task_id": life.index},
     }  # fmt: skip
-    return slurm_rest_records.job_record("slurm_rest", "c1", job, [])
+    ((record, _),) = slurm_rest_records.parse_jobs("slurm_rest", "c1", {"jobs": [job]})
+    return record
 
 
 def clock(seconds):

@@ -110,13 +110,13 @@ def parse_jobs(
             group.append(row)
         else:
             if group:
-                yield _job(cluster, group, site, parts)
+                yield parse_group(cluster, group, site, parts)
             group = [row]
     if group:
-        yield _job(cluster, group, site, parts)
+        yield parse_group(cluster, group, site, parts)
 
 
-def _job(
+def parse_group(
     cluster: str, group: Sequence[FieldReader], site: SiteAccounting, parts: ResizedParts[str]
 ) -> ParsedJob:
     """The job of a group: its own row, then its steps' rows."""

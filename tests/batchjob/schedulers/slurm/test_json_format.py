@@ -10,7 +10,6 @@ from batchjob.schedulers.slurm.json_format import (
     SlurmJsonError,
     cpu_seconds,
     parse_count,
-    parse_resources,
     raise_for_errors,
     rows,
     state_words,
@@ -80,9 +79,7 @@ def test_tres():
         {"type": "gres", "name": "gpu:a100", "id": 1001, "count": 2},
     ]
     assert tres_counts(items) == {"cpu": 4, "mem": 300, "gres/gpu:a100": 2}
-    assert parse_resources(items) == (4, 300 * 1024**2, None, 2, None)
-    assert parse_resources([*items, {"type": "gres", "name": "gpu", "count": 2}]).gpus == 2
-    assert parse_resources(None) == (None,) * 5
+    assert tres_counts(None) == {}
 
 
 @pytest.mark.parametrize("value", [None, -2, 2**64 - 2, "5", True, INFINITE])
@@ -105,6 +102,6 @@ json_values = st.recursive(
 @given(json_values)
 def test_any_json_is_parsed_without_error(value):
     json_exit(unwrap_numbers(value))
-    parse_resources(unwrap_numbers(value))
+    tres_counts(unwrap_numbers(value))
     state_words(unwrap_numbers(value))
     assert cpu_seconds(value) is None or cpu_seconds(value) >= 0

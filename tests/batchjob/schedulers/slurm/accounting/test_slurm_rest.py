@@ -202,7 +202,7 @@ def test_job_without_id_is_quarantined_alone():
     document = {"jobs": [{"name": "x"}, *load_recording("24.11.5")["jobs"][:1]]}
     bad, good = parse_jobs("slurm_rest", "c1", document)
     assert bad.job is None
-    assert "expected job_id" in bad.quarantined[0].reason
+    assert "expected a job id" in bad.quarantined[0].reason
     assert good.job.jobid == "1"
 
 
