@@ -308,6 +308,8 @@ class ClusterReadings:
     def _cached_or_read(
         self, key: tuple[str, str], now: float, fresh: float, ask: Callable[[TimeSeriesStore], Any]
     ) -> Any:
+        if not self._histories.has_store:
+            return None
         with self._lock:
             cached, pending = self._cache.get(key), self._pending.get(key)
             if cached and now - cached.time < fresh:

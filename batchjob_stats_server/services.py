@@ -56,14 +56,15 @@ class Services(NamedTuple):
     writer: Engine  # only for tokens and sessions
     proxy_secret: str
     groups: Groups
-    factors: SiteFactors | None  # None: no provider of emission factors is configured
+    factors: SiteFactors
     metrics: ServerMetrics
     rates: Rates
     threads: Threads
+    histories: TimeSeriesPool
+    readings: ClusterReadings  # of nodes
+    rules: tuple[AdviceRule, ...]  # for the advice in reports
     tsdb: PromqlBackend | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: client certificates are not accepted
-    histories: TimeSeriesPool | None = None  # None: there are no measurements at all
-    rules: tuple[AdviceRule, ...] = ()  # for the advice in reports
     streams: Turns | None = None  # None: no samples are stored here
     run_control: RunControl | None = None  # None: runs cannot be started or ended through the API
     demo_cluster: str = ""  # name of a demo's cluster
@@ -71,7 +72,6 @@ class Services(NamedTuple):
     process_token: ProcessToken | None = None  # None: all tokens are in the database
     provider: "OidcProvider | None" = None  # None: users cannot log in here
     mail_template: MailTemplate | None = None  # None: users' addresses are unknown
-    readings: ClusterReadings | None = None  # of nodes; None: there are no measurements
     clock: Callable[[], float] = time.time
 
     def _samples(self) -> Path | None:
@@ -90,15 +90,12 @@ class Services(NamedTuple):
 
     def start(self) -> None:
         """Start querying the providers of emission factors."""
-        if self.factors:
-            self.factors.start()
+        self.factors.start()
 
     def stop(self) -> None:
         """Stop threads and close connections."""
-        if self.factors:
-            self.factors.stop()
-        if self.readings:
-            self.readings.stop()
+        self.factors.stop()
+        self.readings.stop()
         if self.tsdb:
             self.tsdb.close()
         self.reader.dispose()
@@ -138,20 +135,20 @@ def build(settings: ServerSettings) -> Services:
             time.time,
             threads.while_waiting,
         ),
-        site_factors(emissions, "emissions") if has_factors else None,
+        site_factors(emissions, "emissions") if has_factors else SiteFactors((), ()),
         metrics,
         Rates(
             RateLimiter(limit.user_rate, limit.user_burst),
             RateLimiter(limit.peer_rate, limit.peer_burst),
         ),
         threads,
+        histories,
+        ClusterReadings(histories, threads),
+        rules,
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
-        histories,
-        rules,
         _stream_limit(settings.samples),
         mail_template=load_mail_template(settings.report),
-        readings=ClusterReadings(histories, threads) if histories else None,
         provider=_provider(settings),
     )
 
@@ -174,11 +171,11 @@ def _stream_limit(samples: SamplesOptions) -> Turns | None:
 
 def _time_series_pool(
     settings: ServerSettings, endpoint: Endpoint, tsdb: PromqlBackend | None
-) -> TimeSeriesPool | None:
+) -> TimeSeriesPool:
     many, directory = range(settings.gate.concurrent), settings.samples.directory
     if tsdb:
         return TimeSeriesPool([Prometheus(endpoint) for _ in many], tsdb.turns)
-    return TimeSeriesPool([SampleHistory(Path(directory)) for _ in many]) if directory else None
+    return TimeSeriesPool([SampleHistory(Path(directory)) for _ in many] if directory else ())
 
 
 async def _current_services(request: Request) -> Services:

@@ -29,7 +29,7 @@ class LocalSources(NamedTuple):
 
     settings: ServerSettings
     reader: Engine
-    histories: TimeSeriesPool | None
+    histories: TimeSeriesPool
     rules: tuple[AdviceRule, ...]
     clock: Callable[[], float] = time.time
 

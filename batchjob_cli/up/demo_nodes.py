@@ -53,8 +53,7 @@ class NodeStay(NamedTuple):
 
 def with_nodes(services: Services, samples: Path, recording: Recording) -> Services:
     """Add the series of the recorded nodes to the services."""
-    if services.readings:
-        services.readings.stop()
+    services.readings.stop()
     pool = TimeSeriesPool([DemoHistory(samples, recording) for _ in range(_SIMULTANEOUS_QUERIES)])
     return services._replace(histories=pool, readings=ClusterReadings(pool, services.threads))
 

@@ -1,8 +1,9 @@
-"""Totals: clusters, states, users, accounts."""
+"""Totals: clusters, states, users, accounts; an account with its members."""
 
 import functools
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -180,3 +181,38 @@ def waits_by_day(
 def busiest_partitions(db: Connection, cluster: str, since: int) -> list[str]:
     """Partitions in which jobs started on the days from then on, the busiest first."""
     return list(db.scalars(_PARTITIONS, {"cluster": cluster, "since": since}))
+
+
+class AccountRecord(NamedTuple):
+    """An account in the scheduler's accounting, at the last reading."""
+
+    parent: str
+    limits: str
+    below: Sequence[str]  # accounts whose parent it is
+    members: Sequence[RowMapping]  # with username and role
+
+
+def account_record(db: Connection, cluster: str, account: str) -> AccountRecord | None:
+    """The account; None if it is not in the accounting."""
+    accounts, associations = schema.account.c, schema.association.c
+    here = accounts.cluster == cluster
+    row = db.execute(
+        sa.select(accounts.parent, accounts.limits).where(here, accounts.account == account)
+    ).one_or_none()
+    members = (
+        db.execute(
+            sa.select(associations.username, associations.role)
+            .where(associations.cluster == cluster, associations.account == account)
+            .order_by(associations.role, associations.username)
+        )
+        .mappings()
+        .all()
+    )
+    if row is None and not members:
+        return None
+    below = db.scalars(
+        sa.select(accounts.account)
+        .where(here, accounts.parent == account)
+        .order_by(accounts.account)
+    ).all()
+    return AccountRecord(row.parent if row else "", row.limits if row else "", below, members)

@@ -31,5 +31,5 @@ class FactorsReply(BaseModel):
 @router.get("/emission-factors")
 def emission_factors(services: CurrentServices, _principal: CurrentPrincipal) -> FactorsReply:
     """Current factors of the configured providers; an empty list if there are none."""
-    factors = services.factors.current() if services.factors else ()
+    factors = services.factors.current()
     return FactorsReply.model_validate(factors_document(factors))

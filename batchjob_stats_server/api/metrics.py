@@ -110,7 +110,7 @@ async def job_metrics(
 ) -> Response:  # fmt: skip
     """Usage of one run of a job over time, by node and GPU; gaps have no points."""
     keys = select_keys(params.fields, MetricRow)
-    if services.histories is None:
+    if not services.histories.has_store:
         raise Problem(503, "no time series database is configured")
     run_and_job = await run_sync(_find_run, services, access, jobid, params)
     if run_and_job is None:
@@ -216,7 +216,7 @@ async def node_metrics(
         raise Problem(
             403, f"only users who may see all jobs of {cluster} may see the usage of its nodes"
         )
-    if services.histories is None:
+    if not services.histories.has_store:
         raise Problem(503, "no time series database is configured")
     since, until = node_window(params.since, params.until, int(services.clock()))
     instance = await run_sync(_instance, services, cluster, node)
@@ -234,7 +234,7 @@ async def node_metrics(
 
 def _instance(services: Services, cluster: str, node: str) -> str:
     """The target of the node's exporter; "" if none answers now."""
-    reading = services.readings.of(cluster, services.clock()) if services.readings else None
+    reading = services.readings.of(cluster, services.clock())
     return reading.instance(node) if reading else ""
 
 

@@ -47,8 +47,8 @@ class ReportSources(Protocol):
         """The database of jobs, for reading."""
 
     @property
-    def histories(self) -> TimeSeriesPool | None:
-        """Measurements; None: none are kept."""
+    def histories(self) -> TimeSeriesPool:
+        """Measurements."""
 
     @property
     def rules(self) -> tuple[AdviceRule, ...]:
@@ -80,7 +80,7 @@ def gather_report_input(sources: ReportSources, access: Access, run: RowMapping)
         material, job = _from_database(
             db, access, run, settings.tsdb.policy(), now, settings.report.similar
         )
-    if job and sources.histories:
+    if job and sources.histories.has_store:
         try:
             with sources.histories.acquire() as history:
                 material = _add_measurements(material, job, history)

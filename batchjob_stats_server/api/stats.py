@@ -12,7 +12,7 @@ from batchjob.judgements import FAILED_MEANS, USED_MEMORY_MEANS, WASTE_MEANS, th
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import operators, stats, usage
-from batchjob_stats_db.queries.waste import RESOURCES, unused_key
+from batchjob_stats_db.queries.operators import RESOURCES, unused_key
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import (
     answer,

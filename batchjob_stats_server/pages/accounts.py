@@ -9,7 +9,7 @@ from batchjob_stats_db.database.access import Access, ClusterAccount
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries import usage as usage_queries
-from batchjob_stats_db.queries.accounts import AccountRecord, account_record
+from batchjob_stats_db.queries.stats import AccountRecord, account_record
 from batchjob_stats_server.api.params import Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.http.problems import Problem
@@ -102,6 +102,5 @@ def _limits(record: AccountRecord | None) -> list[tuple[str, str]]:
 
 
 def _fair_shares(page: PageRenderer, cluster: str, account: str) -> dict[str, float]:
-    readings = page.services.readings
-    reading = readings.of(cluster, page.services.clock()) if readings else None
+    reading = page.services.readings.of(cluster, page.services.clock())
     return dict(reading.shares.get(account, {})) if reading else {}

@@ -125,10 +125,8 @@ def _cluster_health(
     usage_rows: Sequence[RowMapping],
 ) -> ClusterHealth:  # fmt: skip
     services, node_reading = page.services, current_reading(page, cluster)
-    reading = services.readings.of(cluster, services.clock()) if services.readings else None
-    exporter_ratios = (
-        services.readings.answering_ratios(cluster, services.clock()) if services.readings else None
-    )
+    reading = services.readings.of(cluster, services.clock())
+    exporter_ratios = services.readings.answering_ratios(cluster, services.clock())
     nodes = node_reading.nodes.values() if node_reading else ()
     states = {each.node: each.state for each in nodes}
     exporters = len(set(reading.instances.values())) if reading else None

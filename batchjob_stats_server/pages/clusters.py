@@ -129,8 +129,7 @@ def can_see_totals(page: PageRenderer, cluster: str) -> bool:
 
 def current_reading(page: PageRenderer, cluster: str) -> ClusterReading | None:
     """The last reading of the cluster's nodes from the scheduler; None if there is none."""
-    readings = page.services.readings
-    reading = readings.of(cluster, page.services.clock()) if readings else None
+    reading = page.services.readings.of(cluster, page.services.clock())
     return reading if reading and reading.nodes else None
 
 

@@ -63,7 +63,7 @@ def compare(page: RequestPage, form: Annotated[CompareForm, Query()]) -> Respons
         missing=[text for text, row in runs if not row],
         facts=[(name, _compare_fact(*fact, rows, page.now)) for name, fact in _FACTS.items()],
         plots=[plot for plot in PLOTS if set(plot.curves) & set(COMPARED_CURVES)],
-        has_measurements=page.services.histories is not None,
+        has_measurements=page.services.histories.has_store,
     )  # fmt: skip
 
 

@@ -109,9 +109,7 @@ def _node_status(
 ) -> NodeStatus:
     """Includes only GPUs of which the caller may see all jobs."""
     readings, now = page.services.readings, page.services.clock()
-    if readings is None or not can_see_totals(page, cluster):
-        return NodeStatus(None, False, ())
-    reading = readings.of(cluster, now)
+    reading = readings.of(cluster, now) if can_see_totals(page, cluster) else None
     if reading is None:
         return NodeStatus(None, False, ())
     instance = reading.instance(node)

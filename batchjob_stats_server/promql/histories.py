@@ -24,7 +24,11 @@ class TimeSeriesPool:
     def __init__(
         self, histories: Sequence[TimeSeriesStore], shared_queue: Turns | None = None
     ) -> None:
-        """`shared_queue`: the queue that is shared with others who query the same store."""
+        """`shared_queue`: the queue that is shared with others who query the same store.
+
+        Without clients, there are no measurements at all.
+        """
+        self.has_store = bool(histories)
         self._queue = shared_queue or Turns(len(histories), max(1, len(histories) // 2))
         self._idle: queue.LifoQueue[TimeSeriesStore] = queue.LifoQueue()
         for history in histories:

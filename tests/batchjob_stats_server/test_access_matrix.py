@@ -11,6 +11,7 @@ from batchjob_stats_db.database import schema, scripts, tokens
 from batchjob_stats_db.database.tokens import Maker, TokenRole
 from batchjob_stats_server import app
 from batchjob_stats_server.app import ROUTERS
+from batchjob_stats_server.promql.histories import TimeSeriesPool
 from tests.batchjob_stats_server.api.recording import with_samples, write_sample_file
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
@@ -108,7 +109,7 @@ def services(services, tmp_path):
             if row.jobid in ("1", "2", "3") and row.submit_time == NOW - 7200:
                 scripts.store(db, [row.id], "#!/bin/sh\nexport TOKEN=...\n", 100)
     write_sample_file(tmp_path, "2", "bob", [NOW - 5000])
-    return with_samples(services, tmp_path)._replace(histories=None)
+    return with_samples(services, tmp_path)._replace(histories=TimeSeriesPool(()))
 
 
 def test_every_route_has_a_rule():

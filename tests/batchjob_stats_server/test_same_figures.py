@@ -21,7 +21,7 @@ from batchjob_stats_db.database.store import Store, UsagePolicy
 from batchjob_stats_db.days import day_of
 from batchjob_stats_db.measure.rollup import roll_up
 from batchjob_stats_db.poller.options import DatabaseOptions
-from batchjob_stats_db.queries.waste import RESOURCES, unused_key
+from batchjob_stats_db.queries.operators import RESOURCES, unused_key
 from batchjob_stats_server import app
 from batchjob_stats_server.api.stats import WasteRow
 from batchjob_stats_server.options import (

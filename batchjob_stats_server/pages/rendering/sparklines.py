@@ -69,7 +69,7 @@ class Sparklines:
         kinds: Sequence[SparklineKind] = (SparklineKind.CPU,),
     ) -> Mapping[SparklineKey, Sparkline] | None:  # fmt: skip
         """The sparklines of these jobs; None: there is no time series database."""
-        if services.histories is None:
+        if not services.histories.has_store:
             return None
         now = services.clock()
         started = [row for row in rows if row["start_time"] is not None][:_MAX_JOBS]
@@ -107,7 +107,6 @@ class Sparklines:
         row: RowMapping,
         now: float,
     ) -> Sparkline:
-        assert services.histories is not None
         try:
             with services.histories.acquire() as history:
                 series = list(job_series(history, job, [CURVES[kind]], _INTERVALS))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from batchjob.judgements import thresholds
-from batchjob_stats_db.queries.waste import efficiency
+from batchjob_stats_db.queries.operators import efficiency
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.explain import EfficiencyRatio
 from batchjob_stats_server.report.model import Efficiency, Row

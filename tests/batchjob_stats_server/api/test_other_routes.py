@@ -2,6 +2,7 @@
 
 from batchjob_stats_db.queries import usage
 from collectors.emissions.providers.stats_server import PATH, parse
+from collectors.emissions.site_factors import SiteFactors
 
 API = "/api/v1"
 
@@ -62,7 +63,7 @@ def test_emission_factors_are_empty_without_provider(services, token_headers):
 
     from batchjob_stats_server import app
 
-    client = TestClient(app.make(services._replace(factors=None)))
+    client = TestClient(app.make(services._replace(factors=SiteFactors((), ()))))
     assert client.get(PATH, headers=token_headers("exporter")).json() == {"factors": []}
 
 
