@@ -24,6 +24,7 @@ class Neighbours(NamedTuple):
 
 
 NO_NEIGHBOURS = Neighbours(0, 0, 0)
+_MAX_NODES_WITH_NEIGHBOURS = 16
 
 LOOKBACK_SECONDS = 60 * DAY
 """How long before a window a job may have started and still be found."""
@@ -87,9 +88,7 @@ def _jobs_on_node_query(access: Access, names: ColumnNames) -> sa.Select[Any]:
     )
 
 
-def neighbours(
-    db: Connection, job: Mapping[Any, Any], now: int, most_nodes: int = 16
-) -> Mapping[str, Neighbours]:
+def neighbours(db: Connection, job: Mapping[Any, Any], now: int) -> Mapping[str, Neighbours]:
     """Other jobs on the nodes of a job while it ran, of any user: counts and times alone.
 
     Only for the first nodes, since each is a range of an index.
@@ -102,7 +101,7 @@ def neighbours(
         "begun_from": start - LOOKBACK_SECONDS,
     }  # fmt: skip
     found = {}
-    for name in db.scalars(_NODES_OF, {"id": job["id"], "most": most_nodes}).all():
+    for name in db.scalars(_NODES_OF, {"id": job["id"], "most": _MAX_NODES_WITH_NEIGHBOURS}).all():
         jobs, first, last = db.execute(_NEIGHBOURS, {**parameters, "node": name}).one()
         found[name] = Neighbours(jobs, max(first, start), min(last, end)) if jobs else NO_NEIGHBOURS
     return found
