@@ -53,9 +53,9 @@ for now in (start + 60, start + 120, start + 180, start + 240):
     with contextlib.closing(sqlite3.connect(f"{folder}/jobs.db")) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     cpu, begun = time.process_time(), time.monotonic()
-    done = live.run(now)
+    live.run(now)
     print(json.dumps({
-        "continued": done.continued, "looked_at": done.looked_at, "written": done.written,
+        "continued": live.continued, "looked_at": live.looked_at, "written": live.written,
         "cpu_seconds": time.process_time() - cpu, "seconds": time.monotonic() - begun,
         "peak_bytes": resident_bytes(os.getpid(), peak=True), "wal_bytes": wal.stat().st_size,
     }), flush=True)

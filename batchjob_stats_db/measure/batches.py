@@ -5,7 +5,6 @@ An answer identifies jobs by their id alone, and is held in memory until all of 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.isolation import isolate_failures
@@ -24,11 +23,8 @@ _NODES_PER_QUERY = 4000  # about 40 series per node, of half a kilobyte
 _MAX_FAILURES = 10  # failures without a measured job: then the store itself fails
 
 
-class MeasurementOutcome(NamedTuple):
-    """The result of measuring some jobs."""
-
-    usages: Mapping[JobToMeasure, MeasuredUsage]
-    failed: Mapping[JobToMeasure, Exception]
+Outcome = tuple[dict[JobToMeasure, MeasuredUsage], dict[JobToMeasure, Exception]]
+"""The usages of the jobs that could be measured, and the errors of the others."""
 
 
 def measure_isolated(
@@ -37,7 +33,7 @@ def measure_isolated(
     interval: float,
     on_progress: Callable[[], None] = lambda: None,
     series_by_job: dict[JobToMeasure, JobSeries] | None = None,
-) -> MeasurementOutcome:
+) -> Outcome:
     """Measure jobs so that one that cannot be measured does not affect the others.
 
     If a query fails, its jobs are queried in halves. `on_progress` is called before each query,
@@ -63,7 +59,7 @@ def measure_isolated(
     for job in jobs:
         if job.failed_before:
             failed |= isolate_failures([job], measure_part, is_the_stores)
-    return MeasurementOutcome(usages, failed)
+    return usages, failed
 
 
 def read_series(

@@ -5,7 +5,7 @@ up. Measurements of a run apply to the time up to its `until_time`, with the all
 time; the CPU time of an ended run that was not measured to its end is accounting's.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -126,22 +126,12 @@ def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
     ).cte("parts")
 
 
-class _MeasuredPart(NamedTuple):
-    """The measured part of a run: usage up to `until_time`, often not of all its time."""
+def _measured_part(job: Any, day: int) -> tuple[Number, Number, Number]:
+    """The measured part of a run: usage up to `until_time`, often not of all its time.
 
-    seconds: Number  # measured seconds within the day
-    cpu_seconds: Number  # CPU time allocated in that part of them that was measured
-    share: Number  # share of the measured usage that falls within the day
-
-
-class _KnownPart(NamedTuple):
-    """The part of a run's figure that falls within the day; 0 if it is not known."""
-
-    share: Number
-    cpu_seconds: Number  # CPU time allocated in that part
-
-
-def _measured_part(job: Any, day: int) -> _MeasuredPart:
+    Measured seconds within the day, the CPU time allocated in that part of them that was measured,
+    and the share of the measured usage that falls within the day.
+    """
     usage = schema.job_usage.c
     seen = usage.samples > 0
     to_end = seen & job.end_time.is_not(None) & (usage.until_time >= job.until)
@@ -157,7 +147,7 @@ def _measured_part(job: Any, day: int) -> _MeasuredPart:
     share = sa.case(
         (to_end, job.share), (seen & (whole > 0), sa.cast(partly, sa.Float) / whole), else_=0.0
     )
-    return _MeasuredPart(seconds, _or_zero(seconds * part * active * _cpus(job)), share)
+    return seconds, _or_zero(seconds * part * active * _cpus(job)), share
 
 
 def _cpus(job: Any) -> Number:
@@ -176,7 +166,7 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     job = parts.c
     started = (job.start_time >= day) & (job.start_time < day + DAY)
     ended = (job.end_time >= day) & (job.end_time < day + DAY)
-    measured = _measured_part(job, day)
+    measured_seconds, cpu_seconds, share = _measured_part(job, day)
     gpus = _or_zero(job.allocated_gpus) + _resized(job, job.resized_gpu_seconds)
     seen_gpus = sa.case((usage.c.gpus < gpus, usage.c.gpus), else_=gpus)
     # Float: 1 TiB for a day is 9.5e16 byte-seconds, and a hundred such jobs overflow BIGINT.
@@ -186,11 +176,11 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     peak_seconds = sa.case(
         (MEMORY_AVAILABLE.is_(None) | MEMORY_PEAK.is_(None), 0.0),
         (MEMORY_BASIS == ACCOUNTING, sa.cast(job.seconds, sa.Float)),
-        else_=measured.seconds,
+        else_=measured_seconds,
     )
     cpu_is_known = CPU_SECONDS.is_not(None) & CPU_IS_WHOLE
-    cpu, energy = (
-        _known_part(basis, job, measured, is_known)
+    (cpu_share, known_cpu), (energy_share, known_energy) = (
+        _known_part(basis, job, cpu_seconds, share, is_known)
         for basis, is_known in ((CPU_BASIS, cpu_is_known), (ENERGY_BASIS, ENERGY_USED.is_not(None)))
     )
     energy_is_accounted = ENERGY_BASIS == ACCOUNTING
@@ -203,23 +193,23 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         "cpu_allocated_seconds": job.seconds * job.active * _cpus(job),
         "gpu_allocated_seconds": job.seconds * gpus,
         "memory_allocated_byte_seconds": job.seconds * memory,
-        "measured_cpu_allocated_seconds": cpu.cpu_seconds,
+        "measured_cpu_allocated_seconds": known_cpu,
         "measured_gpu_allocated_seconds": sa.case(
-            (usage.c.gpu_utilization_ratio.is_not(None), measured.seconds * seen_gpus), else_=0
+            (usage.c.gpu_utilization_ratio.is_not(None), measured_seconds * seen_gpus), else_=0
         ),
         "measured_memory_allocated_byte_seconds": sa.case(
-            (usage.c.memory_average_bytes.is_not(None), measured.seconds * of_seen_nodes), else_=0
+            (usage.c.memory_average_bytes.is_not(None), measured_seconds * of_seen_nodes), else_=0
         ),
         "measured_memory_peak_allocated_byte_seconds": peak_seconds * _or_zero(MEMORY_AVAILABLE),
-        "measured_energy_cpu_allocated_seconds": energy.cpu_seconds,
-        "cpu_seconds": cpu.share * _or_zero(CPU_SECONDS),
-        "gpu_seconds": measured.seconds * seen_gpus * _or_zero(usage.c.gpu_utilization_ratio),
-        "memory_byte_seconds": measured.seconds * _or_zero(usage.c.memory_average_bytes),
+        "measured_energy_cpu_allocated_seconds": known_energy,
+        "cpu_seconds": cpu_share * _or_zero(CPU_SECONDS),
+        "gpu_seconds": measured_seconds * seen_gpus * _or_zero(usage.c.gpu_utilization_ratio),
+        "memory_byte_seconds": measured_seconds * _or_zero(usage.c.memory_average_bytes),
         "memory_peak_byte_seconds": peak_seconds * _or_zero(MEMORY_PEAK),
         # Accounting has the energy of nodes.
-        "energy_host_joules": energy.share
+        "energy_host_joules": energy_share
         * sa.case((energy_is_accounted, _or_zero(ENERGY_USED)), else_=_component_joules("host")),
-        "energy_gpu_joules": energy.share
+        "energy_gpu_joules": energy_share
         * sa.case((energy_is_accounted, 0.0), else_=_component_joules("gpu")),
     }
     return (
@@ -240,14 +230,18 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
 
 
 def _known_part(
-    basis: Number, job: Any, measured: _MeasuredPart, is_known: ColumnElement[bool]
-) -> _KnownPart:
-    """The part of a run's figure that falls within the day, by the figure's basis."""
+    basis: Number, job: Any, cpu_seconds: Number, share: Number, is_known: ColumnElement[bool]
+) -> tuple[Number, Number]:
+    """The part of a run's figure that falls within the day by its basis; 0 if it is not known.
+
+    Its share of the figure, and the CPU time allocated in it. `cpu_seconds` and `share` are those
+    of the measured part.
+    """
     unknown, accounted = ~_false_if_null(is_known), basis != MEASURED
     allocated = job.seconds * job.active * _cpus(job)
-    return _KnownPart(
-        sa.case((unknown, 0.0), (accounted, job.share), else_=measured.share),
-        sa.case((unknown, 0.0), (accounted, allocated), else_=measured.cpu_seconds),
+    return (
+        sa.case((unknown, 0.0), (accounted, job.share), else_=share),
+        sa.case((unknown, 0.0), (accounted, allocated), else_=cpu_seconds),
     )
 
 
@@ -262,7 +256,7 @@ def _emission_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     """Emissions of the runs whose measured energy is known."""
     emissions, usage = schema.job_emissions, schema.job_usage
     job = parts.c
-    measured = _measured_part(job, day)
+    _, measured_cpu_seconds, measured_share = _measured_part(job, day)
     return (
         sa.select(
             sa.literal(cluster),
@@ -270,8 +264,8 @@ def _emission_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
             job.account,
             job.username,
             emissions.c.provider,
-            sa.func.sum(sa.cast(measured.cpu_seconds, sa.Float)),
-            sa.func.sum(measured.share * emissions.c.grams),
+            sa.func.sum(sa.cast(measured_cpu_seconds, sa.Float)),
+            sa.func.sum(measured_share * emissions.c.grams),
         )
         .select_from(
             parts.join(schema.job, schema.job.c.id == job.id)

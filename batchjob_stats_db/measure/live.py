@@ -66,15 +66,6 @@ class _Followed(NamedTuple):
     written: int = 0  # a hash of the row
 
 
-class LivePass(NamedTuple):
-    """What a pass did."""
-
-    continued: int = 0  # jobs to whose statistics it added
-    looked_at: int = 0  # jobs that it looked at from their start
-    written: int = 0  # rows that changed
-    failed: Mapping[JobToMeasure, Exception] = {}
-
-
 class LiveMeasurement:
     """Follows the running jobs of one cluster, and those that ended a moment ago."""
 
@@ -95,44 +86,48 @@ class LiveMeasurement:
         self._jobs: dict[int, _Followed] = {}
         self._until: int | None = None  # when the last pass was
         self._keys: dict[_Key, _Key] = {}
+        # Of the last pass: jobs to whose statistics it added, jobs that it looked at from their
+        # start, and rows that changed.
+        self.continued = self.looked_at = self.written = 0
 
     def forget(self, jobs: Iterable[JobToMeasure]) -> None:
         """Look at these jobs from their start the next time."""
         for job in jobs:
             self._jobs.pop(job.id, None)
 
-    def run(self, now: int) -> LivePass:
-        """Measure up to `now`; raises TimeSeriesError, and then the next pass covers this time."""
+    def run(self, now: int) -> dict[JobToMeasure, Exception]:
+        """Measure up to `now`; returns the jobs that failed.
+
+        Raises TimeSeriesError, and then the next pass covers this time.
+        """
         with self._store.engine.connect() as db:
             jobs = followed_jobs(db, self._store.cluster, self._policy, now)
         self._jobs = {job.id: self._jobs[job.id] for job in jobs if job.id in self._jobs}
         continued = self._add_new_samples(jobs, now)
-        done = LivePass(len(continued))
+        self.continued, self.looked_at, self.written = len(continued), 0, 0
+        failed: dict[JobToMeasure, Exception] = {}
         for part in chunks(continued):
-            done = self._compute_and_write(done, part, now)
+            failed |= self._compute_and_write(part, now)
         followed = {job.id for job in continued}
         for part in chunks([job for job in jobs if job.id not in followed]):
-            done = self._look(done, part, now)
+            failed |= self._look(part, now)
         self._until = now
-        return done
+        return failed
 
-    def _look(self, done: LivePass, jobs: Sequence[JobToMeasure], now: int) -> LivePass:
+    def _look(self, jobs: Sequence[JobToMeasure], now: int) -> dict[JobToMeasure, Exception]:
         """Measure jobs from their start, each error isolated; raises TimeSeriesError."""
         series: dict[JobToMeasure, JobSeries] = {}
-        outcome = measure_isolated(
+        usages, failed = measure_isolated(
             self._time_series, jobs, self._interval, self._on_progress, series
         )
-        for job in outcome.usages:
+        for job in usages:
             self._jobs[job.id] = _Followed(job.start, job.span.until, self._values_of(series[job]))
-        done = self._write(done, outcome.usages, now)
-        return done._replace(
-            looked_at=done.looked_at + len(outcome.usages),
-            failed={**done.failed, **outcome.failed},
-        )
+        self.looked_at += len(usages)
+        return failed | self._write(usages, now)
 
     def _compute_and_write(
-        self, done: LivePass, jobs: Sequence[JobToMeasure], now: int
-    ) -> LivePass:
+        self, jobs: Sequence[JobToMeasure], now: int
+    ) -> dict[JobToMeasure, Exception]:
         usages: dict[JobToMeasure, MeasuredUsage] = {}
 
         def compute(some: Sequence[JobToMeasure]) -> None:
@@ -142,8 +137,7 @@ class LiveMeasurement:
 
         failed = isolate_failures(jobs, compute, lambda *_: False)
         self.forget(failed)
-        done = self._write(done, {job: usages[job] for job in usages if job not in failed}, now)
-        return done._replace(failed={**done.failed, **failed})
+        return failed | self._write({job: usages[job] for job in usages if job not in failed}, now)
 
     def _add_new_samples(self, jobs: Sequence[JobToMeasure], now: int) -> list[JobToMeasure]:
         """Add what is new to the statistics of jobs; returns those where it was possible."""
@@ -234,8 +228,8 @@ class LiveMeasurement:
         return self._keys.setdefault(key, key)
 
     def _write(
-        self, done: LivePass, usages: Mapping[JobToMeasure, MeasuredUsage], now: int
-    ) -> LivePass:
+        self, usages: Mapping[JobToMeasure, MeasuredUsage], now: int
+    ) -> dict[JobToMeasure, Exception]:
         """Write the rows that changed. A job without samples keeps the row it has."""
         changed: dict[JobToMeasure, MeasuredUsage] = {}
         for job, usage in usages.items():
@@ -245,9 +239,8 @@ class LiveMeasurement:
                 changed[job] = usage
                 self._jobs[job.id] = known._replace(written=row)
         refused = write_live(self._store, self._time_series.source, changed, self._policy, now)
-        return done._replace(
-            written=done.written + len(changed) - len(refused), failed={**done.failed, **refused}
-        )
+        self.written += len(changed) - len(refused)
+        return refused
 
 
 def followed_jobs(

@@ -13,7 +13,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import chunks
-from batchjob_stats_db.measure.batches import MeasurementOutcome, measure_isolated
+from batchjob_stats_db.measure.batches import Outcome, measure_isolated
 from batchjob_stats_db.measure.job_usage import NOT_ANSWERED, JobToMeasure
 from batchjob_stats_db.measure.writer import record_failures, write_or_set_aside
 from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesStore
@@ -36,18 +36,16 @@ def measure_due(
     now: int,
     limit: int = 1000,
     on_progress: Callable[[], None] = lambda: None,
-) -> MeasurementOutcome:
+) -> Outcome:
     """Measure the jobs that are due, at most `limit`; all stay due after a TimeSeriesError."""
     with store.engine.connect() as db:
         jobs = due_jobs(db, store.cluster, policy, now, limit)
-    outcome = measure_isolated(time_series, jobs, interval, on_progress)
+    usages, failed = measure_isolated(time_series, jobs, interval, on_progress)
     with store.transaction() as db:
-        refused = write_or_set_aside(
-            db, store.cluster, time_series.source, outcome.usages, policy, now
-        )
-        record_failures(db, time_series.source, outcome.failed, NOT_ANSWERED, policy, now)
-    written = {job: usage for job, usage in outcome.usages.items() if job not in refused}
-    return MeasurementOutcome(written, {**outcome.failed, **refused})
+        refused = write_or_set_aside(db, store.cluster, time_series.source, usages, policy, now)
+        record_failures(db, time_series.source, failed, NOT_ANSWERED, policy, now)
+    written = {job: usage for job, usage in usages.items() if job not in refused}
+    return written, {**failed, **refused}
 
 
 def due_jobs(

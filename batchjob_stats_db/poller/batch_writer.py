@@ -10,8 +10,7 @@ from batchjob.schedulers.records import RAW_LIMIT, JobRecord, QuarantinedRow
 from batchjob_stats_db.database.gate import RULES, Refusal
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.isolation import is_database_failure, isolate_failures
-from batchjob_stats_db.poller.counts import count_ended
-from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_db.poller.self_metrics import PollerMetrics, count_ended
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -32,13 +31,10 @@ from batchjob_stats_db.measure.live import LiveMeasurement
 from batchjob_stats_db.measure.pending import measure_due
 from batchjob_stats_db.measure.rollup import due_days, mark_running, roll_up, unmark_days
 from batchjob_stats_db.poller.batch_writer import BatchWriter
-from batchjob_stats_db.poller.counts import count_measured
 from batchjob_stats_db.poller.options import ClusterSettings, PollOptions, RetentionOptions
-from batchjob_stats_db.poller.pace import Pace
-from batchjob_stats_db.poller.reread import Rereader
+from batchjob_stats_db.poller.reread import Pace, Rereader, read_missing_scripts
 from batchjob_stats_db.poller.retention import delete_expired
-from batchjob_stats_db.poller.scripts import ScriptReader
-from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_db.poller.self_metrics import PollerMetrics, count_measured
 from batchjob_stats_db.samples.folder import samples_problem
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
 
@@ -51,12 +47,8 @@ _DATABASE_RETRY_SECONDS = 10.0
 _BOOT_TIME = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
-class _Step(NamedTuple):
-    """A part of a cycle; it is due at its pace, if its name has one."""
-
-    name: str
-    work: Callable[[], bool]  # returns whether all of it succeeded
-    source: str = ""  # whose failures are stored
+_Work = Callable[[], bool]
+"""A part of a cycle; returns whether all of it succeeded."""
 
 
 class Poller:
@@ -92,16 +84,14 @@ class Poller:
             monotonic,
             self._signal_progress,
         )
-        self._script_reader = ScriptReader(
-            cluster.sources, store, self._batch_writer, clock, self._signal_progress
-        )
         self._paces = {
             source.name: Pace(poll.interval, poll.longest_pause) for source in cluster.sources
         } | {
             source.name: Pace(poll.people_interval, poll.people_interval, poll.interval)
             for source in cluster.associations
         }
-        metrics.begin(cluster.name, self._paces)
+        self._sources = frozenset(self._paces)  # whose failures are stored
+        metrics.begin(cluster.name, self._sources)
         for name, pace in self._paces.items():
             metrics.poll_interval.labels(cluster.name, name).set(pace.interval)
         self._live: LiveMeasurement | None = None
@@ -150,46 +140,51 @@ class Poller:
 
     def run_cycle(self, stop: threading.Event | None = None) -> bool:
         """Do everything that is due, once; returns whether all of it succeeded."""
-        results = [self._run_step(step) for step in self._steps(stop or threading.Event())]
+        results = [
+            self._run_step(name, work) for name, work in self._steps(stop or threading.Event())
+        ]
         self.has_polled = self.has_polled or all(results)
         self.fault = ""
         return all(results)
 
-    def _steps(self, stop: threading.Event) -> Iterator[_Step]:
+    def _steps(self, stop: threading.Event) -> Iterator[tuple[str, _Work]]:
         for source in self.cluster.sources:
-            yield _Step(source.name, partial(self._poll_source, source, stop), source.name)
+            yield source.name, partial(self._poll_source, source, stop)
         for provider in self.cluster.associations:
-            yield _Step(provider.name, partial(self._poll_associations, provider), provider.name)
-        yield _Step("reread", partial(self._rereader.reread_due_sources, stop))
-        yield _Step("scripts", partial(self._script_reader.read_missing, stop))
+            yield provider.name, partial(self._poll_associations, provider)
+        yield "reread", partial(self._rereader.reread_due_sources, stop)
+        yield "scripts", partial(self._read_scripts, stop)
         if self._live is not None:
-            yield _Step("running jobs", partial(self._measure_running, self._live))
-            yield _Step("measurements", partial(self._measure, stop))
-        yield _Step("sums", partial(self._roll_up, stop))
-        yield _Step("retention", self._delete_expired)
-        yield _Step("counts", self._count_unfinished)
+            yield "running jobs", partial(self._measure_running, self._live)
+            yield "measurements", partial(self._measure, stop)
+        yield "sums", partial(self._roll_up, stop)
+        yield "retention", self._delete_expired
+        yield "counts", self._count_unfinished
 
-    def _run_step(self, step: _Step) -> bool:
-        """Run a step if it is due; returns whether it succeeded. Only the end of Python ends it."""
+    def _run_step(self, name: str, work: _Work) -> bool:
+        """Do the work if it is due by its pace, if it has one; returns whether it succeeded.
+
+        Only the end of Python ends it.
+        """
         self._signal_progress()
-        started, pace = self._monotonic(), self._paces.get(step.name)
+        started, pace = self._monotonic(), self._paces.get(name)
         if pace and not pace.is_due(started):
             return True
         error: Exception | None = None
         try:
-            succeeded = step.work()
+            succeeded = work()
         except Exception as failure:  # the other steps must still run
             succeeded, error = False, failure
-            self._record_failure(step, failure)
+            self._record_failure(name, failure)
         else:
-            self._log_once.forget(step.name)
+            self._log_once.forget(name)
         if pace and error and is_database_failure(error):  # the step has not even been tried
             pace.next_time = started + min(pace.interval, _DATABASE_RETRY_SECONDS)
         elif pace:
             pace.schedule_next(started, self._monotonic(), succeeded=succeeded)
         return succeeded
 
-    def _record_failure(self, step: _Step, error: Exception) -> None:
+    def _record_failure(self, step: str, error: Exception) -> None:
         """Log a failure once and count it; a source's is stored as well, for the pages."""
         name = self.cluster.name
         if isinstance(error, sa.exc.DBAPIError):
@@ -198,13 +193,13 @@ class Poller:
         elif isinstance(error, TimeSeriesError):
             self.metrics.history_errors.labels(name).inc()
         elif not isinstance(error, SchedulerError):  # a fault of ours, or an unforeseen input
-            self.metrics.step_errors.labels(name, step.name).inc()
-            log.debug("%s: %s", name, step.name, exc_info=error)
-        if step.source and not is_database_failure(error):
+            self.metrics.step_errors.labels(name, step).inc()
+            log.debug("%s: %s", name, step, exc_info=error)
+        if step in self._sources and not is_database_failure(error):
             with contextlib.suppress(sa.exc.DBAPIError):
-                self._batch_writer.record_failure(step.source, _words(error))
+                self._batch_writer.record_failure(step, _words(error))
         else:
-            self._log_once.failure(step.name, "%s: %s: %s", name, step.name, _words(error))
+            self._log_once.failure(step, "%s: %s: %s", name, step, _words(error))
 
     def _poll_source(self, source: AccountingSource, stop: threading.Event) -> bool:
         started = self._monotonic()
@@ -255,6 +250,12 @@ class Poller:
         if not self.store.watermark(source.name):  # so that the first poll does not read it again
             self.store.write(Batch((), (), source.watermark_at(covered), covered), source.name)
 
+    def _read_scripts(self, stop: threading.Event) -> bool:
+        now = int(self._clock())
+        return read_missing_scripts(
+            self.cluster.sources, self.store, self._batch_writer, now, stop, self._signal_progress
+        )
+
     def _poll_associations(self, source: AssociationsSource) -> bool:
         started = self._monotonic()
         self.store.write_associations(source.read(), source.name, self._monotonic() - started)
@@ -263,10 +264,10 @@ class Poller:
 
     def _measure_running(self, live: LiveMeasurement) -> bool:
         started, name = self._monotonic(), self.cluster.name
-        done = live.run(int(self._clock()))
+        failed = live.run(int(self._clock()))
         self.metrics.live_duration.labels(name).set(self._monotonic() - started)
-        self.metrics.live_jobs.labels(name).set(done.continued + done.looked_at)
-        self._log_failed(done.failed)
+        self.metrics.live_jobs.labels(name).set(live.continued + live.looked_at)
+        self._log_failed(failed)
         return True
 
     def _measure(self, stop: threading.Event) -> bool:

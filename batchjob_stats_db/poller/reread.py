@@ -1,28 +1,74 @@
-"""Reads ended jobs again: their records may have come late, or been edited.
+"""Reads sources again: when, and for what.
 
-Each night, after the clock was set, and whenever a source reports late records. The time of the
-last complete reading is stored in the database, as the watermark of `<source>.reread`.
+Records of ended jobs may have come late, or been edited. They are read again each night, after the
+clock was set, and whenever a source reports late records. The time of the last complete reading is
+stored in the database, as the watermark of `<source>.reread`.
 """
 
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.accounting import AccountingSource, Batch, RereadableSource
+from batchjob.schedulers.accounting import (
+    AccountingSource,
+    Batch,
+    RereadableSource,
+    ScriptSource,
+    SubmittedJob,
+)
+from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.days import DAY
 from batchjob_stats_db.poller.batch_writer import BatchWriter
 from batchjob_stats_db.poller.options import PollOptions
-from batchjob_stats_db.poller.pace import Pace
 
 log = logging.getLogger(__name__)
+
+_SLOW_FACTOR = 4  # minimum interval, as a multiple of the time the scheduler took to answer
 
 _CLOCK_STEP_SECONDS = 60.0  # minimum; NTP adjusts the clock by less
 _PAUSE_SECONDS = 3600.0
 # After this many readings in a row, an hour apart, without late records, no more are expected.
 _QUIET_READINGS = 2
+
+_SCRIPTS_AT_ONCE = 2000
+_CALLS_AT_ONCE = 100  # calls per cycle, one for each script
+# Jobs that started earlier have none, or scripts were not kept at the time.
+_LOOKBACK_SECONDS = 2 * DAY
+
+# slurmctld sends the script after the job record, in a separate message (DBD_JOB_HEAVY): between
+# the two, a query finds no script.
+_SCRIPT_SETTLE_SECONDS = 60
+
+
+class Pace:
+    """When to query again: after the interval, later after failures, and less often if it is slow.
+
+    In seconds of a monotonic clock. After a failure, a rarely queried source is retried sooner than
+    its interval: from twice `retry` on.
+    """
+
+    def __init__(self, interval: float, longest: float, retry: float | None = None) -> None:
+        self.interval = interval  # seconds
+        self._retry = interval if retry is None else min(retry, interval)
+        self._longest_pause = max(longest, interval)
+        self._failures = 0
+        self.next_time = -math.inf
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to query."""
+        return now >= self.next_time
+
+    def schedule_next(self, started: float, now: float, succeeded: bool) -> None:
+        """Record the result, which determines the next time."""
+        self._failures = 0 if succeeded else self._failures + 1
+        pause = self.interval if succeeded else self._retry * 2 ** min(self._failures, 20)
+        self.next_time = started + min(
+            max(pause, _SLOW_FACTOR * (now - started)), self._longest_pause
+        )
 
 
 class Rereader:
@@ -127,3 +173,59 @@ def _last_night(now: float) -> float:
     local = datetime.fromtimestamp(now).astimezone()
     night = local.replace(hour=3, minute=0, second=0, microsecond=0)
     return (night if night <= local else night - timedelta(days=1)).timestamp()
+
+
+def read_missing_scripts(
+    sources: Sequence[AccountingSource],
+    store: Store,
+    writer: BatchWriter,
+    now: int,
+    stop: threading.Event,
+    on_progress: Callable[[], None],
+) -> bool:
+    """Request some batch scripts of started jobs, if the site stores them, the newest first.
+
+    `on_progress` is called after each script. Returns whether all succeeded.
+    """
+    outcomes = [
+        _read_scripts_of(source, source.name, store, writer, now, stop, on_progress)
+        for source in sources
+        if isinstance(source, ScriptSource) and source.script_bytes
+    ]
+    return all(outcomes)
+
+
+def _read_scripts_of(
+    source: ScriptSource, name: str, store: Store, writer: BatchWriter, now: int,
+    stop: threading.Event, on_progress: Callable[[], None],
+) -> bool:  # fmt: skip
+    key = f"{name}.scripts"
+    since, until = now - _LOOKBACK_SECONDS, now - _SCRIPT_SETTLE_SECONDS
+    with store.engine.connect() as db:
+        missing = scripts.jobs_without_script(
+            db, store.cluster, name, since, until, _SCRIPTS_AT_ONCE
+        )
+    try:
+        for jobs in list(_group_by_submission(missing).values())[:_CALLS_AT_ONCE]:
+            if stop.is_set():
+                return True
+            text = source.script(next(iter(jobs.values())))
+            with store.transaction() as db:
+                scripts.store(db, list(jobs), text, source.script_bytes)
+            on_progress()
+    except SchedulerError as error:
+        writer.record_failure(key, str(error))
+        return False
+    writer.record_success(key)
+    return True
+
+
+def _group_by_submission(
+    found: Sequence[tuple[int, SubmittedJob]],
+) -> Mapping[object, Mapping[int, SubmittedJob]]:
+    """Jobs by submission: the tasks of an array, and the parts of a het job, share a script."""
+    groups: dict[object, dict[int, SubmittedJob]] = {}
+    for number, job in found:
+        submission = (job.array_jobid or job.het_jobid or job.jobid, job.submit_time)
+        groups.setdefault(submission, {})[number] = job
+    return groups

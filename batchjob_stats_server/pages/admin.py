@@ -11,7 +11,7 @@ from batchjob.judgements import thresholds
 from batchjob.schedulers.node_names import short_name
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY, day_of
-from batchjob_stats_db.measure import node_coverage
+from batchjob_stats_db.measure import rollup
 from batchjob_stats_db.queries import coverage, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.operators import most_wasteful
@@ -100,7 +100,7 @@ def admin(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
             name: (
                 coverage.polls(db, name),
                 coverage.refusals(db, name),
-                coverage.coverage_by_node(db, name, node_coverage.first_day(page.now)),
+                coverage.coverage_by_node(db, name, rollup.first_day(page.now)),
                 usage_queries.sum_usage(db, EVERYTHING, ["username"], since, until, cluster=name),
             )
             for name in visible_names
@@ -115,7 +115,7 @@ def admin(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
         "admin.html", clusters=clusters, waste_days=_WASTE_DAYS,
         min_good_ratio=thresholds().enough_coverage,
         has_mail_links=services.mail_template is not None, quality_rows=quality_rows,
-        since=node_coverage.first_day(page.now), samples_problem=services.samples_problem(),
+        since=rollup.first_day(page.now), samples_problem=services.samples_problem(),
     )  # fmt: skip
 
 

@@ -150,8 +150,8 @@ def usage(job: DemoJob, samples: Path) -> dict[str, Any]:
         0, CLUSTER, record.jobid, record.user, record.uid, start, end, record.allocated_nodes,
         int(record.allocated_cpus or 0), window,
     )  # fmt: skip
-    outcome = measure_isolated(SampleHistory(samples), [target], interval)
-    (measured,) = outcome.usages.values()
+    usages, _ = measure_isolated(SampleHistory(samples), [target], interval)
+    (measured,) = usages.values()
     assert not measured.doubt, (record, measured.doubt)
     return {
         "samples": measured.samples, "coverage": measured.coverage,

@@ -26,9 +26,8 @@ from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store, UsagePolicy
 from batchjob_stats_db.days import day_of
 from batchjob_stats_db.measure.rollup import roll_up
-from batchjob_stats_db.poller.counts import count_ended
 from batchjob_stats_db.poller.options import DatabaseOptions
-from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_db.poller.self_metrics import PollerMetrics, count_ended
 from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES
 from batchjob_stats_server import app
 from batchjob_stats_server.options import (

@@ -264,7 +264,7 @@ def test_vanished_job_is_measured_once_more(store, job, rows, now, history):
     """Its end will never be known: the samples up to the last one are all there is."""
     record = job("1", state=JobState.RUNNING, end_time=None)
     store.write(Batch((record,), (), "", 0), "squeue")
-    assert measure_due(store, history, UsagePolicy(), 30, now).usages == {}
+    assert measure_due(store, history, UsagePolicy(), 30, now)[0] == {}
     store.write(Batch((), (), "", 0, vanished=("1",)), "squeue")
     measure_due(store, history, UsagePolicy(), 30, now)
     (usage,), (row,) = rows(schema.job_usage), rows(schema.job)

@@ -177,10 +177,10 @@ def check(history, engine, schedule):
     found, found_gpus = usage_rows(engine)
     with engine.connect() as db:
         jobs = followed_jobs(db, "c1", POLICY, now)
-    outcome = measure_isolated(history, jobs, SCRAPE)
-    assert not outcome.failed
+    usages, failed = measure_isolated(history, jobs, SCRAPE)
+    assert not failed
     seen = 0
-    for job, usage in outcome.usages.items():
+    for job, usage in usages.items():
         if usage.samples:
             key = (job.jobid, job.start)
             expected = {**usage._asdict(), **usage.values}
@@ -226,14 +226,16 @@ def test_store_that_answers_slowly_is_skipped_and_the_next_pass_covers_its_time(
         history.client.ask = slow_ask
         live = LiveMeasurement(store, history, POLICY, SCRAPE)
         store.write(Batch(SITE.known(BEGIN + PASS), (), "", BEGIN), "sacct")
-        assert live.run(BEGIN + PASS).looked_at
+        live.run(BEGIN + PASS)
+        assert live.looked_at
         before = usage_rows(engine)
         pause[0] = 3.0  # for each of some 50 queries
         with pytest.raises(TimeSeriesError, match="no whole answer within 60 s"):
             live.run(BEGIN + 2 * PASS)
         assert usage_rows(engine) == before
         pause[0] = 0.0
-        assert live.run(BEGIN + 3 * PASS).continued
+        live.run(BEGIN + 3 * PASS)
+        assert live.continued
     until = {key: row["until_time"] for key, row in usage_rows(engine)[0].items()}
     assert max(until.values()) > BEGIN + 2 * PASS
     engine.dispose()

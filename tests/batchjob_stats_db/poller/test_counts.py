@@ -6,8 +6,12 @@ from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage
-from batchjob_stats_db.poller.counts import OTHER_TOOLS, count_ended, count_measured
-from batchjob_stats_db.poller.self_metrics import PollerMetrics
+from batchjob_stats_db.poller.self_metrics import (
+    OTHER_TOOLS,
+    PollerMetrics,
+    count_ended,
+    count_measured,
+)
 from batchjob_stats_db.timeseries.base import JobWindow
 
 NOW = 1_775_300_000

@@ -20,8 +20,8 @@ from batchjob_stats_db.poller.options import (
     RetentionOptions,
     TsdbOptions,
 )
-from batchjob_stats_db.poller.pace import Pace
 from batchjob_stats_db.poller.poller import Poller
+from batchjob_stats_db.poller.reread import Pace
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from tests.batchjob_stats_db.simulated_source import RUN_SECONDS, SimulatedSource, build_poller
