@@ -39,6 +39,13 @@ class Life(NamedTuple):
     lsf_info: int = 0
     slurm_word: str = "COMPLETED"
     limit: int = 10 * HOUR
+    counted: int | None = None  # what the scheduler says of its run time, where that is impossible
+    gpus: int = 0
+
+    @property
+    def told(self) -> int | None:
+        """The run time that the scheduler's counter shows."""
+        return self.ran if self.counted is None else self.counted
 
     @property
     def ran(self) -> int | None:
@@ -59,6 +66,8 @@ LIVES = {
         JobState.CANCELLED, None, 600, code=None, lsf_info=14, slurm_word="CANCELLED by 1001"
     ),
     "of no length": Life(JobState.COMPLETED, 60, 60),
+    "with a counter beyond its life": Life(JobState.COMPLETED, 60, HOUR + 60, counted=9 * HOUR),
+    "with GPUs": Life(JobState.COMPLETED, 60, HOUR + 60, gpus=2),
 }  # fmt: skip
 
 
@@ -68,16 +77,20 @@ def pbs_log(life):
         f"user=alice group=g account=projA jobname=train queue=gpu ctime={BEGIN} etime={BEGIN} "
         f"Resource_List.ncpus=4 Resource_List.walltime={clock(life.limit)}"
     )
+    vnode = "(node01:ncpus=4)"
+    if life.gpus:
+        job += f" Resource_List.ngpus={life.gpus}"
+        vnode = f"(node01:ncpus=4:ngpus={life.gpus})"
     lines = log_line(BEGIN, "Q", jobid, job)
     if life.start is None:
         lines += log_line(BEGIN + life.end, "D", jobid, "requestor=alice@login")
     else:
-        start = f"{job} start={BEGIN + life.start} exec_host=node01/0*4 exec_vnode=(node01:ncpus=4)"
+        start = f"{job} start={BEGIN + life.start} exec_host=node01/0*4 exec_vnode={vnode}"
         lines += log_line(BEGIN + life.start, "S", jobid, start)
         if life.suspended:
             lines += log_line(BEGIN + life.start + 30, "z", jobid)
             lines += log_line(BEGIN + life.start + 30 + life.suspended, "r", jobid)
-        used = f"resources_used.walltime={clock(life.ran)} resources_used.cput=00:00:10"
+        used = f"resources_used.walltime={clock(life.told)} resources_used.cput=00:00:10"
         end = f"{start} session=5 end={BEGIN + life.end} Exit_status={life.pbs_status} {used}"
         lines += log_line(BEGIN + life.end, "E", jobid, end)
     replay = PbsLogReplay(RecordOptions("c1", "pbs_log"), {}, LogMemory({}, {}, {}))
@@ -100,8 +113,11 @@ def pbs_qstat(life):
         job |= {
             "stime": date(BEGIN + life.start), "exec_host": "node01/0*4", "run_count": 1,
             "exec_vnode": "(node01:ncpus=4)", "Exit_status": life.pbs_status,
-            "resources_used": {"walltime": clock(life.ran), "cput": "00:00:10"},
+            "resources_used": {"walltime": clock(life.told), "cput": "00:00:10"},
         }  # fmt: skip
+        if life.gpus:
+            job["Resource_List"]["ngpus"] = life.gpus
+            job["exec_vnode"] = f"(node01:ncpus=4:ngpus={life.gpus})"
         job |= {} if life.suspended else {"session_id": 5}  # a suspension ends the session
     row = parse_json_jobs(json.dumps({"Jobs": {jobid: job}}).encode())[jobid]
     return qstat.finished_record(RecordOptions("c1", "qstat"), jobid, FieldReader(row))
@@ -119,7 +135,7 @@ def lsf_acct(life):
         status=f"{status[0]} 12.5", name='"train"', info=str(life.lsf_info),
         exit=f'"" "projA" {status[1]} 4 "" "" {life.index or 0} 2097152 4194304 "" "" "" "" 0 ""',
         limits=f"{life.limit} 4194304 1500000",
-        rest=f'"" -1 "" -1 0 "" 0 0 "" {life.ran or 0} "/home/alice/run" 0 "" '
+        rest=f'"" -1 "" -1 0 "" 0 0 "" {life.told or 0} "/home/alice/run" 0 "" '
         "0.000000 0.00 0.00 0.00 0.00",
     )  # fmt: skip
     return lsb_acct.job_from_finish("c1", split_words(line))[0]
@@ -135,7 +151,7 @@ def lsf_stream(life):
     }  # fmt: skip
     if life.start is not None:
         pairs |= {
-            "startTime": BEGIN + life.start, "runTime": life.ran, "execHosts": "node01",
+            "startTime": BEGIN + life.start, "runTime": life.told, "execHosts": "node01",
             "slotUsages": 4,
         }  # fmt: skip
     words = " ".join(f'"{name}" "{value}"' for name, value in pairs.items() if value)
@@ -151,7 +167,7 @@ def lsf_bjobs(life):
         "SUBMIT_TIME": lsf_date(BEGIN), "FINISH_TIME": lsf_date(BEGIN + life.end),
         "START_TIME": "-" if life.start is None else lsf_date(BEGIN + life.start),
         "ALLOC_SLOT": "-" if life.start is None else "4*node01",
-        "RUN_TIME": f"{life.ran or 0} second(s)", "RUNTIMELIMIT": str(life.limit / 60),
+        "RUN_TIME": f"{life.told or 0} second(s)", "RUNTIMELIMIT": str(life.limit / 60),
         "EXIT_CODE": str(life.code or ""),
         "EXIT_REASON": bjobs.LSF_EXIT_INFO[life.lsf_info][0] if life.lsf_info else "",
     }  # fmt: skip
@@ -161,12 +177,13 @@ def lsf_bjobs(life):
 def slurm_sacct(life):
     never = life.start is None
     tres = "" if never else "cpu=4,node=1,billing=4"
+    tres += f",gres/gpu={life.gpus}" * bool(life.gpus)
     row = {
         "JobIDRaw": "7", "JobID": "7" if life.index is None else f"7_{life.index}",
         "State": life.slurm_word, "ExitCode": f"{life.code or 0}:0", "User": "alice", "UID": "1001",
         "Group": "g", "Account": "projA", "Partition": "gpu", "JobName": "train",
         "Submit": str(BEGIN), "Start": "None" if never else str(BEGIN + life.start),
-        "End": str(BEGIN + life.end), "ElapsedRaw": str(life.ran or 0), "ReqCPUS": "4",
+        "End": str(BEGIN + life.end), "ElapsedRaw": str(life.told or 0), "ReqCPUS": "4",
         "Suspended": clock(life.suspended), "TimelimitRaw": str(life.limit // 60),
         "AllocTRES": tres, "AllocCPUS": "0" if never else "4",
         "NodeList": "None assigned" if never else "node01",
@@ -177,13 +194,14 @@ def slurm_sacct(life):
 def slurm_rest(life):
     never = life.start is None
     tres = [] if never else [{"type": "cpu", "count": 4}, {"type": "node", "count": 1}]
+    tres += [{"type": "gres", "name": "gpu", "count": life.gpus}] * bool(life.gpus)
     job = {
         "job_id": 7, "user": "alice", "group": "g", "account": "projA", "partition": "gpu",
         "name": "train", "state": {"current": [life.slurm_word.split()[0]], "reason": "None"},
         "exit_code": {"return_code": life.code or 0, "status": ["SUCCESS"]},
         "time": {
             "submission": BEGIN, "start": 0 if never else BEGIN + life.start,
-            "end": BEGIN + life.end, "elapsed": life.ran or 0, "suspended": life.suspended,
+            "end": BEGIN + life.end, "elapsed": life.told or 0, "suspended": life.suspended,
             "limit": life.limit // 60,
         },
         "required": {"CPUs": 4}, "tres": {"allocated": tres, "requested": []},
@@ -206,6 +224,7 @@ def lsf_date(at):
     return time.strftime("%b %d %H:%M:%S %Y", time.gmtime(at))
 
 
+LSF = (lsf_acct, lsf_stream, lsf_bjobs)  # whose records name GPUs in other ways
 SOURCES = [pbs_log, pbs_qstat, lsf_acct, lsf_stream, lsf_bjobs, slurm_sacct, slurm_rest]
 
 
@@ -228,6 +247,9 @@ def test_every_source_tells_the_same(tell, life):
         return
     assert (job.elapsed_seconds, job.suspended_seconds) == (life.ran, life.suspended)
     assert job.allocated_cpus == 4
+    if life.gpus:
+        assert job.allocated_gpus in (life.gpus, None)
+        assert tell in LSF or job.allocated_gpus == life.gpus
     assert [(share.node, share.cpus) for share in job.nodes] == [("node01", 4)]
     if life.code is not None:
         assert job.exit_code == life.code

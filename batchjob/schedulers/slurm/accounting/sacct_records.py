@@ -22,7 +22,7 @@ from batchjob.schedulers.fields import (
     quarantined_row,
     sanitize_text,
 )
-from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord
+from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, run_time
 from batchjob.schedulers.slurm.accounting.exit_codes import parse_exit_pair, sacct_exit
 from batchjob.schedulers.slurm.accounting.queries import (
     ParsedJob,
@@ -183,6 +183,10 @@ def job_record(
     start, elapsed = part_since_resize(submit, start, end, elapsed, steps)
     has_started = start is not None
     has_ended = has_started and end is not None
+    suspended = row.get("Suspended", _whole_seconds) if has_started else None
+    ran: float | None = elapsed
+    if has_ended and elapsed is not None:
+        ran, _ = run_time(start, end, elapsed, suspended)
     allocated = (row.get("AllocTRES", parse_resources) if has_started else None) or Resources()
     # In its first second, a row may be PENDING on a node, with no CPUs.
     node_list = row.text("NodeList").replace("None assigned", "") if has_started else ""
@@ -216,8 +220,8 @@ def job_record(
         eligible_time=row.get("Eligible", epoch),
         start_time=start,
         end_time=end,
-        elapsed_seconds=elapsed if has_started else None,
-        suspended_seconds=row.get("Suspended", _whole_seconds) if has_started else None,
+        elapsed_seconds=ran if has_started else None,
+        suspended_seconds=suspended,
         time_limit_seconds=row.get("TimelimitRaw", _limit_seconds),
         exit_code=exit_status.code,
         exit_signal=exit_status.signal,
