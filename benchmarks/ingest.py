@@ -32,8 +32,7 @@ from batchjob_stats_db.database.engine import parse_url, reader_engine, writer_e
 from batchjob_stats_db.database.record_rows import scheduler_columns
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY, month_of
-from batchjob_stats_db.measure.rollup import roll_up, sum_day, sum_month
-from batchjob_stats_db.measure.waits import add_waits
+from batchjob_stats_db.measure.rollup import add_waits, roll_up, sum_day, sum_month
 from batchjob_stats_db.queries import jobs, nodes, stats, usage
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import After, Page, list_jobs

@@ -36,7 +36,13 @@ class PollerService:
         self._metrics = PollerMetrics()
         if settings.backup.directory:
             self._metrics.watch_backups(settings.backup.directory)
-        self.pollers = [self._build_poller(settings, each, engine) for each in settings.clusters]
+        self.pollers = [
+            Poller(
+                each, Store(engine, each.name, _usage_policy(each)),
+                _build_time_series_store(each), settings.poll, settings.retention, self._metrics,
+            )
+            for each in settings.clusters
+        ]  # fmt: skip
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(
@@ -49,19 +55,6 @@ class PollerService:
         ]
         self._address = settings.web.listen_address
         self._health: HealthServer | None = None
-
-    def _build_poller(
-        self, settings: PollerSettings, cluster: ClusterSettings, engine: Engine
-    ) -> Poller:
-        store = Store(engine, cluster.name, _usage_policy(cluster))
-        return Poller(
-            cluster,
-            store,
-            _build_time_series_store(cluster),
-            settings.poll,
-            settings.retention,
-            self._metrics,
-        )
 
     def health_problem(self) -> str:
         """The cluster whose thread has ended or is stuck; "" if there is none."""

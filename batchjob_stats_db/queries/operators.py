@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob.judgements import RUNNING_STATES, unused_cpu_seconds
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
-from batchjob_stats_db.measure.waits import waits
+from batchjob_stats_db.measure.rollup import waits
 from batchjob_stats_db.queries.filters import clusters_to_query
 from batchjob_stats_db.queries.job_list import check_row_limit, rows_by_ids
 from batchjob_stats_db.queries.jobs import gpu_utilizations

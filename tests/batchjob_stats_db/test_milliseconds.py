@@ -11,8 +11,7 @@ from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.pending import due_jobs
-from batchjob_stats_db.measure.rollup import due_days, roll_up
-from batchjob_stats_db.measure.waits import waits
+from batchjob_stats_db.measure.rollup import due_days, roll_up, waits
 from batchjob_stats_db.measure.writer import write_usages
 from batchjob_stats_db.queries.job_list import Page, SortOrder, list_jobs
 from batchjob_stats_db.timeseries.base import SeriesValue

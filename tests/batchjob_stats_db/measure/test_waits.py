@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.measure.waits import waits
+from batchjob_stats_db.measure.rollup import waits
 
 D0 = 20540 * DAY
 
