@@ -16,7 +16,7 @@ were recorded on running systems.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from batchjob.runtime.formatting import replace_non_utf8
 
@@ -76,35 +76,16 @@ class JobStep(NamedTuple):
 
 
 def layout(
-    name: str,
-    manager: str,
-    path: str,
-    *,
-    versions: frozenset[int] = V1_AND_V2,
-    decode_jobid: Callable[[str], str] | None = None,
-    steps: str | None = None,
-    jobid_variable: str | None = None,
-    can_contain_jobs: bool = False,
-    enabled: bool = True,
-    created_by_user: bool = False,
+    name: str, manager: str, path: str, *, steps: str | None = None, **fields: Any
 ) -> Layout:
-    """A layout from a path; a path that begins with `**/` may begin at any depth."""
+    """A layout from a path; a path that begins with `**/` may begin at any depth.
+
+    `fields` are further ones of Layout.
+    """
     anywhere = path.startswith("**/")
     *parents, job = (re.compile(part, re.ASCII) for part in path.removeprefix("**/").split("/"))
-    return Layout(
-        name,
-        manager,
-        tuple(parents),
-        job,
-        versions,
-        anywhere,
-        decode_jobid,
-        None if steps is None else re.compile(steps, re.ASCII),
-        jobid_variable,
-        can_contain_jobs,
-        enabled,
-        created_by_user,
-    )
+    pattern = None if steps is None else re.compile(steps, re.ASCII)
+    return Layout(name, manager, tuple(parents), job, anywhere=anywhere, steps=pattern, **fields)
 
 
 def unescape_unit_name(text: str) -> str:

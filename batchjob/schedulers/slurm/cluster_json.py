@@ -6,7 +6,7 @@ serves. Times of sdiag are in microseconds, memory is in megabytes.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob.schedulers.cluster import (
     ClusterJob,
@@ -51,7 +51,7 @@ def _node(row: Mapping[str, Any]) -> ClusterNode:
     base, flags = node_state(words)
     memory, allocated = parse_count(row.get("real_memory")), parse_count(row.get("alloc_memory"))
     used = str(row["gres_used"] or "") if "gres_used" in row else None
-    gpus = node_gpus(str(row.get("gres") or ""), used)
+    gpus, gpus_allocated, models = node_gpus(str(row.get("gres") or ""), used)
     return ClusterNode(
         str(row["name"]),
         base,
@@ -62,11 +62,11 @@ def _node(row: Mapping[str, Any]) -> ClusterNode:
         parse_count(row.get("alloc_cpus")),
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
-        gpus.total,
-        gpus.allocated,
+        gpus,
+        gpus_allocated,
         shorten_reason(str(row.get("reason") or "")),
         epoch(row.get("reason_changed_at")),
-        gpu_models=gpus.models,
+        gpu_models=models,
     )
 
 
@@ -76,16 +76,11 @@ def node_state(words: tuple[str, ...]) -> tuple[str, frozenset[str]]:
     return (lower[0] if lower else "unknown"), frozenset(lower[1:]) - {"invalid"}
 
 
-class NodeGpus(NamedTuple):
-    """A node's GPUs in total, those allocated, and both for each model that Slurm names."""
+def node_gpus(gres: str, used: str | None) -> tuple[int, int | None, tuple[GpuModel, ...]]:
+    """A node's GPUs in total, those allocated, and both for each model that Slurm names.
 
-    total: int
-    allocated: int | None
-    models: tuple[GpuModel, ...]
-
-
-def node_gpus(gres: str, used: str | None) -> NodeGpus:
-    """A node's GPUs from its GRES, and those in use (None if Slurm does not report them)."""
+    By its GRES, and those in use (None if Slurm does not report them).
+    """
     total_by_model, allocated_by_model = gres_gpus(gres), None if used is None else gres_gpus(used)
     total = sum(total_by_model.values())
     models = tuple(
@@ -94,8 +89,8 @@ def node_gpus(gres: str, used: str | None) -> NodeGpus:
         if model
     )
     if allocated_by_model is None:
-        return NodeGpus(total, None if total else 0, models)
-    return NodeGpus(total, sum(allocated_by_model.values()), models)
+        return total, None if total else 0, models
+    return total, sum(allocated_by_model.values()), models
 
 
 def jobs(answer: Any) -> list[ClusterJob]:
@@ -107,20 +102,21 @@ def _job(row: Mapping[str, Any]) -> ClusterJob:
     state = slurm_state(shown_word(state_words(row.get("job_state"))))
     is_pending = state is JobState.PENDING
     reason = str(row.get("state_reason") or "")
-    tasks = array_tasks(str(row.get("array_task_string") or "")) if is_pending else ArrayTasks(1)
+    waiting = str(row.get("array_task_string") or "") if is_pending else ""
+    tasks, is_cut = array_tasks(waiting)
     return ClusterJob(
         str(row.get("job_id")),
         first_partition(str(row.get("partition") or "")),
         state,
         reason_word(reason),
-        tasks.number,
+        tasks,
         parse_count(row.get("cpus")),
         _gpus(row),
         eligible_time(state, reason, epoch(row.get("eligible_time"))),
         None if is_pending else epoch(row.get("start_time")),
         str(row.get("account") or ""),
         str(row.get("user_name") or ""),
-        is_cut=tasks.is_cut,
+        is_cut=is_cut,
     )
 
 
@@ -147,15 +143,8 @@ def first_partition(text: str) -> str:
 _TASK_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?")
 
 
-class ArrayTasks(NamedTuple):
-    """The waiting tasks of an array: their number, which is the least possible if it is cut."""
-
-    number: int
-    is_cut: bool = False
-
-
-def array_tasks(text: str) -> ArrayTasks:
-    """Tasks in `1-5,7,10-20:2%4`; 1 for a job that is not an array.
+def array_tasks(text: str) -> tuple[int, bool]:
+    """Tasks in `1-5,7,10-20:2%4`, and whether these are not all; 1 for a job that is not an array.
 
     slurmrestd cuts the list after 64 characters, `1,3,5,...`, unless SLURM_BITSTR_LEN=0 is in its
     environment.
@@ -165,7 +154,7 @@ def array_tasks(text: str) -> ArrayTasks:
         if match := _TASK_RANGE.fullmatch(part):
             first, last = int(match[1]), int(match[2] or match[1])
             total += max(0, (last - first) // (int(match[3] or 1) or 1) + 1)
-    return ArrayTasks(max(1, total), "..." in text)
+    return max(1, total), "..." in text
 
 
 # Names in Slurm's statistics -> batchjob's names; times are in microseconds.

@@ -74,7 +74,7 @@ def _node(line: str) -> ClusterNode:
     base, flags = node_state(tuple(_STATE_SUFFIXES.get(word, word) for word in words))
     reason = _REASON.search(line)
     memory, allocated = parse_count(values.get("RealMemory")), parse_count(values.get("AllocMem"))
-    gpus = node_gpus(values.get("Gres", ""), values.get("GresUsed"))
+    gpus, gpus_allocated, models = node_gpus(values.get("Gres", ""), values.get("GresUsed"))
     return ClusterNode(
         values["NodeName"],
         base,
@@ -84,11 +84,11 @@ def _node(line: str) -> ClusterNode:
         parse_count(values.get("CPUAlloc")),
         None if memory is None else memory * MEGABYTE,
         None if allocated is None else allocated * MEGABYTE,
-        gpus.total,
-        gpus.allocated,
+        gpus,
+        gpus_allocated,
         shorten_reason(reason[1]) if reason else "",
         _parse_time(reason[2] or "") if reason else None,
-        gpu_models=gpus.models,
+        gpu_models=models,
     )
 
 

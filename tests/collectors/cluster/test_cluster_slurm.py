@@ -303,7 +303,7 @@ def test_arbitrary_text_is_parsed_or_rejected(text):
     for read in (slurm_text.nodes, slurm_text.jobs, slurm_text.controller, slurm_text.fairshare):
         with contextlib.suppress(SchedulerError):
             read(text.encode("utf-8", "replace"))
-    assert slurm_json.array_tasks(text).number >= 1
+    assert slurm_json.array_tasks(text)[0] >= 1
     assert min(gres_gpus(text).values(), default=0) >= 0
 
 

@@ -8,7 +8,7 @@ has those jobs in memory, and knows of held jobs that accounting receives late.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, merge_by_key
@@ -42,25 +42,6 @@ class ParsedJob(NamedTuple):
 
     job: JobRecord | None
     quarantined: tuple[QuarantinedRow, ...] = ()
-
-
-class SlurmQueries(Protocol):
-    """One way to query Slurm's accounting and its controller; each call is one request."""
-
-    def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
-        """Incarnations that ended between two times (epoch seconds).
-
-        Without steps, accounting reads a row per job, not one per step. See `may_lack_steps`.
-        """
-
-    def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
-        """All incarnations of these raw job ids, with steps; at most 50 ids."""
-
-    def query_queue(self) -> Iterator[ParsedJob]:
-        """The controller's jobs that have not ended, and exit codes of some that have.
-
-        A completing job has an end time, which must not be written: accounting will have it.
-        """
 
 
 def split_batches(parsed: Iterator[ParsedJob]) -> Iterator[Batch]:

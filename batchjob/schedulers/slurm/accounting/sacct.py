@@ -94,18 +94,18 @@ class Sacct(WindowSource):
         return check_visibility(self._options, self._options.sacctmgr, ("jobs", "all"))
 
     def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
-        """See SlurmQueries."""
+        """See WindowSource."""
         selection = ["--starttime", f"uts{begin}", "--endtime", f"uts{end}"]
         selection += ["--state", ",".join(END_STATES)]
         return self._query_jobs([*selection, *(() if steps else ("--allocations",))])
 
     def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
-        """See SlurmQueries."""
+        """See WindowSource."""
         begin = ["--starttime", f"uts{EARLIEST_TIME}"]  # the default is today
         return self._query_jobs([*begin, "--jobs", ",".join(jobids)])
 
     def query_queue(self) -> Iterator[ParsedJob]:
-        """See SlurmQueries."""
+        """See WindowSource."""
         exact_exits = self._site_accounting().exact_exits
         delimiter = _random_delimiter()
         cluster = self._cluster_option() or ["--local"]  # in a federation, only this cluster's jobs

@@ -75,18 +75,18 @@ class SlurmRest(WindowSource):
         )
 
     def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
-        """See SlurmQueries; `skip_steps` would have the server drop its defaults."""
+        """See WindowSource; `skip_steps` would have the server drop its defaults."""
         del steps
         return self._query_jobs(
             {"start_time": f"uts{begin}", "end_time": f"uts{end}", "state": END_STATES}
         )
 
     def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
-        """See SlurmQueries."""
+        """See WindowSource."""
         return self._query_jobs({"start_time": f"uts{EARLIEST_TIME}", "step": jobids})
 
     def query_queue(self) -> Iterator[ParsedJob]:
-        """See SlurmQueries."""
+        """See WindowSource."""
         document = self._server.get("slurm", "jobs")
         raise_for_errors(document)
         queue = list(parse_json_queue(document))

@@ -16,7 +16,7 @@ from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.slurm.accounting.queries import (
     MAX_IDS_PER_QUERY,
     QUEUE_INTERVAL_SECONDS,
-    SlurmQueries,
+    ParsedJob,
     collect_batch,
 )
 from batchjob.schedulers.states import JobState
@@ -67,14 +67,14 @@ class UnseenJobs:
     def __init__(
         self,
         name: str,
-        queries: SlurmQueries,
+        query_by_id: Callable[[Sequence[str]], Iterator[ParsedJob]],
         overlap: int,
         trust_missing: bool,
         monotonic: Callable[[], float],
     ) -> None:
         """`overlap`: seconds by which accounting may be late."""
         self._name = name
-        self._queries = queries
+        self._query_by_id = query_by_id
         self._overlap = overlap
         self._trust_missing = trust_missing
         self._monotonic = monotonic
@@ -91,7 +91,7 @@ class UnseenJobs:
         Raises ShrunkenError if most of the jobs known to be unfinished are not in the answer.
         """
         sample = {jobid: unfinished[jobid] for jobid in _sample_ids(list(unfinished))}
-        found = _job_keys(collect_batch(self._queries.query_by_id(list(sample))))
+        found = _job_keys(collect_batch(self._query_by_id(list(sample))))
         gone = missing_jobids(sample, found)
         check_vanished(
             self._name, gone, sample, nothing_seen=not found, trust_missing=self._trust_missing
@@ -115,7 +115,7 @@ class UnseenJobs:
         queried = self._next_ids(progress)
         if not queried:
             return
-        batch = collect_batch(self._queries.query_by_id(queried))
+        batch = collect_batch(self._query_by_id(queried))
         self._described.update(job.jobid for job in batch.jobs if job.jobid in progress.waiting)
         missing = {jobid: progress.missing[jobid] for jobid in queried if jobid in progress.missing}
         found = {job.jobid: job for job in batch.jobs if _is_unfinished(job, missing)}

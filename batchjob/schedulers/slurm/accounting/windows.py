@@ -65,6 +65,8 @@ class WindowOptions:
 class WindowSource(ABC):
     """Reads ended jobs in windows of time, and the others from the controller.
 
+    There is a subclass for each way to query Slurm; each of its queries is one request.
+
     The watermark is a time from Slurm, never from our own clock: if that is wrong, windows are
     longer or empty, but no job is lost.
     """
@@ -89,20 +91,28 @@ class WindowSource(ABC):
         self._queue_read_time = 0.0  # epoch seconds
         # By job id and submit time: what slurmctld had of ended jobs when the queue was read last.
         self._exit_codes: dict[tuple[str, int], int] = {}
-        self._unseen = UnseenJobs(self.name, self, self._overlap, options.trust_missing, monotonic)
+        self._unseen = UnseenJobs(
+            self.name, self.query_by_id, self._overlap, options.trust_missing, monotonic
+        )
         self._once = LogOnce(log)
 
     @abstractmethod
     def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
-        """See SlurmQueries."""
+        """Incarnations that ended between two times (epoch seconds).
+
+        Without steps, accounting reads a row per job, not one per step. See `may_lack_steps`.
+        """
 
     @abstractmethod
     def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
-        """See SlurmQueries."""
+        """All incarnations of these raw job ids, with steps; at most 50 ids."""
 
     @abstractmethod
     def query_queue(self) -> Iterator[ParsedJob]:
-        """See SlurmQueries."""
+        """The controller's jobs that have not ended, and exit codes of some that have.
+
+        A completing job has an end time, which must not be written: accounting will have it.
+        """
 
     def add_exit_codes(self, parsed: Iterator[ParsedJob]) -> Iterator[ParsedJob]:
         """Jobs of accounting with the exit codes of the controller, where it has those."""
