@@ -136,7 +136,8 @@ class _ServerConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._body = bytearray()
         self._framing_bytes = 0  # since the last piece of the body
-        self._ends_with_connection = True
+        self._has_length = False
+        self._in_body = False
         self.response_begun = False
 
     def exchange(self, message: bytes, limit: int) -> asyncio.Future[Reply]:
@@ -183,14 +184,18 @@ class _ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The server has closed it: the end of an answer without a length."""
-        if self._ends_with_connection and self.response_begun and exc is None:
+        if self._in_body and not self._has_length and exc is None:
             self.on_message_complete()
         self._fail(ConnectionResetError("the server closed the connection"))
 
     def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002
         """Called by the parser."""
         if name.lower() in (b"content-length", b"transfer-encoding"):
-            self._ends_with_connection = False
+            self._has_length = True
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        self._in_body = True
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser; what is beyond the limit is not kept."""
@@ -202,7 +207,10 @@ class _ServerConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Called by the parser."""
         status = self._parser.get_status_code()
-        if self._reply is None or self._reply.done() or status < 200:
+        if self._reply is None or self._reply.done():
+            return
+        if status < 200:  # the answer itself follows
+            self._in_body = False
             return
         if not self._parser.should_keep_alive() and self._transport is not None:
             self._transport.close()

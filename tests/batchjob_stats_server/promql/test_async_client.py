@@ -90,13 +90,15 @@ def test_body_framings(talk, answer):
     [
         (b"", "unreachable"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "malformed"),
+        (b"HTTP/1.1 200 OK\r\nX-Half: ", "unreachable"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{}", "unreachable"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123456789", "too_large"),
         (b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 1_000_000, "unreachable"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nX-Long: "
          + b"x" * 1_000_000, "unreachable"),
     ],
-    ids=["nothing", "another protocol", "cut short", "too large", "long head", "long trailer"],
+    ids=["nothing", "another protocol", "cut short in the head", "cut short", "too large",
+         "long head", "long trailer"],
 )  # fmt: skip
 def test_unusable_reply_raises_fetch_error(talk, answer, reason):
     with pytest.raises(FetchError, match=r"127\.0\.0\.1") as caught:
