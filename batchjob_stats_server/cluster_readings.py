@@ -25,7 +25,6 @@ from batchjob.schedulers.node_names import short_name, without_port
 from batchjob_stats_db.timeseries.base import (
     EXPORTER,
     SeriesValue,
-    TimeSeriesError,
     TimeSeriesStore,
 )
 from batchjob_stats_server.promql.histories import TimeSeriesPool
@@ -327,8 +326,8 @@ class ClusterReadings:
         try:
             with self._histories.acquire() as history:
                 value = ask(history)
-        except TimeSeriesError as error:
-            log.info("cannot update cluster %s: %s", key[0], error)
+        except Exception as error:  # the last reading is shown for a while
+            log.info("cannot update cluster %s: %r", key[0], error)
             return
         with self._lock:
             self._cache[key] = _LastAnswer(now, value)

@@ -18,7 +18,7 @@ from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.similar import short_jobs, similar
 from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.queries.stats import usual_wait_seconds
-from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
+from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.job_curves import job_series
 from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
@@ -84,8 +84,8 @@ def gather_report_input(sources: ReportSources, access: Access, run: RowMapping)
         try:
             with sources.histories.acquire() as history:
                 material = _add_measurements(material, job, history)
-        except TimeSeriesError as error:
-            log.warning("the report of job %s has no usage by node: %s", job.jobid, error)
+        except Exception as error:  # the rest is shown, whatever a node made of its series
+            log.warning("the report of job %s has no usage by node: %r", job.jobid, error)
     return material
 
 

@@ -20,6 +20,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from batchjob_stats_server.auth import peers
 from batchjob_stats_server.http.problems import Problem
 
 _CIPHER = Fernet(Fernet.generate_key())
@@ -107,21 +108,17 @@ def unseal(text: str) -> BrowserSession | None:
 def is_from_own_user(session: BrowserSession, connection: HTTPConnection) -> bool:
     """Whether a session is used by the user who runs this server, from where it began."""
     client, server = connection.client, connection.scope.get("server")
-    if client is None or server is None:
+    address = peers.address(connection.scope)
+    if client is None or server is None or address is None:
         return False
-    uid = local_uid(client.host, client.port, int(server[1]))
+    uid = local_uid(address, client.port, int(server[1]))
     if uid is not None:
         return uid in (0, os.geteuid())
-    return client.host == session.peer and not _is_loopback(client.host)
+    return client.host == session.peer and not address.is_loopback
 
 
-def local_uid(host: str, port: int, server_port: int) -> int | None:
+def local_uid(address: peers.Address, port: int, server_port: int) -> int | None:
     """The owner of the socket at the other end of a connection; None: not on this machine."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-    address = getattr(address, "ipv4_mapped", None) or address
     for path in _TABLES:
         try:
             with open(path, encoding="ascii") as table:
@@ -131,7 +128,7 @@ def local_uid(host: str, port: int, server_port: int) -> int | None:
                         own.endswith(f":{port:04X}")
                         and peer.endswith(f":{server_port:04X}")
                         and state == _ESTABLISHED
-                        and _parse_address(own.partition(":")[0]) == address
+                        and _parse_address(own.partition(":")[0]).packed == address.packed
                     ):
                         return int(uid)
         except (OSError, ValueError):
@@ -139,19 +136,12 @@ def local_uid(host: str, port: int, server_port: int) -> int | None:
     return None
 
 
-def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _parse_address(text: str) -> peers.Address:
     """An address as the kernel writes it: words of 32 bits in the byte order of the machine."""
     data = bytes.fromhex(text)
     words = (int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data), 4))
     address = ipaddress.ip_address(b"".join(word.to_bytes(4, "big") for word in words))
     return getattr(address, "ipv4_mapped", None) or address
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return True
 
 
 def _peer(connection: HTTPConnection) -> str:

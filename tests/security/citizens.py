@@ -246,6 +246,29 @@ def source_that_fails_in_a_way_nobody_foresaw(site, dice):
 
 
 @citizen(NEIGHBOURS)
+def store_that_fails_in_a_way_nobody_foresaw(site, dice):
+    """Pages show what is recorded."""
+    error = dice.choice([KeyError("node"), ZeroDivisionError("odd"), TypeError(), QueryFailed("x")])
+    running = own_job(site)
+    record = site.json_record(running, state="RUNNING", end_time=None, elapsed_seconds=None)
+    site.write_json_line(record)
+    site.poll()
+    site.nodes.error_for = {running.jobid: error}
+
+    def fail():
+        raise error
+
+    site.now += 3600
+    site.nodes.wait = fail
+    try:
+        for path in ("/clusters/c1", "/admin", f"/jobs/{running.jobid}", "/jobs?columns=cpu"):
+            answer = site.get("root", path, Accept="text/html")
+            assert answer.status_code in (200, 422), (path, answer.status_code)
+    finally:
+        site.nodes.wait = bool
+
+
+@citizen(NEIGHBOURS)
 def unreadable_file_among_the_logs(site, dice):
     path = site.directory / "pbs" / f"2025{dice.randrange(1, 13):02}{dice.randrange(1, 29):02}"
     if path.exists():

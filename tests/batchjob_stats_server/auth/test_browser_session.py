@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from starlette.requests import HTTPConnection
 
-from batchjob_stats_server.auth import browser_session
+from batchjob_stats_server.auth import browser_session, peers
 
 
 def connection_of(client, server_port):
@@ -36,8 +36,10 @@ def test_session_is_accepted_from_the_servers_user_only(kind, user):
         process = subprocess.Popen(["bash", "-c", connect], stdin=subprocess.PIPE, user=user)
         with process, closing(listener.accept()[0]) as accepted:
             client = accepted.getpeername()[:2]
-            assert browser_session.local_uid(*client, port) == pwd.getpwnam(user).pw_uid
             peer = connection_of(client, port)
+            address = peers.address(peer.scope)
+            uid = browser_session.local_uid(address, client[1], port)
+            assert uid == pwd.getpwnam(user).pw_uid
             session = browser_session.unseal(browser_session.seal("bj_x", peer))
             assert browser_session.is_from_own_user(session, peer) is (user == "root")
             process.stdin.close()
