@@ -13,6 +13,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
@@ -325,7 +326,7 @@ class Site:
         for user, row in sums.items():
             found = [row[name] for name in ("jobs_ended", "wall_seconds", "cpu_seconds")]
             each = (1, RUN_SECONDS, NODES_PER_JOB * CPU_SECONDS)
-            assert found == [self._rounds * value for value in each], user
+            assert found == pytest.approx([self._rounds * value for value in each]), user
         answer = self.get("vera", "/api/v1/usage?by=account&since=1775260800")
         assert answer.status_code == 200, answer.text
         for account in answer.json():
