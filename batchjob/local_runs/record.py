@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from batchjob.local_runs.user_files import open_regular_file, replace_file
 from batchjob.runtime.json_reader import parse_json
-from batchjob.runtime.logins import login_of
+from batchjob.runtime.logins import login, login_of
 from batchjob.schedulers.states import JobState
 
 VERSION = 1
@@ -131,6 +131,23 @@ _STATUS_OF_STATE = {JobState.COMPLETED: "success"}
 def now() -> float:
     """The current time, as records store it."""
     return round(time.time(), 3)
+
+
+def new_run(jobid: str, state: JobState, supervisor: SupervisorProcess, **values: Any) -> Run:
+    """The record of a run that the user of this process submits now; one that runs starts now.
+
+    `values`: more fields.
+    """
+    submitted = now()
+    try:
+        work_dir = str(Path.cwd())
+    except OSError:  # the directory has been removed
+        work_dir = ""
+    return Run(
+        jobid=jobid, node=os.uname().nodename, user=login(), uid=os.geteuid(),
+        submit_time=submitted, start_time=submitted if state is JobState.RUNNING else None,
+        state=state, supervisor=supervisor, work_dir=work_dir, **values,
+    )  # fmt: skip
 
 
 def write(directory: Path, run: Run, durable: bool = True) -> Path:

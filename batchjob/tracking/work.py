@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchjob.local_runs.directory import RUNS, NoDataDirectory, create_directory, data_directory
-from batchjob.local_runs.record import Run, SupervisorProcess, current_process, now, write
+from batchjob.local_runs.record import Run, SupervisorProcess, current_process, new_run, now, write
 from batchjob.local_runs.retention import RunRetention, sweep_daily
 from batchjob.runtime.formatting import size
-from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
 from batchjob.tracking.process_usage import ProcessUsage
 
@@ -172,23 +171,11 @@ def _warn_not_recorded(run: Run, where: object, error: OSError) -> None:
 
 def initial_record(name: str, tool: str, parameters: Mapping[str, Any] | None, by: str) -> Run:
     """The record of a piece of work that begins now in this process."""
-    started_at = now()
-    return Run(
-        jobid=str(uuid.uuid4()),
-        node=os.uname().nodename,
-        user=login(),
-        uid=os.geteuid(),
-        submit_time=started_at,
-        start_time=started_at,
-        state=JobState.RUNNING,
-        supervisor=_supervisor(),
-        name=name,
-        submit_line=shlex.join(sys.orig_argv)[:_MAX_TEXT_CHARACTERS],
-        work_dir=_work_dir(),
-        by=by,
-        tool=tool,
+    return new_run(
+        str(uuid.uuid4()), JobState.RUNNING, _supervisor(), name=name,
+        submit_line=shlex.join(sys.orig_argv)[:_MAX_TEXT_CHARACTERS], by=by, tool=tool,
         parameters=parameters_json(parameters or {}),
-    )
+    )  # fmt: skip
 
 
 def parameters_json(parameters: Mapping[str, Any]) -> str:
@@ -234,10 +221,3 @@ def _supervisor() -> SupervisorProcess:
         return current_process()
     except OSError:  # without /proc nobody can tell whether this process is alive
         return SupervisorProcess(os.getpid(), 0, "")
-
-
-def _work_dir() -> str:
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return ""

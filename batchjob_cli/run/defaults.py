@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchjob.local_runs.record import Run, current_process, now
+from batchjob.local_runs.record import Run, current_process, new_run
 from batchjob.runtime.cpu_lists import format_cpu_list
-from batchjob.runtime.logins import login
 from batchjob.runtime.settings import SettingsError, build_section, load_file, option
 from batchjob.runtime.values import duration, integer, one_of, size, with_metavar
 from batchjob.schedulers.states import JobState
@@ -130,36 +129,15 @@ class RunSpecification(NamedTuple):
 
 def first_record(spec: RunSpecification, jobid: str, reason: str) -> Run:
     """The record of a run that waits, or is about to start; raises OSError."""
-    submitted = now()
-    waits = bool(reason)
-    return Run(
-        jobid=jobid,
-        node=os.uname().nodename,
-        user=login(),
-        uid=os.geteuid(),
-        submit_time=submitted,
-        start_time=None if waits else submitted,
-        state=JobState.PENDING if waits else JobState.RUNNING,
-        supervisor=current_process(),
-        name=spec.name,
-        group=_group(),
-        submit_line=shlex.join(spec.command),
-        work_dir=_work_dir(),
-        time_limit_seconds=spec.time_limit,
-        cpu_list=format_cpu_list(spec.cpus),
-        reason=reason,
-    )
+    return new_run(
+        jobid, JobState.PENDING if reason else JobState.RUNNING, current_process(),
+        name=spec.name, group=_group(), submit_line=shlex.join(spec.command),
+        time_limit_seconds=spec.time_limit, cpu_list=format_cpu_list(spec.cpus), reason=reason,
+    )  # fmt: skip
 
 
 def _group() -> str:
     try:
         return grp.getgrgid(os.getegid()).gr_name
     except KeyError:
-        return ""
-
-
-def _work_dir() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:  # the directory has been removed
         return ""
