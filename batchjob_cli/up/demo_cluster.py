@@ -19,7 +19,7 @@ from batchjob.schedulers.records import JobRecord
 from batchjob.schedulers.states import JobState
 from batchjob_cli.up import demo_recording
 from batchjob_cli.up.demo_recording import CLUSTER, INTERVAL_SECONDS, SOURCE, DemoJob, Recording
-from batchjob_stats_db.database import schema
+from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.measure.pending import JOB_COLUMNS, jobs_to_measure
@@ -214,5 +214,6 @@ def remove(engine: Engine, samples: Path) -> None:
             column = table.c.get("name" if table is schema.cluster else "cluster")
             if column is not None and table is not schema.api_token:
                 db.execute(sa.delete(table).where(column == CLUSTER))
+        scripts.delete_unused(db)
     for jobid in ids:
         folder.delete_job(samples, jobid)

@@ -68,15 +68,25 @@ def recording():
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The data directory, the engine of its database, and the recording, polled once."""
+    """The data directory, the engine, the recording, and the ids of jobs that ran at first.
+
+    The demo has been started, and was polled again six hours later, which is now.
+    """
     data = tmp_path_factory.mktemp("demo")
     engine = writer_engine(parse_url(f"sqlite:///{data / 'jobs.db'}"), create=True)
     migrate(engine)
-    clock = Clock(NOW)
+    clock, stopped = Clock(NOW - 6 * HOUR), threading.Event()
     source = demo_cluster.load(engine, data / "samples", clock)
-    assert poller_of(engine, source, data / "samples", clock).run_cycle()
+    poller = poller_of(engine, source, data / "samples", clock)
+    stopped.set()  # after what is running
+    poller.run_cycle(stopped)
+    job = schema.job.c
+    with engine.connect() as db:
+        ran = db.scalars(sa.select(job.jobid).where(job.state == JobState.RUNNING.value)).all()
+    clock.now = NOW
+    assert poller.run_cycle()
     shutil.copytree(data, untouched_copy(data))
-    yield data, engine, source.recording
+    yield data, engine, source.recording, ran
     engine.dispose()
 
 
@@ -87,7 +97,7 @@ def untouched_copy(data):
 
 @pytest.fixture(scope="module")
 def get(demo):
-    data, engine, recording = demo
+    data, engine, recording, _ = demo
     with engine.begin() as db:
         text = tokens.create(db, "root", TokenRole.ADMIN, "test", NOW, expiry_time=NOW + 9999)
     settings = ServerSettings(
@@ -223,35 +233,21 @@ def test_scripts_are_read_by_job(recording, tmp_path):
     assert "srun gmx_mdrun" in text
 
 
-def test_jobs_end_in_database_and_samples_as_time_passes(tmp_path):
-    engine = writer_engine(parse_url(f"sqlite:///{tmp_path / 'jobs.db'}"), create=True)
-    migrate(engine)
-    samples, clock = tmp_path / "samples", Clock(NOW)
-    source = demo_cluster.load(engine, samples, clock)
-    stopped = threading.Event()
-    stopped.set()  # samples of older jobs are not needed here
-    poller = poller_of(engine, source, samples, clock)
-    poller.run_cycle(stopped)
+def test_jobs_end_in_database_and_samples_as_time_passes(demo):
+    data, engine, _, ran = demo
     job, usage_of = schema.job.c, schema.job_usage.c
-    running = sa.select(job.jobid).where(job.cluster == CLUSTER, job.state == "RUNNING")
-    with engine.connect() as db:
-        ran = db.scalars(running).all()
-    clock.now = NOW + 6 * HOUR
-    poller.run_cycle()
     figures = sa.select(
-        job.jobid, job.end_time, job.elapsed_seconds, job.allocated_cpus, usage_of.doubt,
-        usage_of.user_cpu_seconds,
+        job.jobid, job.end_time, usage_of.doubt, usage_of.user_cpu_seconds
     ).where(job.id == usage_of.job_id, job.jobid.in_(ran), job.cluster == CLUSTER)  # fmt: skip
     with engine.connect() as db:
         rows = db.execute(figures).all()
-    engine.dispose()
     assert {row.jobid for row in rows} == set(ran)
     assert any(row.end_time for row in rows)
     for row in rows:
-        replay = Replay(samples, row.jobid)
+        replay = Replay(data / "samples", row.jobid)
         last = max(step.sample.at for step in replay.read())
         replay.close()
-        assert NOW < last <= (row.end_time or clock.now)
+        assert NOW - 6 * HOUR < last <= (row.end_time or NOW)
         assert row.doubt in (("",) if row.end_time else ("running",))
         assert row.user_cpu_seconds > 0
 
