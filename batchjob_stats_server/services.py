@@ -23,7 +23,6 @@ from batchjob_stats_server.auth.rights import ProcessToken
 from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.mail_template import MailTemplate, load_mail_template
 from batchjob_stats_server.options import (
-    SamplesOptions,
     ServerSettings,
     gate_endpoint,
     proxy_secret,
@@ -60,12 +59,12 @@ class Services(NamedTuple):
     metrics: ServerMetrics
     rates: Rates
     threads: Threads
+    streams: Turns  # of samples and output, while a run goes on
     histories: TimeSeriesPool
     readings: ClusterReadings  # of nodes
     rules: tuple[AdviceRule, ...]  # for the advice in reports
     tsdb: PromqlBackend | None = None  # None: no time series database is configured
     certificates: Certificates | None = None  # None: client certificates are not accepted
-    streams: Turns | None = None  # None: no samples are stored here
     run_control: RunControl | None = None  # None: runs cannot be started or ended through the API
     demo_cluster: str = ""  # name of a demo's cluster
     local_data: Path | None = None  # of this machine's runs; None: this server is for clusters
@@ -142,12 +141,12 @@ def build(settings: ServerSettings) -> Services:
             RateLimiter(limit.peer_rate, limit.peer_burst),
         ),
         threads,
+        Turns(settings.samples.streams, settings.samples.streams_per_user, "the sample files"),
         histories,
         ClusterReadings(histories, threads),
         rules,
         tsdb,
         Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
-        _stream_limit(settings.samples),
         mail_template=load_mail_template(settings.report),
         provider=_provider(settings),
     )
@@ -161,12 +160,6 @@ def _provider(settings: ServerSettings) -> "OidcProvider | None":
 
     name = "oidc.client-secret-file"
     return OidcProvider(settings.oidc, read_secret_option(name, settings.oidc.client_secret_file))
-
-
-def _stream_limit(samples: SamplesOptions) -> Turns | None:
-    if not samples.directory:
-        return None
-    return Turns(samples.streams, samples.streams_per_user, "the sample files")
 
 
 def _time_series_pool(

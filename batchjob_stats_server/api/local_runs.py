@@ -262,10 +262,8 @@ def run_logs(
     )
     lines = _output(services, principal, control, record, readers, counting_readers, params)
     kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
-    streams, user = services.streams, principal.person_key()
-    if streams is None:
-        return StreamingResponse(lines, media_type=kind, headers=headers)
-    return OpenStream(lines, streams, user, media_type=kind, headers=headers)
+    user = principal.person_key()
+    return OpenStream(lines, services.streams, user, media_type=kind, headers=headers)
 
 
 @router.get(

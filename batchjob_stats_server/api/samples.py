@@ -115,7 +115,7 @@ async def job_samples(
     params: Annotated[SamplesQuery, Query()],
 ) -> Response:  # fmt: skip
     """The samples of one run of a job, an object each, with rates; empty if there are none."""
-    directory, _ = _require_samples(services)
+    directory = _require_samples(services)
     policy, now = services.settings.tsdb.policy(), int(services.clock())
 
     def find(db: Connection) -> tuple[JobToMeasure, RowMapping] | None:
@@ -138,12 +138,11 @@ async def job_samples(
     return stream_samples(services, principal, job.jobid, SampleFilter.of(job, params), params)
 
 
-def _require_samples(services: Services) -> tuple[Path, Turns]:
-    """The directory of samples, and the limit of streams; Problem 503 without them."""
-    directory, streams = services.settings.samples.directory, services.streams
-    if not directory or streams is None:
+def _require_samples(services: Services) -> Path:
+    """The directory of samples; Problem 503 without one."""
+    if not services.settings.samples.directory:
         raise Problem(503, "this server keeps no samples; see jobs/{id}/metrics for measurements")
-    return Path(directory), streams
+    return Path(services.settings.samples.directory)
 
 
 def stream_samples(
@@ -154,8 +153,7 @@ def stream_samples(
     params: ChosenSamples,
 ) -> Response:
     """An answer with samples of a job; Problem 503 if this server has no samples at all."""
-    directory, streams = _require_samples(services)
-    user = principal.person_key()
+    directory, user = _require_samples(services), principal.person_key()
     replay = Replay(directory, jobid, sample_filter.accepts)
     counting_replay = (
         None if params.limit is None else Replay(directory, jobid, sample_filter.accepts)
@@ -167,7 +165,9 @@ def stream_samples(
         name = quote(f"{jobid}.jsonl.gz", safe="")
         headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
         lines, media_type = _compress(lines), "application/gzip"
-    return OpenStream(lines, streams, user, replay.close, headers=headers, media_type=media_type)
+    return OpenStream(
+        lines, services.streams, user, replay.close, headers=headers, media_type=media_type
+    )
 
 
 class OpenStream(StreamingResponse):
