@@ -34,7 +34,7 @@ from batchjob_stats_server.run_control import RunControl
 from batchjob_stats_server.self_metrics import ServerMetrics
 from batchjob_stats_server.threads import Threads, plan_threads
 from batchjob_stats_server.turns import Turns
-from collectors.emissions.site_factors import SiteFactors, site_factors
+from collectors.emissions.site_factors import SiteFactors
 
 if TYPE_CHECKING:
     from batchjob_stats_server.auth.oidc import OidcProvider
@@ -134,7 +134,7 @@ def build(settings: ServerSettings) -> Services:
             time.time,
             threads.while_waiting,
         ),
-        site_factors(emissions, "emissions") if has_factors else SiteFactors((), ()),
+        SiteFactors.of_site(emissions, "emissions") if has_factors else SiteFactors((), ()),
         metrics,
         Rates(
             RateLimiter(limit.user_rate, limit.user_burst),

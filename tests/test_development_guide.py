@@ -239,10 +239,10 @@ PROVIDER = ProviderEntry(
     script = f"""
 from batchjob.runtime.settings import build_section
 from collectors.emissions.options import EmissionsOptions
-from collectors.emissions.site_factors import site_factors
+from collectors.emissions.site_factors import SiteFactors
 
 given = {{"emissions.provider": "toy:FR", "emissions.toy-token-file": {str(token)!r}}}
-(poller,) = site_factors(build_section(EmissionsOptions, "emissions", given)).pollers
+(poller,) = SiteFactors.of_site(build_section(EmissionsOptions, "emissions", given)).pollers
 print(poller.name)
 """
     assert run_script(packages, script).split() == ["toy"]

@@ -10,7 +10,7 @@ from batchjob_cli.doctor import bmc
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
 from collectors.emissions.provider_poller import ProviderPoller
 from collectors.emissions.providers.provider import EmissionFactor
-from collectors.emissions.site_factors import site_factors
+from collectors.emissions.site_factors import SiteFactors
 from collectors.power import cray, hwmon, powercap
 from collectors.power.meter import METER_RANKING
 
@@ -112,7 +112,7 @@ def _check_factors(node: ExaminedNode) -> Finding | None:
     if options is None:
         return None
     try:
-        factors = site_factors(options)
+        factors = SiteFactors.of_site(options)
     except SettingsError as error:
         return Finding("warning", str(error))
     for source in factors.pollers:

@@ -1,12 +1,12 @@
 """Exposes emission factors as metrics and provides them to the energy collector."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from collectors.collector import Collector, CollectorModule
 from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.providers.provider import EmissionFactor
 from collectors.emissions.providers.registry import credit
-from collectors.emissions.site_factors import SiteFactors, site_factors
+from collectors.emissions.site_factors import SiteFactors
 from collectors.host import Host
 from collectors.metric import Labels, Metric, MetricFamily, labels
 
@@ -48,28 +48,12 @@ ERRORS = Metric(
 METRICS = (FACTOR, AGE, ESTIMATED, INFO, ERRORS)
 
 
-class EmissionsCollector:
+class EmissionsCollector(SiteFactors):
     """Exposes the factors that are valid now."""
-
-    def __init__(self, factors: SiteFactors, clock: Callable[[], float]) -> None:
-        self.factors = factors
-        self._clock = clock
-
-    def start(self) -> None:
-        """Start querying the providers."""
-        self.factors.start()
-
-    def stop(self) -> None:
-        """Stop the threads."""
-        self.factors.stop()
-
-    def current(self) -> Sequence[EmissionFactor]:
-        """The factors valid now, for the energy collector."""
-        return self.factors.current()
 
     def collect(self) -> list[MetricFamily]:
         """Factors, ages, credits and failures."""
-        factors, now = self.factors.current(), self._clock()
+        factors, now = self.current(), self.clock()
         zones = [(each, labels(provider=each.provider, zone=each.zone)) for each in factors]
         return [
             MetricFamily(
@@ -82,7 +66,7 @@ class EmissionsCollector:
                 ERRORS,
                 [
                     (labels(provider=poller.name, reason=reason), float(count))
-                    for poller in self.factors.pollers
+                    for poller in self.pollers
                     for reason, count in poller.errors().items()
                 ],
             ),
@@ -99,7 +83,7 @@ def _credit_labels(factor: EmissionFactor) -> Labels:
 
 def build(host: Host, options: EmissionsOptions, _built: Mapping[str, Collector]) -> Collector:
     """Build the collector."""
-    return EmissionsCollector(site_factors(options, clock=host.clock), host.clock)
+    return EmissionsCollector.of_site(options, clock=host.clock)
 
 
 COLLECTOR = CollectorModule(EmissionsOptions, METRICS, build)

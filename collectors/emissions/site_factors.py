@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from typing import Self
 
 from batchjob.runtime.settings import SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
@@ -35,10 +36,44 @@ class SiteFactors:
     """
 
     def __init__(
-        self, constants: Sequence[EmissionFactor], pollers: Sequence[ProviderPoller]
+        self,
+        constants: Sequence[EmissionFactor],
+        pollers: Sequence[ProviderPoller],
+        clock: Clock = time.time,
     ) -> None:
         self.pollers = pollers
+        self.clock = clock
         self._constants = constants
+
+    @classmethod
+    def of_site(
+        cls,
+        options: EmissionsOptions,
+        section: str = "collector.emissions",
+        clock: Clock = time.time,
+    ) -> Self:
+        """The factors that the options name; SettingsError if they contradict each other."""
+        pairs = [split_provider_zone(text) for text in options.provider]
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise SettingsError(f"{section}.provider: expected one zone for {name}")
+        if not pairs and not options.server_url:
+            raise SettingsError(f"{section}.provider: expected PROVIDER:ZONE, such as owid:FR")
+        constants = [
+            country_tables.country_factor(name, zone) for name, zone in pairs if name in TABLES
+        ]
+        queried = [
+            (name, PROVIDERS[name], _provider_access(name, zone, options, section))
+            for name, zone in pairs
+            if name in PROVIDERS
+        ]
+        if options.server_url:
+            secret = _secret_reader(options.server_token_file) if options.server_token_file else str
+            queried.append(
+                ("server", SERVER, ProviderAccess(options.server_url, "", secret=secret))
+            )
+        return cls(constants, _create_pollers(queried, options, section, clock), clock)
 
     def start(self) -> None:
         """Start querying."""
@@ -59,31 +94,6 @@ class SiteFactors:
         for each in self._constants:
             factors[each.provider] = each
         return tuple(factors.values())
-
-
-def site_factors(
-    options: EmissionsOptions, section: str = "collector.emissions", clock: Clock = time.time
-) -> SiteFactors:
-    """The factors that the options name; raises SettingsError if they contradict each other."""
-    pairs = [split_provider_zone(text) for text in options.provider]
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise SettingsError(f"{section}.provider: expected one zone for {name}")
-    if not pairs and not options.server_url:
-        raise SettingsError(f"{section}.provider: expected PROVIDER:ZONE, such as owid:FR")
-    constants = [
-        country_tables.country_factor(name, zone) for name, zone in pairs if name in TABLES
-    ]
-    queried = [
-        (name, PROVIDERS[name], _provider_access(name, zone, options, section))
-        for name, zone in pairs
-        if name in PROVIDERS
-    ]
-    if options.server_url:
-        secret = _secret_reader(options.server_token_file) if options.server_token_file else str
-        queried.append(("server", SERVER, ProviderAccess(options.server_url, "", secret=secret)))
-    return SiteFactors(constants, _create_pollers(queried, options, section, clock))
 
 
 def _create_pollers(

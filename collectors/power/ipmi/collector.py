@@ -17,8 +17,7 @@ from collectors.power.bmc import BmcCollector
 from collectors.power.ipmi.in_band import open_device
 from collectors.power.ipmi.lan import PRIVILEGES, LanSession
 from collectors.power.ipmi.message import REASONS, Bmc, IpmiError, Power
-from collectors.power.ipmi.power import BmcPower
-from collectors.power.ipmi.tool import password_on_command_line, read_power
+from collectors.power.ipmi.power import BmcPower, password_on_command_line, read_tool
 from collectors.power.meter import MeterReading, PlausiblePower
 
 POWER = Metric(
@@ -181,7 +180,7 @@ def power_reader(
             raise SettingsError(
                 "collector.ipmi.command: expected for collector.ipmi.access=command"
             )
-        return lambda: read_power(words, options.timeout), lambda: None
+        return lambda: read_tool(words, options.timeout), lambda: None
     connect = (lambda: open_device(host.dev)) if options.access == "device" else _lan(options)
     bmc = BmcPower(connect, options.timeout, options.source, options.sensor)
     return bmc.read, bmc.close

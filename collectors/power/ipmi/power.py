@@ -1,10 +1,13 @@
-"""The node's power from one BMC, by DCMI or by sensors.
+"""The node's power from one BMC, by DCMI, by sensors, or by an external tool.
 
 DCMI is the BMC's own statistics of the node's power (Data Center Manageability Interface 1.5,
 sections 6.1.1 and 6.6.1).
 
 Sensors that together measure the node are either one sensor of the whole node, or else the power
 supplies' inputs. Never both, never an input with an output, never limits or parts of the node.
+
+The tool is ipmitool, FreeIPMI's ipmi-dcmi or ipmiutil, recognised by its output: for sites that
+allow the exporter exactly one command, for example by sudo.
 """
 
 import logging
@@ -13,6 +16,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
+from batchjob.runtime.subprocesses import CommandTimeoutError, SchedulerError, call
 from collectors.power.ipmi.message import Bmc, CompletionError, IpmiError, Power, Request
 from collectors.power.ipmi.sdr import IpmiSensor, find_power_sensors, read_sensor
 
@@ -38,6 +42,26 @@ _WHOLE_NODE = (
 )  # fmt: skip
 _SUPPLY_INPUT = re.compile(r"(psu?|power supply) ?\d+.*\b(in|pin|input)\b")
 _NO_MEASUREMENT = re.compile(r"\b(cap|limit|max|min|rated|peak|avg|average)\b")
+
+
+_OUTPUT_LIMIT = 64 * 1024
+_WATTS = r"[^:\n]*:\s*(\d+)\s*watts"
+# Texts printed by ipmitool 1.8.18 and 1.8.19, ipmi-dcmi (FreeIPMI 1.6) and ipmiutil 3.1.
+_TOOL_CURRENT = re.compile(
+    r"^\s*(?:Instantaneous power reading|Current Power)" + _WATTS, re.I | re.M
+)
+_TOOL_STATISTICS = (
+    ("min", re.compile(r"^\s*Min(?:imum)?\b" + _WATTS, re.I | re.M)),
+    ("max", re.compile(r"^\s*Max(?:imum)?\b" + _WATTS, re.I | re.M)),
+    ("average", re.compile(r"^\s*(?:Average|Avg)\b" + _WATTS, re.I | re.M)),
+)
+# ipmitool 1.8.19 prints the period after the time stamp, on the same line.
+_TOOL_PERIOD = re.compile(
+    r"(?:Sampling period|Statistics reporting time period)\s*:\s*(\d+)\s*(\w+)"
+)
+_TOOL_STATE = re.compile(r"(?:Power reading state is|Power Measurement)\s*:\s*(\w[\w ]*)", re.I)
+_TOOL_UNITS = {"seconds": 1.0, "milliseconds": 0.001, "ms": 0.001}
+_PASSWORD_FLAGS = {"ipmitool": ("-P",), "ipmi-dcmi": ("-p", "--password"), "ipmiutil": ("-P",)}
 
 
 class BmcPower:
@@ -193,3 +217,52 @@ def _query_with_retries(bmc: Bmc, request: Request, timeout: float) -> bytes:
                 raise
         time.sleep(RETRY_SECONDS)
     return bmc.query(request, timeout)
+
+
+def password_on_command_line(argv: tuple[str, ...]) -> str | None:
+    """The flag of this command line that exposes a password to every user, if any."""
+    for position, word in enumerate(argv):
+        for flag in _PASSWORD_FLAGS.get(word.rsplit("/", 1)[-1], ()):
+            for argument in argv[position + 1 :]:
+                if argument == flag or (len(flag) > 2 and argument.startswith(f"{flag}=")):
+                    return flag
+    return None
+
+
+def parse_tool_output(text: str) -> Power:
+    """The power in the tool's output; IpmiError if there are no watts, which may be 0."""
+    current = _TOOL_CURRENT.search(text)
+    if current is None:
+        beginning = " ".join(text.split())[:100]
+        raise IpmiError("tool", f"no power reading in the output: {beginning!r}")
+    matches = ((name, pattern.search(text)) for name, pattern in _TOOL_STATISTICS)
+    period, state = _tool_period(text), _TOOL_STATE.search(text)
+    return Power(
+        source="dcmi",
+        watts=float(current[1]),
+        statistics=tuple(
+            (name, float(match[1])) for name, match in matches if period and match and int(match[1])
+        ),
+        period_seconds=period,
+        active=None if state is None else state[1].strip().lower() in ("activated", "active"),
+    )
+
+
+def _tool_period(text: str) -> float | None:
+    match = _TOOL_PERIOD.search(text)
+    unit = _TOOL_UNITS.get(match[2].lower()) if match else None
+    return int(match[1]) * unit or None if match and unit else None
+
+
+def read_tool(argv: Sequence[str], timeout: float) -> Power:
+    """Run the command once; at the deadline it is killed with its children. Raises IpmiError."""
+    try:
+        result = call(argv, timeout=timeout, output_limit=_OUTPUT_LIMIT)
+    except CommandTimeoutError as error:
+        raise IpmiError("timeout", str(error)) from error
+    except SchedulerError as error:
+        raise IpmiError("tool", str(error)) from error
+    power = parse_tool_output(result.stdout.decode("utf-8", "replace"))
+    if power.watts == 0:
+        raise IpmiError("no_reading", f"{argv[0]} reports 0 W")
+    return power

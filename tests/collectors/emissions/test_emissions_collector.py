@@ -16,7 +16,7 @@ from collectors.emissions.collector import AGE, ERRORS, ESTIMATED, FACTOR, INFO,
 from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.provider_poller import load_cache, parse_retry_after, save_cache
 from collectors.emissions.providers.provider import REASONS, EmissionFactor
-from collectors.emissions.site_factors import site_factors
+from collectors.emissions.site_factors import SiteFactors
 from collectors.host import Host
 from tests.helpers.clock import Clock
 from tests.helpers.waiting import scaled, until
@@ -57,7 +57,7 @@ def emissions_collector(options, clock):
 
 
 def refresh(collector):
-    for source in collector.factors.pollers:
+    for source in collector.pollers:
         source.refresher.refresh()
 
 
@@ -82,7 +82,7 @@ def test_country_tables_need_no_network_and_no_thread(clock, monkeypatch):
         'provider="owid",zone="FR",scope="lifecycle"': pytest.approx(44.18, rel=1e-3),
         'provider="codecarbon",zone="FR",scope="lifecycle"': 56.039,
     }
-    assert collector.factors.pollers == []
+    assert collector.pollers == []
     collector.stop()
 
 
@@ -192,7 +192,7 @@ def test_retry_after_is_honoured(provider, rte_options, clock):
     provider.status, provider.headers = 429, {"Retry-After": "7200"}
     collector = emissions_collector(rte_options, clock)
     refresh(collector)
-    assert collector.factors.pollers[0].refresher.pause == 7200
+    assert collector.pollers[0].refresher.pause == 7200
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_cached_answer_is_used_after_a_restart_until_the_next_request_is_due(
     second = emissions_collector(options, clock)
     assert list(samples(second, FACTOR).values()) == [23]
     assert list(samples(second, AGE).values()) == [2100]
-    assert second.factors.pollers[0].refresher.pause == 300
+    assert second.pollers[0].refresher.pause == 300
     clock.now += 6 * 3600
     assert samples(second, FACTOR) == {}
 
@@ -281,7 +281,7 @@ def test_factors_of_the_server_are_added_unless_the_node_has_its_own(provider, c
 
 def test_thread_fetches_factors_until_it_is_stopped(provider, rte_options, clock, monkeypatch):
     monkeypatch.setattr("collectors.emissions.site_factors.SPREAD_SECONDS", 0.0)
-    factors = site_factors(rte_options, clock=clock)
+    factors = SiteFactors.of_site(rte_options, clock=clock)
     factors.start()
     until(factors.current, "factors")
     factors.stop()

@@ -17,7 +17,7 @@ from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.providers.provider import FactorError, ProviderAccess
 from collectors.emissions.providers.registry import PROVIDERS, credit, split_provider_zone
 from collectors.emissions.providers.stats_server import SCOPES
-from collectors.emissions.site_factors import site_factors
+from collectors.emissions.site_factors import SiteFactors
 
 NOW = datetime.fromisoformat("2024-05-02T14:40:00+02:00").timestamp()
 PAGE = (Path(__file__).parents[3] / "docs/emissions.md").read_text()
@@ -115,9 +115,9 @@ def test_missing_credentials_are_named(name):
     for field in needed:
         flag = re.escape(f"collector.emissions.{field.replace('_', '-')}")
         with pytest.raises(SettingsError, match=rf"{flag}: expected with {name}"):
-            site_factors(options)
+            SiteFactors.of_site(options)
         options = replace(options, **{field: "given"})
-    assert len(site_factors(options).pollers) == 1
+    assert len(SiteFactors.of_site(options).pollers) == 1
 
 
 def changed_somewhere(document):

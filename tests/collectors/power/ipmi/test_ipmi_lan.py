@@ -13,8 +13,7 @@ import pytest
 from collectors.power.ipmi import lan, power
 from collectors.power.ipmi.lan import LanSession
 from collectors.power.ipmi.message import CompletionError, IpmiError, Request
-from collectors.power.ipmi.power import BmcPower
-from collectors.power.ipmi.tool import read_power
+from collectors.power.ipmi.power import BmcPower, read_tool
 from tests.helpers.waiting import scaled
 
 pytest.importorskip("pyghmi")
@@ -90,7 +89,7 @@ def test_client_and_ipmitool_read_the_same_watts(bmc):
 
 @needs_ipmitool
 def test_configured_command_reads_the_same_power(bmc):
-    power = read_power(bmc.ipmitool("dcmi", "power", "reading"), 5)
+    power = read_tool(bmc.ipmitool("dcmi", "power", "reading"), 5)
     with open_session(bmc) as session:
         assert power == BmcPower(lambda: session, 5).read()
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.power.ipmi.message import IpmiError, Power
-from collectors.power.ipmi.tool import parse, password_on_command_line, read_power
+from collectors.power.ipmi.power import parse_tool_output, password_on_command_line, read_tool
 from tests.helpers.waiting import scaled
 
 STATISTICS = (("min", 300.0), ("max", 400.0), ("average", 350.0))
@@ -53,25 +53,25 @@ IPMIUTIL_3_17 = IPMIUTIL + "  Sampling period:                 5000 ms\n"
 )
 def test_output_of_each_tool_is_parsed(text, period):
     statistics = STATISTICS if period else ()
-    assert parse(text) == Power("dcmi", 345.0, statistics, period, True)
+    assert parse_tool_output(text) == Power("dcmi", 345.0, statistics, period, True)
 
 
 @pytest.mark.parametrize("state", ["deactivated", "not active", "Not Available"])
 def test_inactive_states(state):
-    assert parse(IPMITOOL_1_8_19.replace("activated", state)).active is False
+    assert parse_tool_output(IPMITOOL_1_8_19.replace("activated", state)).active is False
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "Current Power : n/a Watts", "345 Watts"])
 def test_output_without_a_reading_is_an_error(text):
     with pytest.raises(IpmiError) as caught:
-        parse(text)
+        parse_tool_output(text)
     assert caught.value.reason == "tool"
 
 
 @given(st.text(max_size=300))
 def test_arbitrary_text_is_an_error(text):
     with pytest.raises(IpmiError):
-        parse(text)
+        parse_tool_output(text)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_password_on_the_command_line_is_found(argv, flag):
 
 
 def run_tool(code, timeout=None):
-    return read_power((sys.executable, "-c", code), timeout or scaled(5))
+    return read_tool((sys.executable, "-c", code), timeout or scaled(5))
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_hanging_tool_is_killed():
 
 def test_missing_tool_is_named():
     with pytest.raises(IpmiError, match="/nonexistent/ipmitool: No such file"):
-        read_power(("/nonexistent/ipmitool",), 1)
+        read_tool(("/nonexistent/ipmitool",), 1)
