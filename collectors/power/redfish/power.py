@@ -9,7 +9,8 @@ PowerSubsystem, PowerSupplyMetrics.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 ROOT = "/redfish/v1/"
 
@@ -55,13 +56,11 @@ _NODE_NAMES = ("system power control", "server power control", "system input pow
 _NOT_IN_USE = {"Absent", "Disabled", "UnavailableOffline", "StandbyOffline"}
 
 
-class PowerLocation(NamedTuple):
-    """The resource with the power of one chassis."""
+PowerLocation = tuple[str, Callable[[], float | None]]
+"""The Id of a chassis, and the function that reads its power from the resource that has it.
 
-    chassis: str  # its Id
-    kind: str  # a key of _READERS
-    paths: tuple[str, ...]
-    system: str  # path of the computer system
+It returns None if the value is null, zero or missing.
+"""
 
 
 class RedfishReader:
@@ -94,19 +93,16 @@ class RedfishReader:
         get = self._get
         if not self._locations:
             self._locations = find_locations(get, self._chassis, self._system)
-        missing = set(self._chassis) - {location.chassis for location in self._locations}
+        missing = set(self._chassis) - {chassis for chassis, _ in self._locations}
         if missing or not self._locations:
             names = ", ".join(sorted(missing)) or "any chassis of the node"
             raise RedfishError("no_reading", f"no power reported for {names}")
-        return {
-            location.chassis: _require_watts(location, read_watts(get, location))
-            for location in self._locations
-        }
+        return {chassis: _require_watts(chassis, read()) for chassis, read in self._locations}
 
 
-def _require_watts(location: PowerLocation, watts: float | None) -> float:
+def _require_watts(chassis: str, watts: float | None) -> float:
     if watts is None:
-        raise RedfishError("no_reading", f"chassis {location.chassis} reports no power")
+        raise RedfishError("no_reading", f"chassis {chassis} reports no power")
     return watts
 
 
@@ -154,11 +150,6 @@ def _without_enclosures(chassis: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in chassis if rank(each) == best]
 
 
-def read_watts(get: Get, location: PowerLocation) -> float | None:
-    """Watts of one chassis now; None if the value is null, zero or missing."""
-    return _READERS[location.kind](get, location)
-
-
 def _find_system(get: Get, root: dict[str, Any], system_id: str, chassis_named: bool) -> str:
     """The node's computer system; "" if there is none and the chassis are named."""
     link = _link(root, "Systems")
@@ -183,41 +174,43 @@ def _find_system(get: Get, root: dict[str, Any], system_id: str, chassis_named: 
 
 def _first_location(get: Get, chassis: dict[str, Any], system: str) -> PowerLocation | None:
     """The first location with a value; some services link to resources that do not exist."""
-    name = str(chassis.get("Id", ""))
-    for kind, paths in _candidates(get, chassis):
-        location = PowerLocation(name, kind, paths, system)
+    for read in _candidates(get, chassis, system):
         try:
-            if read_watts(get, location) is not None:
-                return location
+            if read() is not None:
+                return str(chassis.get("Id", "")), read
         except RedfishError as error:
             if error.reason != "status":
                 raise
     return None
 
 
-def _candidates(get: Get, chassis: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _candidates(
+    get: Get, chassis: dict[str, Any], system: str
+) -> Iterator[Callable[[], float | None]]:
     environment, power = _link(chassis, "EnvironmentMetrics"), _link(chassis, "Power")
     if environment:
-        yield "environment", (environment,)
+        yield partial(read_environment, get, environment)
     if power:
-        yield "control", (power,)
-        yield "manufacturer", (power,)
+        yield partial(read_control, get, power, system)
+        yield partial(_read_manufacturer, get, power)
     subsystem = _link(chassis, "PowerSubsystem")
     if subsystem:
         supplies = tuple(_member_paths(get, _link(get(subsystem), "PowerSupplies")))
         if supplies:
-            yield "supplies", supplies
+            yield partial(_read_supplies, get, supplies)
     if power:
-        yield "inputs", (power,)
+        yield partial(read_inputs, get, power)
 
 
-def _read_environment(get: Get, location: PowerLocation) -> float | None:
-    return _parse_watts(_field(get(location.paths[0]).get("PowerWatts"), "Reading"))
+def read_environment(get: Get, path: str) -> float | None:
+    """Watts in EnvironmentMetrics."""
+    return _parse_watts(_field(get(path).get("PowerWatts"), "Reading"))
 
 
-def _read_control(get: Get, location: PowerLocation) -> float | None:
-    members = _objects(get(location.paths[0]).get("PowerControl"))
-    selected = _select_control(members, location.system)
+def read_control(get: Get, path: str, system: str) -> float | None:
+    """Watts of a computer system (a path) in PowerControl."""
+    members = _objects(get(path).get("PowerControl"))
+    selected = _select_control(members, system)
     return None if selected is None else _parse_watts(selected.get("PowerConsumedWatts"))
 
 
@@ -228,9 +221,9 @@ def _select_control(members: list[dict[str, Any]], system: str) -> dict[str, Any
     return next(iter(related or named or members), None)
 
 
-def _read_manufacturer(get: Get, location: PowerLocation) -> float | None:
+def _read_manufacturer(get: Get, path: str) -> float | None:
     """What iLO 4 has beside PowerControl, and Fujitsu's iRMC in its own part."""
-    power = get(location.paths[0])
+    power = get(path)
     oem = power.get("Oem")
     parts = oem.values() if isinstance(oem, dict) else ()
     consumptions = [_field(part, "ChassisPowerConsumption") for part in parts]
@@ -239,14 +232,15 @@ def _read_manufacturer(get: Get, location: PowerLocation) -> float | None:
     return next((each for each in watts if each is not None), None)
 
 
-def _read_inputs(get: Get, location: PowerLocation) -> float | None:
-    supplies = _objects(get(location.paths[0]).get("PowerSupplies"))
+def read_inputs(get: Get, path: str) -> float | None:
+    """The sum of the inputs of the power supplies in Power."""
+    supplies = _objects(get(path).get("PowerSupplies"))
     return _sum_inputs([(each, each.get("PowerInputWatts")) for each in supplies])
 
 
-def _read_supplies(get: Get, location: PowerLocation) -> float | None:
+def _read_supplies(get: Get, paths: Sequence[str]) -> float | None:
     readings = []
-    for path in location.paths:
+    for path in paths:
         supply = get(path)
         metrics = _link(supply, "Metrics")
         value = get(metrics).get("InputPowerWatts") if metrics and not _is_unused(supply) else None
@@ -259,15 +253,6 @@ def _sum_inputs(readings: list[tuple[dict[str, Any], Any]]) -> float | None:
     watts = [_parse_watts(value, 0.0) for supply, value in readings if not _is_unused(supply)]
     total = sum(each for each in watts if each is not None)
     return total if total > 0 and None not in watts else None
-
-
-_READERS: dict[str, Callable[[Get, PowerLocation], float | None]] = {
-    "environment": _read_environment,
-    "control": _read_control,
-    "manufacturer": _read_manufacturer,
-    "supplies": _read_supplies,
-    "inputs": _read_inputs,
-}
 
 
 def _is_unused(supply: dict[str, Any]) -> bool:

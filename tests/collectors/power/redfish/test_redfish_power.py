@@ -1,10 +1,18 @@
 """Where the documents of a Redfish service contain the power of the node."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.power.redfish.power import PowerLocation, RedfishError, find_locations, read_watts
+from collectors.power.redfish.power import (
+    RedfishError,
+    find_locations,
+    read_control,
+    read_environment,
+    read_inputs,
+)
 from tests.simulated.redfish_service import ROOT, collection, link, one_node
 
 CHASSIS = "/redfish/v1/Chassis/1"
@@ -22,10 +30,7 @@ def document_reader(documents):
 
 def node_watts(documents, chassis=(), system=""):
     get_document = document_reader(documents)
-    return {
-        location.chassis: read_watts(get_document, location)
-        for location in find_locations(get_document, chassis, system)
-    }
+    return {name: read() for name, read in find_locations(get_document, chassis, system)}
 
 
 def documents_with_power(*members, **fields):
@@ -213,10 +218,13 @@ json_values = st.recursive(
 )  # fmt: skip
 
 
-@given(st.sampled_from(["environment", "control", "inputs"]), st.dictionaries(
+READERS = (read_environment, partial(read_control, system=SYSTEM), read_inputs)
+
+
+@given(st.sampled_from(READERS), st.dictionaries(
     st.sampled_from(["PowerWatts", "PowerControl", "PowerSupplies"]), json_values))  # fmt: skip
-def test_arbitrary_document_is_watts_or_none(kind, document):
-    watts = read_watts(lambda path: document, PowerLocation("1", kind, ("/redfish/v1/x",), SYSTEM))
+def test_arbitrary_document_is_watts_or_none(read, document):
+    watts = read(lambda path: document, "/redfish/v1/x")
     assert watts is None or 0 < watts < float("inf")
 
 
