@@ -209,8 +209,8 @@ class FileReader:
         while len(contents) < len(self._files):
             try:
                 contents.extend(reads)
-            except OSError as error:  # also of a file that is opened for each read
-                contents.append(error)
+            except OSError as error:  # also for a file that is opened for each read
+                contents.append(error.with_traceback(None))  # it would keep all contents
         changed = False
         failed: list[tuple[OpenCgroupFile, Exception]] = []
         for index in compress(count(), map(ne, map(hash, contents), self._digests)):
