@@ -40,6 +40,9 @@ def discrepancies(
         known_until = min(now, run.end) if expected.node_until is None else expected.node_until
     if figures.get("state", expected.state) != expected.state:
         yield f"state: {figures['state']} instead of {expected.state}"
+    end_seen = not expected.end_known and (expected.known_until or 0) >= run.end
+    if figures.get("has_ended", end_seen) != end_seen:
+        yield f"has ended: {figures['has_ended']}"
     if known_until is None:
         for name in (*_FIGURES, *_RATIOS, "until"):
             if figures.get(name) is not None and not (

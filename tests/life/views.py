@@ -25,6 +25,8 @@ from tests.life.exporters import exporter_view
 from tests.life.ground_truth import KnownRun
 from tests.life.observed_site import ObservedSite
 
+_ENDED = " ended, state not yet known"
+
 Figures = Mapping[str, Any]
 """Figures by their names in `Usage`; `state`; `until`, `coverage` and `final` if displayed."""
 
@@ -176,6 +178,12 @@ def _markup_text(markup: str) -> str:
     return " ".join(re.sub("<[^>]*>", " ", markup).split()).replace("\u202f", " ")
 
 
+def _state(cell: str) -> Figures:
+    """The state, and whether all nodes have seen an end that its scheduler has not told yet."""
+    state = cell.removesuffix(_ENDED)
+    return {"state": state.upper(), "has_ended": state != cell}
+
+
 def _parse_percent(text: str | None) -> float | None:
     match = re.search(r"(\d+(?:\.\d+)?)\s*%", text or "")
     return float(match[1]) / 100 if match else None
@@ -186,7 +194,7 @@ def list_page(site: ObservedSite, run: KnownRun) -> Figures:
     pairs = re.findall(r'data-label="([^"]*)">(.*?)</td>', _list_row(site, run), re.S)
     cells = {name: _markup_text(text) for name, text in pairs}
     return {
-        "state": cells["State"].upper(),
+        **_state(cells["State"]),
         "cpu_efficiency": _parse_percent(cells.get("CPU used")),
         "memory_efficiency": _parse_percent(cells.get("Memory used")),
         "gpu_ratio": _parse_percent(cells.get("GPU used")),
@@ -233,7 +241,7 @@ def compare_page(site: ObservedSite, run: KnownRun) -> Figures:
         for name, text in re.findall(r'<tr><th scope="row">(.*?)</th><td>(.*?)</td>', page, re.S)
     }
     return {
-        "state": cells["State"].upper(),
+        **_state(cells["State"]),
         "cpu_efficiency": _parse_percent(cells["CPU used"]),
         "memory_efficiency": _parse_percent(cells["Memory used"]),
         "gpu_ratio": _parse_percent(cells.get("GPU used")),
