@@ -1,6 +1,7 @@
 """The recorded cluster of `batchjob up --demo`: loaded, played, queried and removed."""
 
 import itertools
+import json
 import shutil
 import subprocess
 import sys
@@ -114,15 +115,11 @@ def get(demo):
 def test_recording_is_small_and_made_by_the_generator(recording):
     assert files(demo_recording.__package__).joinpath(FILE).stat().st_size < LIMIT
     begin = min(job.record.submit_time for job in recording.jobs) // DAY * DAY
-    generated = [
-        demo_recording.job_of_line(line, begin) for line in unmeasured_lines(scheduled_jobs())
-    ]
-    assert [job.record for job in generated] == [job.record for job in recording.jobs]
-    assert [list(job.loads) for job in generated[::50]] == [
-        [{**loads, "gpus": {int(gpu): tuple(of) for gpu, of in loads["gpus"].items()}}
-         for loads in job.loads]
-        for job in recording.jobs[::50]
-    ]  # fmt: skip
+    generated, recorded = scheduled_jobs(), recording.jobs
+    assert [str(job.jobid) for job in generated] == [job.record.jobid for job in recorded]
+    for line, job in zip(unmeasured_lines(generated[::20]), recorded[::20], strict=True):
+        same = demo_recording.job_of_line(json.loads(json.dumps(line)), begin)
+        assert (same.record, same.loads) == (job.record, job.loads)
     assert header()["scripts"] == recording.scripts
 
 
@@ -148,11 +145,11 @@ def test_allocations_fit_into_nodes(recording):
             assert held[2] <= facts["gpus"], node
 
 
-@pytest.mark.parametrize("now", [NOW, NOW + 40_000, NOW + DAY - 1])
+@pytest.mark.parametrize("now", [NOW // DAY * DAY, NOW // DAY * DAY + DAY - 1])
 def test_four_weeks_are_past_and_a_fifth_is_ahead(now):
     jobs = demo_recording.read(now).jobs
     first, last = (jobs[number].record.submit_time for number in (0, -1))
-    assert PAST_DAYS * DAY <= now - first < (PAST_DAYS + 1) * DAY + HOUR
+    assert PAST_DAYS * DAY - HOUR < now - first < (PAST_DAYS + 1) * DAY
     assert 5.9 * DAY < last - now <= 7 * DAY
 
 
