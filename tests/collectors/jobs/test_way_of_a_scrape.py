@@ -7,7 +7,7 @@ from batchjob_exporter import exposition
 from batchjob_exporter.exporter import Exporter
 from tests.helpers.crossed import Crossed, Recorder
 
-MOST = Crossed(22, 80)
+MOST = Crossed(21, 70)
 
 
 def test_a_scrape_of_one_job_passes_through_few_files_and_functions(node):
