@@ -50,7 +50,12 @@ COMMANDS = (
     Command("logs", "batchjob_cli.logs", "Print the output of a run."),
     Command("stop", "batchjob_cli.stop", "End a run."),
     Command("cancel", "batchjob_cli.stop", "Cancel a run that has not started.", function="cancel"),
-    Command("delete", "batchjob_cli.delete", "Delete a run's record, samples and output."),
+    Command(
+        "delete",
+        "batchjob_cli.stop",
+        "Delete a run's record, samples and output.",
+        function="delete",
+    ),
     Command(
         "doctor",
         "batchjob_cli.doctor.command",

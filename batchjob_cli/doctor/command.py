@@ -12,7 +12,6 @@ from batchjob.runtime.settings import Parser
 from batchjob_cli.doctor import (
     bundle,
     cgroups,
-    exporter,
     gpus,
     pbs_jobs,
     permissions,
@@ -41,7 +40,7 @@ SUBJECTS: Mapping[str, tuple[Check, ...]] = {
     "permissions": permissions.CHECKS,
     "energy": power.CHECKS,
     "gpus": gpus.CHECKS,
-    "service": exporter.CHECKS,
+    "service": permissions.SERVICE_CHECKS,
 }  # fmt: skip
 """The checks below each heading of the report."""
 _WIDTH = 100

@@ -9,7 +9,7 @@ from batchjob.local_runs import history
 from batchjob.local_runs.record import Run
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
-from batchjob_cli import delete, stop
+from batchjob_cli import stop
 from batchjob_stats_server.api.local_runs import NewRun
 from batchjob_stats_server.run_control import RunRefusedError
 
@@ -69,7 +69,7 @@ class LocalRunControl:
         if run.state.is_live:
             raise RunRefusedError(f"run {run.jobid} has not ended: {run.status}")
         try:
-            delete.delete_run(self.data, run)
+            stop.delete_run(self.data, run)
         except OSError as error:
             raise RunRefusedError(f"{error.filename}: {error.strerror}") from error
 

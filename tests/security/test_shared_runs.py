@@ -29,7 +29,7 @@ from batchjob.local_runs.user_files import open_regular_file
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.states import JobState
-from batchjob_cli import delete, stop
+from batchjob_cli import stop
 from batchjob_cli.run import command as run_command
 from batchjob_cli.run import stop_request
 from batchjob_cli.run.supervisor import end_abandoned
@@ -207,7 +207,7 @@ def test_record_with_another_jobid_is_rejected(data, jobid):
     document = json.loads(path.read_text())
     run_as(ATTACKER, lambda: path.write_text(json.dumps(document | {"jobid": jobid})) and None)
     with pytest.raises(SettingsError, match="no run has the id or name 'train'"):
-        delete.run(["train", f"--data={data}"])
+        stop.delete(["train", f"--data={data}"])
     assert poll_runs(data)[0] == []
 
 
@@ -288,7 +288,7 @@ def test_delete_by_root_follows_no_link(data):
         run_files.write(data / "runs", run)
         (data / "runs").chmod(0o777)  # where the kernel's protected_symlinks does not help
         run_as(ATTACKER, lambda name=name, to=to: plant_link(data, name, to))
-        delete.delete_run(data, run)
+        stop.delete_run(data, run)
         tombstone = (data / "runs" / f"{name}.deleted").lstat()
         assert (tombstone.st_uid, stat.S_ISREG(tombstone.st_mode)) == (0, True)
     assert not target.exists()

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAMS = (
     *(ROOT / "batchjob/local_runs").glob("*.py"),
     *(ROOT / "batchjob_cli/run").glob("*.py"),
-    *(ROOT / name for name in ("batchjob_cli/delete.py", "batchjob_cli/logs.py")),
+    *(ROOT / name for name in ("batchjob_cli/stop.py", "batchjob_cli/logs.py")),
     ROOT / "batchjob_stats_server/pages/job.py",
 )
 OF_THE_KERNEL = {
