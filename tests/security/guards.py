@@ -121,7 +121,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "steps of a cycle apart": Guard(
         c.source_that_fails_in_a_way_nobody_foresaw,
-        {f"{_DB}.poller.poller:Poller._run_step": is_now(lambda poller, step: step.work())},
+        {f"{_DB}.poller.poller:Poller._run_step": is_now(lambda poller, name, work: work())},
     ),
     "series of allocated nodes only": Guard(
         c.node_speaks_of_jobs_of_other_nodes,

@@ -88,5 +88,7 @@ def test_without_a_guard_a_citizen_succeeds(new_site, long_form, name):
             guard.citizen(site, random.Random(seed))
             site.work()
 
-    with guard.taken_out(), pytest.raises(Exception):  # noqa: B017, PT011
+    with guard.taken_out(), pytest.raises(Exception) as raised:  # noqa: PT011
         attack()
+    # The replacement of a guard must be called as the guard is.
+    assert not isinstance(raised.value, TypeError | AttributeError | NameError), raised.value
