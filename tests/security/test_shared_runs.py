@@ -120,7 +120,7 @@ def write_record(path: Path, run: Run) -> None:
 def poll_runs(data: Path, known: dict | None = None):
     """Poll the directory as root; returns the jobs, and the reasons of quarantined records."""
     batches = list(
-        source.build("c1", source.LocalRunsOptions(path=str(data / "runs"))).read("0", known or {})
+        source.Runs("c1", source.LocalRunsOptions(path=str(data / "runs"))).read("0", known or {})
     )
     return (
         [job for batch in batches for job in batch.jobs],
@@ -165,7 +165,7 @@ def test_special_files_are_skipped_without_blocking(data):
 
     run_as(ATTACKER, plant)
     known = {ID: UnfinishedJob(1, 1, 1), OTHER_ID: UnfinishedJob(1, 1, 1)}
-    batches = source.build("c1", source.LocalRunsOptions(path=str(data / "runs"))).read("0", known)
+    batches = source.Runs("c1", source.LocalRunsOptions(path=str(data / "runs"))).read("0", known)
     *_, last = list(batches)
     assert sorted(bad.reason.partition(": ")[2] for bad in last.quarantined) == [
         "expected a regular file",
@@ -339,7 +339,7 @@ def test_tombstone_carries_uid_of_its_owner(data):
         (data / "runs" / f"{ID}.deleted").touch()
 
     run_as(ATTACKER, plant)
-    *_, last = source.build("c1", source.LocalRunsOptions(path=str(data / "runs"))).read("0", {})
+    *_, last = source.Runs("c1", source.LocalRunsOptions(path=str(data / "runs"))).read("0", {})
     assert [(each.jobid, each.uid) for each in last.deleted] == [
         (ID, pwd.getpwnam(ATTACKER).pw_uid)
     ]
@@ -367,7 +367,7 @@ def test_id_of_deleted_run_cannot_be_taken_over(data):
 
     def poll():
         options = source.LocalRunsOptions(path=str(data / "runs"))
-        for batch in source.build("c1", options).read("0", {}):
+        for batch in source.Runs("c1", options).read("0", {}):
             store.write(batch, "runs")
 
     path = data / "runs" / f"{ID}.json"
