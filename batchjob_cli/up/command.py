@@ -1,6 +1,7 @@
 """`batchjob up`: everything on this machine, and a few lines that say where to look."""
 
 import contextlib
+import dataclasses
 import logging
 import signal
 import socket
@@ -25,6 +26,7 @@ from batchjob_stats_server import main as server_main
 
 _EVERY_HOST = ("0.0.0.0", "::")  # noqa: S104 (accepted values)
 _LOOPBACK = "127.0.0.1"
+_PORTS_TRIED = 100
 
 
 def run(arguments: list[str]) -> int:
@@ -56,11 +58,20 @@ def _run(chosen: UpSettings, data: Path) -> int:
         )
     with (
         _exiting_on(signal.SIGTERM),
-        _open_listener(chosen.up.listen_address) as listener,
-        stack.start_stack(chosen, data) as parts,
-        announce(data, _url(chosen, _LOOPBACK)),
+        _open_listener(chosen) as listener,
+        contextlib.ExitStack() as running,
     ):
+        asked = chosen.up.listen_address
+        address = asked._replace(port=listener.getsockname()[1])
+        chosen = chosen._replace(up=dataclasses.replace(chosen.up, listen_address=address))
+        parts = running.enter_context(stack.start_stack(chosen, data))
+        running.enter_context(announce(data, _url(chosen, _LOOPBACK)))
         lines = [
+            *(
+                [f"port      {asked.port} is in use; the pages are on {address.port}"]
+                if address.port != asked.port
+                else ()
+            ),
             *_status_lines(chosen, data, parts),
             *(_demo_lines(chosen, parts) if chosen.up.demo else ()),
         ]
@@ -86,8 +97,16 @@ def _exiting_on(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def _open_listener(address: ListenAddress) -> socket.socket:
-    """The socket of pages and API, opened first: a port in use is a common mistake."""
+def _open_listener(chosen: UpSettings) -> socket.socket:
+    """The socket of pages and API, opened first: a port in use is a common mistake.
+
+    On a shared machine, others run `up` as well: the default port stands for the next free one.
+    """
+    address = chosen.up.listen_address
+    if chosen.any_port:
+        for port in range(address.port, address.port + _PORTS_TRIED):
+            with contextlib.suppress(UnavailableError):
+                return server_main.open_listener(address._replace(port=port))
     try:
         return server_main.open_listener(address)
     except SettingsError as error:

@@ -72,7 +72,8 @@ class UpOptions:
     )  # fmt: skip
     listen_address: ListenAddress = option(
         ListenAddress("127.0.0.1", 10912),
-        "Address of the web pages and the API.",
+        "Address of the web pages and the API; if only the default's port is taken, the next "
+        "free one.",
         parse=_parse_host_and_port,
     )
     exporter_address: str = option(
@@ -175,6 +176,7 @@ class UpSettings(NamedTuple):
     tsdb: UpTsdbOptions
     threshold: SiteThresholds
     log: LogOptions
+    any_port: bool = False  # the address is the default, which others on this machine may use
 
 
 def settings(arguments: list[str]) -> UpSettings:
@@ -193,4 +195,5 @@ def settings(arguments: list[str]) -> UpSettings:
     path = flags.pop("config.file")
     # Show only what users need to know on the terminal, unless log messages are requested.
     given = {"log.level": "warning"} | (load_file(path, SECTIONS) if path else {}) | flags
-    return UpSettings(*(build_section(cls, section, given) for section, cls in SECTIONS.items()))
+    sections = (build_section(cls, section, given) for section, cls in SECTIONS.items())
+    return UpSettings(*sections)._replace(any_port="listen-address" not in given)

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import json
+import re
 import socket
 import stat
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from tests.e2e.exporter import parse
 from tests.e2e.up import ENVIRONMENT, BatchjobUp, run_command, running_batchjob_up
-from tests.helpers.processes import free_ports, run
+from tests.helpers.processes import daemon, free_ports, run
 from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
@@ -180,6 +181,23 @@ def test_second_instance_reports_conflict(instance: BatchjobUp, tmp_path: Path) 
     url, pid = f"http://{instance.web_address}", instance.process.pid
     assert f"already served by batchjob up at {url} (process {pid})" in data_conflict.stderr
     assert "Traceback" not in listen_conflict.stderr + data_conflict.stderr
+
+
+def test_next_port_is_taken_unless_an_address_was_asked_for(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # some other program may hold it already
+            stack.enter_context(socket.create_server(("127.0.0.1", 10912)))
+        log = tmp_path / "log"
+        argv = [sys.executable, "-m", "batchjob_cli", "up", f"--data={tmp_path / 'data'}"]
+        stack.enter_context(daemon(argv, log, env=ENVIRONMENT))
+        until(lambda: "metrics " in log.read_text(), "up", 60)
+        found = re.search(
+            r"^port      10912 is in use; the pages are on (\d+)\npages     http://127.0.0.1:\1/",
+            log.read_text(), re.MULTILINE,
+        )  # fmt: skip
+        assert found, log.read_text()
+        jobs = run_command(tmp_path / "data", "jobs")
+        assert (jobs.returncode, jobs.stdout) == (0, "no job\n"), jobs.stderr
 
 
 def test_listening_on_all_addresses_prints_warning(tmp_path: Path) -> None:
