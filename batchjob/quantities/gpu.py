@@ -81,9 +81,9 @@ JOB_GPU_SHARE = _of_job(
 JOB_GPU_UTILIZATION = _of_job(
     "gpu_utilization_ratio",
     "ratio",
-    "Fraction of the time since the last reading in which the job's kernels ran: the "
-    "utilization of the GPU if the job has it exclusively, else the sum over the "
-    "job's processes.",
+    "Utilization of the GPU, if no other job holds or uses it: the fraction of the time since the "
+    "last reading in which the job's kernels or copies ran. Absent on a shared GPU, where the "
+    "driver does not measure it by process.",
 )
 JOB_GPU_MEMORY = _of_job("gpu_memory_bytes", "bytes", "GPU memory of the job's processes.")
 JOB_GPU_PROCESSES = _of_job(

@@ -182,22 +182,23 @@ def _select_holders(
 def _job_usage(
     unit: Unit, job: _GpuClaims, is_only_job: bool, reading: GpuReading | None
 ) -> tuple[int | None, float | None, float | None]:
-    """Processes, memory and utilisation of a job on a unit."""
+    """Processes, memory and utilisation of a job on a unit.
+
+    The utilisation is the unit's, and belongs to the job only if no other job holds or uses the
+    unit: drivers do not measure how much of it each process caused.
+    """
     if reading is None:
         return None, None, None
-    unit_utilization = reading.values_of(unit).get(UTILIZATION)
+    utilization = reading.values_of(unit).get(UTILIZATION) if is_only_job else None
     processes = reading.processes_on(unit)
     if processes is None:
-        return None, None, unit_utilization if is_only_job else None
+        return None, None, utilization
     own_processes = job.used_units.get(unit, ())
-    if is_only_job and (own_processes or not processes):
-        utilization = unit_utilization
-    else:
-        utilization = _sum_or_none(each.utilization for each in own_processes)
+    is_only_user = bool(own_processes) or not processes
     return (
         len(own_processes),
         _sum_or_none(each.memory_bytes for each in own_processes),
-        None if utilization is None else min(1.0, utilization),
+        utilization if is_only_user else None,
     )
 
 

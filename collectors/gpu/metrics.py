@@ -65,8 +65,14 @@ THROTTLED = _by(
     "thermal",
     "sync_boost",
     "board_limit",
-    "low_utilization",
     "reliability",
+)
+LOW_UTILIZATION = GpuMetric(
+    _gpu(
+        "low_utilization_seconds_total",
+        "counter",
+        "Time for which clocks were low because the GPU had nothing to do, which is no throttling.",
+    )
 )
 PCIE = _by(
     _gpu(
@@ -115,6 +121,7 @@ QUANTITIES: tuple[GpuMetric, ...] = (
     *CLOCK.values(),
     *ECC.values(),
     *THROTTLED.values(),
+    LOW_UTILIZATION,
     *PCIE.values(),
     *PCIE_RATE.values(),
     *NVLINK.values(),

@@ -13,6 +13,7 @@ from collectors.gpu.metrics import (
     CLOCK,
     ECC,
     ENERGY,
+    LOW_UTILIZATION,
     MEMORY_TEMPERATURE,
     MEMORY_TOTAL,
     MEMORY_USED,
@@ -29,10 +30,6 @@ from collectors.gpu.metrics import (
 from collectors.gpu.nvml_errors import OptionalCalls
 from collectors.gpu.nvml_gpm import Gpm
 from collectors.gpu.reading import GpuProcess, GpuReading
-
-# Answers of nvmlDeviceGetProcessUtilization for a GPU on which nothing ran: NOT_FOUND, or success
-# with no samples, which pynvml raises as an error.
-_NO_SAMPLES = frozenset({0, 6})
 
 _NO_INSTANCE = 0xFFFFFFFF
 
@@ -74,7 +71,7 @@ FIELD_VALUES = (
     (THROTTLED["thermal"], 75, 0, 1e-9),
     (THROTTLED["sync_boost"], 76, 0, 1e-9),
     (THROTTLED["board_limit"], 77, 0, 1e-9),
-    (THROTTLED["low_utilization"], 78, 0, 1e-9),
+    (LOW_UTILIZATION, 78, 0, 1e-9),
     (THROTTLED["reliability"], 79, 0, 1e-9),
     (MEMORY_TEMPERATURE, 82, 0, 1.0),
     (NVLINK["transmit"], 138, _ALL_LINKS, 1024.0),
@@ -94,9 +91,8 @@ def read(
 ) -> GpuReading:
     """Read GPU `index` with an initialised pynvml, counting failed calls in `errors`.
 
-    Utilisation, the GPU's and the processes', is that since `since` (epoch seconds); `gpm` keeps
-    samples between readings. Raises NVMLError if the GPU or the driver is gone, or the GPU has no
-    UUID.
+    The utilisation is that since `since` (epoch seconds); `gpm` keeps samples between readings.
+    Raises NVMLError if the GPU or the driver is gone, or the GPU has no UUID.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     optional = OptionalCalls(nvml, errors, str(index))
@@ -119,7 +115,7 @@ def read(
             | utilizations.get(mig.instance.uuid, {})
             for mig in mig_instances
         },
-        _processes(optional, handle, since),
+        _processes(optional, handle),
     )
 
 
@@ -240,7 +236,7 @@ def _utilization(optional: OptionalCalls, handle: Any, since: float) -> dict[Gpu
     """
     nvml = optional.nvml
     kind = nvml.NVML_GPU_UTILIZATION_SAMPLES
-    answer = optional(nvml.nvmlDeviceGetSamples, handle, kind, _microseconds(since))
+    answer = optional(nvml.nvmlDeviceGetSamples, handle, kind, max(0, int(since * 1e6)))
     if answer and answer[0] < len(VALUE_TYPES):
         percent = [getattr(each.sampleValue, VALUE_TYPES[answer[0]]) for each in answer[1]]
         valid = [each for each in percent if 0 <= each <= 100]
@@ -248,10 +244,6 @@ def _utilization(optional: OptionalCalls, handle: Any, since: float) -> dict[Gpu
             return {UTILIZATION: sum(valid) / len(valid) / 100}
     rates = optional(nvml.nvmlDeviceGetUtilizationRates, handle)
     return {UTILIZATION: rates.gpu / 100} if rates else {}
-
-
-def _microseconds(since: float) -> int:
-    return max(0, int(since * 1e6))
 
 
 def _fields(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
@@ -283,8 +275,12 @@ def _pcie(optional: OptionalCalls, gpm: Gpm | None, handle: Any) -> dict[GpuMetr
     return rates
 
 
-def _processes(optional: OptionalCalls, handle: Any, since: float) -> tuple[GpuProcess, ...] | None:
-    """Compute, graphics and MPS client processes; None if none of the lists is available."""
+def _processes(optional: OptionalCalls, handle: Any) -> tuple[GpuProcess, ...] | None:
+    """Compute, graphics and MPS client processes; None if none of the lists is available.
+
+    Their utilisation is not read. The driver gives each of its samples whole to one process, gives
+    a new process those of one that has ended, and under MPS gives all of them to the server.
+    """
     nvml = optional.nvml
     lists = [
         optional(call, handle)
@@ -297,14 +293,12 @@ def _processes(optional: OptionalCalls, handle: Any, since: float) -> tuple[GpuP
     if all(each is None for each in lists):
         return None
     found = {info.pid: info for infos in lists for info in infos or ()}
-    utilizations = _process_utilization(optional, handle, since) if found else None
     return tuple(
         GpuProcess(
             pid,
             info.usedGpuMemory,
             _instance_number(info.gpuInstanceId),
             _instance_number(info.computeInstanceId),
-            None if utilizations is None else utilizations.get(pid, 0.0),
         )
         for pid, info in sorted(found.items())
     )
@@ -312,21 +306,3 @@ def _processes(optional: OptionalCalls, handle: Any, since: float) -> tuple[GpuP
 
 def _instance_number(number: int) -> int | None:
     return None if number == _NO_INSTANCE else number
-
-
-def _process_utilization(
-    optional: OptionalCalls, handle: Any, since: float
-) -> dict[int, float] | None:
-    """The mean of each active process since `since`, 0 to 1; None if not supported."""
-    nvml = optional.nvml
-    try:
-        samples = nvml.nvmlDeviceGetProcessUtilization(handle, _microseconds(since))
-    except nvml.NVMLError as error:
-        if error.value in _NO_SAMPLES:
-            return {}
-        return None
-    return {
-        sample.pid: sample.smUtil / 100
-        for sample in sorted(samples, key=lambda sample: sample.timeStamp)
-        if sample.smUtil <= 100
-    }

@@ -19,7 +19,6 @@ class GpuProcess(NamedTuple):
     memory_bytes: float | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None
-    utilization: float | None = None  # fraction of the time since the last reading, 0 to 1
 
 
 def max_reading_age(interval: float) -> float:

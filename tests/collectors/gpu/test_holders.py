@@ -82,7 +82,7 @@ def test_gpu_without_reading_keeps_its_holder():
 
 
 def test_exclusive_holder_has_the_utilization_of_the_gpu():
-    processes = (GpuProcess(10, 5e9, utilization=0.2), GpuProcess(11, 1e9, utilization=0.3))
+    processes = (GpuProcess(10, 5e9), GpuProcess(11, 1e9))
     uses, _ = map_jobs([job("1", slurm_gpus(0), (10, 11))], [reading(plain_gpu(0), 0.9, processes)])
     assert uses == {("1", "0"): Use("SLURM_JOB_GPUS", 1.0, 2, 6e9, 0.9)}
 
@@ -91,7 +91,7 @@ def test_foreign_processes_are_not_counted_for_the_holder():
     uses, _ = map_jobs(
         [job("1", slurm_gpus(0))], [reading(plain_gpu(0), 0.9, (GpuProcess(99, 5e9),))]
     )
-    assert uses == {("1", "0"): Use("SLURM_JOB_GPUS", 1.0, 0, 0.0, 0.0)}
+    assert uses == {("1", "0"): Use("SLURM_JOB_GPUS", 1.0, 0, 0.0, None)}
 
 
 def test_partly_unknown_memory_is_unknown():
@@ -102,29 +102,29 @@ def test_partly_unknown_memory_is_unknown():
 
 
 def test_jobs_known_by_processes_share_the_gpu_equally():
-    processes = (GpuProcess(10, 5e9, utilization=0.6), GpuProcess(20, 1e9, utilization=0.3))
+    processes = (GpuProcess(10, 5e9), GpuProcess(20, 1e9))
     jobs = [job("1", None, (10,), "lsf"), job("2", None, (20,), "lsf")]
     uses, conflicts = map_jobs(jobs, [reading(plain_gpu(0), 0.9, processes)])
     assert uses == {
-        ("1", "0"): Use("process", 0.5, 1, 5e9, 0.6),
-        ("2", "0"): Use("process", 0.5, 1, 1e9, 0.3),
+        ("1", "0"): Use("process", 0.5, 1, 5e9, None),
+        ("2", "0"): Use("process", 0.5, 1, 1e9, None),
     }
     assert not conflicts
 
 
 def test_job_using_the_gpu_of_another_has_no_share():
-    processes = (GpuProcess(10, 5e9, utilization=0.6), GpuProcess(20, 1e9, utilization=0.3))
+    processes = (GpuProcess(10, 5e9), GpuProcess(20, 1e9))
     jobs = [job("1", slurm_gpus(0), (10,)), job("2", slurm_gpus(1), (20,))]
     uses, conflicts = map_jobs(jobs, [reading(plain_gpu(0), 0.9, processes)])
-    assert uses["1", "0"] == Use("SLURM_JOB_GPUS", 1.0, 1, 5e9, 0.6)
-    assert uses["2", "0"] == Use("process", None, 1, 1e9, 0.3)
+    assert uses["1", "0"] == Use("SLURM_JOB_GPUS", 1.0, 1, 5e9, None)
+    assert uses["2", "0"] == Use("process", None, 1, 1e9, None)
     assert uses["2", "1"] == Use("SLURM_JOB_GPUS", 1.0)
     assert conflicts == [("process", "2")]
 
 
 def test_job_without_allocation_gets_no_share_of_an_allocated_gpu():
     jobs = [job("1", slurm_gpus(0)), job("2", None, (20,))]
-    uses, _ = map_jobs(jobs, [reading(plain_gpu(0), 0.9, (GpuProcess(20, 1e9, utilization=0.9),))])
+    uses, _ = map_jobs(jobs, [reading(plain_gpu(0), 0.9, (GpuProcess(20, 1e9),))])
     assert uses["1", "0"].share == 1.0
     assert uses["2", "0"].share is None
 
@@ -226,7 +226,7 @@ _environs = st.fixed_dictionaries(
 @given(st.lists(st.tuples(_environs, st.sets(st.integers(1, 6)))), st.integers(0, 8), st.booleans())
 def test_shares_of_a_gpu_never_exceed_one(jobs, shards, mig):
     gpus = [SLICED if mig else plain_gpu(0), plain_gpu(1)]
-    processes = tuple(GpuProcess(pid, 1.0, pid % 3, 0, 0.5) for pid in range(1, 7))
+    processes = tuple(GpuProcess(pid, 1.0, pid % 3, 0) for pid in range(1, 7))
     holders = [job(str(n), variables, tuple(pids)) for n, (variables, pids) in enumerate(jobs)]
     context = AllocationContext(GpuTable(gpus), Site(), {}, None, "gpu01")
     found = build_map(holders, context, {g.uuid: reading(g, 0.5, processes) for g in gpus}, shards)
@@ -245,7 +245,7 @@ def map_confirmed(jobs, readings=(), before=None, prolog=None):
     return found, {each.job.jobid: (each.share, each.confirmed) for each in found.holdings}
 
 
-ON_GPU_0 = [reading(plain_gpu(0), 0.9, (GpuProcess(10, 5e9, utilization=0.6),))]
+ON_GPU_0 = [reading(plain_gpu(0), 0.9, (GpuProcess(10, 5e9),))]
 
 
 def test_environment_alone_does_not_confirm():

@@ -190,9 +190,9 @@ def test_processes_of_all_kinds_are_listed(fake_nvml, read):
         }
     )
     assert read().processes == (
-        GpuProcess(100, 5000, None, None, 0.3),
-        GpuProcess(101, 7000, None, None, 0.0),
-        GpuProcess(102, 9000, None, None, 0.2),
+        GpuProcess(100, 5000),
+        GpuProcess(101, 7000),
+        GpuProcess(102, 9000),
     )
 
 
@@ -224,7 +224,7 @@ def test_mig_instances(fake_nvml, read):
     instance = reading.gpu.instances[0]
     assert reading.instances[instance.uuid] == {MEMORY_USED: 5e8, MEMORY_TOTAL: 40e9}
     assert UTILIZATION not in reading.values
-    assert reading.processes == (GpuProcess(100, 5000, 2, 0, 0.0),)
+    assert reading.processes == (GpuProcess(100, 5000, 2, 0),)
 
 
 def test_mig_instance_utilization_is_measured_between_readings(fake_nvml, pynvml, errors):

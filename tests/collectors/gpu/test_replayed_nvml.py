@@ -11,8 +11,12 @@ import pytest
 
 from benchmarks import gpu as recorder
 from collectors.gpu import nvml
+from collectors.gpu.allocation import AllocationContext, Site
+from collectors.gpu.devices import GpuTable
+from collectors.gpu.holders import build_map
 from collectors.gpu.metrics import (
     ENERGY,
+    LOW_UTILIZATION,
     MEMORY_TOTAL,
     MEMORY_USED,
     POWER,
@@ -20,6 +24,7 @@ from collectors.gpu.metrics import (
     THROTTLED,
     UTILIZATION,
 )
+from collectors.jobs.view import JobHolder, make_name
 
 RECORDS = sorted((Path(__file__).parents[2] / "fixtures" / "nvml").glob("*.txt"))
 
@@ -68,17 +73,63 @@ def test_recorded_driver_gives_plausible_readings(fake_nvml, pynvml, path):
         assert 0 <= values.get(POWER, 0) <= 2 * values.get(POWER_LIMIT, 1000)
 
 
+@pytest.fixture
+def replay(fake_nvml):
+    """Answer with a record from now on."""
+
+    def answer(record):
+        (path,) = [each for each in RECORDS if each.stem == record]
+        fake_nvml.path.write_text(path.read_text())
+
+    return answer
+
+
 @pytest.mark.parametrize(
-    ("record", "utilization", "shares"),
-    [("idle", 0.0, []), ("busy", 0.5, [0.5]), ("shared", 1.0, [0.44, 0.56])],
+    ("record", "utilization", "processes"), [("idle", 0.0, 0), ("busy", 0.5, 1), ("shared", 1.0, 2)]
 )
-def test_recorded_h100_shows_its_known_load(fake_nvml, pynvml, record, utilization, shares):
+def test_recorded_h100_shows_its_known_load(replay, pynvml, record, utilization, processes):
     """Nothing; matrix products half of each second; two processes with as much as they get."""
-    (path,) = [each for each in RECORDS if each.stem == f"h100_driver_580_{record}"]
-    fake_nvml.path.write_text(path.read_text())
+    replay(f"h100_driver_580_{record}")
     errors: Counter[tuple[str, str]] = Counter()
     reading = nvml.read(pynvml, 0, 0.0, errors)
     assert not errors
     assert reading.values[UTILIZATION] == pytest.approx(utilization, abs=0.06)
-    assert sorted(each.utilization for each in reading.processes) == pytest.approx(shares, abs=0.06)
+    assert len(reading.processes) == processes
     assert reading.values.keys() >= {ENERGY, POWER, MEMORY_USED, *THROTTLED.values()}
+
+
+def map_of_two_jobs(reading, *pids):
+    """What the map says of jobs with one process each."""
+    jobs = [
+        JobHolder(make_name("slurm", str(number), "alice"), 1000, (pid,), (), ())
+        for number, pid in enumerate(pids)
+    ]
+    context = AllocationContext(GpuTable([reading.gpu]), Site(), {}, None, "gpu01")
+    return build_map(jobs, context, {reading.gpu.uuid: reading}).holdings
+
+
+def test_clients_of_mps_have_no_utilization_of_their_own(replay, pynvml):
+    """They kept the GPU busy for 100 and 50 % of the time; the driver tells the server's use."""
+    replay("h200_driver_580_mps")
+    (reading,) = all_readings(pynvml)
+    holdings = map_of_two_jobs(reading, 641, 642)
+    assert [each.memory_bytes for each in holdings] == [2690646016, 3764387840]
+    assert [each.utilization for each in holdings] == [None, None]
+
+
+def test_jobs_on_one_gpu_are_not_told_apart_by_the_samples_of_the_driver(replay, pynvml):
+    """Both were busy all the time: the driver gives each sample whole to one of them.
+
+    It also gives a new process the samples of one that ended, so that no value can be trusted.
+    """
+    replay("h100_driver_580_shared")
+    (reading,) = all_readings(pynvml)
+    holdings = map_of_two_jobs(reading, *(each.pid for each in reading.processes))
+    assert [each.utilization for each in holdings] == [None, None]
+
+
+def test_idleness_is_not_throttling(replay, pynvml):
+    replay("h200_driver_580_idle")
+    (reading,) = all_readings(pynvml)
+    assert {reading.values[each] for each in THROTTLED.values()} == {0}
+    assert reading.values[LOW_UTILIZATION] > 1, "seconds"
