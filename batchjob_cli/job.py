@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
         "its id or its name is enough",
     )
     add("--cluster", help="cluster, if several have a job with this id")
-    add("--format", choices=("text", "json", "markdown", "html"), default="text",
+    add("--format", choices=("text", "json", "markdown", "html", "seff"), default="text",
         help="output format (default: text)")  # fmt: skip
     add(
         "--script", action="store_true", help="print its batch script instead, if the site keeps it"
@@ -47,10 +47,10 @@ def run(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     if not given.id.strip():
         raise SettingsError("JOB: expected an id or a name")
-    query, jobid = reachable_server(given), _find_jobid(given)
+    query, jobid = reachable_server(given), find_jobid(given)
     if given.script:
         return _print_script(given.id, _query_scripts(given, query, jobid))
-    text = _query_report(given, query, jobid)
+    text = query_report(given, query, jobid)
     if given.format in ("text", "markdown"):
         print_text(text.rstrip("\n"))
     else:
@@ -58,7 +58,7 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _query_report(given: argparse.Namespace, query: QueryFunction | None, jobid: str) -> str:
+def query_report(given: argparse.Namespace, query: QueryFunction | None, jobid: str) -> str:
     """The formatted report; an unknown job id may be the name of a run on the server."""
     zone = "UTC" if given.zone else local_zone()
     if query is None:
@@ -118,7 +118,7 @@ def _print_script(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
     return 0
 
 
-def _find_jobid(given: argparse.Namespace) -> str:
+def find_jobid(given: argparse.Namespace) -> str:
     """The id of a run of this machine by its name; anything else unchanged."""
     if given.server:
         return str(given.id)

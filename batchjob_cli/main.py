@@ -43,6 +43,7 @@ COMMANDS = (
     Command("run", "batchjob_cli.run.command", "Run a command as a job: measured and recorded."),
     Command("jobs", "batchjob_cli.jobs", "List jobs."),
     Command("job", "batchjob_cli.job", "Show the report of a job, with advice."),
+    Command("seff", "batchjob_cli.seff", "Show the efficiency of a job as Slurm's seff does."),
     Command("stats", "batchjob_cli.stats", "Show totals and success rates."),
     Command(
         "metrics", "batchjob_cli.metrics", "Show a job's measurements over time and follow them."

@@ -31,6 +31,7 @@ class ReportFormat(StrEnum):
     TEXT = "text"
     MARKDOWN = "markdown"
     HTML = "html"
+    SEFF = "seff"
 
 
 class ReportQuery(RunParams):
@@ -42,7 +43,9 @@ class ReportQuery(RunParams):
     zone: Word = Field("UTC", description="Time zone of times in text, such as Europe/Paris.")
 
 
-_MEDIA_TYPES = {media_type: name for name, (media_type, _) in FORMS.items()}
+_MEDIA_TYPES = {
+    media_type: name for name, (media_type, _) in FORMS.items() if name != ReportFormat.SEFF
+}
 _INLINE_STYLE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; "
     "frame-ancestors 'none'; form-action 'none'; base-uri 'none'"

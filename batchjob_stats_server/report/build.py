@@ -78,6 +78,7 @@ def _job_summary(job: Row, elapsed: float | None) -> JobSummary:
     start, end = job["start_time"], job["end_time"]
     return JobSummary(
         cluster=job["cluster"], jobid=job["jobid"], job_id=job["id"], user=job["username"],
+        group=job["groupname"],
         array_jobid=job["array_jobid"], array_index=job["array_index"],
         account=job["account"], partition=job["partition"], name=job["name"],
         state=job["state"], state_word=_state_word(job),

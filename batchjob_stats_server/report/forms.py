@@ -3,13 +3,19 @@
 import html
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
 from functools import cache
 from typing import TYPE_CHECKING
 
-from batchjob_stats_server.report.model import Report
-from batchjob_stats_server.report.text import ReportLine, build_document
+from batchjob_stats_server.report.model import Advice, Report
+from batchjob_stats_server.report.seff import seff_lines
+from batchjob_stats_server.report.text import (
+    GPU_TITLE,
+    ReportLine,
+    build_document,
+    efficiency_lines,
+)
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -18,6 +24,7 @@ _WIDTH = 90
 _LABEL_WIDTH = 26  # maximum width of the column; longer labels exceed it
 _BAR_WIDTH = 20
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+_SECTIONS_BESIDE_SEFF = ("GPUs", "Energy and emissions", "Data sources")
 _STYLE = (
     "body{font:16px/1.4 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
     "table{border-collapse:collapse}th{text-align:left;font-weight:normal;opacity:.7}"
@@ -44,21 +51,47 @@ def as_text(report: Report, zone: tzinfo = UTC) -> str:
     lines = [document.title, "=" * len(document.title)]
     lines += _wrap("", document.headline) if document.headline else []
     lines += [document.notice] if document.notice else []
-    for title, section_lines in document.sections:
-        lines += ["", title]
-        width = min(_LABEL_WIDTH, max(len(line.label) for line in section_lines))
-        for line in section_lines:
-            lines += _wrap(f"  {line.label:<{width}}  {_text_bar(line)}", line.text)
-    lines += ["", "Advice"]
-    for each in document.advice:
-        lines += ["", *_wrap(f"  {each.severity}: ", f"{each.title} [{each.rule}]")]
-        lines += [*_wrap("    ", each.reason), *_wrap("    > ", each.step)]
-    if not document.advice:
-        lines.append("  none")
+    lines += [*_text_sections(document.sections), *_text_advice(document.advice)]
     if document.skipped_rules:
         lines += ["", "Rules without enough data"]
         for rule in document.skipped_rules:
             lines += _wrap(f"  {rule.label}: ", rule.text)
+    return _join_lines(lines)
+
+
+def as_seff(report: Report, zone: tzinfo = UTC) -> str:
+    """The lines of Slurm's seff, and what it does not know: GPUs, energy and advice."""
+    document = build_document(report, zone)
+    gpu_efficiency = [line for line in efficiency_lines(report, zone) if line.label == GPU_TITLE]
+    sections = [("Efficiency of GPUs", gpu_efficiency)] if gpu_efficiency else []
+    sections += [each for each in document.sections if each[0] in _SECTIONS_BESIDE_SEFF]
+    if report.job.start_time is not None and "Energy" not in {
+        line.label for _, section_lines in sections for line in section_lines
+    }:
+        line = ReportLine("Energy", f"not known: {report.energy.missing}")
+        sections.append(("Energy", [line]))
+    lines = [*seff_lines(report, zone), *_text_sections(sections)]
+    return _join_lines([*lines, *_text_advice(document.advice)])
+
+
+def _text_sections(sections: Iterable[tuple[str, list[ReportLine]]]) -> Iterator[str]:
+    for title, section_lines in sections:
+        yield from ("", title)
+        width = min(_LABEL_WIDTH, max(len(line.label) for line in section_lines))
+        for line in section_lines:
+            yield from _wrap(f"  {line.label:<{width}}  {_text_bar(line)}", line.text)
+
+
+def _text_advice(advice: Sequence[Advice]) -> Iterator[str]:
+    yield from ("", "Advice")
+    for each in advice:
+        yield from ("", *_wrap(f"  {each.severity}: ", f"{each.title} [{each.rule}]"))
+        yield from (*_wrap("    ", each.reason), *_wrap("    > ", each.step))
+    if not advice:
+        yield "  none"
+
+
+def _join_lines(lines: Iterable[str]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -142,5 +175,6 @@ FORMS: Mapping[str, tuple[str, Callable[[Report, tzinfo], str]]] = {
     "text": ("text/plain", as_text),
     "markdown": ("text/markdown", as_markdown),
     "html": ("text/html", as_html),
+    "seff": ("text/plain", as_seff),
 }
 """Media type and writer by the name of a form; JSON is the report itself."""

@@ -19,6 +19,7 @@ class JobSummary:
     jobid: str
     job_id: int  # id of its row
     user: str
+    group: str
     account: str
     partition: str
     name: str

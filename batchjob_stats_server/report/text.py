@@ -24,7 +24,8 @@ from batchjob_stats_server.report.units import FORMATTERS, format_emissions
 _MAX_TEXT_LENGTH = 500  # maximum characters of a text; the JSON form is complete
 _MAX_LINES = 16  # maximum nodes or GPUs; the JSON form is complete
 _RECORDED_ONLY = "none; what the scheduler or `batchjob run` recorded is used instead"
-_TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPUs", "time": "Time"}
+GPU_TITLE = "GPUs"
+_TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": GPU_TITLE, "time": "Time"}
 _COMPONENTS = {
     "host_active": "host, active",
     "host_idle": "host, idle",
@@ -164,7 +165,8 @@ def _usage_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
             yield ReportLine(label, ", ".join(amounts))
 
 
-def _efficiency_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
+def efficiency_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
+    """The share of each resource that was used, or why it is not known."""
     return (_efficiency_line(each, zone) for each in report.efficiency)
 
 
@@ -274,7 +276,7 @@ def _basis_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
 _SECTIONS: tuple[tuple[str, Callable[[Report, tzinfo], Iterator[ReportLine]]], ...] = (
     ("Job", _job_lines),
     ("Used", _usage_lines),
-    ("Efficiency", _efficiency_lines),
+    ("Efficiency", efficiency_lines),
     ("Nodes", _node_lines),
     ("GPUs", _gpu_lines),
     ("Energy and emissions", _energy_lines),
