@@ -9,8 +9,7 @@ from batchjob_stats_db.queries import stats
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import list_type, row_model, sums_table, table
 from batchjob_stats_server.api.params import Days, RowsParams
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentCaller, CurrentPrincipal
-from batchjob_stats_server.services import CurrentServices
+from batchjob_stats_server.auth.identity import CurrentCaller
 
 router = APIRouter(prefix=PREFIX)
 
@@ -28,35 +27,30 @@ ClusterRow = row_model(
 
 @router.get("/users", response_model=list_type(UserRow))
 async def users(
-    services: CurrentServices,
     caller: CurrentCaller,
     params: Annotated[Days, Query()],
 ) -> Response:
     """Users with jobs on these days that the caller may see, one row for each account."""
-    return await sums_table(services, caller, params, UserRow, lambda db: stats.users(
-        db, caller.access, *params.window(services.clock()), params.cluster
+    return await sums_table(caller, params, UserRow, lambda db: stats.users(
+        db, caller.access, *params.window(caller.services.clock()), params.cluster
     ), "users")  # fmt: skip
 
 
 @router.get("/accounts", response_model=list_type(AccountRow))
 async def accounts(
-    services: CurrentServices,
-    principal: CurrentPrincipal,
-    access: CurrentAccess,
+    caller: CurrentCaller,
     params: Annotated[Days, Query()],
 ) -> Response:
     """Accounts with jobs on these days that the caller may see."""
-    return await table(services, principal, params, AccountRow, lambda db: stats.accounts(
-        db, access, *params.window(services.clock()), params.cluster
+    return await table(caller, params, AccountRow, lambda db: stats.accounts(
+        db, caller.access, *params.window(caller.services.clock()), params.cluster
     ))  # fmt: skip
 
 
 @router.get("/clusters", response_model=list_type(ClusterRow))
 async def clusters(
-    services: CurrentServices,
-    principal: CurrentPrincipal,
-    _: CurrentAccess,
+    caller: CurrentCaller,
     params: Annotated[RowsParams, Query()],
 ) -> Response:
     """All clusters, with one row for each source of job records and the time it was last read."""
-    return await table(services, principal, params, ClusterRow, stats.clusters)
+    return await table(caller, params, ClusterRow, stats.clusters)

@@ -36,10 +36,8 @@ from batchjob_stats_server.api.rows import (
 )
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
-from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
-from batchjob_stats_server.services import CurrentServices, Services
 from batchjob_stats_server.turns import Turns
 
 T = TypeVar("T")
@@ -98,38 +96,32 @@ class RowsPage(NamedTuple):
 
 
 async def query_database(
-    services: Services,
-    principal: Principal,
-    query: Callable[[Connection], T],
-    *,
-    costly: bool = True,
+    caller: Caller, query: Callable[[Connection], T], *, costly: bool = True
 ) -> T:
     """The result of a database query."""
 
     def work() -> T:
         try:
-            with services.reader.connect() as db:
+            with caller.services.reader.connect() as db:
                 return query(db)
         except (TooManyError, TooManyRowsError) as error:
             raise Problem(422, str(error)) from error
 
-    return await run_in_thread(services, principal, work, costly=costly)
+    return await run_in_thread(caller, work, costly=costly)
 
 
-async def run_in_thread(
-    services: Services, principal: Principal, work: Callable[[], T], *, costly: bool = True
-) -> T:
+async def run_in_thread(caller: Caller, work: Callable[[], T], *, costly: bool = True) -> T:
     """Do the work in a thread, in turn with other users; costly work in threads of its own."""
-    threads = services.threads
+    threads = caller.services.threads
     if costly:
-        return await run_in_turn(threads.heavy, principal, work)
-    return await run_in_turn(threads.light, principal, partial(threads.run_short, work))
+        return await run_in_turn(threads.heavy, caller, work)
+    return await run_in_turn(threads.light, caller, partial(threads.run_short, work))
 
 
-async def run_in_turn(queue: Turns, principal: Principal, work: Callable[[], T]) -> T:
+async def run_in_turn(queue: Turns, caller: Caller, work: Callable[[], T]) -> T:
     """Do the work when a thread is free for this user; raises Problem 429 or 503."""
     try:
-        return await queue.run(principal.person_key(), work)
+        return await queue.run(caller.principal.person_key(), work)
     except TooMany as error:
         raise Problem(429, str(error)) from error
     except Unavailable as error:
@@ -137,21 +129,17 @@ async def run_in_turn(queue: Turns, principal: Principal, work: Callable[[], T])
 
 
 async def table(
-    services: Services,
-    principal: Principal,
+    caller: Caller,
     params: RowsParams,
     row: type[BaseModel],
     query: Callable[[Connection], Rows],
 ) -> Response:
     """Rows that name nobody: waits, accounts, clusters."""
     keys = select_keys(params.fields, row)
-    return await query_database(
-        services, principal, lambda db: answer(query(db), keys, params.format)
-    )
+    return await query_database(caller, lambda db: answer(query(db), keys, params.format))
 
 
 async def sums_table(
-    services: Services,
     caller: Caller,
     params: Days,
     row: type[BaseModel],
@@ -160,8 +148,8 @@ async def sums_table(
 ) -> Response:
     """Sums of jobs; the audit log records the question, since rows need not name those in them."""
     filters = params.model_dump(exclude={"fields", "format", "limit"})
-    audit.log_sums_requested(*caller, what, filters)
-    return await table(services, caller.principal, params, row, query)
+    audit.log_sums_requested(caller.principal, caller.access, what, filters)
+    return await table(caller, params, row, query)
 
 
 class TurnRoute(APIRoute):
@@ -180,19 +168,15 @@ class TurnRoute(APIRoute):
     @classmethod
     def _in_turn(cls, endpoint: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(endpoint)
-        async def queued(turn_services: Services, turn_caller: Caller, **arguments: Any) -> Any:
-            queue: Turns = getattr(turn_services.threads, cls.queue)
-            return await run_in_turn(queue, turn_caller.principal, partial(endpoint, **arguments))
+        async def queued(turn_caller: Caller, **arguments: Any) -> Any:
+            queue: Turns = getattr(turn_caller.services.threads, cls.queue)
+            return await run_in_turn(queue, turn_caller, partial(endpoint, **arguments))
 
         signature = inspect.signature(endpoint)
-        added = {"turn_services": CurrentServices, "turn_caller": CurrentCaller}
-        parameters = [
-            *signature.parameters.values(),
-            *(
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
-                for name, kind in added.items()
-            ),
-        ]
+        added = inspect.Parameter(
+            "turn_caller", inspect.Parameter.KEYWORD_ONLY, annotation=CurrentCaller
+        )
+        parameters = [*signature.parameters.values(), added]
         queued.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by FastAPI
         return queued
 

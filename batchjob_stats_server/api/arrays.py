@@ -23,8 +23,7 @@ from batchjob_stats_server.api.answers import (
 )
 from batchjob_stats_server.api.params import JobGroupParams, Time
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
-from batchjob_stats_server.services import CurrentServices
+from batchjob_stats_server.auth.identity import CurrentCaller
 
 router = APIRouter(prefix=PREFIX)
 
@@ -50,19 +49,20 @@ class GroupsQuery(JobGroupParams):
 
 @router.get("/job-groups", response_model=list_type(GroupRow))
 async def job_groups(
-    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, request: Request,
+    caller: CurrentCaller,
+    request: Request,
     params: Annotated[GroupsQuery, Query()],
-) -> Response:  # fmt: skip
+) -> Response:
     """Arrays or het jobs, sorted by the latest start of their jobs; sums include all their jobs."""
     keys = select_keys(params.fields, GroupRow)
     after = decode_cursor(params.query_key(), params.cursor, float) if params.cursor else None
-    job_filter = params.filter(services.clock())
+    job_filter = params.filter(caller.services.clock())
 
     def page(db: Connection) -> RowsPage:
-        rows, more = queries.groups(db, access, params.kind, params.limit, job_filter, after)
+        rows, more = queries.groups(db, caller.access, params.kind, params.limit, job_filter, after)
         return RowsPage(answer(rows, keys, params.format), more, audit.users_of(rows))
 
-    result = await query_database(services, principal, page)
-    audit.log_users_seen(principal, f"{params.kind} jobs", result.users)
+    result = await query_database(caller, page)
+    audit.log_users_seen(caller.principal, f"{params.kind} jobs", result.users)
     result.response.headers.update(next_page_link(request, params.query_key(), result.more))
     return result.response

@@ -4,8 +4,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.auth.identity import CurrentPrincipal
-from batchjob_stats_server.services import CurrentServices
+from batchjob_stats_server.auth.identity import CurrentCaller
 from collectors.emissions.providers.stats_server import factors_document
 
 router = APIRouter(prefix=PREFIX)
@@ -29,7 +28,7 @@ class FactorsReply(BaseModel):
 
 
 @router.get("/emission-factors")
-def emission_factors(services: CurrentServices, _principal: CurrentPrincipal) -> FactorsReply:
+def emission_factors(caller: CurrentCaller) -> FactorsReply:
     """Current factors of the configured providers; an empty list if there are none."""
-    factors = services.factors.current()
+    factors = caller.services.factors.current()
     return FactorsReply.model_validate(factors_document(factors))

@@ -51,8 +51,7 @@ from batchjob_stats_server.api.params import (
 from batchjob_stats_server.api.rows import WINDOW_KEYS, columns_of_keys
 from batchjob_stats_server.api.runs import JobId, run_of, runs_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
-from batchjob_stats_server.services import CurrentServices
+from batchjob_stats_server.auth.identity import CurrentCaller
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
@@ -143,8 +142,7 @@ class JobsQuery(JobGroupParams):
 
 @router.get("/jobs", response_model=list_type(JobRow))
 async def jobs(
-    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, request: Request,
-    params: Annotated[JobsQuery, Query()],
+    caller: CurrentCaller, request: Request, params: Annotated[JobsQuery, Query()],
 ) -> Response:  # fmt: skip
     """Jobs: pending jobs, then the newest; the header `Link` has the URL of the next page."""
     keys = select_keys(params.fields, JobRow)
@@ -155,12 +153,14 @@ async def jobs(
 
     def page(db: Connection) -> RowsPage:
         names = ("username", *columns_of_keys(keys, COLUMN_NAMES))  # users for the audit log
-        rows, more = list_jobs(db, access, job_filter, order, Page(params.limit, after, names))
+        rows, more = list_jobs(
+            db, caller.access, job_filter, order, Page(params.limit, after, names)
+        )
         return RowsPage(answer(rows, keys, params.format, WINDOW_KEYS), more, audit.users_of(rows))
 
-    costly = not reads_only_its_rows(access, job_filter, order)
-    result = await query_database(services, principal, page, costly=costly)
-    audit.log_users_seen(principal, "jobs", result.users)
+    costly = not reads_only_its_rows(caller.access, job_filter, order)
+    result = await query_database(caller, page, costly=costly)
+    audit.log_users_seen(caller.principal, "jobs", result.users)
     result.response.headers.update(next_page_link(request, params.query_key(), result.more))
     return result.response
 
@@ -181,14 +181,13 @@ class PartsQuery(RunsQuery):
 
 @router.get("/jobs/{jobid}", response_model=list_type(JobRow))
 def job(
-    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, jobid: JobId,
-    params: Annotated[RunsQuery, Query()],
+    caller: CurrentCaller, jobid: JobId, params: Annotated[RunsQuery, Query()],
 ) -> Response:  # fmt: skip
     """All runs of a job, latest first; an empty list if the caller may see none."""
     keys = select_keys(params.fields, JobRow)
-    with services.reader.connect() as db:
-        rows = runs_of(db, access, jobid, params.cluster)
-    audit.log_jobs_seen(principal, f"job {jobid}", rows)
+    with caller.services.reader.connect() as db:
+        rows = runs_of(db, caller.access, jobid, params.cluster)
+    audit.log_jobs_seen(caller.principal, f"job {jobid}", rows)
     return answer(rows, keys, params.format, WINDOW_KEYS)
 
 
@@ -197,16 +196,15 @@ _PartRows = functools.reduce(operator.or_, map(list_type, PART_ROWS.values()))
 
 @router.get("/jobs/{jobid}/{part}", response_model=_PartRows)
 def job_parts(
-    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess,
-    jobid: JobId, part: JobPart,
+    caller: CurrentCaller, jobid: JobId, part: JobPart,
     params: Annotated[PartsQuery, Query()],
 ) -> Response:  # fmt: skip
     """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
     keys = select_keys(params.fields, PART_ROWS[part])
-    with services.reader.connect() as db:
-        run = run_of(db, access, jobid, params.cluster, params.run)
-        parts = parts_of(db, access, run["id"]) if run else None
+    with caller.services.reader.connect() as db:
+        run = run_of(db, caller.access, jobid, params.cluster, params.run)
+        parts = parts_of(db, caller.access, run["id"]) if run else None
     if run is None or parts is None:
         return answer([], keys, params.format)
-    audit.log_jobs_seen(principal, f"{part} of job {jobid}", [run])
+    audit.log_jobs_seen(caller.principal, f"{part} of job {jobid}", [run])
     return answer(parts[part], keys, params.format)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import anyio
 from fastapi import APIRouter, Depends, Path, Query, Response
@@ -30,11 +30,9 @@ from batchjob_stats_server.api.samples import (
     stream_samples,
 )
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
-from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.run_control import RunControl, RunRefusedError
-from batchjob_stats_server.services import CurrentServices, Services
 
 router = APIRouter(prefix=PREFIX, route_class=FilesRoute)
 
@@ -118,8 +116,8 @@ class LogsQuery(p.QueryParams):
     follow: bool = Field(False, description="If true, stream until the run has ended.")
 
 
-def _run_control(services: CurrentServices, principal: CurrentPrincipal) -> RunControl:
-    control = services.run_control
+def _run_control(caller: CurrentCaller) -> RunControl:
+    control, principal = caller.services.run_control, caller.principal
     if control is None:
         raise Problem(404, "runs over the API are disabled; batchjob up --runs.remote enables them")
     if principal.clusters and control.cluster not in principal.clusters:
@@ -128,9 +126,9 @@ def _run_control(services: CurrentServices, principal: CurrentPrincipal) -> RunC
 
 
 def _run_control_of_admin(
-    principal: CurrentPrincipal, control: Annotated[RunControl, Depends(_run_control)]
+    caller: CurrentCaller, control: Annotated[RunControl, Depends(_run_control)]
 ) -> RunControl:
-    if principal.role is not TokenRole.ADMIN:
+    if caller.principal.role is not TokenRole.ADMIN:
         raise Problem(403, "only an admin may start, stop, cancel or delete runs")
     return control
 
@@ -157,8 +155,12 @@ def _find_run(control: RunControl, text: str, user: str | None = None) -> Run:
         raise Problem(404, f"there is no run {text} that you may see") from error
 
 
-def _find_visible_run(control: RunControl, principal: Principal, access: Any, text: str) -> Run:
-    return _find_run(control, text, None if access.everything else principal.user)
+def _show_run(control: RunControl, caller: Caller, text: str, what: str = "run") -> Run:
+    """The run, if the caller may see it, which the audit log records."""
+    user = None if caller.access.everything else caller.principal.user
+    run = _find_run(control, text, user)
+    audit.log_users_seen(caller.principal, f"{what} {run.jobid}", frozenset({run.user}))
+    return run
 
 
 def to_answer(run: Run) -> LocalRun:
@@ -177,27 +179,24 @@ def to_answer(run: Run) -> LocalRun:
 
 
 @router.post("/runs", status_code=201)
-def start_run(control: AdminsControl, principal: CurrentPrincipal, new_run: NewRun) -> LocalRun:
+def start_run(control: AdminsControl, caller: CurrentCaller, new_run: NewRun) -> LocalRun:
     """Start a command as a run on this machine, or queue it."""
     with _refusals_as(422):
         run = control.start(new_run)
-    audit.log_action(principal, f"started run {run.jobid}: {run.submit_line[:200]!r}")
+    audit.log_action(caller.principal, f"started run {run.jobid}: {run.submit_line[:200]!r}")
     return to_answer(run)
 
 
 @router.get("/runs/{run}")
-def local_run(
-    control: Control, principal: CurrentPrincipal, access: CurrentAccess, run: RunId
-) -> LocalRun:
+def local_run(control: Control, caller: CurrentCaller, run: RunId) -> LocalRun:
     """The current record of a run, which may be newer than the database."""
-    record = _find_visible_run(control, principal, access, run)
-    audit.log_users_seen(principal, f"run {record.jobid}", frozenset({record.user}))
+    record = _show_run(control, caller, run)
     return to_answer(record)
 
 
 @router.post("/runs/{run}/stop")
 def stop_run(
-    control: AdminsControl, principal: CurrentPrincipal, run: RunId, how: Stop | None = None
+    control: AdminsControl, caller: CurrentCaller, run: RunId, how: Stop | None = None
 ) -> LocalRun:
     """Send SIGTERM to its processes, and SIGKILL after the grace period.
 
@@ -205,31 +204,31 @@ def stop_run(
     """
     record = _find_run(control, run)
     grace = _GRACE_SECONDS if how is None else how.grace_seconds
-    audit.log_action(principal, f"stopped run {record.jobid}")
+    audit.log_action(caller.principal, f"stopped run {record.jobid}")
     with _refusals_as(409):
         return to_answer(control.stop(record, grace))
 
 
 @router.post("/runs/{run}/cancel")
-def cancel_run(control: AdminsControl, principal: CurrentPrincipal, run: RunId) -> LocalRun:
+def cancel_run(control: AdminsControl, caller: CurrentCaller, run: RunId) -> LocalRun:
     """Cancel a run that has not started; if it has started, the status is 409."""
     record = _find_run(control, run)
-    audit.log_action(principal, f"cancelled run {record.jobid}")
+    audit.log_action(caller.principal, f"cancelled run {record.jobid}")
     with _refusals_as(409):
         return to_answer(control.cancel(record))
 
 
 @router.delete("/runs/{run}", status_code=204)
-def delete_run(control: AdminsControl, principal: CurrentPrincipal, run: RunId) -> None:
+def delete_run(control: AdminsControl, caller: CurrentCaller, run: RunId) -> None:
     """Delete the record, samples and output of a run that has ended."""
     record = _find_run(control, run)
-    audit.log_action(principal, f"deleted run {record.jobid}")
+    audit.log_action(caller.principal, f"deleted run {record.jobid}")
     with _refusals_as(409):
         control.delete(record)
 
 
 @router.delete("/runs")
-def delete_runs(control: AdminsControl, principal: CurrentPrincipal, ended: bool) -> DeletedRuns:
+def delete_runs(control: AdminsControl, caller: CurrentCaller, ended: bool) -> DeletedRuns:
     """Delete all runs that have ended, with `ended=true`."""
     if not ended:
         raise Problem(422, "ended: expected true; active runs cannot be deleted")
@@ -240,30 +239,28 @@ def delete_runs(control: AdminsControl, principal: CurrentPrincipal, ended: bool
             deleted += 1
         except RunRefusedError:
             skipped += 1
-    audit.log_action(principal, f"deleted {deleted} ended runs")
+    audit.log_action(caller.principal, f"deleted {deleted} ended runs")
     return DeletedRuns(deleted=deleted, skipped=skipped)
 
 
 @router.get("/runs/{run}/logs", response_class=StreamingResponse)
 def run_logs(
-    services: CurrentServices, control: Control, principal: CurrentPrincipal, access: CurrentAccess,
-    run: RunId,
+    control: Control, caller: CurrentCaller, run: RunId,
     params: Annotated[LogsQuery, Query()],
 ) -> Response:  # fmt: skip
     """The unmodified output of a run, both streams merged by time."""
-    record = _find_visible_run(control, principal, access, run)
+    record = _show_run(control, caller, run, "output of run")
     directory = control.data / LOGS / record.jobid
     if not directory.is_dir():
         raise Problem(404, f"run {record.jobid}: no output was kept, or it has been deleted")
-    audit.log_users_seen(principal, f"output of run {record.jobid}", frozenset({record.user}))
     names = [each for each in STREAMS if params.stream in (None, each)]
     readers, counting_readers = (
         [Reader(directory, each, record.uid) for each in names] for _ in range(2)
     )
-    lines = _output(services, principal, control, record, readers, counting_readers, params)
+    lines = _output(caller, control, record, readers, counting_readers, params)
     kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
-    user = principal.person_key()
-    return OpenStream(lines, services.streams, user, media_type=kind, headers=headers)
+    user = caller.principal.person_key()
+    return OpenStream(lines, caller.services.streams, user, media_type=kind, headers=headers)
 
 
 @router.get(
@@ -272,28 +269,26 @@ def run_logs(
     responses={200: {"content": {LINES: {}, "application/gzip": {}}}},
 )
 def run_samples(
-    services: CurrentServices, control: Control, principal: CurrentPrincipal, access: CurrentAccess,
-    run: RunId,
+    control: Control, caller: CurrentCaller, run: RunId,
     params: Annotated[ChosenSamples, Query()],
 ) -> Response:  # fmt: skip
     """The samples of a run, an object each, with rates; may be followed before the first."""
-    record = _find_visible_run(control, principal, access, run)
-    audit.log_users_seen(principal, f"samples of run {record.jobid}", frozenset({record.user}))
+    record = _show_run(control, caller, run, "samples of run")
     sample_filter = SampleFilter(
         frozenset({record.user, str(record.uid)}),
         max(record.submit_time - 1, params.since or 0),
         float("inf") if params.until is None else params.until,
         record.state.is_live,
     )
-    return stream_samples(services, principal, record.jobid, sample_filter, params)
+    return stream_samples(caller, record.jobid, sample_filter, params)
 
 
 async def _output(
-    services: Services, principal: Principal, control: RunControl, run: Run,
+    caller: Caller, control: RunControl, run: Run,
     readers: Sequence[Reader], counting_readers: Sequence[Reader], params: LogsQuery,
 ) -> AsyncIterator[bytes]:  # fmt: skip
     def on_files(work: Callable[[], T]) -> Awaitable[T]:
-        return run_in_turn(services.threads.files, principal, work)
+        return run_in_turn(caller.services.threads.files, caller, work)
 
     try:
         lines = await on_files(partial(_skip_to_last_lines, readers, counting_readers, params))
@@ -304,7 +299,7 @@ async def _output(
                 text, more = await on_files(partial(_read_chunk, readers, lines))
                 if text:
                     yield text
-            if not live or (params.until is not None and services.clock() > params.until):
+            if not live or (params.until is not None and caller.services.clock() > params.until):
                 return
             await anyio.sleep(_PAUSE_SECONDS)
             lines = merge_streams(readers, params.since, params.until)

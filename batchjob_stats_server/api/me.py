@@ -5,7 +5,7 @@ from pydantic import BaseModel
 
 from batchjob import __version__
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.http.problems import Problem
 
 router = APIRouter(prefix=PREFIX)
@@ -58,14 +58,15 @@ class About(BaseModel):
 
 @router.get("", dependencies=[Depends(refuse_simple_json)])
 @router.get("/", include_in_schema=False, dependencies=[Depends(refuse_simple_json)])
-def about(principal: CurrentPrincipal) -> About:
+def about(caller: CurrentCaller) -> About:
     """Requested by Grafana's data sources when they are saved and tested."""
-    return About(name="batchjob", version=__version__, user=principal.user)
+    return About(name="batchjob", version=__version__, user=caller.principal.user)
 
 
 @router.get("/me")
-def me(principal: CurrentPrincipal, access: CurrentAccess) -> Me:
+def me(caller: CurrentCaller) -> Me:
     """The caller's name, role, and the accounts and clusters whose jobs they may see."""
+    principal, access = caller.principal, caller.access
     return Me(
         user=principal.user,
         role=principal.role,

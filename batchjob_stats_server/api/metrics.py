@@ -21,7 +21,7 @@ from batchjob_stats_server.api.params import RowsParams, Time, Word
 from batchjob_stats_server.api.rows import Keys
 from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.job_curves import JobSeries, aggregate, job_series
 from batchjob_stats_server.node_curves import (
@@ -31,7 +31,7 @@ from batchjob_stats_server.node_curves import (
     node_lines,
     node_window,
 )
-from batchjob_stats_server.services import CurrentServices, Services
+from batchjob_stats_server.services import Services
 
 router = APIRouter(prefix=PREFIX)
 
@@ -105,10 +105,10 @@ class MetricRow(BaseModel):
 
 @router.get("/jobs/{jobid}/metrics", response_model=list[MetricRow])
 async def job_metrics(
-    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, jobid: JobId,
-    params: Annotated[MetricsQuery, Query()],
+    caller: CurrentCaller, jobid: JobId, params: Annotated[MetricsQuery, Query()],
 ) -> Response:  # fmt: skip
     """Usage of one run of a job over time, by node and GPU; gaps have no points."""
+    services, principal, access = caller.services, caller.principal, caller.access
     keys = select_keys(params.fields, MetricRow)
     if not services.histories.has_store:
         raise Problem(503, "no time series database is configured")
@@ -206,11 +206,11 @@ class NodeMetricRow(BaseModel):
 
 @router.get("/clusters/{cluster}/nodes/{node}/metrics", response_model=list[NodeMetricRow])
 async def node_metrics(
-    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess,
-    cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
+    caller: CurrentCaller, cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
     params: Annotated[NodeMetricsQuery, Query()],
 ) -> Response:  # fmt: skip
     """Usage of a node over time; only for viewers, since it includes everybody's jobs."""
+    services, principal, access = caller.services, caller.principal, caller.access
     keys = select_keys(params.fields, NodeMetricRow)
     if not access.sees_all(cluster):
         raise Problem(

@@ -26,7 +26,6 @@ from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.prometheus_errors import PrometheusError
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import (
-    CurrentAccess,
     CurrentCaller,
     identify_caller,
 )
@@ -87,8 +86,8 @@ def _identify(
 
     def look_up() -> tuple[Principal, Confinement]:
         with LazyConnection(services.reader) as db:
-            principal, access = identify_caller(request, services, background_tasks, db)
-            return principal, Confinement.of(access, _clusters(access, db))
+            caller = identify_caller(request, services, background_tasks, db)
+            return caller.principal, Confinement.of(caller.access, _clusters(caller.access, db))
 
     return services.threads.run_short(look_up)
 
@@ -219,7 +218,7 @@ async def label_values(request: Request, name: str) -> Response:
     return await _answer(request, f"label/{label_name(name)}/values", LABELS)
 
 
-def buildinfo(_: CurrentAccess) -> dict[str, Any]:
+def buildinfo(_: CurrentCaller) -> dict[str, Any]:
     """The supported version of PromQL, which Grafana requests."""
     return _success({"version": "2.42.0", "revision": f"batchjob {__version__}"})
 

@@ -15,11 +15,10 @@ from batchjob_stats_server.api.params import RunParams, Word
 from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.report.forms import FORMS, as_json
 from batchjob_stats_server.report.model import Report
-from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
@@ -58,18 +57,17 @@ _INLINE_STYLE_POLICY = (
     responses={200: {"content": {media_type: {} for media_type in _MEDIA_TYPES}}},
 )
 def job_report(
-    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess,
-    request: Request, jobid: JobId,
+    caller: CurrentCaller, request: Request, jobid: JobId,
     params: Annotated[ReportQuery, Query()],
 ) -> Response:  # fmt: skip
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
-    with services.reader.connect() as db:
-        run = run_of(db, access, jobid, params.cluster, params.run)
+    with caller.services.reader.connect() as db:
+        run = run_of(db, caller.access, jobid, params.cluster, params.run)
     if run is None:
         raise Problem(404, f"there is no job {jobid} that you may see")
-    audit.log_jobs_seen(principal, f"report of job {jobid}", [run])
+    audit.log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
     zone = _parse_zone(params.zone)
-    report = report_of(services, access, run)
+    report = report_of(caller.services, caller.access, run)
     accept = request.headers.get("accept", "*/*")
     return _render(
         report,

@@ -14,10 +14,9 @@ from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import QueryParams, Word
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
+from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import script_access
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
@@ -60,8 +59,7 @@ class ScriptQuery(QueryParams):
 
 @router.get("/jobs/{jobid}/script")
 def job_script(
-    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess,
-    response: Response, jobid: JobId,
+    caller: CurrentCaller, response: Response, jobid: JobId,
     params: Annotated[ScriptQuery, Query()],
 ) -> list[ScriptRow]:  # fmt: skip
     """Batch scripts of all runs of a job, latest first; only for its user and for admins.
@@ -69,8 +67,10 @@ def job_script(
     An empty list if none is kept: scripts are recorded only if the site has configured it.
     """
     response.headers["Cache-Control"] = "private, no-store"
-    with services.reader.connect() as db:
-        runs = runs_of(db, access, jobid, params.cluster)
-        rows = scripts.of_jobs(db, script_access(principal, access), [run["id"] for run in runs])
-    audit.log_jobs_seen(principal, f"script of job {jobid}", rows)
+    with caller.services.reader.connect() as db:
+        runs = runs_of(db, caller.access, jobid, params.cluster)
+        rows = scripts.of_jobs(
+            db, script_access(caller.principal, caller.access), [run["id"] for run in runs]
+        )
+    audit.log_jobs_seen(caller.principal, f"script of job {jobid}", rows)
     return [ScriptRow(**{name: row[name] for name in ScriptRow.model_fields}) for row in rows]

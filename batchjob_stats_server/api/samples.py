@@ -27,11 +27,10 @@ from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import query_database, run_in_turn
 from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentPrincipal
-from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
-from batchjob_stats_server.services import CurrentServices, Services
+from batchjob_stats_server.services import Services
 from batchjob_stats_server.turns import Turns
 
 router = APIRouter(prefix=PREFIX)
@@ -111,31 +110,31 @@ class SampleFilter(NamedTuple):
     responses={200: {"content": {LINES: {}, "application/gzip": {}}}},
 )
 async def job_samples(
-    services: CurrentServices, principal: CurrentPrincipal, access: CurrentAccess, jobid: JobId,
-    params: Annotated[SamplesQuery, Query()],
+    caller: CurrentCaller, jobid: JobId, params: Annotated[SamplesQuery, Query()],
 ) -> Response:  # fmt: skip
     """The samples of one run of a job, an object each, with rates; empty if there are none."""
-    directory = _require_samples(services)
+    directory = _require_samples(caller.services)
+    services = caller.services
     policy, now = services.settings.tsdb.policy(), int(services.clock())
 
     def find(db: Connection) -> tuple[JobToMeasure, RowMapping] | None:
-        run = run_of(db, access, jobid, params.cluster, params.run)
+        run = run_of(db, caller.access, jobid, params.cluster, params.run)
         if run is None or run["start_time"] is None:
             return None
-        job = span_of(db, access, run["id"], policy, now)
+        job = span_of(db, caller.access, run["id"], policy, now)
         return (job, run) if job else None  # None: deleted in the meantime
 
-    found = await query_database(services, principal, find, costly=False)
+    found = await query_database(caller, find, costly=False)
     if found is None:
         return Response(b"", media_type=LINES)
     job, run = found
     folder = folder_of(directory, job.jobid)
     try:
-        await run_in_turn(services.threads.files, principal, partial(files_of, folder))
+        await run_in_turn(services.threads.files, caller, partial(files_of, folder))
     except OSError as error:
         raise Problem(503, f"the samples cannot be read: {error.strerror}") from error
-    audit.log_jobs_seen(principal, f"samples of job {jobid}", [run])
-    return stream_samples(services, principal, job.jobid, SampleFilter.of(job, params), params)
+    audit.log_jobs_seen(caller.principal, f"samples of job {jobid}", [run])
+    return stream_samples(caller, job.jobid, SampleFilter.of(job, params), params)
 
 
 def _require_samples(services: Services) -> Path:
@@ -146,27 +145,26 @@ def _require_samples(services: Services) -> Path:
 
 
 def stream_samples(
-    services: Services,
-    principal: Principal,
+    caller: Caller,
     jobid: str,
     sample_filter: SampleFilter,
     params: ChosenSamples,
 ) -> Response:
     """An answer with samples of a job; Problem 503 if this server has no samples at all."""
-    directory, user = _require_samples(services), principal.person_key()
+    directory, user = _require_samples(caller.services), caller.principal.person_key()
     replay = Replay(directory, jobid, sample_filter.accepts)
     counting_replay = (
         None if params.limit is None else Replay(directory, jobid, sample_filter.accepts)
     )
 
-    lines = _lines(services, principal, replay, counting_replay, sample_filter, params)
+    lines = _lines(caller, replay, counting_replay, sample_filter, params)
     headers, media_type = {"Cache-Control": "no-store"}, LINES
     if params.format == "gzip":
         name = quote(f"{jobid}.jsonl.gz", safe="")
         headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
         lines, media_type = _compress(lines), "application/gzip"
     return OpenStream(
-        lines, services.streams, user, replay.close, headers=headers, media_type=media_type
+        lines, caller.services.streams, user, replay.close, headers=headers, media_type=media_type
     )
 
 
@@ -202,22 +200,23 @@ class OpenStream(StreamingResponse):
 
 
 async def _lines(
-    services: Services, principal: Principal, replay: Replay, counting_replay: Replay | None,
+    caller: Caller, replay: Replay, counting_replay: Replay | None,
     sample_filter: SampleFilter, params: ChosenSamples,
 ) -> AsyncIterator[bytes]:  # fmt: skip
     """`counting_replay`: the same samples again, if only the last ones are requested."""
     follow = params.follow and params.format == "jsonl"
+    services = caller.services
     files, start = services.threads.files, services.clock()
     steps = replay.read()
     while True:
         try:
             if counting_replay is not None:
-                steps = await run_in_turn(files, principal, partial(
+                steps = await run_in_turn(files, caller, partial(
                     _keep_last, steps, counting_replay, sample_filter, params.limit or 0
                 ))  # fmt: skip
                 counting_replay = None
             text, more = await run_in_turn(
-                files, principal, partial(_read_chunk, steps, sample_filter, params.type)
+                files, caller, partial(_read_chunk, steps, sample_filter, params.type)
             )
         except OSError:  # the headers have been sent, so the answer ends here
             return

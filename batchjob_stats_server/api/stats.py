@@ -10,7 +10,6 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.judgements import FAILED_MEANS, USED_MEMORY_MEANS, WASTE_MEANS, thresholds
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_db.queries.operators import RESOURCES, unused_key
 from batchjob_stats_server.api import PREFIX
@@ -27,8 +26,7 @@ from batchjob_stats_server.api.params import Days, Duration, Ratio, RowsParams, 
 from batchjob_stats_server.api.rows import Rows
 from batchjob_stats_server.api.usage import KEYS, GroupKey
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentAccess, CurrentCaller, CurrentPrincipal
-from batchjob_stats_server.services import CurrentServices, Services
+from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 
 router = APIRouter(prefix=f"{PREFIX}/stats")
 
@@ -78,7 +76,6 @@ class WasteQuery(SumsQuery):
 
 @router.get("/waste", response_model=list_type(WasteRow), description=_WASTE)
 async def waste(
-    services: CurrentServices,
     caller: CurrentCaller,
     params: Annotated[WasteQuery, Query()],
 ) -> Response:
@@ -86,33 +83,30 @@ async def waste(
     columns = [name for pair in RESOURCES.values() for name in pair]
 
     def query(db: Connection) -> Rows:
-        return operators.most_waste(
-            _sums(services, caller.access, params, db, columns), params.of, params.limit
-        )
+        return operators.most_waste(_sums(caller, params, db, columns), params.of, params.limit)
 
-    return await sums_table(services, caller, params, WasteRow, query, "waste")
+    return await sums_table(caller, params, WasteRow, query, "waste")
 
 
 @router.get("/failures", response_model=list_type(FailureRow), description=_FAILURES)
 async def failures(
-    services: CurrentServices,
     caller: CurrentCaller,
     params: Annotated[SumsQuery, Query()],
 ) -> Response:
     """Users with the most failed jobs."""
 
     def query(db: Connection) -> Rows:
-        sums = _sums(services, caller.access, params, db, ["jobs_ended", "jobs_failed"])
+        sums = _sums(caller, params, db, ["jobs_ended", "jobs_failed"])
         return operators.most_failures(sums, params.limit)
 
-    return await sums_table(services, caller, params, FailureRow, query, "failures")
+    return await sums_table(caller, params, FailureRow, query, "failures")
 
 
 def _sums(
-    services: Services, access: Access, params: SumsQuery, db: Connection, columns: Sequence[str]
+    caller: Caller, params: SumsQuery, db: Connection, columns: Sequence[str]
 ) -> Sequence[RowMapping]:
     return usage.sum_usage(
-        db, access, [KEYS[params.by]], *params.window(services.clock()),
+        db, caller.access, [KEYS[params.by]], *params.window(caller.services.clock()),
         columns=columns, **params.owners(),
     )  # fmt: skip
 
@@ -125,17 +119,15 @@ class WaitsQuery(Days):
 
 @router.get("/waits", response_model=list_type(WaitRow))
 async def waits(
-    services: CurrentServices,
-    principal: CurrentPrincipal,
-    access: CurrentAccess,
+    caller: CurrentCaller,
     params: Annotated[WaitsQuery, Query()],
 ) -> Response:
     """Percentiles of the waiting times of the jobs that started on each day, by partition."""
-    window = params.window(services.clock())
+    window = params.window(caller.services.clock())
     return await table(
-        services, principal, params, WaitRow,
+        caller, params, WaitRow,
         lambda db: operators.waits_by_partition(
-            db, access, *window, params.cluster, params.partition
+            db, caller.access, *window, params.cluster, params.partition
         ),
     )  # fmt: skip
 
@@ -155,9 +147,7 @@ class IdleQuery(RowsParams):
 
 @router.get("/idle-gpus", response_model=list_type(IdleGpuRow))
 async def idle_gpus(
-    services: CurrentServices,
-    principal: CurrentPrincipal,
-    access: CurrentAccess,
+    caller: CurrentCaller,
     params: Annotated[IdleQuery, Query()],
 ) -> Response:
     """Running jobs that leave allocated GPUs unused, as last measured."""
@@ -165,10 +155,10 @@ async def idle_gpus(
     ratio, seconds = params.utilization_at_most, params.held_at_least
     at_most = limits.idle_gpu if ratio is None else ratio
     held = limits.idle_after if seconds is None else seconds
-    rows = await query_database(services, principal, lambda db: operators.idle_gpus(
-        db, access, at_most, held, params.limit, params.cluster,
+    rows = await query_database(caller, lambda db: operators.idle_gpus(
+        db, caller.access, at_most, held, params.limit, params.cluster,
     ))  # fmt: skip
-    audit.log_jobs_seen(principal, "idle GPUs", rows)
+    audit.log_jobs_seen(caller.principal, "idle GPUs", rows)
     return answer(rows, keys, params.format)
 
 
@@ -180,13 +170,11 @@ class ClusterQuery(RowsParams):
 
 @router.get("/unfinished", response_model=list_type(UnfinishedRow))
 async def unfinished(
-    services: CurrentServices,
-    principal: CurrentPrincipal,
-    access: CurrentAccess,
+    caller: CurrentCaller,
     params: Annotated[ClusterQuery, Query()],
 ) -> Response:
     """Numbers of pending, running and suspended jobs."""
     return await table(
-        services, principal, params, UnfinishedRow,
-        lambda db: stats.unfinished_by_state(db, access, params.cluster),
+        caller, params, UnfinishedRow,
+        lambda db: stats.unfinished_by_state(db, caller.access, params.cluster),
     )  # fmt: skip

@@ -14,10 +14,9 @@ from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import QueryParams, Word
 from batchjob_stats_server.api.rows import as_answer_row
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentPrincipal
+from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
@@ -74,12 +73,12 @@ class TokensQuery(QueryParams):
 
 @router.get("/tokens")
 def tokens(
-    services: CurrentServices,
-    principal: CurrentPrincipal,
+    caller: CurrentCaller,
     response: Response,
     params: Annotated[TokensQuery, Query()],
 ) -> list[TokenRow]:
     """The caller's tokens; for admins all tokens of their clusters, or those of one user."""
+    services, principal = caller.services, caller.principal
     response.headers.update(_NO_STORE)
     if principal.role is not TokenRole.ADMIN and params.user not in (None, principal.user):
         raise Problem(403, "only an admin may see the tokens of others")
@@ -97,10 +96,9 @@ def _row(token: token_store.Token) -> dict[str, Any]:
 
 
 @router.post("/tokens", status_code=201)
-def make_token(
-    services: CurrentServices, principal: CurrentPrincipal, response: Response, new_token: NewToken
-) -> MadeToken:
+def make_token(caller: CurrentCaller, response: Response, new_token: NewToken) -> MadeToken:
     """Create a token. It never has more rights than its creator, nor outlives their token."""
+    services, principal = caller.services, caller.principal
     response.headers.update(_NO_STORE)
     _check_rights(principal, new_token)
     if not is_login(user := new_token.user or principal.user):
@@ -162,11 +160,11 @@ def grantable_roles(principal: Principal) -> list[TokenRole]:
 
 @router.delete("/tokens/{token_id}", status_code=204)
 def revoke_token(
-    services: CurrentServices,
-    principal: CurrentPrincipal,
+    caller: CurrentCaller,
     token_id: Annotated[int, Path(ge=1, lt=2**63)],
 ) -> None:
     """Revoke a token of the caller (admins: of their clusters) and those created with it."""
+    services, principal = caller.services, caller.principal
     if not principal.can_make_tokens:
         raise Problem(403, _NO_TOKENS_DETAIL)
     is_admin = principal.role is TokenRole.ADMIN and not principal.is_browser

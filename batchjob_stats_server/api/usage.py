@@ -12,7 +12,6 @@ from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import list_type, row_model, select_keys, sums_table
 from batchjob_stats_server.api.params import OneOrMore, SumsParams
 from batchjob_stats_server.auth.identity import CurrentCaller
-from batchjob_stats_server.services import CurrentServices
 
 router = APIRouter(prefix=PREFIX)
 
@@ -45,30 +44,28 @@ class UsageQuery(SumsParams):
 
 @router.get("/usage", response_model=list_type(UsageRow), description=_USAGE)
 async def usage(
-    services: CurrentServices,
     caller: CurrentCaller,
     params: Annotated[UsageQuery, Query()],
 ) -> Response:
     """Sums of the jobs that the caller may see."""
     keys = select_keys(params.fields, UsageRow)
     columns = [name for name in schema.DAILY_SUMS if name in keys]
-    return await sums_table(services, caller, params, UsageRow, lambda db: queries.sum_usage(
-        db, caller.access, params.keys(), *params.window(services.clock()),
+    return await sums_table(caller, params, UsageRow, lambda db: queries.sum_usage(
+        db, caller.access, params.keys(), *params.window(caller.services.clock()),
         columns=columns or schema.DAILY_SUMS, most=queries.MAX_ROWS, **params.owners(),
     ), "usage")  # fmt: skip
 
 
 @router.get("/usage/emissions", response_model=list_type(EmissionsRow))
 async def usage_emissions(
-    services: CurrentServices,
     caller: CurrentCaller,
     params: Annotated[UsageQuery, Query()],
 ) -> Response:
     """Grams of CO2 equivalent by provider; figures of different providers must not be added."""
     return await sums_table(
-        services, caller, params, EmissionsRow,
+        caller, params, EmissionsRow,
         lambda db: queries.sum_emissions(
-            db, caller.access, params.keys(), *params.window(services.clock()),
+            db, caller.access, params.keys(), *params.window(caller.services.clock()),
             most=queries.MAX_ROWS, **params.owners(),
         ),
         "emissions",

@@ -5,7 +5,8 @@ Two of them at once are refused.
 
 import hmac
 import logging
-from typing import Annotated, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Annotated, cast
 
 import sqlalchemy as sa
 from fastapi import BackgroundTasks, Depends, Request
@@ -216,9 +217,11 @@ def _refusal(
     return Problem(status, detail, headers)
 
 
-class Caller(NamedTuple):
-    """The caller, and what they may see."""
+@dataclass(frozen=True)
+class Caller:
+    """The caller of a route, what they may see, and the services that answer them."""
 
+    services: Services
     principal: Principal
     access: Access
 
@@ -229,7 +232,7 @@ def identify_caller(
     """Authenticate the caller and look up their rights; in a thread. Raises Problem."""
     principal = _authenticate(request, services, background_tasks, db)
     _throttle(services, principal)
-    caller = Caller(principal, _access_of(services, principal, db))
+    caller = Caller(services, principal, _access_of(services, principal, db))
     request.state.caller = caller
     return caller
 
@@ -255,17 +258,7 @@ async def principal_or_none(request: Request) -> Principal | None:
         return None
 
 
-async def _current_principal(request: Request, background_tasks: BackgroundTasks) -> Principal:
-    return (await current_caller(request, background_tasks)).principal
-
-
-async def _current_access(request: Request, background_tasks: BackgroundTasks) -> Access:
-    return (await current_caller(request, background_tasks)).access
-
-
 CurrentCaller = Annotated[Caller, Depends(current_caller)]
-CurrentPrincipal = Annotated[Principal, Depends(_current_principal)]
-CurrentAccess = Annotated[Access, Depends(_current_access)]
 
 
 def _check_scraper(

@@ -59,17 +59,17 @@ class JobForm(QueryParams):
 @router.get("/jobs/{jobid}")
 def job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> Response:
     """One run, or a list if the id matches several jobs."""
-    access, services = page.access, page.services
+    services, principal, access = page.services, page.principal, page.access
     with services.reader.connect() as db:
         runs, run = _find_runs(db, page, jobid, form)
         if len({(row["cluster"], row["jobid"]) for row in runs}) > 1:
-            audit.log_jobs_seen(page.principal, f"job {jobid}", runs)
+            audit.log_jobs_seen(principal, f"job {jobid}", runs)
             return page.render("runs.html", jobid=jobid, runs=runs)
         if run is None:
             raise Problem(404, f"there is no job {jobid} that you may see")
         siblings = _siblings(db, access, run)
         named_runs = same_name(db, access, run, _MAX_NAMED_RUNS, run_strip.RUN_COLUMNS)
-        stored_scripts = scripts.of_jobs(db, script_access(page.principal, access), [run["id"]])
+        stored_scripts = scripts.of_jobs(db, script_access(principal, access), [run["id"]])
         neighbours = queries.neighbours(db, run, page.now)
     inputs, shown = _report_values(page, jobid, run)
     report = shown["report"]
@@ -78,7 +78,7 @@ def job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> R
         strip=run_strip.build_strip(named_runs, page.now), neighbours=neighbours,
         script=stored_scripts[0] if stored_scripts else None,
         errors=_last_error_lines(page, run),
-        is_own_script=run["username"] == page.principal.user and not page.principal.token_creator,
+        is_own_script=run["username"] == principal.user and not principal.token_creator,
         has_more_siblings=len(siblings) > _MAX_SIBLINGS,
         nodes=_node_rows(inputs.shares, report.nodes), steps=inputs.steps,
         shaded_steps=_shaded_steps_json(inputs.steps), gpus=_gpu_rows(report.gpus),
@@ -177,7 +177,7 @@ def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:
 
 async def _read_in_time(page: PageRenderer, work: Callable[[], list[str]]) -> list[str]:
     """Read on the threads for files, which a file system may hang; raises TimeoutError."""
-    reading = asyncio.ensure_future(run_in_turn(page.services.threads.files, page.principal, work))
+    reading = asyncio.ensure_future(run_in_turn(page.services.threads.files, page, work))
     return await asyncio.wait_for(asyncio.shield(reading), _MAX_FILE_SECONDS)
 
 

@@ -144,9 +144,7 @@ async def all_jobs(page: RequestPage, form: Annotated[JobsForm, Query()]) -> Res
 @router.get("/embed/jobs")
 async def embedded_jobs(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
     """A small page for frames in other sites' pages: running, waiting, and last ended own jobs."""
-    return await run_in_thread(
-        page.services, page.principal, lambda: _render_embedded(page), costly=False
-    )
+    return await run_in_thread(page, lambda: _render_embedded(page), costly=False)
 
 
 def _render_embedded(page: PageRenderer) -> Response:
@@ -168,9 +166,7 @@ def _render_embedded(page: PageRenderer) -> Response:
 
 async def _list_response(page: PageRenderer, form: JobsForm, *, is_own: bool) -> Response:
     costly = not reads_only_its_rows(page.access, form.filter(), form.order())
-    return await run_in_thread(
-        page.services, page.principal, lambda: _render_list(page, form, is_own), costly=costly
-    )
+    return await run_in_thread(page, lambda: _render_list(page, form, is_own), costly=costly)
 
 
 def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:

@@ -43,7 +43,7 @@ def revoke(
 ) -> Response:
     """Revoke a token, and the tokens that were created with it."""
     _require_origin(request)
-    api.revoke_token(page.services, page.principal, token_id)
+    api.revoke_token(page, token_id)
     return RedirectResponse("/tokens", 303)
 
 
@@ -65,8 +65,7 @@ def _create_token(page: PageRenderer, form: dict[str, str]) -> Response:
         raise Problem(422, "; ".join(map(describe_error, error.errors()))) from error
     except ValueError as error:
         raise Problem(422, "days: expected a whole number") from error
-    created_token = api.make_token(page.services, page.principal, Response(), new_token)
-    return _render_tokens(page, created_token)
+    return _render_tokens(page, api.make_token(page, Response(), new_token))
 
 
 def _render_tokens(page: PageRenderer, created_token: api.MadeToken | None = None) -> Response:

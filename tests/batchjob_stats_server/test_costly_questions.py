@@ -7,9 +7,11 @@ import anyio
 import pytest
 from fastapi.testclient import TestClient
 
+from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_server import app
 from batchjob_stats_server.api import jobs, samples
 from batchjob_stats_server.api.answers import query_database
+from batchjob_stats_server.auth.identity import Caller
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.threads import Threads
@@ -27,16 +29,15 @@ def with_costly(queue):
 def test_many_costly_requests_of_one_user_do_not_delay_others(services):
     alice_may_end = threading.Event()
     services = services._replace(threads=with_costly(Turns(3, 2)))
+    alice, bob = (Caller(services, who, EVERYTHING) for who in (ALICE, BOB))
 
     async def send_requests():
         async with anyio.create_task_group() as group:
             for _ in range(8):
-                group.start_soon(
-                    query_database, services, ALICE, lambda _: alice_may_end.wait(scaled(30))
-                )
+                group.start_soon(query_database, alice, lambda _: alice_may_end.wait(scaled(30)))
             await anyio.wait_all_tasks_blocked()
             with anyio.fail_after(scaled(20)):
-                assert await query_database(services, BOB, lambda _: "answer") == "answer"
+                assert await query_database(bob, lambda _: "answer") == "answer"
             alice_may_end.set()
 
     anyio.run(send_requests)
@@ -70,16 +71,15 @@ def test_costly_pages_use_the_same_queue(services, token_headers, path):
 def test_too_many_costly_requests_of_one_user_are_rejected(services):
     alice_may_end = threading.Event()
     services = services._replace(threads=with_costly(Turns(2, 1)))
+    alice = Caller(services, ALICE, EVERYTHING)
 
     async def send_requests():
         async with anyio.create_task_group() as group:
             for _ in range(MAX_REQUESTS_PER_CALLER):
-                group.start_soon(
-                    query_database, services, ALICE, lambda _: alice_may_end.wait(scaled(30))
-                )
+                group.start_soon(query_database, alice, lambda _: alice_may_end.wait(scaled(30)))
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(Problem) as rejected:
-                await query_database(services, ALICE, lambda _: None)
+                await query_database(alice, lambda _: None)
             alice_may_end.set()
         assert rejected.value.status == 429
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlencode
@@ -15,11 +16,10 @@ from batchjob import __version__
 from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers import registry
-from batchjob_stats_db.database.access import Access
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import run_in_thread
 from batchjob_stats_server.auth.browser_session import cookie_name, delete_cookie
-from batchjob_stats_server.auth.identity import CurrentCaller, principal_or_none
+from batchjob_stats_server.auth.identity import Caller, CurrentCaller, principal_or_none
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.pages.rendering import (
     charts,
@@ -32,7 +32,7 @@ from batchjob_stats_server.pages.rendering import (
 from batchjob_stats_server.pages.rendering.assets import Assets
 from batchjob_stats_server.pages.rendering.sparklines import Sparklines
 from batchjob_stats_server.report.explain import elapsed_missing, elapsed_seconds
-from batchjob_stats_server.services import CurrentServices, Services
+from batchjob_stats_server.services import Services
 
 _POLICY_TEMPLATE = (
     "default-src 'none'; script-src 'self'; style-src 'self'; {styles}"
@@ -109,14 +109,12 @@ def render_template(template: jinja2.Template, **values: Any) -> str:
         context.parent.clear()
 
 
-class PageRenderer(NamedTuple):
-    """Renders the page for one request."""
+@dataclass(frozen=True)
+class PageRenderer(Caller):
+    """Renders the page for one request of a caller."""
 
     environment: PageEnvironment
     request: Request
-    services: Services
-    principal: Principal
-    access: Access
     now: int
 
     def render(self, template: str, *, uses_plotly: bool = False, **values: Any) -> HTMLResponse:
@@ -156,11 +154,11 @@ class PageRenderer(NamedTuple):
         return f"{path}?{urlencode(kept)}" if kept else path
 
 
-async def _page_renderer(
-    request: Request, services: CurrentServices, caller: CurrentCaller
-) -> PageRenderer:
-    now = int(services.clock())
-    return PageRenderer(request.app.state.pages, request, services, *caller, now)
+async def _page_renderer(request: Request, caller: CurrentCaller) -> PageRenderer:
+    return PageRenderer(
+        caller.services, caller.principal, caller.access,
+        request.app.state.pages, request, now=int(caller.services.clock()),
+    )  # fmt: skip
 
 
 RequestPage = Annotated[PageRenderer, Depends(_page_renderer)]
@@ -172,7 +170,7 @@ def costly(route: Callable[..., Response]) -> Callable[..., Awaitable[Response]]
     @functools.wraps(route)
     async def queued(**arguments: Any) -> Response:
         page: PageRenderer = arguments["page"]
-        return await run_in_thread(page.services, page.principal, lambda: route(**arguments))
+        return await run_in_thread(page, lambda: route(**arguments))
 
     return queued
 
