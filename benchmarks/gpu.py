@@ -172,10 +172,10 @@ def measure(pynvml: Any, readings: int) -> None:
     for index in range(pynvml.nvmlDeviceGetCount()):
         errors: Counter[tuple[str, str]] = Counter()
         gpm = Gpm(pynvml)
-        nvml.read(pynvml, index, 0.0, errors, gpm)  # the first call of each kind is slower
+        nvml.read(pynvml, index, 0, errors, gpm)  # the first call of each kind is slower
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(readings):
-            reading = nvml.read(pynvml, index, time.time() - 10, errors, gpm)
+            reading = nvml.read(pynvml, index, int((time.time() - 10) * 1e6), errors, gpm)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         print(
             f"GPU {index} {reading.gpu.name} {reading.gpu.uuid}: {wall / readings * 1e3:.2f} ms, "

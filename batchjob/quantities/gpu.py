@@ -34,6 +34,20 @@ GPU_UTILIZATION = _of_gpu(
     "independent of how much of the GPU it occupied. AMD: the fraction at the reading. For MIG "
     "instances, kernels only (Hopper and later only).",
 )
+GPU_BUSY_SECONDS = _of_gpu(
+    "busy_seconds_total",
+    "seconds",
+    "Time in which any kernel or copy ran since the GPU was first read, from samples that the "
+    "driver takes five times a second. Its mean utilization is the increase of this over that of "
+    "`batchjob_gpu_observed_seconds_total`. NVIDIA only, and not in MIG mode.",
+    kind="counter",
+)
+GPU_OBSERVED_SECONDS = _of_gpu(
+    "observed_seconds_total",
+    "seconds",
+    "Time that `batchjob_gpu_busy_seconds_total` covers.",
+    kind="counter",
+)
 GPU_MEMORY_USED = _of_gpu("memory_used_bytes", "bytes", "GPU memory in use.")
 GPU_MEMORY_TOTAL = _of_gpu("memory_total_bytes", "bytes", "GPU memory installed or assigned.")
 GPU_POWER = _of_gpu(

@@ -111,7 +111,7 @@ def _query_nvml() -> Finding:
 
 def _read_gpu(pynvml: Any, index: int, errors: Counter[tuple[str, str]]) -> GpuReading | None:
     try:
-        return nvml.read(pynvml, index, 0.0, errors)
+        return nvml.read(pynvml, index, 0, errors)
     except pynvml.NVMLError as error:
         errors[str(index), error_name(pynvml, error.value)] += 1
         return None

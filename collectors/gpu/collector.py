@@ -57,7 +57,12 @@ def _parse_directory(value: Any) -> str:
 class GpuOptions:
     """How GPUs are read and mapped to jobs."""
 
-    interval: float = option(10.0, "Interval between readings of a GPU.", parse=duration)
+    interval: float = option(
+        10.0,
+        "Interval between readings of a GPU; at most 10 s for NVIDIA's, whose driver forgets after "
+        "14 s how busy they were.",
+        parse=duration,
+    )
     job_files: str = option(
         "",
         "Directory in which a prolog records the jobs of each GPU, in the format of "

@@ -23,6 +23,8 @@ def _by(metric: Metric, label: str, *values: str) -> dict[str, GpuMetric]:
 
 
 UTILIZATION = GpuMetric(to_metric(gpu.GPU_UTILIZATION))
+BUSY_SECONDS = GpuMetric(to_metric(gpu.GPU_BUSY_SECONDS))
+OBSERVED_SECONDS = GpuMetric(to_metric(gpu.GPU_OBSERVED_SECONDS))
 MEMORY_USED = GpuMetric(to_metric(gpu.GPU_MEMORY_USED))
 MEMORY_TOTAL = GpuMetric(to_metric(gpu.GPU_MEMORY_TOTAL))
 POWER = GpuMetric(to_metric(gpu.GPU_POWER))
@@ -111,6 +113,8 @@ NVLINK = _by(
 
 QUANTITIES: tuple[GpuMetric, ...] = (
     UTILIZATION,
+    BUSY_SECONDS,
+    OBSERVED_SECONDS,
     MEMORY_USED,
     MEMORY_TOTAL,
     POWER,

@@ -12,12 +12,21 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from batchjob.runtime.background import Refresher
 from collectors.gpu import nvml
-from collectors.gpu.nvml_errors import COUNTED_FROM_ZERO, DRIVER_GONE, MISMATCH, error_name
+from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS, BusyCounter, UtilizationSample
+from collectors.gpu.metrics import BUSY_SECONDS, OBSERVED_SECONDS, UTILIZATION
+from collectors.gpu.nvml_errors import (
+    COUNTED_FROM_ZERO,
+    DRIVER_GONE,
+    MISMATCH,
+    OptionalCalls,
+    error_name,
+)
 from collectors.gpu.nvml_gpm import Gpm
 from collectors.gpu.reading import EnergyCounter, GpuReading, KnownGpu, max_reading_age
 from collectors.host import Host
@@ -28,6 +37,8 @@ log = logging.getLogger(__name__)
 # a reset, and a restart interrupts the other GPUs.
 RESTART_INTERVAL_SECONDS = 300.0
 _CLOSE_WAIT_SECONDS = 2.0
+# Of the utilisation of GPUs whose driver keeps no samples of it.
+RATE_INTERVAL_SECONDS = 1.0
 
 
 class ClosedError(Exception):
@@ -71,27 +82,52 @@ class _Board:
     def __init__(self, driver: "NvidiaGpus", index: int) -> None:
         self.known_gpu: KnownGpu | None = None  # as of the last successful reading
         self.gpm_samples: tuple[int, Gpm] | None = None  # by the number of an NVML session
-        # Of the last successful reading, in monotonic seconds.
-        self._read_started_at: float | None = None
         self._driver = driver
         self._index = index
         age = max_reading_age(driver.interval)
         self.refresher = Refresher(
             f"gpu{index}", self._read, driver.interval, age, driver.host.monotonic
         )
+        self._rates: Refresher[None] | None = None
+
+    def stop(self) -> None:
+        """Stop the threads, except where they hang."""
+        self.refresher.stop()
+        self._follow_rates(False)
 
     def _read(self) -> GpuReading:
         driver = self._driver
-        started = driver.host.monotonic()
-        previous = self._read_started_at
-        elapsed = driver.interval if previous is None else started - previous
-        reading, session = driver.read(self._index, driver.host.clock() - elapsed, self)
+        uuid = self.known_gpu.gpu.uuid if self.known_gpu else ""
+        reading, session = driver.read(self._index, uuid, self)
         at = driver.host.monotonic()
-        self._read_started_at = started
         counter = driver.energy_counter(reading.gpu.uuid)
         values = counter.drop_implausible_power(reading.values)
+        self._follow_rates(reading.samples is None and UTILIZATION in values)
+        busy = driver.busy_counter(reading.gpu.uuid)
+        if reading.samples is not None:
+            busy.add(reading.samples, session, driver.host.clock())
+        if reading.samples is not None or self._rates is not None:
+            values = {
+                **values,
+                BUSY_SECONDS: busy.busy_seconds,
+                OBSERVED_SECONDS: busy.observed_seconds,
+            }
         self.known_gpu = KnownGpu(reading.gpu, at, None)
         return reading._replace(values=values, energy=counter.update(values, at, session))
+
+    def _follow_rates(self, wanted: bool) -> None:
+        """Start or stop the thread that stands in for the samples of the driver."""
+        if wanted and self._rates is None:
+            self._rates = Refresher(
+                f"gpu{self._index}-rates",
+                partial(self._driver.read_rate, self._index),
+                RATE_INTERVAL_SECONDS,
+                max_reading_age(RATE_INTERVAL_SECONDS),
+            )
+            self._rates.start()
+        elif not wanted and self._rates is not None:
+            self._rates.stop()
+            self._rates = None
 
 
 class NvidiaGpus:
@@ -99,7 +135,7 @@ class NvidiaGpus:
 
     def __init__(self, host: Host, interval: float) -> None:
         self.host = host
-        self.interval = interval
+        self.interval = interval = min(interval, LONGEST_INTERVAL_SECONDS)
         self.version = ""  # of the driver; empty while it does not respond
         self._errors: Counter[tuple[str, str]] = Counter()
         self.session: NvmlSession | None = None
@@ -107,6 +143,7 @@ class NvidiaGpus:
         self._boards: dict[int, _Board] = {}
         self._gpu_count = 0
         self._energy_counters: dict[str, EnergyCounter] = {}
+        self._busy_counters: dict[str, BusyCounter] = {}
         self._error_codes: frozenset[int] = frozenset()
         self._opened_at = float("-inf")
         self._has_hung_call = False
@@ -122,7 +159,7 @@ class NvidiaGpus:
         """Stop all threads except those that hang in the driver."""
         self._scanner.stop()
         for board in self._boards.values():
-            board.refresher.stop()
+            board.stop()
         self._close()
 
     def known_gpus(self) -> list[KnownGpu]:
@@ -150,17 +187,48 @@ class NvidiaGpus:
         """The energy counter of a GPU, whose index may change when the driver is reloaded."""
         return self._energy_counters.setdefault(uuid, EnergyCounter(max_reading_age(self.interval)))
 
-    def read(self, index: int, since: float, board: "_Board") -> tuple[GpuReading, int]:
-        """A reading and the number of its session; raises what NVML raises."""
+    def busy_counter(self, uuid: str) -> BusyCounter:
+        """The busy seconds of a GPU."""
+        return self._busy_counters.setdefault(uuid, BusyCounter())
+
+    def read(self, index: int, last_uuid: str, board: "_Board") -> tuple[GpuReading, int]:
+        """A reading and the number of its session; raises what NVML raises.
+
+        `last_uuid` is that of the GPU that had this index at the last reading.
+        """
+        with self._session_of(index) as session:
+            pynvml = session.pynvml
+            if board.gpm_samples is None or board.gpm_samples[0] != session.number:
+                board.gpm_samples = (session.number, Gpm(pynvml))
+            gpm = board.gpm_samples[1]
+            now = self.host.clock()
+            since = self.busy_counter(last_uuid).newest(session.number, now)
+            if since is None:
+                since = max(0, int((now - self.interval) * 1e6))
+            return nvml.read(pynvml, index, since, self._errors, gpm), session.number
+
+    def read_rate(self, index: int) -> None:
+        """Add the utilisation of the last second to the busy seconds; raises what NVML raises."""
+        with self._session_of(index) as session:
+            pynvml = session.pynvml
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            counter = self.busy_counter(nvml.text(pynvml.nvmlDeviceGetUUID(handle)))
+            optional = OptionalCalls(pynvml, self._errors, str(index))
+            rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
+            now = self.host.clock()
+            fraction = rates.gpu / 100 if rates and rates.gpu <= 100 else None
+            sample = UtilizationSample(int(now * 1e6), fraction)
+            counter.add((sample,), session.number, now, RATE_INTERVAL_SECONDS)
+
+    @contextmanager
+    def _session_of(self, index: int) -> Iterator[NvmlSession]:
+        """Lend the session to the thread of a GPU, and count the error that it raises."""
         session = self.session
         if session is None:
             raise ClosedError
         with session.use() as pynvml:
-            if board.gpm_samples is None or board.gpm_samples[0] != session.number:
-                board.gpm_samples = (session.number, Gpm(pynvml))
-            gpm = board.gpm_samples[1]
             try:
-                return nvml.read(pynvml, index, since, self._errors, gpm), session.number
+                yield session
             except pynvml.NVMLError as error:
                 self._count_error(pynvml, str(index), error.value)
                 raise
@@ -185,7 +253,7 @@ class NvidiaGpus:
                 self._boards[index] = _Board(self, index)
                 self._boards[index].refresher.start()
         for index in [index for index in self._boards if index >= self._gpu_count]:
-            self._boards.pop(index).refresher.stop()
+            self._boards.pop(index).stop()
 
     def _count_error(self, pynvml: Any, gpu: str, code: int) -> None:
         self._errors[gpu, error_name(pynvml, code)] += 1

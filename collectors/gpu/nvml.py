@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from collectors.gpu.busy import UtilizationSample
 from collectors.gpu.devices import Gpu, Instance
 from collectors.gpu.metrics import (
     CLOCK,
@@ -85,21 +86,23 @@ VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 def read(
     nvml: Any,
     index: int,
-    since: float,
+    since: int,
     errors: Counter[tuple[str, str]],
     gpm: Gpm | None = None,
 ) -> GpuReading:
     """Read GPU `index` with an initialised pynvml, counting failed calls in `errors`.
 
-    The utilisation is that since `since` (epoch seconds); `gpm` keeps samples between readings.
+    The utilisation is that since `since` (epoch microseconds); `gpm` keeps samples between
+    readings.
     Raises NVMLError if the GPU or the driver is gone, or the GPU has no UUID.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     optional = OptionalCalls(nvml, errors, str(index))
     partitioned = optional(nvml.nvmlDeviceGetMigMode, handle, default=[0])[0] == 1
     mig_instances = _read_mig_instances(optional, handle) if partitioned else ()
+    samples = _samples(optional, handle, since)
     values = {
-        **_utilization(optional, handle, since),
+        **_utilization(optional, handle, samples),
         **_memory(optional, handle),
         **_fields(optional, handle),
         **_field_values(optional, handle),
@@ -116,6 +119,7 @@ def read(
             for mig in mig_instances
         },
         _processes(optional, handle),
+        None if samples is None else tuple(map(_utilization_sample, samples)),
     )
 
 
@@ -229,20 +233,47 @@ def _memory(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     return {MEMORY_USED: memory.used, MEMORY_TOTAL: memory.total} if memory else {}
 
 
-def _utilization(optional: OptionalCalls, handle: Any, since: float) -> dict[GpuMetric, float]:
-    """The mean of the driver's samples, taken several times a second, or else its newest value.
+_Samples = list[tuple[int, float]]
+"""Epoch microseconds, and the per cent of the time since the sample before."""
 
-    The driver keeps them for some time: 14 s on an H100.
+
+def _samples(optional: OptionalCalls, handle: Any, since: int) -> _Samples | None:
+    """The driver's samples of its utilisation after `since`; None if it takes none.
+
+    It takes one every 200 ms, and keeps those of 14 s on an H100 or H200.
     """
     nvml = optional.nvml
-    kind = nvml.NVML_GPU_UTILIZATION_SAMPLES
-    answer = optional(nvml.nvmlDeviceGetSamples, handle, kind, max(0, int(since * 1e6)))
-    if answer and answer[0] < len(VALUE_TYPES):
-        percent = [getattr(each.sampleValue, VALUE_TYPES[answer[0]]) for each in answer[1]]
-        valid = [each for each in percent if 0 <= each <= 100]
-        if valid:
-            return {UTILIZATION: sum(valid) / len(valid) / 100}
-    rates = optional(nvml.nvmlDeviceGetUtilizationRates, handle)
+    nothing_new = 0, ()
+
+    def ask() -> Any:
+        try:
+            return nvml.nvmlDeviceGetSamples(handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since)
+        except nvml.NVMLError_NotFound:
+            return nothing_new
+
+    answer = optional(ask)
+    if answer is None or answer[0] >= len(VALUE_TYPES):
+        return None
+    kind = VALUE_TYPES[answer[0]]
+    return [(each.timeStamp, getattr(each.sampleValue, kind)) for each in answer[1]]
+
+
+def _utilization_sample(sample: tuple[int, float]) -> UtilizationSample:
+    """The sample as a fraction. The driver rounds down, so its value is half a per cent more."""
+    at, percent = sample
+    if not 0 <= percent <= 100:
+        return UtilizationSample(at, None)
+    return UtilizationSample(at, (percent + 0.5 if 1 <= percent <= 99 else percent) / 100)
+
+
+def _utilization(
+    optional: OptionalCalls, handle: Any, samples: _Samples | None
+) -> dict[GpuMetric, float]:
+    """The mean of the driver's samples, or else its newest value."""
+    valid = [percent for _, percent in samples or () if 0 <= percent <= 100]
+    if valid:
+        return {UTILIZATION: sum(valid) / len(valid) / 100}
+    rates = optional(optional.nvml.nvmlDeviceGetUtilizationRates, handle)
     return {UTILIZATION: rates.gpu / 100} if rates else {}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from batchjob.runtime.background import Observed, validity_seconds
+from collectors.gpu.busy import UtilizationSample
 from collectors.gpu.devices import Gpu, Unit
 from collectors.gpu.metrics import ENERGY, POWER, POWER_LIMIT, GpuMetric
 from collectors.power.meter import PlausiblePower
@@ -41,6 +42,7 @@ class GpuReading(NamedTuple):
     values: GpuValues
     instances: Mapping[str, GpuValues]  # by the instance's UUID
     processes: tuple[GpuProcess, ...] | None  # None: the driver does not list them
+    samples: tuple[UtilizationSample, ...] | None = None  # None: the driver takes none
     energy: GpuEnergy | None = None
 
     def values_of(self, unit: Unit) -> GpuValues:

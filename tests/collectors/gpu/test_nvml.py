@@ -43,7 +43,7 @@ def errors():
 
 @pytest.fixture
 def read(pynvml, errors):
-    return lambda index=0: nvml.read(pynvml, index, 0.0, errors)
+    return lambda index=0: nvml.read(pynvml, index, 0, errors)
 
 
 def test_gpu_is_identified(fake_nvml, read):
@@ -90,7 +90,7 @@ def test_pcie_bytes_are_counted_beyond_32_bits(fake_nvml, pynvml, errors):
     gpm = Gpm(pynvml, lambda: next(times))
 
     def transferred():
-        values = nvml.read(pynvml, 0, 0.0, errors, gpm).values
+        values = nvml.read(pynvml, 0, 0, errors, gpm).values
         assert PCIE_RATE["transmit"] not in values
         return values.get(PCIE["transmit"]), values.get(PCIE["receive"])
 
@@ -106,19 +106,19 @@ def test_pcie_bytes_are_not_lost_by_a_failed_call(fake_nvml, pynvml, errors):
     fake_nvml.set({"gpu0.gpm": "1024 2048"})
     times = iter(range(0, 100, 10))
     gpm = Gpm(pynvml, lambda: next(times))
-    nvml.read(pynvml, 0, 0.0, errors, gpm)
+    nvml.read(pynvml, 0, 0, errors, gpm)
     fake_nvml.set({"gpu0.nvmlGpmSampleGet.returns": 999})
-    assert PCIE["transmit"] not in nvml.read(pynvml, 0, 0.0, errors, gpm).values
+    assert PCIE["transmit"] not in nvml.read(pynvml, 0, 0, errors, gpm).values
     fake_nvml.drop("gpu0.nvmlGpmSampleGet.returns")
     next(times)
-    assert nvml.read(pynvml, 0, 0.0, errors, gpm).values[PCIE["transmit"]] == 20 * 2**30
+    assert nvml.read(pynvml, 0, 0, errors, gpm).values[PCIE["transmit"]] == 20 * 2**30
 
 
 def test_utilization_is_the_mean_of_samples_since_the_last_reading(fake_nvml, pynvml, errors):
     fake_nvml.add_gpus(1)
     fake_nvml.set({"gpu0.samples": "1000000:80 1200000:0 1400000:10 1600000:50 1800000:101"})
-    assert nvml.read(pynvml, 0, 1.1, errors).values[UTILIZATION] == pytest.approx(0.2)
-    assert nvml.read(pynvml, 0, 2.0, errors).values[UTILIZATION] == 0.5, "the momentary one"
+    assert nvml.read(pynvml, 0, 1_100_000, errors).values[UTILIZATION] == pytest.approx(0.2)
+    assert nvml.read(pynvml, 0, 2_000_000, errors).values[UTILIZATION] == 0.5, "the momentary one"
     assert not errors
 
 
@@ -234,7 +234,7 @@ def test_mig_instance_utilization_is_measured_between_readings(fake_nvml, pynvml
     gpm = Gpm(pynvml)
 
     def busy():
-        found = nvml.read(pynvml, 0, 0.0, errors, gpm).instances.values()
+        found = nvml.read(pynvml, 0, 0, errors, gpm).instances.values()
         return [values.get(UTILIZATION) for values in found]
 
     assert busy() == [None, None], "there is nothing to compare with"
@@ -253,7 +253,7 @@ def test_mig_instance_utilization_needs_gpm_support(fake_nvml, pynvml, errors):
     fake_nvml.set({"gpu0.nvmlGpmQueryDeviceSupport.returns": 3})
     gpm = Gpm(pynvml)
     for _ in range(2):
-        (values,) = nvml.read(pynvml, 0, 0.0, errors, gpm).instances.values()
+        (values,) = nvml.read(pynvml, 0, 0, errors, gpm).instances.values()
         assert UTILIZATION not in values
 
 

@@ -40,7 +40,7 @@ def pynvml(fake_nvml):
 
 def all_readings(pynvml):
     count = pynvml.nvmlDeviceGetCount()
-    return [nvml.read(pynvml, index, 0.0, Counter()) for index in range(count)]
+    return [nvml.read(pynvml, index, 0, Counter()) for index in range(count)]
 
 
 def test_recording_gives_the_same_readings(fake_nvml, pynvml, capsys):
@@ -91,7 +91,7 @@ def test_recorded_h100_shows_its_known_load(replay, pynvml, record, utilization,
     """Nothing; matrix products half of each second; two processes with as much as they get."""
     replay(f"h100_driver_580_{record}")
     errors: Counter[tuple[str, str]] = Counter()
-    reading = nvml.read(pynvml, 0, 0.0, errors)
+    reading = nvml.read(pynvml, 0, 0, errors)
     assert not errors
     assert reading.values[UTILIZATION] == pytest.approx(utilization, abs=0.06)
     assert len(reading.processes) == processes

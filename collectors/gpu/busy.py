@@ -1,0 +1,73 @@
+"""The time in which a GPU was busy, summed over its driver's samples.
+
+A sample is the share of the time since the one before in which any kernel or copy ran, so the sum
+misses nothing as long as it is continued before the driver forgets: NVML keeps 14 s of samples.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+LONGEST_INTERVAL_SECONDS = 10.0
+"""Between two readings of a GPU's samples, whatever the interval of its other values is."""
+
+_CLOCK_TOLERANCE_SECONDS = 1.0
+
+
+class UtilizationSample(NamedTuple):
+    """A sample of the driver."""
+
+    at: int  # epoch microseconds, at the end of the sample
+    fraction: float | None  # of the time since the sample before; None: an impossible value
+
+
+class BusyCounter:
+    """Busy and observed seconds of one GPU since it was first read."""
+
+    def __init__(self) -> None:
+        self.busy_seconds = 0.0
+        self.observed_seconds = 0.0
+        self._session: int | None = None
+        self._newest: int | None = None
+
+    def newest(self, session: int, now: float) -> int | None:
+        """The stamp after which samples are to be added; None if they would not continue the sum.
+
+        `session` changes with each loading of NVML; `now` are epoch seconds.
+        """
+        if session != self._session or self._newest is None or self._newest > _latest_stamp(now):
+            return None
+        return self._newest
+
+    def add(
+        self,
+        samples: Sequence[UtilizationSample],
+        session: int,
+        now: float,
+        sample_seconds: float = 0.2,
+    ) -> None:
+        """Add samples in the driver's order, which come every `sample_seconds`.
+
+        The first samples, and those before a step of the clock, by which they are stamped, are not
+        counted: it is not known which time they cover. Where samples are missing, only the time of
+        the one after the gap is observed.
+        """
+        newest = self.newest(session, now)
+        continues = newest is not None
+        busy = observed = 0.0
+        for sample in samples:
+            if newest is None or not newest < sample.at <= _latest_stamp(now):
+                busy = observed = 0.0
+            elif sample.fraction is not None:
+                seconds = (sample.at - newest) / 1e6
+                seconds = seconds if seconds <= 2 * sample_seconds else sample_seconds
+                busy += sample.fraction * seconds
+                observed += seconds
+            newest = sample.at
+        if continues:
+            self.busy_seconds += busy
+            self.observed_seconds += observed
+        self._session, self._newest = session, newest
+
+
+def _latest_stamp(now: float) -> float:
+    return (now + _CLOCK_TOLERANCE_SECONDS) * 1e6
