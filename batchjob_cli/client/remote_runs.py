@@ -82,7 +82,6 @@ def start(given: argparse.Namespace, command: list[str]) -> int:
         "io_bytes_per_second": given.io,
         "time_limit_seconds": given.time_limit,
         "start_time": None if given.at is None else str(int(given.at)),
-        "best_effort": given.best_effort,
     }
     server = named_server(given)
     answer = server.request("POST", "runs", {}, request, _EXTRA_SECONDS * 3)

@@ -7,9 +7,15 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from batchjob.local_runs.directory import RUNS, create_directory, data_directory
+from batchjob.local_runs.directory import (
+    RUNS,
+    NoDataDirectory,
+    create_directory,
+    data_directory,
+)
 from batchjob.local_runs.record import Run
 from batchjob.runtime.cpu_lists import format_cpu_list, parse_cpu_list
 from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
@@ -17,7 +23,6 @@ from batchjob.runtime.times import future_time
 from batchjob.runtime.values import duration, with_metavar
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
-from batchjob_cli.client.running_up import find_running_up
 from batchjob_cli.run.defaults import (
     SITE_FILE,
     VARIABLE,
@@ -33,6 +38,7 @@ from batchjob_cli.run.launch import LAUNCH_FAILED
 from batchjob_cli.run.lifecycle import (
     RunStartError,
     execute_run,
+    page_url,
     print_message,
     record_run,
     wait_for_start,
@@ -97,8 +103,6 @@ def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> i
                 record = wait_for_start(spec, record, queued_run)
                 if record is None:
                     return 128 + signal.SIGTERM
-            elif not (spec.quiet or spec.detach) and (page := _page_url(spec, record)):
-                print_message(f"run {jobid} is live at {page}")
             return execute_run(
                 spec, record, mask, lambda started: send_message(_start_message(spec, started))
             )
@@ -116,6 +120,9 @@ def _join_queue(
     except ForeignQueueError as error:
         print_message(f"max-runs: {error}; continuing without")
         return None
+    except OSError as error:
+        reason = spec.no_data or f"{error.filename or spec.data}: {error.strerror}"
+        raise RunStartError(f"max-runs: the runs cannot be counted: {reason}") from error
 
 
 def _start_message(spec: RunSpecification, run: Run) -> str:
@@ -123,14 +130,8 @@ def _start_message(spec: RunSpecification, run: Run) -> str:
     at = spec.start_at
     if spec.quiet:
         return run.jobid
-    page = _page_url(spec, run)
+    page = page_url(spec, run)
     return "\n".join([run.jobid, describe_start(run, at), *([f"live at {page}"] if page else [])])
-
-
-def _page_url(spec: RunSpecification, run: Run) -> str:
-    """The URL of the run's page; "" if no `batchjob up` serves its directory."""
-    up = find_running_up(spec.data)
-    return f"{up.url}/jobs/{run.jobid}" if up else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -167,9 +168,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--detach", action="store_true", help="run in the background and print the run's id")
     add("--cgroup", choices=("auto", "always", "never"), default="auto",
         help="auto: a cgroup if one can be created, else the process tree")  # fmt: skip
-    add(
-        "--best-effort", action="store_true", help="start the run even if a limit cannot be applied"
-    )
+    add("--strict", action="store_true",
+        help="refuse to start if a limit cannot be applied; otherwise it is left out")  # fmt: skip
+    add("--best-effort", action="store_true", help=argparse.SUPPRESS)  # the default by now
     add("--quiet", action="store_true", help="do not print a report at the end")
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
     add("--log-size", **type_and_metavar(positive_size), default=32 << 20,
@@ -194,22 +195,28 @@ def _build_specification(given: argparse.Namespace, site: RunDefaults) -> RunSpe
         asked = getattr(given, name)
         return getattr(site, name) if asked is None else asked
 
+    data, no_data = Path(os.devnull, "batchjob"), ""  # where nothing can be kept
+    try:
+        data = data_directory(given.data)
+    except NoDataDirectory as error:
+        no_data = f"{error.filename}: {error.strerror}"
     return RunSpecification(
         tuple(_command_words(given)),
-        data_directory(given.data),
+        data,
         RunLimits(option_or_default("cpus"), option_or_default("memory"), option_or_default("io")),
         given.name,
         effective_time_limit(given.time_limit, site),
         option_or_default("grace"),
         given.at,
         given.cgroup,
-        given.best_effort,
+        given.strict or any((site.cpus, site.memory, site.io)),
         given.detach,
         given.quiet,
         given.logs,
         given.log_size,
         given.cpu_list or frozenset(),
         site.max_runs,
+        no_data,
     )
 
 

@@ -53,7 +53,10 @@ def positive_size(value: Any) -> int:
 
 @dataclass(frozen=True)
 class RunDefaults:
-    """Limits of runs; flags override all but the last two."""
+    """Limits of runs; flags override all but the last two.
+
+    Where one of the first three is set, a limit that cannot be applied is never left out.
+    """
 
     cpus: float | None = option(None, "CPU limit, in CPUs.", parse=positive)
     memory: int | None = option(None, "Memory.", parse=positive_size)
@@ -118,13 +121,14 @@ class RunSpecification(NamedTuple):
     grace: float = 10.0  # seconds from SIGTERM to SIGKILL
     start_at: float | None = None  # epoch seconds
     cgroup: str = "auto"  # auto, always, never
-    best_effort: bool = False  # start the run even if a limit cannot be applied
+    strict: bool = False  # do not start the run if a limit cannot be applied
     detach: bool = False
     quiet: bool = False
     keep_output: bool = True
     log_bytes: int = 0  # maximum per stream, compressed
     cpus: frozenset[int] = frozenset()  # CPUs to bind it to; empty: none
     max_runs: int = 0  # maximum runs of a user at once; 0: no limit
+    no_data: str = ""  # why there is no data directory
 
 
 def first_record(spec: RunSpecification, jobid: str, reason: str) -> Run:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import sys
 import time
@@ -13,8 +14,10 @@ from batchjob.local_runs.output import STREAMS, StreamLog
 from batchjob.local_runs.record import Run, now, write
 from batchjob.local_runs.retention import RunRetention, sweep_daily
 from batchjob.quantities.reading import CgroupReading
+from batchjob.runtime.cpu_lists import format_cpu_list
 from batchjob.runtime.times import format_time
 from batchjob.schedulers.states import JobState
+from batchjob_cli.client.running_up import find_running_up
 from batchjob_cli.run import cgroup as cgroups
 from batchjob_cli.run import stop_request
 from batchjob_cli.run.cgroup import Cgroup, NoCgroup
@@ -58,11 +61,13 @@ def execute_run(
     end_abandoned(spec.data / RUNS)
     become_subreaper()
     started = time.monotonic()
-    cgroup = _create_cgroup(spec, run)
-    limits = _apply_limits(spec, run, cgroup)
+    cgroup, limits, cpus = _apply_limits(spec, run)
+    spec, run = spec._replace(cpus=cpus), run._replace(cpu_list=format_cpu_list(cpus))
     tree = ProcessTree()
     try:
         run = _record_limits(spec, run, limits)
+        if not (spec.quiet or spec.detach) and (page := page_url(spec, run)):
+            print_message(f"run {run.jobid} is live at {page}")
         pid, channels, pumps = _start_command(spec, run, mask, cgroup)
         log_started(run)
         on_start(run)
@@ -92,6 +97,12 @@ def execute_run(
     return exit_status(end)
 
 
+def page_url(spec: RunSpecification, run: Run) -> str:
+    """The URL of the run's page; "" if no `batchjob up` serves its directory."""
+    up = find_running_up(spec.data)
+    return f"{up.url}/jobs/{run.jobid}" if up else ""
+
+
 def _build_supervisor(
     spec: RunSpecification,
     run: Run,
@@ -112,46 +123,57 @@ def _build_supervisor(
     )
 
 
-def _create_cgroup(spec: RunSpecification, run: Run) -> Cgroup | None:
-    """Create the run's cgroup; None if the process tree must be used. Raises RunStartError."""
+def _create_cgroup(spec: RunSpecification, run: Run) -> tuple[Cgroup | None, str]:
+    """The run's cgroup, or None and why the process tree must be used. Raises RunStartError."""
     if spec.cgroup == "never":
-        return None
+        return None, "limits need a cgroup"
     try:
-        return cgroups.create(run.jobid, spec.limits)
+        return cgroups.create(run.jobid, spec.limits), ""
     except (NoCgroup, OSError) as error:
         reason = f"cannot create a cgroup: {error}"
-        if spec.cgroup == "always" or (any(spec.limits) and not spec.best_effort):
-            flags = ", ".join(required_controllers(spec.limits, 2).values())
-            hint = " (use --best-effort to continue without limits)" if flags else ""
-            raise RunStartError(f"{flags}: {reason}{hint}" if flags else reason) from error
-        if any(spec.limits):
-            print_message(f"{reason}; continuing without limits")
-        return None
+        if spec.cgroup == "always":
+            raise RunStartError(reason) from error
+        return None, reason
 
 
-def _apply_limits(spec: RunSpecification, run: Run, cgroup: Cgroup | None) -> RunLimits:
-    """Apply the limits; returns those that are in force. Raises RunStartError."""
-    if cgroup is None:
-        if any(spec.limits) and spec.cgroup == "never":
-            flags = ", ".join(required_controllers(spec.limits, 2).values())
-            if not spec.best_effort:
-                raise RunStartError(f"{flags}: limits need a cgroup, but --cgroup=never is set")
-            print_message(f"{flags}: limits need a cgroup; continuing without")
-        return RunLimits()
-    applied = RunLimits()
+def _apply_limits(
+    spec: RunSpecification, run: Run
+) -> tuple[Cgroup | None, RunLimits, frozenset[int]]:
+    """The run's cgroup, if there is one, the limits in force in it, and the CPUs to bind it to.
+
+    A limit that this user may not set is left out. Raises RunStartError if it may not be.
+    """
+    cgroup, reason = _create_cgroup(spec, run)
+    flags = ", ".join(required_controllers(spec.limits, 2).values())
+    applied, left_out = RunLimits(), [f"{flags}: {reason}"] if flags and not cgroup else []
     for each in split_limits(spec.limits):
+        if not cgroup:
+            break
         try:
             cgroup.limit(each, run.work_dir or "/")
         except (LimitError, OSError) as error:
-            if not spec.best_effort:
-                cgroup.remove()
-                raise RunStartError(f"{error} (use --best-effort to continue without)") from error
-            print_message(f"{error}; continuing without")
+            left_out.append(str(error))
         else:
             applied = applied.plus(each)
-    if spec.cpus:
+    if left_out and spec.strict:
+        if cgroup:
+            cgroup.remove()
+        raise RunStartError("; ".join(left_out))
+    bound = spec.cpus or (frozenset() if applied.cpus else _some_cpus(spec.limits.cpus))
+    if left_out:
+        instead = f"; bound to CPU {format_cpu_list(bound)} instead" if bound > spec.cpus else ""
+        print_message(f"running without {'; '.join(left_out)}{instead}")
+    if cgroup and spec.cpus:
         cgroup.bind_cpus(run.cpu_list)  # if possible; each process is bound as well
-    return applied
+    return cgroup, applied, bound
+
+
+def _some_cpus(number: float | None) -> frozenset[int]:
+    """So many CPUs, of which others' runs take other ones; none for a part of a CPU."""
+    usable = sorted(os.sched_getaffinity(0))
+    if not number or not number.is_integer() or number >= len(usable):
+        return frozenset()
+    return frozenset(random.sample(usable, int(number)))
 
 
 def _record_limits(spec: RunSpecification, run: Run, limits: RunLimits) -> Run:
@@ -257,12 +279,15 @@ def exit_status(end: RunEnd) -> int:
 
 
 def record_end(runs: Path, run: Run) -> None:
-    """Write the end of a run, with retries."""
-    for pause in (*_RETRY_SECONDS, None):
+    """Write the end of a run, with retries if it is on record."""
+    is_recorded = (runs / f"{run.jobid}.json").exists()
+    for pause in (*_RETRY_SECONDS, None) if is_recorded else (None,):
         try:
             write(runs, run)
             return
         except OSError as error:
+            if pause is None and not is_recorded:
+                return  # which the user was told at the start
             if pause is None:
                 print_message(
                     f"the end of run {run.jobid} could not be recorded: {runs}: {error.strerror}"
@@ -273,19 +298,24 @@ def record_end(runs: Path, run: Run) -> None:
 
 @contextlib.contextmanager
 def record_run(spec: RunSpecification, run: Run) -> Iterator[None]:
-    """Record the run; if it cannot run, its end is recorded too. Raises RunStartError."""
+    """Record the run, if possible: measuring must not keep the command from running.
+
+    What batchjob itself refuses to start is not on record, unless it has waited, so that somebody
+    may look for it; a command that cannot be started is.
+    """
+    runs = spec.data / RUNS
     try:
-        runs = create_directory(spec.data, RUNS)
-        write(runs, run)
+        write(create_directory(spec.data, RUNS), run)
     except OSError as error:
-        where = error.filename or spec.data
-        raise RunStartError(
-            f"the run cannot be recorded: {where}: {error.strerror}"
-            " (--data names another directory)"
-        ) from error
+        why = spec.no_data or f"{error.filename or spec.data}: {error.strerror}"
+        print_message(f"the run is not recorded: {why} (--data names another directory)")
     try:
         yield
     except RunStartError as error:
+        if error.status == LAUNCH_FAILED and not run.reason:
+            with contextlib.suppress(OSError):
+                (runs / f"{run.jobid}.json").unlink()
+            raise
         end = now()
         start = end if run.start_time is None else run.start_time
         ended = run._replace(

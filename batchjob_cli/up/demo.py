@@ -48,7 +48,7 @@ def start(data: Path) -> list[subprocess.Popen[str]]:
     for name, options, program in DEMOS:
         argv = [
             sys.executable, "-m", "batchjob_cli", "run", "--server=", "--detach",
-            "--data", str(data), "--name", name, "--best-effort", *options,
+            "--data", str(data), "--name", name, *options,
             "--", sys.executable, "-c", program,
         ]  # fmt: skip
         with contextlib.suppress(OSError):

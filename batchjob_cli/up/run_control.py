@@ -86,5 +86,13 @@ def _arguments(new_run: NewRun, data: Path) -> list[str]:
     given = [f"{flag}={value}" for flag, value in options.items() if value]
     if new_run.start_time is not None:
         given.append(f"--at=@{new_run.start_time}")
-    given += ["--best-effort"] * new_run.best_effort
-    return ["run", "--server=", "--detach", f"--data={data}", *given, "--", *new_run.command]
+    return [
+        "run",
+        "--server=",
+        "--detach",
+        "--strict",
+        f"--data={data}",
+        *given,
+        "--",
+        *new_run.command,
+    ]

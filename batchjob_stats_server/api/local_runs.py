@@ -65,7 +65,11 @@ class NewRun(BaseModel):
     io_bytes_per_second: int | None = Field(None, gt=0, lt=2**63)
     time_limit_seconds: float | None = Field(None, gt=0, le=1e9)
     start_time: p.Time | None = None
-    best_effort: bool = Field(False, description="Start the run even if a limit cannot be applied.")
+    best_effort: bool = Field(
+        False,
+        description="Ignored: a run is refused if a limit cannot be applied.",
+        deprecated=True,
+    )
 
 
 class LocalRun(BaseModel):

@@ -59,7 +59,7 @@ def test_home_of_unknown_user_is_reported():
 @pytest.mark.parametrize(
     "command",
     [
-        ["jobs"], ["job", "x"], ["job", "x", "--script"], ["run", "true"], ["up"], ["stats"],
+        ["jobs"], ["job", "x"], ["job", "x", "--script"], ["up"], ["stats"],
         ["logs", "x"], ["stop", "x"], ["cancel", "x"], ["metrics", "x"], ["delete", "x"],
         ["delete", "--all-ended"],
     ],

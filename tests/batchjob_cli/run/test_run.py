@@ -175,24 +175,45 @@ def test_killed_supervisor_takes_command_with_it(batchjob, cgroup_mode):
     until(lambda: all(own_cgroups(each["jobid"]) == [] for each in batchjob.records()))
 
 
-def test_unusable_data_directory_exits_with_125(batchjob, tmp_path):
+def test_unusable_data_directory_does_not_keep_the_command_from_running(batchjob, tmp_path):
     (tmp_path / "file").write_text("")
-    done = batchjob("run", "--data", str(tmp_path / "file"), "--", "touch", str(tmp_path / "ran"))
-    assert done.returncode == 125
-    assert "the run cannot be recorded" in done.stderr
-    assert not (tmp_path / "ran").exists()
+    done = batchjob("run", "--data", str(tmp_path / "file"), "--", "sh", "-c", "echo ran; exit 3")
+    assert (done.returncode, done.stdout) == (3, "ran\n")
+    assert f"the run is not recorded: {tmp_path}/file: " in done.stderr
+    assert "exit status 3" in done.stderr
 
 
-def test_limits_without_cgroup_are_refused(batchjob):
-    done = batchjob("run", "--cgroup", "never", "--memory", "1G", "--cpus", "1", "--", "true")
-    assert done.returncode == 125
-    assert "--cpus, --memory: limits need a cgroup" in done.stderr
-    record = batchjob.record()
-    assert record["state"] == "FAILED"
-    assert record["error"].startswith("--cpus, --memory: limits need a cgroup")
-    done = batchjob("run", "--cgroup", "never", "--best-effort", "--memory", "1G", "--", "true")
-    assert done.returncode == 0
-    assert "continuing without" in done.stderr
+def test_full_file_system_does_not_keep_the_command_from_running(batchjob):
+    """Even root can create nothing below /proc."""
+    done = batchjob("run", "--quiet", "--no-logs", "--data", "/proc/full", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert done.stderr.count("\n") == 1
+    assert "the run is not recorded: /proc/full: " in done.stderr
+
+
+def test_missing_home_directory_does_not_keep_the_command_from_running(batchjob):
+    data = "~nobody-of-this-name/data"
+    done = batchjob("run", "--quiet", "--no-logs", "--data", data, "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert f"the run is not recorded: {data}: no such home directory" in done.stderr
+
+
+def test_limits_that_cannot_be_set_are_left_out_in_one_line(batchjob):
+    limits = ("--cgroup", "never", "--quiet", "--memory", "1G", "--cpus", "1")
+    tell = "import os; print(len(os.sched_getaffinity(0)))"
+    for more in ((), ("--best-effort",)):
+        done = batchjob("run", *limits, *more, "--", sys.executable, "-c", tell)
+        assert (done.returncode, done.stdout) == (0, "1\n")
+        line = r"batchjob: running without --cpus, --memory: limits need a cgroup(; bound to .*)?\n"
+        assert re.fullmatch(line, done.stderr)
+
+
+def test_run_that_is_refused_is_not_a_job(batchjob):
+    limits = ("--cgroup", "never", "--memory", "1G", "--strict")
+    done = batchjob("run", *limits, "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr == "batchjob: --memory: limits need a cgroup\n"
+    assert batchjob.records() == []
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,15 @@ def test_flags_override_site_defaults(site):
     assert found == {"plain": 90, "own": 1800}
 
 
+def test_limits_of_the_site_are_never_left_out(site):
+    done = site("memory: 1G\n")("run", "--cgroup", "never", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr == "batchjob: --memory: limits need a cgroup\n"
+    done = site("max-runs: 1\n")("run", "--data", "/proc/full", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "max-runs: the runs cannot be counted: /proc/full: " in done.stderr
+
+
 def test_max_time_limit(site):
     batchjob = site("max-time-limit: 300ms\n")
     refused = batchjob("run", "--time-limit", "2h", "--", "true")

@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder, f"127.0.0.1:{port}", "--metrics=all", "--samples.interval=1s", "--interval=1s"
     )
     data_directory = folder / "data"
-    limits = ("--cpus=2", "--memory=256M", "--best-effort")
+    limits = ("--cpus=2", "--memory=256M")
     jobid = ""
     try:
         jobid = command_output(data_directory, "run", "--detach", "--name=held", *limits, "--",
