@@ -84,7 +84,8 @@ class Turns:
         """A future that is done when the request may begin; call `end` in any case."""
         turn: Turn = asyncio.get_running_loop().create_future()
         if caller not in self._queues and self._has_room(caller):
-            self._start(caller, turn)
+            turn.set_result(None)
+            self._count_as_running(caller)
         else:
             self._queues.setdefault(caller, {})[turn] = None
         return turn
@@ -115,10 +116,6 @@ class Turns:
         share = max(self._fair_share, self._per_caller // max(len(self._running), 1))
         return caller is TRUSTED or self._running[caller] < share
 
-    def _start(self, caller: Hashable, turn: Turn) -> None:
-        turn.set_result(None)
-        self._count_as_running(caller)
-
     def _count_as_running(self, caller: Hashable) -> None:
         self._running[caller] += 1
         self._running_in_all += 1
@@ -133,12 +130,13 @@ class Turns:
         if queue:
             self._queues[caller] = queue
         if not turn.cancelled():
-            self._start(caller, turn)
+            turn.set_result(None)
+            self._count_as_running(caller)
         return True
 
     def count(self) -> int:
         """Number of requests of all callers, running or waiting."""
-        return self.count_running() + self.count_waiting()
+        return self._running_in_all + self.count_waiting()
 
     def count_waiting(self) -> int:
         """Number of requests that wait for others."""

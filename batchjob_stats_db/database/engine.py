@@ -5,14 +5,15 @@ not depend on the choice, except through `dialect.name` where SQL itself differs
 """
 
 import fcntl
+import functools
 import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
@@ -203,25 +204,14 @@ def read_if_changed(
     return known[key]
 
 
-class LazyConnection:
+LazyConnection = Callable[[], Connection]
+
+
+@contextmanager
+def lazy_connection(engine: Engine) -> Iterator[LazyConnection]:
     """A connection for several look-ups, opened by the first of them."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._opened: Connection | None = None
-
-    def __call__(self) -> Connection:
-        """The connection, opened by the first call."""
-        if self._opened is None:
-            self._opened = self._engine.connect()
-        return self._opened
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._opened is not None:
-            self._opened.close()
+    with ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(engine.connect()))
 
 
 def _limit_waiting(engine: Engine, answer_seconds: float) -> None:

@@ -332,17 +332,12 @@ def _queries(
 def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool:
     """Whether a page consists of a few ranges of an index, without skipped rows."""
     filtered = [name for name in (which.user, which.account, which.node) if name is not None]
-    is_one_range = (
-        len(filtered) <= 1 if access.everything else filtered in ([], _only_login(access))
-    )
+    alone = len(access.users) == 1 and not access.accounts and not access.clusters
+    own = [access.users[0].user] if alone else []
+    is_one_range = len(filtered) <= 1 if access.everything else filtered in ([], own)
     by_end = (which.ended_from, which.ended_before) != (None, None)
     skips_rows = which.running or by_end or access.has_time_limits() or row_conditions(which)
     return order.key == "start_time" and is_one_range and not skips_rows and access.is_small()
-
-
-def _only_login(access: Access) -> list[str]:
-    alone = len(access.users) == 1 and not access.accounts and not access.clusters
-    return [access.users[0].user] if alone else []
 
 
 # Without an index: all matching jobs are read and sorted, up to a maximum.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import GenericAlias
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import sqlalchemy as sa
@@ -24,7 +24,7 @@ from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.times import to_milliseconds
 from batchjob_stats_db.queries.job_list import After, TooManyError
 from batchjob_stats_db.queries.usage import TooManyRowsError
-from batchjob_stats_server.api.params import Days, RowsParams
+from batchjob_stats_server.api.params import Days, JobGroupParams, RowsParams
 from batchjob_stats_server.api.rows import (
     Keys,
     KeySources,
@@ -85,14 +85,6 @@ def answer(rows: Rows, keys: Keys, form: RowFormat, computed: KeySources = ()) -
     """An answer with rows that have the same columns; see `write_rows`."""
     body, media_type = write_rows(rows, keys, form, computed)
     return Response(body, media_type=media_type)
-
-
-class RowsPage(NamedTuple):
-    """Rows that name jobs, as they are sent."""
-
-    response: Response
-    more: After | None  # where the next page begins
-    users: frozenset[str]  # users whose jobs are named
 
 
 async def query_database(
@@ -212,12 +204,12 @@ def decode_cursor(query_key: str, text: str, kind: type) -> After:
     return After(value, number, part)
 
 
-def next_page_link(request: Request, query_key: str, more: After | None) -> dict[str, str]:
+def next_page_link(request: Request, params: JobGroupParams, more: After | None) -> dict[str, str]:
     """The header that links to the next page, if there is one."""
     if more is None:
         return {}
     given = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
-    query = urlencode([*given, ("cursor", encode_cursor(query_key, more))])
+    query = urlencode([*given, ("cursor", encode_cursor(params.query_key(), more))])
     return {"Link": f'<{quote(request.scope["path"])}?{query}>; rel="next"'}
 
 

@@ -12,7 +12,6 @@ from batchjob_stats_db.queries.arrays import JobGroupKind
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import (
-    RowsPage,
     answer,
     decode_cursor,
     list_type,
@@ -58,11 +57,11 @@ async def job_groups(
     after = decode_cursor(params.query_key(), params.cursor, float) if params.cursor else None
     job_filter = params.filter(caller.services.clock())
 
-    def page(db: Connection) -> RowsPage:
+    def page(db: Connection) -> Response:
         rows, more = queries.groups(db, caller.access, params.kind, params.limit, job_filter, after)
-        return RowsPage(answer(rows, keys, params.format), more, audit.users_of(rows))
+        audit.log_jobs_seen(caller.principal, f"{params.kind} jobs", rows)
+        response = answer(rows, keys, params.format)
+        response.headers.update(next_page_link(request, params, more))
+        return response
 
-    result = await query_database(caller, page)
-    audit.log_users_seen(caller.principal, f"{params.kind} jobs", result.users)
-    result.response.headers.update(next_page_link(request, params.query_key(), result.more))
-    return result.response
+    return await query_database(caller, page)

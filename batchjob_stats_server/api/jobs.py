@@ -26,7 +26,6 @@ from batchjob_stats_db.queries.job_list import (
 from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import (
-    RowsPage,
     TurnRoute,
     answer,
     decode_cursor,
@@ -151,18 +150,18 @@ async def jobs(
     after = decode_cursor(params.query_key(), params.cursor, kind) if params.cursor else None
     job_filter = params.filter()
 
-    def page(db: Connection) -> RowsPage:
+    def page(db: Connection) -> Response:
         names = ("username", *columns_of_keys(keys, COLUMN_NAMES))  # users for the audit log
         rows, more = list_jobs(
             db, caller.access, job_filter, order, Page(params.limit, after, names)
         )
-        return RowsPage(answer(rows, keys, params.format, WINDOW_KEYS), more, audit.users_of(rows))
+        audit.log_jobs_seen(caller.principal, "jobs", rows)
+        response = answer(rows, keys, params.format, WINDOW_KEYS)
+        response.headers.update(next_page_link(request, params, more))
+        return response
 
     costly = not reads_only_its_rows(caller.access, job_filter, order)
-    result = await query_database(caller, page, costly=costly)
-    audit.log_users_seen(caller.principal, "jobs", result.users)
-    result.response.headers.update(next_page_link(request, params.query_key(), result.more))
-    return result.response
+    return await query_database(caller, page, costly=costly)
 
 
 class RunsQuery(RowsParams):

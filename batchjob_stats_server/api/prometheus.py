@@ -21,7 +21,7 @@ from fastapi.routing import APIRoute
 from batchjob import __version__
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.database.engine import LazyConnection, read_if_changed
+from batchjob_stats_db.database.engine import LazyConnection, lazy_connection, read_if_changed
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.prometheus_errors import PrometheusError
 from batchjob_stats_server.auth import audit
@@ -85,7 +85,7 @@ def _identify(
     """Authenticate the caller and look up their series; in a thread. Raises Problem."""
 
     def look_up() -> tuple[Principal, Confinement]:
-        with LazyConnection(services.reader) as db:
+        with lazy_connection(services.reader) as db:
             caller = identify_caller(request, services, background_tasks, db)
             return caller.principal, Confinement.of(caller.access, _clusters(caller.access, db))
 

@@ -127,10 +127,7 @@ def value_getter(columns: Names, keys: Keys, computed: KeySources) -> GetValues:
 
 def _tuple_getter(places: Sequence[int]) -> Callable[[Values], tuple[Any, ...]]:
     """`itemgetter`, which returns no tuple for a single index."""
-    if len(places) == 1:
-        (place,) = places
-        return lambda row: (row[place],)
-    return itemgetter(*places)
+    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
 
 
 def write_rows(

@@ -12,14 +12,9 @@ log = logging.getLogger("batchjob.audit")
 _MAX_USERS_NAMED = 20
 
 
-def users_of(rows: Iterable[Mapping[Any, Any]]) -> frozenset[str]:
-    """The users of these jobs."""
-    return frozenset(row["username"] for row in rows)
-
-
 def log_jobs_seen(principal: Principal, what: str, rows: Iterable[Mapping[Any, Any]]) -> None:
     """Record whose jobs are in an answer to `principal`; own jobs are not recorded."""
-    log_users_seen(principal, what, users_of(rows))
+    log_users_seen(principal, what, frozenset(row["username"] for row in rows))
 
 
 def log_users_seen(principal: Principal, what: str, users: frozenset[str]) -> None:

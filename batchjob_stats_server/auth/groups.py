@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from sqlalchemy.engine import Engine
 
 from batchjob_stats_db.database import sessions
-from batchjob_stats_db.database.access import ClusterAccount
 from batchjob_stats_server.options import AuthOptions
 
 _CACHE_SECONDS = 60.0  # how long a login's groups are cached
@@ -86,20 +85,3 @@ class Groups:
                 self._cache.clear()
             self._cache[user] = now + _CACHE_SECONDS, groups
         return groups
-
-
-def accounts_of(
-    auth: AuthOptions, groups: frozenset[str], clusters: tuple[str, ...]
-) -> tuple[ClusterAccount, ...]:
-    """Accounts whose jobs the members of these groups may see.
-
-    `clusters`: those on which the login is theirs; none: all. Groups belong to the users of
-    `auth.cluster`: a namesake on another cluster has no part in them.
-    """
-    return tuple(
-        ClusterAccount(each.cluster, each.account)
-        for each in auth.account_group
-        if each.group in groups
-        and (not clusters or each.cluster in clusters)
-        and (not auth.cluster or each.cluster in auth.cluster)
-    )

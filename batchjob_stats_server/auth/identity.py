@@ -5,6 +5,7 @@ Two of them at once are refused.
 
 import hmac
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, cast
 
@@ -14,12 +15,11 @@ from fastapi.concurrency import run_in_threadpool
 
 from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import sessions, tokens
-from batchjob_stats_db.database.access import EVERYTHING, Access, of_user
-from batchjob_stats_db.database.engine import LazyConnection
+from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterAccount, of_user
+from batchjob_stats_db.database.engine import LazyConnection, lazy_connection
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.auth import audit, browser_session, peers
 from batchjob_stats_server.auth.certificates import InvalidCertificate
-from batchjob_stats_server.auth.groups import accounts_of
 from batchjob_stats_server.auth.rights import (
     Principal,
     RightsLostError,
@@ -36,12 +36,6 @@ FORM_PATHS = ("/tokens/",)
 """Pages with forms that change something."""
 
 
-def _throttle(services: Services, principal: Principal) -> None:
-    if wait := services.rates.user.acquire(principal.person_key()):
-        services.metrics.rate_limited.labels("user").inc()
-        raise too_many_requests(wait)
-
-
 def _authenticate(
     request: Request, services: Services, background_tasks: BackgroundTasks, db: LazyConnection
 ) -> Principal:
@@ -53,7 +47,9 @@ def _authenticate(
     ]
     # Without a trusted peer, the header is ignored.
     users = request.headers.getlist(auth.user_header) if auth.trusted_peer else []
-    pem = _peer_certificate(request) if services.certificates else None
+    # From ASGI's TLS extension, as PEM.
+    chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain")
+    pem = chain[0] if chain and services.certificates else None
     if len(bearers) + len(users) + bool(pem) > 1:
         raise _refusal(services, request, "ambiguous", "expected one identity, got several", 400)
     if users:
@@ -72,12 +68,6 @@ def _authenticate(
             return _authenticate_by_session(request, services, text, db)
         return _authenticate_by_cookie(request, services, text, background_tasks, db)
     raise _refusal(services, request, "none", "expected a token, or a user named by a proxy")
-
-
-def _peer_certificate(request: Request) -> str | None:
-    """The peer's certificate (PEM), from ASGI's TLS extension."""
-    chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain")
-    return chain[0] if chain else None
 
 
 def _authenticate_by_certificate(request: Request, services: Services, pem: str) -> Principal:
@@ -177,18 +167,11 @@ def _authenticate_by_header(request: Request, services: Services, user: str) -> 
     is_trusted = peers.is_in(request.scope, auth.trusted_peer)
     if not (is_trusted and services.proxy_secret and is_secret_right):
         raise _refusal(services, request, "peer", "the sender is not a trusted peer")
-    user = _decoded(user)
+    with suppress(UnicodeError):  # in UTF-8, which has no bytes of its own for other characters
+        user = user.encode("latin-1").decode()
     if not is_login(user):
         raise _refusal(services, request, "name", "expected the name of one user", 400)
     return _principal_of(services, user, "header")
-
-
-def _decoded(header: str) -> str:
-    """The text of a header in UTF-8, which has no bytes of its own for other characters."""
-    try:
-        return header.encode("latin-1").decode()
-    except UnicodeError:
-        return header
 
 
 def _principal_of(services: Services, user: str, via: Via) -> Principal:
@@ -231,7 +214,9 @@ def identify_caller(
 ) -> Caller:
     """Authenticate the caller and look up their rights; in a thread. Raises Problem."""
     principal = _authenticate(request, services, background_tasks, db)
-    _throttle(services, principal)
+    if wait := services.rates.user.acquire(principal.person_key()):
+        services.metrics.rate_limited.labels("user").inc()
+        raise too_many_requests(wait)
     caller = Caller(services, principal, _access_of(services, principal, db))
     request.state.caller = caller
     return caller
@@ -244,7 +229,7 @@ async def current_caller(request: Request, background_tasks: BackgroundTasks) ->
     services: Services = request.app.state.services
 
     def identify() -> Caller:
-        with LazyConnection(services.reader) as db:
+        with lazy_connection(services.reader) as db:
             return identify_caller(request, services, background_tasks, db)
 
     return await run_in_threadpool(services.threads.run_short, identify)
@@ -261,14 +246,12 @@ async def principal_or_none(request: Request) -> Principal | None:
 CurrentCaller = Annotated[Caller, Depends(current_caller)]
 
 
-def _check_scraper(
+async def _check_scraper(
     request: Request, services: CurrentServices, background_tasks: BackgroundTasks
 ) -> None:
     if peers.is_in(request.scope, services.settings.web.metrics_from):
         return
-    with LazyConnection(services.reader) as db:
-        principal = _authenticate(request, services, background_tasks, db)
-    _throttle(services, principal)
+    principal = (await current_caller(request, background_tasks)).principal
     if principal.role is TokenRole.USER or principal.clusters:
         raise Problem(
             403,
@@ -285,7 +268,16 @@ def _access_of(services: Services, principal: Principal, db: LazyConnection) -> 
         return Access(clusters=principal.clusters) if principal.clusters else EVERYTHING
     auth = services.settings.auth
     level = auth.slurm_admins.replace("none", "")
-    more = accounts_of(auth, services.groups.of(principal.user), principal.clusters)
+    groups = services.groups.of(principal.user)
+    # Groups belong to the users of `auth.cluster`: a namesake on another cluster has no part in
+    # them, as a principal of some clusters has none on the others.
+    more = [
+        ClusterAccount(each.cluster, each.account)
+        for each in auth.account_group
+        if each.group in groups
+        and (not principal.clusters or each.cluster in principal.clusters)
+        and (not auth.cluster or each.cluster in auth.cluster)
+    ]
     parts = [
         of_user(db(), principal.user, cluster, level, more)
         for cluster in principal.clusters or ("",)

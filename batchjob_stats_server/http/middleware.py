@@ -8,6 +8,7 @@ gets the headers that all answers have, and is counted.
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.middleware.gzip import GZipMiddleware
@@ -86,7 +87,7 @@ class RequestLayer:
         text = "the server is too busy to answer in time"
         try:
             async with asyncio.timeout(self._seconds) as limit:
-                answer.when_it_begins.append(lambda: limit.reschedule(None))
+                answer.when_it_begins.append(partial(limit.reschedule, None))
                 await self._read_and_answer(answer, scope, receive)
             return
         except TimeoutError:
@@ -120,7 +121,7 @@ class RequestLayer:
         turn = self._turns.acquire(caller)
         try:
             if turn.done() or await _is_there(receive, turn):
-                answer.when_it_begins.append(lambda: self._turns.end(caller, turn))
+                answer.when_it_begins.append(partial(self._turns.end, caller, turn))
                 await self._check_and_answer(answer, scope, receive_read_body, body)
         finally:
             if not answer.has_begun:
@@ -143,16 +144,13 @@ class RequestLayer:
             return problems.Problem(414, f"expected at most {MAX_QUERY_BYTES} bytes of query")
         if body is None:
             return problems.Problem(413, f"expected at most {MAX_BODY_BYTES} bytes of body")
-        if wait := self._acquire_rate(scope):
+        exempt = self._metrics_from if scope["path"] == "/metrics" else self._trusted
+        is_exempt = scope["path"] == HEALTH_PATH or peers.is_in(scope, exempt)
+        wait = 0.0 if is_exempt else self._services.rates.peer.acquire(peers.peer_key(scope))
+        if wait:
             self._services.metrics.rate_limited.labels("peer").inc()
             return problems.too_many_requests(wait)
         return hosts.find_problem(scope, self._hosts)
-
-    def _acquire_rate(self, scope: Scope) -> float:
-        exempt = self._metrics_from if scope["path"] == "/metrics" else self._trusted
-        if scope["path"] == HEALTH_PATH or peers.is_in(scope, exempt):
-            return 0.0
-        return self._services.rates.peer.acquire(peers.peer_key(scope))
 
 
 class _SentAnswer:

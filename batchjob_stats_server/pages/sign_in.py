@@ -38,7 +38,8 @@ def token_in_address(scope: Scope) -> Response | None:
     another user. Browsers report it over TLS and on loopback (Sec-Fetch-Site). Over plain HTTP
     elsewhere it is unknown, so users enter the token into the form.
     """
-    if scope["method"] != "GET" or not _may_have_token(scope):
+    is_page = scope["method"] == "GET" and not scope["path"].startswith(PREFIX)
+    if not is_page or _PARAMETER.encode() not in scope["query_string"]:
         return None
     connection = HTTPConnection(scope)
     parameters = parse_qsl(connection.url.query, keep_blank_values=True)
@@ -51,10 +52,6 @@ def token_in_address(scope: Scope) -> Response | None:
     if _is_typed(connection) and len(tokens) == 1 and TOKEN.fullmatch(tokens[0]):
         set_session(connection, response, seal(tokens[0], connection))
     return response
-
-
-def _may_have_token(scope: Scope) -> bool:
-    return _PARAMETER.encode() in scope["query_string"] and not scope["path"].startswith(PREFIX)
 
 
 def _is_typed(connection: HTTPConnection) -> bool:
