@@ -68,7 +68,7 @@ EVERYWHERE: Mapping[str, str] = {
     "memory_byte_seconds": "mean memory in use times run time",
     "memory_peak_byte_seconds": f"peak memory times run time. {USED_MEMORY_MEANS}",
     "energy_host_joules": (
-        "energy without GPUs, including idle power; in sums, all of it that is by accounting"
+        "energy without GPUs, including idle power; in sums, only what was measured"
     ),
     "energy_gpu_joules": "energy of GPUs, including idle power",
 }

@@ -21,8 +21,6 @@ from batchjob_stats_db.queries.efficiency import (
     CPU_IS_WHOLE,
     CPU_SECONDS,
     ENERGY,
-    ENERGY_BASIS,
-    ENERGY_USED,
     MEASURED,
     MEMORY_ALLOCATED,
     MEMORY_AVAILABLE,
@@ -179,11 +177,9 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         else_=measured_seconds,
     )
     cpu_is_known = CPU_SECONDS.is_not(None) & CPU_IS_WHOLE
-    (cpu_share, known_cpu), (energy_share, known_energy) = (
-        _known_part(basis, job, cpu_seconds, share, is_known)
-        for basis, is_known in ((CPU_BASIS, cpu_is_known), (ENERGY_BASIS, ENERGY_USED.is_not(None)))
-    )
-    energy_is_accounted = ENERGY_BASIS == ACCOUNTING
+    cpu_share, known_cpu = _known_part(CPU_BASIS, job, cpu_seconds, share, cpu_is_known)
+    # Accounting has the energy of whole nodes: it would count once for each job on them.
+    energy_share = sa.case((ENERGY.is_not(None), share), else_=0.0)
     sums: dict[str, Number] = {
         "jobs_started": _one_if(started),
         "jobs_ended": _one_if(ended),
@@ -201,16 +197,15 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
             (usage.c.memory_average_bytes.is_not(None), measured_seconds * of_seen_nodes), else_=0
         ),
         "measured_memory_peak_allocated_byte_seconds": peak_seconds * _or_zero(MEMORY_AVAILABLE),
-        "measured_energy_cpu_allocated_seconds": known_energy,
+        "measured_energy_cpu_allocated_seconds": sa.case(
+            (ENERGY.is_not(None), cpu_seconds), else_=0.0
+        ),
         "cpu_seconds": cpu_share * _or_zero(CPU_SECONDS),
         "gpu_seconds": measured_seconds * seen_gpus * _or_zero(usage.c.gpu_utilization_ratio),
         "memory_byte_seconds": measured_seconds * _or_zero(usage.c.memory_average_bytes),
         "memory_peak_byte_seconds": peak_seconds * _or_zero(MEMORY_PEAK),
-        # Accounting has the energy of nodes.
-        "energy_host_joules": energy_share
-        * sa.case((energy_is_accounted, _or_zero(ENERGY_USED)), else_=_component_joules("host")),
-        "energy_gpu_joules": energy_share
-        * sa.case((energy_is_accounted, 0.0), else_=_component_joules("gpu")),
+        "energy_host_joules": energy_share * _component_joules("host"),
+        "energy_gpu_joules": energy_share * _component_joules("gpu"),
     }
     return (
         sa.select(

@@ -279,6 +279,15 @@ def test_accounting_replaces_measurements_that_end_early(store, job, engine, rol
     assert row["measured_memory_allocated_byte_seconds"] == 600 * (8 << 30)
 
 
+def test_energy_of_a_node_that_jobs_share_is_in_no_sum(store, job, roll_up_due):
+    hour = {"start_time": D0, "end_time": D0 + 3600, "submit_time": D0, "elapsed_seconds": 3600}
+    jobs = [job(number, **hour)._replace(energy_joules=9000) for number in "12"]
+    store.write(Batch(tuple(jobs), (), "", 0), "s")
+    (row,) = roll_up_due().values()
+    assert row["energy_host_joules"] + row["energy_gpu_joules"] == 0
+    assert row["measured_energy_cpu_allocated_seconds"] == 0
+
+
 def test_sums_from_accounting_alone(store, job, roll_up_due):
     run = job(start_time=D0, end_time=D0 + 7200, submit_time=D0, cpu_seconds=7200.0)
     store.write(Batch((run,), (), "", 0), "s")
@@ -321,15 +330,15 @@ def test_energy_that_rows_call_unknown_is_in_no_sum(store, job, engine, roll_up_
     write_energy(engine, 1, 70.0, nodes=2)
     write_energy(engine, 2, 30.0, nodes=2, doubt=ENERGY_MISSING)
     write_energy(engine, 3, 30.0, nodes=1)
-    write_energy(engine, 4, 30.0, nodes=2, coverage=0.5)  # accounting has all of it
+    write_energy(engine, 4, 30.0, nodes=2, coverage=0.5)  # accounting has that of the nodes
     (row,) = roll_up_due().values()
     with engine.connect() as db:
         rows = db.execute(FIGURES).mappings().all()
         emissions = db.execute(sa.select(schema.daily_emissions)).mappings().one()
     assert [each["energy_used_joules"] for each in rows] == [70, None, None, 500, None]
     assert [each["energy_basis"] for each in rows] == ["measured", None, None, "accounting", None]
-    assert row["energy_host_joules"] + row["energy_gpu_joules"] == 570
-    assert row["measured_energy_cpu_allocated_seconds"] == 2 * 4 * 3600
+    assert row["energy_host_joules"] + row["energy_gpu_joules"] == 70 + 30
+    assert row["measured_energy_cpu_allocated_seconds"] == 1.5 * 4 * 3600
     assert row["cpu_allocated_seconds"] == 5 * 4 * 3600
     assert emissions["grams"] == pytest.approx(7 + 3)  # as rows, without those of some nodes only
     assert emissions["measured_energy_cpu_allocated_seconds"] == 1.5 * 4 * 3600
