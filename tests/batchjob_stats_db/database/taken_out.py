@@ -19,7 +19,7 @@ ERRORS = {
     "unstorable": (PACKAGE / "poller/batch_writer.py", "or not batch.jobs", "or True"),
     "unreadable": (
         PACKAGE.parent / "batchjob/schedulers/json_lines.py",
-        "quarantine.append(quarantined_row(SOURCE, str(error), line))",
+        "quarantine.append(quarantined_row(_SOURCE, str(error), line))",
         "raise",
     ),
 }
@@ -60,7 +60,8 @@ class TakeOut(ast.NodeTransformer):
         return node
 
 
-def _changed(path: Path, rule: str) -> ast.Module:
+def changed_module(path: Path, rule: str) -> ast.Module:
+    """The module without the rule; fails if its place is not found."""
     text = path.read_text()
     if rule in ERRORS:
         _, old, new = ERRORS[rule]
@@ -78,7 +79,7 @@ def main(rule: str) -> int:
 
     def source_to_code(self, data, path, *, _optimize=-1):  # type: ignore[no-untyped-def]
         if Path(path) in paths:
-            return compile(_changed(Path(path), rule), path, "exec")
+            return compile(changed_module(Path(path), rule), path, "exec")
         return compiled(self, data, path, _optimize=_optimize)
 
     importlib.machinery.SourceFileLoader.source_to_code = source_to_code  # type: ignore[method-assign]

@@ -283,6 +283,11 @@ def test_lying_nodes(engine, lies):
     assert {row["usage_nodes"] for row in jobs} == {1}
 
 
+@pytest.mark.parametrize("rule", taken_out.ERRORS)
+def test_rules_of_errors_are_in_their_places(rule):
+    assert taken_out.changed_module(taken_out.ERRORS[rule][0], rule)
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_each_rule_is_needed(rule, long_form):
     if not long_form:
