@@ -48,6 +48,7 @@ def run(arguments: list[str]) -> int:
     if not directory.is_dir():
         raise SettingsError(f"run {chosen.jobid}: no output was kept, or it has been deleted")
     wanted = [each for each in STREAMS if given.stream in (None, each)]
+    # Without a limit of time: at a terminal, a long read delays nobody else, and Ctrl-C ends it.
     readers = [Reader(directory, each, chosen.uid) for each in wanted]
     with files_named():
         _print_output(given, readers, chosen.jobid)

@@ -1,22 +1,25 @@
 """`batchjob stop`, `cancel` and `delete`: end a run, keep one from starting, and forget one.
 
 Only the poller writes rows of the database: it finds `<data>/runs/<uuid>.deleted` and deletes the
-row. That file is written first, so that an interruption leaves nothing half deleted.
+row. That file is written first, so that an interruption leaves nothing half deleted. Where another
+user's file has that name, it is `<uuid>.<random>.deleted`.
 """
 
 import math
 import os
 import shutil
 import signal
+import stat
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from batchjob.local_runs import history
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, data_directory
 from batchjob.local_runs.record import TOMBSTONE, Run
-from batchjob.local_runs.user_files import touch_own
+from batchjob.local_runs.user_files import other_name, touch_own
 from batchjob.runtime.settings import SettingsError, type_and_metavar
 from batchjob.runtime.values import duration
 from batchjob.schedulers.states import JobState
@@ -174,9 +177,22 @@ def _delete_runs(data: Path, runs: list[Run], more: str = "") -> int:
 
 def delete_run(data: Path, run: Run) -> None:
     """Delete a run that has ended; raises OSError."""
-    touch_own(data / RUNS / f"{run.jobid}{TOMBSTONE}")
+    tombstone = data / RUNS / f"{run.jobid}{TOMBSTONE}"
+    try:
+        touch_own(tombstone)
+    except OSError:
+        touch_own(other_name(tombstone))
     for kind in (LOGS, SAMPLES):
         directory = data / kind / run.jobid
-        if directory.is_dir():
+        if _is_directory_of(directory, (0, run.uid, os.geteuid())):
             shutil.rmtree(directory)
     (data / RUNS / f"{run.jobid}.json").unlink(missing_ok=True)
+
+
+def _is_directory_of(path: Path, owners: Collection[int]) -> bool:
+    """Whether it is a directory, no link, of one of these users."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid in owners

@@ -110,9 +110,7 @@ class Runs:
             for jobid in own_unfinished
             if jobid not in ended and (jobid in ended_unchanged or self._has_vanished(jobid))
         )
-        tombstones = [
-            path for path in map(Path, self._list_files(TOMBSTONE)) if RUN_ID.fullmatch(path.stem)
-        ]
+        tombstones = self._list_tombstones()
         deleted = tuple(each for each in map(_read_deletion, tombstones) if each is not None)
         covered = max(covered, min(int(newest), now))
         yield Batch((), tuple(unreadable), str(covered), now, vanished, deleted=deleted)
@@ -183,6 +181,20 @@ class Runs:
                     continue
                 stamps[entry.name] = _FileStamp(status.st_mtime, status.st_ino, status.st_size)
         return stamps
+
+    def _list_tombstones(self) -> list[Path]:
+        """What is beyond an owner's maximum is read when the first ones have been removed."""
+        of_owner: Counter[int] = Counter()
+        tombstones = []
+        for entry in self._list_files(TOMBSTONE):
+            if not RUN_ID.fullmatch(entry.name.partition(".")[0]):
+                continue
+            with contextlib.suppress(OSError):
+                owner = entry.stat(follow_symlinks=False).st_uid
+                of_owner[owner] += 1
+                if of_owner[owner] <= _MAX_FILES_OF_USER:
+                    tombstones.append(Path(entry))
+        return tombstones
 
     def _list_files(self, suffix: str) -> list[os.DirEntry[str]]:
         try:
@@ -268,7 +280,8 @@ def _read_deletion(tombstone: Path) -> DeletedRecord | None:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         return None
     owner = status.st_uid
-    return DeletedRecord(SOURCE, tombstone.stem, None if owner in (0, os.geteuid()) else owner)
+    jobid = tombstone.name.partition(".")[0]
+    return DeletedRecord(SOURCE, jobid, None if owner in (0, os.geteuid()) else owner)
 
 
 def _format_resources(run: Run) -> str:

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -34,7 +34,7 @@ _READ_BYTES = 4 << 10  # bytes read at once
 _TEXT_BYTES = 256 << 10  # bytes of text unpacked at once, whatever they were packed to
 _BLOCK_TEXT_BYTES = 1 << 20  # bytes of text between two full flushes
 _MAX_FOREIGN_LINES = 1000  # lines that are no records, after which a file is not a log
-_MAX_SEARCHED_BYTES = 16 << 20  # bytes of a file, or of its text, searched for its last lines
+_MAX_SEARCHED_BYTES = 16 << 20  # bytes read and unpacked to find the last lines of a stream
 _USUAL_LINE_BYTES = 256
 _MAX_RESTARTS = 1000  # places tried in this search, and two for each line
 _MAX_CLOCK_STEP_SECONDS = 60.0  # by which a line may be older than the one before it
@@ -180,9 +180,10 @@ class Reader:
         The newest place that can be found within the limits, if its file is too large or is none
         that StreamLog wrote. If the file has fewer lines, they are all that is read.
         """
+        budget = _Budget(_MAX_SEARCHED_BYTES + _USUAL_LINE_BYTES * count, self._check_time)
         for number, path in reversed(list_files(self._directory, self._stream)):
             with self._open(path) as file:
-                offset, found = _find_last_lines(file, count, until, self._check_time)
+                offset, found = _find_last_lines(file, count, until, budget)
             self._file_number, self._offset = number, offset
             self._decompressor = _decompressor(offset)
             count -= found
@@ -248,8 +249,33 @@ def _decompressor(offset: int) -> "zlib._Decompress":
     return zlib.decompressobj(_GZIP_WBITS if offset == 0 else -zlib.MAX_WBITS)
 
 
+class _Budget:
+    """What a search may still read and unpack.
+
+    Both count: a packed file may have much text, and a sparse one much to read and no text.
+    """
+
+    def __init__(self, bytes_left: int, check_time: Callable[[], None]) -> None:
+        self.bytes_left = bytes_left
+        self._check_time = check_time
+
+    def read(self, file: BinaryIO, size: int) -> bytes:
+        """The next bytes of a file, none when the budget is spent; raises TimeoutError."""
+        self._check_time()
+        data = file.read(size) if self.bytes_left > 0 else b""
+        self.bytes_left -= len(data)
+        return data
+
+    def unpack(self, decompressor: "zlib._Decompress", data: bytes) -> bytes:
+        """Some of their text; raises TimeoutError, zlib.error."""
+        self._check_time()
+        text = decompressor.decompress(data, _TEXT_BYTES)
+        self.bytes_left -= len(text)
+        return text
+
+
 def _find_last_lines(
-    file: BinaryIO, count: int, until: float | None, check_time: Callable[[], None]
+    file: BinaryIO, count: int, until: float | None, budget: _Budget
 ) -> tuple[int, int]:
     """The offset of a place before the last lines of a file, and how many lines follow it.
 
@@ -257,17 +283,15 @@ def _find_last_lines(
     With `until`, lines after it are not counted, nor are those of the block that contains it.
     """
     place = end = file.seek(0, os.SEEK_END)
-    budget = _MAX_SEARCHED_BYTES + _USUAL_LINE_BYTES * count
     found = 0
     if until is not None:
-        first, _, _ = _count_lines(file, 0, end, budget, until)
+        first, _ = _count_lines(file, 0, end, budget, until)
         if first is not None and first.at > until:
             return 0, 0
-    for start in (*islice(_flushes_from_end(file, end), _MAX_RESTARTS + 2 * count), 0):
-        check_time()
-        first, lines, unpacked = _count_lines(file, start, end, budget, until)
-        budget -= unpacked
-        if budget <= 0:
+    flushes = islice(_flushes_from_end(file, end, budget), _MAX_RESTARTS + 2 * count)
+    for start in chain(flushes, (0,)):
+        first, lines = _count_lines(file, start, end, budget, until)
+        if budget.bytes_left <= 0:
             break
         if first is not None:
             place = end = start
@@ -280,13 +304,15 @@ def _find_last_lines(
     return place if until is None else 0, found
 
 
-def _flushes_from_end(file: BinaryIO, end: int) -> Iterator[int]:
-    """The offsets behind what may be flushes, the last first."""
+def _flushes_from_end(file: BinaryIO, end: int, budget: _Budget) -> Iterator[int]:
+    """The offsets behind what may be flushes, the last first, as far as the budget reaches."""
     overlap = len(_FLUSHED) - 1
     while end > overlap:
         begin = max(0, end - _TEXT_BYTES)
         file.seek(begin)
-        window = file.read(end - begin)
+        window = budget.read(file, end - begin)
+        if not window:
+            return
         at = len(window)
         while (at := window.rfind(_FLUSHED, 0, at + overlap)) >= 0:
             yield begin + at + len(_FLUSHED)
@@ -294,31 +320,32 @@ def _flushes_from_end(file: BinaryIO, end: int) -> Iterator[int]:
 
 
 def _count_lines(
-    file: BinaryIO, start: int, end: int, budget: int, until: float | None
-) -> tuple[OutputLine | None, int, int]:
-    """The first line between two places, how many there are, and the bytes unpacked for it.
+    file: BinaryIO, start: int, end: int, budget: _Budget, until: float | None
+) -> tuple[OutputLine | None, int]:
+    """The first line between two places, and how many there are.
 
     None if they are no records. A long line that was stored in parts counts once, and perhaps not
     at all. With `until`, they are not counted.
     """
-    decompressor, lines, unpacked = _decompressor(start), 0, 0
+    decompressor, lines = _decompressor(start), 0
     first: OutputLine | None = None
     file.seek(start)
-    while unpacked < budget and not decompressor.eof:
-        data = decompressor.unconsumed_tail or file.read(min(_READ_BYTES, end - file.tell()))
+    while budget.bytes_left > 0 and not decompressor.eof:
+        data = decompressor.unconsumed_tail or budget.read(
+            file, min(_READ_BYTES, end - file.tell())
+        )
         if not data:
             break
         try:
-            text = decompressor.decompress(data, _TEXT_BYTES)
+            text = budget.unpack(decompressor, data)
         except zlib.error:
-            return None, 0, unpacked
+            return None, 0
         if text and first is None:
             first = parse_record(text.partition(b"\n")[0])
             if first is None or until is not None:
-                return first, 0, len(text)
-        unpacked += len(text)
+                return first, 0
         lines += text.count(b"\n") - text.count(b" P ")
-    return first, max(0, lines), unpacked
+    return first, max(0, lines)
 
 
 def merge_streams(

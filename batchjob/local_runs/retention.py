@@ -92,9 +92,9 @@ def sweep_daily(data: Path, retention: RunRetention) -> None:
     last_sweep = data / RUNS / f".swept-{os.geteuid()}"
     if is_own_file(last_sweep) and time.time() - last_sweep.lstat().st_mtime <= _DAY:
         return
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # if another user's file has the name: sweep each time
         touch_own(last_sweep)
-        sweep(data, retention)
+    sweep(data, retention)
 
 
 def _is_running(data: Path, jobid: str, at: float, retention: RunRetention) -> bool:

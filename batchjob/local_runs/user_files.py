@@ -92,6 +92,14 @@ def touch_own(path: Path) -> None:
         os.close(create_file(path))
 
 
+def other_name(path: Path) -> Path:
+    """`<stem>.<random><suffix>`, for when another user's file has the name that one's own needs.
+
+    In a sticky directory that file cannot be replaced, and nobody can guess this name.
+    """
+    return path.with_name(f"{path.stem}.{os.urandom(8).hex()}{path.suffix}")
+
+
 def is_own_file(path: Path) -> bool:
     """Whether it is a regular file of this process's user, and no second name of another file."""
     try:

@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from batchjob_cli.run.supervisor import end_abandoned
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store
-from tests.helpers.waiting import scaled
+from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as several users")
 
@@ -45,7 +46,7 @@ ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 OTHER_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 
 
-def run_as(name: str, action: Callable[[], None]) -> None:
+def start_as(name: str, action: Callable[[], object]) -> int:
     """Call `action` in a child process as a user, who may not read the files of Python."""
     codecs.lookup("ascii")  # loads the module, which is read at its first use
     user = pwd.getpwnam(name)
@@ -59,7 +60,12 @@ def run_as(name: str, action: Callable[[], None]) -> None:
             status = 0
         finally:
             os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return pid
+
+
+def run_as(name: str, action: Callable[[], object]) -> None:
+    """The same, and wait for its end."""
+    assert os.waitstatus_to_exitcode(os.waitpid(start_as(name, action), 0)[1]) == 0
 
 
 @pytest.fixture
@@ -253,6 +259,66 @@ def test_only_owner_and_root_can_request_stop(data):
     run_as(VICTIM, read_stop_request)
 
 
+@pytest.mark.parametrize("plant", [Path.touch, Path.mkdir], ids=["file", "directory"])
+def test_owner_stops_a_run_although_another_user_took_the_name_of_the_request(data, plant):
+    """The command ignores SIGTERM, so that only the grace of the request ends it."""
+    (data / "started").mkdir()
+    (data / "started").chmod(0o777)
+    script = f"trap '' TERM; touch {data}/started/it; while :; do sleep 0.05; done"
+    argv = [f"--data={data}", "--cgroup=never", "--quiet", "--", "sh", "-c", script]
+    pid = start_as(VICTIM, lambda: run_command.run(argv))
+    try:
+        until(lambda: (data / "started" / "it").exists())
+        (record,) = (data / "runs").glob("[!.]*.json")
+        run_as(ATTACKER, lambda: plant(record.with_suffix(".stop")))
+        run_as(VICTIM, lambda: stop.run([record.stem, f"--data={data}", "--grace=0s"]))
+        os.waitpid(pid, 0)
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    (run,) = history.all_runs(data)
+    assert (run.state, run.cancelled_by) == (JobState.CANCELLED, VICTIM)
+    assert not list((data / "runs").glob("*.*.stop"))
+
+
+def test_owner_deletes_a_run_although_another_user_took_its_names(data):
+    run = run_record(VICTIM, state=JobState.COMPLETED, end_time=1775300001)
+    path = data / "runs" / f"{ID}.json"
+    run_as(VICTIM, lambda: write_record(path, run))
+
+    def plant() -> None:
+        (data / "runs" / f"{ID}.deleted").touch()
+        (data / "logs" / ID).mkdir()
+
+    run_as(ATTACKER, plant)
+    run_as(VICTIM, lambda: stop.delete_run(data, run))
+    assert not path.exists()
+    *_, last = source.Runs("c1", source.LocalRunsOptions(path=str(data / "runs"))).read("0", {})
+    uids = {each.uid for each in last.deleted if each.jobid == ID}
+    assert uids == {pwd.getpwnam(name).pw_uid for name in (ATTACKER, VICTIM)}
+    assert not list((data / "runs").iterdir())
+
+
+def test_files_that_ask_for_deletions_are_limited_by_owner(data, monkeypatch):
+    monkeypatch.setattr(source, "_MAX_FILES_OF_USER", 3)
+
+    def plant(count: int) -> None:
+        for _ in range(count):
+            (data / "runs" / f"{uuid.uuid4()}.deleted").touch()
+
+    run_as(ATTACKER, lambda: plant(10))
+    run_as(VICTIM, lambda: plant(2))
+    runs = source.Runs("c1", source.LocalRunsOptions(path=str(data / "runs")))
+
+    def poll() -> list[int]:
+        *_, last = runs.read("0", {})
+        return sorted(each.uid for each in last.deleted)
+
+    victim, attacker = (pwd.getpwnam(name).pw_uid for name in (VICTIM, ATTACKER))
+    assert poll() == [victim] * 2 + [attacker] * 3
+    assert [len(poll()) for _ in range(4)] == [3, 3, 1, 0]
+
+
 @pytest.mark.parametrize(
     "content", [b"[" * 1000, b"{" * 1000, b'{"grace": 1e999}', b'{"grace": -1}', b"null", b"\xff"]
 )
@@ -330,6 +396,8 @@ def test_users_sweep_their_own_output(data):
         leave_output(ID)
         sweep_daily(data, RunRetention(logs=0))
 
+    victim = pwd.getpwnam(VICTIM).pw_uid
+    run_as(ATTACKER, (data / "runs" / f".swept-{victim}").touch)
     run_as(VICTIM, leave_and_sweep)
     assert [path.name for path in (data / "logs").iterdir()] == [OTHER_ID]
 

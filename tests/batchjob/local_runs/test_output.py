@@ -1,6 +1,7 @@
 """Stored output of runs."""
 
 import gzip
+import os
 import random
 import subprocess
 import time
@@ -20,6 +21,7 @@ from batchjob.local_runs.output import (
     merge_streams,
     parse_record,
 )
+from tests.helpers.waiting import scaled
 
 WRITE_TIME = 1775300000.25
 
@@ -118,8 +120,8 @@ def test_other_files_are_ignored(tmp_path):
     assert list(Reader(tmp_path, "stdout").read()) == []
 
 
-def last_lines(directory, count):
-    reader = Reader(directory, "stdout")
+def last_lines(directory, count, stream="stdout"):
+    reader = Reader(directory, stream)
     reader.seek_to_last(count)
     return [line.text for line in deque(reader.read(), maxlen=count)]
 
@@ -164,6 +166,30 @@ def test_reading_ends_after_a_time(tmp_path):
         list(reader.read())
     with pytest.raises(TimeoutError, match="reading took too long"):
         reader.seek_to_last(10)
+
+
+def sparse_file(path, size):
+    """A file of 15 bytes and a hole, which takes a block of the disk and seconds to read."""
+    path.write_bytes(packed(b"2026-04-04T12:53:20Z stderr F \n", 1)[:15])
+    os.truncate(path, size)
+
+
+def test_search_for_last_lines_ends_after_a_time_within_a_file(tmp_path):
+    sparse_file(tmp_path / "stderr.000000.gz", 4 << 30)
+    reader = Reader(tmp_path, "stderr")
+    reader.limit_time(0.001)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="reading took too long"):
+        reader.seek_to_last(10)
+    assert time.monotonic() - began < scaled(1)
+
+
+def test_search_for_last_lines_counts_what_it_reads_of_all_files(tmp_path):
+    for number in range(20):
+        sparse_file(tmp_path / f"stderr.{number:06}.gz", 4 << 30)
+    began = time.monotonic()
+    assert last_lines(tmp_path, 10, "stderr") == []
+    assert time.monotonic() - began < scaled(5)
 
 
 @given(st.lists(st.tuples(st.binary(max_size=100), st.booleans()), max_size=30), st.integers(0, 9))
