@@ -4,6 +4,7 @@ Facts: slurm.conf(5), cgroup.conf(5), as `scontrol show config` prints them. Wha
 with is in docs/schedulers/slurm.md.
 """
 
+from batchjob.schedulers.slurm.accounting.site_accounting import task_sampling_seconds
 from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
 
 _TRIED = ("22.05", "24.11", "26.05")
@@ -55,7 +56,7 @@ def _check_gathering(node: ExaminedNode) -> Finding | None:
     if plugin == "linux":
         lost = "the CPU time of cancelled jobs and of processes that nobody waits for is lost"
         return Finding("warning", f"{seen}: {lost}", advice)
-    if "0" in [each.rpartition("=")[2] for each in interval.split(",")]:
+    if task_sampling_seconds(interval) == 0:
         lost = "a peak of memory is seen only at the end of a step"
         return Finding("warning", f"{seen}: {lost}", "set JobAcctGatherFrequency=task=30")
     return Finding("ok", seen) if plugin else None

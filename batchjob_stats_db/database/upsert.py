@@ -7,6 +7,7 @@ Records that cannot be stored are put in quarantine: the others are written, and
 """
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -136,8 +137,13 @@ def _make_storable(value: Any) -> Any:
     return value
 
 
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+
+
 def _digest(quarantined: QuarantinedRow) -> str:
-    # Only of an unreadable text is the reason not told by the rule, and the same at each reading.
-    reason = quarantined.reason if quarantined.rule == "unreadable" else quarantined.rule
+    # Only of an unreadable text is the reason not told by the rule. It quotes values, which may be
+    # others at each reading.
+    is_unreadable = quarantined.rule == "unreadable"
+    reason = _QUOTED.sub("", quarantined.reason) if is_unreadable else quarantined.rule
     text = f"{reason}\0{quarantined.jobid or quarantined.raw}".encode("utf-8", "replace")
     return hashlib.sha256(text).hexdigest()[:32]

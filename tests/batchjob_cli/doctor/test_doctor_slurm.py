@@ -46,6 +46,7 @@ def test_recommended_settings(findings):
         ("JobAcctGatherType", "jobacct_gather/none", "accounting", "no CPU time and no memory"),
         ("JobAcctGatherType", "jobacct_gather/linux", "accounting", "of cancelled jobs"),
         ("JobAcctGatherFrequency", "0", "accounting", "only at the end of a step"),
+        ("JobAcctGatherFrequency", "energy=5,task=0", "accounting", "JobAcctGatherFrequency=task="),
         ("SLURM_VERSION", "19.05.8", "version", "compare some jobs with sacct"),
         ("SLURM_VERSION", "27.11.0", "version", "compare some jobs with sacct"),
     ],
@@ -54,6 +55,11 @@ def test_settings_that_cost_something_are_named(findings, setting, value, check,
     finding = findings(**{setting: value})[check]
     assert finding.result == "warning"
     assert words in f"{finding.seen} {finding.advice}"
+
+
+@pytest.mark.parametrize("frequency", ["task=30,energy=0", "energy=0", "30"])
+def test_only_the_sampling_of_tasks_makes_peaks_coarse(findings, frequency):
+    assert findings(JobAcctGatherFrequency=frequency)["accounting"].result == "ok"
 
 
 def test_what_does_not_apply_is_left_out(findings):

@@ -170,6 +170,16 @@ def test_quarantined_row_is_stored_once(store, rows):
     assert row["reason"] == "a time of 'soon'"
 
 
+def test_row_of_a_job_whose_bad_value_changes_is_stored_once(store, rows):
+    for value in ("INVALID1", "INVALID2", "it's 3"):
+        reason = f"EligibleTime: expected a whole number, got {value!r}"
+        bad = QuarantinedRow("sacct", reason, f"7|{value}", jobid="7")
+        store.write(batch(quarantined=(bad,)), "sacct")
+    other = QuarantinedRow("sacct", "EndTime: expected a whole number, got ''", "7|", jobid="7")
+    store.write(batch(quarantined=(other,)), "sacct")
+    assert len(rows(schema.quarantine)) == 2
+
+
 def test_row_the_database_rejects_is_quarantined_alone(store, job, rows):
     without_group = job("2", group=None)
     with_invalid_text = job("3", name="nul\0 and \udc80")

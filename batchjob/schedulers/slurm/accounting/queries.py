@@ -83,7 +83,8 @@ def with_steps(job: JobRecord, steps: Sequence[StepRecord], site: SiteAccounting
     """The job with its steps, and their totals, as Slurm has them: a sum, and the largest step.
 
     A running job has no CPU time, nor has a job without that of all its steps. Steps that a failed
-    node took with it are CANCELLED, and their CPU time has not arrived; `extern` has no tasks.
+    node took with it are CANCELLED without an ExitCode, and their CPU time has not arrived;
+    `extern` has no tasks.
     """
     if job.state is JobState.NODE_FAIL:
         steps = [_without_cpu_time(step) for step in steps]
@@ -103,7 +104,8 @@ def with_steps(job: JobRecord, steps: Sequence[StepRecord], site: SiteAccounting
 
 
 def _without_cpu_time(step: StepRecord) -> StepRecord:
-    if step.state is not JobState.CANCELLED:
+    has_exit = step.exit_signal is not None  # it ended before its node failed
+    if step.state is not JobState.CANCELLED or has_exit:
         return step
     return step._replace(user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None)
 

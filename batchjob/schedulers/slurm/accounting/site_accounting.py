@@ -43,7 +43,7 @@ class SiteAccounting(NamedTuple):
 
 AS_PRINTED = SiteAccounting()
 _SETTING = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
-_TASK_SECONDS = re.compile(r"(?:task=)?(\d+)(?:,|$)")
+_TASK_SECONDS = re.compile(r"(?:^|,)(?:task=)?(\d+)(?:,|$)")
 
 
 def site_accounting(version: str, configuration: str) -> SiteAccounting:
@@ -62,12 +62,18 @@ def parse_json_configuration(document: Any) -> SiteAccounting:
     return _site(texts, exact_exits=True)
 
 
+def task_sampling_seconds(frequency: str) -> int | None:
+    """Seconds between two samples of tasks in `30` or `energy=5,task=30`; None if it has none."""
+    found = _TASK_SECONDS.search(frequency)
+    return int(found[1]) if found else None
+
+
 def _site(settings: Mapping[str, str], exact_exits: bool) -> SiteAccounting:
-    seconds = _TASK_SECONDS.match(settings.get("JobAcctGatherFrequency", ""))
+    seconds = task_sampling_seconds(settings.get("JobAcctGatherFrequency", ""))
     return SiteAccounting(
         exact_exits,
         settings.get("JobAcctGatherType") == "jobacct_gather/linux",
-        (float(seconds[1]) or float("inf")) if seconds else 0.0,  # 0: at start and end alone
+        0.0 if seconds is None else float(seconds or "inf"),  # 0: at start and end alone
     )
 
 

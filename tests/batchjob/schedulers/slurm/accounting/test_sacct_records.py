@@ -261,6 +261,7 @@ def test_killed_extern_step_leaves_the_cpu_time_of_the_others():
     [
         (LINUX, 29, None),
         (LINUX, 30, 3088 * 1024),
+        (LINUX.replace("task=30,energy=10", "energy=5,task=30"), 29, None),
         (LINUX.replace("task=30,energy=10", "10"), 29, 3088 * 1024),
         (LINUX.replace("task=30", "task=0"), 3000, None),
         (LINUX.replace("/linux", "/cgroup"), 3, 3088 * 1024),
@@ -286,6 +287,12 @@ def test_step_that_was_never_sampled_has_no_memory_and_no_bytes():
 def test_steps_of_a_node_that_failed_have_no_cpu_time():
     job = job_with_steps("", {"State": "CANCELLED", "ExitCode": ""}, State="NODE_FAIL")
     assert (job.cpu_seconds, job.steps[0].cpu_seconds) == (None, None)
+
+
+def test_step_that_its_user_cancelled_before_the_node_failed_keeps_its_cpu_time():
+    cancelled = {"State": "CANCELLED by 1001", "ExitCode": "0:15", "TotalCPU": "00:05.000"}
+    job = job_with_steps("", cancelled, State="NODE_FAIL")
+    assert job.steps[0].cpu_seconds == 5
 
 
 def test_zero_of_a_job_without_steps_is_no_cpu_time():
