@@ -32,7 +32,7 @@ from batchjob.schedulers.slurm.json_format import (
     state_words,
     unwrap_numbers,
 )
-from batchjob.schedulers.slurm.states import is_eligible, shown_word, slurm_state
+from batchjob.schedulers.slurm.states import is_eligible, live_state
 from batchjob.schedulers.states import JobState
 
 MEGABYTE = 1024**2
@@ -99,7 +99,7 @@ def jobs(answer: Any) -> list[ClusterJob]:
 
 
 def _job(row: Mapping[str, Any]) -> ClusterJob:
-    state = slurm_state(shown_word(state_words(row.get("job_state"))))
+    state = live_state(state_words(row.get("job_state")))
     is_pending = state is JobState.PENDING
     reason = str(row.get("state_reason") or "")
     waiting = str(row.get("array_task_string") or "") if is_pending else ""

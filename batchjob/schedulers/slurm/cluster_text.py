@@ -32,7 +32,7 @@ from batchjob.schedulers.slurm.cluster_json import (
     node_state,
 )
 from batchjob.schedulers.slurm.formats import job_gpus, parse_tres
-from batchjob.schedulers.slurm.states import slurm_state
+from batchjob.schedulers.slurm.states import live_state
 from batchjob.schedulers.states import JobState
 
 # Suffixes of a node's state (sinfo(1), "NODE STATE CODES").
@@ -111,7 +111,7 @@ def _parse_table(output: bytes, column: str, command: str) -> Iterator[dict[str,
 
 
 def _job(row: Mapping[str, str]) -> ClusterJob:
-    state = slurm_state(row.get("STATE", ""))
+    state = live_state((row.get("STATE", ""),))
     eligible = _parse_time(row.get("ELIGIBLE_TIME", ""))
     return ClusterJob(
         row["JOBID"],

@@ -72,6 +72,28 @@ def slurm_state(word: str) -> JobState:
     return SLURM.get(base, S.UNKNOWN)
 
 
+def live_state(words: Sequence[str]) -> JobState:
+    """The state of a job that slurmctld lists, from its base state and flags.
+
+    `["PENDING", "REQUEUED"]` waits again, `["RUNNING", "RESIZING"]` runs. squeue prints one word: a
+    flag alone stands for the base state that it usually has.
+    """
+    if "COMPLETING" in words or "STAGE_OUT" in words:
+        return S.RUNNING
+    base = next((slurm_state(word) for word in words if word not in FLAGS), None)
+    flags = [word for word in words if word in FLAGS]
+    if base is None:
+        return _LISTED_WITH.get(flags[0], SLURM[flags[0]]) if flags else S.UNKNOWN
+    if base is S.RUNNING and "STOPPED" in flags:
+        return S.SUSPENDED
+    if base.is_live or not flags or "REVOKED" in flags:
+        return base
+    return S.RUNNING  # slurmctld is still at work on it
+
+
+_LISTED_WITH = {"RESIZING": S.RUNNING, "REQUEUED": S.PENDING, "REVOKED": S.PENDING}
+
+
 REASONS: dict[str, str] = {
     "Priority": "jobs with a higher priority are ahead of it",
     "Resources": "it is next in line and waits for resources",

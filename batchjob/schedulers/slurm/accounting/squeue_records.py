@@ -4,7 +4,7 @@ Facts: squeue(1), "--Format", whose fields have a width and a suffix; width 0 is
 value. A waiting job has an estimated start, and requested instead of allocated resources.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchjob.schedulers.fields import (
@@ -27,7 +27,7 @@ from batchjob.schedulers.slurm.json_format import (
     unwrap_numbers,
 )
 from batchjob.schedulers.slurm.json_format import rows as json_rows
-from batchjob.schedulers.slurm.states import FLAGS, of_started_job, shown_word, slurm_state
+from batchjob.schedulers.slurm.states import live_state, of_started_job, shown_word
 from batchjob.schedulers.states import JobState
 
 QUEUE_FIELDS = (
@@ -44,19 +44,20 @@ def parse_json_queue(document: Any) -> Iterator[FieldReader]:
     """The jobs of /slurm/.../jobs with squeue's names, without those that have ended."""
     for raw in json_rows(document, "jobs"):
         job = unwrap_numbers(raw)
-        state = shown_word(state_words(job.get("job_state")))
+        words = state_words(job.get("job_state"))
         values = {field: job.get(name) for field, name in _JSON_NAMES.items()}
-        has_started = state != "PENDING"
+        has_started = live_state(words) is not JobState.PENDING
         tres = _text(job.get("tres_alloc_str" if has_started else "tres_req_str"))
         values["tres-alloc"] = _with_gpus(job, tres)
         row = {field: _text(value) for field, value in values.items()}
         row |= {
-            "State": state,
+            "State": shown_word(words),
+            "job_state": "+".join(words),
             "JobArrayID": _display_id(job),
             "SLUID": _sluid(job),
             # Up to v0.0.42 the expanded path has the name that the pattern has since then.
             "STDOUT": _text(job.get("stdout_expanded", job.get("standard_output"))),
-            **_json_suspension_times(job, state),
+            **_json_suspension_times(job, words),
         }
         if isinstance(code := job.get("exit_code"), int):  # an object where accounting has it too
             row["exit_code"] = str(code)
@@ -90,14 +91,14 @@ def _sluid(job: Mapping[str, Any]) -> str:
     return _text(step.get("sluid")) if isinstance(step, dict) else ""
 
 
-def _json_suspension_times(job: Mapping[str, Any], state: str) -> dict[str, str]:
+def _json_suspension_times(job: Mapping[str, Any], words: Sequence[str]) -> dict[str, str]:
     """`suspend_time` is when a job was suspended or, once it runs again, resumed."""
     names = ("start_time", "suspend_time", "pre_sus_time")
     times = [value for name in names if isinstance(value := job.get(name), int)]
     if len(times) < len(names) or not times[1]:
         return {}
     start, changed, run_seconds = times
-    if state == "SUSPENDED":
+    if "SUSPENDED" in words:
         return {"Elapsed": str(run_seconds)}
     return {"Suspended": str(changed - start - run_seconds)}
 
@@ -174,18 +175,17 @@ def queued_jobs(
 
 def _is_wanted(row: Mapping[str, str]) -> bool:
     """Whether a job has not ended, or with an exit code that accounting may not have."""
-    return not _has_ended(row["State"]) or row.get("exit_code", "0") != "0"
+    return _state(row).is_live or row.get("exit_code", "0") != "0"
 
 
-def _has_ended(word: str) -> bool:
-    """Whether slurmctld has only kept the job for a while; a flag is set while it is at work."""
-    return word not in FLAGS and not slurm_state(word).is_live
+def _state(row: Mapping[str, str]) -> JobState:
+    return live_state(state_words(row.get("job_state", row["State"])))
 
 
 def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
     """A job from its row; raises RowError."""
     word = row.text("State")
-    state = slurm_state(word)
+    state = _state(row.values)
     resized = row.get("ResizeTime", epoch)  # accounting has a separate record since the resize
     has_started = state is not JobState.PENDING
     tres = row.text("tres-alloc")
@@ -198,7 +198,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         cluster=cluster,
         jobid=str(row.require("JobID", count)),
         submit_time=resized or row.require("SubmitTime", epoch),
-        state=state if state.is_live or _has_ended(word) else JobState.RUNNING,
+        state=state,
         state_word=word,
         source=source,
         user=row.text("UserName"),
@@ -216,7 +216,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         elapsed_seconds=None if resized else row.get("Elapsed", count),
         suspended_seconds=None if resized else row.get("Suspended", count),
         time_limit_seconds=row.get("TimeLimit", _limit_seconds),
-        exit_code=row.get("exit_code", wait_status_code) if _has_ended(word) else None,
+        exit_code=row.get("exit_code", wait_status_code) if not state.is_live else None,
         # A resized job has a new one here, and keeps its first in accounting.
         sluid="" if resized else row.text("SLUID"),
         priority=row.get("PriorityLong", count),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from batchjob.schedulers.slurm import cluster_json, cluster_text
 from batchjob.schedulers.slurm.accounting.queries import collect_batch
 from batchjob.schedulers.slurm.accounting.sacct_records import parse_jobs as parse_sacct
 from batchjob.schedulers.slurm.accounting.sacct_records import parse_rows
@@ -265,3 +266,48 @@ def test_waiting_jobs_have_what_the_release_gives():
     jobs = queue_from_text("22.05.8-lives", 0).values()
     assert {job.priority for job in jobs if job.reason == "JobHeldUser"} == {0}
     assert [job.restarts for job in jobs if job.name == "requeue"] == [1]
+
+
+@pytest.mark.parametrize(
+    "flag", ["EXPEDITING", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT",
+             "REQUEUED", "REVOKED"],
+)  # fmt: skip
+def test_waiting_job_with_a_flag_has_its_request(flag):
+    (raw,) = [
+        job
+        for job in json.loads(recorded("26.05.3-v0.0.45.queue.json"))["jobs"]
+        if job["job_id"] == 15
+    ]
+    plain, flagged = (
+        next(queued_jobs("slurm_rest", "c1", parse_json_queue({"jobs": [raw | {"job_state": s}]})))
+        for s in (["PENDING"], ["PENDING", flag])
+    )
+    assert (plain.job.requested_cpus, plain.job.requested_memory_bytes) == (1, 50 << 20)
+    assert flagged.job == plain.job._replace(state_word=flag)
+
+
+@pytest.mark.parametrize(
+    ("words", "state"),
+    [
+        (["PENDING", "REQUEUED"], JobState.PENDING),
+        (["PENDING", "REVOKED"], JobState.PENDING),
+        (["PENDING", "STOPPED"], JobState.PENDING),
+        (["RUNNING", "RESIZING"], JobState.RUNNING),
+        (["RUNNING", "REQUEUED"], JobState.RUNNING),
+        (["RUNNING", "STOPPED"], JobState.SUSPENDED),
+        (["SUSPENDED", "SIGNALING"], JobState.SUSPENDED),
+        (["FAILED", "COMPLETING"], JobState.RUNNING),
+        (["PENDING", "COMPLETING", "REQUEUED"], JobState.RUNNING),
+        (["REQUEUED"], JobState.PENDING),  # in text, which has one word
+        (["RESIZING"], JobState.RUNNING),
+        (["STOPPED"], JobState.SUSPENDED),
+    ],
+)
+def test_poller_and_cluster_collector_agree_on_states(words, state):
+    raw = {"job_id": 15, "job_state": words, "submit_time": 1, "start_time": 2}
+    (parsed,) = queued_jobs("slurm_rest", "c1", parse_json_queue({"jobs": [raw]}))
+    (of_cluster,) = cluster_json.jobs({"jobs": [raw]})
+    assert (parsed.job.state, of_cluster.state) == (state, state)
+    if len(words) == 1:
+        table = f"JOBID|STATE|\n15|{words[0]}|\n".encode()
+        assert [job.state for job in cluster_text.jobs(table)] == [state]
