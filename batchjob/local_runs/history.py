@@ -4,6 +4,7 @@ for run in batchjob.history(tool="blast", since=time.time() - 86400):
     print(run.name, run.status, run.duration_seconds)
 """
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -152,6 +153,17 @@ def all_runs(data: Path) -> Iterator[Run]:
     """All readable runs; raises OSError."""
     directory = data / RUNS
     yield from _read_runs(directory, _list_ids(directory))
+
+
+def changed_runs(data: Path, since: float) -> list[Run]:
+    """The readable runs whose files were written after an epoch time; raises OSError."""
+    directory = data / RUNS
+    changed = []
+    for jobid in _list_ids(directory):
+        with contextlib.suppress(FileNotFoundError):  # just deleted
+            if (directory / f"{jobid}{_SUFFIX}").lstat().st_mtime >= since:
+                changed.append(jobid)
+    return list(_read_runs(directory, changed))
 
 
 def _list_ids(directory: Path) -> list[str]:

@@ -6,11 +6,13 @@ the web server, whose libraries take longer to import than an answer to compute.
 
 import argparse
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchjob.local_runs.directory import data_directory
+from batchjob.local_runs.directory import LOCAL, data_directory
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
 from batchjob_cli.client.answer import ApiReply, parse_rows
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from batchjob.local_runs.record import Run
     from batchjob_cli.client.remote import Server
 
+_READ_SECONDS = 10.0  # `up` reads the records of runs every few seconds
+_PAUSE_SECONDS = 0.1
 SERVER, TOKEN = "BATCHJOB_SERVER", "BATCHJOB_TOKEN"
 CERT, KEY, CA = "BATCHJOB_CERT_FILE", "BATCHJOB_KEY_FILE", "BATCHJOB_CA_FILE"
 
@@ -96,7 +100,34 @@ def _running_up_server(data: Path) -> "Server | None":
         return None
     from batchjob_cli.client.remote import Server
 
-    return Server(up.url, up.token)
+    server = Server(up.url, up.token)
+    _wait_until_read(server, data)
+    return server
+
+
+def _wait_until_read(server: "Server", data: Path) -> None:
+    """Wait until it has read the runs that have just started or ended.
+
+    Otherwise `batchjob run ...; batchjob job ...` would find the run unknown, or running.
+    """
+    from batchjob.local_runs import history
+
+    give_up_at = time.monotonic() + _READ_SECONDS
+    try:
+        changed = history.changed_runs(data, time.time() - _READ_SECONDS)
+    except OSError:
+        return
+    for run in changed:
+        while not _has_read(server, run) and time.monotonic() < give_up_at:
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _has_read(server: "Server", run: "Run") -> bool:
+    answer = server(f"jobs/{run.jobid}", {"cluster": LOCAL})
+    if answer.status != HTTPStatus.OK:
+        return answer.status != HTTPStatus.NOT_FOUND  # the command's own request reports it
+    rows = parse_rows(answer, ("state",))
+    return bool(rows) and rows[0]["state"] == run.state
 
 
 def named_server(given: argparse.Namespace) -> "Server":

@@ -135,6 +135,17 @@ def test_metrics_require_token_and_known_host_name(
         assert raised.value.code == status
 
 
+def test_commands_say_what_has_just_happened_to_a_run(instance: BatchjobUp) -> None:
+    data = instance.data_directory
+    run_command(data, "run", "--name=brief", "--", "true")
+    listed = json.loads(run_command(data, "jobs", "--name=brief", "--format=json").stdout)
+    assert [row["state"] for row in listed] == ["COMPLETED"]
+    run_command(data, "run", "--detach", "--name=long", "--", "sleep", "600")
+    assert "RUNNING" in run_command(data, "job", "long").stdout
+    run_command(data, "stop", "--grace=0", "long")
+    assert "RUNNING" not in run_command(data, "job", "long").stdout
+
+
 def test_metrics_are_not_exposed_without_exporter_address(tmp_path: Path) -> None:
     with running_batchjob_up(
         tmp_path / "data", tmp_path / "log", "--exporter-address="
