@@ -26,7 +26,7 @@ _FILTERS = {
     "user": ("user", "of this user"),
     "account": ("account", "of this account"),
     "tool": ("tool", "tracked by this tool"),
-    "name": ("name", "with this name"),
+    "name": ("name_contains", "with this in their name"),
     "cluster": ("cluster", "on this cluster"),
     "partition": ("partition", "in this partition or queue"),
     "node": ("node", "that ran on this node"),
@@ -47,7 +47,7 @@ def add_filters(add: Any) -> None:
     add(
         "--since",
         **type_and_metavar(past_time),
-        help="only jobs started after this time: 2026-03-31, 14:30, or 2d (ago)",
+        help="only jobs started after this time: 2026-03-31, 14:30, 2d (ago), yesterday, last week",
     )
     add("--until", **type_and_metavar(past_time), help="only jobs started before this time")
 

@@ -34,8 +34,10 @@ _PAUSE_SECONDS = 0.5
 
 
 def run(arguments: list[str]) -> int:
-    """Print samples until the job has ended. Raises SettingsError."""
+    """Print samples, and follow them until the job has ended if asked to. Raises SettingsError."""
     given = _parser().parse_args(arguments)
+    if given.follow is None:
+        given.follow = sys.stdout.isatty()
     if given.server:
         return _print_from_server(given)
     data = data_directory(given.data)
@@ -54,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="batchjob metrics",
         allow_abbrev=False,
-        description="Prints the samples of a job from its start and follows them until it ends.",
+        description="Prints the samples of a job from its start; on a terminal, until it ends.",
     )
     parser.add_argument(
         "job", metavar="JOB", help="id of a job, or a prefix of it; for a run also its name"
@@ -72,8 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     add_zone(parser)
     parser.add_argument("--json", action="store_true", help="print each sample as a JSON object")
     parser.add_argument(
-        "--no-follow", dest="follow", action="store_false", help="stop at the latest sample"
-    )
+        "-f", "--follow", action=argparse.BooleanOptionalAction,
+        help="wait for more samples until the job ends (default: only on a terminal)",
+    )  # fmt: skip
     add_arguments(parser)
     parser.add_argument(
         "--samples", default="", metavar="DIRECTORY", help="directory of the samples"

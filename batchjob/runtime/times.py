@@ -50,21 +50,37 @@ def future_time(text: str, now: float | None = None) -> float:
     return at
 
 
+# Days before now, and whether they are counted from Monday.
+_DAYS_AGO = {
+    "today": (0, False), "yesterday": (1, False), "this week": (0, True), "last week": (7, True),
+}  # fmt: skip
+
+
+def _midnight(now: float, days_ago: int, from_monday: bool) -> float:
+    here = datetime.fromtimestamp(now).astimezone()
+    today = here.replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0)
+    # Without its offset from UTC, which may have been another one on that day.
+    return (today - timedelta(days_ago + from_monday * today.weekday())).timestamp()
+
+
 @with_metavar("TIME")
 def past_time(text: str, now: float | None = None) -> float:
     """Epoch seconds of `10m` or `-10m` (ago), `22:30` (the last one), `2026-04-04T22:30`.
 
-    `now` defaults to the time of the call. Raises ValueError.
+    Days in words begin at midnight, and weeks on Monday, of local time: `today`, `yesterday`, `this
+    week`, `last week`. `now` defaults to the time of the call. Raises ValueError.
     """
     now = time.time() if now is None else now
+    if text.lower().replace("-", " ") in _DAYS_AGO:
+        return _midnight(now, *_DAYS_AGO[text.lower().replace("-", " ")])
     try:
         if text[-1:].isalpha() and "T" not in text and "Z" not in text:
             return now - duration(text.removeprefix("-"))
         at = start_time(text, now)
     except ValueError as error:
         raise ValueError(
-            f"expected a time such as 22:30 or 2026-04-04T22:30, or how long ago such as 2d, "
-            f"got {text!r}"
+            f"expected a time such as 22:30 or 2026-04-04T22:30, yesterday, or how long ago such "
+            f"as 2d, got {text!r}"
         ) from error
     return at - 86400 if ":" in text and "-" not in text else at
 

@@ -181,7 +181,7 @@ def test_running_job_is_followed_to_its_end(tmp_path, capsys):
     thread = threading.Thread(target=write_samples)
     thread.start()
     try:
-        code, lines, _ = run_metrics(capsys, tmp_path, RUN, "--json")
+        code, lines, _ = run_metrics(capsys, tmp_path, RUN, "--json", "-f")
     finally:
         thread.join()
         writer.close()
@@ -189,11 +189,19 @@ def test_running_job_is_followed_to_its_end(tmp_path, capsys):
     assert len(lines) == 7
 
 
+def test_running_job_is_not_followed_into_a_pipe(tmp_path, capsys):
+    writer = open_writer(tmp_path)
+    writer.write(sample(0, time.time()))
+    code, lines, _ = run_metrics(capsys, tmp_path, RUN, "--json")
+    writer.close()
+    assert (code, len(lines)) == (0, 1)
+
+
 def test_follow_ends_when_recorder_is_gone(tmp_path, capsys):
     writer = open_writer(tmp_path)
     writer.write(sample(0))
     close_files(tmp_path)
-    code, lines, _ = run_metrics(capsys, tmp_path, RUN, "--json")
+    code, lines, _ = run_metrics(capsys, tmp_path, RUN, "--json", "--follow")
     assert (code, len(lines)) == (0, 1)
 
 
@@ -202,7 +210,7 @@ def test_interrupt_ends_follow_silently(tmp_path):
     writer.write(sample(0, time.time()))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     code = "import sys; from batchjob_cli.main import main; sys.exit(main(sys.argv[1:]))"
-    argv = [sys.executable, "-c", code, "metrics", RUN, f"--data={tmp_path}"]
+    argv = [sys.executable, "-c", code, "metrics", "--follow", RUN, f"--data={tmp_path}"]
     with subprocess.Popen(
         argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

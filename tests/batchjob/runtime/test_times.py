@@ -1,7 +1,7 @@
 """Formatting of times with their zone, and parsing of ages."""
 
 import time
-from datetime import UTC
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -58,6 +58,17 @@ def test_milliseconds_are_shown_if_not_zero():
 @pytest.mark.parametrize("text", ["5d", "-5d", "-120h"])
 def test_past_time_from_age_with_or_without_minus(text):
     assert past_time(text, AT) == AT - 5 * 86400
+
+
+@pytest.mark.parametrize(
+    ("text", "day"),
+    [("today", "2026-04-04"), ("yesterday", "2026-04-03"), ("this week", "2026-03-30"),
+     ("last week", "2026-03-23"), ("last-week", "2026-03-23")],
+)  # fmt: skip
+def test_past_time_in_words_begins_at_midnight(text, day, set_time_zone):
+    """Berlin's clocks changed on Sunday, 29 March."""
+    set_time_zone("Europe/Berlin")
+    assert past_time(text, AT) == datetime.fromisoformat(day).timestamp()
 
 
 @pytest.mark.parametrize("text", ["--5d", "-d", "-5x"])
