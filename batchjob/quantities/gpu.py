@@ -99,6 +99,24 @@ JOB_GPU_UTILIZATION = _of_job(
     "last reading in which the job's kernels or copies ran. Absent on a shared GPU, where the "
     "driver does not measure it by process.",
 )
+JOB_GPU_BUSY_SECONDS = job_metric(
+    "gpu_busy_seconds", "counter", "seconds", "",
+    "Time in which any kernel or copy ran on the GPU while only this job held it. The mean "
+    "utilization is the increase of this over that of `batchjob_job_gpu_observed_seconds_total`. "
+    "Both follow up to 40 s late, also after the end of the job. NVIDIA only, and not in MIG mode.",
+    labels=GPU_LABELS,
+)  # fmt: skip
+JOB_GPU_OBSERVED_SECONDS = job_metric(
+    "gpu_observed_seconds", "counter", "seconds", "",
+    "Time that `batchjob_job_gpu_busy_seconds_total` covers.",
+    labels=GPU_LABELS,
+)  # fmt: skip
+JOB_GPU_UNOBSERVED_SECONDS = job_metric(
+    "gpu_unobserved_seconds", "counter", "seconds", "",
+    "Time in which the job held the GPU and its use could not be told: `shared`, other jobs held "
+    "or used the GPU as well; `mps`, processes ran under MPS.",
+    labels=(*GPU_LABELS, "reason"),
+)  # fmt: skip
 JOB_GPU_MEMORY = _of_job("gpu_memory_bytes", "bytes", "GPU memory of the job's processes.")
 JOB_GPU_PROCESSES = _of_job(
     "gpu_processes",

@@ -11,6 +11,7 @@ LONGEST_INTERVAL_SECONDS = 10.0
 """Between two readings of a GPU's samples, whatever the interval of its other values is."""
 
 _CLOCK_TOLERANCE_SECONDS = 1.0
+_KEPT_SECONDS = 60.0
 
 
 class UtilizationSample(NamedTuple):
@@ -20,12 +21,21 @@ class UtilizationSample(NamedTuple):
     fraction: float | None  # of the time since the sample before; None: an impossible value
 
 
+class BusySample(NamedTuple):
+    """A stretch of time of one GPU, in epoch seconds, and for how long it was busy then."""
+
+    began: float
+    ended: float
+    busy_seconds: float
+
+
 class BusyCounter:
     """Busy and observed seconds of one GPU since it was first read."""
 
     def __init__(self) -> None:
         self.busy_seconds = 0.0
         self.observed_seconds = 0.0
+        self.recent: tuple[BusySample, ...] = ()  # of the last minute
         self._session: int | None = None
         self._newest: int | None = None
 
@@ -53,19 +63,22 @@ class BusyCounter:
         """
         newest = self.newest(session, now)
         continues = newest is not None
-        busy = observed = 0.0
+        added: list[BusySample] = []
         for sample in samples:
             if newest is None or not newest < sample.at <= _latest_stamp(now):
-                busy = observed = 0.0
+                added.clear()
             elif sample.fraction is not None:
                 seconds = (sample.at - newest) / 1e6
                 seconds = seconds if seconds <= 2 * sample_seconds else sample_seconds
-                busy += sample.fraction * seconds
-                observed += seconds
+                end = sample.at / 1e6
+                added.append(BusySample(end - seconds, end, sample.fraction * seconds))
             newest = sample.at
-        if continues:
-            self.busy_seconds += busy
-            self.observed_seconds += observed
+        if not continues:
+            added.clear()
+        self.busy_seconds += sum(each.busy_seconds for each in added)
+        self.observed_seconds += sum(each.ended - each.began for each in added)
+        kept = [each for each in self.recent if now - _KEPT_SECONDS < each.ended <= now]
+        self.recent = (*kept, *added)
         self._session, self._newest = session, newest
 
 

@@ -18,6 +18,7 @@ from collectors.gpu.allocation import Site, read_context
 from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import AllocationConflict, GpuMap, Holding, build_map
+from collectors.gpu.job_busy import JobBusyCounters
 from collectors.gpu.job_files import JobFiles, PrologFiles
 from collectors.gpu.metrics import METRICS, UTILIZATION
 from collectors.gpu.reading import GpuReading, GpuValues, KnownGpu, max_reading_age
@@ -124,6 +125,7 @@ class GpuCollector:
         self._conflict_counts: Counter[str] = Counter()
         self._once = LogOnce(log)
         self._last_map = GpuMap()
+        self._job_busy = JobBusyCounters()
         self._map_lock = threading.Lock()
         # By UUID: when the GPU was last read (monotonic seconds), and its holders at that time.
         self._held_gpus: Mapping[str, tuple[float, tuple[Holding, ...]]] = {}
@@ -157,6 +159,7 @@ class GpuCollector:
             gpus=self._known_gpus(),
             now=self._host.monotonic(),
             holdings=self._current_map().holdings,
+            job_busy=self._job_busy.totals,
             conflicts=self._conflict_counts,
             errors={
                 key: count
@@ -213,6 +216,12 @@ class GpuCollector:
                 for each in gpus
                 if each.observed
             }
+            self._job_busy.update(
+                [each.observed.value for each in gpus if each.observed],
+                current.holdings,
+                self._jobs.lifetimes() if self._jobs else {},
+                self._host.clock(),
+            )
             self._count_conflicts(current.conflicts)
             self._write_job_files(current)
             return current

@@ -4,16 +4,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from collectors.gpu.devices import Unit, units_of
 from collectors.gpu.holders import CONFLICT_KINDS, Holding
+from collectors.gpu.job_busy import JobGpuBusy
 from collectors.gpu.metrics import (
     DISAGREEMENTS,
     DRIVER_INFO,
     ENERGY,
     ERRORS,
     INFO,
+    JOB_BUSY_SECONDS,
     JOB_INFO,
     JOB_MEMORY,
+    JOB_OBSERVED_SECONDS,
     JOB_PROCESSES,
     JOB_SHARE,
+    JOB_UNOBSERVED_SECONDS,
     JOB_UTILIZATION,
     METRICS,
     PROCESSES,
@@ -21,6 +25,7 @@ from collectors.gpu.metrics import (
     READING_AGE,
 )
 from collectors.gpu.reading import KnownGpu
+from collectors.jobs.view import JobName
 from collectors.metric import Labels, Metric, MetricFamily, join, labels
 
 GpuSample = tuple[Metric, Labels, float | None]
@@ -31,6 +36,7 @@ def families(
     gpus: Sequence[KnownGpu],
     now: float,
     holdings: Iterable[Holding],
+    job_busy: Mapping[tuple[JobName, str], JobGpuBusy],
     conflicts: Mapping[str, int],
     errors: Mapping[tuple[str, str], int],
     drivers: Mapping[str, str],
@@ -41,6 +47,8 @@ def families(
         samples += _gpu_samples(each, now)
     for holding in holdings:
         samples += _holding_samples(holding)
+    for (job, _), sums in job_busy.items():
+        samples += _busy_samples(job, sums)
     for vendor, version in drivers.items():
         if version:
             samples.append((DRIVER_INFO, labels(vendor=vendor, version=version), 1))
@@ -92,6 +100,15 @@ def _holding_samples(holding: Holding) -> Iterator[GpuSample]:
     yield JOB_UTILIZATION, own_labels, holding.utilization
     yield JOB_MEMORY, own_labels, holding.memory_bytes
     yield JOB_PROCESSES, own_labels, holding.processes
+
+
+def _busy_samples(job: JobName, sums: JobGpuBusy) -> Iterator[GpuSample]:
+    own_labels = join(job.labels, unit_labels(sums.unit))
+    yield JOB_BUSY_SECONDS, own_labels, sums.busy_seconds
+    yield JOB_OBSERVED_SECONDS, own_labels, sums.observed_seconds
+    for reason, seconds in (("shared", sums.shared_seconds), ("mps", sums.mps_seconds)):
+        if seconds:
+            yield JOB_UNOBSERVED_SECONDS, join(own_labels, labels(reason=reason)), seconds
 
 
 def unit_labels(unit: Unit) -> Labels:

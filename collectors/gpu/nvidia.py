@@ -106,14 +106,19 @@ class _Board:
         busy = driver.busy_counter(reading.gpu.uuid)
         if reading.samples is not None:
             busy.add(reading.samples, session, driver.host.clock())
-        if reading.samples is not None or self._rates is not None:
+        is_measured = reading.samples is not None or self._rates is not None
+        if is_measured:
             values = {
                 **values,
                 BUSY_SECONDS: busy.busy_seconds,
                 OBSERVED_SECONDS: busy.observed_seconds,
             }
         self.known_gpu = KnownGpu(reading.gpu, at, None)
-        return reading._replace(values=values, energy=counter.update(values, at, session))
+        return reading._replace(
+            values=values,
+            energy=counter.update(values, at, session),
+            busy_samples=busy.recent if is_measured else None,
+        )
 
     def _follow_rates(self, wanted: bool) -> None:
         """Start or stop the thread that stands in for the samples of the driver."""

@@ -323,6 +323,7 @@ def _processes(optional: OptionalCalls, handle: Any) -> tuple[GpuProcess, ...] |
     ]
     if all(each is None for each in lists):
         return None
+    under_mps = {info.pid for info in lists[2] or ()}
     found = {info.pid: info for infos in lists for info in infos or ()}
     return tuple(
         GpuProcess(
@@ -330,6 +331,7 @@ def _processes(optional: OptionalCalls, handle: Any) -> tuple[GpuProcess, ...] |
             info.usedGpuMemory,
             _instance_number(info.gpuInstanceId),
             _instance_number(info.computeInstanceId),
+            pid in under_mps,
         )
         for pid, info in sorted(found.items())
     )

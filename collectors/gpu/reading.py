@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from batchjob.runtime.background import Observed, validity_seconds
-from collectors.gpu.busy import UtilizationSample
+from collectors.gpu.busy import BusySample, UtilizationSample
 from collectors.gpu.devices import Gpu, Unit
 from collectors.gpu.metrics import ENERGY, POWER, POWER_LIMIT, GpuMetric
 from collectors.power.meter import PlausiblePower
@@ -20,6 +20,7 @@ class GpuProcess(NamedTuple):
     memory_bytes: float | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None
+    mps: bool = False  # a client of NVIDIA's MPS
 
 
 def max_reading_age(interval: float) -> float:
@@ -44,6 +45,7 @@ class GpuReading(NamedTuple):
     processes: tuple[GpuProcess, ...] | None  # None: the driver does not list them
     samples: tuple[UtilizationSample, ...] | None = None  # None: the driver takes none
     energy: GpuEnergy | None = None
+    busy_samples: tuple[BusySample, ...] | None = None  # of the last minute; None: not measured
 
     def values_of(self, unit: Unit) -> GpuValues:
         """The values of the GPU itself or of one of its instances."""

@@ -33,7 +33,7 @@ from collectors.jobs.processes.user_names import UserNames
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import IGNORED_REASONS, OVERFLOW, JobTable
 from collectors.jobs.state.sampler import Sampler
-from collectors.jobs.view import JobCpu, JobHolder, JobIdentity, JobName
+from collectors.jobs.view import JobCpu, JobHolder, JobIdentity, JobLifetime, JobName
 from collectors.metric import Labels, MetricFamily, label
 
 METRICS = (*JOB_METRICS, *steps.METRICS)
@@ -239,6 +239,13 @@ class JobsCollector:
                 uid = -1 if identity.uid is None else identity.uid
                 job_holders.append(JobHolder(identity.name, uid, scan.pids, scan.environs, paths))
         return job_holders
+
+    def lifetimes(self) -> dict[JobName, JobLifetime]:
+        """Begin and end of every visible job."""
+        return {
+            each.name: JobLifetime(_epoch(job.started or job.appeared), _epoch(job.ended))
+            for job, each in self._visible_jobs()
+        }
 
     def _wake_threads(self) -> None:
         self.scanner.wake()

@@ -107,6 +107,13 @@ class JobHolder(NamedTuple):
     directories: tuple[str, ...]  # its cgroup directories in all hierarchies
 
 
+class JobLifetime(NamedTuple):
+    """When a job began and ended on this node, in epoch seconds."""
+
+    started_at: float | None  # None: before the exporter
+    ended_at: float | None  # None while it runs
+
+
 @runtime_checkable
 class JobsView(Protocol):
     """The part of the jobs collector that other collectors need. Thread-safe."""
@@ -116,6 +123,9 @@ class JobsView(Protocol):
 
     def holders(self) -> list[JobHolder]:
         """The running jobs from the last scan; reads nothing."""
+
+    def lifetimes(self) -> Mapping[JobName, JobLifetime]:
+        """Every exposed job, including ended ones that linger; reads nothing."""
 
     def created(self) -> Mapping[Labels, float]:
         """Epoch seconds of the jobs' starts, at which the counters of every collector were 0.

@@ -55,6 +55,9 @@ class Jobs:
             if job.start <= now < job.end + self.linger
         ]
 
+    def lifetimes(self):
+        return {}
+
     def holders(self):
         return []
 

@@ -178,6 +178,9 @@ def test_job_holds_its_amd_gpu(amd_sysfs, host, eventually):
     environ = {"SLURM_JOB_GPUS": "1", "SLURM_JOB_NUM_NODES": "1", "ROCR_VISIBLE_DEVICES": "0"}
 
     class OneJob:
+        def lifetimes(self):
+            return {}
+
         def holders(self):
             return [JobHolder(name, 1000, (10,), (environ,), ())]
 
@@ -204,6 +207,9 @@ class JobsOnGpus:
 
     def __init__(self, **numbers):
         self.numbers = numbers
+
+    def lifetimes(self):
+        return {}
 
     def holders(self):
         return [

@@ -28,6 +28,9 @@ class SomeJobs:
     def created(self):
         return {}
 
+    def lifetimes(self):
+        return {}
+
     def holders(self):
         return list(self.current)
 

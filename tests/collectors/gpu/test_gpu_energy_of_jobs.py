@@ -26,6 +26,9 @@ class TwoJobs:
     def created(self):
         return {}
 
+    def lifetimes(self):
+        return {}
+
     def holders(self):
         gpus = ("0,1", "1")
         return [

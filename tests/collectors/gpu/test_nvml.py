@@ -192,7 +192,7 @@ def test_processes_of_all_kinds_are_listed(fake_nvml, read):
     assert read().processes == (
         GpuProcess(100, 5000),
         GpuProcess(101, 7000),
-        GpuProcess(102, 9000),
+        GpuProcess(102, 9000, mps=True),
     )
 
 

@@ -1,0 +1,145 @@
+"""The busy seconds of GPUs by job: samples of 200 ms, and the jobs that held the GPU in each."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS, BusySample
+from collectors.gpu.devices import Unit
+from collectors.gpu.holders import Holding
+from collectors.gpu.reading import GpuReading
+from collectors.jobs.view import JobLifetime, JobName
+
+_SETTLED_SECONDS = 30.0
+"""Age at which a sample is given to a job: processes are looked for every 15 s, and GPUs read every
+10 s, so a holder is known by then."""
+
+_MPS_MARGIN_SECONDS = 2 * LONGEST_INTERVAL_SECONDS
+
+
+class JobGpuBusy(NamedTuple):
+    """The sums of a job on a GPU; the last two are of time in which its use could not be told."""
+
+    unit: Unit
+    busy_seconds: float = 0.0
+    observed_seconds: float = 0.0
+    shared_seconds: float = 0.0
+    mps_seconds: float = 0.0
+
+
+@dataclass
+class _Tenure:
+    """The time in which a job held a GPU, in epoch seconds."""
+
+    began: float
+    ended: float = float("inf")
+
+    def overlaps(self, sample: BusySample) -> bool:
+        return self.began < sample.ended and self.ended > sample.began
+
+    def fraction_of(self, sample: BusySample) -> float:
+        overlap = min(self.ended, sample.ended) - max(self.began, sample.began)
+        return overlap / (sample.ended - sample.began)
+
+
+class JobBusyCounters:
+    """The sums of all jobs, for one thread; `totals` may be read by any."""
+
+    def __init__(self) -> None:
+        self.totals: Mapping[tuple[JobName, str], JobGpuBusy] = {}  # by job and GPU UUID
+        self._tenures: dict[str, dict[JobName, _Tenure]] = {}
+        self._divided_until: dict[str, float] = {}
+        # The last time without interruption in which processes under MPS were seen.
+        self._under_mps: dict[str, tuple[float, float]] = {}
+
+    def update(
+        self,
+        readings: Iterable[GpuReading],
+        holdings: Iterable[Holding],
+        lifetimes: Mapping[JobName, JobLifetime],
+        now: float,
+    ) -> None:
+        """Take note of the holders, and divide the samples that are old enough.
+
+        A job's sums are kept as long as it has a lifetime. `now` are epoch seconds.
+        """
+        totals = {key: sums for key, sums in self.totals.items() if key[0] in lifetimes}
+        holdings = list(holdings)
+        for reading in readings:
+            if reading.busy_samples is None:
+                continue
+            uuid = reading.gpu.uuid
+            held = {each.job: each.unit for each in holdings if _holds_board(each, uuid)}
+            for job, unit in held.items():
+                totals.setdefault((job, uuid), JobGpuBusy(unit))
+            self._follow_holders(uuid, held.keys(), lifetimes, now)
+            divided_until = min(now, self._divided_until.get(uuid, 0.0))
+            for sample in reading.busy_samples:
+                if divided_until < sample.ended <= now - _SETTLED_SECONDS:
+                    self._divide(uuid, sample, totals)
+                    divided_until = sample.ended
+            self._divided_until[uuid] = divided_until
+            self._follow_mps(reading, now)
+        self.totals = totals
+
+    def _follow_holders(
+        self,
+        uuid: str,
+        jobs: Iterable[JobName],
+        lifetimes: Mapping[JobName, JobLifetime],
+        now: float,
+    ) -> None:
+        tenures = self._tenures.setdefault(uuid, {})
+        for job in jobs:
+            if job in tenures:
+                tenures[job].ended = float("inf")
+            else:
+                life = lifetimes.get(job)
+                started = life.started_at if life and life.started_at else 0.0
+                tenures[job] = _Tenure(max(started, now - _SETTLED_SECONDS))
+        for job in tenures.keys() - set(jobs):
+            if tenures[job].ended > now:
+                life = lifetimes.get(job)
+                tenures[job].ended = life.ended_at if life and life.ended_at else now
+        oldest = now - 2 * _SETTLED_SECONDS
+        self._tenures[uuid] = {job: each for job, each in tenures.items() if each.ended > oldest}
+
+    def _follow_mps(self, reading: GpuReading, now: float) -> None:
+        if any(each.mps for each in reading.processes or ()):
+            first, last = self._under_mps.get(reading.gpu.uuid, (now, now))
+            first = first if now - last < _MPS_MARGIN_SECONDS else now
+            self._under_mps[reading.gpu.uuid] = first, now
+
+    def _divide(
+        self, uuid: str, sample: BusySample, totals: dict[tuple[JobName, str], JobGpuBusy]
+    ) -> None:
+        """Give a sample whole to its only holder, or by time to jobs that followed one another."""
+        tenures = self._tenures[uuid]
+        holders = {job: each for job, each in tenures.items() if each.overlaps(sample)}
+        first, last = self._under_mps.get(uuid, (float("inf"), float("-inf")))
+        under_mps = first - _MPS_MARGIN_SECONDS < sample.ended < last + _MPS_MARGIN_SECONDS
+        in_turn = sorted(holders.values(), key=lambda each: each.began)
+        is_shared = any(one.ended > other.began for one, other in pairwise(in_turn))
+        seconds = sample.ended - sample.began
+        for job, tenure in holders.items():
+            sums = totals.get((job, uuid))
+            if sums is None:
+                continue  # the job is not exposed any more
+            fraction = 1.0 if len(holders) == 1 else tenure.fraction_of(sample)
+            if under_mps:
+                sums = sums._replace(mps_seconds=sums.mps_seconds + seconds * fraction)
+            elif is_shared:
+                sums = sums._replace(shared_seconds=sums.shared_seconds + seconds * fraction)
+            else:
+                sums = sums._replace(
+                    busy_seconds=sums.busy_seconds + sample.busy_seconds * fraction,
+                    observed_seconds=sums.observed_seconds + seconds * fraction,
+                )
+            totals[job, uuid] = sums
+
+
+def _holds_board(holding: Holding, uuid: str) -> bool:
+    """Whether the job holds or uses the whole GPU; a claim that others contradict is neither."""
+    is_holder = holding.share is not None or bool(holding.processes)
+    return holding.unit.gpu.uuid == uuid and holding.unit.instance is None and is_holder

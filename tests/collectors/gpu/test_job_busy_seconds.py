@@ -1,0 +1,192 @@
+"""Busy seconds of jobs: who held the GPU in each sample of the driver."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from collectors.gpu.busy import BusyCounter, BusySample, UtilizationSample
+from collectors.gpu.collector import GpuCollector, GpuOptions
+from collectors.gpu.devices import Gpu, Unit
+from collectors.gpu.holders import Holding
+from collectors.gpu.job_busy import JobBusyCounters
+from collectors.gpu.reading import GpuProcess, GpuReading
+from collectors.jobs.view import JobHolder, JobLifetime, make_name
+from tests.collectors.gpu.test_busy_seconds import recorded_samples
+
+GPU = Gpu("nvidia", 0, "GPU-0", 0, "00000000:0B:00.0", "NVIDIA H200")
+
+# Processes of known load that had the GPU for themselves: begin, end, seconds of kernels.
+RECORDED_JOBS = {
+    "0.2 s": (1795745440.627, 1795745441.075, 0.231),
+    "1 s": (1795745444.667, 1795745446.008, 1.030),
+    "40 of each 100 ms": (1795745264.939, 1795745273.178, 3.234),
+    "one kernel": (1795745233.398, 1795745247.643, 14.031),
+}
+
+
+class Node:
+    """A GPU that is busy all the time, and the jobs of a test on it."""
+
+    def __init__(self):
+        self.counters = JobBusyCounters()
+        self.lifetimes = {}
+        self.samples = ()
+        self.mps = False
+
+    def run(self, job, begin, end=None):
+        self.lifetimes[make_name("slurm", job, "alice")] = JobLifetime(begin, end)
+
+    def update(self, now, *holders, share=1.0):
+        holdings = [
+            Holding(make_name("slurm", each, "alice"), Unit(GPU), "prolog", share)
+            for each in holders
+        ]
+        processes = (GpuProcess(1, mps=self.mps),)
+        reading = GpuReading(GPU, {}, {}, processes, busy_samples=tuple(self.samples))
+        self.counters.update([reading], holdings, self.lifetimes, now)
+
+    def sums(self, job):
+        """Busy, observed, shared seconds, and those under MPS."""
+        return pytest.approx(self.counters.totals[make_name("slurm", job, "alice"), GPU.uuid][1:])
+
+
+@pytest.fixture
+def node():
+    """It is busy for 0.1 s of each 0.2 s from 100 to 110 s."""
+    node = Node()
+    node.samples = [BusySample(100 + n / 5, 100 + (n + 1) / 5, 0.1) for n in range(50)]
+    return node
+
+
+@pytest.mark.parametrize("name", RECORDED_JOBS)
+def test_recorded_jobs_have_the_busy_seconds_of_their_load(node, name):
+    begin, end, truth = RECORDED_JOBS[name]
+    counter = BusyCounter()
+    used = [
+        UtilizationSample(at, (value + 0.5 * (0 < value < 100)) / 100)
+        for at, value in recorded_samples()
+        if begin - 10 < at / 1e6 < end + 10
+    ]
+    counter.add(used[:1], 1, end + 10)
+    counter.add(used, 1, end + 10)
+    node.samples = counter.recent
+    node.run("1", begin)
+    node.update(begin + 3, "1")
+    node.run("1", begin, end)
+    node.update(end + 1)
+    node.update(end + 45)
+    busy, observed, *rest = node.counters.totals[make_name("slurm", "1", "alice"), GPU.uuid][1:]
+    assert busy / (end - begin) == pytest.approx(truth / (end - begin), abs=0.02)
+    assert observed == pytest.approx(end - begin, abs=0.4)
+    assert rest == [0, 0]
+
+
+def test_sample_at_the_border_of_a_lone_job_is_its_own(node):
+    node.run("1", 102.1)
+    node.update(104.0, "1")
+    node.run("1", 102.1, 105.1)
+    node.update(106.0)
+    node.update(150.0)
+    assert node.sums("1") == (1.6, 3.2, 0, 0)
+
+
+def test_sample_of_two_jobs_in_turn_is_divided_by_time(node):
+    node.run("1", 102.0)
+    node.update(104.0, "1")
+    node.run("1", 102.0, 105.1)
+    node.run("2", 105.15)
+    node.update(106.0, "2")
+    node.update(150.0, "2")
+    assert node.sums("1") == (1.55, 3.1, 0, 0)
+    assert node.sums("2") == (2.425, 4.85, 0, 0)
+
+
+def test_no_job_has_busy_seconds_of_a_time_that_it_shares(node):
+    node.run("1", 100.0)
+    node.update(104.0, "1")
+    node.run("2", 106.0)
+    node.update(109.0, "1", "2", share=0.5)
+    node.update(150.0, "1", "2", share=0.5)
+    assert node.sums("1") == (3.0, 6.0, 4.0, 0)
+    assert node.sums("2") == (0, 0, 4.0, 0)
+
+
+def test_processes_under_mps_have_no_busy_seconds(node):
+    node.mps = True
+    node.run("1", 100.0)
+    node.update(104.0, "1")
+    node.update(150.0, "1")
+    assert node.sums("1") == (0, 0, 0, 10.0)
+
+
+def test_job_found_late_has_its_own_seconds(node):
+    node.run("1", 103.0)
+    node.update(108.0)
+    node.update(115.0, "1")
+    node.update(150.0, "1")
+    assert node.sums("1") == (3.5, 7.0, 0, 0)
+
+
+def test_claim_that_others_contradict_takes_nothing_from_the_holder(node):
+    node.run("1", 100.0)
+    node.run("2", 100.0)
+    node.update(104.0, "1")
+    claim = Holding(make_name("slurm", "2", "eve"), Unit(GPU), "SLURM_JOB_GPUS", None, 0)
+    holder = Holding(make_name("slurm", "1", "alice"), Unit(GPU), "prolog", 1.0)
+    reading = GpuReading(GPU, {}, {}, (), busy_samples=tuple(node.samples))
+    node.counters.update([reading], [holder, claim], node.lifetimes, 150.0)
+    assert node.sums("1") == (5.0, 10.0, 0, 0)
+
+
+def test_each_sample_is_given_once_and_a_removed_job_forgotten(node):
+    node.run("1", 100.0)
+    for second in range(104, 160):
+        node.update(float(second), "1")
+    assert node.sums("1") == (5.0, 10.0, 0, 0)
+    node.lifetimes.clear()
+    node.update(161.0)
+    assert not node.counters.totals
+
+
+class OneJob:
+    """The holder of GPU 0, which ends when it is told to."""
+
+    def __init__(self):
+        self.name, self.started, self.ended = make_name("slurm", "7", "alice"), time.time(), None
+
+    def holders(self):
+        environ = {"SLURM_JOB_GPUS": "0", "SLURM_JOB_NUM_NODES": "1"}
+        return [] if self.ended else [JobHolder(self.name, 1000, (10,), (environ,), ())]
+
+    def lifetimes(self):
+        return {self.name: JobLifetime(self.started, self.ended)}
+
+
+def test_ended_job_keeps_its_busy_seconds(fake_nvml, host, eventually):
+    ahead = [0.0]
+    jobs = OneJob()
+    fake_nvml.add_gpus(1)
+    first = int((time.time() + 0.3) * 1e6)
+    fake_nvml.set({"gpu0.samples": f"{first}:0", "gpu0.process0": "10 5000 COMPUTE"})
+    node = replace(host, clock=lambda: time.time() + ahead[0])
+    collector = GpuCollector(node, GpuOptions(interval=0.02), jobs)
+
+    def shown(name):
+        found = [each for each in collector.collect() if each.metric.name == f"batchjob_{name}"]
+        return [value for family in found for _, value in family.samples]
+
+    collector.start()
+    try:
+        eventually(lambda: shown("gpu_observed_seconds_total") == [0])
+        eventually(lambda: shown("job_gpu_observed_seconds_total") == [0])
+        fake_nvml.set({"gpu0.samples": f"{first + 200_000}:49 {first + 400_000}:100"})
+        eventually(lambda: shown("gpu_observed_seconds_total") == pytest.approx([0.4]))
+        jobs.ended = time.time() + 0.5
+        eventually(lambda: shown("job_gpu_info") == [])
+        ahead[0] = 40.0
+        eventually(lambda: shown("job_gpu_observed_seconds_total") == pytest.approx([0.4]))
+        assert shown("job_gpu_busy_seconds_total") == pytest.approx([0.299])
+        assert shown("job_gpu_unobserved_seconds_total") == []
+    finally:
+        collector.stop()
