@@ -87,7 +87,7 @@ def make(services: Services) -> FastAPI:
         light.total_tokens = services.threads.light.capacity()
         services.threads.light.share_threads(light)  # they also identify callers
         services.metrics.watch_threads(light, services.threads.light, services.threads.heavy)
-        services.start()
+        services.factors.start()
         try:
             yield
         finally:

@@ -63,8 +63,8 @@ class Services(NamedTuple):
     histories: TimeSeriesPool
     readings: ClusterReadings  # of nodes
     rules: tuple[AdviceRule, ...]  # for the advice in reports
+    certificates: Certificates
     tsdb: PromqlBackend | None = None  # None: no time series database is configured
-    certificates: Certificates | None = None  # None: client certificates are not accepted
     run_control: RunControl | None = None  # None: runs cannot be started or ended through the API
     demo_cluster: str = ""  # name of a demo's cluster
     local_data: Path | None = None  # of this machine's runs; None: this server is for clusters
@@ -86,10 +86,6 @@ class Services(NamedTuple):
         """Why the configured directory has no samples; "" if it has some, or is not used."""
         samples = self._samples()
         return samples_problem(samples) if samples else ""
-
-    def start(self) -> None:
-        """Start querying the providers of emission factors."""
-        self.factors.start()
 
     def stop(self) -> None:
         """Stop threads and close connections."""
@@ -145,8 +141,8 @@ def build(settings: ServerSettings) -> Services:
         histories,
         ClusterReadings(histories, threads),
         rules,
+        Certificates(auth.client_ca_file, auth.client_crl_file),
         tsdb,
-        Certificates(auth.client_ca_file, auth.client_crl_file) if auth.client_ca_file else None,
         mail_template=load_mail_template(settings.report),
         provider=_provider(settings),
     )

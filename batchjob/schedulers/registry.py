@@ -6,7 +6,7 @@ load accounting, HTTP and TLS, which take megabytes.
 
 import importlib
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -196,6 +196,7 @@ def is_eligible(source: str, reason: str) -> bool:
     return cast(bool, _reasons(source).is_eligible(reason))
 
 
+@lru_cache(64)  # pages ask for each row
 def _reasons(source: str) -> ModuleType:
     """The module of a scheduler's reasons.
 

@@ -36,6 +36,7 @@ from batchjob_stats_server.api.answers import (
     select_keys,
 )
 from batchjob_stats_server.api.params import (
+    ClusterRows,
     Count,
     Duration,
     Energy,
@@ -43,6 +44,7 @@ from batchjob_stats_server.api.params import (
     OneOrMore,
     Ratio,
     RowsParams,
+    RunParams,
     Size,
     Time,
     Word,
@@ -164,23 +166,13 @@ async def jobs(
     return await query_database(caller, page, costly=costly)
 
 
-class RunsQuery(RowsParams):
-    """Restricts a job id to a cluster, where it is used on several."""
-
-    cluster: Word | None = None
-
-
-class PartsQuery(RunsQuery):
+class PartsQuery(RowsParams, RunParams):
     """Selects a run of the job."""
-
-    run: int | None = Field(
-        None, ge=1, le=2**53, description="`id` of the run; default: the latest."
-    )
 
 
 @router.get("/jobs/{jobid}", response_model=list_type(JobRow))
 def job(
-    caller: CurrentCaller, jobid: JobId, params: Annotated[RunsQuery, Query()],
+    caller: CurrentCaller, jobid: JobId, params: Annotated[ClusterRows, Query()],
 ) -> Response:  # fmt: skip
     """All runs of a job, latest first; an empty list if the caller may see none."""
     keys = select_keys(params.fields, JobRow)

@@ -17,7 +17,7 @@ from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import answer, select_keys
-from batchjob_stats_server.api.params import RowsParams, Time, Word
+from batchjob_stats_server.api.params import RowsParams, RunParams, Time, Word
 from batchjob_stats_server.api.rows import Keys
 from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit
@@ -56,7 +56,7 @@ NodeCurveName = Annotated[
 ]
 
 
-class MetricsQuery(RowsParams):
+class MetricsQuery(RowsParams, RunParams):
     """Which curves, and how fine."""
 
     metric: list[CurveName] = Field(
@@ -76,10 +76,6 @@ class MetricsQuery(RowsParams):
     node: Word | None = Field(None, description="Only curves of this node.")
     since: Time | None = Field(None, description="Default: the start of the job.")
     until: Time | None = None
-    cluster: Word | None = None
-    run: int | None = Field(
-        None, ge=1, le=2**53, description="`id` of the run; default: the latest."
-    )
 
 
 class MetricRow(BaseModel):

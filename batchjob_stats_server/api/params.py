@@ -154,21 +154,29 @@ class RowsParams(QueryParams):
     format: RowFormat = Field(RowFormat.JSON, description="Format of the rows.")
 
 
-class RunParams(QueryParams):
-    """Selects one run of a job, whose id may have been used several times."""
+class ClusterParams(QueryParams):
+    """Restricts the answer to a cluster; job ids may be used on several."""
 
     cluster: Word | None = None
+
+
+class ClusterRows(RowsParams, ClusterParams):
+    """Keys and format of the rows, and a cluster."""
+
+
+class RunParams(ClusterParams):
+    """Selects one run of a job, whose id may have been used several times."""
+
     run: int | None = Field(
         None, ge=1, le=2**53, description="`id` of the run; default: the latest."
     )
 
 
-class Days(RowsParams):
+class Days(ClusterRows):
     """Restricts the rows to whole days (UTC), and to a cluster."""
 
     since: Time | None = Field(None, description="First day; default: 30 days ago.")
     until: Time | None = Field(None, description="Day after the last; default: tomorrow.")
-    cluster: Word | None = None
 
     def window(self, now: float) -> tuple[int, int]:
         """Midnights: the days that begin in [first, second)."""
@@ -188,10 +196,9 @@ class SumsParams(Days):
         return {"cluster": self.cluster, "account": self.account, "user": self.user}
 
 
-class JobGroupParams(RowsParams):
+class JobGroupParams(ClusterRows):
     """Selects jobs by owner, place, name and start, in pages."""
 
-    cluster: Word | None = None
     user: Word | None = None
     account: Word | None = None
     partition: Word | None = None

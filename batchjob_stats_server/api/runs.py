@@ -12,7 +12,7 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs
 from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import QueryParams, Word
+from batchjob_stats_server.api.params import ClusterParams, Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import script_access
@@ -51,16 +51,10 @@ class ScriptRow(BaseModel):
     whole_bytes: int = Field(description="Size of the submitted script.")
 
 
-class ScriptQuery(QueryParams):
-    """Restricts a job id to a cluster, where it is used on several."""
-
-    cluster: Word | None = None
-
-
 @router.get("/jobs/{jobid}/script")
 def job_script(
     caller: CurrentCaller, response: Response, jobid: JobId,
-    params: Annotated[ScriptQuery, Query()],
+    params: Annotated[ClusterParams, Query()],
 ) -> list[ScriptRow]:  # fmt: skip
     """Batch scripts of all runs of a job, latest first; only for its user and for admins.
 

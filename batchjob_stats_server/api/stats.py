@@ -22,7 +22,7 @@ from batchjob_stats_server.api.answers import (
     sums_table,
     table,
 )
-from batchjob_stats_server.api.params import Days, Duration, Ratio, RowsParams, SumsParams, Word
+from batchjob_stats_server.api.params import ClusterRows, Days, Duration, Ratio, SumsParams, Word
 from batchjob_stats_server.api.rows import Rows
 from batchjob_stats_server.api.usage import KEYS, GroupKey
 from batchjob_stats_server.auth import audit
@@ -132,10 +132,9 @@ async def waits(
     )  # fmt: skip
 
 
-class IdleQuery(RowsParams):
+class IdleQuery(ClusterRows):
     """Sets the thresholds below which a running job counts as idle."""
 
-    cluster: Word | None = None
     utilization_at_most: Ratio | None = Field(
         None, description="Mean over the time allocated, 0 to 1; default: the threshold idle-gpu."
     )
@@ -162,16 +161,10 @@ async def idle_gpus(
     return answer(rows, keys, params.format)
 
 
-class ClusterQuery(RowsParams):
-    """Restricts the statistics to a cluster."""
-
-    cluster: Word | None = None
-
-
 @router.get("/unfinished", response_model=list_type(UnfinishedRow))
 async def unfinished(
     caller: CurrentCaller,
-    params: Annotated[ClusterQuery, Query()],
+    params: Annotated[ClusterRows, Query()],
 ) -> Response:
     """Numbers of pending, running and suspended jobs."""
     return await table(

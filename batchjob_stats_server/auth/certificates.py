@@ -38,8 +38,13 @@ class Certificates:
     """Checks certificates of the CAs of one file; reloads the revocation list when it changes."""
 
     def __init__(self, ca_file: str, crl_file: str) -> None:
-        """Raises SettingsError. Without a `crl_file`, revocation is not checked."""
-        self._authorities = _load_authorities(ca_file)
+        """Raises SettingsError.
+
+        Without a `ca_file`, no certificate identifies anybody; without a `crl_file`, revocation is
+        not checked.
+        """
+        self.are_accepted = bool(ca_file)
+        self._authorities = _load_authorities(ca_file) if ca_file else []
         self._crl_file = crl_file
         self._reload_lock = threading.Lock()
         self._crl_stamp = _file_stamp(crl_file) if crl_file else None

@@ -49,7 +49,7 @@ def _authenticate(
     users = request.headers.getlist(auth.user_header) if auth.trusted_peer else []
     # From ASGI's TLS extension, as PEM.
     chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain")
-    pem = chain[0] if chain and services.certificates else None
+    pem = chain[0] if chain and services.certificates.are_accepted else None
     if len(bearers) + len(users) + bool(pem) > 1:
         raise _refusal(services, request, "ambiguous", "expected one identity, got several", 400)
     if users:
@@ -71,7 +71,6 @@ def _authenticate(
 
 
 def _authenticate_by_certificate(request: Request, services: Services, pem: str) -> Principal:
-    assert services.certificates is not None
     try:
         principal = services.certificates.verify(pem, services.clock())
     except InvalidCertificate as error:
@@ -132,10 +131,6 @@ def _token_maker(services: Services, token: tokens.Token) -> Principal | None:
     Raises InvalidCertificate if their certificate is no longer valid.
     """
     if token.maker_via == "certificate":
-        if services.certificates is None:
-            raise InvalidCertificate(
-                "the token was created with a certificate that no longer identifies anybody"
-            )
         services.certificates.check_issuer_and_revocation(token.maker_certificate, services.clock())
         # No limit: the token's own role applies.
         return Principal(token.maker, TokenRole.ADMIN, "certificate")

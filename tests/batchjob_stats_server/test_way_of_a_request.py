@@ -11,8 +11,8 @@ from tests.helpers.crossed import Crossed, Recorder
 @pytest.mark.parametrize(
     ("path", "accept", "most"),
     [
-        ("/api/v1/jobs", "application/json", Crossed(23, 86)),
-        ("/", "text/html", Crossed(43, 163)),
+        ("/api/v1/jobs", "application/json", Crossed(23, 85)),
+        ("/", "text/html", Crossed(43, 160)),
     ],
     ids=["list", "start page"],
 )

@@ -124,7 +124,7 @@ def test_token_created_with_certificate_expires_with_it(
         crl.write_bytes(site_authority.revocation_list(*revoked))
         judged = services._replace(certificates=Certificates(str(ca), str(crl)))
         assert identity_of(TestClient(app.make(judged)), headers) == expected
-    without = services._replace(certificates=None)
+    without = services._replace(certificates=Certificates("", ""))
     assert identity_of(TestClient(app.make(without)), headers) == 401
 
 
