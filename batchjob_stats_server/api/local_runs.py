@@ -163,7 +163,7 @@ def _show_run(control: RunControl, caller: Caller, text: str, what: str = "run")
     """The run, if the caller may see it, which the audit log records."""
     user = None if caller.access.everything else caller.principal.user
     run = _find_run(control, text, user)
-    audit.log_users_seen(caller.principal, f"{what} {run.jobid}", frozenset({run.user}))
+    audit.log_jobs_seen(caller.principal, f"{what} {run.jobid}", [{"username": run.user}])
     return run
 
 

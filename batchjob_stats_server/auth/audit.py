@@ -13,12 +13,11 @@ _MAX_USERS_NAMED = 20
 
 
 def log_jobs_seen(principal: Principal, what: str, rows: Iterable[Mapping[Any, Any]]) -> None:
-    """Record whose jobs are in an answer to `principal`; own jobs are not recorded."""
-    log_users_seen(principal, what, frozenset(row["username"] for row in rows))
+    """Record whose jobs are in an answer to `principal`; own jobs are not recorded.
 
-
-def log_users_seen(principal: Principal, what: str, users: frozenset[str]) -> None:
-    """The same for users; for a token made by another user, no jobs count as the user's own."""
+    For a token made by another user, no jobs count as the user's own.
+    """
+    users = {row["username"] for row in rows}
     others = sorted(users if principal.token_creator else users - {principal.user})
     if others:
         more = len(others) - _MAX_USERS_NAMED

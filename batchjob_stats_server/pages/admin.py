@@ -106,11 +106,8 @@ def admin(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
             for name in visible_names
         }
     clusters = [_cluster_health(page, name, *rows) for name, rows in queried.items()]
-    audit.log_users_seen(
-        page.principal,
-        "waste",
-        frozenset(waste["username"] for cluster in clusters for waste, _ in cluster.wastes),
-    )
+    wastes = [waste for cluster in clusters for waste, _ in cluster.wastes]
+    audit.log_jobs_seen(page.principal, "waste", wastes)
     return page.render(
         "admin.html", clusters=clusters, waste_days=_WASTE_DAYS,
         min_good_ratio=thresholds().enough_coverage,

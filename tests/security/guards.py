@@ -247,7 +247,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "audit of jobs seen": Guard(
         c.viewer_who_reads_jobs_of_others,
-        {f"{_SERVER}.auth.audit:log_users_seen": returns(None)},
+        {f"{_SERVER}.auth.audit:log_jobs_seen": returns(None)},
     ),
     "audit of actions": Guard(
         c.user_who_tries_what_is_forbidden, {f"{_SERVER}.auth.audit:log_action": returns(None)}
