@@ -149,6 +149,9 @@ class Runs:
             except (RunFileError, RowError) as error:
                 unreadable.append(quarantined_row(SOURCE, str(error), ""))
                 continue
+            except Exception as error:  # one user's file must not keep out those of all others
+                unreadable.append(quarantined_row(SOURCE, f"{name}: {error!r}", ""))
+                continue
             jobs_by_start.append((document.get("start_time") or document["submit_time"], job))
             if complaints:
                 unreadable.append(
@@ -216,7 +219,8 @@ class Runs:
             "gpus": document.get("allocated_gpus"),
         }
         accepted = {key: value for key, value in document.items() if key in _ACCEPTED_FIELDS}
-        if isinstance(limit := accepted.get("time_limit_seconds"), float):
+        limit = accepted.get("time_limit_seconds")
+        if isinstance(limit, float) and math.isfinite(limit):
             accepted["time_limit_seconds"] = math.ceil(limit)
         job, complaints = decode(accepted | {"nodes": [share]}, self.cluster, SOURCE)
         run = decode_run(document)

@@ -187,6 +187,8 @@ def read(path: Path) -> dict[str, Any]:
     if not RUN_ID.fullmatch(path.stem):
         raise RunFileError(f"{path.name}: expected a file named after a run's id")
     with open_regular_file(path) as (file, status):
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # anybody may have written it
+            raise RunFileError(f"{path.name}: expected a file that only its owner may write to")
         data = file.read(_MAX_FILE_BYTES + 1)
     try:
         document = parse_json(data) if len(data) <= _MAX_FILE_BYTES else None
@@ -201,8 +203,6 @@ def read(path: Path) -> dict[str, Any]:
 def _check_owner(path: Path, document: Mapping[str, Any], status: os.stat_result) -> None:
     """Raise RunFileError for claims that the file's owner may not make."""
     owner, uid = status.st_uid, document.get("uid")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise RunFileError(f"{path.name}: expected a file that only its owner may write to")
     if type(uid) is not int or uid < 0 or owner not in (0, uid):
         raise RunFileError(f"{path.name}: uid {owner} wrote a run of uid {uid}")
     if document.get("jobid") != path.stem:
@@ -239,16 +239,19 @@ def _has_type(value: Any, type_hint: Any) -> bool:
     return isinstance(value, type_hint | int if type_hint in (float, float | None) else type_hint)
 
 
-def is_supervisor_alive(document: dict[str, Any], procfs: str = "/proc") -> bool:
-    """Whether the process that would write the run's end is alive on this machine."""
-    supervisor = document.get("supervisor")
-    if not isinstance(supervisor, dict):
+def is_supervisor_alive(document: object, procfs: str = "/proc") -> bool:
+    """Whether the process that would write the run's end is alive on this machine.
+
+    The document may be anything that a user's file contains.
+    """
+    supervisor = document.get("supervisor") if isinstance(document, dict) else None
+    if not isinstance(supervisor, dict) or type(pid := supervisor.get("pid")) is not int:
         return False
     try:
         boot = Path(procfs, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        stat = Path(procfs, str(int(supervisor["pid"])), "stat").read_bytes()
+        stat = Path(procfs, str(pid), "stat").read_bytes()
         ticks = int(stat.rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (OSError, ValueError, IndexError):
         return False
     return boot == supervisor.get("boot_id") and ticks == supervisor.get("start_ticks")
 

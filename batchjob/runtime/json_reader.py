@@ -5,6 +5,8 @@ from typing import Any, NoReturn
 
 MAX_BYTES = 512 * 1024 * 1024
 """Maximum size of a text that names no smaller limit."""
+MAX_DEPTH = 100
+"""Objects and lists within each other: far fewer than any part of Python can follow."""
 
 
 def parse_json(data: bytes | str, max_bytes: int = MAX_BYTES, *, finite: bool = False) -> Any:
@@ -18,9 +20,10 @@ def parse_json(data: bytes | str, max_bytes: int = MAX_BYTES, *, finite: bool = 
         raise ValueError(f"expected JSON of at most {max_bytes} bytes, got {len(data)}")
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     try:
-        return (_FINITE if finite else _ANY).decode(text)
+        value = (_FINITE if finite else _ANY).decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    return _of_bounded_depth(value, text)
 
 
 def first_json_value(text: str, *, numbers_as_text: bool = False) -> Any:
@@ -30,9 +33,33 @@ def first_json_value(text: str, *, numbers_as_text: bool = False) -> Any:
     name that stands twice has no value. Raises ValueError as `parse_json` does.
     """
     try:
-        return (_TEXTS if numbers_as_text else _ANSWERS).raw_decode(text)[0]
+        value = (_TEXTS if numbers_as_text else _ANSWERS).raw_decode(text)[0]
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    return _of_bounded_depth(value, text)
+
+
+def _of_bounded_depth(value: Any, text: str) -> Any:
+    """The value of a text, if what walks through it later needs no more than MAX_DEPTH calls.
+
+    It is looked at level by level, until the rest of the text has too few brackets to be too deep.
+    Of a usual answer, the many lists on the last level are therefore not looked into.
+    """
+    left = text.count("[") + text.count("{")
+    level = [value]
+    for depth in range(MAX_DEPTH):
+        left -= len(level)
+        if not level or depth + left < MAX_DEPTH:
+            return value
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    if level:
+        raise ValueError("nested too deeply")
+    return value
 
 
 def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

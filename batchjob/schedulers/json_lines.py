@@ -61,6 +61,9 @@ class Jsonl:
                 except RowError as error:
                     quarantine.append(quarantined_row(_SOURCE, str(error), line))
                     continue
+                except Exception as error:  # one line must not keep out all that follow
+                    quarantine.append(quarantined_row(_SOURCE, repr(error), line))
+                    continue
                 jobs.append(job)
                 latest = job.end_time or job.start_time or job.submit_time
                 covered = max(covered, int(latest))

@@ -41,7 +41,10 @@ def write(runs: Path, jobid: str, grace_seconds: float) -> None:
 
 
 def read(runs: Path, jobid: str) -> StopRequest | None:
-    """The request, if there is a valid one; another user's file is not even read."""
+    """The request, if there is a valid one; another user's file is not even read.
+
+    Whatever the file contains, nothing is raised: the end of the run is still to be recorded.
+    """
     requests = (_read(path) for path in _paths(runs, jobid))
     return next((request for request in requests if request is not None), None)
 
@@ -62,10 +65,13 @@ def _read(path: Path) -> StopRequest | None:
     try:
         with open_regular_file(path, (0, os.geteuid())) as (file, status):
             document = parse_json(file.read(_MAX_BYTES))
-        grace = float(document["grace"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError):
         return None
-    return StopRequest(login_of(status.st_uid), grace) if 0 <= grace <= _MAX_GRACE else None
+    grace = document.get("grace") if isinstance(document, dict) else None
+    # Compared before it is converted: an integer may be larger than any float.
+    if not isinstance(grace, int | float) or not 0 <= grace <= _MAX_GRACE:
+        return None
+    return StopRequest(login_of(status.st_uid), float(grace))
 
 
 def read_grace(runs: Path, jobid: str) -> float | None:

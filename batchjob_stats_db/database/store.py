@@ -17,7 +17,7 @@ from batchjob_stats_db.database import gate, record_rows, schema
 from batchjob_stats_db.database.gate import Refusal
 from batchjob_stats_db.database.job_writer import LIVE_STATES, JobWriter, WriteCounts, existing_rows
 from batchjob_stats_db.database.record_rows import UsagePolicy, write_associations
-from batchjob_stats_db.database.upsert import store_quarantined, write_rows
+from batchjob_stats_db.database.upsert import make_storable, store_quarantined, write_rows
 
 
 class Store:
@@ -144,7 +144,7 @@ class Store:
     def record_failure(self, source: str, error: str) -> None:
         """Store the last error of a source, and keep its watermark."""
         columns = ["cluster", "source", "error_time", "error"]
-        row = (self.cluster, source, int(self.clock()), error)
+        row = (self.cluster, source, int(self.clock()), make_storable(error))
         with self.transaction() as db:
             write_rows(db, schema.poll_state, [row], columns)
 

@@ -99,7 +99,7 @@ def store_quarantined(
     """Store what could not be read or written; the same again changes nothing."""
     rows = [
         (cluster, each.source, _digest(each), now,
-         *map(_make_storable, (each.reason, each.raw)), each.rule)
+         *map(make_storable, (each.reason, each.raw)), each.rule)
         for each in quarantined
     ]  # fmt: skip
     write_rows(db, schema.quarantine, rows)
@@ -121,7 +121,7 @@ def write_or_quarantine(
             half = len(rows) // 2
             refused = write_or_quarantine(db, cluster, table, rows[:half], now)
             return refused | write_or_quarantine(db, cluster, table, rows[half:], now)
-        storable = tuple(map(_make_storable, rows[0]))
+        storable = tuple(map(make_storable, rows[0]))
         if storable != tuple(rows[0]):
             return write_or_quarantine(db, cluster, table, [storable], now)
         reason = f"{table.name}: {getattr(error, 'orig', error)}"
@@ -130,7 +130,7 @@ def write_or_quarantine(
         return {rows[0][0]}
 
 
-def _make_storable(value: Any) -> Any:
+def make_storable(value: Any) -> Any:
     """A text that both databases accept: no NUL, no lone surrogates."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -6,7 +6,6 @@ are still measured, and if the TSDB is down, no record is lost. What a step coul
 due in the next cycle, since everything due is in the database.
 """
 
-import contextlib
 import logging
 import threading
 import time
@@ -175,7 +174,10 @@ class Poller:
             succeeded = work()
         except Exception as failure:  # the other steps must still run
             succeeded, error = False, failure
-            self._record_failure(name, failure)
+            try:
+                self._record_failure(name, failure)
+            except Exception as second:
+                self._log_once.failure(name, "%s: its failure cannot be stored: %r", name, second)
         else:
             self._log_once.forget(name)
         if pace and error and is_database_failure(error):  # the step has not even been tried
@@ -196,8 +198,7 @@ class Poller:
             self.metrics.step_errors.labels(name, step).inc()
             log.debug("%s: %s", name, step, exc_info=error)
         if step in self._sources and not is_database_failure(error):
-            with contextlib.suppress(sa.exc.DBAPIError):
-                self._batch_writer.record_failure(step, _words(error))
+            self._batch_writer.record_failure(step, _words(error))
         else:
             self._log_once.failure(step, "%s: %s: %s", name, step, _words(error))
 

@@ -32,11 +32,13 @@ from batchjob.local_runs.record import VERSION, Run, SupervisorProcess
 from batchjob.local_runs.retention import RunRetention, sweep
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from batchjob.quantities.quantity import Statistic
+from batchjob.schedulers.accounting import SourceError
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run import stop_request
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.web import site as exporter_site
 from batchjob_exporter.web.message import HttpRequest
+from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.measure import job_usage
@@ -246,6 +248,23 @@ def source_that_fails_in_a_way_nobody_foresaw(site, dice):
 
 
 @citizen(NEIGHBOURS)
+def source_whose_error_no_database_stores(site, dice):
+    """Such as the name of a file that is not UTF-8."""
+    error = SourceError(dice.choice(["b\udcff.jsonl: Is a directory", "a\0b", "\ud800" * 1000]))
+
+    def fail(watermark, unfinished):
+        raise error
+
+    source = site.poller.cluster.sources[-1]
+    source.read = fail
+    site.undo.append(lambda: vars(source).pop("read"))
+    site.poll()
+    with site.engine.connect() as db:
+        assert db.scalar(sa.select(schema.poll_state.c.error_time).where(
+            schema.poll_state.c.source == source.name)) == site.now  # fmt: skip
+
+
+@citizen(NEIGHBOURS)
 def store_that_fails_in_a_way_nobody_foresaw(site, dice):
     """Pages show what is recorded."""
     error = dice.choice([KeyError("node"), ZeroDivisionError("odd"), TypeError(), QueryFailed("x")])
@@ -367,8 +386,8 @@ def deletion_of_the_run_of_another(site, dice):
         assert site.find(db, run), "a run of another was deleted"
 
 
-def write_run(site: Site, jobid: str, uid: int, owner: int) -> None:
-    """The record of a run that has ended, in a file of `owner`."""
+def write_run(site: Site, jobid: str, uid: int, owner: int, **changes: object) -> None:
+    """The record of a run that has ended, in a file of `owner`; `changes`: values of its JSON."""
     path = site.data / "runs" / f"{jobid}.json"
     supervisor = SupervisorProcess(1, 1, "another boot")
     run = Run(
@@ -384,6 +403,7 @@ def write_run(site: Site, jobid: str, uid: int, owner: int) -> None:
         name="train",
     )
     document = {"version": VERSION, **run._asdict(), "supervisor": supervisor._asdict()}
+    document |= changes
     path.write_text(json.dumps(document))
     path.chmod(0o644)
     os.chown(path, owner, -1)
@@ -810,6 +830,45 @@ def run_nested_too_deeply(site, dice):
     path.write_text(nested(dice))
     path.chmod(0o644)
     os.chown(path, CITIZEN_UID, -1)
+
+
+def assert_runs_of_others_are_read(site: Site) -> None:
+    run = str(uuid.uuid4())
+    write_run(site, run, VICTIM_UID, VICTIM_UID)
+    site.poll()
+    with site.engine.connect() as db:
+        assert site.find(db, run), "the run of another was not read"
+
+
+@citizen(EXCEPTIONS)
+def run_nested_as_deep_as_the_parser_follows(site, dice):
+    """Deeper by a few calls than what is done with the value afterwards."""
+    for depth in range(940 + dice.randrange(10), 1000):
+        run = str(uuid.uuid4())
+        write_run(site, run, CITIZEN_UID, CITIZEN_UID, name=[])
+        path = site.data / "runs" / f"{run}.json"
+        path.write_text(path.read_text().replace("[]", "[" * depth + "]" * depth))
+    assert_runs_of_others_are_read(site)
+
+
+@citizen(EXCEPTIONS)
+def run_whose_process_has_an_impossible_number(site, dice):
+    """In the record of an unfinished run, which is read in each cycle."""
+    run, supervisor = str(uuid.uuid4()), {"pid": 1, "start_ticks": 1, "boot_id": "x"}
+    unfinished = {"state": JobState.RUNNING, "end_time": None}
+    write_run(site, run, CITIZEN_UID, CITIZEN_UID, **unfinished, supervisor=supervisor)
+    site.poll()
+    supervisor["pid"] = dice.choice([float("inf"), float("nan"), 10**400, -1, "1", [1], True])
+    write_run(site, run, CITIZEN_UID, CITIZEN_UID, **unfinished, supervisor=supervisor)
+    assert_runs_of_others_are_read(site)
+
+
+@citizen(EXCEPTIONS)
+def run_with_an_endless_time_limit(site, dice):
+    limit = dice.choice([float("inf"), float("nan"), -float("inf"), 1e300])
+    run = str(uuid.uuid4())
+    write_run(site, run, CITIZEN_UID, CITIZEN_UID, time_limit_seconds=limit)
+    assert_runs_of_others_are_read(site)
 
 
 @citizen(EXCEPTIONS)

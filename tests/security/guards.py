@@ -234,7 +234,7 @@ GUARDS: Mapping[str, Guard] = {
         {f"{_SERVER}.auth.identity:_token_maker": returns(None)},
     ),
     "depth of JSON": Guard(
-        c.record_nested_too_deeply,
+        c.answer_of_the_store_nested_too_deeply,
         {
             "batchjob.runtime.json_reader:parse_json": is_now(
                 lambda data, *_, **__: json.loads(data)

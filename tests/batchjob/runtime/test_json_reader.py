@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.runtime.json_reader import first_json_value, parse_json
+from batchjob.runtime.json_reader import MAX_DEPTH, first_json_value, parse_json
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = (
@@ -33,6 +33,32 @@ READER = ROOT / "batchjob/runtime/json_reader.py"
 def test_text_that_is_not_one_value_is_refused(text, reason):
     with pytest.raises(ValueError, match=reason):
         parse_json(text)
+
+
+def nested(depth, inner="1"):
+    """Lists and objects in turn."""
+    return (
+        '[{"a":' * (depth // 2)
+        + "[" * (depth % 2)
+        + inner
+        + "]" * (depth % 2)
+        + "}]" * (depth // 2)
+    )
+
+
+@pytest.mark.parametrize("parse", [parse_json, first_json_value])
+@pytest.mark.parametrize("around", ["%s", '{"a": [[]], "b": [[1, "x"], [2, "["], %s, [3, "]"]]}'])
+def test_depth_is_limited_whatever_else_the_text_holds(parse, around):
+    depth = MAX_DEPTH - (2 if "b" in around else 0)
+    assert parse(around % nested(depth))
+    for deeper in (1, 2, 50, 800):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse(around % nested(depth + deeper))
+
+
+def test_brackets_in_a_text_are_no_depth():
+    assert parse_json(f'"{"[" * 1000}"') == "[" * 1000
+    assert parse_json(f'[["{"{" * 1000}"]]') == [["{" * 1000]]
 
 
 def test_text_over_the_limit_is_refused():

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from batchjob.local_runs.record import TOMBSTONE
-from batchjob_cli.client.running_up import announce
+from batchjob_cli.client.running_up import announce, find_running_up
+from batchjob_cli.run import stop_request
 from tests.batchjob_cli.run.conftest import SLEEPER, own_cgroups
 from tests.helpers.waiting import scaled, until
 
@@ -94,6 +95,21 @@ def test_stop_suspended_run(batchjob):
     assert run.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"grace": 1' + "0" * 400 + "}", '{"grace": 1e999}', '{"grace": [1]}', "[1]", "[" * 900, ""],
+)
+def test_damaged_request_to_stop_is_none(tmp_path, text):
+    (tmp_path / "x.stop").write_text(text)
+    assert stop_request.read(tmp_path, "x") is None
+
+
+def test_end_is_recorded_beside_a_damaged_request_to_stop(batchjob):
+    script = f"""echo '{{"grace": 1{"0" * 400}}}' > $0/runs/$BATCHJOB_ID.stop; exit 3"""
+    assert batchjob("run", "--", "sh", "-c", script, batchjob.data).returncode == 3
+    assert batchjob.record()["state"] == "FAILED"
+
+
 def test_stop_run_without_supervisor(batchjob):
     run = batchjob.start("run", "--", *SLEEPER)
     assert run.stdout.readline() == "ready\n"
@@ -167,6 +183,12 @@ def test_delete_all_asks_for_confirmation(batchjob):
         os.close(slave)
         assert "Delete 1 run that has ended, with samples and output? [y/N]" in result.stderr
         assert (result.returncode, len(batchjob.records())) == (status, left)
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"url": "x", "supervisor": {"pid": 1e999}}'])
+def test_damaged_announcement_is_none(tmp_path, text):
+    (tmp_path / "up.json").write_text(text)
+    assert find_running_up(tmp_path) is None
 
 
 def test_address_of_live_page_is_printed(batchjob):

@@ -162,6 +162,11 @@ def test_error_is_stored_beside_the_watermark(store, job, rows):
     assert (state["watermark"], state["error"]) == ("17", "sacct: no answer within 60 s")
 
 
+def test_error_of_any_text_is_stored(store, rows):
+    store.record_failure("jsonl", "/a\udcff.jsonl\0: Is a directory")
+    assert [row["error"] for row in rows(schema.poll_state)] == ["/a?.jsonl\ufffd: Is a directory"]
+
+
 def test_quarantined_row_is_stored_once(store, rows):
     bad = QuarantinedRow("sacct", "a time of 'soon'", "1|soon|\0\udc80")
     store.write(batch(quarantined=(bad,)), "sacct")
