@@ -1,9 +1,9 @@
 """`batchjob seff`: the efficiency of one job in the lines of Slurm's seff."""
 
 import argparse
-import json
 import time
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client.connect import command_parser, reachable_server
 from batchjob_cli.client.problems import NotFoundError, UnreachableError
@@ -54,7 +54,7 @@ def _wait_for_final_figures(given: argparse.Namespace) -> None:
     deadline = time.monotonic() + given.wait
     while (left := deadline - time.monotonic()) > 0:
         try:
-            report = json.loads(query_report(given, reachable_server(given), find_jobid(given)))
+            report = parse_json(query_report(given, reachable_server(given), find_jobid(given)))
             if report["basis"]["final"] and not report["interim"]:
                 return
         except (NotFoundError, UnreachableError):

@@ -8,13 +8,13 @@ days, so that nights stay nights.
 """
 
 import gzip
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from batchjob.quantities.sample import END, JobSample, SampleKey
+from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers.records import (
     Account,
     Association,
@@ -178,7 +178,7 @@ def read(now: float) -> Recording:
     """The recording, four weeks of which are past at a time (epoch seconds)."""
     begin = int(now // DAY - PAST_DAYS) * DAY
     text = gzip.decompress(files(__package__).joinpath(FILE).read_bytes())
-    header, *lines = map(json.loads, text.splitlines())
+    header, *lines = map(parse_json, text.splitlines())
     jobs = [job_of_line(line, begin) for line in lines]
     members = [
         Association(CLUSTER, account, user, Role.MEMBER) for account, user in header["members"]

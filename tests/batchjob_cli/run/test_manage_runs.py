@@ -105,8 +105,11 @@ def test_damaged_request_to_stop_is_none(tmp_path, text):
 
 
 def test_end_is_recorded_beside_a_damaged_request_to_stop(batchjob):
-    script = f"""echo '{{"grace": 1{"0" * 400}}}' > $0/runs/$BATCHJOB_ID.stop; exit 3"""
+    request = '{"grace": 1' + "0" * 400 + "}"
+    each = f"echo '{request}' > ${{each%.json}}.stop"
+    script = f"for each in $0/runs/*.json; do {each}; done; exit 3"
     assert batchjob("run", "--", "sh", "-c", script, batchjob.data).returncode == 3
+    assert not list((batchjob.data / "runs").glob("*.stop"))  # it has been looked at
     assert batchjob.record()["state"] == "FAILED"
 
 
