@@ -44,6 +44,7 @@ COMMANDS = (
     Command("jobs", "batchjob_cli.jobs", "List jobs."),
     Command("job", "batchjob_cli.job", "Show the report of a job, with advice."),
     Command("seff", "batchjob_cli.seff", "Show the efficiency of a job as Slurm's seff does."),
+    Command("mail", "batchjob_cli.mail", "Send a mail of Slurm with the report of its job."),
     Command("stats", "batchjob_cli.stats", "Show totals and success rates."),
     Command(
         "metrics", "batchjob_cli.metrics", "Show a job's measurements over time and follow them."
@@ -116,7 +117,8 @@ def _dispatch(given: list[str]) -> int:
 
 def _execute(command: Command, arguments: list[str]) -> int:
     """A node may lack the libraries of servers, which is not an error of the command."""
-    if command.name != "run":  # `run` is followed by a command with its own arguments
+    # `run` is followed by a command with its own arguments, `mail` by the name of any job.
+    if command.name not in ("run", "mail"):
         _check_text(arguments)
     try:
         return command.load()(arguments)
