@@ -18,7 +18,7 @@ from batchjob_stats_db.poller.options import (
 )
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
-from tests.simulated.slurm import SimulatedSlurm, SlurmJob, StepTimes
+from tests.simulated.slurm import NEVER, SimulatedSlurm, SlurmJob, StepTimes
 
 pytestmark = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
@@ -275,6 +275,45 @@ def test_parts_of_a_resized_job_follow_one_another(site, rows):
         (first.start, resized, resized - first.start),
         (resized, second.end, second.end - resized),
     ]
+
+
+def test_running_part_of_a_job_whose_id_was_used_before_is_the_newest(site, rows):
+    """Accounting never had the end of the earlier job."""
+    long_ago, now = site.now - 90 * DAY, site.now
+    site.slurm.add(SlurmJob(10, long_ago, long_ago, NEVER))
+    site.slurm.waiting.clear()
+    first, second = (
+        SlurmJob(10, now, now, now + 10 * MINUTE, state="RESIZING", steps=1),
+        SlurmJob(10, now + 10 * MINUTE, now, now + HOUR, original_submit=now),
+    )
+    site.slurm.add(first)
+    site.slurm.add(second)
+    site.run_for(15 * MINUTE)
+    parts = [(row["submit_time"], row["state"], row["start_time"]) for row in rows(schema.job)]
+    assert parts == [(now, "RESIZED", now), (second.submit, "RUNNING", second.submit)]
+
+
+def test_exit_code_of_a_resized_job_is_the_one_of_the_controller(site, rows):
+    _, second = site.add_resized_job(site.now + 10 * MINUTE, end=site.now + 20 * MINUTE)
+    second.state, second.exit_status = "FAILED", 255
+    site.run_for(30 * MINUTE)
+    codes = {row["submit_time"]: row["exit_code"] for row in rows(schema.job)}
+    assert codes[second.submit] == 255
+
+
+@pytest.mark.parametrize("source", [sacct.Sacct, SlurmRest])
+@pytest.mark.parametrize("steps", [0, 1])
+def test_start_before_a_submission_stays_where_a_clock_was_set_back(
+    engine, monkeypatch, rows, source, steps
+):
+    site = Site(engine, monkeypatch, source)
+    site.run_for(MINUTE)
+    (job,) = site.add_jobs(start=-HOUR, end=200, steps=steps)
+    for length, step in ((5 * MINUTE, MINUTE), (10 * MINUTE, MINUTE), (2 * DAY, 2 * HOUR)):
+        site.run_for(length, step=step)
+        site.restart()
+        (row,) = rows(schema.job)
+        assert (row["start_time"], row["elapsed_seconds"]) == (job.start, HOUR + 200)
 
 
 def test_row_that_cannot_be_read_is_quarantined_once(site, rows):

@@ -59,20 +59,25 @@ def collect_batch(parsed: Iterable[ParsedJob]) -> Batch:
         quarantine += rows
         if job is not None:
             records.append(job)
-    return Batch(merge_by_key(records), tuple(quarantine), "", 0)
+    return Batch(merge_by_key(_since_resizes(records)), tuple(quarantine), "", 0)
 
 
-def may_lack_steps(job: JobRecord, begin: int, *, steps: bool) -> bool:
+def is_partial(job: JobRecord, begin: int, *, steps: bool) -> bool:
     """Whether the answer of a window from `begin` on, queried with steps or not, may lack some.
 
     slurmdbd omits the steps that ended before the window, and the job's CPU time and memory are
-    sums over the others (seen with 22.05 and 26.05).
+    sums over the others (seen with 22.05 and 26.05). It may also lack the record that tells when
+    the job started.
     """
-    return job.start_time is not None and (job.start_time < begin or not (steps or job.steps))
+    return job.start_time is not None and (
+        job.start_time < begin or not (steps or job.steps) or has_uncertain_start(job)
+    )
 
 
-def without_totals(job: JobRecord) -> JobRecord:
-    """The job without the totals over its steps."""
+def without_uncertain(job: JobRecord) -> JobRecord:
+    """The job without the totals over its steps, and without a start that is not certain."""
+    if has_uncertain_start(job):
+        job = job._replace(start_time=None, elapsed_seconds=None)
     return job._replace(
         cpu_at_least=None, user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None,
         peak_memory_bytes=None, energy_joules=None,
@@ -144,17 +149,35 @@ class ResizedParts(Generic[T]):
         return found
 
 
-def part_since_resize(
-    submit: int, start: int | None, end: int | None, elapsed: int | None, steps: Iterable[str]
-) -> tuple[int | None, int | None]:
-    """Start and run time of a record, which for a resized job begins with the resize.
+def _since_resizes(jobs: Sequence[JobRecord]) -> Sequence[JobRecord]:
+    """The records of an answer; each of those after a resize begins with it.
 
     Accounting has a record for each allocation of a resized job, submitted at the resize. Up to
     22.05 at least, its start and run time are those of the whole job (seen with 22.05; with 26.05
-    they are the record's). A record with the first steps of its job is no part after a resize, and
-    one that ended before its submission neither: a clock was set back.
+    they are the record's). Without a record that ended with the resize, a start before the
+    submission is that of a clock that was set back: see `has_uncertain_start`.
     """
-    is_first = not {"batch", "extern"}.isdisjoint(steps)
-    if start is None or start >= submit or is_first or (end is not None and end < submit):
-        return start, elapsed
-    return submit, None if elapsed is None else max(0, elapsed - (submit - start))
+    resizes = {(job.jobid, job.end_time) for job in jobs if job.state is JobState.RESIZED}
+    if not resizes:
+        return jobs
+    return [
+        _since_submission(job)
+        if has_uncertain_start(job) and (job.jobid, job.submit_time) in resizes
+        else job
+        for job in jobs
+    ]
+
+
+def _since_submission(job: JobRecord) -> JobRecord:
+    start, elapsed = job.start_time, job.elapsed_seconds
+    if elapsed is not None and start is not None:
+        elapsed = max(0, elapsed - (job.submit_time - start))
+    return job._replace(start_time=job.submit_time, elapsed_seconds=elapsed)
+
+
+def has_uncertain_start(job: JobRecord) -> bool:
+    """Whether a job started before its submission: a clock was set back, or it is resized.
+
+    An answer with all records of the job tells which; that of a window may lack the earlier ones.
+    """
+    return job.start_time is not None and job.start_time < job.submit_time

@@ -19,7 +19,7 @@ from batchjob.schedulers.accounting import (
     SourceError,
     SubmittedJob,
 )
-from batchjob.schedulers.fields import FieldReader
+from batchjob.schedulers.fields import FieldReader, epoch
 from batchjob.schedulers.records import QuarantinedRow
 from batchjob.schedulers.slurm.accounting.queries import (
     EARLIEST_TIME,
@@ -43,7 +43,9 @@ from batchjob.schedulers.slurm.accounting.squeue_records import (
     NO_RESIZE,
     QUEUE_FIELDS,
     add_suspension_times,
+    is_wanted,
     queued_jobs,
+    queued_state,
 )
 from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSource
 
@@ -130,20 +132,28 @@ class Sacct(WindowSource):
         """The rows with a ResizeTime from accounting, which has a record since the resize.
 
         squeue prints the time as a duration, often as INVALID. A job whose record has not come yet
-        is left out.
+        is left out. Of an id that was used again, or of an earlier resize, there are older records.
         """
         resized: dict[str, FieldReader] = {}
         for row in rows:
             if isinstance(row, FieldReader) and row.values["ResizeTime"] not in NO_RESIZE:
-                resized[row.values["JobID"]] = row
+                if is_wanted(row.values):
+                    resized[row.values["JobID"]] = row
             else:
                 yield row
         ids = list(resized)
         for at in range(0, len(ids), MAX_IDS_PER_QUERY):
+            newest: dict[str, int] = {}
             for job, _ in self.query_by_id(ids[at : at + MAX_IDS_PER_QUERY]):
-                if job and job.end_time is None and job.jobid in resized:
-                    since = {"ResizeTime": str(job.submit_time)}
-                    yield FieldReader({**resized.pop(job.jobid).values, **since})
+                if job and job.jobid in resized:
+                    row = resized[job.jobid]
+                    if job.end_time is None or not queued_state(row.values).is_live:
+                        newest[job.jobid] = max(job.submit_time, newest.get(job.jobid, 0))
+            for jobid, since in newest.items():
+                row = resized[jobid]
+                submitted = FieldReader(row.values).get("SubmitTime", epoch) or 0
+                if since > submitted:
+                    yield FieldReader({**row.values, "ResizeTime": str(since)})
 
     def script(self, job: SubmittedJob) -> str:
         """See ScriptSource: one job per query, so no script can pass for another job's."""

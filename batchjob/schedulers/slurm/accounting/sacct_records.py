@@ -27,7 +27,6 @@ from batchjob.schedulers.slurm.accounting.exit_codes import parse_exit_pair, sac
 from batchjob.schedulers.slurm.accounting.queries import (
     ParsedJob,
     ResizedParts,
-    part_since_resize,
     with_steps,
 )
 from batchjob.schedulers.slurm.accounting.site_accounting import AS_PRINTED, SiteAccounting
@@ -124,12 +123,11 @@ def parse_group(
     job, steps = None, []
     if group[0].values["State"] == "RESIZING":
         _restore_allocation(group, parts)
-    names = [row.values["JobIDRaw"].partition(".")[2] for row in group]
     for row in group:
         try:
             jobid, step = _parse_raw_id(row)
             if not step:
-                job = job_record(cluster, jobid, row, site, names)
+                job = job_record(cluster, jobid, row, site)
             elif job is None or job.jobid != jobid:
                 raise RowError("a step without its job before it")
             else:
@@ -165,10 +163,9 @@ def _parse_raw_id(row: FieldReader) -> tuple[str, str]:
 
 
 def job_record(
-    cluster: str, jobid: str, row: FieldReader, site: SiteAccounting = AS_PRINTED,
-    steps: Iterable[str] = (),
-) -> JobRecord:  # fmt: skip
-    """A job from its own row, and the names of its steps; raises RowError."""
+    cluster: str, jobid: str, row: FieldReader, site: SiteAccounting = AS_PRINTED
+) -> JobRecord:
+    """A job from its own row; raises RowError."""
     word, _, cancelled_by = row.text("State").partition(" by ")
     if not word:
         raise RowError("State is missing")
@@ -180,7 +177,6 @@ def job_record(
     if end is not None and row.values.get("NodeList") == "None assigned":
         start = None  # cancelled while pending: some releases repeat the end time here
     submit, elapsed = row.require("Submit", epoch), row.get("ElapsedRaw", count)
-    start, elapsed = part_since_resize(submit, start, end, elapsed, steps)
     has_started = start is not None
     has_ended = has_started and end is not None
     suspended = row.get("Suspended", _whole_seconds) if has_started else None

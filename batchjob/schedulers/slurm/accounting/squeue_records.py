@@ -61,7 +61,7 @@ def parse_json_queue(document: Any) -> Iterator[FieldReader]:
         }
         if isinstance(code := job.get("exit_code"), int):  # an object where accounting has it too
             row["exit_code"] = str(code)
-        if _is_wanted(row):
+        if is_wanted(row):
             yield FieldReader(row)
 
 
@@ -157,7 +157,7 @@ def queued_jobs(
         if isinstance(row, QuarantinedRow):
             yield ParsedJob(None, (row,))
             continue
-        if not _is_wanted(row.values):
+        if not is_wanted(row.values):
             continue
         raw, jobid = "\x1f".join(row.values.values()), row.values["JobID"]
         row.values = {
@@ -173,19 +173,20 @@ def queued_jobs(
         yield ParsedJob(job, (quarantined_row(source, reason, raw, jobid),) if reason else ())
 
 
-def _is_wanted(row: Mapping[str, str]) -> bool:
+def is_wanted(row: Mapping[str, str]) -> bool:
     """Whether a job has not ended, or with an exit code that accounting may not have."""
-    return _state(row).is_live or row.get("exit_code", "0") != "0"
+    return queued_state(row).is_live or row.get("exit_code", "0") != "0"
 
 
-def _state(row: Mapping[str, str]) -> JobState:
+def queued_state(row: Mapping[str, str]) -> JobState:
+    """The state of a job from its row."""
     return live_state(state_words(row.get("job_state", row["State"])))
 
 
 def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
     """A job from its row; raises RowError."""
     word = row.text("State")
-    state = _state(row.values)
+    state = queued_state(row.values)
     resized = row.get("ResizeTime", epoch)  # accounting has a separate record since the resize
     has_started = state is not JobState.PENDING
     tres = row.text("tres-alloc")

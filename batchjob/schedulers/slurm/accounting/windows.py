@@ -27,9 +27,9 @@ from batchjob.schedulers.slurm.accounting.queries import (
     QUEUE_INTERVAL_SECONDS,
     ParsedJob,
     collect_batch,
-    may_lack_steps,
+    is_partial,
     split_batches,
-    without_totals,
+    without_uncertain,
 )
 from batchjob.schedulers.slurm.accounting.unseen_jobs import LiveJob, ReadProgress, UnseenJobs
 from batchjob.schedulers.states import JobState
@@ -100,7 +100,7 @@ class WindowSource(ABC):
     def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
         """Incarnations that ended between two times (epoch seconds).
 
-        Without steps, accounting reads a row per job, not one per step. See `may_lack_steps`.
+        Without steps, accounting reads a row per job, not one per step. See `is_partial`.
         """
 
     @abstractmethod
@@ -168,7 +168,7 @@ class WindowSource(ABC):
                 job_count += len(batch.jobs)
                 wanted |= find_differing(
                     [
-                        without_totals(job) if may_lack_steps(job, begin, steps=False) else job
+                        without_uncertain(job) if is_partial(job, begin, steps=False) else job
                         for job in batch.jobs
                     ]
                 )
@@ -201,14 +201,15 @@ class WindowSource(ABC):
         )
 
     def _with_all_steps(self, batch: Batch, begin: int, *, steps: bool) -> Batch:
-        """Read by id the jobs of which the answer of a window may lack steps, each of them once.
+        """Read by id the jobs of which the answer of a window may lack something, each once.
 
-        The totals of those that have been read before are left out, which keeps them as they are.
+        What is not certain of those that have been read before is left out, which keeps it as it
+        is.
         """
         jobs = {job.key: job for job in batch.jobs}
-        partial = {job.key for job in batch.jobs if may_lack_steps(job, begin, steps=steps)}
+        partial = {job.key for job in batch.jobs if is_partial(job, begin, steps=steps)}
         unread = {key for key in partial if self._whole.get(key) != jobs[key].end_time}
-        jobs |= {key: without_totals(jobs[key]) for key in partial}
+        jobs |= {key: without_uncertain(jobs[key]) for key in partial}
         read = self._read_by_id(sorted({key.jobid for key in unread}))
         # Steps of a resized job stay in its first record until they end.
         jobs |= {

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from batchjob.schedulers.accounting import SourceError
 from batchjob.schedulers.records import QuarantinedRow
-from batchjob.schedulers.slurm.accounting.queries import ParsedJob
+from batchjob.schedulers.slurm.accounting.queries import ParsedJob, collect_batch
 from batchjob.schedulers.slurm.accounting.sacct_records import (
     FIELDS,
     REQUIRED_FIELDS,
@@ -304,26 +304,29 @@ def test_job_without_steps_has_the_cpu_time_of_its_own_row():
     assert job_with_steps("", TotalCPU="00:00.007").cpu_seconds == 0.007
 
 
-def test_part_after_a_resize_begins_with_it():
+@pytest.mark.parametrize("first", [0, 1])
+def test_part_after_a_resize_begins_with_it(first):
     """Slurm 22.05 repeats the start and run time of the job; 20 s of suspension are left out."""
-    job = job_with_steps("", Submit="1775300160", Eligible="1775300160", ElapsedRaw="3880")
-    assert (job.start_time, job.end_time, job.elapsed_seconds) == (1775300160, 1775304000, 3820)
+    rows = [
+        {"State": "RESIZING", "End": "1775300160", "ElapsedRaw": "60"},
+        {"Submit": "1775300160", "Eligible": "1775300160", "ElapsedRaw": "3880"},
+    ]
+    batch = collect_batch(parse_output(sacct_output(rows[first], rows[1 - first])))
+    parts = sorted((job.start_time, job.end_time, job.elapsed_seconds) for job in batch.jobs)
+    assert parts == [(1775300100, 1775300160, 60), (1775300160, 1775304000, 3820)]
 
 
-def test_clock_that_was_set_back_after_a_submission_is_not_a_resize():
-    job = job_with_steps("", Submit="1775304060", ElapsedRaw="3900")
-    assert (job.start_time, job.elapsed_seconds) == (1775300100, 3900)
+@pytest.mark.parametrize("steps", [(), ({},)])
+def test_clock_that_was_set_back_after_a_submission_is_not_a_resize(steps):
+    """Accounting has no record that ended with a resize."""
+    job = job_with_steps("", *steps, Submit="1775300160", Start="1775300000", ElapsedRaw="4000")
+    (found,) = collect_batch([ParsedJob(job)]).jobs
+    assert (found.start_time, found.elapsed_seconds) == (1775300000, 4000)
 
 
 @given(text=st.text(max_size=300))
 def test_any_configuration_is_read(text):
     site_accounting(text, text)
-
-
-def test_record_with_the_first_steps_of_its_job_is_no_part_after_a_resize():
-    """The clock was set back between its submission and its start."""
-    job = job_with_steps("", {}, Submit="1775300160", Start="1775300000", ElapsedRaw="4000")
-    assert (job.start_time, job.elapsed_seconds) == (1775300000, 4000)
 
 
 def test_middle_part_of_a_job_held_what_the_record_before_it_has():
