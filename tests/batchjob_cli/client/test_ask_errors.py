@@ -12,7 +12,7 @@ from batchjob_cli.main import main
     [
         (jobs, ["--limit", "0"], "--limit: expected a whole number of at least 1"),
         (jobs, ["--state", "done"], "expected one of "),
-        (jobs, ["--since", "yesterday"], "--since"),
+        (jobs, ["--since", "some day"], "--since"),
         (jobs, ["--limit", "-5"], "--limit: expected a whole number of at least 1, got '-5'"),
         (jobs, ["--sort", "zz"], "sort: unknown key 'zz'; expected a name such as start_time, el"),
         (
@@ -64,7 +64,11 @@ def test_invalid_client_certificate(data, tmp_path, capsys):
     ("arguments", "status", "message"),
     [
         (["jobs", "--stat", "failed"], 2, "--state"),
-        (["jobs", "--since", "foo"], 2, "expected a time such as 22:30 or 2026-04-04T22:30, or"),
+        (
+            ["jobs", "--since", "foo"],
+            2,
+            "expected a time such as 22:30 or 2026-04-04T22:30, yesterday, or",
+        ),
         (["jobs", "--since", "2026-13-45"], 2, "or how long ago such as 2d, got '2026-13-45'"),
         (["jbos"], 2, "did you mean jobs?"),
         (["unheard-of"], 2, "expected one of up, run, jobs"),
