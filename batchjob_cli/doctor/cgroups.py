@@ -2,7 +2,9 @@
 
 import errno
 import os
+import uuid
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.schedulers import registry
@@ -14,6 +16,8 @@ from batchjob_cli.doctor.finding import (
     SchedulerTree,
     read_text,
 )
+from batchjob_cli.run import cgroup as run_cgroup
+from batchjob_cli.run.limits import LimitError, RunLimits, split_limits
 
 
 def _check_hierarchies(node: ExaminedNode) -> Finding:
@@ -73,6 +77,37 @@ HIERARCHY_CHECKS = (
     Check("version", _check_version),
     Check("whole tree", _check_whole_tree),
 )
+
+
+_SOME_LIMITS = RunLimits(1.0, 1 << 30, 1 << 20)
+
+
+def _check_runs(_: ExaminedNode) -> Finding:
+    """Whether this user may use `batchjob run` with limits, tried with an empty cgroup."""
+    try:
+        cgroup = run_cgroup.create(str(uuid.uuid4()), _SOME_LIMITS)
+    except (run_cgroup.NoCgroup, OSError) as error:
+        return Finding(
+            "warning",
+            f"without a cgroup ({error}): --memory and --io are left out, and --cpus binds to CPUs",
+            "run it as root, or, on a machine with cgroup version 2 and systemd, below "
+            "systemd-run --user --scope -p Delegate=yes",
+        )
+    left_out = []
+    try:
+        for each in split_limits(_SOME_LIMITS):
+            try:
+                cgroup.limit(each, str(Path.cwd()))
+            except (LimitError, OSError) as error:
+                left_out.append(str(error))
+    finally:
+        cgroup.remove()
+    if left_out:
+        return Finding("warning", f"with limits, but not {'; '.join(left_out)}")
+    return Finding("ok", "with --cpus, --memory and --io")
+
+
+RUN_CHECKS = (Check("batchjob run", _check_runs),)
 
 
 class Number(NamedTuple):
@@ -189,6 +224,8 @@ def _check_pressure(node: ExaminedNode) -> Finding | None:
             "boot with psi=1; it is disabled by default in Red Hat's kernels",
         )
     trees = [tree for tree in _trees(node) if tree.hierarchy.version == 2]
+    if not trees and {each.version for each in node.survey.hierarchies} == {2}:
+        return Finding("ok", "of the node; jobs of a scheduler have it as well")
     if not trees:
         return Finding(
             "warning",

@@ -41,6 +41,7 @@ SUBJECTS: Mapping[str, tuple[Check, ...]] = {
     "energy": power.CHECKS,
     "gpus": gpus.CHECKS,
     "service": permissions.SERVICE_CHECKS,
+    "runs": cgroups.RUN_CHECKS,
 }  # fmt: skip
 """The checks below each heading of the report."""
 _WIDTH = 100

@@ -1,5 +1,6 @@
 """Which schedulers are found, and which numbers their jobs have."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from batchjob.schedulers import registry
 from batchjob_cli.doctor.command import examine, jobs_visible
 from batchjob_cli.doctor.finding import ExaminedNode
+from batchjob_cli.run.cgroup import creation_error
 from collectors.jobs.discovery.site_layouts import site_layouts
 
 BUILT_IN = registry.layouts()
@@ -87,6 +89,18 @@ def test_kernel_without_pressure(tree):
     seen = findings(tree("slurm-22.05-v2-uml"))["numbers", "pressure"]
     assert seen.result == "warning"
     assert "psi=1" in seen.advice
+
+
+def test_pressure_on_version_2_without_jobs_needs_no_advice(machine):
+    seen = findings(machine({**ROOT, "proc/pressure/cpu": ""}))["numbers", "pressure"]
+    assert (seen.result, seen.advice) == ("ok", "")
+
+
+def test_limits_of_runs_are_tried(machine):
+    seen = findings(machine(ROOT))["runs", "batchjob run"]
+    assert (seen.seen.startswith("without a cgroup")) == bool(creation_error())
+    if os.geteuid() != 0 and creation_error():
+        assert "systemd-run --user --scope -p Delegate=yes" in seen.advice
 
 
 def test_pbs(tree):
