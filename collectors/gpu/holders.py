@@ -5,6 +5,7 @@ GPUs that its processes use, unless they are allocated to another job. Idle GPUs
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from batchjob.schedulers import registry
@@ -46,6 +47,8 @@ class GpuMap(NamedTuple):
 
     holdings: tuple[Holding, ...] = ()
     conflicts: frozenset[AllocationConflict] = frozenset()
+    # By GPU UUID and pid, of the processes that the drivers list.
+    job_of_process: Mapping[tuple[str, int], JobName] = MappingProxyType({})
 
 
 class _GpuClaims(NamedTuple):
@@ -65,13 +68,20 @@ def build_map(
 
     `shards_per_gpu` is the number of shards of a GPU under Slurm (gres.conf); 0: not known, in
     which case the jobs that hold shards of a GPU share all of it. `previous` is the last map: a job
-    whose process was once seen on a GPU that its environment names stays confirmed while idle.
+    whose process was once seen on a GPU that its environment names stays confirmed while idle, and
+    a pid remains the job's while the driver lists it: a process that has ended is listed as long as
+    a child that it has forked keeps its memory.
     """
+    job_of_process = _find_jobs_of_processes(holders, readings, previous or GpuMap())
     conflicts: set[AllocationConflict] = set()
     jobs = []
     for holder in holders:
         allocation = _choose_allocation(holder, allocations(holder, context), conflicts)
-        jobs.append(_GpuClaims(holder, allocation, _find_used_units(holder, context, readings)))
+        jobs.append(
+            _GpuClaims(
+                holder, allocation, _find_used_units(holder.name, job_of_process, context, readings)
+            )
+        )
     last_holdings = previous.holdings if previous else ()
     confirmed = {(each.job, each.unit) for each in last_holdings if each.confirmed}
     units: dict[Unit, list[_GpuClaims]] = {}
@@ -86,7 +96,7 @@ def build_map(
         )
     ]
     holdings.sort(key=lambda each: (each.job, each.unit.gpu.index, each.unit.gpu_instance))
-    return GpuMap(tuple(holdings), frozenset(conflicts))
+    return GpuMap(tuple(holdings), frozenset(conflicts), job_of_process)
 
 
 def _choose_allocation(
@@ -107,15 +117,33 @@ def _choose_allocation(
     return best
 
 
+def _find_jobs_of_processes(
+    holders: Sequence[JobHolder], readings: Mapping[str, GpuReading], previous: GpuMap
+) -> dict[tuple[str, int], JobName]:
+    living = {pid: holder.name for holder in holders for pid in holder.pids}
+    found = {}
+    for uuid, reading in readings.items():
+        for process in reading.processes or ():
+            key = uuid, process.pid
+            job = living.get(process.pid) or previous.job_of_process.get(key)
+            if job is not None:
+                found[key] = job
+    return found
+
+
 def _find_used_units(
-    holder: JobHolder, context: AllocationContext, readings: Mapping[str, GpuReading]
+    job: JobName,
+    job_of_process: Mapping[tuple[str, int], JobName],
+    context: AllocationContext,
+    readings: Mapping[str, GpuReading],
 ) -> dict[Unit, tuple[GpuProcess, ...]]:
-    pids = frozenset(holder.pids)
     used = {}
     for unit in context.table.units:
         reading = readings.get(unit.gpu.uuid)
         processes = reading.processes_on(unit) if reading else None
-        own_processes = tuple(each for each in processes or () if each.pid in pids)
+        own_processes = tuple(
+            each for each in processes or () if job_of_process.get((unit.gpu.uuid, each.pid)) == job
+        )
         if own_processes:
             used[unit] = own_processes
     return used

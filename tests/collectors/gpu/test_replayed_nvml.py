@@ -98,21 +98,21 @@ def test_recorded_h100_shows_its_known_load(replay, pynvml, record, utilization,
     assert reading.values.keys() >= {ENERGY, POWER, MEMORY_USED, *THROTTLED.values()}
 
 
-def map_of_two_jobs(reading, *pids):
-    """What the map says of jobs with one process each."""
+def map_of_jobs(reading, *pids, previous=None):
+    """The map of jobs with one process each."""
     jobs = [
         JobHolder(make_name("slurm", str(number), "alice"), 1000, (pid,), (), ())
         for number, pid in enumerate(pids)
     ]
     context = AllocationContext(GpuTable([reading.gpu]), Site(), {}, None, "gpu01")
-    return build_map(jobs, context, {reading.gpu.uuid: reading}).holdings
+    return build_map(jobs, context, {reading.gpu.uuid: reading}, previous=previous)
 
 
 def test_clients_of_mps_have_no_utilization_of_their_own(replay, pynvml):
     """They kept the GPU busy for 100 and 50 % of the time; the driver tells the server's use."""
     replay("h200_driver_580_mps")
     (reading,) = all_readings(pynvml)
-    holdings = map_of_two_jobs(reading, 641, 642)
+    holdings = map_of_jobs(reading, 641, 642).holdings
     assert [each.memory_bytes for each in holdings] == [2690646016, 3764387840]
     assert [each.utilization for each in holdings] == [None, None]
 
@@ -124,8 +124,28 @@ def test_jobs_on_one_gpu_are_not_told_apart_by_the_samples_of_the_driver(replay,
     """
     replay("h100_driver_580_shared")
     (reading,) = all_readings(pynvml)
-    holdings = map_of_two_jobs(reading, *(each.pid for each in reading.processes))
+    holdings = map_of_jobs(reading, *(each.pid for each in reading.processes)).holdings
     assert [each.utilization for each in holdings] == [None, None]
+
+
+def test_memory_of_a_forked_child_remains_its_jobs_after_the_parent_has_ended(replay, pynvml):
+    """The driver lists the parent's pid until the child ends."""
+    replay("h200_driver_580_deadpid")
+    (reading,) = all_readings(pynvml)
+    both = map_of_jobs(reading, 679)
+    parent_ended = map_of_jobs(reading, 687, previous=both)
+    (holding,) = parent_ended.holdings
+    assert (holding.processes, holding.memory_bytes) == (1, 9133096960)
+    assert map_of_jobs(reading._replace(processes=()), 687, previous=parent_ended).holdings == ()
+    assert map_of_jobs(reading, 687).holdings == (), "its pid was never seen alive"
+
+
+def test_pid_of_a_process_that_ended_is_given_to_the_job_that_has_it_now(replay, pynvml):
+    replay("h200_driver_580_deadpid")
+    (reading,) = all_readings(pynvml)
+    before = map_of_jobs(reading, 679, 1)
+    (holding,) = map_of_jobs(reading, 687, 679, previous=before).holdings
+    assert holding.job.jobid == "1"
 
 
 def test_idleness_is_not_throttling(replay, pynvml):
