@@ -186,14 +186,17 @@ def explain_reason(source: str, reason: str) -> str:
     return cast(str, _reasons(source).explain(reason))
 
 
-def explains_end(source: str, reason: str) -> bool:
+def explains_end(source: str, reason: str, *, has_started: bool) -> bool:
     """Whether a scheduler's reason says why a job ended, and not why it waited."""
-    return bool(reason) and cast(bool, _reasons(source).explains_end(reason))
+    if not reason:
+        return False
+    return cast(bool, _reasons(source).explains_end(reason, has_started=has_started))
 
 
-def is_eligible(source: str, reason: str) -> bool:
-    """Whether a waiting job could start if its cluster were empty, by its scheduler's reason."""
-    return cast(bool, _reasons(source).is_eligible(reason))
+def is_eligible(source: str, reason: str, state_word: str) -> bool:
+    """Whether a waiting job could start if its cluster were empty, by its scheduler's words."""
+    reasons = _reasons(source)
+    return state_word not in reasons.HELD_STATES and cast(bool, reasons.is_eligible(reason))
 
 
 @lru_cache(64)  # pages ask for each row

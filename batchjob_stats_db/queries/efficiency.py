@@ -277,14 +277,15 @@ MEMORY_OF_MEASURED_NODES = sa.case(
 )
 MEMORY_AVAILABLE = _select_by_basis(MEMORY_BASIS, MEMORY_OF_MEASURED_NODES, MEMORY_ALLOCATED)
 
-# See SHORT_MEMORY_MEANS. Accounting's peak contains no page cache.
+# See SHORT_MEMORY_MEANS. Accounting's peak may contain page cache, as Slurm's does with
+# jobacct_gather/cgroup. A job with CPU time "at least" was sampled by jobacct_gather/linux: its
+# peak contains none, and may be too low.
 _memory_short = sa.case(
     (MEMORY_BASIS.is_(None), sa.null()),
+    ((_job.state == JobState.OUT_OF_MEMORY.value) | (_usage.oom_kills > 0), 1),
     (
-        (MEMORY_BASIS == ACCOUNTING)
-        | (_job.state == JobState.OUT_OF_MEMORY.value)
-        | (_usage.oom_kills > 0),
-        1,
+        MEMORY_BASIS == ACCOUNTING,
+        sa.case((_is_at_least & (MEMORY_PEAK >= FULL_WORKING_SET * MEMORY_AVAILABLE), 1)),
     ),
     (_usage.working_set_average_bytes >= FULL_WORKING_SET * MEMORY_AVAILABLE, 1),
     (

@@ -67,7 +67,7 @@ def waiting_seconds(job: Row, now: int) -> int | None:
     A held job is not ready, nor is one that depends on others or whose begin time, or whose place
     within its array's own limit, has not come.
     """
-    if not registry.is_eligible(job["source"], job["reason"] or ""):
+    if not registry.is_eligible(job["source"], job["reason"] or "", job["state_word"]):
         return None
     ready = job["submit_time"] if job["eligible_time"] is None else job["eligible_time"]
     return max(0, now - int(ready))

@@ -4,9 +4,8 @@ Exit codes: POSIX shells return 126 and 127 for commands that cannot be run or f
 for one that signal n ended.
 """
 
-import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import shorten
 
 from batchjob.judgements import thresholds
@@ -20,7 +19,19 @@ from batchjob_stats_server.report.model import ReportInput, Row
 _MAX_ERROR_LENGTH = 200  # characters; the page has the full text further below
 _NOT_A_JOB_FAULT = "This is not a fault of the job"
 _OUT_OF_MEMORY = 125  # the signal by which Slurm says that a step ran out of memory
-_STEP_MEMORY = re.compile(r" --mem[= ](\d+[KMGT]?)(?= )")
+# Options of srun whose value, if they have one, follows `=` or nothing; srun(1), and getopt(3).
+_SRUN_FLAGS = frozenset(
+    ("bcast", "bell", "compress", "contiguous", "debugger-test", "disable-status", "exact",
+     "exclusive", "external", "get-user-env", "help", "hold", "immediate", "interactive",
+     "kill-on-bad-exit", "label", "multi-prog", "nice", "no-allocate", "no-bell", "no-kill",
+     "no-requeue", "oom-kill-step", "overcommit", "overlap", "oversubscribe", "parallel-debug",
+     "preserve-env", "propagate", "pty", "quiet", "quit-on-interrupt", "reboot", "requeue",
+     "resv-ports", "send-libs", "share", "spread-job", "stepmgr", "test-only", "unbuffered",
+     "usage", "use-min-nodes", "verbose", "version", "wait-for-children", "whole", "x11")
+)  # fmt: skip
+_SRUN_SHORT_FLAGS = "EHOQXZhklsuvV"
+_SRUN_OPTIONAL_VALUES = "IK"
+_MEMORY_OPTIONS = {"--mem": "nodes", "--mem-per-cpu": "cpus", "--mem-per-gpu": "gpus"}
 _EXIT_CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "
     "for this machine",
@@ -106,7 +117,7 @@ def _failed(inputs: ReportInput) -> str:
     error = shorten(job["error"].rstrip("."), _MAX_ERROR_LENGTH, placeholder=" ...")
     code, number, of_step = job["exit_code"], job["exit_signal"], _signal_of_steps(inputs)
     either = job["exit_code_or_128_more"]
-    if of_step and of_step in (code, either, (code or 0) - 128):  # srun's exit code
+    if of_step and of_step in (either, (code or 0) - 128):  # srun's exit code
         number = of_step
     exit_text = _describe_exit(code, number, error, either)
     if exit_text:
@@ -179,9 +190,14 @@ def _reason_sentence(job: Row) -> str:
     reason = job["reason"] or ""
     if reason in ("NonZeroExitCode", "RaisedSignal"):
         return ""
-    if not registry.explains_end(job["source"], reason):
+    if not _explains_end(job, reason):
         return ""
     return f" The scheduler says: {explain_reason(job['source'], reason)}."
+
+
+def _explains_end(job: Row, reason: str) -> bool:
+    has_started = job["start_time"] is not None
+    return registry.explains_end(job["source"], reason, has_started=has_started)
 
 
 def _out_of_memory(inputs: ReportInput) -> str:
@@ -198,7 +214,7 @@ def _memory(job: Row, steps: Sequence[Row]) -> str:
     step = steps[0] if len(steps) == 1 else None
     own = _requested_memory(step) if step else None
     owner, limit, nodes = "The job", job["allocated_memory_bytes"], job["allocated_nodes"]
-    if step and own:
+    if step and own is not None:
         owner, limit, nodes = "The step", own, step["nodes"]
     if not limit:
         return "the kernel killed a process."
@@ -210,9 +226,37 @@ def _memory(job: Row, steps: Sequence[Row]) -> str:
 
 
 def _requested_memory(step: Row) -> int | None:
-    """Memory on all its nodes that the step asked for; None if it has that of its job."""
-    found = _STEP_MEMORY.search(step["submit_line"])
-    return size_bytes(found[1], "M") * (step["nodes"] or 1) if found else None
+    """Memory on all its nodes that the step asked for, 0 if that is not known.
+
+    None if it has that of its job.
+    """
+    requests = [each for each in _srun_options(step["submit_line"]) if each[0] in _MEMORY_OPTIONS]
+    if not requests:
+        return None
+    option, value = requests[-1]
+    try:
+        amount = size_bytes(value, "M")
+    except ValueError:
+        return 0
+    if amount == 0:  # all that its job has
+        return None
+    count = step[_MEMORY_OPTIONS[option]]
+    return amount * (count or (1 if option == "--mem" else 0))
+
+
+def _srun_options(submit_line: str) -> Iterator[tuple[str, str]]:
+    """Names and values of srun's own options, which end where its program's name begins."""
+    words = iter(submit_line.split()[1:])
+    for word in words:
+        if not word.startswith("-") or word == "--":
+            return
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            has_next = not equals and name[2:] not in _SRUN_FLAGS
+        else:
+            letters = word[1:].lstrip(_SRUN_SHORT_FLAGS)
+            has_next = len(letters) == 1 and letters not in _SRUN_OPTIONAL_VALUES
+        yield name, next(words, "") if has_next else value
 
 
 def _location(job: Row, steps: Sequence[Row]) -> str:
@@ -232,7 +276,7 @@ def _timeout(inputs: ReportInput) -> str:
         else "It reached a time limit"
     )
     reason = job["reason"] or ""
-    is_told = reason != "TimeLimit" and registry.explains_end(job["source"], reason)
+    is_told = reason != "TimeLimit" and _explains_end(job, reason)
     reason_text = f" ({explain_reason(job['source'], reason)})" if is_told else ""
     return f"{text} and was terminated{reason_text}."
 

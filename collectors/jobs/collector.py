@@ -275,16 +275,17 @@ class JobsCollector:
     def _visible_jobs(self) -> Iterable[tuple[Job, JobIdentity]]:
         """The visible jobs that have been identified, and one run of each.
 
-        After a requeue the ended run of the job lingers in a directory of another name: a running
-        one comes before an ended one, and a later one before an earlier one.
+        After a requeue the earlier run of the job may linger in a directory of another name, with
+        processes that outlive it: a running one comes before an ended one, and the one that began
+        later before an earlier one. An exporter that starts finds directories in any order.
         """
         jobs: dict[Labels, tuple[Job, JobIdentity]] = {}
-        for job in self.table.visible():  # in the order in which they were found
+        for job in self.table.visible():
             identity = job.identity
             if identity is None:
                 continue
             name = identity.name.labels
-            if name not in jobs or job.ended is None or jobs[name][0].ended is not None:
+            if name not in jobs or _run_order(job) >= _run_order(jobs[name][0]):
                 jobs[name] = job, identity
         return jobs.values()
 
@@ -309,6 +310,11 @@ class JobsCollector:
             MetricFamily(metric, [(label("reason", reason), n) for reason, n in counts.items()])
             for metric, counts in ((IGNORED, ignored), (ERRORS, self._errors.counts()))
         ]
+
+
+def _run_order(job: Job) -> tuple[bool, float]:
+    began = job.started or job.appeared
+    return job.ended is None, float("-inf") if began is None else began.monotonic
 
 
 def _epoch(moment: Moment | None) -> float | None:

@@ -144,9 +144,13 @@ def explain(reason: str) -> str:
     return PENDING.get(head, f"LSF says “{first}”" if first else "")
 
 
-def explains_end(reason: str) -> bool:
+def explains_end(reason: str, *, has_started: bool) -> bool:
     """Whether the reason says why LSF ended a job, and not why it waited."""
+    del has_started  # a reason of waiting is not kept
     return reason.partition(" ")[0].rstrip(":;") in ENDS
+
+
+HELD_STATES = frozenset(("PSUSP",))
 
 
 def is_eligible(reason: str) -> bool:

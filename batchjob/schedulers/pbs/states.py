@@ -136,9 +136,13 @@ def explain(reason: str) -> str:
     return f"PBS says “{text}”" if text else ""
 
 
-def explains_end(reason: str) -> bool:
+def explains_end(reason: str, *, has_started: bool) -> bool:
     """Whether the comment says why a job ended, and neither why it waited nor where it ran."""
+    del has_started  # a reason of waiting is not kept
     return not _HEAD.match(reason.strip()) and not reason.startswith("Job run at")
+
+
+HELD_STATES = frozenset(("H",))
 
 
 def is_eligible(reason: str) -> bool:

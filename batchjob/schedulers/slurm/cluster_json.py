@@ -5,7 +5,7 @@ serves. Times of sdiag are in microseconds, memory is in megabytes.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchjob.schedulers.cluster import (
@@ -32,7 +32,7 @@ from batchjob.schedulers.slurm.json_format import (
     state_words,
     unwrap_numbers,
 )
-from batchjob.schedulers.slurm.states import is_eligible, live_state
+from batchjob.schedulers.slurm.states import HELD_STATES, is_eligible, live_state
 from batchjob.schedulers.states import JobState
 
 MEGABYTE = 1024**2
@@ -112,7 +112,9 @@ def _job(row: Mapping[str, Any]) -> ClusterJob:
         tasks,
         parse_count(row.get("cpus")),
         _gpus(row),
-        eligible_time(state, reason, epoch(row.get("eligible_time"))),
+        eligible_time(
+            state, state_words(row.get("job_state")), reason, epoch(row.get("eligible_time"))
+        ),
         None if is_pending else epoch(row.get("start_time")),
         str(row.get("account") or ""),
         str(row.get("user_name") or ""),
@@ -127,12 +129,15 @@ def _gpus(row: Mapping[str, Any]) -> int | None:
         return None
 
 
-def eligible_time(state: JobState, reason: str, eligible: int | None) -> int | None:
+def eligible_time(
+    state: JobState, words: Sequence[str], reason: str, eligible: int | None
+) -> int | None:
     """When a job became eligible to start; None for one that is not, whatever Slurm says.
 
     Slurm gives a job that is requeued and held an eligible time two minutes later.
     """
-    return None if state is JobState.PENDING and not is_eligible(reason) else eligible
+    waits = HELD_STATES.isdisjoint(words) and is_eligible(reason)
+    return None if state is JobState.PENDING and not waits else eligible
 
 
 def first_partition(text: str) -> str:

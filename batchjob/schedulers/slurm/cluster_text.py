@@ -111,7 +111,8 @@ def _parse_table(output: bytes, column: str, command: str) -> Iterator[dict[str,
 
 
 def _job(row: Mapping[str, str]) -> ClusterJob:
-    state = live_state((row.get("STATE", ""),))
+    words = (row.get("STATE", ""),)
+    state = live_state(words)
     eligible = _parse_time(row.get("ELIGIBLE_TIME", ""))
     return ClusterJob(
         row["JOBID"],
@@ -121,7 +122,7 @@ def _job(row: Mapping[str, str]) -> ClusterJob:
         1,
         parse_count(row.get("CPUS")),
         _gpus(row),
-        eligible_time(state, row.get("REASON", ""), eligible),
+        eligible_time(state, words, row.get("REASON", ""), eligible),
         None if state is JobState.PENDING else _parse_time(row.get("START_TIME", "")),
         row.get("ACCOUNT", ""),
         row.get("USER", ""),

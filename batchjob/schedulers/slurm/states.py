@@ -153,14 +153,18 @@ REASONS: dict[str, str] = {
     # Texts instead of names: slurmctld sets them for jobs that it requeues and holds.
     "launch failed requeued held": "it could not be launched and is held; check its nodes, then "
     "release it with `scontrol release`",
+    "user env retrieval failed requeued held": "the environment of its user could not be read and "
+    "it is held; release it with `scontrol release`",
     "job requeued in held state": "it was requeued and is held; release it with `scontrol release`",
 }  # fmt: skip
 
 _NO_REASON = ("", "None")
 _ENDS = (
-    "BadConstraints", "BurstBufferOperation", "DeadLine", "DependencyNeverSatisfied",
-    "InactiveLimit", "InvalidAccount", "InvalidQOS", "JobLaunchFailure", "NodeDown",
+    "BurstBufferOperation", "DeadLine", "InactiveLimit", "JobLaunchFailure", "NodeDown",
     "NonZeroExitCode", "OutOfMemory", "RaisedSignal", "SystemFailure", "TimeLimit",
+)  # fmt: skip
+_ENDS_BEFORE_START = (
+    *_ENDS, "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
 )  # fmt: skip
 
 
@@ -194,33 +198,39 @@ def explain(reason: str) -> str:
     return f"{words} ({detail})" if words and detail and "Nodes:" in detail else words
 
 
-def explains_end(reason: str) -> bool:
+def explains_end(reason: str, *, has_started: bool) -> bool:
     """Whether the reason says why a job ended, and not why it waited.
 
-    Slurm keeps the reason for which a job waited after it has started, in its accounting for ever.
+    Slurm keeps the reason for which a job waited after it has started, in its accounting for ever:
+    only those explain the end of a started job that slurmctld sets when a job ends.
     """
-    return _normalize(reason) in _END_KEYS or reason.startswith("launch failed")
+    return _normalize(reason) in (_END_KEYS if has_started else _UNSTARTED_END_KEYS)
 
 
+# slurmctld holds a job for which it sets BadConstraints: its priority is 0.
 _INELIGIBLE = (
-    "BeginTime", "Dependency", "DependencyNeverSatisfied", "JobArrayTaskLimit", "JobHeldAdmin",
-    "JobHeldUser", "JobHoldMaxRequeue", "ReservationDeleted", "job requeued in held state",
-    "launch failed requeued held",
+    "BadConstraints", "BeginTime", "Dependency", "DependencyNeverSatisfied", "JobArrayTaskLimit",
+    "JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "ReservationDeleted",
+    "job requeued in held state", "launch failed requeued held",
+    "user env retrieval failed requeued held",
 )  # fmt: skip
+HELD_STATES = frozenset(("REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"))
+"""Words of states in which a waiting job is held, whatever its reason."""
 
 
 def is_eligible(reason: str) -> bool:
     """Whether a job with this reason could start if its cluster were empty.
 
     Held jobs, jobs that depend on others or have a begin time, and the tasks beyond an array's own
-    limit do not wait for the cluster. Slurm moves the eligible time of most of them.
+    limit do not wait for the cluster. Slurm moves the eligible time of most of them. squeue shows
+    the tasks of an array in one row, with the reasons of all: `JobArrayTaskLimit,Priority`.
     """
-    return _normalize(reason.partition(",")[0]) not in _INELIGIBLE_KEYS
+    return not _INELIGIBLE_KEYS.issuperset(map(_normalize, reason.split(",")))
 
 
 def of_started_job(reason: str) -> str:
     """The reason of a job that has started, "" for one for which it waited."""
-    return reason if explains_end(reason) else ""
+    return reason if explains_end(reason, has_started=True) else ""
 
 
 def of_unstarted_job(reason: str, state: JobState, cancelled_by: str) -> str:
@@ -239,6 +249,7 @@ def _normalize(name: str) -> str:
 
 _INELIGIBLE_KEYS = frozenset(map(_normalize, _INELIGIBLE))
 _END_KEYS = frozenset(map(_normalize, _ENDS))
+_UNSTARTED_END_KEYS = frozenset(map(_normalize, _ENDS_BEFORE_START))
 _BY_KEY = {_normalize(name): words for name, words in REASONS.items()}
 
 

@@ -68,7 +68,12 @@ def test_lsf_termination_reason():
 @pytest.mark.parametrize(
     ("reasons", "waiting", "end"),
     [
-        (slurm, "JobArrayTaskLimit", "launch failed requeued held"),
+        (slurm, "JobArrayTaskLimit", "JobLaunchFailure"),
+        (slurm, "launch failed requeued held", "TimeLimit"),
+        (slurm, "DependencyNeverSatisfied", "BurstBufferOperation"),
+        (slurm, "BadConstraints", "SystemFailure"),
+        (slurm, "InvalidQOS", "OutOfMemory"),
+        (slurm, "InvalidAccount", "DeadLine"),
         (slurm, "Prolog", "NodeDown"),
         (slurm, "QOSMaxJobsPerUserLimit", "non_zero_exit_code"),
         (pbs, "Not Running: Insufficient amount of resource: ncpus", "Job held, too many failed"),
@@ -77,5 +82,13 @@ def test_lsf_termination_reason():
     ],
 )
 def test_reasons_of_waiting_and_of_ends_are_told_apart(reasons, waiting, end):
-    assert not reasons.explains_end(waiting)
-    assert reasons.explains_end(end)
+    assert not reasons.explains_end(waiting, has_started=True)
+    assert reasons.explains_end(end, has_started=True)
+
+
+@pytest.mark.parametrize(
+    "reason", ["BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS"]
+)
+def test_what_keeps_a_job_from_ever_starting_explains_its_end(reason):
+    assert slurm.explains_end(reason, has_started=False)
+    assert not slurm.explains_end("Priority", has_started=False)

@@ -67,6 +67,31 @@ def test_pending_jobs_come_first_then_the_newest(db):
     ]  # fmt: skip
 
 
+def test_a_peak_of_accounting_that_may_be_page_cache_does_not_say_that_memory_was_short(
+    store, job, engine
+):
+    killed = {"state": JobState.OUT_OF_MEMORY, "cpu_at_least": 0}
+    cases = {
+        "1": ({"cpu_at_least": 0}, 100, None),  # jobacct_gather/cgroup
+        "2": ({}, 100, None),
+        "3": ({"cpu_at_least": 1}, 100, 1),  # jobacct_gather/linux
+        "4": ({"cpu_at_least": 1}, 50, None),  # which may have missed the peak
+        "5": (killed, 100, 1),
+    }
+    jobs = [
+        job(
+            number, allocated_memory_bytes=100, peak_memory_bytes=peak, elapsed_seconds=3600, **more
+        )
+        for number, (more, peak, _) in cases.items()
+    ]
+    store.write(Batch(tuple(jobs), (), "", 0), "s")
+    with engine.connect() as connection:
+        found = {
+            row["jobid"]: row["memory_short"] for row in list_jobs(connection, EVERYTHING).rows
+        }
+    assert found == {number: short for number, (_, _, short) in cases.items()}
+
+
 def test_pages_are_consecutive(db):
     found, after = [], None
     while found == [] or after:

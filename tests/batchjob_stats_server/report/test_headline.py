@@ -114,12 +114,30 @@ def test_failure_because_a_step_ran_out_of_memory_names_its_limit_and_peak():
 
 
 @pytest.mark.parametrize(
+    ("submit_line", "had"),
+    [
+        ("srun python3 x.py --mem 3G --epochs 2", "The job had 200 MiB"),
+        ("srun ./a", "The job had 200 MiB"),
+        ("srun --mem=0 ./a", "The job had 200 MiB"),
+        ("srun -n 2 --mem 50M -l ./a --mem 3G", "The step had 50 MiB"),
+        ("srun -ln2 --label --cpu-bind none --mem=50m -- ./a", "The step had 50 MiB"),
+        ("/usr/bin/srun --mem-per-cpu=50M -n2 ./a", "The step had 100 MiB"),
+        ("srun --mem-per-gpu=50M ./a", ""),  # its GPUs are not known
+    ],
+)
+def test_limit_of_a_step_is_what_srun_was_asked_for(submit_line, had):
+    steps = [{**OOM, "submit_line": submit_line, "cpus": 2, "gpus": None}]
+    text = headline_of(state="OUT_OF_MEMORY", steps=steps, allocated_memory_bytes=200 << 20)
+    assert f"the kernel killed a process. {had}".strip() in text
+    assert ("had" in text) == bool(had)
+
+
+@pytest.mark.parametrize(
     ("code", "derived", "step", "text"),
     [
-        # 22.05: srun of a crash exits with 139, and sacct takes 128 off
-        (11, 11, 11, "Failed with signal 11 (SIGSEGV): a segmentation fault"),
         (139, 0, 11, "Failed with signal 11 (SIGSEGV): a segmentation fault"),
         (1, 11, 0, "A step was ended by signal 11 (SIGSEGV): a segmentation fault"),
+        (9, 0, 9, "exit code 9: set by the program; see its output. A step was ended by signal 9"),
         (7, 0, 15, "Failed with exit code 7: set by the program; see its output."),
         (None, 9, 9, "Failed: a step ended with signal 9 (SIGKILL)"),
     ],
@@ -128,6 +146,13 @@ def test_signals_of_steps_explain_exit_codes(code, derived, step, text):
     steps = [BATCH, {**STEP, "exit_signal": step}]
     found = headline_of(state="FAILED", exit_code=code, derived_exit_signal=derived, steps=steps)
     assert text in found
+
+
+def test_code_that_may_be_128_more_is_the_signal_that_ended_a_step():
+    """22.05: srun of a crash exits with 139, and sacct takes 128 off."""
+    text = headline_of(state="FAILED", exit_code=None, exit_code_or_128_more=11,
+                       derived_exit_signal=11)  # fmt: skip
+    assert text.startswith("Failed with signal 11 (SIGSEGV): a segmentation fault")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +203,9 @@ def test_running_and_completed_jobs_have_no_headline():
         ("FAILED", "NonZeroExitCode", ""),  # the exit code says so
         ("FAILED", "None", ""),
         ("CANCELLED", "BeginTime", ""),
-        ("CANCELLED", "DependencyNeverSatisfied", "a job that it depends on ended in a way"),
+        ("FAILED", "DependencyNeverSatisfied", ""),
+        ("FAILED", "InvalidAccount", ""),
+        ("FAILED", "launch failed requeued held", ""),
         ("TIMEOUT", "ReqNodeNotAvail, UnavailableNodes:n1", ""),
         ("NODE_FAIL", "Resources", ""),
     ],
@@ -187,6 +214,11 @@ def test_only_a_reason_of_ends_explains_an_end(state, reason, words):
     text = headline_of(state=state, reason=reason, exit_code=7)
     assert words in text
     assert ("The scheduler says" in text) == bool(words)
+
+
+def test_what_kept_a_job_from_starting_explains_its_end():
+    text = headline_of(state="CANCELLED", reason="DependencyNeverSatisfied", start_time=None)
+    assert "The scheduler says: a job that it depends on ended in a way" in text
 
 
 @pytest.mark.parametrize(
@@ -199,3 +231,8 @@ def test_only_a_reason_of_ends_explains_an_end(state, reason, words):
 )
 def test_a_held_or_throttled_job_is_not_said_to_wait(reason, text):
     assert text in headline_of(**WAITING, reason=reason, submit_time=T + 8000 - 3720)
+
+
+def test_job_that_its_state_says_is_held_is_not_said_to_wait():
+    text = headline_of(**WAITING, state_word="REQUEUE_HOLD", source="sacct", reason="None")
+    assert "not ready to start" in text

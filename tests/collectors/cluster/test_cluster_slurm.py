@@ -281,6 +281,11 @@ def test_job_whose_tres_cannot_be_read_is_counted_with_the_others(tres):
         ("BeginTime", 1795176000, None),
         ("JobArrayTaskLimit", 1795172400, None),
         ("job requeued in held state", 1795172520, None),
+        ("user env retrieval failed requeued held", 1795172520, None),
+        ("BadConstraints", 1795172400, None),
+        ("Priority,JobArrayTaskLimit", 1795172400, 1795172400),
+        ("JobArrayTaskLimit,Priority", 1795172400, 1795172400),
+        ("JobArrayTaskLimit,BeginTime", 1795172400, None),
         ("ReqNodeNotAvail, UnavailableNodes:n1", 1795172400, 1795172400),
     ],
 )
@@ -288,6 +293,14 @@ def test_only_eligible_jobs_wait(reason, eligible, expected):
     row = pending(state_reason=reason, eligible_time=eligible, submit_time=1795170000)
     (job,) = slurm_json.jobs({"jobs": [row]})
     assert job.eligible_time == expected
+
+
+@pytest.mark.parametrize("word", ["REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
+def test_job_that_its_state_says_is_held_does_not_wait(word):
+    row = pending(job_state=["PENDING", word], state_reason="None", eligible_time=1795172520)
+    assert [job.eligible_time for job in slurm_json.jobs({"jobs": [row]})] == [None]
+    text = f"JOBID|STATE|REASON|ELIGIBLE_TIME|\n7|{word}|None|2026-11-20T12:02:00|\n"
+    assert [job.eligible_time for job in slurm_text.jobs(text.encode())] == [None]
 
 
 def test_cpus_of_specialised_cores_are_not_free():

@@ -265,6 +265,20 @@ def test_orphans_of_an_earlier_run_do_not_hide_the_later_run(node):
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 2
 
 
+@pytest.mark.parametrize("names", [("s8N5M8DDGS5600", "s8N5M8DDHNSJ00"),
+                                   ("s8N5M8DDHNSJ00", "s8N5M8DDGS5600")])  # fmt: skip
+@pytest.mark.parametrize("is_first_made_last", [False, True])
+def test_orphans_found_at_the_start_do_not_hide_the_later_run(node, names, is_first_made_last):
+    """Directories are listed in any order."""
+    node.add_process(11, environ=b"SLURM_JOB_ID=1\0", started=200)
+    node.add_process(20, uid=0, program="slurmstepd: [1.batch]", started=50_100)
+    node.add_process(21, started=50_101)
+    runs = [(names[0], (50_000_000, 0), [11]), (names[1], (2_000_000, 0), [20, 21])]
+    for name, cpu, pids in reversed(runs) if is_first_made_last else runs:
+        node.add_job(name, cpu=cpu, pids=pids)
+    assert samples(node.watching_collector())["cpu_seconds_total", "1", "user"] == 2
+
+
 def test_counters_do_not_fall_when_one_of_two_roots_is_removed(node):
     one = node.add_job(scope="system.slice/n1_slurmstepd.scope", cpu=(5_000_000, 0), pids=[10])
     node.add_job(scope="system.slice/n2_slurmstepd.scope", cpu=(3_000_000, 0), pids=[11])
