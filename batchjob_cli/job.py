@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +15,7 @@ from batchjob_cli.client.answer import parse_rows, require_success
 from batchjob_cli.client.connect import (
     QueryFunction,
     command_parser,
+    job_pages,
     named_server,
     reachable_server,
 )
@@ -34,8 +34,8 @@ def run(arguments: list[str]) -> int:
     add(
         "id",
         metavar="JOB",
-        help="job id in the notation of the scheduler; for a local run a prefix of "
-        "its id or its name is enough",
+        help="job id in the notation of the scheduler, or its name; for a local run a prefix of "
+        "its id is enough",
     )
     add("--cluster", help="cluster, if several have a job with this id")
     add("--format", choices=("text", "json", "markdown", "html", "seff"), default="text",
@@ -59,7 +59,17 @@ def run(arguments: list[str]) -> int:
 
 
 def query_report(given: argparse.Namespace, query: QueryFunction | None, jobid: str) -> str:
-    """The formatted report; an unknown job id may be the name of a run on the server."""
+    """The formatted report; an unknown job id may be a name, or the id of an array of one task."""
+    try:
+        return _report_of(given, query, jobid)
+    except NotFoundError:
+        found_jobid = _find_by_name(given, jobid)
+        if found_jobid in (None, jobid):
+            raise
+    return _report_of(given, query, found_jobid)
+
+
+def _report_of(given: argparse.Namespace, query: QueryFunction | None, jobid: str) -> str:
     zone = "UTC" if given.zone else local_zone()
     if query is None:
         from batchjob_cli.client import local_job
@@ -68,25 +78,25 @@ def query_report(given: argparse.Namespace, query: QueryFunction | None, jobid: 
         return local_job.report(data, jobid, given.cluster, given.format, zone)
     parameters = _parameters(given) | {"format": given.format, "zone": zone}
     answer = query(f"jobs/{quote(jobid, safe='')}/report", parameters)
-    if answer.status == HTTPStatus.NOT_FOUND and given.server:
-        found_jobid = named_server(given).find_run_id(jobid) or _find_by_name(
-            query, jobid, given.cluster
-        )
-        if found_jobid not in (None, jobid):
-            answer = query(f"jobs/{found_jobid}/report", parameters)
     return require_success(answer).body.decode()
 
 
-def _find_by_name(query: QueryFunction, name: str, cluster: str | None) -> str | None:
+def _find_by_name(given: argparse.Namespace, name: str) -> str | None:
     """The id of the job with this name, or None. Raises NotFoundError if there are several."""
-    wanted = {"name": name, "cluster": cluster, "fields": "jobid,state", "limit": _MAX_LISTED + 1}
-    rows = parse_rows(query("jobs", wanted), ("jobid", "state"))
-    ids = {str(row["jobid"]): str(row["state"]).lower() for row in rows}
-    if len(ids) < 2:
-        return next(iter(ids), None)
-    shown = ", ".join(f"{jobid} ({state})" for jobid, state in list(ids.items())[:_MAX_LISTED])
-    more = " and more" if len(ids) > _MAX_LISTED else ""
-    raise NotFoundError(f"{name!r} matches several jobs: {shown}{more}")
+    if given.server and (run := named_server(given).find_run_id(name)):
+        return run
+    limit = _MAX_LISTED + 1
+    for parameter, more in (("name", ""), ("array_jobid", f"; batchjob jobs --workflow {name}")):
+        wanted = {parameter: name, "limit": limit, **_parameters(given)}
+        pages = job_pages(given, wanted, limit, ("jobid", "state"))
+        ids = {str(row["jobid"]): str(row["state"]).lower() for page in pages for row in page}
+        if len(ids) == 1:
+            return next(iter(ids))
+        if ids:
+            shown = ", ".join(f"{jobid} ({state})" for jobid, state in list(ids.items())[:-1])
+            last = " and more" if len(ids) == limit else ", {} ({})".format(*list(ids.items())[-1])
+            raise NotFoundError(f"{name!r} matches several jobs: {shown}{last}{more}")
+    return None
 
 
 def _query_scripts(

@@ -12,6 +12,7 @@ from batchjob.local_runs import record
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import job, jobs, stats
+from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.main import main
 from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.engine import parse_url, writer_engine
@@ -68,6 +69,15 @@ def test_stopped_and_cancelled_runs_have_different_states(data, capsys):
         "ended stopped",
         "never cancelled",
     ]
+
+
+def test_job_takes_the_id_of_an_array(data, capsys):
+    runs = [finished_run(name, workflow="39000") for name in ("first-task", "second-task")]
+    record.write(Path(data) / "runs", runs[0])
+    assert runs[0].jobid in command_output(capsys, job, "--data", data, "39000")
+    record.write(Path(data) / "runs", runs[1])
+    with pytest.raises(NotFoundError, match=r"'39000' matches several jobs: .* --workflow 39000"):
+        job.run(["--data", data, "39000"])
 
 
 def test_job_is_found_by_name_record_id_or_id_prefix(data, capsys):
