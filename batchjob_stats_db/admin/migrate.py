@@ -1,7 +1,6 @@
 """Creates or upgrades the schema of a database."""
 
 import glob
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,6 @@ from batchjob_stats_db.admin.backup import backup
 from batchjob_stats_db.database import revision, schema
 from batchjob_stats_db.database.engine import writer_engine
 from batchjob_stats_db.database.revision import database_name, reject_foreign_tables, unusable_error
-
-logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each of its own steps
 
 OnProgress = Callable[[float, str], None]
 

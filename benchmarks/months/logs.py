@@ -98,7 +98,7 @@ class LogMonth:
             options = pbs_log.PbsLogOptions(path=str(self._place), time_zone=str(ZONE))
             return pbs_log.PbsLog("c1", options)
         if self._kind == "jsonl":
-            return json_lines.build("c1", json_lines.JsonLinesOptions(path=str(self._place)))
+            return json_lines.Jsonl("c1", json_lines.JsonLinesOptions(path=str(self._place)))
         path = str(self._place / LSF_FILES[self._kind])
         if self._kind == "lsb_acct":
             return lsb_acct.build("c1", lsb_acct.LsbAcctOptions(path=path))

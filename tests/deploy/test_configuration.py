@@ -35,7 +35,7 @@ def test_commented_out_options_are_accepted(tmp_path):
 def test_cluster_exporter_configuration():
     settings = exporter_settings([f"--config.file={CONFIG}/cluster.yml"])
     assert settings.web.listen_address == (":10913",)
-    assert [each.entry.name for each in settings.collectors] == ["cluster"]
+    assert [entry.name for entry, _ in settings.collectors] == ["cluster"]
 
 
 def exec_start_lines(package):
