@@ -1,6 +1,5 @@
 """Metrics of the tables of quantities in PromQL, and their units in Grafana."""
 
-from batchjob.quantities.job import START_TIME
 from batchjob.quantities.quantity import ExportedMetric, Quantity, Unit
 
 Metric = Quantity | ExportedMetric
@@ -18,21 +17,6 @@ def series(metric: Metric, selector: str) -> str:
     """The metric's series with these labels: `series(CPUS, 'jobid="1"')`."""
     exported = metric.metric if isinstance(metric, Quantity) else metric
     return f"{exported.name}{{{selector}}}"
-
-
-def rate_of_jobs(metric: Metric, selector: str, by: str) -> str:
-    """The increase of jobs' counters per second over five minutes, added up by these labels.
-
-    With the first value of a job's series, which rate() leaves out; see prometheus/rules/jobs.yml.
-    """
-    counter, start = series(metric, selector), series(START_TIME, selector)
-    now, before = f"last_over_time({counter}[5m])", f"last_over_time({counter}[5m] offset 5m)"
-    is_young = f"(last_over_time({start}[5m]) > time() - 900)"
-    zero = f"0 * {now} and on (cluster, instance, manager, jobid, user) {is_young}"
-    return (
-        f"sum by ({by}) ({now} - ({before} <= {now} or {zero} or min_over_time({counter}[5m])))"
-        " / 300"
-    )
 
 
 def unit(metric: Metric) -> str:

@@ -2,7 +2,7 @@
 
 from batchjob.quantities.energy import ENERGY_JOULES
 from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
-from grafana.generate.metrics import rate_of_jobs
+from grafana.generate.metrics import series
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
 
 _C = 'cluster=~"$cluster"'
@@ -42,10 +42,16 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Jobs' power by user",
-            (Promql(f"topk(10, {rate_of_jobs(ENERGY_JOULES, _C, 'user')})", "{{user}}"),),
+            (
+                Promql(
+                    "topk(10, sum by (user) (rate("
+                    + series(ENERGY_JOULES, _C)
+                    + "[$__rate_interval])))",
+                    "{{user}}",
+                ),
+            ),
             "watt",
-            "The ten users whose jobs use the most power, over five minutes; only users you may "
-            "see.",
+            "The ten users whose jobs use the most power; only users you may see.",
             stacked=True,
         ),
         Panel(

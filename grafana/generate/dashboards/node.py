@@ -7,9 +7,9 @@ from batchjob.quantities.gpu import (
     GPU_UTILIZATION,
     JOB_GPU_INFO,
 )
-from batchjob.quantities.job import CPU_SECONDS, MEMORY_CURRENT, PROCESSES, WAITING_SECONDS
+from batchjob.quantities.job import MEMORY_CURRENT, PROCESSES, WAITING_SECONDS
 from grafana.generate.dashboards.rows import EMPTY
-from grafana.generate.metrics import rate_of_jobs, series, unit
+from grafana.generate.metrics import series, unit
 from grafana.generate.model import PAGES, Dashboard, Panel, PanelColumn, Promql, Variable
 
 _N = 'cluster="$cluster",instance="$node"'
@@ -66,9 +66,8 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "CPUs by job",
-            (Promql(rate_of_jobs(CPU_SECONDS, _N, "jobid, user"), "{{jobid}} {{user}}"),),
+            (Promql(_rate("job_cpu_seconds_total", "jobid, user"), "{{jobid}} {{user}}"),),
             "none",
-            "Over five minutes.",
             stacked=True,
         ),
         Panel(
