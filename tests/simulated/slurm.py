@@ -106,10 +106,10 @@ class SimulatedSlurm:
             return CompletedCommand(" ".join(FIELDS).encode(), b"", 0.0)
         if arguments == ["--version"]:
             return CompletedCommand(b"slurm-wlm 22.05.8\n", b"", 0.0)
-        if arguments == ["show", "config"]:
+        if arguments == ["show", "config"] and not self.ctld_down:
             return CompletedCommand(self.configuration.encode(), b"", 0.0)
         self.calls.append(argv)
-        if self.ctld_down if program == "squeue" else self.dbd_down:
+        if self.dbd_down if program == "sacct" else self.ctld_down:
             failed = CompletedCommand(b"", f"{program}: error: Connection refused".encode(), 0.0)
             raise CommandFailedError(f"{program}: exit status 1: Connection refused", 1, failed)
         text = self._squeue(arguments) if program == "squeue" else self.sacct(arguments)
@@ -122,7 +122,8 @@ class SimulatedSlurm:
         if self.ctld_down if daemon == "slurm" else self.dbd_down:
             raise RestError("http://slurmrestd: Connection refused")
         if path == "conf":
-            raise RestError("http://slurmrestd/conf: HTTP 404", 404)
+            kind = dict(map(str.split, self.configuration.replace("=", " ").splitlines()))
+            return {"errors": [], "slurm_conf": kind}
         if path == "diag":
             counts = {"jobs_running": len(list(self._in_queue())), "server_thread_count": 1}
             return {"errors": [], "statistics": counts}

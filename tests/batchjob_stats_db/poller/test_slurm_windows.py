@@ -441,6 +441,27 @@ def test_accounting_is_read_while_the_controller_is_down(site, rows):
     assert {row["error"] for row in rows(schema.poll_state)} == {""}
 
 
+@pytest.mark.parametrize("source", [sacct.Sacct, SlurmRest])
+def test_figures_read_before_the_configuration_is_known_are_settled_later(
+    engine, monkeypatch, rows, source
+):
+    site = Site(engine, monkeypatch, source)
+    site.slurm.configuration = "JobAcctGatherType = jobacct_gather/linux\n"
+    site.slurm.configuration += "JobAcctGatherFrequency = 30\n"
+    site.slurm.ctld_down = True
+    site.add_jobs(state="CANCELLED", start=30, end=55, steps=1)
+    site.run_for(5 * MINUTE)
+    (row,) = rows(schema.job)
+    assert (row["cpu_at_least"], row["peak_memory_bytes"]) == (None, None)
+    site.slurm.ctld_down = False
+    site.run_for(2 * MINUTE)
+    (row,) = rows(schema.job)
+    assert (row["cpu_at_least"], row["peak_memory_bytes"], row["cpu_seconds"]) == (2, None, 60)
+    site.slurm.calls.clear()
+    site.run_for(5 * MINUTE)
+    assert not [call for call in site.slurm.calls if "--jobs" in call or "step" in call]
+
+
 def test_job_unknown_to_controller_and_accounting_has_vanished(site, rows):
     (job,) = site.add_jobs(end=10 * HOUR)
     site.add_jobs(3, end=20 * HOUR)

@@ -89,7 +89,6 @@ class Sacct(WindowSource):
         self._options = options
         self.script_bytes = options.batch_script_size if options.batch_scripts else 0
         self._fields: tuple[str, ...] = ()
-        self._site: SiteAccounting | None = None
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
@@ -208,7 +207,7 @@ class Sacct(WindowSource):
         site = site_accounting(version, shown)
         if version and shown:
             self._site = site
-        return site
+        return site if shown else site.without_configuration()
 
     def _output_of(self, *command: str) -> str:
         """What a command prints; "" if it fails, which must not keep jobs from being recorded."""

@@ -17,17 +17,20 @@ _KILLED_STATES = frozenset(
     (JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED, JobState.DEADLINE,
      JobState.NODE_FAIL, JobState.OUT_OF_MEMORY, JobState.REQUEUED)
 )  # fmt: skip
+_DEFAULT_SAMPLING_SECONDS = 30.0  # slurm.conf(5), JobAcctGatherFrequency
 
 
 class SiteAccounting(NamedTuple):
     """Which figures can be used as they are; by default, all of them."""
 
     exact_exits: bool = True  # see exit_codes
-    is_linux_gather: bool = False
+    is_linux_gather: bool | None = False  # None: not known, because slurmctld does not answer
     sampling_seconds: float = 0.0  # shorter steps have the sample of their start alone
 
-    def cpu_at_least(self, states: Iterable[JobState]) -> int:
+    def cpu_at_least(self, states: Iterable[JobState]) -> int | None:
         """See JobRecord, by the states of a job and its steps."""
+        if self.is_linux_gather is None:
+            return None
         if not self.is_linux_gather:
             return 0
         return 1 if _KILLED_STATES.isdisjoint(states) else 2
@@ -35,10 +38,14 @@ class SiteAccounting(NamedTuple):
     def sampled(self, elapsed_seconds: int | None) -> bool:
         """Whether a step of this length was sampled after its start."""
         return (
-            not self.is_linux_gather
+            self.is_linux_gather is False
             or elapsed_seconds is None
             or elapsed_seconds >= self.sampling_seconds
         )
+
+    def without_configuration(self) -> "SiteAccounting":
+        """While the configuration is not known: what it may rule out is left out."""
+        return self._replace(is_linux_gather=None, sampling_seconds=_DEFAULT_SAMPLING_SECONDS)
 
 
 AS_PRINTED = SiteAccounting()

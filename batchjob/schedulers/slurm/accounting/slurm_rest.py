@@ -52,7 +52,6 @@ class SlurmRest(WindowSource):
         self._options = options
         self._server = Slurmrestd(options)
         self._queue_was_empty = False
-        self._site: SiteAccounting | None = None
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource. The owner of the token or process determines what is visible."""
@@ -136,7 +135,7 @@ class SlurmRest(WindowSource):
             site = parse_json_configuration(self._server.get("slurm", "conf"))
         except RestError as error:
             if error.status != HTTPStatus.NOT_FOUND:
-                return AS_PRINTED  # asked again; what else is asked fails as well, and is logged
+                return AS_PRINTED.without_configuration()  # slurmctld is asked again
             site = AS_PRINTED
         self._site = site
         return site

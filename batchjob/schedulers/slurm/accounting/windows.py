@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
@@ -31,6 +31,7 @@ from batchjob.schedulers.slurm.accounting.queries import (
     split_batches,
     without_uncertain,
 )
+from batchjob.schedulers.slurm.accounting.site_accounting import SiteAccounting
 from batchjob.schedulers.slurm.accounting.unseen_jobs import LiveJob, ReadProgress, UnseenJobs
 from batchjob.schedulers.states import JobState
 
@@ -91,6 +92,9 @@ class WindowSource(ABC):
         self._queue_read_time = 0.0  # epoch seconds
         # By job id and submit time: what slurmctld had of ended jobs when the queue was read last.
         self._exit_codes: dict[tuple[str, int], int] = {}
+        self._site: SiteAccounting | None = None  # None: not known yet
+        # Ids of ended jobs read while it was not known, which are read once more.
+        self._unsettled: dict[str, None] = {}
         self._unseen = UnseenJobs(
             self.name, self.query_by_id, self._overlap, options.trust_missing, monotonic
         )
@@ -117,6 +121,8 @@ class WindowSource(ABC):
     def add_exit_codes(self, parsed: Iterator[ParsedJob]) -> Iterator[ParsedJob]:
         """Jobs of accounting with the exit codes of the controller, where it has those."""
         for job, quarantined in parsed:
+            if self._site is None and job and job.start_time is not None and job.end_time:
+                self._unsettled[job.jobid] = None
             yield ParsedJob(job and with_known_exit_codes(job, self._exit_codes), quarantined)
 
     def watermark_at(self, since: int) -> str:
@@ -152,9 +158,21 @@ class WindowSource(ABC):
                 progress, unfinished, first=completed_at is None
             ):
                 yield batch._replace(watermark=str(covered), covered_until=begin)
+        for batch in self._read_unsettled():
+            yield batch._replace(watermark=str(covered), covered_until=begin)
         covered = max(covered, min(progress.newest, now))
         self._completed_at, self._window_seconds = self._monotonic(), _INITIAL_WINDOW
         yield Batch((), (), str(covered), now, late=progress.late)
+
+    def _read_unsettled(self) -> Iterator[Batch]:
+        """Some of the ended jobs that were read before the site's configuration was known."""
+        if self._site is None or not self._unsettled:
+            return
+        ids = list(islice(self._unsettled, _MAX_ID_QUERIES * MAX_IDS_PER_QUERY))
+        batch = self._read_by_id(ids)
+        yield batch._replace(jobs=tuple(job for job in batch.jobs if job.end_time is not None))
+        for jobid in ids:
+            del self._unsettled[jobid]
 
     def reread(self, since: int, find_differing: FindDiffering) -> Iterator[Batch]:
         """Jobs that ended since then and differ from the database."""
