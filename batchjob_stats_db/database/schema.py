@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0008"
+REVISION = "0009"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(

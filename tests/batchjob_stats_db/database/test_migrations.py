@@ -72,6 +72,58 @@ def test_totals_lower_than_those_of_the_steps_are_raised(empty_url, caplog):
     engine.dispose()
 
 
+@pytest.mark.parametrize("revision", ["0005", "0007"])
+def test_exit_codes_of_sacct_that_may_be_128_more_are_told_apart(empty_url, revision):
+    """24.11, whose record ids have 64 bits, prints 127 for 127 and 255, as 22.05 does."""
+    engine = writer_engine(empty_url, create=True)
+    migrate(engine, revision)
+    tables = sa.MetaData()
+    tables.reflect(engine)
+    job, step = tables.tables["job"], tables.tables["job_step"]
+    long_id = "6590604516928593920"
+    found = [  # source, record id, state, stored code and signal, expected columns
+        ("sacct", long_id, "FAILED", 127, 0, (None, 127)),
+        ("sacct", long_id, "FAILED", 9, 0, (None, 9)),
+        ("sacct", long_id, "FAILED", 0, 0, (None, 0)),
+        ("sacct", "77", "FAILED", 127, 0, (None, 127)),
+        ("sacct", long_id, "COMPLETED", 0, 0, (0, None)),
+        ("sacct", long_id, "FAILED", 255, 0, (255, None)),
+        ("sacct", long_id, "CANCELLED", 1, 15, (1, None)),
+        ("slurm_rest", "", "FAILED", 127, 0, (127, None)),
+    ]
+    with engine.begin() as db:
+        for number, (source, record_id, state, code, signal, _) in enumerate(found):
+            values = {"state": state, "exit_code": code, "exit_signal": signal}
+            identity = {"id": number, "cluster": "c", "jobid": str(number), "submit_time": 1}
+            identity |= {"run": 1, "source": source, "record_id": record_id, "update_time": 1}
+            db.execute(job.insert().values(identity | values))
+            db.execute(step.insert().values({"job_id": number, "step": "batch"} | values))
+    migrate(engine)
+    expected = [columns for *_, columns in found]
+    with engine.connect() as db:
+        for table, key in ((schema.job, "id"), (schema.job_step, "job_id")):
+            columns = sa.select(table.c.exit_code, table.c.exit_code_or_128_more)
+            rows = db.execute(columns.order_by(table.c[key])).all()
+            assert list(map(tuple, rows)) == expected
+    engine.dispose()
+
+
+def test_exit_codes_of_the_controller_stay(empty_url):
+    engine = writer_engine(empty_url, create=True)
+    migrate(engine, "0008")
+    tables = sa.MetaData()
+    tables.reflect(engine)
+    job = tables.tables["job"]
+    values = {"cluster": "c", "jobid": "1", "submit_time": 1, "run": 1, "update_time": 1}
+    codes = {"exit_code": 127, "exit_signal": 0, "exit_code_or_128_more": 127}
+    with engine.begin() as db:
+        db.execute(job.insert().values(values | {"source": "sacct", "state": "FAILED"} | codes))
+    migrate(engine)
+    with engine.connect() as db:
+        assert db.execute(sa.select(schema.job.c.exit_code)).scalar() == 127
+    engine.dispose()
+
+
 def _row(table):
     return {
         column.name: "x" if isinstance(column.type, sa.String) else 1 for column in table.columns

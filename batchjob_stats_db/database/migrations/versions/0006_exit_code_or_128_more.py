@@ -1,7 +1,7 @@
 """Tell exit codes apart from what sacct up to 25.05 prints, which may be 128 less.
 
-What was stored as the exit code of a job from sacct becomes what it is: this code or 128 more. It
-is known which only of releases whose record ids have 64 bits: those print the code itself.
+What was stored as the exit code of a job from sacct becomes what it is: this code or 128 more.
+Here those of releases that count their record ids; 0009 does the others.
 """
 
 import sqlalchemy as sa
