@@ -69,12 +69,20 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+class DamagedObject(dict[str, Any]):
+    """An object in which the names in `repeated` stood twice, and have no value."""
+
+    repeated: tuple[str, ...] = ()
+
+
 def _drop_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
-    if len(values) != len(pairs):
-        for name in _repeated(pairs):
-            values.pop(name, None)
-    return values
+    if len(values) == len(pairs):
+        return values
+    repeated = tuple(_repeated(pairs))
+    damaged = DamagedObject((name, each) for name, each in pairs if name not in repeated)
+    damaged.repeated = repeated
+    return damaged
 
 
 def _repeated(pairs: list[tuple[str, Any]]) -> list[str]:

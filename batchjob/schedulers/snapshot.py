@@ -70,17 +70,20 @@ class SnapshotSource(ABC):
         unfinished = with_jobids_like(unfinished, self.jobid_pattern)
         records: list[JobRecord] = []
         quarantine: list[QuarantinedRow] = []
+        unreadable: set[str] = set()  # jobs that are listed, and stay as they were
         for jobid, row in self.query_jobs():
             raw, problems = row.values, row.parse_errors
             try:
                 records += self.records(jobid, row, unfinished, now)
             except RowError as error:
                 problems = [str(error)]
+                unreadable.add(jobid)
             if problems:
                 quarantine.append(
                     quarantined_row(self.name, "; ".join(problems), json.dumps(raw), jobid)
                 )
-        gone = self._vanished_jobids(records, watermark, unfinished, now)
+        missing = {jobid: job for jobid, job in unfinished.items() if jobid not in unreadable}
+        gone = self._vanished_jobids(records, watermark, missing, now)
         for at in range(0, len(records), _BATCH):
             yield Batch(merge_by_key(records[at : at + _BATCH]), (), watermark, now)
         yield Batch((), tuple(quarantine), str(now), now, gone)

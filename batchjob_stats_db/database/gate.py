@@ -6,6 +6,7 @@ a record whose times break one is set aside as a whole. Both are listed in `quar
 rule. What is unlikely, but possible, is stored with a caveat.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
@@ -131,10 +132,14 @@ def admit(records: Iterable[JobRecord], now: float) -> Admitted:
             continue
         admitted, found = _without_bad_values(record, now)
         passed.append(admitted)
+        broken_rules = Counter(rule for rule, _, _ in found)
         for rule, what, value in found:
+            if not (number := broken_rules.pop(rule, 0)):
+                continue  # a record costs one row for each rule, whatever its number of nodes
             # Not the value, which grows from poll to poll: the same is listed once.
             raw = f"job {record.jobid}: {what}"
-            refused.append(_refused_row(record, rule, f"{what} is {value!r:.100}", raw))
+            more = f", and {number - 1} more" if number > 1 else ""
+            refused.append(_refused_row(record, rule, f"{what} is {value!r:.100}{more}", raw))
     return Admitted(passed, refused, set_aside)
 
 

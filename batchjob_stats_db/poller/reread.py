@@ -22,6 +22,7 @@ from batchjob.schedulers.accounting import (
 from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY
+from batchjob_stats_db.isolation import is_database_failure
 from batchjob_stats_db.poller.batch_writer import BatchWriter
 from batchjob_stats_db.poller.options import PollOptions
 
@@ -104,18 +105,28 @@ class Rereader:
         self._pace.next_time = -math.inf
 
     def reread_due_sources(self, stop: threading.Event) -> bool:
-        """Read what is due to be read again; returns whether all of it succeeded."""
+        """Read what is due to be read again; returns whether all of it succeeded.
+
+        Raises the first error that is no scheduler's, when the other sources are done.
+        """
         self._detect_clock_step()
         started, now = self._monotonic(), int(self._clock())
         first = self._store.first_time()
         if not self._poll.reread or not self._pace.is_due(started) or first is None:
             return True
         since = int(max(now - self._poll.reread, first - self._poll.first))
-        succeeded = True
+        succeeded, failure = True, None
         for source in self._sources:
             if isinstance(source, RereadableSource) and not stop.is_set():
-                succeeded &= self._reread_one(source, source.name, since, now, stop)
+                try:
+                    succeeded &= self._reread_one(source, source.name, since, now, stop)
+                except Exception as error:  # the other sources are read as well
+                    if is_database_failure(error):
+                        raise
+                    succeeded, failure = False, failure or error
         self._pace.schedule_next(started, self._monotonic(), succeeded=succeeded)
+        if failure:
+            raise failure
         return succeeded
 
     def _reread_one(

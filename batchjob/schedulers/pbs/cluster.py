@@ -133,7 +133,10 @@ def _base_state(words: list[str], cpus_assigned: int | None) -> str:
 
 
 def jobs(attributes: Mapping[str, Attributes]) -> list[ClusterJob]:
-    """Jobs from qstat: sub-jobs count, the array that contains them does not."""
+    """Jobs from qstat: sub-jobs count, the array that contains them does not.
+
+    Of a job whose id stands twice, only that it exists is known.
+    """
     return [_job(jobid, job) for jobid, job in attributes.items() if "[]" not in jobid]
 
 

@@ -11,6 +11,7 @@ import json
 import time
 from typing import Any
 
+from batchjob.runtime.json_reader import DamagedObject
 from batchjob.runtime.subprocesses import (
     CommandOptions,
     NotJsonError,
@@ -40,11 +41,16 @@ def query_qstat(options: CommandOptions, qstat: str, *flags: str) -> dict[str, A
 
 
 def parse_json_jobs(output: bytes) -> dict[str, Attributes]:
-    """Parse the output of `-F json`. Raises NotJsonError."""
+    """Parse the output of `-F json`; a job that stands twice has no attributes.
+
+    Raises NotJsonError.
+    """
     jobs = parse_json_object(output, numbers_as_text=True).get("Jobs", {})
     if not isinstance(jobs, dict):
         raise NotJsonError("qstat: expected an object with Jobs")
-    return {jobid: _flatten(job) for jobid, job in jobs.items() if isinstance(job, dict)}
+    repeated = jobs.repeated if isinstance(jobs, DamagedObject) else ()
+    found = {jobid: _flatten(job) for jobid, job in jobs.items() if isinstance(job, dict)}
+    return found | {jobid: {} for jobid in repeated}
 
 
 def _flatten(job: dict[str, Any]) -> Attributes:
@@ -67,13 +73,18 @@ def parse_text_jobs(output: bytes) -> dict[str, Attributes]:
     """Parse the output without -F: `Job Id: X`, `    name = value`, continued after a tab.
 
     What a user wrote (Account_Name, Variable_List) may contain any line, so a name that stands
-    twice has no value, unless the server writes it before these.
+    twice has no value, unless the server writes it before these; and a job that stands twice has no
+    attributes.
     """
+    repeated: set[str] = set()
     jobs: dict[str, list[tuple[str, str]]] = {}
     pairs: list[tuple[str, str]] = []
     for line in output.decode("utf-8", "backslashreplace").split("\n"):
         if line.startswith("Job Id: "):
-            pairs = jobs.setdefault(line.removeprefix("Job Id: ").strip(), [])
+            jobid, pairs = line.removeprefix("Job Id: ").strip(), []
+            if jobid in jobs:
+                repeated.add(jobid)
+            jobs[jobid] = pairs
         elif line.startswith("\t") and pairs:
             name, value = pairs[-1]
             pairs[-1] = (name, value + line[1:])
@@ -81,7 +92,9 @@ def parse_text_jobs(output: bytes) -> dict[str, Attributes]:
             name, _, value = line.strip().partition(" = ")
             pairs.append((_LOG_NAMES.get(name, name), value))
     return {
-        jobid: _convert_times(_keep_work_dir(unique_pairs(pairs, _LEADING)[0]))
+        jobid: {}
+        if jobid in repeated
+        else _convert_times(_keep_work_dir(unique_pairs(pairs, _LEADING)[0]))
         for jobid, pairs in jobs.items()
     }
 

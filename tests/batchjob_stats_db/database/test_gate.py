@@ -257,3 +257,9 @@ def test_what_is_admitted_is_within_every_limit(job, now, values):
             else:
                 assert not gate.broken_rule(name, value), name
         assert gate.admit([record], now) == ([record], [], 0)
+
+
+def test_record_costs_one_row_for_each_rule(job):
+    nodes = tuple(NodeShare(f"n{number}", cpus=2**60, gpus=-1) for number in range(5000))
+    (row,) = gate.admit([job(nodes=nodes)], 1_800_000_000).refused
+    assert (row.rule, row.reason) == ("range", f"node n0: cpus is {2**60}, and 9999 more")

@@ -232,6 +232,8 @@ def find_lost_jobs(
     ended, unknown = [], []
     for jobid, job in missing.items():
         attributes = history.get(jobid)
+        if attributes == {}:  # its id stands twice: nothing is known of it
+            continue
         if attributes is None or attributes.get("ctime") != str(job.submit_time):
             unknown.append(jobid)
         elif not _is_live(attributes):

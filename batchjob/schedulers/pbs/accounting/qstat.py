@@ -11,7 +11,7 @@ from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError, run
 from batchjob.runtime.values import duration, one_of, text
 from batchjob.schedulers.accounting import AccountingModule, Batch, UnfinishedJob
-from batchjob.schedulers.fields import FieldReader, epoch, integer
+from batchjob.schedulers.fields import FieldReader, RowError, epoch, integer
 from batchjob.schedulers.pbs.accounting.records import (
     ACCOUNTS,
     JOB_ID,
@@ -97,6 +97,8 @@ class Qstat(SnapshotSource):
         self, jobid: str, row: FieldReader, unfinished: Mapping[str, UnfinishedJob], now: int
     ) -> tuple[JobRecord, ...]:
         """See SnapshotSource; arrays are known by their sub-jobs."""
+        if not row.values:
+            raise RowError("the job's id stands twice")
         if parse_job_id(jobid).is_array:
             return ()
         shown = FieldReader(row.values)

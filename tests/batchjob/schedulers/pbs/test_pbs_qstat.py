@@ -129,6 +129,25 @@ def test_empty_output_is_an_error_while_jobs_are_unfinished(tmp_path):
     assert [batch.jobs for batch in source.read("1795175000", {})] == [()]
 
 
+_REPEATED_JSON = (
+    b'{"Jobs": {"1.s": {"job_state": "R"}, "2.s": {"job_state": "Q"}, "1.s": {"job_state": "Q"}}}'
+)
+_REPEATED_TEXT = (
+    b"Job Id: 1.s\n    job_state = R\n\nJob Id: 2.s\n    Variable_List = A=\n"
+    b"Job Id: 1.s\n    job_state = Q\n"
+)
+
+
+@pytest.mark.parametrize("output", [(_REPEATED_JSON,), (b"{", _REPEATED_TEXT)])
+def test_job_that_stands_twice_is_kept_as_it_was(tmp_path, output):
+    program = write_qstat_program(tmp_path, *output)
+    source = Qstat("c1", qstat.QstatOptions(qstat=program, trust_missing=True), lambda: 1795176000)
+    unfinished = {"1.s": UnfinishedJob(1, 1, None), "3.s": UnfinishedJob(1, 1, None)}
+    (*_, last) = source.read("1795175000", unfinished)
+    assert last.vanished == ("3.s",)
+    assert "the job's id stands twice" in {row.reason for row in last.quarantined}
+
+
 def test_missing_jobs_vanish_after_a_gap_longer_than_the_history(tmp_path):
     program = write_qstat_program(tmp_path, b'{"timestamp": 1}')
     options = qstat.QstatOptions(qstat=program, history=3600)
