@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio.to_thread
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request, params
 
 from batchjob import __version__
 from batchjob_stats_server.api import (
@@ -28,6 +29,8 @@ from batchjob_stats_server.api import (
     usage,
 )
 from batchjob_stats_server.api.params import refuse_repeated_parameters
+from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.http import problems
 from batchjob_stats_server.http.middleware import RequestLayer
 from batchjob_stats_server.pages import accounts as account_page
@@ -45,6 +48,7 @@ from batchjob_stats_server.pages import tokens as token_page
 from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.pages.rendering import assets, frame
 from batchjob_stats_server.services import Services
+from batchjob_stats_server.threads import SharedCheck
 
 ROUTERS = (
     me.router,
@@ -78,6 +82,23 @@ PAGES = (
 )
 
 
+_WITHOUT_JOBS = (me.router, tokens.router, local_runs.router, emission_factors.router,
+                 token_page.router, sign_in.router, assets.router)  # fmt: skip
+"""Nobody asks these about jobs of others; runs and tokens have audit lines of their own."""
+
+
+async def _log_question(request: Request, caller: CurrentCaller) -> None:
+    audit.log_question(
+        caller.principal, caller.access, request.url.path, request.query_params.multi_items()
+    )
+
+
+def _dependencies(router: APIRouter) -> list[params.Depends]:
+    """What comes before each route of a router."""
+    before = [Depends(refuse_repeated_parameters)]
+    return before if router in _WITHOUT_JOBS else [*before, Depends(_log_question)]
+
+
 def make(services: Services) -> FastAPI:
     """A new application; it starts and stops the services."""
 
@@ -106,6 +127,8 @@ def make(services: Services) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.services = services
+    app.state.readiness = SharedCheck(partial(health.readiness_problem, services))
+    app.state.samples = SharedCheck(services.samples_problem)
     openapi.install(app)
     problems.install(app)
     prometheus_errors.install(app)
@@ -115,16 +138,14 @@ def make(services: Services) -> FastAPI:
     app.include_router(health.router)
     app.include_router(openapi.router)
     for router in ROUTERS:
-        app.include_router(
-            router, responses=problems.RESPONSES, dependencies=[Depends(refuse_repeated_parameters)]
-        )
+        app.include_router(router, responses=problems.RESPONSES, dependencies=_dependencies(router))
     if services.provider:
         # Imports OAuth and HTTP clients, which only this needs.
         from batchjob_stats_server.pages import log_in
 
         app.include_router(log_in.router, dependencies=[Depends(refuse_repeated_parameters)])
     for router in PAGES:
-        app.include_router(router, dependencies=[Depends(refuse_repeated_parameters)])
+        app.include_router(router, dependencies=_dependencies(router))
     for router in (health.router, prometheus.router, openapi.router, *ROUTERS, *PAGES):
         services.metrics.start_requests(router.routes)
     app.add_middleware(RequestLayer, services=services, redirect=sign_in.token_in_address)

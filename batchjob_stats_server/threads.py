@@ -1,5 +1,6 @@
 """The number of threads that answer requests, and which of them run one after the other."""
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -7,6 +8,8 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import anyio
+import anyio.to_thread
 from sqlalchemy.engine import URL
 
 from batchjob_stats_server.turns import Turns
@@ -48,8 +51,8 @@ class Threads:
         return self._serial is not None and self._serial.locked()
 
     def connections(self) -> int:
-        """Maximum number of connections to the database: one per thread."""
-        return self.light.capacity() + self.heavy.capacity()
+        """Maximum number of connections to the database: one per thread, and for readiness."""
+        return self.light.capacity() + self.heavy.capacity() + 1
 
     def run_short(self, work: Callable[[], T]) -> T:
         """Do short work in this thread, after that of others if it must not run in parallel.
@@ -98,6 +101,32 @@ class Threads:
         if self._serial is not None and self._thread.holds_lock:
             self._thread.holds_lock = False
             self._serial.release()
+
+
+class SharedCheck:
+    """A check that may hang; one thread of its own does it for all who ask meanwhile.
+
+    So that requests of anybody, however many, take no thread of others. For the event loop's
+    thread only.
+    """
+
+    def __init__(self, check: Callable[[], str], seconds: float = 5.0) -> None:
+        """`check` returns the problem, "" if there is none; `seconds`: how long to wait for it."""
+        self._check = check
+        self._seconds = seconds
+        self._running: asyncio.Task[str] | None = None
+
+    async def problem(self) -> str:
+        """The result of the check; a problem too if it takes too long."""
+        if self._running is None or self._running.done():
+            # A limiter of its own, since the threads of the default one identify callers.
+            in_thread = anyio.to_thread.run_sync(
+                self._check, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            )
+            self._running = asyncio.create_task(in_thread)
+        running = self._running
+        await asyncio.wait((running,), timeout=self._seconds)
+        return running.result() if running.done() else f"no answer within {self._seconds:g} s"
 
 
 def plan_threads(url: URL, maximum: int) -> Threads:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
@@ -9,6 +10,8 @@ from prometheus_client.exposition import choose_encoder
 
 Check = Callable[[], str]
 """A check returns the problem, "" if there is none."""
+
+_METHODS = ("GET", "HEAD")
 
 
 # The time at which a counter began would be one more series of each.
@@ -33,27 +36,35 @@ class HealthServer:
     ) -> None:
         """Bind; raises OSError if the address is in use."""
 
-        def respond(path: str, accept: str) -> tuple[int, str, bytes]:
+        checks = {"/-/healthy": check_health, "/-/ready": check_readiness}
+
+        def respond(method: str, path: str, accept: str) -> tuple[int, str, bytes]:
+            if path != "/metrics" and path not in checks:
+                return 404, "text/plain", b"not found\n"
+            if method not in _METHODS:
+                return 405, "text/plain", f"expected {' or '.join(_METHODS)}\n".encode()
             if path == "/metrics":
                 return 200, *exposition(registry, accept)
-            check = {"/-/healthy": check_health, "/-/ready": check_readiness}.get(path)
-            if check is None:
-                return 404, "text/plain", b"not found\n"
-            problem = check()
+            problem = checks[path]()
             return (503 if problem else 200), "text/plain", f"{problem or 'ok'}\n".encode()
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 10  # a client that sends nothing must not block a thread
 
-            def do_GET(self) -> None:
+            def _respond(self) -> None:
                 status, content_type, body = respond(
-                    self.path.partition("?")[0], self.headers.get("Accept", "")
+                    self.command, self.path.partition("?")[0], self.headers.get("Accept", "")
                 )
                 self.send_response(status)
+                if status == HTTPStatus.METHOD_NOT_ALLOWED:
+                    self.send_header("Allow", ", ".join(_METHODS))
                 self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _respond  # noqa: N815  # names that http.server looks up
 
             def log_message(self, format: str, *_arguments: object) -> None:
                 """Do not log scrapes."""

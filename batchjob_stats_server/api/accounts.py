@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import stats
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.answers import list_type, row_model, sums_table, table
+from batchjob_stats_server.api.answers import list_type, row_model, table
 from batchjob_stats_server.api.params import Days, RowsParams
 from batchjob_stats_server.auth.identity import CurrentCaller
 
@@ -31,9 +31,9 @@ async def users(
     params: Annotated[Days, Query()],
 ) -> Response:
     """Users with jobs on these days that the caller may see, one row for each account."""
-    return await sums_table(caller, params, UserRow, lambda db: stats.users(
+    return await table(caller, params, UserRow, lambda db: stats.users(
         db, caller.access, *params.window(caller.services.clock()), params.cluster
-    ), "users")  # fmt: skip
+    ))  # fmt: skip
 
 
 @router.get("/accounts", response_model=list_type(AccountRow))

@@ -24,7 +24,7 @@ from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.times import to_milliseconds
 from batchjob_stats_db.queries.job_list import After, TooManyError
 from batchjob_stats_db.queries.usage import TooManyRowsError
-from batchjob_stats_server.api.params import Days, JobGroupParams, RowsParams
+from batchjob_stats_server.api.params import JobGroupParams, RowsParams
 from batchjob_stats_server.api.rows import (
     Keys,
     KeySources,
@@ -34,7 +34,6 @@ from batchjob_stats_server.api.rows import (
     keys_of,
     write_rows,
 )
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
@@ -126,22 +125,9 @@ async def table(
     row: type[BaseModel],
     query: Callable[[Connection], Rows],
 ) -> Response:
-    """Rows that name nobody: waits, accounts, clusters."""
+    """Rows that name no jobs: sums, waits, accounts, clusters."""
     keys = select_keys(params.fields, row)
     return await query_database(caller, lambda db: answer(query(db), keys, params.format))
-
-
-async def sums_table(
-    caller: Caller,
-    params: Days,
-    row: type[BaseModel],
-    query: Callable[[Connection], Rows],
-    what: str,
-) -> Response:
-    """Sums of jobs; the audit log records the question, since rows need not name those in them."""
-    filters = params.model_dump(exclude={"fields", "format", "limit"})
-    audit.log_sums_requested(caller.principal, caller.access, what, filters)
-    return await table(caller, params, row, query)
 
 
 class TurnRoute(APIRoute):

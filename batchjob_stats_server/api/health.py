@@ -9,7 +9,7 @@ from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_db.poller.health import exposition
 from batchjob_stats_server.auth.identity import Scraper
-from batchjob_stats_server.services import CurrentServices
+from batchjob_stats_server.services import CurrentServices, Services
 
 log = logging.getLogger(__name__)
 
@@ -23,18 +23,24 @@ async def healthy() -> PlainTextResponse:
 
 
 @router.api_route("/-/ready", methods=["GET", "HEAD"])
-def ready(services: CurrentServices) -> PlainTextResponse:
-    """The database answers and has the schema that this server knows."""
+async def ready(request: Request) -> PlainTextResponse:
+    """The database and the file system of samples answer, and have what this server needs."""
+    problem = await request.app.state.readiness.problem()
+    return PlainTextResponse(f"{problem or 'ok'}\n", 503 if problem else 200)
+
+
+def readiness_problem(services: Services) -> str:
+    """Why the server is not ready; "" if it is."""
     try:
         require_current(services.reader)
     except DatabaseError as error:
         # Contains the database's address, which not every caller may see.
         log.warning("not ready: %s", error)
-        return PlainTextResponse("the database is not ready\n", 503)
+        return "the database is not ready"
     if not services.has_samples_directory():
         log.warning("not ready: samples.directory: %s", services.samples_problem())
-        return PlainTextResponse("the directory of samples is absent\n", 503)
-    return PlainTextResponse("ok\n")
+        return "the directory of samples is absent"
+    return ""
 
 
 @router.get("/metrics")

@@ -1,6 +1,6 @@
 """Query parameters: accepted values and error messages."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -120,11 +120,16 @@ async def refuse_repeated_parameters(request: Request) -> None:
             raise Problem(422, f"body: {error}") from error
 
 
-async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form; raises Problem if one of them stands twice."""
-    fields = parse_qsl((await request.body()).decode("utf-8", "replace"))
-    _refuse_repeated([name for name, _ in fields])
-    return dict(fields)
+async def read_form(request: Request, shown: Collection[str] | None = None) -> dict[str, str]:
+    """The fields of a form; raises Problem if one of them stands twice.
+
+    `shown`: the fields that the page has, any other is refused; None: those of another program.
+    """
+    fields = dict(pairs := parse_qsl((await request.body()).decode("utf-8", "replace")))
+    _refuse_repeated([name for name, _ in pairs])
+    if shown is not None and (unknown := fields.keys() - set(shown)):
+        raise Problem(422, f"{min(unknown):.80}: this form has no such field")
+    return fields
 
 
 def _refuse_repeated(names: Sequence[str], repeatable: Set[str] = frozenset()) -> None:

@@ -19,7 +19,6 @@ from batchjob_stats_server.api.answers import (
     query_database,
     row_model,
     select_keys,
-    sums_table,
     table,
 )
 from batchjob_stats_server.api.params import ClusterRows, Days, Duration, Ratio, SumsParams, Word
@@ -85,7 +84,7 @@ async def waste(
     def query(db: Connection) -> Rows:
         return operators.most_waste(_sums(caller, params, db, columns), params.of, params.limit)
 
-    return await sums_table(caller, params, WasteRow, query, "waste")
+    return await table(caller, params, WasteRow, query)
 
 
 @router.get("/failures", response_model=list_type(FailureRow), description=_FAILURES)
@@ -99,7 +98,7 @@ async def failures(
         sums = _sums(caller, params, db, ["jobs_ended", "jobs_failed"])
         return operators.most_failures(sums, params.limit)
 
-    return await sums_table(caller, params, FailureRow, query, "failures")
+    return await table(caller, params, FailureRow, query)
 
 
 def _sums(

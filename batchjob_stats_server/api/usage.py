@@ -9,7 +9,7 @@ from batchjob.judgements import BASIS_MEANS, ENERGY_MEANS, FAILED_MEANS
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.answers import list_type, row_model, select_keys, sums_table
+from batchjob_stats_server.api.answers import list_type, row_model, select_keys, table
 from batchjob_stats_server.api.params import OneOrMore, SumsParams
 from batchjob_stats_server.auth.identity import CurrentCaller
 
@@ -50,10 +50,10 @@ async def usage(
     """Sums of the jobs that the caller may see."""
     keys = select_keys(params.fields, UsageRow)
     columns = [name for name in schema.DAILY_SUMS if name in keys]
-    return await sums_table(caller, params, UsageRow, lambda db: queries.sum_usage(
+    return await table(caller, params, UsageRow, lambda db: queries.sum_usage(
         db, caller.access, params.keys(), *params.window(caller.services.clock()),
         columns=columns or schema.DAILY_SUMS, most=queries.MAX_ROWS, **params.owners(),
-    ), "usage")  # fmt: skip
+    ))  # fmt: skip
 
 
 @router.get("/usage/emissions", response_model=list_type(EmissionsRow))
@@ -62,11 +62,10 @@ async def usage_emissions(
     params: Annotated[UsageQuery, Query()],
 ) -> Response:
     """Grams of CO2 equivalent by provider; figures of different providers must not be added."""
-    return await sums_table(
+    return await table(
         caller, params, EmissionsRow,
         lambda db: queries.sum_emissions(
             db, caller.access, params.keys(), *params.window(caller.services.clock()),
             most=queries.MAX_ROWS, **params.owners(),
         ),
-        "emissions",
     )  # fmt: skip

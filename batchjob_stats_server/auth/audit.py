@@ -10,6 +10,8 @@ from batchjob_stats_server.auth.rights import Principal
 log = logging.getLogger("batchjob.audit")
 
 _MAX_USERS_NAMED = 20
+_MAX_WORD = 200  # characters of what a caller writes
+_NOT_ASKED = ("fields", "format", "limit", "token")  # a token is a secret, here in a wrong place
 
 
 def log_jobs_seen(principal: Principal, what: str, rows: Iterable[Mapping[Any, Any]]) -> None:
@@ -25,15 +27,24 @@ def log_jobs_seen(principal: Principal, what: str, rows: Iterable[Mapping[Any, A
         log_action(principal, f"saw {what} of {names}")
 
 
-def log_sums_requested(
-    principal: Principal, access: Access, what: str, filters: Mapping[str, object]
+def log_question(
+    principal: Principal, access: Access, path: str, parameters: Iterable[tuple[str, str]]
 ) -> None:
-    """Record, before the answer, a question about sums of others, whose rows may name nobody."""
+    """Record, before the answer, a question whose answer may be about others.
+
+    It may name nobody, as sums do, or be empty or an error, and was asked nevertheless.
+    """
+    given = [pair for pair in parameters if pair[0] not in _NOT_ASKED]
     sees_others = access.everything or access.clusters or access.accounts
-    is_own = filters.get("user") == principal.user or not sees_others
+    is_own = ("user", principal.user) in given or not sees_others
     if principal.token_creator or not is_own:
-        words = [f"{name}={value!r}" for name, value in filters.items() if value is not None]
-        log_action(principal, " ".join((f"asked for {what}:", *words)).removesuffix(":"))
+        words = [f"{_shown(name)}={value[:_MAX_WORD]!r}" for name, value in given]
+        log_action(principal, " ".join((f"asked for {path[:_MAX_WORD]!r}:", *words)).rstrip(":"))
+
+
+def _shown(name: str) -> str:
+    """The name of a parameter, on one line and without blanks: it may be no name that we know."""
+    return name if name.isidentifier() and len(name) <= _MAX_WORD else repr(name[:_MAX_WORD])
 
 
 def log_action(principal: Principal, what: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from markupsafe import Markup, escape
 from sqlalchemy.engine import RowMapping
 
@@ -86,9 +86,18 @@ class ClusterHealth(NamedTuple):
         ]
 
 
+async def _samples_problem(request: Request) -> str:
+    problem: str = await request.app.state.samples.problem()
+    return problem
+
+
 @router.get("/admin")
 @costly
-def admin(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
+def admin(
+    page: RequestPage,
+    _query: Annotated[NoQuery, Query()],
+    samples_problem: Annotated[str, Depends(_samples_problem)],
+) -> Response:
     """The clusters of which the caller may see all jobs."""
     services, access = page.services, page.access
     since, until = day_of(page.now) - (_WASTE_DAYS - 1) * DAY, day_of(page.now) + DAY
@@ -112,7 +121,7 @@ def admin(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
         "admin.html", clusters=clusters, waste_days=_WASTE_DAYS,
         min_good_ratio=thresholds().enough_coverage,
         has_mail_links=services.mail_template is not None, quality_rows=quality_rows,
-        since=rollup.first_day(page.now), samples_problem=services.samples_problem(),
+        since=rollup.first_day(page.now), samples_problem=samples_problem,
     )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def _safe_path(url: URL) -> str:
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     """Begin a session with the token of the form; the next page shows whether it is valid."""
-    form = await read_form(request)
+    form = await read_form(request, (_PARAMETER, "next"))
     token = form.get(_PARAMETER, "").strip()
     if not TOKEN.fullmatch(token):
         raise Problem(422, "token: expected a token that begins with bj_")

@@ -12,6 +12,7 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_server.api import tokens as api
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import read_form
+from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.invalid import describe_error
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
@@ -31,7 +32,7 @@ def tokens(page: RequestPage) -> Response:
 async def make(page: RequestPage, request: Request) -> Response:
     """Create a token. Its text is shown only in this response."""
     _require_origin(request)
-    form = await read_form(request)
+    form = await read_form(request, _form_fields(page.principal))
     return await run_in_threadpool(_create_token, page, form)
 
 
@@ -57,6 +58,16 @@ def _require_origin(request: Request) -> None:
         raise Problem(403, "expected a form of this server; programs use the API")
 
 
+def _form_fields(principal: Principal) -> list[str]:
+    """What the page asks for; other fields of a token are for programs."""
+    fields = ["label", "days"]
+    if len(api.grantable_roles(principal)) > 1:
+        fields.append("role")
+    if len(principal.clusters) > 1:
+        fields.append("cluster")
+    return fields
+
+
 def _create_token(page: PageRenderer, form: dict[str, str]) -> Response:
     try:
         days = int(form.pop("days", ""))
@@ -75,6 +86,6 @@ def _render_tokens(page: PageRenderer, created_token: api.MadeToken | None = Non
     longest = int(page.services.settings.auth.longest_token)
     return page.render(
         "tokens.html", tokens=listed_tokens, created_token=created_token,
-        roles=api.grantable_roles(principal),
+        roles=api.grantable_roles(principal), fields=_form_fields(principal),
         lifetimes=[days for days in _LIFETIMES if days * DAY <= longest] or [longest // DAY or 1],
     )  # fmt: skip

@@ -12,7 +12,6 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_server.api.params import SumsParams
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.pages.rendering import template_filters
 from batchjob_stats_server.pages.rendering.charts import DayChart, Segments, day_chart
 from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
@@ -89,8 +88,6 @@ def usage(page: RequestPage, form: Annotated[UsageForm, Query()]) -> Response:
     """Sums of the jobs that the caller may see."""
     since, until = form.window(page.now)
     since = max(since, until - _MAX_DAYS * DAY)
-    filters = form.model_dump(exclude={"fields", "format", "show"})
-    audit.log_sums_requested(page.principal, page.access, "usage", filters)
     with page.services.reader.connect() as db:
         cluster_names = stats.cluster_names(db)
         group_columns: list[queries.By] = [_GROUP_COLUMNS[form.by]]

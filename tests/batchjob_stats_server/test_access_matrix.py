@@ -1,5 +1,6 @@
 """Every route for every role, with own and others' data: a route without a rule fails."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -257,6 +258,41 @@ def compared(rule, role, answer):
 def token_id(services, bearer):
     with services.reader.connect() as db:
         return tokens.find(db, bearer.removeprefix("Bearer "), NOW).id
+
+
+# Routes that name neither jobs nor other users; those of tokens have audit lines of their own.
+ROUTES_WITHOUT_JOBS = {P, f"{P}/", f"{P}/me", f"{P}/tokens", f"{P}/tokens/{{token_id}}",
+                       f"{P}/emission-factors"}  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["alice", "dave", "vera", "root"])
+def test_audit_log_has_every_question_about_others_whatever_the_answer(
+    role, proxy_client, token_headers, services, caplog
+):
+    client, sees_others = proxy_client(role), role != "alice"
+    caplog.set_level("INFO", "batchjob.audit")
+    for rule in RULES:
+        caplog.clear()
+        answer = send(rule, client, {}, token_headers, services)
+        question = f"asked for {answer.request.url.path!r}"
+        asked = [message for message in caplog.messages if question in message]
+        assert len(asked) == (sees_others and rule[1] not in ROUTES_WITHOUT_JOBS), rule
+
+
+def test_audit_log_has_the_question_of_every_page_about_others(proxy_client, caplog):
+    client = proxy_client("vera")
+    caplog.set_level("INFO", "batchjob.audit")
+    silent = set()
+    for router in app.PAGES:
+        for route in router.routes:
+            if "GET" not in getattr(route, "methods", ()):
+                continue
+            caplog.clear()
+            path = re.sub("{[^}]*}", "2", route.path)
+            client.get(path, follow_redirects=False)
+            if not any(f"asked for {path!r}" in message for message in caplog.messages):
+                silent.add(route.path)
+    assert silent == {"/tokens", "/signed-out", "/static/{name}"}
 
 
 def test_usage_sums_of_cluster_viewer_cover_only_that_cluster(client, token_headers):

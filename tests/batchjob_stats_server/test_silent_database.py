@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import pytest
 
 from batchjob_stats_db.database.engine import parse_url, reader_engine
 from tests.batchjob_stats_server.serving import serving
-from tests.helpers.waiting import scaled
+from tests.helpers.waiting import scaled, until
 
 
 @pytest.fixture
@@ -44,9 +45,31 @@ def test_health_does_not_wait_for_threads_that_wait_for_the_database(services, s
     with serving(services._replace(reader=reader)) as port, ThreadPoolExecutor(20) as clients:
         waiting = [clients.submit(status_of, port, "/-/ready") for _ in range(20)]
         accepted = accept_all(listener)
+        assert len(accepted) < len(waiting)  # they share one check
         assert status_of(port, "/-/healthy") == 200
-        assert not any(each.done() for each in waiting)
         for each in (listener, *accepted):
             each.close()
         assert {each.result() for each in waiting} == {503}
     reader.dispose()
+
+
+def test_readiness_takes_no_thread_of_others_while_the_file_system_of_samples_hangs(
+    services, monkeypatch
+):
+    begun, released = threading.Event(), threading.Event()
+
+    def hang(_):
+        begun.set()
+        return released.wait(scaled(60))
+
+    monkeypatch.setattr(type(services), "has_samples_directory", hang)
+    with serving(services) as port, ThreadPoolExecutor(20) as clients:
+        waiting = [clients.submit(status_of, port, "/-/ready") for _ in range(20)]
+        try:
+            assert begun.wait(scaled(20))
+            assert status_of(port, "/api/v1/me") == 401
+            assert not released.is_set()
+            assert {each.result() for each in waiting} == {503}
+        finally:
+            released.set()
+        until(lambda: status_of(port, "/-/ready") == 200)

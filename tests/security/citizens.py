@@ -923,11 +923,11 @@ def audited(user: str, words: str):
 def viewer_who_asks_for_sums_of_one_person(site, dice):
     path, words = dice.choice(
         [
-            ("usage?account=physics", "asked for usage"),
-            ("usage?user=alice", "asked for usage"),
+            ("usage?account=physics", "asked for '/api/v1/usage'"),
+            ("usage?user=alice", "asked for '/api/v1/usage'"),
             ("stats/waste?by=account", "asked for"),
             ("stats/failures?by=account", "asked for"),
-            ("usage?account=nobody", "asked for usage"),
+            ("usage?account=nobody", "asked for '/api/v1/usage'"),
         ]
     )
     with audited("vera", words):

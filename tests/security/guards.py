@@ -243,7 +243,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "audit of questions": Guard(
         c.viewer_who_asks_for_sums_of_one_person,
-        {f"{_SERVER}.auth.audit:log_sums_requested": returns(None)},
+        {f"{_SERVER}.auth.audit:log_question": returns(None)},
     ),
     "audit of jobs seen": Guard(
         c.viewer_who_reads_jobs_of_others,

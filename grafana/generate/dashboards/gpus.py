@@ -22,6 +22,8 @@ from grafana.generate.thresholds import ANY, LITTLE_USED
 
 _C = 'cluster=~"$cluster"'
 _USE = series(JOB_GPU_UTILIZATION, _C)
+# An unconfirmed GPU is only what the environment of the job's own processes says.
+_HELD = series(JOB_GPU_INFO, f'{_C},confirmed="true"')
 _BY_JOB = "cluster, manager, jobid, user"
 
 
@@ -45,7 +47,7 @@ DASHBOARD = Dashboard(
         _stat(
             "Held",
             "By jobs that you may see.",
-            f"count(count by (uuid) ({series(JOB_GPU_INFO, _C)}))",
+            f"count(count by (uuid) ({_HELD}))",
         ),
         _stat(
             "Allocated but idle",
@@ -67,7 +69,7 @@ DASHBOARD = Dashboard(
                 Promql(
                     f'count(count by (uuid) (batchjob_gpu_info{{{_C},gpu_instance=""}}))', "all"
                 ),
-                Promql(f"count(count by (uuid) ({series(JOB_GPU_INFO, _C)}))", "held"),
+                Promql(f"count(count by (uuid) ({_HELD}))", "held"),
                 Promql(f"sum({_USE})", "in use, in units of fully used GPUs"),
             ),
             unit(JOB_GPU_INFO),
@@ -82,7 +84,7 @@ DASHBOARD = Dashboard(
         Panel(
             "Jobs with GPUs",
             (
-                Promql(f"count by ({_BY_JOB}) ({series(JOB_GPU_INFO, _C)})", instant=True),
+                Promql(f"count by ({_BY_JOB}) ({_HELD})", instant=True),
                 Promql(f"avg by ({_BY_JOB}) (avg_over_time({_USE}[30m]))", instant=True),
                 Promql(f"min by ({_BY_JOB}) (max_over_time({_USE}[30m]))", instant=True),
                 Promql(f"sum by ({_BY_JOB}) ({series(JOB_GPU_MEMORY, _C)})", instant=True),

@@ -128,7 +128,8 @@ DASHBOARD = Dashboard(
             "GPU allocation",
             (
                 Promql(
-                    f"max by (gpu, gpu_instance, jobid, user, source) ({series(JOB_GPU_INFO, _N)})",
+                    "max by (gpu, gpu_instance, jobid, user, source, confirmed) "
+                    f"({series(JOB_GPU_INFO, _N)})",
                     instant=True,
                 ),
             ),
@@ -139,6 +140,7 @@ DASHBOARD = Dashboard(
                 PanelColumn("jobid", "Job"),
                 PanelColumn("user", "User"),
                 PanelColumn("source", "Source"),
+                PanelColumn("confirmed", "Confirmed"),
                 PanelColumn("Value", hidden=True),
             ),
         ),

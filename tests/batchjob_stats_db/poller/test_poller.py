@@ -1,11 +1,13 @@
 """Cycles of the poller: recording, failures and recovery."""
 
+import http.client
 import threading
 import urllib.error
 import urllib.request
 
 import pytest
 import sqlalchemy as sa
+from prometheus_client import CollectorRegistry
 
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.accounting import Batch
@@ -250,6 +252,31 @@ def test_health_server(engine):
             urllib.request.urlopen(f"{base}/-/ready")
         caught.value.close()
     finally:
+        health.stop()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow", "body"),
+    [
+        ("HEAD", "/-/healthy", 200, None, b""),
+        ("HEAD", "/-/ready", 200, None, b""),
+        ("HEAD", "/metrics", 200, None, b""),
+        ("POST", "/-/ready", 405, "GET, HEAD", b"expected GET or HEAD\n"),
+        ("OPTIONS", "/-/healthy", 405, "GET, HEAD", b"expected GET or HEAD\n"),
+        ("DELETE", "/metrics", 405, "GET, HEAD", b"expected GET or HEAD\n"),
+        ("POST", "/other", 404, None, b"not found\n"),
+    ],
+)
+def test_methods_of_the_health_server(method, path, status, allow, body):
+    health = HealthServer(("127.0.0.1", 0), CollectorRegistry(), lambda: "", lambda: "")
+    health.start()
+    connection = http.client.HTTPConnection("127.0.0.1", health.port)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["Allow"], answer.read()) == (status, allow, body)
+    finally:
+        connection.close()
         health.stop()
 
 

@@ -193,7 +193,10 @@ def test_view_of_another_users_job_is_audited(get_jobs, proxy_client, caplog):
     proxy_client("alice").get(f"{JOBS}/1")
     assert not caplog.messages
     get_jobs("/2")
-    assert caplog.messages == ["vera (viewer) saw job 2 of bob"]
+    assert caplog.messages == [
+        "vera (viewer) asked for '/api/v1/jobs/2'",
+        "vera (viewer) saw job 2 of bob",
+    ]
 
 
 def test_answers_are_not_cached(proxy_client):

@@ -40,22 +40,25 @@ def audit_lines(proxy_client, caplog):
         (f"{GATE}/series?match[]=a&match[]=b", "asked PromQL series for 'a b'"),
         (f"{GATE}/labels", "asked PromQL labels"),
         (f"{GATE}/label/user/values", "asked PromQL label/user/values"),
-        ("/api/v1/usage?by=user,day", "asked for usage: by=['user', 'day']"),
-        ("/api/v1/usage?account=maths", "asked for usage: account='maths' by=['cluster']"),
-        ("/api/v1/usage?user=bob", "asked for usage: user='bob' by=['cluster']"),
+        ("/api/v1/usage?by=user,day", "asked for '/api/v1/usage': by='user,day'"),
+        ("/api/v1/usage?account=maths", "asked for '/api/v1/usage': account='maths'"),
+        ("/api/v1/usage?user=bob", "asked for '/api/v1/usage': user='bob'"),
         ("/api/v1/usage?user=vera", None),
         (
             f"/api/v1/usage/emissions?account=maths&since={NOW}",
-            f"asked for emissions: since={NOW} account='maths' by=['cluster']",
+            f"asked for '/api/v1/usage/emissions': account='maths' since='{NOW}'",
         ),
-        ("/api/v1/users", "asked for users"),
-        ("/api/v1/accounts", None),
+        ("/api/v1/users", "asked for '/api/v1/users'"),
+        ("/api/v1/accounts", "asked for '/api/v1/accounts'"),
         (
             "/api/v1/stats/failures?by=account&account=maths",
-            "asked for failures: account='maths' by='account'",
+            "asked for '/api/v1/stats/failures': by='account' account='maths'",
         ),
-        ("/api/v1/stats/waste?user=bob", "asked for waste: user='bob' by='user' of='cpu'"),
-        ("/usage?by=account&account=maths", "asked for usage: account='maths' by='account'"),
+        ("/api/v1/stats/waste?user=bob", "asked for '/api/v1/stats/waste': user='bob'"),
+        ("/api/v1/stats/waits?partition=p1", "asked for '/api/v1/stats/waits': partition='p1'"),
+        ("/api/v1/stats/unfinished?cluster=c", "asked for '/api/v1/stats/unfinished': cluster='c'"),
+        ("/api/v1/jobs?user=zoe&limit=5", "asked for '/api/v1/jobs': user='zoe'"),
+        ("/usage?by=account&account=maths", "asked for '/usage': by='account' account='maths'"),
     ],
 )
 def test_access_of_viewer_to_data_of_others_is_logged(audit_lines, address, line):
@@ -81,7 +84,7 @@ def test_question_is_logged_although_the_database_does_not_answer(services, prox
     finally:
         with services.writer.begin() as db:
             db.execute(sa.text("ALTER TABLE gone RENAME TO daily_usage"))
-    assert "vera (viewer) asked for usage: user='bob' by=['cluster']" in caplog.messages
+    assert "vera (viewer) asked for '/api/v1/usage': user='bob'" in caplog.messages
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,7 @@ def test_tokens_for_other_users_are_logged_in_audit_log(client, token_headers, c
         "root as bob (user) used token 3",
         "root as bob (user) made a token for bob (user, cluster c1)",
         "root as bob (user) used token 4",
+        "root as bob (user) asked for '/api/v1/jobs/2'",
         "root as bob (user) saw job 2 of bob",
         "root (admin) revoked token 3 of bob, 4 of bob",
     ]
