@@ -1,10 +1,13 @@
 """One bad value, record or step never keeps the poller from the others."""
 
+import threading
+
 import pytest
 
 from batchjob.quantities.quantity import Statistic
 from batchjob.runtime.settings import LogOptions
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.poller.batch_writer import BatchWriter
 from batchjob_stats_db.poller.options import (
     BackupOptions,
     ClusterSettings,
@@ -16,6 +19,7 @@ from batchjob_stats_db.poller.options import (
     TsdbOptions,
 )
 from batchjob_stats_db.poller.poller import Poller
+from batchjob_stats_db.poller.reread import Rereader
 from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_db.timeseries.base import SeriesValue
 from tests.batchjob_stats_db.simulated_source import RUN_SECONDS, SimulatedSource, build_poller
@@ -159,3 +163,32 @@ def test_polling_that_ends_by_an_error_begins_again(engine, url, monkeypatch):
     assert "polling ended" in problems[0]
     assert "odd" in problems[0]
     assert problems[1] == ""
+
+
+def test_source_that_cannot_be_read_again_keeps_no_other_from_it(engine):
+    poller = build_poller(engine, SimulatedSource(5))
+    poller.run_cycle()
+    reread = []
+
+    class Source:
+        def __init__(self, name, error=None):
+            self.name, self.error = name, error
+
+        read = check = watermark_at = None
+
+        def reread(self, since, find_differing):
+            if self.error:
+                raise self.error
+            reread.append(self.name)
+            return []
+
+    sources = [Source("broken", ZeroDivisionError("odd")), Source("good")]
+    rereader = Rereader(
+        sources, poller.store, BatchWriter(poller.store, poller.metrics, lambda: 2e9),
+        PollOptions(), lambda: 2e9, lambda: 0.0, bool,
+    )  # fmt: skip
+    for source in sources:
+        rereader.request(source.name)
+    with pytest.raises(ZeroDivisionError):
+        rereader.reread_due_sources(threading.Event())
+    assert reread == ["good"]
