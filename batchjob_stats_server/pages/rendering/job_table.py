@@ -24,8 +24,8 @@ NOT_REPORTED = "not reported by the scheduler"
 
 LISTED_WAITING_COLUMNS = (
     "id", "cluster", "jobid", "submit_time", "eligible_time", "run", "array_jobid", "array_index",
-    "het_jobid", "het_offset", "name", "state", "source", "reason", "username", "account",
-    "partition", "qos", "start_time", "end_time", "requested_nodes", "requested_cpus",
+    "het_jobid", "het_offset", "name", "state", "state_word", "source", "reason", "username",
+    "account", "partition", "qos", "start_time", "end_time", "requested_nodes", "requested_cpus",
     "requested_gpus", "allocated_cpus", "allocated_gpus", "allocated_memory_bytes", "usage_gpus",
     "as_of_time",
     "as_of_basis",
