@@ -4,8 +4,11 @@ Two databases of each kind: one with the series of all users, one with those of 
 query of alice must have the same result from both: then no series of others contributed to it.
 """
 
+import asyncio
 import contextlib
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -69,10 +72,10 @@ ALL_SERIES = [
 
 
 class Stores(NamedTuple):
-    """Backends with the series of all users, and with those of alice only."""
+    """Query the series of all users, and those of alice only."""
 
-    all_users: PromqlBackend
-    alice_only: PromqlBackend
+    all_users: Callable[[str, list[tuple[str, str]]], bytes]
+    alice_only: Callable[[str, list[tuple[str, str]]], bytes]
     is_victoria: bool
 
 
@@ -81,16 +84,24 @@ def stores(request):
     """Both backends for each kind of database."""
     with contextlib.ExitStack() as stack:
         urls = [stack.enter_context(request.param(lines)) for lines in (ALL_SERIES, ALICE_SERIES)]
+        runner = stack.enter_context(asyncio.Runner())
         backends = [PromqlBackend(Endpoint(url), 1) for url in urls]
         for each in backends:
             stack.callback(each.close)
-        yield Stores(*backends, is_victoria=request.param is victoria_metrics)
+
+        def query(backend, endpoint, parameters):
+            return runner.run(backend.ask("alice", endpoint, parameters, 10.0))
+
+        yield Stores(
+            *(partial(query, each) for each in backends),
+            is_victoria=request.param is victoria_metrics,
+        )
 
 
-def query_result(backend, endpoint, parameters):
+def query_result(query, endpoint, parameters):
     """The result, sorted and with rounded values; or the error's status and kind."""
     try:
-        body = backend.ask(endpoint, parameters, 10.0)
+        body = query(endpoint, parameters)
     except Rejected as error:
         return f"{error.status} {error.kind}"
     result = json.loads(body)["data"]
@@ -115,7 +126,7 @@ def confined_query(query, window):
 
 
 def assert_only_own_series_used(stores, query, endpoint, parameters):
-    all_users, alice_only = (query_result(backend, endpoint, parameters) for backend in stores[:2])
+    all_users, alice_only = (query_result(store, endpoint, parameters) for store in stores[:2])
     assert "hidden" not in str(all_users)
     # topk() picks any of equal values, and so does VictoriaMetrics' `or` of series that differ in
     # their names only.
