@@ -29,6 +29,8 @@ from batchjob_cli.client.table import add_zone
 _WAIT_SECONDS = 60.0
 _REPORT_SECONDS = 15.0  # to start the command and to query the report, in addition to the wait
 _SMTP_SECONDS = 10.0
+_SENDMAIL_SECONDS = 20.0
+_MAX_BODY_BYTES = 1024 * 1024
 _MAX_HEADER_LENGTH = 900  # RFC 5322 allows 998; a subject that fits is not folded
 _SENDMAIL_FOLDERS = "/usr/sbin:/usr/lib:/usr/bin"  # slurmctld may have no PATH
 _SEFF_OPTIONS = ("server", "token_file", "cert", "key", "ca_file", "data", "cluster")
@@ -115,7 +117,7 @@ def _read_body() -> str:
     """Standard input; slurmctld gives none, but other callers of a mail program do."""
     if sys.stdin is None or sys.stdin.isatty():
         return ""
-    return sys.stdin.buffer.read().decode(errors="replace")
+    return sys.stdin.buffer.read(_MAX_BODY_BYTES).decode(errors="replace")
 
 
 def _query_report(given: argparse.Namespace, environment: Mapping[str, str]) -> str:
@@ -189,5 +191,5 @@ def _send_by_sendmail(given: argparse.Namespace, message: EmailMessage) -> None:
     sender = ["-f", given.sender] if given.sender else []
     subprocess.run(  # noqa: S603 (addresses follow --, no shell)
         [program, "-i", *sender, "--", *given.addresses],
-        input=message.as_bytes(), check=True,
+        input=message.as_bytes(), check=True, timeout=_SENDMAIL_SECONDS,
     )  # fmt: skip

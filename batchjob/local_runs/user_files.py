@@ -53,7 +53,7 @@ def create_file(path: Path) -> int:
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
-    """Write a file anew in place of an existing one, all or nothing; raises OSError.
+    """Replace a file as a whole, or leave it as it was; raises OSError.
 
     `durable`: wait until the data is on disk.
     """

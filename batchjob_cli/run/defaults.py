@@ -1,4 +1,4 @@
-"""What a run is to be: its specification, and the defaults and limits of all runs.
+"""The specification of a run, and the defaults and limits of all runs.
 
 The defaults come from a YAML file of the site or the user:
 

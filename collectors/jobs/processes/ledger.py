@@ -22,7 +22,7 @@ from collectors.jobs.state.job import Job
 log = logging.getLogger(__name__)
 
 _FILE = "processes.jsonl"
-_COMPACT_BYTES = 1 << 20  # appended since the file was last written anew
+_COMPACT_BYTES = 1 << 20  # appended since the file was last rewritten
 
 
 class ProcessLedger:
@@ -77,7 +77,7 @@ class ProcessLedger:
         return self._appended_bytes > _COMPACT_BYTES
 
     def compact(self, keys: Collection[str]) -> None:
-        """Write the file anew, with these runs only."""
+        """Rewrite the file with these runs only."""
         self._rewrite({key: line for key, line in self._lines.items() if key in keys})
 
     def close(self) -> None:
