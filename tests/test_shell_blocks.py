@@ -94,4 +94,4 @@ def _block_text(page: str, begin: str) -> str:
 @pytest.mark.parametrize(("page", "begin"), BLOCKS_RUN_HERE)
 def test_documented_block_runs(home: HomeDirectory, page: str, begin: str) -> None:
     if begin != FIRST_RUN:  # which the fixture has run
-        home.run_shell(_block_text(page, begin).replace("job 3f2a", f"job {home.first_job()[:8]}"))
+        home.run_shell(_block_text(page, begin).replace("3f2a", home.first_job()[:8]))

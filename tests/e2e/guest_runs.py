@@ -101,7 +101,10 @@ def main() -> None:
         "io": run_once(data[0], "--io", "4M", "--", "sh", "-c", write, cwd=disk),
         "left_behind": run_once(data[0], "--", "sh", "-c", "setsid sleep 600 & exit 0"),
         "alice_without": run_once(data[ALICE], "--", "sh", "-c", cat, uid=ALICE),
-        "alice_refused": run_once(data[ALICE], "--memory", "1G", "--", "true", uid=ALICE),
+        "alice_limited": run_once(data[ALICE], "--memory", "1G", "--", "true", uid=ALICE),
+        "alice_refused": run_once(
+            data[ALICE], "--strict", "--memory", "1G", "--", "true", uid=ALICE
+        ),
     }
     shell = delegated()
 

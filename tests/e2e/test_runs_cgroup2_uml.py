@@ -58,14 +58,17 @@ def test_leftover_processes_are_ended(report: Any) -> None:
 
 
 def test_user_without_delegated_cgroup(report: Any) -> None:
-    without_limit, with_limit = report["alice_without"], report["alice_refused"]
+    without_limit, refused = report["alice_without"], report["alice_refused"]
     assert (without_limit["status"], without_limit["record"]["state"]) == (0, "COMPLETED"), (
         without_limit
     )
     assert "batchjob.slice" not in without_limit["stdout"]
     assert without_limit["record"]["uid"] == guest_runs.ALICE
-    assert with_limit["status"] == 125
-    assert "--memory: cannot create a cgroup: " in with_limit["stderr"]
+    assert refused["status"] == 125
+    assert "--memory: cannot create a cgroup: " in refused["stderr"]
+    left_out = report["alice_limited"]
+    assert (left_out["status"], left_out["record"]["state"]) == (0, "COMPLETED"), left_out
+    assert "--memory" in left_out["stderr"]
 
 
 ALICE_CGROUP = f"/user.slice/user-{guest_runs.ALICE}.slice/user@{guest_runs.ALICE}.service"
