@@ -93,76 +93,48 @@ def _job_owner_metrics(
 
     description = f"Jobs of the {owner_kind} that are pending, running or suspended."
     return (
-        ClusterMetric(
-            gauge(f"{owner_kind}_jobs", description, owner_kind, "state"),
+        gauge(
+            f"{owner_kind}_jobs",
             live_jobs,
+            description,
+            owner_kind,
+            "state",
             native=True,
             per_user=per_user,
         ),
-        ClusterMetric(
-            gauge(
-                f"{owner_kind}_cpus",
-                f"CPUs allocated to running jobs of the {owner_kind}.",
-                owner_kind,
-            ),
+        gauge(
+            f"{owner_kind}_cpus",
             allocated_cpus,
+            f"CPUs allocated to running jobs of the {owner_kind}.",
+            owner_kind,
             per_user=per_user,
         ),
     )
 
 
+# fmt: off
 JOBS = (
-    ClusterMetric(
-        gauge(
-            "jobs",
-            "Pending, running and suspended jobs; each array task counts. A job that "
-            "is pending in several partitions counts in the first.",
-            "partition",
-            "state",
-        ),
-        _jobs_by_state,
-        native=True,
-    ),
-    ClusterMetric(
-        gauge(
-            "arrays_cut",
-            "Pending arrays whose list of tasks the scheduler cut: of their tasks, only those "
-            "listed count.",
-            "partition",
-        ),
-        _cut_arrays,
-    ),
-    ClusterMetric(
-        gauge("jobs_pending", "Pending jobs by reason.", "partition", "reason"),
-        _jobs_by_reason,
-    ),
-    ClusterMetric(
-        gauge("pending_cpus", "CPUs requested by pending jobs.", "partition"),
-        _pending_total(lambda job: job.cpus),
-    ),
-    ClusterMetric(
-        gauge("pending_gpus", "GPUs requested by pending jobs.", "partition"),
-        _pending_total(lambda job: job.gpus),
-    ),
-    ClusterMetric(
-        gauge(
-            "pending_longest_wait_seconds",
-            "Time since the longest waiting job became eligible to start: a job that is held, or "
-            "waits for its begin time, for other jobs or for its array's own limit, is not.",
-            "partition",
-        ),
-        _longest_wait,
-    ),
+    gauge("jobs", _jobs_by_state,
+        "Pending, running and suspended jobs; each array task counts. A job that is pending in "
+        "several partitions counts in the first.", "partition", "state", native=True),
+    gauge("arrays_cut", _cut_arrays,
+        "Pending arrays whose list of tasks the scheduler cut: of their tasks, only those listed "
+        "count.", "partition"),
+    gauge("jobs_pending", _jobs_by_reason, "Pending jobs by reason.", "partition", "reason"),
+    gauge("pending_cpus", _pending_total(lambda job: job.cpus),
+        "CPUs requested by pending jobs.", "partition"),
+    gauge("pending_gpus", _pending_total(lambda job: job.gpus),
+        "GPUs requested by pending jobs.", "partition"),
+    gauge("pending_longest_wait_seconds", _longest_wait,
+        "Time since the longest waiting job became eligible to start: a job that is held, or waits "
+        "for its begin time, for other jobs or for its array's own limit, is not.", "partition"),
     *_job_owner_metrics("account", lambda job: job.account, per_user=False),
     *_job_owner_metrics("user", lambda job: job.user, per_user=True),
 )
-WAIT = Metric(
-    "batchjob_cluster_job_wait_seconds",
-    "histogram",
+WAIT = Metric("batchjob_cluster_job_wait_seconds", "histogram",
     "Time from becoming eligible to start to the start, for jobs that started since the exporter "
-    "did.",
-    ("partition",),
-)
+    "did.", ("partition",))
+# fmt: on
 
 
 def wait_families(reading: JobsReading) -> Iterator[MetricFamily]:

@@ -4,96 +4,68 @@ The latter are partitions, fair share, licences and reservations.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from batchjob.schedulers.cluster import FairShare, License, NativeMetric, Partition, Reservation
+from batchjob.schedulers.cluster import NativeMetric
 from collectors.cluster.controller_metrics import CONTROLLER
 from collectors.cluster.job_metrics import JOBS, WAIT, wait_families
-from collectors.cluster.metric_types import ClusterMetric, Samples, counter, gauge
+from collectors.cluster.metric_types import ClusterMetric, Samples, gauge, own_metric
 from collectors.cluster.node_metrics import DRAINING, NODES, UNAVAILABLE, condition_families
 from collectors.metric import Metric, MetricFamily, labels
 
 
-def _samples(name: str, key: str, value: Callable[[Any], float | None]) -> Callable[..., Samples]:
-    return lambda readings: (
-        (labels(**{name: str(getattr(item, key))}), value(item)) for item in readings
-    )
-
-
-def _share(name: str, help: str, value: Callable[[FairShare], float | None]) -> ClusterMetric:
-    return ClusterMetric(gauge(name, help, "account"), _samples("account", "account", value))
-
-
-def _license(name: str, help: str, value: Callable[[License], float | None]) -> ClusterMetric:
-    return ClusterMetric(gauge(name, help, "license"), _samples("license", "name", value))
-
-
-def _reservation(
-    name: str, help: str, value: Callable[[Reservation], float | None]
+def _row(
+    label: str, name: str, value: Callable[[Any], float | None], help: str, key: str = "name"
 ) -> ClusterMetric:
-    return ClusterMetric(gauge(name, help, "reservation"), _samples("reservation", "name", value))
+    """A gauge with a sample for each item; the attribute `key` names the item."""
+
+    def samples(items: Sequence[Any]) -> Samples:
+        return ((labels(**{label: str(getattr(item, key))}), value(item)) for item in items)
+
+    return gauge(name, samples, help, label)
 
 
+_account = partial(_row, "account", key="account")
+_license = partial(_row, "license")
+_partition = partial(_row, "partition")
+_reservation = partial(_row, "reservation")
+
+# fmt: off
 FAIRSHARE = (
-    _share("account_shares_ratio", "Share of the account among its siblings.", lambda s: s.shares),
-    _share(
-        "account_usage_ratio",
-        "Fraction of the parent account's decayed usage that is due to the account.",
-        lambda s: s.usage,
-    ),
-    _share(
-        "account_fairshare_level",
-        "Shares divided by usage (Fair Tree, PBS): above 1 the account has used less than its"
-        " share.",
-        lambda s: s.level,
-    ),
-    _share(
-        "account_fairshare_ratio",
-        "Fair-share factor of the account, if the scheduler computes one for accounts.",
-        lambda s: s.factor,
-    ),
+    _account("account_shares_ratio", lambda row: row.shares,
+        "Share of the account among its siblings."),
+    _account("account_usage_ratio", lambda row: row.usage,
+        "Fraction of the parent account's decayed usage that is due to the account."),
+    _account("account_fairshare_level", lambda row: row.level,
+        "Shares divided by usage (Fair Tree, PBS): above 1 the account has used less than its "
+        "share."),
+    _account("account_fairshare_ratio", lambda row: row.factor,
+        "Fair-share factor of the account, if the scheduler computes one for accounts."),
 )
 LICENSES = (
-    _license("licenses", "Configured licences.", lambda item: item.total),
-    _license("licenses_used", "Licences in use by jobs.", lambda item: item.used),
-    _license("licenses_free", "Licences available to jobs.", lambda item: item.free),
-    _license("licenses_reserved", "Reserved licences.", lambda item: item.reserved),
+    _license("licenses", lambda row: row.total, "Configured licences."),
+    _license("licenses_used", lambda row: row.used, "Licences in use by jobs."),
+    _license("licenses_free", lambda row: row.free, "Licences available to jobs."),
+    _license("licenses_reserved", lambda row: row.reserved, "Reserved licences."),
 )
 RESERVATIONS = (
-    _reservation("reservation_nodes", "Nodes in the reservation.", lambda item: item.nodes),
-    _reservation("reservation_cores", "Cores in the reservation.", lambda item: item.cores),
-    _reservation(
-        "reservation_start_time_seconds",
-        "Start of the reservation, in Unix time.",
-        lambda r: r.start,
-    ),
-    _reservation(
-        "reservation_end_time_seconds", "End of the reservation, in Unix time.", lambda r: r.end
-    ),
+    _reservation("reservation_nodes", lambda row: row.nodes, "Nodes in the reservation."),
+    _reservation("reservation_cores", lambda row: row.cores, "Cores in the reservation."),
+    _reservation("reservation_start_time_seconds", lambda row: row.start,
+        "Start of the reservation, in Unix time."),
+    _reservation("reservation_end_time_seconds", lambda row: row.end,
+        "End of the reservation, in Unix time."),
 )
-
-
-def _partition(name: str, help: str, value: Callable[[Partition], float | None]) -> ClusterMetric:
-    return ClusterMetric(gauge(name, help, "partition"), _samples("partition", "name", value))
-
-
 PARTITIONS = (
-    _partition(
-        "partition_accepts_jobs",
-        "1 if the partition or queue accepts new jobs, else 0.",
-        lambda item: item.accepts_jobs,
-    ),
-    _partition(
-        "partition_starts_jobs",
-        "1 if the partition or queue starts jobs, else 0.",
-        lambda item: item.starts_jobs,
-    ),
-    _partition(
-        "partition_cpus_limit",
-        "Maximum number of CPUs (LSF: job slots) allocated to jobs of the queue.",
-        lambda item: item.cpus_limit,
-    ),
+    _partition("partition_accepts_jobs", lambda row: row.accepts_jobs,
+        "1 if the partition or queue accepts new jobs, else 0."),
+    _partition("partition_starts_jobs", lambda row: row.starts_jobs,
+        "1 if the partition or queue starts jobs, else 0."),
+    _partition("partition_cpus_limit", lambda row: row.cpus_limit,
+        "Maximum number of CPUs (LSF: job slots) allocated to jobs of the queue."),
 )
+# fmt: on
 
 PARTS: Mapping[str, tuple[ClusterMetric, ...]] = {
     "nodes": NODES,
@@ -121,18 +93,15 @@ _EXTRA_FAMILIES: Mapping[str, Callable[[Any], Iterator[MetricFamily]]] = {
     "native": _native_families,
 }
 
-INFO = gauge("info", "Scheduler that is queried; always 1.", "scheduler")
-AGE = gauge("age_seconds", "Age of the last answer of the scheduler, by part.", "part")
-ERRORS = counter("errors_total", "Failed queries of the scheduler, by part.", "part")
-METRICS = (
-    INFO,
-    AGE,
-    ERRORS,
-    *(row.metric for rows in PARTS.values() for row in rows),
-    UNAVAILABLE,
-    DRAINING,
-    WAIT,
+INFO = own_metric("info", "gauge", "Scheduler that is queried; always 1.", "scheduler")
+AGE = own_metric(
+    "age_seconds", "gauge", "Age of the last answer of the scheduler, by part.", "part"
 )
+ERRORS = own_metric("errors_total", "counter", "Failed queries of the scheduler, by part.", "part")
+METRICS = (
+    INFO, AGE, ERRORS, *(row.metric for rows in PARTS.values() for row in rows), UNAVAILABLE,
+    DRAINING, WAIT,
+)  # fmt: skip
 
 
 def families(

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from batchjob.schedulers.cluster import ClusterNode, GpuModel
 from collectors.cluster.metric_types import (
-    ClusterMetric,
     Histogram,
     Samples,
     counter,
@@ -37,10 +36,6 @@ def _idle_amount(node: ClusterNode, total: int | None, allocated: int | None) ->
     if total is None or allocated is None:
         return None
     return max(0, total - allocated) if node.is_usable else 0
-
-
-def _nodes_by_state(reading: NodesReading) -> Samples:
-    return labeled_samples(Counter((node.state,) for node in reading.nodes), "state")
 
 
 def _nodes_by_flag(reading: NodesReading) -> Samples:
@@ -104,37 +99,27 @@ def _gpu_seconds(reading: NodesReading) -> Samples:
     return labeled_samples(reading.gpu_seconds, "node", "state")
 
 
+# fmt: off
 _NODE_METRICS: tuple[tuple[str, str, Value], ...] = (
     ("cpus", "CPUs of the node.", lambda node: node.cpus),
     ("cpus_allocated", "CPUs allocated to jobs.", lambda node: node.cpus_allocated),
-    (
-        "cpus_idle",
+    ("cpus_idle",
         "CPUs available to jobs; 0 if the node accepts no jobs.",
-        lambda node: _idle_amount(node, node.cpus, node.cpus_allocated),
-    ),
-    (
-        "memory_bytes",
-        "Memory of the node, as configured in the scheduler.",
-        lambda node: node.memory_bytes,
-    ),
-    (
-        "memory_allocated_bytes",
-        "Memory allocated to jobs.",
-        lambda node: node.memory_allocated_bytes,
-    ),
-    (
-        "memory_idle_bytes",
+        lambda node: _idle_amount(node, node.cpus, node.cpus_allocated)),
+    ("memory_bytes",
+        "Memory of the node, as configured in the scheduler.", lambda node: node.memory_bytes),
+    ("memory_allocated_bytes", "Memory allocated to jobs.",
+        lambda node: node.memory_allocated_bytes),
+    ("memory_idle_bytes",
         "Memory available to jobs; 0 if the node accepts no jobs.",
-        lambda node: _idle_amount(node, node.memory_bytes, node.memory_allocated_bytes),
-    ),
+        lambda node: _idle_amount(node, node.memory_bytes, node.memory_allocated_bytes)),
     ("gpus", "GPUs of the node.", lambda node: node.gpus),
     ("gpus_allocated", "GPUs allocated to jobs.", lambda node: node.gpus_allocated),
-    (
-        "gpus_idle",
+    ("gpus_idle",
         "GPUs available to jobs; 0 if the node accepts no jobs.",
-        lambda node: _idle_amount(node, node.gpus, node.gpus_allocated),
-    ),
+        lambda node: _idle_amount(node, node.gpus, node.gpus_allocated)),
 )
+# fmt: on
 _NODE_VALUES = {name: value for name, _, value in _NODE_METRICS}
 _PARTITION_METRICS = (
     ("cpus", "CPUs of the partition."),
@@ -144,107 +129,51 @@ _PARTITION_METRICS = (
     ("gpus_allocated", "GPUs of the partition that are allocated to jobs."),
     ("gpus_idle", "GPUs of the partition that are available to jobs."),
 )
-_OVERLAP_NOTE = "A node in several partitions counts in each."
+# fmt: off
 NODES = (
-    ClusterMetric(gauge("nodes", "Nodes by base state.", "state"), _nodes_by_state, native=True),
-    ClusterMetric(
-        gauge("nodes_flagged", "Nodes by state flag; a node may have several flags.", "flag"),
-        _nodes_by_flag,
-        native=True,
-    ),
-    ClusterMetric(
-        gauge(
-            "partition_nodes",
-            "Nodes of a partition or queue by base state; a node counts in each of its partitions.",
-            "partition",
-            "state",
-        ),
-        _nodes_by_partition,
-        native=True,
-    ),
-    ClusterMetric(
-        gauge("node_info", "Base state of the node; always 1.", "node", "state"), _node_info
-    ),
-    ClusterMetric(
-        gauge("node_flag", "1 for each state flag that is set.", "node", "flag"), _node_flags
-    ),
-    ClusterMetric(
-        gauge(
-            "node_unavailable_info",
-            "Reason given for a node that accepts no jobs, shortened to 64 "
-            "characters, without paths, times and long numbers; always 1.",
-            "node",
-            "reason",
-        ),
-        _unavailable_reasons,
-    ),
-    ClusterMetric(
-        gauge(
-            "node_unavailable_since_seconds",
-            "Unix time at which the reason was set.",
-            "node",
-        ),
-        _unavailable_since,
-    ),
-    ClusterMetric(
-        counter(
-            "node_failures_total",
-            "Number of times the node entered the state down, error or failing since the "
-            "exporter started.",
-            "node",
-        ),
-        _per_node(lambda node: node.failures),
-    ),
+    gauge("nodes",
+        lambda reading: labeled_samples(Counter((node.state,) for node in reading.nodes), "state"),
+        "Nodes by base state.", "state", native=True),
+    gauge("nodes_flagged", _nodes_by_flag,
+        "Nodes by state flag; a node may have several flags.", "flag", native=True),
+    gauge("partition_nodes", _nodes_by_partition,
+        "Nodes of a partition or queue by base state; a node counts in each of its partitions.",
+        "partition", "state", native=True),
+    gauge("node_info", _node_info, "Base state of the node; always 1.", "node", "state"),
+    gauge("node_flag", _node_flags, "1 for each state flag that is set.", "node", "flag"),
+    gauge("node_unavailable_info", _unavailable_reasons,
+        "Reason given for a node that accepts no jobs, shortened to 64 characters, without paths, "
+        "times and long numbers; always 1.", "node", "reason"),
+    gauge("node_unavailable_since_seconds", _unavailable_since,
+        "Unix time at which the reason was set.", "node"),
+    counter("node_failures_total", _per_node(lambda node: node.failures),
+        "Number of times the node entered the state down, error or failing since the exporter "
+        "started.", "node"),
     *(
-        ClusterMetric(gauge(f"node_{name}", help, "node"), _per_node(value), native=True)
+        gauge(f"node_{name}", _per_node(value), help, "node", native=True)
         for name, help, value in _NODE_METRICS
     ),
-    ClusterMetric(
-        gauge(
-            "node_model_gpus", "GPUs of the node by model, as named in its GRES.", "node", "model"
-        ),
-        _per_gpu_model(lambda each: each.gpus),
-    ),
-    ClusterMetric(
-        gauge(
-            "node_model_gpus_allocated",
-            "GPUs of a model that are allocated to jobs.",
-            "node",
-            "model",
-        ),
-        _per_gpu_model(lambda each: each.allocated),
-    ),
-    ClusterMetric(
-        counter(
-            "node_gpu_seconds_total",
-            "GPU time of the node since the exporter started: allocated to jobs, "
-            "idle, or unavailable because the node accepts no jobs. Time in which "
-            "the scheduler did not answer is not included.",
-            "node",
-            "state",
-        ),
-        _gpu_seconds,
-    ),
+    gauge("node_model_gpus", _per_gpu_model(lambda each: each.gpus),
+        "GPUs of the node by model, as named in its GRES.", "node", "model"),
+    gauge("node_model_gpus_allocated", _per_gpu_model(lambda each: each.allocated),
+        "GPUs of a model that are allocated to jobs.", "node", "model"),
+    counter("node_gpu_seconds_total", _gpu_seconds,
+        "GPU time of the node since the exporter started: allocated to jobs, idle, or unavailable "
+        "because the node accepts no jobs. Time in which the scheduler did not answer is not "
+        "included.", "node", "state"),
     *(
-        ClusterMetric(
-            gauge(f"partition_{name}", f"{help} {_OVERLAP_NOTE}", "partition"),
-            _per_partition(_NODE_VALUES[name]),
-        )
+        gauge(f"partition_{name}", _per_partition(_NODE_VALUES[name]),
+            f"{help} A node in several partitions counts in each.", "partition")
         for name, help in _PARTITION_METRICS
     ),
 )
-UNAVAILABLE = Metric(
-    "batchjob_cluster_node_unavailable_seconds",
-    "histogram",
-    "Duration of periods in which a node accepted no jobs; periods that ended since "
-    "the exporter started.",
-)
-DRAINING = Metric(
-    "batchjob_cluster_node_draining_seconds",
-    "histogram",
-    "Time from the drain of a node to the end of its last job; drains that ended "
-    "since the exporter started.",
-)
+UNAVAILABLE = Metric("batchjob_cluster_node_unavailable_seconds", "histogram",
+    "Duration of periods in which a node accepted no jobs; periods that ended since the exporter "
+    "started.")
+DRAINING = Metric("batchjob_cluster_node_draining_seconds", "histogram",
+    "Time from the drain of a node to the end of its last job; drains that ended since the "
+    "exporter started.")
+# fmt: on
 
 
 def condition_families(reading: NodesReading) -> Iterator[MetricFamily]:
