@@ -12,24 +12,15 @@ from collectors.metric import Labels, Metric, MetricFamily, labels
 
 log = logging.getLogger(__name__)
 
-DURATION = Metric(
-    "batchjob_scrape_collector_duration_seconds",
-    "gauge",
-    "Duration of the collector's last run.",
-    ("collector",),
-)
-SUCCESS = Metric(
-    "batchjob_scrape_collector_success",
-    "gauge",
+# fmt: off
+DURATION = Metric("batchjob_scrape_collector_duration_seconds", "gauge",
+    "Duration of the collector's last run.", ("collector",))
+SUCCESS = Metric("batchjob_scrape_collector_success", "gauge",
     "1 if the collector's last run succeeded; 0 if it failed or was not finished in time.",
-    ("collector",),
-)
-FAILURES = Metric(
-    "batchjob_scrape_collector_failures_total",
-    "counter",
-    "Failed runs of the collector since the exporter started.",
-    ("collector",),
-)
+    ("collector",))
+FAILURES = Metric("batchjob_scrape_collector_failures_total", "counter",
+    "Failed runs of the collector since the exporter started.", ("collector",))
+# fmt: on
 METRICS = (DURATION, SUCCESS, FAILURES)
 
 

@@ -16,17 +16,14 @@ from collectors.jobs.cgroups.reader import read_path
 from collectors.jobs.processes.proc import read_boot_time
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 
-BUILD_INFO = Metric(
-    "batchjob_exporter_build_info",
-    "gauge",
-    "Versions of the exporter and of Python; always 1.",
-    ("version", "python", "revision"),
-)
+# fmt: off
+BUILD_INFO = Metric("batchjob_exporter_build_info", "gauge",
+    "Versions of the exporter and of Python; always 1.", ("version", "python", "revision"))
 SELF_METRICS = (BUILD_INFO,)
 CPU_SECONDS = Metric("process_cpu_seconds_total", "counter", "User and system CPU time.")
-START_TIME = Metric(
-    "process_start_time_seconds", "gauge", "Start time of the process, in Unix time."
-)
+START_TIME = Metric("process_start_time_seconds", "gauge",
+    "Start time of the process, in Unix time.")
+# fmt: on
 RESIDENT_BYTES = Metric("process_resident_memory_bytes", "gauge", "Resident memory.")
 VIRTUAL_BYTES = Metric("process_virtual_memory_bytes", "gauge", "Virtual memory.")
 OPEN_FILES = Metric("process_open_fds", "gauge", "Open file descriptors.")

@@ -70,41 +70,26 @@ class CollectorEntry(NamedTuple):
 
 
 # In build order: a collector may use the collectors above it.
+# fmt: off
 COLLECTORS: tuple[CollectorEntry, ...] = (
     CollectorEntry("node", "collectors.node", True, "CPU time, memory and boot time of the node."),
-    CollectorEntry(
-        "jobs", "collectors.jobs.collector", True, "Resource usage of each batch job on the node."
-    ),
-    CollectorEntry(
-        "rapl", "collectors.power.rapl", True, "Energy and power limits of the processors (RAPL)."
-    ),
+    CollectorEntry("jobs", "collectors.jobs.collector", True,
+        "Resource usage of each batch job on the node."),
+    CollectorEntry("rapl", "collectors.power.rapl", True,
+        "Energy and power limits of the processors (RAPL)."),
     CollectorEntry("hwmon", "collectors.power.hwmon", True, "Power and energy sensors from hwmon."),
     CollectorEntry("cray", "collectors.power.cray", True, "Power and energy of HPE Cray nodes."),
-    CollectorEntry(
-        "redfish",
-        "collectors.power.redfish.collector",
-        False,
-        "Power from the management controller (Redfish).",
-    ),
-    CollectorEntry(
-        "ipmi", "collectors.power.ipmi.collector", True, "Power of the node from its BMC (IPMI)."
-    ),
-    CollectorEntry(
-        "gpu", "collectors.gpu.collector", True, "GPUs and the jobs they are allocated to."
-    ),
-    CollectorEntry(
-        "emissions",
-        "collectors.emissions.collector",
-        False,
-        "Emission factors of electricity, from tables or live providers.",
-    ),
-    CollectorEntry(
-        "energy", "collectors.energy.collector", True, "Energy and emissions of each batch job."
-    ),
-    CollectorEntry(
-        "cluster",
-        "collectors.cluster.collector",
-        False,
-        "Nodes, queues and controller of the whole cluster; for one host per cluster.",
-    ),
+    CollectorEntry("redfish", "collectors.power.redfish.collector", False,
+        "Power from the management controller (Redfish)."),
+    CollectorEntry("ipmi", "collectors.power.ipmi.collector", True,
+        "Power of the node from its BMC (IPMI)."),
+    CollectorEntry("gpu", "collectors.gpu.collector", True,
+        "GPUs and the jobs they are allocated to."),
+    CollectorEntry("emissions", "collectors.emissions.collector", False,
+        "Emission factors of electricity, from tables or live providers."),
+    CollectorEntry("energy", "collectors.energy.collector", True,
+        "Energy and emissions of each batch job."),
+    CollectorEntry("cluster", "collectors.cluster.collector", False,
+        "Nodes, queues and controller of the whole cluster; for one host per cluster."),
 )
+# fmt: on

@@ -15,31 +15,21 @@ from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
 # nice.
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
-CPU_SECONDS = Metric(
-    "batchjob_node_cpu_seconds_total",
-    "counter",
-    "CPU time of the node by mode, summed over all CPUs; guests count as user or nice.",
-    ("mode",),
-)
+# fmt: off
+CPU_SECONDS = Metric("batchjob_node_cpu_seconds_total", "counter",
+    "CPU time of the node by mode, summed over all CPUs; guests count as user or nice.", ("mode",))
 CPUS = Metric("batchjob_node_cpus", "gauge", "Online CPUs (hardware threads).")
-MEMORY_TOTAL = Metric(
-    "batchjob_node_memory_total_bytes", "gauge", "Total usable memory: MemTotal in /proc/meminfo."
-)
-MEMORY_AVAILABLE = Metric(
-    "batchjob_node_memory_available_bytes",
-    "gauge",
-    "Memory available to programs without swapping, estimated by the kernel: "
-    "MemAvailable in /proc/meminfo.",
-)
-BOOT_TIME = Metric(
-    "batchjob_node_boot_time_seconds", "gauge", "Boot time of the node, in Unix time."
-)
-INFO = Metric(
-    "batchjob_node_info",
-    "gauge",
-    "Host name and kernel of the node, from uname(2); always 1.",
-    ("nodename", "release", "machine"),
-)
+MEMORY_TOTAL = Metric("batchjob_node_memory_total_bytes", "gauge",
+    "Total usable memory: MemTotal in /proc/meminfo.")
+MEMORY_AVAILABLE = Metric("batchjob_node_memory_available_bytes", "gauge",
+    "Memory available to programs without swapping, estimated by the kernel: MemAvailable in "
+    "/proc/meminfo.")
+BOOT_TIME = Metric("batchjob_node_boot_time_seconds", "gauge",
+    "Boot time of the node, in Unix time.")
+INFO = Metric("batchjob_node_info", "gauge",
+    "Host name and kernel of the node, from uname(2); always 1.", ("nodename", "release",
+    "machine"))
+# fmt: on
 METRICS = (CPU_SECONDS, CPUS, MEMORY_TOTAL, MEMORY_AVAILABLE, BOOT_TIME, INFO)
 
 _IDLE_MODES = tuple(MODES.index(mode) for mode in ("idle", "iowait", "steal"))

@@ -74,10 +74,9 @@ def test_add_job_metric(packages):
     )
     row = (
         "batchjob/quantities/job.py",
-        '    "Lowest memory limit that applies to the job.",\n)\n',
-        """MEMORY_TABLES = _gauge(
-    "memory_tables_bytes", "bytes", "memory", lambda job: job.cgroup.memory_tables, "Tables.",
-)
+        '    "Lowest memory limit that applies to the job.")\n',
+        """MEMORY_TABLES = _gauge("memory_tables_bytes", "bytes", "memory",
+    lambda job: job.cgroup.memory_tables, "Tables.")
 """,
     )
     assert apply_change(packages, {}, field, row) == listed_files("Add a metric of a job")

@@ -62,35 +62,23 @@ def _dcgm(field: str, scale: float = 1.0) -> CurveSource:
 
 CPU = _rate("cpu", "cores", "CPUs in use.", job.CPU_SECONDS, summed="mode")
 CPUS = _gauge("cpus", "cores", "CPUs allocated.", job.CPUS)
-CPU_THROTTLED = _rate(
-    "cpu_throttled",
-    "ratio",
+# fmt: off
+CPU_THROTTLED = _rate("cpu_throttled", "ratio",
     "Time for which tasks were throttled by the CPU quota, summed over CPUs.",
-    job.CPU_THROTTLED_SECONDS,
-)
+    job.CPU_THROTTLED_SECONDS)
 MEMORY = _gauge("memory", "bytes", "Memory charged, including page cache.", job.MEMORY_CURRENT)
-MEMORY_WORKING_SET = _gauge(
-    "memory_working_set", "bytes", "Memory minus inactive page cache.", job.MEMORY_WORKING_SET
-)
+MEMORY_WORKING_SET = _gauge("memory_working_set", "bytes",
+    "Memory minus inactive page cache.", job.MEMORY_WORKING_SET)
 MEMORY_LIMIT = _gauge("memory_limit", "bytes", "The memory limit.", job.MEMORY_LIMIT)
-IO_READ = _rate(
-    "io_read", "bytes/s", "Read from block devices.", job.IO_READ_BYTES, summed="device"
-)
-IO_WRITE = _rate(
-    "io_write", "bytes/s", "Written to block devices.", job.IO_WRITTEN_BYTES, summed="device"
-)
-FILE_READ = _rate(
-    "file_read",
-    "bytes/s",
-    "Fetched from storage, including network file systems.",
-    job.PROCESS_IO_READ_BYTES,
-)
-FILE_WRITE = _rate(
-    "file_write",
-    "bytes/s",
-    "Sent to storage, including network file systems.",
-    job.PROCESS_IO_WRITTEN_BYTES,
-)
+IO_READ = _rate("io_read", "bytes/s", "Read from block devices.", job.IO_READ_BYTES,
+    summed="device")
+IO_WRITE = _rate("io_write", "bytes/s", "Written to block devices.", job.IO_WRITTEN_BYTES,
+    summed="device")
+FILE_READ = _rate("file_read", "bytes/s",
+    "Fetched from storage, including network file systems.", job.PROCESS_IO_READ_BYTES)
+FILE_WRITE = _rate("file_write", "bytes/s",
+    "Sent to storage, including network file systems.", job.PROCESS_IO_WRITTEN_BYTES)
+# fmt: on
 _ANY_TASK = "Fraction of time in which at least one task waited for"
 PRESSURE_CPU = _rate("pressure_cpu", "ratio", f"{_ANY_TASK} a CPU.", job.CPU_WAITING)
 PRESSURE_MEMORY = _rate("pressure_memory", "ratio", f"{_ANY_TASK} memory.", job.MEMORY_WAITING)
@@ -98,52 +86,25 @@ PRESSURE_IO = _rate("pressure_io", "ratio", f"{_ANY_TASK} storage.", job.IO_WAIT
 _ALL_TASKS = "Fraction of time in which all non-idle tasks waited for"
 PROCESSES = _gauge("processes", "count", "Processes.", job.PROCESSES)
 THREADS = _gauge("threads", "count", "Threads.", job.THREADS)
-NETWORK_RECEIVE = _rate(
-    "network_receive",
-    "bytes/s",
-    "Received in the job's own network namespace.",
-    job.NETWORK_RECEIVE_BYTES,
-    summed="device",
-)
-NETWORK_TRANSMIT = _rate(
-    "network_transmit",
-    "bytes/s",
-    "Sent in the job's own network namespace.",
-    job.NETWORK_TRANSMIT_BYTES,
-    summed="device",
-)
-POWER = _rate(
-    "power",
-    "watts",
-    "The job's share of the nodes' power, by component.",
-    energy.ENERGY_JOULES,
-    part="component",
-    summed="kind",
-)
-GPU_UTILIZATION = Curve(
-    "gpu_utilization",
-    "ratio",
-    "Fraction of time in which any kernel ran.",
-    (_of_job(gpu.JOB_GPU_UTILIZATION), _of_gpu(gpu.GPU_UTILIZATION), _dcgm("DEV_GPU_UTIL", 0.01)),
-)
-GPU_MEMORY = Curve(
-    "gpu_memory",
-    "bytes",
-    "GPU memory in use.",
-    (_of_job(gpu.JOB_GPU_MEMORY), _of_gpu(gpu.GPU_MEMORY_USED), _dcgm("DEV_FB_USED", 1 << 20)),
-)
-GPU_MEMORY_TOTAL = Curve(
-    "gpu_memory_total",
-    "bytes",
-    "GPU memory installed.",
-    (_of_gpu(gpu.GPU_MEMORY_TOTAL), _of_job(gpu.JOB_GPU_MEMORY_TOTAL)),
-)
-GPU_POWER = Curve(
-    "gpu_power",
-    "watts",
-    "Power of the whole GPU.",
-    (_of_gpu(gpu.GPU_POWER), _dcgm("DEV_POWER_USAGE"), _of_job(gpu.JOB_GPU_POWER)),
-)
+# fmt: off
+NETWORK_RECEIVE = _rate("network_receive", "bytes/s",
+    "Received in the job's own network namespace.", job.NETWORK_RECEIVE_BYTES, summed="device")
+NETWORK_TRANSMIT = _rate("network_transmit", "bytes/s",
+    "Sent in the job's own network namespace.", job.NETWORK_TRANSMIT_BYTES, summed="device")
+POWER = _rate("power", "watts",
+    "The job's share of the nodes' power, by component.", energy.ENERGY_JOULES, part="component",
+    summed="kind")
+GPU_UTILIZATION = Curve("gpu_utilization", "ratio",
+    "Fraction of time in which any kernel ran.", (_of_job(gpu.JOB_GPU_UTILIZATION),
+    _of_gpu(gpu.GPU_UTILIZATION), _dcgm("DEV_GPU_UTIL", 0.01)))
+GPU_MEMORY = Curve("gpu_memory", "bytes", "GPU memory in use.", (_of_job(gpu.JOB_GPU_MEMORY),
+    _of_gpu(gpu.GPU_MEMORY_USED), _dcgm("DEV_FB_USED", 1 << 20)))
+GPU_MEMORY_TOTAL = Curve("gpu_memory_total", "bytes", "GPU memory installed.",
+    (_of_gpu(gpu.GPU_MEMORY_TOTAL), _of_job(gpu.JOB_GPU_MEMORY_TOTAL)))
+GPU_POWER = Curve("gpu_power", "watts",
+    "Power of the whole GPU.", (_of_gpu(gpu.GPU_POWER), _dcgm("DEV_POWER_USAGE"),
+    _of_job(gpu.JOB_GPU_POWER)))
+# fmt: on
 
 CURVES = {
     curve.name: curve
@@ -229,6 +190,7 @@ class Plot:
     peak: str = ""  # column of job_usage with the largest value of a node; samples may miss it
 
 
+# fmt: off
 PLOTS = (
     Plot("CPUs in use", (CPU,), limit=CPUS),
     Plot("Memory", (MEMORY, MEMORY_WORKING_SET), limit=MEMORY_LIMIT, peak="memory_peak_node_bytes"),
@@ -238,15 +200,13 @@ PLOTS = (
     Plot("Power", (POWER,)),
     Plot("Files, including network file systems", (FILE_READ, FILE_WRITE)),
     Plot("Block devices", (IO_READ, IO_WRITE)),
-    Plot(
-        "Pressure (time waiting for resources)",
-        (PRESSURE_CPU, PRESSURE_MEMORY, PRESSURE_IO),
-        ceiling=1.0,
-    ),
+    Plot("Pressure (time waiting for resources)", (PRESSURE_CPU, PRESSURE_MEMORY, PRESSURE_IO),
+        ceiling=1.0),
     Plot("Throttled by the CPU quota", (CPU_THROTTLED,)),
     Plot("Own network namespace", (NETWORK_RECEIVE, NETWORK_TRANSMIT)),
     Plot("Processes and threads", (PROCESSES, THREADS)),
 )
+# fmt: on
 COMPARED_CURVES = (CPU, MEMORY, GPU_UTILIZATION, POWER, FILE_READ, FILE_WRITE)
 
 

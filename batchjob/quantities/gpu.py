@@ -27,111 +27,63 @@ def _of_whole_gpu(name: str, metric: ExportedMetric, **labels: str) -> Quantity:
     return Quantity(name, metric, labels=tuple(labels.items()), group=GPUS)
 
 
-GPU_UTILIZATION = _of_gpu(
-    "utilization_ratio",
-    "ratio",
+# fmt: off
+GPU_UTILIZATION = _of_gpu("utilization_ratio", "ratio",
     "Fraction of the time since the last reading in which any kernel or copy ran, 0 to 1; "
     "independent of how much of the GPU it occupied. AMD: the fraction at the reading. For MIG "
-    "instances, kernels only (Hopper and later only).",
-)
-GPU_BUSY_SECONDS = _of_gpu(
-    "busy_seconds_total",
-    "seconds",
+    "instances, kernels only (Hopper and later only).")
+GPU_BUSY_SECONDS = _of_gpu("busy_seconds_total", "seconds",
     "Time in which any kernel or copy ran since the GPU was first read, from samples that the "
     "driver takes five times a second. Its mean utilization is the increase of this over that of "
-    "`batchjob_gpu_observed_seconds_total`. NVIDIA only, and not in MIG mode.",
-    kind="counter",
-)
-GPU_OBSERVED_SECONDS = _of_gpu(
-    "observed_seconds_total",
-    "seconds",
-    "Time that `batchjob_gpu_busy_seconds_total` covers.",
-    kind="counter",
-)
+    "`batchjob_gpu_observed_seconds_total`. NVIDIA only, and not in MIG mode.", kind="counter")
+GPU_OBSERVED_SECONDS = _of_gpu("observed_seconds_total", "seconds",
+    "Time that `batchjob_gpu_busy_seconds_total` covers.", kind="counter")
 GPU_MEMORY_USED = _of_gpu("memory_used_bytes", "bytes", "GPU memory in use.")
 GPU_MEMORY_TOTAL = _of_gpu("memory_total_bytes", "bytes", "GPU memory installed or assigned.")
-GPU_POWER = _of_gpu(
-    "power_watts",
-    "watts",
-    "Power draw of the whole board; a mean over 1 s on Ampere and later except A100.",
-)
+GPU_POWER = _of_gpu("power_watts", "watts",
+    "Power draw of the whole board; a mean over 1 s on Ampere and later except A100.")
 GPU_TEMPERATURE = _of_gpu("temperature_celsius", "celsius", "Temperature of the GPU core.")
 GPU_CLOCK = _of_gpu("clock_hertz", "hertz", "Current clock frequency.", "clock")
-GPU_ECC_ERRORS = _of_gpu(
-    "ecc_errors_total",
-    "count",
-    "Memory errors over the lifetime of the board (AMD: since its driver was loaded).",
-    "kind",
-    kind="counter",
-)
+GPU_ECC_ERRORS = _of_gpu("ecc_errors_total", "count",
+    "Memory errors over the lifetime of the board (AMD: since its driver was loaded).", "kind",
+    kind="counter")
 
-JOB_GPU_INFO = ExportedMetric(
-    "batchjob_job_gpu_info",
-    "gauge",
-    "count",
-    "1 for each GPU or MIG instance that is allocated to or used by a running job; "
-    "`source` is where this is known from; `confirmed` is false if only the "
-    "environment of the user's processes says so.",
-    (
-        "manager",
-        "jobid",
-        "user",
-        "gpu",
-        "uuid",
-        "pci_bus_id",
-        "minor",
-        "gpu_instance",
-        "source",
-        "confirmed",
-    ),
-    outlives_job=False,
-)
-JOB_GPU_SHARE = _of_job(
-    "gpu_share_ratio",
-    "ratio",
-    "Share of the GPU or MIG instance that is attributed to the job, 0 to 1; absent "
-    "for a job that uses a GPU allocated only to others.",
-)
-JOB_GPU_UTILIZATION = _of_job(
-    "gpu_utilization_ratio",
-    "ratio",
+JOB_GPU_INFO = ExportedMetric("batchjob_job_gpu_info", "gauge", "count",
+    "1 for each GPU or MIG instance that is allocated to or used by a running job; `source` is "
+    "where this is known from; `confirmed` is false if only the environment of the user's "
+    "processes says so.", ("manager", "jobid", "user", "gpu", "uuid", "pci_bus_id", "minor",
+    "gpu_instance", "source", "confirmed"), outlives_job=False)
+JOB_GPU_SHARE = _of_job("gpu_share_ratio", "ratio",
+    "Share of the GPU or MIG instance that is attributed to the job, 0 to 1; absent for a job that "
+    "uses a GPU allocated only to others.")
+JOB_GPU_UTILIZATION = _of_job("gpu_utilization_ratio", "ratio",
     "Utilization of the GPU, if no other job holds or uses it: the fraction of the time since the "
     "last reading in which the job's kernels or copies ran. Absent on a shared GPU, where the "
-    "driver does not measure it by process.",
-)
-JOB_GPU_BUSY_SECONDS = job_metric(
-    "gpu_busy_seconds", "counter", "seconds", "",
+    "driver does not measure it by process.")
+JOB_GPU_BUSY_SECONDS = job_metric("gpu_busy_seconds", "counter", "seconds", "",
     "Time in which any kernel or copy ran on the GPU while only this job held it. The mean "
     "utilization is the increase of this over that of `batchjob_job_gpu_observed_seconds_total`. "
     "Both follow up to 40 s late, also after the end of the job. NVIDIA only, and not in MIG mode.",
-    labels=GPU_LABELS,
-)  # fmt: skip
-JOB_GPU_OBSERVED_SECONDS = job_metric(
-    "gpu_observed_seconds", "counter", "seconds", "",
-    "Time that `batchjob_job_gpu_busy_seconds_total` covers.",
-    labels=GPU_LABELS,
-)  # fmt: skip
-JOB_GPU_UNOBSERVED_SECONDS = job_metric(
-    "gpu_unobserved_seconds", "counter", "seconds", "",
+    labels=GPU_LABELS)
+JOB_GPU_OBSERVED_SECONDS = job_metric("gpu_observed_seconds", "counter", "seconds", "",
+    "Time that `batchjob_job_gpu_busy_seconds_total` covers.", labels=GPU_LABELS)
+JOB_GPU_UNOBSERVED_SECONDS = job_metric("gpu_unobserved_seconds", "counter", "seconds", "",
     "Time in which the job held the GPU and its use could not be told: `shared`, other jobs held "
-    "or used the GPU as well; `mps`, processes ran under MPS.",
-    labels=(*GPU_LABELS, "reason"),
-)  # fmt: skip
+    "or used the GPU as well; `mps`, processes ran under MPS.", labels=(*GPU_LABELS, "reason"))
 JOB_GPU_MEMORY = _of_job("gpu_memory_bytes", "bytes", "GPU memory of the job's processes.")
-JOB_GPU_PROCESSES = _of_job(
-    "gpu_processes",
-    "count",
-    "Processes of the job with a context on the GPU; 0 for a GPU that is allocated and not used.",
-)
+JOB_GPU_PROCESSES = _of_job("gpu_processes", "count",
+    "Processes of the job with a context on the GPU; 0 for a GPU that is allocated and not used.")
+# fmt: on
 JOB_GPU_POWER = _of_whole_gpu("gpu_power_watts", GPU_POWER)
 JOB_GPU_MEMORY_TOTAL = _of_whole_gpu("gpu_memory_total_bytes", GPU_MEMORY_TOTAL)
 JOB_GPU_TEMPERATURE = _of_whole_gpu("gpu_temperature_celsius", GPU_TEMPERATURE)
 JOB_GPU_SM_CLOCK = _of_whole_gpu("gpu_sm_clock_hertz", GPU_CLOCK, clock="sm")
 JOB_GPU_MEMORY_CLOCK = _of_whole_gpu("gpu_memory_clock_hertz", GPU_CLOCK, clock="memory")
 JOB_GPU_ECC_CORRECTED = _of_whole_gpu("gpu_ecc_corrected_errors", GPU_ECC_ERRORS, kind="corrected")
-JOB_GPU_ECC_UNCORRECTED = _of_whole_gpu(
-    "gpu_ecc_uncorrected_errors", GPU_ECC_ERRORS, kind="uncorrected"
-)
+# fmt: off
+JOB_GPU_ECC_UNCORRECTED = _of_whole_gpu("gpu_ecc_uncorrected_errors", GPU_ECC_ERRORS,
+    kind="uncorrected")
+# fmt: on
 
 GPU_QUANTITIES = (
     JOB_GPU_UTILIZATION,

@@ -12,39 +12,22 @@ from collectors.metric import Labels, Metric, MetricFamily, labels
 
 __all__ = ["METRICS", "EmissionsCollector", "EmissionsOptions", "build"]
 
-FACTOR = Metric(
-    "batchjob_emission_factor_grams_per_kilowatt_hour",
-    "gauge",
-    "Emissions of one kilowatt-hour of electricity in grams of CO2 (CO2 equivalent "
-    "for lifecycle). Scopes are not comparable: lifecycle, combustion (direct "
-    "emissions only), marginal (of one additional kilowatt-hour).",
-    ("provider", "zone", "scope"),
-)
-AGE = Metric(
-    "batchjob_emission_factor_age_seconds",
-    "gauge",
-    "Time since the moment to which the factor applies; a yearly mean applies to the "
-    "end of its year.",
-    ("provider", "zone"),
-)
-ESTIMATED = Metric(
-    "batchjob_emission_factor_estimated",
-    "gauge",
-    "Whether the factor is a forecast or an estimate, according to the provider.",
-    ("provider", "zone"),
-)
-INFO = Metric(
-    "batchjob_emission_factor_info",
-    "gauge",
-    "Attribution that the provider requires beside its figures.",
-    ("provider", "zone", "credit"),
-)
-ERRORS = Metric(
-    "batchjob_emission_factor_errors_total",
-    "counter",
-    "Requests to a provider that returned no factor.",
-    ("provider", "reason"),
-)
+# fmt: off
+FACTOR = Metric("batchjob_emission_factor_grams_per_kilowatt_hour", "gauge",
+    "Emissions of one kilowatt-hour of electricity in grams of CO2 (CO2 equivalent for lifecycle). "
+    "Scopes are not comparable: lifecycle, combustion (direct emissions only), marginal (of one "
+    "additional kilowatt-hour).", ("provider", "zone", "scope"))
+AGE = Metric("batchjob_emission_factor_age_seconds", "gauge",
+    "Time since the moment to which the factor applies; a yearly mean applies to the end of its "
+    "year.", ("provider", "zone"))
+ESTIMATED = Metric("batchjob_emission_factor_estimated", "gauge",
+    "Whether the factor is a forecast or an estimate, according to the provider.", ("provider",
+    "zone"))
+INFO = Metric("batchjob_emission_factor_info", "gauge",
+    "Attribution that the provider requires beside its figures.", ("provider", "zone", "credit"))
+ERRORS = Metric("batchjob_emission_factor_errors_total", "counter",
+    "Requests to a provider that returned no factor.", ("provider", "reason"))
+# fmt: on
 METRICS = (FACTOR, AGE, ESTIMATED, INFO, ERRORS)
 
 

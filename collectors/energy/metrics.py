@@ -10,54 +10,29 @@ from collectors.power.meter import Meter
 
 JOB_ENERGY = to_metric(ENERGY_JOULES.metric)
 JOB_EMISSIONS = to_metric(EMISSIONS_GRAMS.metric)
-NODE_ENERGY = Metric(
-    "batchjob_node_energy_joules_total",
-    "counter",
+# fmt: off
+NODE_ENERGY = Metric("batchjob_node_energy_joules_total", "counter",
     "Energy of the node by consumer; jobs, system and unallocated add up to the metered energy.",
-    ("component", "consumer"),
-)
-SOURCE = Metric(
-    "batchjob_node_power_source_info",
-    "gauge",
+    ("component", "consumer"))
+SOURCE = Metric("batchjob_node_power_source_info", "gauge",
     "Meter that the node's energy is taken from, what it covers, and whether it includes GPUs.",
-    ("source", "scope", "gpus"),
-)
-IDLE = Metric(
-    "batchjob_node_idle_power_watts",
-    "gauge",
-    "Idle power used to compute idle energy, without GPUs; configured or estimated.",
-    ("origin",),
-)
-DEVIATION = Metric(
-    "batchjob_node_energy_deviation_ratio",
-    "gauge",
-    "Fraction of the metered energy that is not attributed to any consumer; a value "
-    "above 1e-6 is a fault.",
-)
-OVERDRAWN = Metric(
-    "batchjob_node_energy_overdrawn_joules_total",
-    "counter",
-    "Energy of GPUs beyond the energy of the meter over the same time: the meter may "
-    "not include them.",
-)
-AGE = Metric(
-    "batchjob_meter_age_seconds",
-    "gauge",
-    "Time since the meter was last read; a value that is too old is not exposed.",
-    ("meter",),
-)
-WITHOUT_DATA = Metric(
-    "batchjob_meter_seconds_without_data_total",
-    "counter",
-    "Time for which the energy of the selected meter is unknown and therefore "
-    "attributed to no consumer; for the meter gpu, the sum over GPUs.",
-    ("meter",),
-)
-TICK_ERRORS = Metric(
-    "batchjob_energy_tick_errors_total",
-    "counter",
-    "Failed updates of the energy attribution; the next update covers their interval.",
-)
+    ("source", "scope", "gpus"))
+IDLE = Metric("batchjob_node_idle_power_watts", "gauge",
+    "Idle power used to compute idle energy, without GPUs; configured or estimated.", ("origin",))
+DEVIATION = Metric("batchjob_node_energy_deviation_ratio", "gauge",
+    "Fraction of the metered energy that is not attributed to any consumer; a value above 1e-6 is "
+    "a fault.")
+OVERDRAWN = Metric("batchjob_node_energy_overdrawn_joules_total", "counter",
+    "Energy of GPUs beyond the energy of the meter over the same time: the meter may not include "
+    "them.")
+AGE = Metric("batchjob_meter_age_seconds", "gauge",
+    "Time since the meter was last read; a value that is too old is not exposed.", ("meter",))
+WITHOUT_DATA = Metric("batchjob_meter_seconds_without_data_total", "counter",
+    "Time for which the energy of the selected meter is unknown and therefore attributed to no "
+    "consumer; for the meter gpu, the sum over GPUs.", ("meter",))
+TICK_ERRORS = Metric("batchjob_energy_tick_errors_total", "counter",
+    "Failed updates of the energy attribution; the next update covers their interval.")
+# fmt: on
 METRICS = (
     JOB_ENERGY,
     JOB_EMISSIONS,

@@ -13,27 +13,17 @@ from batchjob.quantities.reading import JobReading
 from collectors.jobs.view import INFO_LABELS, JobIdentity
 from collectors.metric import Labels, Metric, MetricColumn, MetricFamily, label, labels, to_metric
 
-INFO = Metric(
-    "batchjob_job_info",
-    "gauge",
-    "Identity of the job; always 1.",
-    (*JOB_LABELS, *INFO_LABELS),
-)
+# fmt: off
+INFO = Metric("batchjob_job_info", "gauge",
+    "Identity of the job; always 1.", (*JOB_LABELS, *INFO_LABELS))
 JOBS = Metric("batchjob_jobs", "gauge", "Running jobs with processes on this node.", ("manager",))
-IGNORED = Metric(
-    "batchjob_jobs_ignored",
-    "gauge",
-    "Jobs that are not exposed: beyond the maximum, claimed by several owners, or in "
-    "a tree that belongs to a user.",
-    ("reason",),
-)
-ERRORS = Metric(
-    "batchjob_job_read_errors_total",
-    "counter",
+IGNORED = Metric("batchjob_jobs_ignored", "gauge",
+    "Jobs that are not exposed: beyond the maximum, claimed by several owners, or in a tree that "
+    "belongs to a user.", ("reason",))
+ERRORS = Metric("batchjob_job_read_errors_total", "counter",
     "Files of jobs that could not be read, and processes that ended while no exporter ran "
-    "(ended_unseen), whose last usage is in no sum.",
-    ("reason",),
-)
+    "(ended_unseen), whose last usage is in no sum.", ("reason",))
+# fmt: on
 METRICS = (
     JOBS,
     IGNORED,

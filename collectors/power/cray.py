@@ -27,24 +27,17 @@ _ATTEMPTS = 3
 # Counters that have not changed for this long are stale: they are updated every 0.1 s.
 _STALE_SECONDS = 1.0
 
-ENERGY = Metric(
-    "batchjob_cray_energy_joules_total",
-    "counter",
+# fmt: off
+ENERGY = Metric("batchjob_cray_energy_joules_total", "counter",
     "Energy counted by the node controller; domain node contains cpu, memory and accel.",
-    ("domain",),
-)
-POWER = Metric(
-    "batchjob_cray_power_watts",
-    "gauge",
+    ("domain",))
+POWER = Metric("batchjob_cray_power_watts", "gauge",
     "Power measured by the node controller; domain node contains cpu, memory and accel.",
-    ("domain",),
-)
+    ("domain",))
 CAP = Metric("batchjob_cray_power_cap_watts", "gauge", "Configured power cap.", ("domain",))
-STALE = Metric(
-    "batchjob_cray_stale_reads_total",
-    "counter",
-    "Discarded reads: the counters did not advance, or changed during the read.",
-)
+STALE = Metric("batchjob_cray_stale_reads_total", "counter",
+    "Discarded reads: the counters did not advance, or changed during the read.")
+# fmt: on
 METRICS = (ENERGY, POWER, CAP, STALE)
 
 

@@ -30,20 +30,14 @@ log = logging.getLogger(__name__)
 _INPUT = re.compile(r"(power|energy)(\d+)_(input|average)")
 _RESCAN_SECONDS = 300.0
 
-POWER = Metric(
-    "batchjob_hwmon_power_watts",
-    "gauge",
-    "Power measured by a sensor, averaged if the chip averages. On NVIDIA Grace "
-    "sensors overlap (Module contains Grace, Grace contains CPU and SysIO) and must "
-    "not be added.",
-    ("chip", "sensor"),
-)
-ENERGY = Metric(
-    "batchjob_hwmon_energy_joules_total",
-    "counter",
-    "Energy measured by a sensor since its driver was loaded.",
-    ("chip", "sensor"),
-)
+# fmt: off
+POWER = Metric("batchjob_hwmon_power_watts", "gauge",
+    "Power measured by a sensor, averaged if the chip averages. On NVIDIA Grace sensors overlap "
+    "(Module contains Grace, Grace contains CPU and SysIO) and must not be added.", ("chip",
+    "sensor"))
+ENERGY = Metric("batchjob_hwmon_energy_joules_total", "counter",
+    "Energy measured by a sensor since its driver was loaded.", ("chip", "sensor"))
+# fmt: on
 ERRORS = Metric("batchjob_hwmon_read_errors_total", "counter", "Failed reads of sensors.")
 METRICS = (POWER, ENERGY, ERRORS)
 

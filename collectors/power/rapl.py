@@ -34,35 +34,22 @@ _PSYS_FACTOR = 10.0
 # Tolerance for the time between reading the clock and the register, and for a unit of 1 J.
 _SLACK_SECONDS, _SLACK_JOULES = 0.1, 2.0
 
-ENERGY = Metric(
-    "batchjob_rapl_energy_joules_total",
-    "counter",
-    "Energy counted by RAPL, corrected for counter wraps; the total continues when the "
-    "exporter restarts within a boot. Zones overlap (psys contains packages, a package "
-    "contains core and uncore) and must not be added.",
-    ("zone", "package"),
-)
-LIMIT = Metric(
-    "batchjob_rapl_power_limit_watts",
-    "gauge",
-    "Power limit in force; the zone mmio is a second limit of the package.",
-    ("zone", "package", "constraint"),
-)
-ERRORS = Metric(
-    "batchjob_rapl_read_errors_total",
-    "counter",
-    "Failed reads of a zone's energy; with the reason permission, the exporter may "
-    "not read energy_uj (root only by default).",
-    ("reason",),
-)
+# fmt: off
+ENERGY = Metric("batchjob_rapl_energy_joules_total", "counter",
+    "Energy counted by RAPL, corrected for counter wraps; the total continues when the exporter "
+    "restarts within a boot. Zones overlap (psys contains packages, a package contains core and "
+    "uncore) and must not be added.", ("zone", "package"))
+LIMIT = Metric("batchjob_rapl_power_limit_watts", "gauge",
+    "Power limit in force; the zone mmio is a second limit of the package.", ("zone", "package",
+    "constraint"))
+ERRORS = Metric("batchjob_rapl_read_errors_total", "counter",
+    "Failed reads of a zone's energy; with the reason permission, the exporter may not read "
+    "energy_uj (root only by default).", ("reason",))
 _REASONS = ("masked", "permission", "gone", "io", "invalid")
-GAPS = Metric(
-    "batchjob_rapl_gaps_total",
-    "counter",
-    "Intervals not included in the energy: too long to tell how often the counter "
-    "wrapped (wraps), or with more energy than the zone can use (implausible).",
-    ("zone", "package", "reason"),
-)
+GAPS = Metric("batchjob_rapl_gaps_total", "counter",
+    "Intervals not included in the energy: too long to tell how often the counter wrapped (wraps), "
+    "or with more energy than the zone can use (implausible).", ("zone", "package", "reason"))
+# fmt: on
 METRICS = (ENERGY, LIMIT, ERRORS, GAPS)
 
 

@@ -20,35 +20,22 @@ from collectors.power.ipmi.message import REASONS, Bmc, IpmiError, Power
 from collectors.power.ipmi.power import BmcPower, password_on_command_line, read_tool
 from collectors.power.meter import MeterReading, PlausiblePower
 
-POWER = Metric(
-    "batchjob_ipmi_power_watts",
-    "gauge",
-    "Power of the node measured by its BMC; min, max and average are over the "
-    "sampling period of the BMC.",
-    ("statistic",),
-)
-PERIOD = Metric(
-    "batchjob_ipmi_sampling_period_seconds",
-    "gauge",
-    "Period over which the BMC computes min, max and average.",
-)
-ACTIVE = Metric(
-    "batchjob_ipmi_measurement_active",
-    "gauge",
-    "Whether the BMC reports that power measurement is active; some BMCs measure "
-    "although they report that it is not.",
-)
-SENSOR = Metric(
-    "batchjob_ipmi_sensor_power_watts",
-    "gauge",
-    "Power of each sensor that is summed for the power of the node, if the BMC does "
-    "not support DCMI.",
-    ("sensor",),
-)
+# fmt: off
+POWER = Metric("batchjob_ipmi_power_watts", "gauge",
+    "Power of the node measured by its BMC; min, max and average are over the sampling period of "
+    "the BMC.", ("statistic",))
+PERIOD = Metric("batchjob_ipmi_sampling_period_seconds", "gauge",
+    "Period over which the BMC computes min, max and average.")
+ACTIVE = Metric("batchjob_ipmi_measurement_active", "gauge",
+    "Whether the BMC reports that power measurement is active; some BMCs measure although they "
+    "report that it is not.")
+SENSOR = Metric("batchjob_ipmi_sensor_power_watts", "gauge",
+    "Power of each sensor that is summed for the power of the node, if the BMC does not support "
+    "DCMI.", ("sensor",))
 AGE = Metric("batchjob_ipmi_age_seconds", "gauge", "Age of the power reading of the BMC.")
-DURATION = Metric(
-    "batchjob_ipmi_read_duration_seconds", "gauge", "Duration of the last power reading of the BMC."
-)
+DURATION = Metric("batchjob_ipmi_read_duration_seconds", "gauge",
+    "Duration of the last power reading of the BMC.")
+# fmt: on
 ERRORS = Metric("batchjob_ipmi_errors_total", "counter", "Failed reads of the BMC.", ("reason",))
 METRICS = (POWER, PERIOD, ACTIVE, SENSOR, AGE, DURATION, ERRORS)
 

@@ -17,21 +17,14 @@ from collectors.power.bmc import BmcCollector
 from collectors.power.meter import MeterReading, PlausiblePower
 from collectors.power.redfish.power import REASONS, RedfishError, RedfishReader
 
-POWER = Metric(
-    "batchjob_redfish_power_watts",
-    "gauge",
-    "Power consumption of a chassis, reported by its management controller.",
-    ("chassis",),
-)
-AGE = Metric(
-    "batchjob_redfish_age_seconds", "gauge", "Age of the power reading of the Redfish service."
-)
-ERRORS = Metric(
-    "batchjob_redfish_errors_total",
-    "counter",
-    "Failed requests to the Redfish service.",
-    ("reason",),
-)
+# fmt: off
+POWER = Metric("batchjob_redfish_power_watts", "gauge",
+    "Power consumption of a chassis, reported by its management controller.", ("chassis",))
+AGE = Metric("batchjob_redfish_age_seconds", "gauge",
+    "Age of the power reading of the Redfish service.")
+ERRORS = Metric("batchjob_redfish_errors_total", "counter",
+    "Failed requests to the Redfish service.", ("reason",))
+# fmt: on
 METRICS = (POWER, AGE, ERRORS)
 
 _LOGIN_PAUSE_SECONDS = 600.0  # refused logins may lock the account
