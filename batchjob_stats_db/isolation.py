@@ -1,6 +1,6 @@
-"""Keeps one bad item from affecting the others: a batch that fails is halved until one is left."""
+"""Keeps one bad item from affecting the others: each in turn, or a batch halved where it fails."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -37,3 +37,21 @@ def isolate_failures(
 def is_database_failure(error: Exception, _failed: int = 0) -> bool:
     """Whether the database itself fails (locked, full, gone), rather than refuses a value."""
     return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
+
+
+def do_each(items: Iterable[T], work: Callable[[T], bool]) -> bool:
+    """Do the work on each item, whatever it does on others; returns whether all of it succeeded.
+
+    Raises the first error when the other items are done, and a failure of the database at once.
+    """
+    succeeded, failure = True, None
+    for item in items:
+        try:
+            succeeded &= work(item)
+        except Exception as error:  # whatever one item does, the others are done
+            if is_database_failure(error):
+                raise
+            failure = failure or error
+    if failure:
+        raise failure
+    return succeeded

@@ -24,7 +24,7 @@ from batchjob.schedulers.accounting import (
     Batch,
 )
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.isolation import is_database_failure
+from batchjob_stats_db.isolation import do_each, is_database_failure
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.measure.live import LiveMeasurement
 from batchjob_stats_db.measure.pending import measure_due
@@ -340,20 +340,15 @@ class Poller:
         with self.store.engine.connect() as db:
             days = due_days(db, name, _DAYS_PER_BATCH, now)
 
-        failure: Exception | None = None
-        for day in days:
-            if stop.is_set():
-                break
-            try:
+        def rebuild(day: int) -> bool:
+            if not stop.is_set():
                 with self.store.transaction() as db:
                     roll_up(db, name, day, now)
-            except Exception as error:  # the other days are summed
-                failure = failure or error
-                continue
-            self._signal_progress()
-            self.metrics.rolled_up_days.labels(name).inc()
-        if failure:
-            raise failure
+                self._signal_progress()
+                self.metrics.rolled_up_days.labels(name).inc()
+            return True
+
+        do_each(days, rebuild)
         return days
 
     def _delete_expired(self) -> bool:

@@ -22,7 +22,7 @@ from batchjob.schedulers.accounting import (
 from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.isolation import is_database_failure
+from batchjob_stats_db.isolation import do_each, is_database_failure
 from batchjob_stats_db.poller.batch_writer import BatchWriter
 from batchjob_stats_db.poller.options import PollOptions
 
@@ -115,18 +115,18 @@ class Rereader:
         if not self._poll.reread or not self._pace.is_due(started) or first is None:
             return True
         since = int(max(now - self._poll.reread, first - self._poll.first))
-        succeeded, failure = True, None
-        for source in self._sources:
-            if isinstance(source, RereadableSource) and not stop.is_set():
-                try:
-                    succeeded &= self._reread_one(source, source.name, since, now, stop)
-                except Exception as error:  # the other sources are read as well
-                    if is_database_failure(error):
-                        raise
-                    succeeded, failure = False, failure or error
+        rereadable = [each for each in self._sources if isinstance(each, RereadableSource)]
+
+        def reread(source: RereadableSource) -> bool:
+            return stop.is_set() or self._reread_one(source, source.name, since, now, stop)
+
+        try:
+            succeeded = do_each(rereadable, reread)
+        except Exception as error:
+            if not is_database_failure(error):  # which is tried again soon
+                self._pace.schedule_next(started, self._monotonic(), succeeded=False)
+            raise
         self._pace.schedule_next(started, self._monotonic(), succeeded=succeeded)
-        if failure:
-            raise failure
         return succeeded
 
     def _reread_one(
@@ -196,14 +196,15 @@ def read_missing_scripts(
 ) -> bool:
     """Request some batch scripts of started jobs, if the site stores them, the newest first.
 
-    `on_progress` is called after each script. Returns whether all succeeded.
+    `on_progress` is called after each script. Returns whether all succeeded; raises the first error
+    that is no scheduler's, when the other scripts are stored.
     """
-    outcomes = [
-        _read_scripts_of(source, source.name, store, writer, now, stop, on_progress)
-        for source in sources
-        if isinstance(source, ScriptSource) and source.script_bytes
-    ]
-    return all(outcomes)
+    return do_each(
+        [each for each in sources if isinstance(each, ScriptSource) and each.script_bytes],
+        lambda source: _read_scripts_of(
+            source, source.name, store, writer, now, stop, on_progress
+        ),
+    )
 
 
 def _read_scripts_of(
@@ -216,19 +217,28 @@ def _read_scripts_of(
         missing = scripts.jobs_without_script(
             db, store.cluster, name, since, until, _SCRIPTS_AT_ONCE
         )
-    try:
-        for jobs in list(_group_by_submission(missing).values())[:_CALLS_AT_ONCE]:
-            if stop.is_set():
-                return True
+    failures: list[SchedulerError] = []
+
+    def read(jobs: Mapping[int, SubmittedJob]) -> bool:
+        if stop.is_set() or failures:
+            return not failures
+        try:
             text = source.script(next(iter(jobs.values())))
-            with store.transaction() as db:
-                scripts.store(db, list(jobs), text, source.script_bytes)
-            on_progress()
-    except SchedulerError as error:
-        writer.record_failure(key, str(error))
-        return False
-    writer.record_success(key)
-    return True
+        except SchedulerError as error:  # it would fail for the others as well
+            failures.append(error)
+            return False
+        with store.transaction() as db:
+            scripts.store(db, list(jobs), text, source.script_bytes)
+        on_progress()
+        return True
+
+    submissions = list(_group_by_submission(missing).values())
+    succeeded = do_each(submissions[:_CALLS_AT_ONCE], read)
+    if failures:
+        writer.record_failure(key, str(failures[0]))
+    else:
+        writer.record_success(key)
+    return succeeded
 
 
 def _group_by_submission(

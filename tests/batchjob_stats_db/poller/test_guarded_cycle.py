@@ -19,7 +19,7 @@ from batchjob_stats_db.poller.options import (
     TsdbOptions,
 )
 from batchjob_stats_db.poller.poller import Poller
-from batchjob_stats_db.poller.reread import Rereader
+from batchjob_stats_db.poller.reread import Rereader, read_missing_scripts
 from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_db.timeseries.base import SeriesValue
 from tests.batchjob_stats_db.simulated_source import RUN_SECONDS, SimulatedSource, build_poller
@@ -192,3 +192,39 @@ def test_source_that_cannot_be_read_again_keeps_no_other_from_it(engine):
     with pytest.raises(ZeroDivisionError):
         rereader.reread_due_sources(threading.Event())
     assert reread == ["good"]
+
+
+class SourceOfScripts(SimulatedSource):
+    """Keeps batch scripts; that of one job, if any, raises."""
+
+    script_bytes = 1000
+
+    def __init__(self, name, bad_job=""):
+        super().__init__(5)
+        self.name, self.bad_job = name, bad_job
+
+    def script(self, job):
+        if job.jobid == self.bad_job or self.bad_job == "all":
+            raise ZeroDivisionError("odd")
+        return f"script of {job.jobid}"
+
+
+@pytest.mark.parametrize("bad_job", ["4", "all"])
+def test_script_that_cannot_be_read_keeps_no_other_from_being_stored(engine, rows, bad_job):
+    """Neither one of the same source, nor those of another source."""
+    good = SourceOfScripts("simulated")
+    poller = build_poller(engine, good)
+    poller.run_cycle()
+    now = good.now + 120
+    broken = SourceOfScripts("simulated", bad_job)
+    writer = BatchWriter(poller.store, poller.metrics, lambda: now)
+
+    def read(*sources):
+        return read_missing_scripts(sources, poller.store, writer, now, threading.Event(), bool)
+
+    with pytest.raises(ZeroDivisionError):
+        read(broken)
+    assert len(rows(schema.job_script)) == (0 if bad_job == "all" else 4)
+    with pytest.raises(ZeroDivisionError):
+        read(broken, good)
+    assert len(rows(schema.job_script)) == 5
