@@ -3,6 +3,8 @@
 import json
 from typing import Any, NoReturn
 
+from batchjob.runtime.pairs import repeated_names, unique_pairs
+
 MAX_BYTES = 512 * 1024 * 1024
 """Maximum size of a text that names no smaller limit."""
 MAX_DEPTH = 100
@@ -63,31 +65,10 @@ def _of_bounded_depth(value: Any, text: str) -> Any:
 
 
 def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ValueError(f"expected each name once, got {_repeated(pairs)[0]!r:.80} twice")
+    values = unique_pairs(pairs)
+    if repeated := repeated_names(values):
+        raise ValueError(f"expected each name once, got {repeated[0]!r:.80} twice")
     return values
-
-
-class DamagedObject(dict[str, Any]):
-    """An object in which the names in `repeated` stood twice, and have no value."""
-
-    repeated: tuple[str, ...] = ()
-
-
-def _drop_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) == len(pairs):
-        return values
-    repeated = tuple(_repeated(pairs))
-    damaged = DamagedObject((name, each) for name, each in pairs if name not in repeated)
-    damaged.repeated = repeated
-    return damaged
-
-
-def _repeated(pairs: list[tuple[str, Any]]) -> list[str]:
-    names = [name for name, _ in pairs]
-    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
 
 
 def _reject(constant: str) -> NoReturn:
@@ -96,9 +77,9 @@ def _reject(constant: str) -> NoReturn:
 
 _ANY = json.JSONDecoder(object_pairs_hook=_refuse_repeated)
 _FINITE = json.JSONDecoder(object_pairs_hook=_refuse_repeated, parse_constant=_reject)
-_ANSWERS = json.JSONDecoder(object_pairs_hook=_drop_repeated, strict=False)
+_ANSWERS = json.JSONDecoder(object_pairs_hook=unique_pairs, strict=False)
 # Numbers as they are written: 007 and 1e5 are names too.
 _TEXTS = json.JSONDecoder(
-    object_pairs_hook=_drop_repeated, strict=False, parse_int=str, parse_float=str,
+    object_pairs_hook=unique_pairs, strict=False, parse_int=str, parse_float=str,
     parse_constant=str,
 )  # fmt: skip

@@ -5,10 +5,10 @@ addition to the job: no job is lost because its memory has an unknown format.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
+from batchjob.runtime.pairs import repeated_names
 from batchjob.schedulers.records import RAW_LIMIT, QuarantinedRow
 
 T = TypeVar("T")
@@ -22,13 +22,13 @@ class RowError(ValueError):
 
 
 class FieldReader:
-    """Values by name; `parse_errors` lists those that cannot be parsed."""
+    """Values by name; `parse_errors` lists those that cannot be parsed, or stand twice."""
 
     __slots__ = ("parse_errors", "values")
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
-        self.parse_errors: list[str] = []
+        self.parse_errors = [f"{name} stands twice" for name in repeated_names(values)]
 
     def text(self, name: str) -> str:
         """The text in a form that a database accepts; "" if there is none."""
@@ -157,22 +157,3 @@ def parse_host_list_number(text: str, host_list: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
     raise HostListError(f"expected a number, got {text[:20]!r} in {host_list[:80]!r}")
-
-
-def unique_pairs(
-    pairs: Sequence[tuple[str, T]], leading: Collection[str] = ()
-) -> tuple[dict[str, T], tuple[str, ...]]:
-    """Values by name, without names that stand twice, and those names.
-
-    Schedulers do not escape all that users write, so one of two values may be a user's. Of the
-    `leading` names, which the scheduler writes before any text of a user, the first value counts.
-    """
-    values = dict(pairs)
-    if len(values) == len(pairs):
-        return values, ()
-    counts = Counter(name for name, _ in pairs)
-    repeated = tuple(name for name, count in counts.items() if count > 1)
-    for name in repeated:
-        del values[name]
-    first = dict(reversed(pairs))
-    return values | {name: first[name] for name in leading if name in repeated}, repeated

@@ -115,13 +115,14 @@ class Rereader:
         if not self._poll.reread or not self._pace.is_due(started) or first is None:
             return True
         since = int(max(now - self._poll.reread, first - self._poll.first))
-        rereadable = [each for each in self._sources if isinstance(each, RereadableSource)]
 
-        def reread(source: RereadableSource) -> bool:
-            return stop.is_set() or self._reread_one(source, source.name, since, now, stop)
+        def reread(source: AccountingSource) -> bool:
+            if stop.is_set() or not isinstance(source, RereadableSource):
+                return True
+            return self._reread_one(source, source.name, since, now, stop)
 
         try:
-            succeeded = do_each(rereadable, reread)
+            succeeded = do_each(self._sources, reread)
         except Exception as error:
             if not is_database_failure(error):  # which is tried again soon
                 self._pace.schedule_next(started, self._monotonic(), succeeded=False)
@@ -201,9 +202,7 @@ def read_missing_scripts(
     """
     return do_each(
         [each for each in sources if isinstance(each, ScriptSource) and each.script_bytes],
-        lambda source: _read_scripts_of(
-            source, source.name, store, writer, now, stop, on_progress
-        ),
+        lambda source: _read_scripts_of(source, source.name, store, writer, now, stop, on_progress),
     )
 
 

@@ -65,8 +65,11 @@ class PollerMetrics:
         self.behind_seconds = gauge("behind_seconds", "Time since a source's watermark.", "source")
         self.jobs = counter("jobs", "Job records read, by outcome.", "outcome")
         self.refused = counter(
-            "refused", "Records and values that broke a rule of the gate.", "source", "rule"
-        )
+            "refused",
+            "What the gate refused: a record once for each rule that it broke, and of measurements "
+            "each series or figure.",
+            "source", "rule",
+        )  # fmt: skip
         self.vanished_jobs = counter(
             "vanished_jobs", "Jobs that their scheduler no longer knows, without a recorded end."
         )

@@ -4,11 +4,15 @@ Meant for one host per cluster. A part that fails or hangs does not affect the o
 reading is exposed until it is too old.
 """
 
+import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from batchjob.runtime.background import Refresher, validity_seconds
+from batchjob.runtime.log import LogOnce
+from batchjob.runtime.pairs import noting_repeated_names
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.cluster import ClusterOptions, ClusterReaders
 from batchjob.schedulers.registry import CLUSTERS, Scheduler
@@ -21,11 +25,13 @@ from collectors.cluster.changes import (
     is_unavailable,
 )
 from collectors.cluster.job_metrics import JobsReading
-from collectors.cluster.metrics import AGE, ERRORS, INFO, METRICS, families
+from collectors.cluster.metrics import AGE, DAMAGED, ERRORS, INFO, METRICS, families
 from collectors.cluster.node_metrics import NodesReading
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import MetricFamily, labels
+
+log = logging.getLogger(__name__)
 
 __all__ = ["METRICS", "ClusterOptions", "build", "find_readers"]
 
@@ -39,6 +45,7 @@ class Cluster:
         self._host = host
         self._scheduler = scheduler
         self._options = options
+        self._log_once = LogOnce(log)
         self._waits, self._failures = WaitDurations(), NodeFailures()
         self._unavailable, self._draining = (
             ConditionDurations(is_unavailable),
@@ -46,9 +53,12 @@ class Cluster:
         )
         self._validity_seconds = validity_seconds(options.interval, options.timeout)
         self._gpu_time = GpuTime(self._validity_seconds)
-        readers = {
-            part: read for part, read in cluster_readers._asdict().items() if read is not None
+        readers: dict[str, Callable[[], Any]] = {
+            part: partial(self._note_damage, part, read)
+            for part, read in cluster_readers._asdict().items()
+            if read is not None
         }
+        self._damaged = dict.fromkeys(readers, 0)  # in the last reading of each part
         if "nodes" in readers:
             self._read_nodes = readers["nodes"]
             readers["nodes"] = self._observe_nodes
@@ -90,6 +100,10 @@ class Cluster:
                 ERRORS,
                 [(labels(part=name), float(part.failures)) for name, part in self._parts.items()],
             ),
+            MetricFamily(
+                DAMAGED,
+                [(labels(part=name), float(number)) for name, number in self._damaged.items()],
+            ),
         ]
         for name, part in self._parts.items():
             observed = part.latest()
@@ -107,6 +121,14 @@ class Cluster:
         if observed is None:
             return None
         return sorted(node.name for node in observed.value.nodes if node.is_powered)
+
+    def _note_damage(self, part: str, read: Callable[[], Any]) -> Any:
+        with noting_repeated_names() as names:
+            reading = read()
+        self._damaged[part] = len(names)
+        if names:
+            self._log_once.warning(part, "cluster %s: %.80r stands twice", part, names[0])
+        return reading
 
     def _observe_nodes(self) -> NodesReading:
         nodes, now = self._failures.observe(self._read_nodes()), self._host.clock()

@@ -98,9 +98,13 @@ AGE = own_metric(
     "age_seconds", "gauge", "Age of the last answer of the scheduler, by part.", "part"
 )
 ERRORS = own_metric("errors_total", "counter", "Failed queries of the scheduler, by part.", "part")
+DAMAGED = own_metric(
+    "damaged_values", "gauge",
+    "Names that stood twice in the scheduler's last answer, and so have no value, by part.", "part",
+)  # fmt: skip
 METRICS = (
-    INFO, AGE, ERRORS, *(row.metric for rows in PARTS.values() for row in rows), UNAVAILABLE,
-    DRAINING, WAIT,
+    INFO, AGE, ERRORS, DAMAGED, *(row.metric for rows in PARTS.values() for row in rows),
+    UNAVAILABLE, DRAINING, WAIT,
 )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def _without_owners(open_file):
 
 def _first_value_wins(unique_pairs):
     del unique_pairs
-    return lambda pairs, leading=(): (dict(reversed(pairs)), ())
+    return lambda pairs, leading=(): dict(reversed(pairs))
 
 
 def _without_isolation(isolate):
@@ -155,7 +155,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "names once in accounting logs": Guard(
         c.account_that_closes_its_quote_in_a_pbs_log,
-        {"batchjob.schedulers.fields:unique_pairs": _first_value_wins},
+        {"batchjob.runtime.pairs:unique_pairs": _first_value_wins},
     ),
     "names once in JSON": Guard(
         c.name_twice_in_a_json_record,

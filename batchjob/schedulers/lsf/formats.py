@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 
+from batchjob.runtime.pairs import damaged, repeated_names
 from batchjob.runtime.subprocesses import (
     CommandFailedError,
     CommandOptions,
@@ -96,7 +97,7 @@ def parse_records(output: bytes) -> list[JsonRecord]:
     if not isinstance(found, list):
         raise NotJsonError("expected a JSON object with RECORDS")
     return [
-        {str(name): str(value) for name, value in record.items()}
+        damaged({name: str(value) for name, value in record.items()}, repeated_names(record))
         for record in found
         if isinstance(record, dict)
     ]

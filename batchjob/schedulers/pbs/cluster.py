@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from batchjob.runtime.pairs import unique_pairs
 from batchjob.runtime.subprocesses import SchedulerError, parse_json_object, run
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.cluster import (
@@ -28,7 +29,6 @@ from batchjob.schedulers.cluster import (
     reason_word,
     shorten_reason,
 )
-from batchjob.schedulers.fields import unique_pairs
 from batchjob.schedulers.pbs.accounting.records import GPU_RESOURCES, account_of
 from batchjob.schedulers.pbs.cluster_shares import fairshare, licenses
 from batchjob.schedulers.pbs.qstat_jobs import Attributes, parse_time, query_qstat
@@ -171,7 +171,7 @@ def reservations(output: bytes) -> list[Reservation]:
             parse_time(row.get("reserve_start", "")),
             parse_time(row.get("reserve_end", "")),
         )
-        for row, _ in (unique_pairs(pairs, ("id",)) for pairs in found)
+        for row in (unique_pairs(pairs, ("id",)) for pairs in found)
     ]
 
 

@@ -11,16 +11,16 @@ import json
 import time
 from typing import Any
 
-from batchjob.runtime.json_reader import DamagedObject
+from batchjob.runtime.pairs import damaged, repeated_names, unique_pairs
 from batchjob.runtime.subprocesses import (
     CommandOptions,
     NotJsonError,
     parse_json_object,
     run,
 )
-from batchjob.schedulers.fields import unique_pairs
 
 Attributes = dict[str, str]
+"""Of a job; DamagedPairs, if some stood twice."""
 
 # qstat's names for attributes that have another name in the accounting log.
 _LOG_NAMES = {
@@ -48,19 +48,24 @@ def parse_json_jobs(output: bytes) -> dict[str, Attributes]:
     jobs = parse_json_object(output, numbers_as_text=True).get("Jobs", {})
     if not isinstance(jobs, dict):
         raise NotJsonError("qstat: expected an object with Jobs")
-    repeated = jobs.repeated if isinstance(jobs, DamagedObject) else ()
     found = {jobid: _flatten(job) for jobid, job in jobs.items() if isinstance(job, dict)}
-    return found | {jobid: {} for jobid in repeated}
+    return found | {jobid: {} for jobid in repeated_names(jobs)}
 
 
 def _flatten(job: dict[str, Any]) -> Attributes:
-    flat: Attributes = {}
+    flat: list[tuple[str, str]] = []
+    repeated = [_LOG_NAMES.get(name, name) for name in repeated_names(job)]
     for name, value in job.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": _format_scalar(each) for inner, each in value.items()}
+        if name == "Variable_List":  # the rest of it is private to the user
+            if isinstance(value, dict) and "PBS_O_WORKDIR" in value:
+                flat.append((f"{name}.PBS_O_WORKDIR", _format_scalar(value["PBS_O_WORKDIR"])))
+        elif isinstance(value, dict):
+            flat += [(f"{name}.{inner}", _format_scalar(each)) for inner, each in value.items()]
+            repeated += [f"{name}.{inner}" for inner in repeated_names(value)]
         else:
-            flat[_LOG_NAMES.get(name, name)] = _format_scalar(value)
-    return _convert_times(flat)
+            flat.append((_LOG_NAMES.get(name, name), _format_scalar(value)))
+    values = unique_pairs(flat)
+    return _convert_times(damaged(values, (*repeated, *repeated_names(values))))
 
 
 def _format_scalar(value: Any) -> str:
@@ -94,13 +99,13 @@ def parse_text_jobs(output: bytes) -> dict[str, Attributes]:
     return {
         jobid: {}
         if jobid in repeated
-        else _convert_times(_keep_work_dir(unique_pairs(pairs, _LEADING)[0]))
+        else _convert_times(_keep_work_dir(unique_pairs(pairs, _LEADING)))
         for jobid, pairs in jobs.items()
     }
 
 
 def _keep_work_dir(job: Attributes) -> Attributes:
-    """Add PBS_O_WORKDIR from Variable_List; the rest of it is private to the user."""
+    """Keep only PBS_O_WORKDIR of Variable_List, as of JSON."""
     for pair in job.pop("Variable_List", "").split(","):
         if pair.startswith("PBS_O_WORKDIR="):
             job["Variable_List.PBS_O_WORKDIR"] = pair.partition("=")[2]
@@ -110,7 +115,7 @@ def _keep_work_dir(job: Attributes) -> Attributes:
 def _convert_times(job: Attributes) -> Attributes:
     owner = {"user": job.get("Job_Owner", "").partition("@")[0]}  # used until there is an euser
     times = {name: str(at) for name in _TIMES if (at := parse_time(job.get(name, ""))) is not None}
-    return owner | job | times
+    return damaged(owner | job | times, repeated_names(job))
 
 
 def parse_time(text: str) -> int | None:

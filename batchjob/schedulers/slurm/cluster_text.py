@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
+from batchjob.runtime.pairs import unique_pairs
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.cluster import (
     ClusterJob,
@@ -22,7 +23,6 @@ from batchjob.schedulers.cluster import (
     reason_word,
     shorten_reason,
 )
-from batchjob.schedulers.fields import unique_pairs
 from batchjob.schedulers.slurm.cluster_json import (
     MEGABYTE,
     eligible_time,
@@ -65,7 +65,7 @@ def _lines(output: bytes) -> list[str]:
 
 
 def _parse_pairs(line: str) -> dict[str, str]:
-    return unique_pairs(_PAIR.findall(line), _LEADING)[0]
+    return unique_pairs(_PAIR.findall(line), _LEADING)
 
 
 def _node(line: str) -> ClusterNode:

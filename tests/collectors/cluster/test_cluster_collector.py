@@ -14,6 +14,9 @@ from batchjob.schedulers.cluster import (
     reason_word,
     shorten_reason,
 )
+from batchjob.schedulers.pbs import cluster as pbs
+from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs, parse_text_jobs
+from batchjob.schedulers.slurm import cluster_text as slurm_text
 from batchjob.schedulers.states import JobState
 from batchjob_exporter.exposition import OPENMETRICS, render
 from collectors.cluster.collector import Cluster, build
@@ -294,3 +297,37 @@ def test_powered_down_nodes_are_no_targets():
     assert collector.node_names() is None  # not read yet
     collector.refresh()
     assert collector.node_names() == ["n1", "n4"]
+
+
+_RESERVATION = b"Resv ID: R1\n    Resource_List.ncpus = 4\n"
+_JOB = b"Job Id: 1.s\n    job_state = R\n    comment = a\n"
+
+
+@pytest.mark.parametrize(
+    ("part", "read", "output", "twice", "name"),
+    [
+        ("nodes", slurm_text.nodes, b"NodeName=n1 State=IDLE", b" State=DOWN", "State"),
+        ("reservations", slurm_text.reservations, b"ReservationName=r NodeCnt=4", b" NodeCnt=9",
+         "NodeCnt"),
+        ("licenses", slurm_text.licenses, b"LicenseName=a Total=4", b" Total=9", "Total"),
+        ("partitions", slurm_text.partitions, b"PartitionName=p State=UP", b" State=DOWN", "State"),
+        ("reservations", pbs.reservations, _RESERVATION, b"    Resource_List.ncpus = 9\n",
+         "Resource_List.ncpus"),
+        ("jobs", lambda text: pbs.jobs(parse_text_jobs(text)), _JOB,
+         b"    comment = b\n", "comment"),
+        ("jobs", lambda text: pbs.jobs(parse_json_jobs(b'{"Jobs": {"1.s": {%s}}}' % text)),
+         b'"comment": "a"', b', "comment": "b"', "comment"),
+    ],
+)  # fmt: skip
+def test_name_that_stands_twice_is_counted_and_the_row_kept(
+    part, read, output, twice, name, caplog
+):
+    outputs = [output, output + twice]
+    collector = cluster_collector(Clock(), **{part: lambda: read(outputs[-1])})
+    collector.refresh()
+    assert sample_values(collector)["damaged_values", part] == 1
+    assert len(read(output + twice)) == 1
+    assert f"{name!r} stands twice" in caplog.text
+    outputs.pop()
+    collector.refresh()
+    assert sample_values(collector)["damaged_values", part] == 0

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from batchjob.runtime.pairs import damaged, repeated_names, unique_pairs
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule
-from batchjob.schedulers.fields import FieldReader, RowError, unique_pairs
+from batchjob.schedulers.fields import FieldReader, RowError
 from batchjob.schedulers.lsf.accounting.event_records import Word
 from batchjob.schedulers.lsf.accounting.lsb_acct import LsfLog
 from batchjob.schedulers.lsf.accounting.records import ended_job
@@ -43,7 +44,7 @@ def job_from_finish2(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, lis
         raise RowError(f"the record ends after {len(line)} values")
     texts = [word.text for word in line]
     pairs = list(zip(texts[5::2], texts[6::2], strict=False))
-    values, repeated = unique_pairs(
+    values = unique_pairs(
         [(_LSB_ACCT_NAMES.get(name, name), value) for name, value in pairs if name not in _LISTS]
     )
     hosts = [value for name, value in pairs if name == "execHosts"]
@@ -51,9 +52,9 @@ def job_from_finish2(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, lis
     slots = [value for name, value in pairs if name == "allocSlots"]
     if len(usages) == len(hosts):
         hosts = [f"{usage}*{host}" for usage, host in zip(usages, hosts, strict=True)]
-    row = FieldReader({"endTime": texts[2]} | _OMITTED_ZEROS | values | {"jobId": texts[3]})
+    named = {"endTime": texts[2]} | _OMITTED_ZEROS | values | {"jobId": texts[3]}
+    row = FieldReader(damaged(named, repeated_names(values)))
     job = ended_job(cluster, _SOURCE, row, hosts, slots if not usages else ())
-    row.parse_errors += [f"{name} stands twice" for name in repeated]
     if len(texts) % 2 == 0:
         row.parse_errors.append("the record ends within a pair")
     return job, row.parse_errors

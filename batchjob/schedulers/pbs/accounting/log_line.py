@@ -8,7 +8,8 @@ import re
 from datetime import datetime, tzinfo
 from typing import NamedTuple
 
-from batchjob.schedulers.fields import FieldReader, RowError, unique_pairs
+from batchjob.runtime.pairs import unique_pairs
+from batchjob.schedulers.fields import FieldReader, RowError
 
 _KEY = re.compile(r"[A-Za-z_][\w.@-]*=", re.ASCII)
 _CLOSING = {quote: re.compile(rf"{quote}(?= +[A-Za-z_][\w.@-]*=| *$)", re.ASCII) for quote in "'\""}
@@ -54,7 +55,7 @@ def parse_line(text: str, zone: tzinfo | None, not_before: int) -> PbsLogRecord:
     if len(parts) != 4 or len(parts[1]) != 1:
         raise RowError("expected stamp;type;id;attributes")
     timestamp = _parse_timestamp(parts[0], zone, not_before)
-    values, repeated = unique_pairs(parse_attributes(parts[3]), _LEADING)
+    values = unique_pairs(parse_attributes(parts[3]), _LEADING)
     absent, prefixes = _NOT_WRITTEN.get(parts[1], (frozenset(), ()))
     misplaced = [name for name in values if name in absent or name.startswith(prefixes)]
     for name in misplaced:
@@ -62,7 +63,6 @@ def parse_line(text: str, zone: tzinfo | None, not_before: int) -> PbsLogRecord:
     if any(";" in values.get(name, "") for name in _WITHOUT_SEMICOLON):
         raise RowError("another line begins within this one")
     row = FieldReader(values)
-    row.parse_errors += [f"{name} stands twice" for name in repeated]
     row.parse_errors += [f"the server writes no {name} here" for name in misplaced]
     return PbsLogRecord(timestamp, parts[1], parts[2], row, parts[3])
 

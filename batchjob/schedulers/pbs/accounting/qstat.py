@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from batchjob.runtime.json_reader import parse_json
+from batchjob.runtime.pairs import repeated_names
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError, run
 from batchjob.runtime.values import duration, one_of, text
@@ -160,7 +161,7 @@ def finished_record(options: RecordOptions, jobid: str, row: FieldReader) -> Job
     A job that waited for a run when it ended has no exec_host, and a status of its array or of an
     earlier run.
     """
-    ran = "exec_host" in row.values
+    ran = "exec_host" in (*row.values, *repeated_names(row.values))
     deleted = row.text("substate") == TERMINATED
     row.values = with_end_time(row.values, ran=ran)
     state = end_state(row, deleted=deleted) if ran else JobState.CANCELLED

@@ -121,6 +121,50 @@ def test_user_variables_cannot_overwrite_attributes():
     assert parse_text_jobs(plain)["1.s"]["job_state"] == "Q"
 
 
+_ENDED = (
+    b"Job Id: 1.s\n    Job_Owner = alice@s\n    job_state = F\n    Account_Name = a\n%s"
+    b"    ctime = 1795175100\n    stime = 1795175200\n    exec_host = n1/0\n"
+    b"    Exit_status = 0\n    history_timestamp = 1795175900\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("exec_host", (b"{", _ENDED % b"    exec_host = n9/0\n")),
+        ("start", (b"{", _ENDED % b"    stime = 1795175800\n")),
+        ("jobname", (b'{"Jobs": {"1.s": {"Job_Owner": "a@s", "ctime": 1795175100, "job_state": '
+                     b'"F", "exec_host": "n1/0", "Job_Name": "x", "Job_Name": "y"}}}',)),
+        ("Resource_List.ncpus", (
+            b'{"Jobs": {"1.s": {"Job_Owner": "a@s", "ctime": 1795175100, "exec_host": "n1/0", '
+            b'"job_state": "F", "Resource_List": {"ncpus": 1, "ncpus": 2}}}}',)),
+    ],
+)  # fmt: skip
+def test_attribute_that_stands_twice_is_damage(tmp_path, name, output):
+    """It has no value, the row is in quarantine, and the job counts as one that ran."""
+    program = write_qstat_program(tmp_path, *output)
+    source = Qstat("c1", qstat.QstatOptions(qstat=program), lambda: 1795176000)
+    (job,), (row,) = (
+        [each for batch in source.read("1795175000", {}) for each in getattr(batch, part)]
+        for part in ("jobs", "quarantined")
+    )
+    assert row.reason.startswith(f"{name} stands twice")
+    assert row.jobid == job.jobid == "1.s"
+    assert job.state is not JobState.CANCELLED
+    assert "n9" not in job.node_list
+    assert job.start_time in (None, 1795175200)
+    assert job.name == ""
+
+
+def test_private_variables_of_users_are_in_no_quarantine(tmp_path):
+    job = {"ctime": "x", "Variable_List": {"SECRET": "s3cret", "PBS_O_WORKDIR": "/srv"}}
+    program = write_qstat_program(tmp_path, json.dumps({"Jobs": {"1.s": job}}).encode())
+    source = Qstat("c1", qstat.QstatOptions(qstat=program), lambda: 1795176000)
+    (row,) = [each for batch in source.read("1795175000", {}) for each in batch.quarantined]
+    assert "/srv" in row.raw
+    assert "s3cret" not in row.raw
+
+
 def test_empty_output_is_an_error_while_jobs_are_unfinished(tmp_path):
     program = write_qstat_program(tmp_path, b'{"timestamp": 1}')
     source = Qstat("c1", qstat.QstatOptions(qstat=program), lambda: 1795176000)
