@@ -72,10 +72,7 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
         "systemctl enable --now batchjob_cluster": _CLUSTER,
     },
     "docs/development.md": {"python -m tests.regenerate": _done("test_regenerate")},
-    "docs/doctor.md": {
-        "systemd-run --pipe --wait": _CLUSTER,
-        "batchjob doctor --bundle": _SHELL_BLOCKS,
-    },
+    "docs/doctor.md": {"systemd-run --pipe --wait": _CLUSTER},
     "docs/exporter.md": {
         "python3 -m venv /opt/batchjob": _ONE_NODE,
         "cp deploy/systemd/batchjob_exporter.service": _ONE_NODE,

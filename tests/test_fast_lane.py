@@ -33,10 +33,10 @@ FAULTS = {
         "Undefined name `parse_factor`",
     ),
     "an import in a module that is loaded on demand": Fault(
-        "batchjob_cli/doctor/bundle.py",
-        "doctor.redaction import",
-        "doctor.redactions import",
-        "No module named 'batchjob_cli.doctor.redactions'",
+        "batchjob_cli/mail.py",
+        "client.problems import",
+        "client.problem import",
+        "No module named 'batchjob_cli.client.problem'",
     ),
     "an import in the wrong direction": Fault(
         "batchjob/schedulers/states.py",

@@ -5,12 +5,11 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from batchjob.runtime.formatting import replace_non_utf8
 from batchjob.runtime.settings import Parser
 from batchjob_cli.doctor import (
-    bundle,
     cgroups,
     gpus,
     pbs_jobs,
@@ -52,13 +51,11 @@ def run(arguments: list[str]) -> int:
     parser = Parser(
         prog="batchjob doctor",
         description=_DESCRIPTION,
-        usage="batchjob doctor [--json] [--bundle FILE] [FLAG OF batchjob_exporter ...]",
+        usage="batchjob doctor [--json] [FLAG OF batchjob_exporter ...]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="write the report as JSON")
-    parser.add_argument("--bundle", default="", metavar="FILE",
-                        help="write a redacted file for a bug report instead")  # fmt: skip
     doctor_options, exporter_flags = parser.parse_known_args(arguments)
     chosen = parse_settings(exporter_flags)
     options = {entry.name: of_entry for entry, of_entry in chosen.collectors}
@@ -71,27 +68,8 @@ def run(arguments: list[str]) -> int:
     )
     results, visible = examine(node), jobs_visible(node)
     report = (as_json if doctor_options.json else as_text)(results, visible)
-    if doctor_options.bundle:
-        bundle.write(
-            doctor_options.bundle,
-            replace_non_utf8(report),
-            arguments,
-            _config_files(exporter_flags),
-        )
-        print(
-            f"{doctor_options.bundle}: names, addresses and secrets are replaced; "
-            "read it before you send it"
-        )
-    else:
-        sys.stdout.write(replace_non_utf8(report))  # cgroup paths may contain any bytes
+    sys.stdout.write(replace_non_utf8(report))  # cgroup paths may contain any bytes
     return 0 if visible else 1
-
-
-def _config_files(flags: list[str]) -> tuple[str, ...]:
-    """Files of settings on the command line."""
-    name = "--config.file"
-    joined = [flag.removeprefix(f"{name}=") for flag in flags if flag.startswith(f"{name}=")]
-    return (*joined, *(path for flag, path in pairwise(flags) if flag == name))
 
 
 def examine(node: ExaminedNode) -> list[CheckResult]:
