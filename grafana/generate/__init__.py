@@ -1,1 +1,0 @@
-"""Generates the dashboards in `grafana/dashboards`: `python -m grafana.generate`."""

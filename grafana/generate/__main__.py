@@ -5,11 +5,47 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from grafana.generate.dashboards import DASHBOARDS
+from grafana.generate.dashboards import (
+    cluster,
+    energy,
+    exporters,
+    gpus,
+    job,
+    job_live,
+    jobs,
+    node,
+    operators,
+    usage,
+)
+from grafana.generate.dashboards.kubernetes import (
+    grafana_server,
+    hosts,
+    kubelet,
+    pods,
+    victoriametrics,
+)
 from grafana.generate.document import document
 from grafana.generate.model import SUFFIX, Dashboard
 from grafana.generate.plugins import INFINITY, PLUGINS, Plugin
 
+DASHBOARDS = (
+    *jobs.DASHBOARDS,
+    job.DASHBOARD,
+    job_live.DASHBOARD,
+    *usage.DASHBOARDS,
+    cluster.DASHBOARD,
+    node.DASHBOARD,
+    energy.DASHBOARD,
+    gpus.DASHBOARD,
+    operators.DASHBOARD,
+    exporters.DASHBOARD,
+    hosts.WORKERS,
+    kubelet.DASHBOARD,
+    pods.DASHBOARD,
+    hosts.HOST,
+    victoriametrics.DASHBOARD,
+    grafana_server.DASHBOARD,
+)
 FOLDER = Path(__file__).parents[1] / "dashboards"
 
 

@@ -3,7 +3,7 @@
 import re
 
 from grafana.generate.model import SUFFIX, ApiQuery, Dashboard, Json, Panel, PanelColumn, Promql
-from grafana.generate.replicas import folded
+from grafana.generate.promql import folded
 
 # The dashboard of a user, an account and so on, and its variable for the name.
 _PLACES = {

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from grafana.generate.model import ApiQuery, Json, Promql
-from grafana.generate.replicas import folded
+from grafana.generate.promql import folded
 
 _EPOCH = {"string": "string", "number": "number", "time": "timestamp_epoch"}
 

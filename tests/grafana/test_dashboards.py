@@ -10,9 +10,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from batchjob_stats_server.app import ROUTERS
 from grafana.generate.__main__ import FOLDER, files
-from grafana.generate.model import PAGES
-from grafana.generate.plugins import PLUGINS
-from grafana.generate.thresholds import (
+from grafana.generate.dashboards.parts import (
     DOUBTED,
     FAILED,
     LITTLE_COVERED,
@@ -20,6 +18,8 @@ from grafana.generate.thresholds import (
     NEAR_LIMIT,
     POLL_AGE,
 )
+from grafana.generate.model import PAGES
+from grafana.generate.plugins import PLUGINS
 from tests.prometheus import families
 
 FILES = sorted(FOLDER.rglob("*.json"))

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import yaml
 
-from grafana.generate.replicas import folded
+from grafana.generate.promql import folded
 from tests.helpers.processes import run
 
 SERIES = {

@@ -1,30 +1,21 @@
 """A cluster: its nodes, queues and scheduler, and the state of its sources."""
 
-from grafana.generate.dashboards.rows import CLUSTER, CLUSTER_OF
-from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql, Thresholds
-from grafana.generate.thresholds import ANY, FAILED
+from grafana.generate.dashboards.parts import ANY, CLUSTER, CLUSTER_OF, FAILED, C, figure
+from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
 
-_C = 'cluster=~"$cluster"'
 _ENDED = "batchjob_stats_db_ended_jobs_total"
 _ALSO_FAILED = ',result="failed"'
 
 
 def _sum(metric: str, by: str = "") -> str:
-    inner = f"batchjob_cluster_{metric}{{{_C}}}"
+    inner = f"batchjob_cluster_{metric}{{{C}}}"
     return f"sum by ({by}) ({inner})" if by else f"sum({inner})"
 
 
 def _ended(more_matchers: str = "") -> str:
     """Jobs that ended in the last hour; increase() would not count the first one of a node."""
-    ended = f"{_ENDED}{{{_C}{more_matchers}}}"
+    ended = f"{_ENDED}{{{C}{more_matchers}}}"
     return f"(increase({ended}[1h]) and max_over_time({ended}[1h] offset 1h)) or {ended}"
-
-
-def _stat(
-    title: str, about: str, expr: str, bounds: Thresholds | None = None, unit: str = "none"
-) -> Panel:
-    asked = (Promql(expr, title, instant=True),)
-    return Panel(title, asked, unit, about, "stat", 4, 4, thresholds=bounds)
 
 
 def _shares(what: str, title: str, unit: str) -> Panel:
@@ -46,42 +37,45 @@ DASHBOARD = Dashboard(
     "Cluster status",
     "Nodes, queues and scheduler of a cluster, from the collector `cluster` of one exporter.",
     (
-        _stat("Nodes", "All nodes of the cluster.", _sum("nodes"))._replace(width=3),
-        _stat(
+        figure("Nodes", _sum("nodes"), "none", "All nodes of the cluster.")._replace(width=3),
+        figure(
             "Nodes that accept no jobs",
-            "Down, drained, or not answering; the table below has the reasons.",
-            f"count(max by (cluster, node) (batchjob_cluster_node_unavailable_info{{{_C}}}))"
+            f"count(max by (cluster, node) (batchjob_cluster_node_unavailable_info{{{C}}}))"
             f" or 0 * {_sum('nodes')}",
+            "none",
+            "Down, drained, or not answering; the table below has the reasons.",
             ANY,
         )._replace(width=3),
-        _stat(
+        figure(
             "Running jobs",
+            f'sum(batchjob_cluster_jobs{{{C},state="RUNNING"}})',
+            "none",
             "Each task of an array counts.",
-            f'sum(batchjob_cluster_jobs{{{_C},state="RUNNING"}})',
         )._replace(width=3),
-        _stat(
+        figure(
             "Pending jobs",
+            f'sum(batchjob_cluster_jobs{{{C},state="PENDING"}})',
+            "none",
             "Each task of an array counts.",
-            f'sum(batchjob_cluster_jobs{{{_C},state="PENDING"}})',
         )._replace(width=3),
-        _stat("CPUs requested", "Requested by pending jobs.", _sum("pending_cpus"))._replace(
-            width=3
-        ),
-        _stat("GPUs requested", "Requested by pending jobs.", _sum("pending_gpus"))._replace(
-            width=3
-        ),
-        _stat(
+        figure(
+            "CPUs requested", _sum("pending_cpus"), "none", "Requested by pending jobs."
+        )._replace(width=3),
+        figure(
+            "GPUs requested", _sum("pending_gpus"), "none", "Requested by pending jobs."
+        )._replace(width=3),
+        figure(
             "Longest wait",
+            f"max(batchjob_cluster_pending_longest_wait_seconds{{{C}}})",
+            "s",
             "Since the longest waiting job became eligible.",
-            f"max(batchjob_cluster_pending_longest_wait_seconds{{{_C}}})",
-            unit="s",
         )._replace(width=3),
-        _stat(
+        figure(
             "Failed jobs",
-            "Fraction of the jobs that ended in the last hour, from the poller.",
             f"(sum({_ended(_ALSO_FAILED)}) or vector(0)) / (sum({_ended()}) > 0)",
+            "percentunit",
+            "Fraction of the jobs that ended in the last hour, from the poller.",
             FAILED,
-            unit="percentunit",
         )._replace(width=3),
         Panel(
             "Nodes by state", (Promql(_sum("nodes", "state"), "{{state}}"),), "none", stacked=True
@@ -104,7 +98,7 @@ DASHBOARD = Dashboard(
             "Pending jobs by partition",
             (
                 Promql(
-                    f'sum by (partition) (batchjob_cluster_jobs{{{_C},state="PENDING"}})',
+                    f'sum by (partition) (batchjob_cluster_jobs{{{C},state="PENDING"}})',
                     "{{partition}}",
                 ),
             ),
@@ -120,7 +114,7 @@ DASHBOARD = Dashboard(
             (
                 Promql(
                     "histogram_quantile(0.5, sum by (le, partition) "
-                    f"(increase(batchjob_cluster_job_wait_seconds_bucket{{{_C}}}[1h])))",
+                    f"(increase(batchjob_cluster_job_wait_seconds_bucket{{{C}}}[1h])))",
                     "{{partition}}",
                 ),
             ),
@@ -132,7 +126,7 @@ DASHBOARD = Dashboard(
             (
                 Promql(
                     "max by (cluster, node, reason) "
-                    f"(batchjob_cluster_node_unavailable_info{{{_C}}})",
+                    f"(batchjob_cluster_node_unavailable_info{{{C}}})",
                     instant=True,
                 ),
             ),
@@ -144,7 +138,7 @@ DASHBOARD = Dashboard(
             "Fair share of accounts",
             (
                 Promql(
-                    f"max by (cluster, account) (batchjob_cluster_account_fairshare_level{{{_C}}})",
+                    f"max by (cluster, account) (batchjob_cluster_account_fairshare_level{{{C}}})",
                     instant=True,
                 ),
             ),
@@ -165,7 +159,7 @@ DASHBOARD = Dashboard(
             "Scheduler: duration of a cycle",
             (
                 Promql(
-                    f"max by (scheduler) (batchjob_cluster_controller_last_cycle_seconds{{{_C}}})",
+                    f"max by (scheduler) (batchjob_cluster_controller_last_cycle_seconds{{{C}}})",
                     "{{scheduler}}",
                 ),
             ),

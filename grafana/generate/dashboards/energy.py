@@ -1,15 +1,13 @@
 """Energy by consumer, and emissions."""
 
 from batchjob.quantities.energy import ENERGY_JOULES
-from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
-from grafana.generate.metrics import series
+from grafana.generate.dashboards.parts import CLUSTER, DAYS, IN_CLUSTER, C
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
-
-_C = 'cluster=~"$cluster"'
+from grafana.generate.promql import series
 
 
 def _power(by: str) -> str:
-    return f"sum by ({by}) (rate(batchjob_node_energy_joules_total{{{_C}}}[$__rate_interval]))"
+    return f"sum by ({by}) (rate(batchjob_node_energy_joules_total{{{C}}}[$__rate_interval]))"
 
 
 def _daily(
@@ -45,7 +43,7 @@ DASHBOARD = Dashboard(
             (
                 Promql(
                     "topk(10, sum by (user) (rate("
-                    + series(ENERGY_JOULES, _C)
+                    + series(ENERGY_JOULES, C)
                     + "[$__rate_interval])))",
                     "{{user}}",
                 ),
@@ -128,7 +126,7 @@ DASHBOARD = Dashboard(
             "Meters in use",
             (
                 Promql(
-                    f"count by (source, scope, gpus) (batchjob_node_power_source_info{{{_C}}})",
+                    f"count by (source, scope, gpus) (batchjob_node_power_source_info{{{C}}})",
                     instant=True,
                 ),
             ),
@@ -148,7 +146,7 @@ DASHBOARD = Dashboard(
             (
                 Promql(
                     "sum by (meter) (increase(batchjob_meter_seconds_without_data_total"
-                    f"{{{_C}}}[$__rate_interval]))",
+                    f"{{{C}}}[$__rate_interval]))",
                     "{{meter}}",
                 ),
             ),

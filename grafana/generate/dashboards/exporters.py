@@ -1,37 +1,28 @@
 """The health of the monitoring itself, for operators."""
 
 from batchjob.quantities.job import PROCESSES
-from grafana.generate.dashboards.rows import EMPTY
-from grafana.generate.metrics import series
-from grafana.generate.model import Dashboard, Panel, PanelColumn, Promql, Thresholds, Variable
-from grafana.generate.thresholds import (
+from grafana.generate.dashboards.parts import (
     ANY,
     DOUBTED,
+    EMPTY,
     ENERGY_DEVIATION,
     LITTLE_COVERED,
     POLL_AGE,
     SLOW_SCRAPE,
+    C,
+    figure,
+    heading,
 )
+from grafana.generate.model import Dashboard, Panel, PanelColumn, Promql, Variable
+from grafana.generate.promql import series
 
-_C = 'cluster=~"$cluster"'
-_UP = f'up{{job="$scrape_job",{_C}}}'
-
-
-def _stat(
-    title: str, about: str, expr: str, bounds: Thresholds | None = None, unit: str = "none"
-) -> Panel:
-    asked = (Promql(expr, title, instant=True),)
-    return Panel(title, asked, unit, about, "stat", 4, 4, thresholds=bounds)
+_UP = f'up{{job="$scrape_job",{C}}}'
 
 
 def _part(counted: str, of: str) -> str:
     """The fraction of what the poller counted in six hours, as in the alerts."""
-    parts = (f"sum(increase(batchjob_stats_db_{each}_total{{{_C}}}[6h]))" for each in (counted, of))
+    parts = (f"sum(increase(batchjob_stats_db_{each}_total{{{C}}}[6h]))" for each in (counted, of))
     return "{} / ({} > 0)".format(*parts)
-
-
-def _row(title: str) -> Panel:
-    return Panel(title, kind="row")
 
 
 DASHBOARD = Dashboard(
@@ -39,30 +30,36 @@ DASHBOARD = Dashboard(
     "Exporter health",
     "Exporters, poller and server. For operators.",
     (
-        _stat("Exporters", "Targets of the scrape configuration.", f"count({_UP})"),
-        _stat("Down", "The last scrape failed.", f"count({_UP} == 0) or vector(0)", ANY),
-        _stat(
+        figure("Exporters", f"count({_UP})", "none", "Targets of the scrape configuration."),
+        figure("Down", f"count({_UP} == 0) or vector(0)", "none", "The last scrape failed.", ANY),
+        figure(
             "Failing collectors",
+            f"count(batchjob_scrape_collector_success{{{C}}} == 0) or vector(0)",
+            "none",
             "Over all nodes.",
-            f"count(batchjob_scrape_collector_success{{{_C}}} == 0) or vector(0)",
             ANY,
         ),
-        _stat(
+        figure(
             "Jobs not exposed",
+            f"sum(batchjob_jobs_ignored{{{C}}})",
+            "none",
             "Beyond the maximum, or claimed by several owners.",
-            f"sum(batchjob_jobs_ignored{{{_C}}})",
             ANY,
         ),
-        _stat(
+        figure(
             "Jobs without a name",
+            "count(" + series(PROCESSES, f'{C},user=~"[0-9]+"') + ") or vector(0)",
+            "none",
             "Only the uid of the owner is known.",
-            "count(" + series(PROCESSES, f'{_C},user=~"[0-9]+"') + ") or vector(0)",
             ANY,
         ),
-        _stat(
-            "Series", "Of all exporters.", f'sum(scrape_samples_scraped{{job="$scrape_job",{_C}}})'
+        figure(
+            "Series",
+            f'sum(scrape_samples_scraped{{job="$scrape_job",{C}}})',
+            "none",
+            "Of all exporters.",
         ),
-        _row("Exporters"),
+        heading("Exporters"),
         Panel(
             "Down",
             (Promql(f"max by (cluster, instance) ({_UP} == 0)", instant=True),),
@@ -79,7 +76,7 @@ DASHBOARD = Dashboard(
             (
                 Promql(
                     "max by (cluster, instance, collector) "
-                    f"(batchjob_scrape_collector_success{{{_C}}} == 0)",
+                    f"(batchjob_scrape_collector_success{{{C}}} == 0)",
                     instant=True,
                 ),
             ),
@@ -94,11 +91,7 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Slowest scrapes",
-            (
-                Promql(
-                    f'topk(5, scrape_duration_seconds{{job="$scrape_job",{_C}}})', "{{instance}}"
-                ),
-            ),
+            (Promql(f'topk(5, scrape_duration_seconds{{job="$scrape_job",{C}}})', "{{instance}}"),),
             "s",
             "Prometheus aborts a scrape after scrape_timeout, by default 10 s.",
             thresholds=SLOW_SCRAPE,
@@ -107,7 +100,7 @@ DASHBOARD = Dashboard(
             "Collectors: longest run",
             (
                 Promql(
-                    f"max by (collector) (batchjob_scrape_collector_duration_seconds{{{_C}}})",
+                    f"max by (collector) (batchjob_scrape_collector_duration_seconds{{{C}}})",
                     "{{collector}}",
                 ),
             ),
@@ -118,7 +111,7 @@ DASHBOARD = Dashboard(
             (
                 Promql(
                     "sum by (reason) (rate(batchjob_job_read_errors_total"
-                    f"{{{_C}}}[$__rate_interval]))",
+                    f"{{{C}}}[$__rate_interval]))",
                     "{{reason}}",
                 ),
             ),
@@ -126,19 +119,19 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Jobs not exposed",
-            (Promql(f"sum by (reason) (batchjob_jobs_ignored{{{_C}}})", "{{reason}}"),),
+            (Promql(f"sum by (reason) (batchjob_jobs_ignored{{{C}}})", "{{reason}}"),),
             "none",
         ),
         Panel(
             "Age of meter readings",
-            (Promql(f"max by (meter) (batchjob_meter_age_seconds{{{_C}}})", "{{meter}}"),),
+            (Promql(f"max by (meter) (batchjob_meter_age_seconds{{{C}}})", "{{meter}}"),),
             "s",
         ),
         Panel(
             "Energy attribution: deviation",
             (
                 Promql(
-                    f"max by (cluster) (abs(batchjob_node_energy_deviation_ratio{{{_C}}}))",
+                    f"max by (cluster) (abs(batchjob_node_energy_deviation_ratio{{{C}}}))",
                     "{{cluster}}",
                 ),
             ),
@@ -151,7 +144,7 @@ DASHBOARD = Dashboard(
             (
                 Promql(
                     'topk(5, rate(process_cpu_seconds_total{job="$scrape_job",'
-                    f"{_C}}}[$__rate_interval]))",
+                    f"{C}}}[$__rate_interval]))",
                     "{{instance}}",
                 ),
             ),
@@ -161,40 +154,40 @@ DASHBOARD = Dashboard(
             "Memory of exporters",
             (
                 Promql(
-                    f'topk(5, process_resident_memory_bytes{{job="$scrape_job",{_C}}})',
+                    f'topk(5, process_resident_memory_bytes{{job="$scrape_job",{C}}})',
                     "{{instance}}",
                 ),
             ),
             "bytes",
         ),
-        _row("Poller"),
-        _stat(
+        heading("Poller"),
+        figure(
             "Last successful poll",
-            "Time since the last successful poll of the oldest source.",
-            f"max(time() - batchjob_stats_db_last_success_timestamp_seconds{{{_C}}})",
-            POLL_AGE,
+            f"max(time() - batchjob_stats_db_last_success_timestamp_seconds{{{C}}})",
             "s",
+            "Time since the last successful poll of the oldest source.",
+            POLL_AGE,
         )._replace(width=8),
-        _stat(
+        figure(
             "Coverage",
-            "Fraction of the run time of jobs that is covered by samples, over the last six hours.",
             _part("covered_job_seconds", "measured_job_seconds"),
+            "percentunit",
+            "Fraction of the run time of jobs that is covered by samples, over the last six hours.",
             LITTLE_COVERED,
-            "percentunit",
         )._replace(width=8),
-        _stat(
+        figure(
             "With a caveat",
-            "Fraction of the jobs measured in the last six hours.",
             _part("doubtful_jobs", "measured_jobs"),
-            DOUBTED,
             "percentunit",
+            "Fraction of the jobs measured in the last six hours.",
+            DOUBTED,
         )._replace(width=8),
         Panel(
             "Time since the last successful poll",
             (
                 Promql(
                     "time() - max by (cluster, source) "
-                    f"(batchjob_stats_db_last_success_timestamp_seconds{{{_C}}})",
+                    f"(batchjob_stats_db_last_success_timestamp_seconds{{{C}}})",
                     "{{cluster}} {{source}}",
                 ),
             ),
@@ -205,7 +198,7 @@ DASHBOARD = Dashboard(
             "Duration of polls",
             (
                 Promql(
-                    f"max by (cluster, source) (batchjob_stats_db_poll_duration_seconds{{{_C}}})",
+                    f"max by (cluster, source) (batchjob_stats_db_poll_duration_seconds{{{C}}})",
                     "{{cluster}} {{source}}",
                 ),
             ),
@@ -216,7 +209,7 @@ DASHBOARD = Dashboard(
             (
                 Promql(
                     "sum by (outcome) (rate(batchjob_stats_db_jobs_total"
-                    f"{{{_C}}}[$__rate_interval]))",
+                    f"{{{C}}}[$__rate_interval]))",
                     "{{outcome}}",
                 ),
             ),
@@ -226,17 +219,17 @@ DASHBOARD = Dashboard(
             "Jobs measured",
             (
                 Promql(
-                    f"sum(rate(batchjob_stats_db_measured_jobs_total{{{_C}}}[$__rate_interval]))",
+                    f"sum(rate(batchjob_stats_db_measured_jobs_total{{{C}}}[$__rate_interval]))",
                     "measured",
                 ),
                 Promql(
-                    f"sum(rate(batchjob_stats_db_doubtful_jobs_total{{{_C}}}[$__rate_interval]))",
+                    f"sum(rate(batchjob_stats_db_doubtful_jobs_total{{{C}}}[$__rate_interval]))",
                     "with a caveat",
                 ),
             ),
             "ops",
         ),
-        _row("Server"),
+        heading("Server"),
         Panel(
             "Requests",
             (

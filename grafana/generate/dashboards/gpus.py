@@ -8,30 +8,25 @@ from batchjob.quantities.gpu import (
     JOB_GPU_MEMORY,
     JOB_GPU_UTILIZATION,
 )
-from grafana.generate.dashboards.rows import (
+from grafana.generate.dashboards.parts import (
+    ANY,
     CLUSTER,
     CLUSTER_OF,
     DAYS,
     IN_CLUSTER,
     JOB_NOW,
+    LITTLE_USED,
     USER_OF,
+    C,
+    figure,
 )
-from grafana.generate.metrics import series, unit
-from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql, Thresholds
-from grafana.generate.thresholds import ANY, LITTLE_USED
+from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
+from grafana.generate.promql import series, unit
 
-_C = 'cluster=~"$cluster"'
-_USE = series(JOB_GPU_UTILIZATION, _C)
+_USE = series(JOB_GPU_UTILIZATION, C)
 # An unconfirmed GPU is only what the environment of the job's own processes says.
-_HELD = series(JOB_GPU_INFO, f'{_C},confirmed="true"')
+_HELD = series(JOB_GPU_INFO, f'{C},confirmed="true"')
 _BY_JOB = "cluster, manager, jobid, user"
-
-
-def _stat(
-    title: str, about: str, expr: str, bounds: Thresholds | None = None, unit: str = "none"
-) -> Panel:
-    asked = (Promql(expr, title, instant=True),)
-    return Panel(title, asked, unit, about, "stat", 6, 4, thresholds=bounds)
 
 
 DASHBOARD = Dashboard(
@@ -39,36 +34,34 @@ DASHBOARD = Dashboard(
     "GPU use",
     "Allocated GPUs, their utilization, and users whose GPUs are idle.",
     (
-        _stat(
+        figure(
             "GPUs",
+            f'count(count by (uuid) (batchjob_gpu_info{{{C},gpu_instance=""}}))',
+            "none",
             "On nodes that respond. For operators.",
-            f'count(count by (uuid) (batchjob_gpu_info{{{_C},gpu_instance=""}}))',
-        ),
-        _stat(
-            "Held",
-            "By jobs that you may see.",
-            f"count(count by (uuid) ({_HELD}))",
-        ),
-        _stat(
+        )._replace(width=6),
+        figure(
+            "Held", f"count(count by (uuid) ({_HELD}))", "none", "By jobs that you may see."
+        )._replace(width=6),
+        figure(
             "Allocated but idle",
-            "No kernel ran for half an hour.",
             "count(max by (uuid) (max_over_time("
-            f"{series(JOB_GPU_UTILIZATION, _C)}[30m])) < {thresholds().idle_gpu:g}) or vector(0)",
+            f"{series(JOB_GPU_UTILIZATION, C)}[30m])) < {thresholds().idle_gpu:g}) or vector(0)",
+            "none",
+            "No kernel ran for half an hour.",
             ANY,
-        ),
-        _stat(
+        )._replace(width=6),
+        figure(
             "Utilization of allocated GPUs",
-            "Mean over GPUs, last half hour.",
             f"avg(avg_over_time({_USE}[30m]))",
+            "percentunit",
+            "Mean over GPUs, last half hour.",
             LITTLE_USED,
-            unit="percentunit",
-        ),
+        )._replace(width=6),
         Panel(
             "GPUs over time",
             (
-                Promql(
-                    f'count(count by (uuid) (batchjob_gpu_info{{{_C},gpu_instance=""}}))', "all"
-                ),
+                Promql(f'count(count by (uuid) (batchjob_gpu_info{{{C},gpu_instance=""}}))', "all"),
                 Promql(f"count(count by (uuid) ({_HELD}))", "held"),
                 Promql(f"sum({_USE})", "in use, in units of fully used GPUs"),
             ),
@@ -87,7 +80,7 @@ DASHBOARD = Dashboard(
                 Promql(f"count by ({_BY_JOB}) ({_HELD})", instant=True),
                 Promql(f"avg by ({_BY_JOB}) (avg_over_time({_USE}[30m]))", instant=True),
                 Promql(f"min by ({_BY_JOB}) (max_over_time({_USE}[30m]))", instant=True),
-                Promql(f"sum by ({_BY_JOB}) ({series(JOB_GPU_MEMORY, _C)})", instant=True),
+                Promql(f"sum by ({_BY_JOB}) ({series(JOB_GPU_MEMORY, C)})", instant=True),
             ),
             about="Current jobs. If the least used GPU is at 0 %, it was idle for half an hour.",
             kind="table",
@@ -175,11 +168,7 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Temperature",
-            (
-                Promql(
-                    f"max by (cluster, instance) ({series(GPU_TEMPERATURE, _C)})", "{{instance}}"
-                ),
-            ),
+            (Promql(f"max by (cluster, instance) ({series(GPU_TEMPERATURE, C)})", "{{instance}}"),),
             "celsius",
             "Hottest GPU of each node. For operators.",
         ),
@@ -188,7 +177,7 @@ DASHBOARD = Dashboard(
             (
                 Promql(
                     "sum by (reason) (rate(batchjob_gpu_throttle_seconds_total"
-                    f"{{{_C}}}[$__rate_interval]))",
+                    f"{{{C}}}[$__rate_interval]))",
                     "{{reason}}",
                 ),
             ),
@@ -199,7 +188,7 @@ DASHBOARD = Dashboard(
             "Memory errors",
             (
                 Promql(
-                    f"sum by (cluster, instance, gpu, kind) ({series(GPU_ECC_ERRORS, _C)}) > 0",
+                    f"sum by (cluster, instance, gpu, kind) ({series(GPU_ECC_ERRORS, C)}) > 0",
                     "{{instance}} {{gpu}} {{kind}}",
                 ),
             ),
@@ -209,7 +198,7 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Contradictions",
-            (Promql(f"sum by (kind) (batchjob_gpu_map_disagreements_total{{{_C}}})", "{{kind}}"),),
+            (Promql(f"sum by (kind) (batchjob_gpu_map_disagreements_total{{{C}}})", "{{kind}}"),),
             "none",
             "Found while mapping GPUs to jobs. For operators.",
         ),

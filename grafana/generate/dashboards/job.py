@@ -1,6 +1,6 @@
 """One job by its number, entirely from the server's API."""
 
-from grafana.generate.dashboards.rows import (
+from grafana.generate.dashboards.parts import (
     ASKED_FOR,
     CLUSTER,
     CLUSTER_OF,
@@ -12,6 +12,7 @@ from grafana.generate.dashboards.rows import (
     USED,
     USER_OF,
     WINDOW,
+    heading,
 )
 from grafana.generate.model import PAGES, SUFFIX, ApiQuery, Dashboard, Panel, PanelColumn, Variable
 
@@ -46,10 +47,6 @@ def _course(
     if len(curves) > 1:
         line = f"${{__field.labels.metric}} {line}"
     return Panel(title, (rows,), unit, about, line_name=line, stacked=stacked)
-
-
-def _row(title: str) -> Panel:
-    return Panel(title, kind="row")
 
 
 def _of_latest(name: str, key: str) -> Variable:
@@ -133,7 +130,7 @@ DASHBOARD = Dashboard(
             PanelColumn("unit", "Unit"),
             PanelColumn("jobs", "Jobs", "none", "number"),
         ),
-        _row("CPU"),
+        heading("CPU"),
         _course(
             "CPUs in use",
             "none",
@@ -147,7 +144,7 @@ DASHBOARD = Dashboard(
             "Per second, summed over CPUs; if the exporter exposes the group `throttling`.",
             "cpu_throttled",
         ),
-        _row("Memory"),
+        heading("Memory"),
         _course(
             "Memory",
             "bytes",
@@ -165,7 +162,7 @@ DASHBOARD = Dashboard(
             "swap",
             "major_faults",
         ),
-        _row("Input and output"),
+        heading("Input and output"),
         _course(
             "All file systems",
             "Bps",
@@ -176,7 +173,7 @@ DASHBOARD = Dashboard(
         _course(
             "Block devices of the nodes", "Bps", "Below the page cache.", "io_read", "io_write"
         ),
-        _row("Waiting"),
+        heading("Waiting"),
         _course(
             "Some task waited",
             "percentunit",
@@ -195,7 +192,7 @@ DASHBOARD = Dashboard(
             "stalled_io",
         ),
         _course("Processes and threads", "none", "By node.", "processes", "threads"),
-        _row("GPU"),
+        heading("GPU"),
         _course(
             "GPU use",
             "percentunit",
@@ -204,7 +201,7 @@ DASHBOARD = Dashboard(
             "gpu_utilization",
         ),
         _course("GPU memory", "bytes", "Of the job's processes.", "gpu_memory", value="max"),
-        _row("Energy"),
+        heading("Energy"),
         _course(
             "Power",
             "watt",
@@ -220,7 +217,7 @@ DASHBOARD = Dashboard(
             PanelColumn("provider", "Provider"),
             PanelColumn("grams", "Grams of CO2e", "massg", "number"),
         ),
-        _row("Parts"),
+        heading("Parts"),
         _report(
             "Rules that could not be evaluated",
             "silent",

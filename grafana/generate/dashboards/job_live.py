@@ -31,9 +31,9 @@ from batchjob.quantities.job import (
     THREADS,
     WAITING_SECONDS,
 )
-from grafana.generate.metrics import Metric, rate_unit, series, unit
-from grafana.generate.model import PAGES, Dashboard, Panel, Promql, Thresholds, Variable
-from grafana.generate.thresholds import ANY, LITTLE_USED, NEAR_LIMIT
+from grafana.generate.dashboards.parts import ANY, LITTLE_USED, NEAR_LIMIT, figure, heading
+from grafana.generate.model import PAGES, Dashboard, Panel, Promql, Variable
+from grafana.generate.promql import Metric, rate_unit, series, unit
 
 _JOB = 'cluster="$cluster",jobid="$job"'
 _CPU = series(CPU_SECONDS, _JOB)
@@ -48,62 +48,51 @@ def _sum(metric: Metric) -> str:
     return f"sum by (instance) ({series(metric, _HERE)})"
 
 
-def _stat(title: str, unit: str, about: str, expr: str, bounds: Thresholds | None = None) -> Panel:
-    return Panel(
-        title, (Promql(expr, title, instant=True),), unit, about, "stat", 4, 4, thresholds=bounds
-    )
-
-
-def _row(title: str) -> Panel:
-    return Panel(title, kind="row")
-
-
 DASHBOARD = Dashboard(
     "job-live",
     "Job, live",
     "One of your jobs, with all samples in Prometheus.",
     (
-        _stat("CPUs allocated", "none", "Over all nodes.", f"sum({series(CPUS, _JOB)})"),
-        _stat(
+        figure("CPUs allocated", f"sum({series(CPUS, _JOB)})", "none", "Over all nodes."),
+        figure(
             "CPU use",
-            "percentunit",
-            "Of the allocated CPUs, over the last five minutes, or since the job's start.",
-            # Not rate(), which divides the time of a young job by five minutes all the same.
             f"(sum({_CPU}) - (sum({_CPU} offset 5m) or vector(0)))"
             f" / (clamp_max(time() - min({series(START_TIME, _JOB)}), 300)"
             f" * sum({series(CPUS, _JOB)}))",
+            "percentunit",
+            "Of the allocated CPUs, over the last five minutes, or since the job's start.",
             LITTLE_USED,
         ),
-        _stat(
+        figure(
             "Memory",
-            "percentunit",
-            "Fraction of the limit on the node closest to it; without page cache, "
-            "which can be reclaimed.",
             f"max(({series(MEMORY_ANON, _JOB)}"
             f" + {series(MEMORY_SHMEM, _JOB)})"
             f" / ({series(MEMORY_LIMIT, _JOB)} > 0))",
+            "percentunit",
+            "Fraction of the limit on the node closest to it; without page cache, "
+            "which can be reclaimed.",
             NEAR_LIMIT,
         ),
-        _stat(
+        figure(
             "OOM kills",
+            f"sum({series(OOM_KILLS, _JOB)})",
             "none",
             "Processes that the OOM killer terminated.",
-            f"sum({series(OOM_KILLS, _JOB)})",
             ANY,
         ),
-        _stat(
+        figure(
             "Energy",
+            f"sum({series(ENERGY_JOULES, _JOB)})",
             "joule",
             "So far, including the job's share of idle power.",
-            f"sum({series(ENERGY_JOULES, _JOB)})",
         ),
-        _stat(
+        figure(
             "Emissions",
+            f"sum by (provider) ({series(EMISSIONS_GRAMS, _JOB)})",
             "massg",
             "So far, in CO2e, by provider of the emission factor.",
-            f"sum by (provider) ({series(EMISSIONS_GRAMS, _JOB)})",
         ),
-        _row("CPU"),
+        heading("CPU"),
         Panel(
             "CPUs in use",
             (
@@ -133,7 +122,7 @@ DASHBOARD = Dashboard(
             "CPUs in use by the busiest programs, if the exporter exposes them.",
             stacked=True,
         ),
-        _row("Memory"),
+        heading("Memory"),
         Panel(
             "Memory by node",
             (
@@ -170,7 +159,7 @@ DASHBOARD = Dashboard(
             rate_unit(MEMORY_LIMIT_HITS),
             "Number of times memory had to be reclaimed because of the limit.",
         ),
-        _row("Input and output"),
+        heading("Input and output"),
         Panel(
             "All file systems",
             (
@@ -206,7 +195,7 @@ DASHBOARD = Dashboard(
             rate_unit(NETWORK_RECEIVE_BYTES),
             "Only for jobs with their own network namespace.",
         ),
-        _row("Waiting"),
+        heading("Waiting"),
         Panel(
             "Some task waited",
             (
@@ -245,7 +234,7 @@ DASHBOARD = Dashboard(
             unit(OPEN_FILES),
             "If the exporter exposes the group `open-files`.",
         ),
-        _row("GPU"),
+        heading("GPU"),
         Panel(
             "GPU use",
             (
@@ -269,7 +258,7 @@ DASHBOARD = Dashboard(
             unit(JOB_GPU_MEMORY),
             "Of the job's processes.",
         ),
-        _row("Energy"),
+        heading("Energy"),
         Panel(
             "Power",
             (Promql(_rate(ENERGY_JOULES, "component, kind"), "{{component}} {{kind}}"),),

@@ -2,7 +2,7 @@
 
 from batchjob.judgements import RUNNING_STATES
 from batchjob.schedulers.states import JobState
-from grafana.generate.dashboards.rows import (
+from grafana.generate.dashboards.parts import (
     ASKED_FOR,
     CLUSTER,
     CLUSTER_OF,

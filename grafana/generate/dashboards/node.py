@@ -8,19 +8,15 @@ from batchjob.quantities.gpu import (
     JOB_GPU_INFO,
 )
 from batchjob.quantities.job import MEMORY_CURRENT, PROCESSES, WAITING_SECONDS
-from grafana.generate.dashboards.rows import EMPTY
-from grafana.generate.metrics import series, unit
+from grafana.generate.dashboards.parts import EMPTY, heading
 from grafana.generate.model import PAGES, Dashboard, Panel, PanelColumn, Promql, Variable
+from grafana.generate.promql import series, unit
 
 _N = 'cluster="$cluster",instance="$node"'
 
 
 def _rate(metric: str, by: str) -> str:
     return f"sum by ({by}) (rate(batchjob_{metric}{{{_N}}}[$__rate_interval]))"
-
-
-def _row(title: str) -> Panel:
-    return Panel(title, kind="row")
 
 
 _LIVE = series(PROCESSES, _N)  # without it, ended jobs would linger
@@ -56,7 +52,7 @@ DASHBOARD = Dashboard(
                 PanelColumn("Value", hidden=True),
             ),
         ),
-        _row("CPU and memory"),
+        heading("CPU and memory"),
         Panel(
             "CPUs by mode",
             (Promql(_rate("node_cpu_seconds_total", "mode"), "{{mode}}"),),
@@ -107,7 +103,7 @@ DASHBOARD = Dashboard(
             "percentunit",
             most=1,
         ),
-        _row("GPU"),
+        heading("GPU"),
         Panel(
             "GPU use",
             (Promql(series(GPU_UTILIZATION, _N), "{{gpu}} {{gpu_instance}}"),),
@@ -144,7 +140,7 @@ DASHBOARD = Dashboard(
                 PanelColumn("Value", hidden=True),
             ),
         ),
-        _row("Energy"),
+        heading("Energy"),
         Panel(
             "Power by consumer",
             (

@@ -1,9 +1,16 @@
 """For operators: waste, failures, waits."""
 
 from batchjob.judgements import FAILED_MEANS
-from grafana.generate.dashboards.rows import CLUSTER, CLUSTER_OF, DAYS, IN_CLUSTER, USER_OF
+from grafana.generate.dashboards.parts import (
+    CLUSTER,
+    CLUSTER_OF,
+    DAYS,
+    FAILED,
+    IN_CLUSTER,
+    LITTLE_USED,
+    USER_OF,
+)
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable
-from grafana.generate.thresholds import FAILED, LITTLE_USED
 
 
 def _waste(what: str, title: str, unit: str, had: str, unused: str) -> Panel:

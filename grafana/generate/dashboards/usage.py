@@ -1,6 +1,6 @@
 """Usage by users and accounts, from the daily sums."""
 
-from grafana.generate.dashboards.rows import CLUSTER, DAYS, IN_CLUSTER
+from grafana.generate.dashboards.parts import CLUSTER, DAYS, IN_CLUSTER
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Variable
 
 _Params = tuple[tuple[str, str], ...]

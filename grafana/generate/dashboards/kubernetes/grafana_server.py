@@ -1,6 +1,6 @@
 """Grafana itself: its users, its queries to data sources, and their duration."""
 
-from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, p99, rate
+from grafana.generate.dashboards.parts import C, figure, lines, of_kubernetes, p99, rate
 
 _ITS = f"and on (cluster, job, instance) grafana_build_info{{{C}}}"
 _HTTP = "grafana_http_request_duration_seconds"
@@ -12,7 +12,7 @@ def _rated(metric: str, by: str, more: str = "") -> str:
     return f"sum by ({by}) ({rate(f'{metric}{{{C}{more}}}')})"
 
 
-DASHBOARD = dashboard(
+DASHBOARD = of_kubernetes(
     "grafana",
     "Grafana",
     "Grafana itself. For operators.",

@@ -1,7 +1,15 @@
 """The kubelets: start times of pods, container runtime, volumes and probes."""
 
-from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, p99, rate
-from grafana.generate.thresholds import ANY, NEAR_LIMIT
+from grafana.generate.dashboards.parts import (
+    ANY,
+    NEAR_LIMIT,
+    C,
+    figure,
+    lines,
+    of_kubernetes,
+    p99,
+    rate,
+)
 
 _UP = f'up{{job="kubelet",{C}}}'
 _LEGEND = "{{instance}}"
@@ -11,7 +19,7 @@ def _rated(metric: str, by: str, more: str = "") -> str:
     return f"sum by ({by}) ({rate(f'{metric}{{{C}{more}}}')})"
 
 
-DASHBOARD = dashboard(
+DASHBOARD = of_kubernetes(
     "kubelet",
     "Kubelet",
     "The kubelet of each node. For operators.",

@@ -1,9 +1,7 @@
 """Pods: their states and reasons, and their usage by namespace."""
 
-from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, rate
-from grafana.generate.dashboards.rows import EMPTY
+from grafana.generate.dashboards.parts import ANY, EMPTY, C, figure, lines, of_kubernetes, rate
 from grafana.generate.model import Panel, PanelColumn, Promql, Variable
-from grafana.generate.thresholds import ANY
 
 _N = f'{C},namespace=~"$namespace"'
 _LEGEND = "{{namespace}}"
@@ -22,7 +20,7 @@ def _requested(resource: str) -> str:
     return f"sum by (namespace) ({name})"
 
 
-DASHBOARD = dashboard(
+DASHBOARD = of_kubernetes(
     "kubernetes",
     "Kubernetes",
     "Pods of a cluster, from kube-state-metrics and cAdvisor. For operators.",

@@ -1,7 +1,6 @@
 """VictoriaMetrics: the store, and the agents that write to it."""
 
-from grafana.generate.dashboards.kubernetes.shape import C, dashboard, figure, lines, rate
-from grafana.generate.thresholds import ANY
+from grafana.generate.dashboards.parts import ANY, C, figure, lines, of_kubernetes, rate
 
 # Only VictoriaMetrics' own processes.
 _ITS = f"and on (cluster, job, instance) vm_app_start_timestamp{{{C}}}"
@@ -12,7 +11,7 @@ def _rated(metric: str, by: str = "job, instance", more: str = "") -> str:
     return f"sum by ({by}) ({rate(f'{metric}{{{C}{more}}}')})"
 
 
-DASHBOARD = dashboard(
+DASHBOARD = of_kubernetes(
     "victoriametrics",
     "VictoriaMetrics",
     "The time series database and the agents that scrape. For operators.",

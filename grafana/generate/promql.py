@@ -1,4 +1,4 @@
-"""Expressions in which the copies of a series count once.
+"""PromQL of the tables of quantities, with Grafana's units, in which copies of a series count once.
 
 Two Prometheus servers that scrape the same targets write each series twice into a common store,
 distinguished by a label of the site's choice; two exporters may query one scheduler. So each
@@ -8,9 +8,41 @@ selector of an expression is aggregated with `max by` the labels that our progra
 import re
 from collections.abc import Mapping
 
+from batchjob.quantities.quantity import ExportedMetric, Quantity, Unit
 from batchjob_exporter.exporter import METRICS
 from batchjob_exporter.self_metrics import SELF_METRICS
 from collectors.collector import COLLECTORS
+
+Metric = Quantity | ExportedMetric
+
+_UNITS: dict[Unit, str] = {
+    "seconds": "s", "bytes": "bytes", "count": "none", "cpus": "none", "ratio": "percentunit",
+    "joules": "joule", "grams": "massg", "watts": "watt", "celsius": "celsius", "hertz": "hertz",
+}  # fmt: skip
+_UNITS_PER_SECOND: dict[Unit, str] = {
+    "seconds": "percentunit", "bytes": "Bps", "count": "ops", "joules": "watt",
+}  # fmt: skip
+
+
+def series(metric: Metric, selector: str) -> str:
+    """The metric's series with these labels: `series(CPUS, 'jobid="1"')`."""
+    exported = metric.metric if isinstance(metric, Quantity) else metric
+    return f"{exported.name}{{{selector}}}"
+
+
+def unit(metric: Metric) -> str:
+    """Grafana's unit of the metric's values."""
+    return _UNITS[_unit(metric)]
+
+
+def rate_unit(metric: Metric) -> str:
+    """Grafana's unit of the increase of a counter per second."""
+    return _UNITS_PER_SECOND[_unit(metric)]
+
+
+def _unit(metric: Metric) -> Unit:
+    return (metric.metric if isinstance(metric, Quantity) else metric).unit
+
 
 _TARGET = ("cluster", "instance")
 _SCRAPED = (*_TARGET, "job")
