@@ -1,1 +1,0 @@
-"""Installation of batchjob on machines."""

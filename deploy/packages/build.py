@@ -14,20 +14,24 @@ import shutil
 import sys
 import tempfile
 import time
+import zipapp
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from deploy.packages import deb, one_file, rpm, sbom
+from deploy.packages import sbom
 from deploy.packages.contents import (
     HOME,
     PACKAGES,
     ROOT,
+    install,
     interpreter,
     run,
+    settle,
     source_date,
     stage,
     version,
 )
+from deploy.packages.formats import build_deb, build_rpm
 
 KINDS = ("wheel", "sdist", "one-file", "deb", "rpm")
 _TOOLS = {"deb": "dpkg-deb", "rpm": "rpmbuild"}
@@ -81,7 +85,7 @@ def _distribution(kind: str, output: Path) -> Path:
     return max(output.glob(f"batchjob_monitoring-{pattern}"), key=lambda path: path.stat().st_mtime)
 
 
-_BUILDERS = {"deb": deb.build, "rpm": rpm.build}
+_BUILDERS = {"deb": build_deb, "rpm": build_rpm}
 
 
 def _built(kinds: Sequence[str], wheel: Path, python: str, output: Path) -> Iterator[Path]:
@@ -90,7 +94,7 @@ def _built(kinds: Sequence[str], wheel: Path, python: str, output: Path) -> Iter
     if "sdist" in kinds:
         yield _distribution("sdist", output)
     if "one-file" in kinds:
-        yield one_file.build(wheel, output)
+        yield _one_file(wheel, output)
     wanted = [build for kind, build in _BUILDERS.items() if kind in kinds]
     for package in PACKAGES if wanted else ():
         distribution = interpreter(python)
@@ -103,6 +107,40 @@ def _built(kinds: Sequence[str], wheel: Path, python: str, output: Path) -> Iter
             yield sbom.write(package.name, site, source_date(), bill)
             for build in wanted:
                 yield build(package, tree, distribution, output)
+
+
+_ONE_FILE_MAIN = """\
+import sys
+
+if sys.version_info < (3, 11):
+    sys.exit("batchjob_exporter: expected Python 3.11 or newer, got " + sys.version.split()[0])
+
+from batchjob_exporter.main import main
+
+sys.exit(main())
+"""
+_LEFT_OUT = ("*.so", "*.dist-info", "bin", "batchjob_cli", "batchjob_stats_db",
+             "batchjob_stats_server")  # fmt: skip
+
+
+def _one_file(wheel: Path, output: Path) -> Path:
+    """The exporter as one file: a zip archive that Python runs directly.
+
+    Nothing is unpacked, so it works with a /tmp mounted noexec. Compiled modules cannot be imported
+    from an archive and are not included: bcrypt (passwords of the web file) and pyghmi's
+    cryptography. The same inputs give the same bytes. Raises SystemExit.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        install("gpu", wheel, Path(folder))
+        for pattern in _LEFT_OUT:
+            for path in list(Path(folder).rglob(pattern)):
+                run("rm", "-r", str(path))
+        Path(folder, "__main__.py").write_text(_ONE_FILE_MAIN)
+        settle(Path(folder))
+        target = output / "batchjob_exporter.pyz"
+        zipapp.create_archive(folder, target, "/usr/bin/env python3", compressed=True)
+        target.chmod(0o755)
+    return target
 
 
 if __name__ == "__main__":
