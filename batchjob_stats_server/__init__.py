@@ -1,1 +1,0 @@
-"""The server: a JSON API and web pages on the database, with access rights."""

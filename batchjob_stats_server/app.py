@@ -9,10 +9,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, params
 
 from batchjob import __version__
 from batchjob_stats_server.api import (
-    PREFIX,
-    accounts,
     arrays,
-    emission_factors,
     health,
     jobs,
     local_runs,
@@ -28,7 +25,7 @@ from batchjob_stats_server.api import (
     tokens,
     usage,
 )
-from batchjob_stats_server.api.params import refuse_repeated_parameters
+from batchjob_stats_server.api.params import PREFIX, refuse_repeated_parameters
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.http import problems
@@ -59,11 +56,9 @@ ROUTERS = (
     jobs.router,
     arrays.router,
     stats.router,
-    accounts.router,
     usage.router,
     tokens.router,
     local_runs.router,
-    emission_factors.router,
 )
 
 PAGES = (
@@ -82,8 +77,14 @@ PAGES = (
 )
 
 
-_WITHOUT_JOBS = (me.router, tokens.router, local_runs.router, emission_factors.router,
-                 token_page.router, sign_in.router, assets.router)  # fmt: skip
+_WITHOUT_JOBS = (
+    me.router,
+    tokens.router,
+    local_runs.router,
+    token_page.router,
+    sign_in.router,
+    assets.router,
+)
 """Nobody asks these about jobs of others; runs and tokens have audit lines of their own."""
 
 

@@ -30,13 +30,13 @@ from batchjob_stats_server.options import (
 from batchjob_stats_server.promql.backend import PromqlBackend
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report.rules import AdviceRule, load_rules
-from batchjob_stats_server.run_control import RunControl
 from batchjob_stats_server.self_metrics import ServerMetrics
 from batchjob_stats_server.threads import Threads, plan_threads
 from batchjob_stats_server.turns import Turns
 from collectors.emissions.site_factors import SiteFactors
 
 if TYPE_CHECKING:
+    from batchjob_stats_server.api.local_runs import RunControl
     from batchjob_stats_server.auth.oidc import OidcProvider
 
 
@@ -65,7 +65,7 @@ class Services(NamedTuple):
     rules: tuple[AdviceRule, ...]  # for the advice in reports
     certificates: Certificates
     tsdb: PromqlBackend | None = None  # None: no time series database is configured
-    run_control: RunControl | None = None  # None: runs cannot be started or ended through the API
+    run_control: "RunControl | None" = None  # None: runs cannot be started or ended through the API
     demo_cluster: str = ""  # name of a demo's cluster
     local_data: Path | None = None  # of this machine's runs; None: this server is for clusters
     process_token: ProcessToken | None = None  # None: all tokens are in the database

@@ -274,7 +274,7 @@ def toys():
 from fastapi import APIRouter
 
 from batchjob_stats_db.queries import toy as queries
-from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.params import PREFIX
 
 router = APIRouter(prefix=PREFIX)
 

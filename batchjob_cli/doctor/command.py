@@ -1,4 +1,8 @@
-"""`batchjob doctor`: reports what this node offers to the exporter, and what is missing."""
+"""`batchjob doctor`: reports what this node offers to the exporter, and what is missing.
+
+A subject is a module with `CHECKS`, a table of checks; `SUBJECTS` lists them. A new source of
+metrics adds its checks there.
+"""
 
 import argparse
 import json

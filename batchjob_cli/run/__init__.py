@@ -1,1 +1,0 @@
-"""`batchjob run`: runs a command as a job of its own."""

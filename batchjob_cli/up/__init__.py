@@ -1,1 +1,0 @@
-"""`batchjob up`: all of batchjob on one machine, in one process."""

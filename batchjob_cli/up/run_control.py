@@ -10,8 +10,7 @@ from batchjob.local_runs.record import Run
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import stop
-from batchjob_stats_server.api.local_runs import NewRun
-from batchjob_stats_server.run_control import RunRefusedError
+from batchjob_stats_server.api.local_runs import NewRun, RunRefusedError
 
 _START_SECONDS = 60.0
 _MAX_WAIT_SECONDS = 30.0  # for the end of a run, in a thread of the server

@@ -10,7 +10,6 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import arrays as queries
 from batchjob_stats_db.queries.arrays import JobGroupKind
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import (
     answer,
     decode_cursor,
@@ -20,7 +19,7 @@ from batchjob_stats_server.api.answers import (
     row_model,
     select_keys,
 )
-from batchjob_stats_server.api.params import JobGroupParams, Time
+from batchjob_stats_server.api.params import PREFIX, JobGroupParams, Time
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller
 

@@ -24,7 +24,6 @@ from batchjob_stats_db.queries.job_list import (
     reads_only_its_rows,
 )
 from batchjob_stats_db.queries.jobs import parts_of
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import (
     TurnRoute,
     answer,
@@ -36,6 +35,7 @@ from batchjob_stats_server.api.answers import (
     select_keys,
 )
 from batchjob_stats_server.api.params import (
+    PREFIX,
     ClusterRows,
     Count,
     Duration,

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Annotated, Literal, TypeVar
+from pathlib import Path as FilePath
+from typing import Annotated, Literal, Protocol, TypeVar
 
 import anyio
 from fastapi import APIRouter, Depends, Path, Query, Response
@@ -19,9 +20,9 @@ from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merge_streams
 from batchjob.local_runs.record import Run
 from batchjob_stats_db.database.tokens import TokenRole
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import FilesRoute, run_in_turn
+from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.api.samples import (
     LINES,
     ChosenSamples,
@@ -32,7 +33,6 @@ from batchjob_stats_server.api.samples import (
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.run_control import RunControl, RunRefusedError
 
 router = APIRouter(prefix=PREFIX, route_class=FilesRoute)
 
@@ -70,6 +70,34 @@ class NewRun(BaseModel):
         description="Ignored: a run is refused if a limit cannot be applied.",
         deprecated=True,
     )
+
+
+class RunRefusedError(Exception):
+    """A run cannot be started, ended or deleted; the text says why."""
+
+
+class RunControl(Protocol):
+    """Runs belong to the user who runs the server, with all rights of that user."""
+
+    @property
+    def data(self) -> FilePath:
+        """The data directory."""
+
+    @property
+    def cluster(self) -> str:
+        """The cluster that the runs belong to."""
+
+    def start(self, new_run: NewRun) -> Run:
+        """Start a run, or let it wait for its time. Raises RunRefusedError."""
+
+    def stop(self, run: Run, grace_seconds: float) -> Run:
+        """End an active run; returns it as it is after 30 s at most. Raises RunRefusedError."""
+
+    def cancel(self, run: Run) -> Run:
+        """Cancel a run that has not started. Raises RunRefusedError."""
+
+    def delete(self, run: Run) -> None:
+        """Delete the record, samples and output of a run. Raises RunRefusedError."""
 
 
 class LocalRun(BaseModel):

@@ -1,12 +1,13 @@
-"""The caller, as the server knows them."""
+"""What is not about jobs: the server, the caller, and the emission factors in use."""
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 
 from batchjob import __version__
-from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.http.problems import Problem
+from collectors.emissions.providers.stats_server import factors_document
 
 router = APIRouter(prefix=PREFIX)
 
@@ -75,3 +76,23 @@ def me(caller: CurrentCaller) -> Me:
         coordinates=[AccountName(**each._asdict()) for each in access.accounts],
         sees_all_of=list(access.clusters),
     )
+
+
+class FactorRow(BaseModel):
+    """Current emissions of a kilowatt-hour, according to one provider."""
+
+    provider: str
+    zone: str
+    scope: str
+    grams_per_kilowatt_hour: float
+    observed_at: str
+    estimated: bool
+
+
+@router.get("/emission-factors")
+def emission_factors(caller: CurrentCaller) -> dict[str, list[FactorRow]]:
+    """Current factors of the configured providers; an empty list if there are none.
+
+    They are for exporters, so that only one place queries the providers.
+    """
+    return factors_document(caller.services.factors.current())

@@ -15,9 +15,8 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import answer, select_keys
-from batchjob_stats_server.api.params import RowsParams, RunParams, Time, Word
+from batchjob_stats_server.api.params import PREFIX, RowsParams, RunParams, Time, Word
 from batchjob_stats_server.api.rows import Keys
 from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit

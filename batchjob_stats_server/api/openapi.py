@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
-from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.http.problems import MEDIA_TYPE, Problem
 
 _TEXT = {"schema": {"type": "string"}}

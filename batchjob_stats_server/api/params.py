@@ -21,6 +21,8 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_server.api.rows import RowFormat
 from batchjob_stats_server.http.problems import Problem
 
+PREFIX = "/api/v1"
+"""Where the routes of the API are."""
 _MILLISECONDS = 100_000_000_000  # from here on; as seconds, this would be in the year 5138
 _MAX_TIME = 253_402_300_799  # the end of the year 9999, in seconds
 

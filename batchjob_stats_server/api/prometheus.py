@@ -22,7 +22,7 @@ from batchjob import __version__
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.database.engine import LazyConnection, lazy_connection, read_if_changed
-from batchjob_stats_server.api import PREFIX
+from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.api.prometheus_errors import PrometheusError
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import (

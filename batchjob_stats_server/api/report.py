@@ -9,9 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import RunParams, Word
+from batchjob_stats_server.api.params import PREFIX, RunParams, Word
 from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit

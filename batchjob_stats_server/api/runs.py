@@ -10,9 +10,8 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import ClusterParams, Word
+from batchjob_stats_server.api.params import PREFIX, ClusterParams, Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import script_access

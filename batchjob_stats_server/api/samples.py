@@ -22,9 +22,9 @@ from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import query_database, run_in_turn
+from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller

@@ -12,7 +12,6 @@ from batchjob.judgements import FAILED_MEANS, USED_MEMORY_MEANS, WASTE_MEANS, th
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_db.queries.operators import RESOURCES, unused_key
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import (
     answer,
     list_type,
@@ -21,7 +20,15 @@ from batchjob_stats_server.api.answers import (
     select_keys,
     table,
 )
-from batchjob_stats_server.api.params import ClusterRows, Days, Duration, Ratio, SumsParams, Word
+from batchjob_stats_server.api.params import (
+    PREFIX,
+    ClusterRows,
+    Days,
+    Duration,
+    Ratio,
+    SumsParams,
+    Word,
+)
 from batchjob_stats_server.api.rows import Rows
 from batchjob_stats_server.api.usage import KEYS, GroupKey
 from batchjob_stats_server.auth import audit

@@ -9,9 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import tokens as token_store
 from batchjob_stats_db.database.tokens import TokenRole
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import QueryParams, Word
+from batchjob_stats_server.api.params import PREFIX, QueryParams, Word
 from batchjob_stats_server.api.rows import as_answer_row
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller

@@ -15,7 +15,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchjob_stats_server.auth import peers
-from batchjob_stats_server.http import hosts, problems
+from batchjob_stats_server.http import problems
 from batchjob_stats_server.services import Services
 from batchjob_stats_server.turns import TRUSTED, Turn, Turns
 
@@ -56,10 +56,10 @@ class RequestLayer:
         self._services = services
         self._redirect = redirect
         web, auth = services.settings.web, services.settings.auth
-        self._hosts = hosts.allowed_hosts(web)
+        self._hosts = peers.allowed_hosts(web)
         self._trusted = auth.trusted_peer
         self._metrics_from = auth.trusted_peer + web.metrics_from
-        self._proxies = auth.trusted_peer or hosts.ON_THIS_MACHINE
+        self._proxies = auth.trusted_peer or peers.ON_THIS_MACHINE
         self._server_url = urlsplit(services.settings.oidc.server_url)
         longest = max(web.query_timeout, services.settings.gate.timeout)
         self._seconds = longest + QUEUE_SECONDS
@@ -70,7 +70,7 @@ class RequestLayer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if hosts.is_https(scope, self._proxies, self._server_url):
+        if peers.is_https(scope, self._proxies, self._server_url):
             scope["scheme"] = "https"
         begin = time.monotonic()
         answer = _SentAnswer(scope, send)
@@ -150,7 +150,7 @@ class RequestLayer:
         if wait:
             self._services.metrics.rate_limited.labels("peer").inc()
             return problems.too_many_requests(wait)
-        return hosts.find_problem(scope, self._hosts)
+        return peers.find_problem(scope, self._hosts)
 
 
 class _SentAnswer:

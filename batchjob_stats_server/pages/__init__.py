@@ -1,1 +1,0 @@
-"""Web pages. They show the data of the API; only a few of them change anything."""

@@ -25,11 +25,10 @@ from batchjob_stats_db.queries.job_list import (
     reads_only_its_rows,
 )
 from batchjob_stats_db.queries.jobs import gpu_utilizations
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import decode_cursor, encode_cursor, run_in_thread
 from batchjob_stats_server.api.jobs import JobsQuery
 from batchjob_stats_server.api.me import refuse_simple_json
-from batchjob_stats_server.api.params import OneOrMore
+from batchjob_stats_server.api.params import PREFIX, OneOrMore
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.browser_session import cookie_name
 from batchjob_stats_server.http.problems import Problem

@@ -10,8 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from batchjob_stats_db.database import sessions
-from batchjob_stats_server.api import PREFIX
-from batchjob_stats_server.api.params import read_form
+from batchjob_stats_server.api.params import PREFIX, read_form
 from batchjob_stats_server.auth.browser_session import (
     cookie_name,
     delete_cookie,

@@ -1,1 +1,0 @@
-"""Reports: how well a job used its allocation, and what its user could improve."""

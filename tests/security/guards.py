@@ -215,7 +215,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "origins of forms": Guard(
         c.page_of_another_site_that_sends_a_form,
-        {f"{_SERVER}.http.hosts:find_problem": returns(None)},
+        {f"{_SERVER}.auth.peers:find_problem": returns(None)},
     ),
     "one cookie": Guard(
         c.port_that_sets_a_second_cookie,

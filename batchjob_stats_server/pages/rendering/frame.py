@@ -16,8 +16,8 @@ from batchjob import __version__
 from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers import registry
-from batchjob_stats_server.api import PREFIX
 from batchjob_stats_server.api.answers import run_in_thread
+from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.auth.browser_session import cookie_name, delete_cookie
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller, principal_or_none
 from batchjob_stats_server.auth.rights import Principal

@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from batchjob_stats_server import app
-from batchjob_stats_server.http.hosts import allowed_hosts
+from batchjob_stats_server.auth.peers import allowed_hosts
 from batchjob_stats_server.options import ServerWebOptions
 from tests.batchjob_stats_server.conftest import PROXY
 from tests.batchjob_stats_server.pages.conftest import HTML, element_text, parse_page
