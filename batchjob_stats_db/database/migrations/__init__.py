@@ -1,1 +1,0 @@
-"""How the tables came to be, step by step (Alembic)."""

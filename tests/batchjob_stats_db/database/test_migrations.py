@@ -72,11 +72,10 @@ def test_totals_lower_than_those_of_the_steps_are_raised(empty_url, caplog):
     engine.dispose()
 
 
-@pytest.mark.parametrize("revision", ["0005", "0007"])
-def test_exit_codes_of_sacct_that_may_be_128_more_are_told_apart(empty_url, revision):
+def test_exit_codes_of_sacct_that_may_be_128_more_are_told_apart(empty_url):
     """24.11, whose record ids have 64 bits, prints 127 for 127 and 255, as 22.05 does."""
     engine = writer_engine(empty_url, create=True)
-    migrate(engine, revision)
+    migrate(engine, "0001")
     tables = sa.MetaData()
     tables.reflect(engine)
     job, step = tables.tables["job"], tables.tables["job_step"]
@@ -105,22 +104,6 @@ def test_exit_codes_of_sacct_that_may_be_128_more_are_told_apart(empty_url, revi
             columns = sa.select(table.c.exit_code, table.c.exit_code_or_128_more)
             rows = db.execute(columns.order_by(table.c[key])).all()
             assert list(map(tuple, rows)) == expected
-    engine.dispose()
-
-
-def test_exit_codes_of_the_controller_stay(empty_url):
-    engine = writer_engine(empty_url, create=True)
-    migrate(engine, "0008")
-    tables = sa.MetaData()
-    tables.reflect(engine)
-    job = tables.tables["job"]
-    values = {"cluster": "c", "jobid": "1", "submit_time": 1, "run": 1, "update_time": 1}
-    codes = {"exit_code": 127, "exit_signal": 0, "exit_code_or_128_more": 127}
-    with engine.begin() as db:
-        db.execute(job.insert().values(values | {"source": "sacct", "state": "FAILED"} | codes))
-    migrate(engine)
-    with engine.connect() as db:
-        assert db.execute(sa.select(schema.job.c.exit_code)).scalar() == 127
     engine.dispose()
 
 
