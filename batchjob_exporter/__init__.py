@@ -1,1 +1,0 @@
-"""The daemon on each compute node, which serves the collectors' metrics to Prometheus."""

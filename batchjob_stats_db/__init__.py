@@ -1,1 +1,0 @@
-"""The database of jobs: every job of a cluster, with its measured usage."""

@@ -1,1 +1,0 @@
-"""Collectors: each module reads one source of metrics."""

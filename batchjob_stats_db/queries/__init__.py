@@ -1,1 +1,0 @@
-"""The server's queries, each limited by an Access."""

@@ -1,1 +1,0 @@
-"""The state of a whole cluster, as its scheduler reports it."""

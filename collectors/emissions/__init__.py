@@ -1,1 +1,0 @@
-"""Emission factors of electricity, from a static table and from live providers."""

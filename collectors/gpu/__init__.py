@@ -1,1 +1,0 @@
-"""GPUs: their metrics, and the jobs that hold them."""

@@ -1,1 +1,0 @@
-"""Batch jobs, from the cgroup trees that schedulers create."""
