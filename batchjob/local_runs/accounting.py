@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob.local_runs.record import (
     RUN_ID,
@@ -43,6 +43,8 @@ _BATCH_SIZE = 2000
 _MAX_FILES_OF_USER = 200_000  # so that one user's files do not use up the poller's memory
 _ACCEPTED_FIELDS = frozenset(Run._fields) & frozenset(JobRecord._fields)
 """What a file may set of a job; its author must not claim an account, energy and the like."""
+_FileStamp = tuple[float, int, int]
+"""When a file was modified, by the file system's clock, its inode and its size."""
 _OVERLAP_SECONDS = 5  # file system timestamps are coarse
 
 
@@ -92,7 +94,7 @@ class Runs:
             self._last_stamps = None
         stamps = self._read_stamps()
         changed = self._changed_files(stamps, covered - _OVERLAP_SECONDS)
-        newest = max((stamp.modified for stamp in stamps.values()), default=0)
+        newest = max((modified for modified, *_ in stamps.values()), default=0)
         own_unfinished = with_jobids_like(unfinished, RUN_ID)
         ended_unchanged = [
             jobid
@@ -122,7 +124,7 @@ class Runs:
 
     def reread(self, since: int, find_differing: FindDiffering) -> Iterator[Batch]:
         """See RereadableSource: a file may arrive with an older time than files already read."""
-        names = _sort_by_time({n: s for n, s in self._read_stamps().items() if s.modified >= since})
+        names = _sort_by_time({n: s for n, s in self._read_stamps().items() if s[0] >= since})
         for at in range(0, len(names), _BATCH_SIZE):
             jobs, unreadable = self._read_records(names[at : at + _BATCH_SIZE])
             differing_keys = find_differing(jobs)
@@ -160,17 +162,15 @@ class Runs:
         # Rows are numbered in this order, which distinguishes runs started in the same second.
         return [job for _, job in sorted(jobs_by_start, key=itemgetter(0))], unreadable
 
-    def _changed_files(
-        self, stamps: Mapping[str, "_FileStamp"], since: int
-    ) -> dict[str, "_FileStamp"]:
+    def _changed_files(self, stamps: Mapping[str, _FileStamp], since: int) -> dict[str, _FileStamp]:
         """Files that changed since the last call, by any clock, or at first since a time."""
         if self._last_stamps is None:
-            return {name: stamp for name, stamp in stamps.items() if stamp.modified >= since}
+            return {name: stamp for name, stamp in stamps.items() if stamp[0] >= since}
         return {
             name: stamp for name, stamp in stamps.items() if self._last_stamps.get(name) != stamp
         }
 
-    def _read_stamps(self) -> dict[str, "_FileStamp"]:
+    def _read_stamps(self) -> dict[str, _FileStamp]:
         """The identity of each file, which changes with its content: files are replaced, not
         edited.
         """
@@ -182,7 +182,7 @@ class Runs:
                 of_owner[status.st_uid] += 1
                 if of_owner[status.st_uid] > _MAX_FILES_OF_USER:
                     continue
-                stamps[entry.name] = _FileStamp(status.st_mtime, status.st_ino, status.st_size)
+                stamps[entry.name] = status.st_mtime, status.st_ino, status.st_size
         return stamps
 
     def _list_tombstones(self) -> list[Path]:
@@ -224,6 +224,7 @@ class Runs:
             accepted["time_limit_seconds"] = math.ceil(limit)
         job, complaints = decode(accepted | {"nodes": [share]}, self.cluster, SOURCE)
         run = decode_run(document)
+        user, system = job.user_cpu_seconds, job.system_cpu_seconds
         job = job._replace(
             eligible_time=run.submit_time,  # keeps the milliseconds
             node_list=str(node),
@@ -231,7 +232,7 @@ class Runs:
             allocated_nodes=1,
             allocated_resources=_format_resources(run),
             elapsed_seconds=run.duration_seconds,
-            cpu_seconds=_sum_if_known(job.user_cpu_seconds, job.system_cpu_seconds),
+            cpu_seconds=None if user is None or system is None else user + system,
         )
         return job, complaints
 
@@ -259,16 +260,8 @@ class Runs:
         )
 
 
-class _FileStamp(NamedTuple):
-    """A file's state."""
-
-    modified: float  # epoch seconds, from the file system's clock
-    inode: int
-    size: int
-
-
 def _sort_by_time(stamps: Mapping[str, _FileStamp]) -> list[str]:
-    return sorted(stamps, key=lambda name: (stamps[name].modified, name))
+    return sorted(stamps, key=lambda name: (stamps[name][0], name))
 
 
 def _read_deletion(tombstone: Path) -> DeletedRecord | None:
@@ -293,10 +286,6 @@ def _format_resources(run: Run) -> str:
     speed = run.io_limit_bytes_per_second
     parts = (f"IO {size(speed)}/s" if speed else "", f"CPUs {run.cpu_list}" if run.cpu_list else "")
     return ", ".join(filter(None, parts))
-
-
-def _sum_if_known(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
 
 
 ACCOUNTING = AccountingModule(LocalRunsOptions, Runs)

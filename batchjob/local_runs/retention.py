@@ -25,12 +25,8 @@ class RunRetention(NamedTuple):
     logs_bytes: int = 2 << 30  # on the disk, of all runs of one user
 
 
-class _Log(NamedTuple):
-    """The output of a run."""
-
-    changed: float
-    size_bytes: int
-    path: Path
+_Log = tuple[float, int, Path]
+"""When the output of a run was changed, its bytes and its directory."""
 
 
 def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None:
@@ -50,8 +46,8 @@ def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None
     for path, status in _sweepable(data / LOGS):
         own = [each for _, each in _list(path) if each.st_uid == status.st_uid]
         changed = max(each.st_ctime for each in (status, *own))
-        log = _Log(changed, sum(each.st_blocks * _BLOCK_BYTES for each in own), path)
-        of_owner.setdefault(status.st_uid, []).append(log)
+        size_bytes = sum(each.st_blocks * _BLOCK_BYTES for each in own)
+        of_owner.setdefault(status.st_uid, []).append((changed, size_bytes, path))
     for logs in of_owner.values():
         _sweep_logs(data, sorted(logs, reverse=True), retention, at)
 
@@ -59,11 +55,11 @@ def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None
 def _sweep_logs(data: Path, logs: Iterable[_Log], retention: RunRetention, at: float) -> None:
     """Delete the expired logs of one user, and the oldest of too many."""
     bytes_left = retention.logs_bytes
-    for log in logs:
-        bytes_left -= log.size_bytes
-        expired = bytes_left < 0 or at - log.changed > retention.logs
-        if expired and not _is_running(data, log.path.name, at, retention):
-            _delete(log.path)
+    for changed, size_bytes, path in logs:
+        bytes_left -= size_bytes
+        expired = bytes_left < 0 or at - changed > retention.logs
+        if expired and not _is_running(data, path.name, at, retention):
+            _delete(path)
 
 
 def _delete(path: Path) -> None:

@@ -10,30 +10,30 @@ import time
 from batchjob.runtime.settings import LogOptions
 
 
-class _Logfmt(logging.Formatter):
-    """`ts=... level=info logger=batchjob.jobs msg="..."`, as the Prometheus programs write."""
+class LineFormatter(logging.Formatter):
+    """`ts=... level=info logger=batchjob.jobs msg="..."`, as the Prometheus programs write.
+
+    With the format `json`, an object with these keys.
+    """
+
+    def __init__(self, format: str) -> None:
+        super().__init__()
+        self._format = format
 
     def format(self, record: logging.LogRecord) -> str:
-        pairs = _log_fields(self, record)
+        """The line of a record."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        pairs = {
+            "ts": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        if record.exc_info:
+            pairs["error"] = self.formatException(record.exc_info)
+        if self._format == "json":
+            return _json(pairs)
         return " ".join(f"{key}={_quote(value)}" for key, value in pairs.items())
-
-
-class _Json(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return _json(_log_fields(self, record))
-
-
-def _log_fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, str]:
-    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    pairs = {
-        "ts": f"{at}.{int(record.msecs):03d}Z",
-        "level": record.levelname.lower(),
-        "logger": record.name,
-        "msg": record.getMessage(),
-    }
-    if record.exc_info:
-        pairs["error"] = formatter.formatException(record.exc_info)
-    return pairs
 
 
 def _quote(value: str) -> str:
@@ -58,15 +58,10 @@ def escape_unprintable(text: str) -> str:
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
-def formatter(format: str) -> logging.Formatter:
-    """The formatter of `--log.format`: `json`, otherwise logfmt."""
-    return _Json() if format == "json" else _Logfmt()
-
-
 def set_up(options: LogOptions) -> None:
     """Send all log lines of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter(options.format))
+    handler.setFormatter(LineFormatter(options.format))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(options.level.upper())

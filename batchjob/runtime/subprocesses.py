@@ -24,10 +24,6 @@ class SchedulerError(Exception):
     """A scheduler's command or server gave no usable answer; the text is one line for people."""
 
 
-class CommandMissingError(SchedulerError):
-    """The program does not exist or must not be executed."""
-
-
 class CommandTimeoutError(SchedulerError):
     """The program had not ended at the deadline and was killed."""
 
@@ -97,9 +93,7 @@ def call(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        raise CommandMissingError(
-            f"{argv[0]}: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        raise SchedulerError(f"{argv[0]}: {getattr(error, 'strerror', None) or error}") from error
     try:
         stdout, stderr = _read_output(process, argv[0], started + timeout, timeout, output_limit)
     except BaseException:  # including KeyboardInterrupt: leave no process running

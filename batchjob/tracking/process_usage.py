@@ -13,19 +13,12 @@ import resource
 import sys
 import threading
 from dataclasses import dataclass
-from typing import NamedTuple
 
 _KIB = 1024
 
 
-class ResourceUse(NamedTuple):
-    """CPU seconds, bytes. None: not known."""
-
-    user_cpu_seconds: float | None
-    system_cpu_seconds: float | None
-    peak_memory_bytes: int | None
-
-
+ResourceUse = tuple[float | None, float | None, int | None]
+"""User and system CPU seconds, and the bytes of the memory peak. None: not known."""
 _CpuTime = tuple[float, float]
 """User and system seconds."""
 
@@ -95,7 +88,7 @@ class ProcessUsage:
         if not measurement.concurrent and children_peak_bytes > measurement.children_peak_bytes:
             peak_bytes = max(peak_bytes or 0, children_peak_bytes)
         user, system = cpu or (None, None)
-        return ResourceUse(user, system, peak_bytes)
+        return user, system, peak_bytes
 
     def _update_peaks(self) -> None:
         peak_bytes = _read_peak_memory_bytes()

@@ -205,10 +205,6 @@ _LOCK = threading.Lock()
 _WORKS: dict[str, Work] = {}
 
 
-class UnknownWorkError(LookupError):
-    """No work with this id is running in this process."""
-
-
 def begin_work(
     id: str,
     name: str = "",
@@ -242,7 +238,7 @@ def end_work(
     return_code: int | None = None,
     result: object = None,
 ) -> Run:
-    """End the work with this id, and return its record. Raises UnknownWorkError.
+    """End the work with this id, and return its record. Raises LookupError.
 
     Without further arguments it was a `success`; an exception decides how it ended as in a `with`;
     a text is an `error`. `status`: success, failed, error, timeout or cancelled.
@@ -251,7 +247,7 @@ def end_work(
     with _LOCK:
         work = _WORKS.pop(id, None)
     if work is None:
-        raise UnknownWorkError(f"no work {id!r} was begun in this process, or it has ended")
+        raise LookupError(f"no work {id!r} was begun in this process, or it has ended")
     if isinstance(error, BaseException):
         outcome = outcome_of_error(error)
         text = outcome.error

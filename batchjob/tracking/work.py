@@ -114,11 +114,11 @@ class Work:
         if self._declared_outcome is not None and outcome.status == "success":
             outcome = self._declared_outcome
         outcome = outcome._replace(result_type=outcome.result_type or self._result_type)
-        used = _USAGE.end(self._measurement, own_cpu)
+        user, system, peak_bytes = _USAGE.end(self._measurement, own_cpu)
         run = self.run._replace(
-            user_cpu_seconds=_round_seconds(used.user_cpu_seconds),
-            system_cpu_seconds=_round_seconds(used.system_cpu_seconds),
-            peak_memory_bytes=used.peak_memory_bytes,
+            user_cpu_seconds=_round_seconds(user),
+            system_cpu_seconds=_round_seconds(system),
+            peak_memory_bytes=peak_bytes,
         )
         self.run = record_end(run, outcome, self._data, time.monotonic() - self._started_at)
         return self.run

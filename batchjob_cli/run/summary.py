@@ -7,7 +7,7 @@ from typing import NamedTuple
 from batchjob.local_runs.record import Run
 from batchjob.quantities.reading import DeviceIO
 from batchjob.runtime.formatting import format_duration, share, size
-from batchjob.runtime.log import formatter
+from batchjob.runtime.log import LineFormatter
 from batchjob.runtime.logins import expand_home
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import format_time
@@ -124,7 +124,7 @@ def set_up_log(options: RunLogOptions) -> None:
         handler = logging.FileHandler(expand_home(options.file), encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"log.file: {error.filename}: {error.strerror}") from error
-    handler.setFormatter(formatter(options.format))
+    handler.setFormatter(LineFormatter(options.format))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False

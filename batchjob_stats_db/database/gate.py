@@ -112,16 +112,13 @@ def _max_joules(nodes: float, seconds: float) -> float:
     return nodes * (max(seconds, 0.0) + _METER_SECONDS) * MAX_NODE_WATTS
 
 
-class Admitted(NamedTuple):
-    """What passed the gate, and what did not."""
+def admit(
+    records: Iterable[JobRecord], now: float
+) -> tuple[list[JobRecord], list[QuarantinedRow], int]:
+    """The records without the values that break a rule, what was refused, and set aside as a whole.
 
-    records: list[JobRecord]
-    refused: list[QuarantinedRow]
-    set_aside: int  # number of records of which nothing passed
-
-
-def admit(records: Iterable[JobRecord], now: float) -> Admitted:
-    """The records without the values that break a rule."""
+    The last is the number of records of which nothing passed.
+    """
     passed: list[JobRecord] = []
     refused: list[QuarantinedRow] = []
     set_aside = 0
@@ -140,7 +137,7 @@ def admit(records: Iterable[JobRecord], now: float) -> Admitted:
             raw = f"job {record.jobid}: {what}"
             more = f", and {number - 1} more" if number > 1 else ""
             refused.append(_refused_row(record, rule, f"{what} is {value!r:.100}{more}", raw))
-    return Admitted(passed, refused, set_aside)
+    return passed, refused, set_aside
 
 
 def _refused_row(record: JobRecord, rule: str, reason: str, raw: str) -> QuarantinedRow:
@@ -171,23 +168,21 @@ def _run_seconds(record: JobRecord) -> float | None:
     return record.end_time - record.start_time
 
 
-class _Checks(NamedTuple):
-    """What is checked of a kind of record: the numbers by index, and the times."""
-
-    numbers: tuple[tuple[int, str, float, float], ...]  # index, name, least and largest value
-    times: tuple[tuple[int, str, float], ...]  # index, name, seconds ahead
-    texts: tuple[tuple[int, str], ...]
+_Checks = tuple[list[tuple[int, str, float, float]], list[tuple[int, str, float]], list[Any]]
+"""What is checked of a kind of record, each with its index and name: the numbers with the least and
+largest value, the times with the seconds that they may be ahead, and the texts."""
 
 
 def _checks(record: type[NamedTuple], texts: Iterable[str]) -> _Checks:
-    numbers, times = [], []
+    numbers: list[tuple[int, str, float, float]] = []
+    times: list[tuple[int, str, float]] = []
     for index, (name, hint) in enumerate(get_type_hints(record).items()):
         if name.endswith("_time"):
             times.append((index, name, _SECONDS_AHEAD.get(name, _CLOCK_TOLERANCE_SECONDS)))
         elif {int, float} & {hint, *get_args(hint)}:
             numbers.append((index, name, *limits(name)))
     at = record._fields.index
-    return _Checks(tuple(numbers), tuple(times), tuple((at(name), name) for name in texts))
+    return numbers, times, [(at(name), name) for name in texts]
 
 
 _OF_JOBS = _checks(JobRecord, ("user", "account", "partition", "array_jobid", "het_jobid"))
@@ -234,16 +229,17 @@ def _admit(part: Part, checks: _Checks, now: float) -> tuple[Part, _Refusals]:
     """The part without what is out of range; a text that is too long is cut off."""
     refused: _Refusals = []
     values: Sequence[Any] = part
-    for index, name, low, high in checks.numbers:
+    numbers, times, texts = checks
+    for index, name, low, high in numbers:
         value = values[index]
         if value is not None and not low <= value <= high:  # not true of NaN
             refused.append(("range", name, value))
-    for index, name, ahead in checks.times:
+    for index, name, ahead in times:
         at = values[index]
         if at is not None and not FIRST_TIME <= at <= now + ahead:
             refused.append(("time", name, at))
     replaced: dict[str, Any] = {name: None for _, name, _ in refused}
-    for index, name in checks.texts:
+    for index, name in texts:
         text = values[index]
         if len(text) > MAX_KEY_LENGTH:
             refused.append(("text", name, text))

@@ -54,10 +54,11 @@ class JobWriter:
         """Write records of different jobs."""
         written = WriteCounts()
         for begin in range(0, len(records), _CHUNK_RECORDS):
-            admitted = gate.admit(records[begin : begin + _CHUNK_RECORDS], self._now)
-            self._quarantine(admitted.refused)
-            part = self._write_chunk(admitted.records)
-            part = part._replace(quarantined=part.quarantined + admitted.set_aside)
+            chunk = records[begin : begin + _CHUNK_RECORDS]
+            admitted, refused, set_aside = gate.admit(chunk, self._now)
+            self._quarantine(refused)
+            part = self._write_chunk(admitted)
+            part = part._replace(quarantined=part.quarantined + set_aside)
             written = WriteCounts._make(map(sum, zip(written, part, strict=True)))
         return written
 

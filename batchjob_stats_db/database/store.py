@@ -74,7 +74,7 @@ class Store:
     def changed_keys(self, records: Sequence[JobRecord]) -> set[JobKey]:
         """Keys of the records that have no row, or differ from it."""
         with self.engine.connect() as db:
-            records = gate.admit(records, self.clock()).records
+            records, _, _ = gate.admit(records, self.clock())
             existing = existing_rows(db, self.cluster, records)
         return {
             record.key

@@ -4,7 +4,7 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -29,18 +29,11 @@ class AmbiguousIdError(ValueError):
     """An id prefix that several jobs have."""
 
 
-class _PartNotation(NamedTuple):
-    """A notation for a part of a whole: `123_4` is task 4 of array 123."""
-
-    pattern: re.Pattern[str]
-    whole: sa.Column[str]
-    number: sa.Column[int]
-
-
 _PART_NOTATIONS = (
-    _PartNotation(re.compile(r"(\d{1,18})_(\d{1,9})"), _JOB.array_jobid, _JOB.array_index),
-    _PartNotation(re.compile(r"(\d{1,18})\+(\d{1,9})"), _JOB.het_jobid, _JOB.het_offset),
+    (re.compile(r"(\d{1,18})_(\d{1,9})"), _JOB.array_jobid, _JOB.array_index),
+    (re.compile(r"(\d{1,18})\+(\d{1,9})"), _JOB.het_jobid, _JOB.het_offset),
 )
+"""Notations for a part of a whole, such as `123_4` for task 4 of array 123, with the columns."""
 
 
 def find_jobs(
@@ -52,16 +45,15 @@ def find_jobs(
     task or part of a het job (`123_4`, `123+1`), or a prefix of a UUID that no other visible job
     has; else AmbiguousIdError is raised.
     """
-    if exact := _runs_of(db, access, text, cluster):
+    if exact := _of_ids(db, access, cluster, schema.job.c.jobid == text):
         return exact
-    for part in _PART_NOTATIONS:
-        if found := part.pattern.fullmatch(text):
+    for pattern, whole, number in _PART_NOTATIONS:
+        if found := pattern.fullmatch(text):
             # This matches the partial index, which contains only array tasks and components of het
             # jobs.
             return _of_ids(
                 db, access, cluster,
-                part.whole != sa.literal_column("''"),
-                part.whole == found[1], part.number == int(found[2]),
+                whole != sa.literal_column("''"), whole == found[1], number == int(found[2]),
             )  # fmt: skip
     if not _UUID_PREFIX.fullmatch(text):
         return []
@@ -81,18 +73,9 @@ def members_of(db: Connection, access: Access, text: str) -> list[RowMapping]:
     """The tasks of an array, or the parts of a het job, by the id of the whole."""
     return [
         row
-        for part in _PART_NOTATIONS
-        for row in _of_ids(
-            db, access, None, part.whole != sa.literal_column("''"), part.whole == text
-        )
+        for _, whole, _ in _PART_NOTATIONS
+        for row in _of_ids(db, access, None, whole != sa.literal_column("''"), whole == text)
     ]
-
-
-def _runs_of(
-    db: Connection, access: Access, jobid: str, cluster: str | None = None
-) -> list[RowMapping]:
-    """All runs with a scheduler's job id, the latest first."""
-    return _of_ids(db, access, cluster, schema.job.c.jobid == jobid)
 
 
 def _of_ids(

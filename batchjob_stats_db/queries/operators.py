@@ -5,7 +5,7 @@ defined in efficiency.py.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -21,25 +21,17 @@ from batchjob_stats_db.queries.jobs import gpu_utilizations
 Row = Mapping[Any, Any]
 
 
-class ResourceSums(NamedTuple):
-    """Columns of the daily sums of measured jobs: what was allocated, and what of it was used."""
-
-    allocated: str
-    used: str
-
-
 RESOURCES = {
-    "cpu": ResourceSums("measured_cpu_allocated_seconds", "cpu_seconds"),
-    "memory": ResourceSums(
-        "measured_memory_peak_allocated_byte_seconds", "memory_peak_byte_seconds"
-    ),
-    "gpu": ResourceSums("measured_gpu_allocated_seconds", "gpu_seconds"),
+    "cpu": ("measured_cpu_allocated_seconds", "cpu_seconds"),
+    "memory": ("measured_memory_peak_allocated_byte_seconds", "memory_peak_byte_seconds"),
+    "gpu": ("measured_gpu_allocated_seconds", "gpu_seconds"),
 }
+"""Columns of the daily sums of measured jobs: what was allocated, and what of it was used."""
 
 
 def unused_key(resource: str) -> str:
     """The key of what was allocated and not used."""
-    name = RESOURCES[resource].allocated.removeprefix("measured_").replace("allocated", "unused")
+    name = RESOURCES[resource][0].removeprefix("measured_").replace("allocated", "unused")
     return name.replace("_peak", "")
 
 

@@ -1,7 +1,7 @@
 """Sums of usage over days, from whole months and the days around them."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -127,13 +127,8 @@ def _stored_rows(
     )
 
 
-class _TablePeriod(NamedTuple):
-    """Rows of a table whose day or month begins in [begin, end)."""
-
-    table: sa.Table
-    when: sa.Column[int]
-    begin: int
-    end: int
+_TablePeriod = tuple[sa.Table, sa.Column[int], int, int]
+"""A table, its column of days or months, and the first one and the one after the last."""
 
 
 def _tables_to_read(
@@ -145,16 +140,14 @@ def _tables_to_read(
     elif "account" in names or not access.everything:
         days, months = sums.by_account, sums.monthly_by_account
     else:
-        return [_TablePeriod(sums.by_day, sums.by_day.c.day, since, until)]
+        return [(sums.by_day, sums.by_day.c.day, since, until)]
     day = days.c.day
-    if "day" in names or access.has_time_limits():
-        return [_TablePeriod(days, day, since, until)]
     first, last = whole_months(since, until)
-    if first == last:
-        return [_TablePeriod(days, day, since, until)]
+    if "day" in names or access.has_time_limits() or first == last:
+        return [(days, day, since, until)]
     parts = (
-        _TablePeriod(days, day, since, first),
-        _TablePeriod(months, months.c.month, first, last),
-        _TablePeriod(days, day, last, until),
+        (days, day, since, first),
+        (months, months.c.month, first, last),
+        (days, day, last, until),
     )
-    return [part for part in parts if part.begin < part.end]
+    return [part for part in parts if part[2] < part[3]]

@@ -153,7 +153,7 @@ def _parse_job_name(row: list[Any]) -> JobName:
 
 
 def _parse_learned_power(row: list[Any] | None) -> LearnedIdlePower | None:
-    return None if row is None else LearnedIdlePower(float(row[0]), float(row[1]))
+    return None if row is None else (float(row[0]), float(row[1]))
 
 
 def _optional_float(value: Any) -> float | None:

@@ -3,7 +3,6 @@
 import fnmatch
 import logging
 import socket
-from typing import NamedTuple
 
 import yaml
 
@@ -19,11 +18,8 @@ _RISE_PER_DAY = 0.01
 _DAY_SECONDS = 86400.0
 
 
-class LearnedIdlePower(NamedTuple):
-    """The lowest mean of an idle minute, and its time."""
-
-    watts: float
-    epoch: float
+LearnedIdlePower = tuple[float, float]
+"""The watts of the lowest mean of an idle minute, and its time in epoch seconds."""
 
 
 class IdlePower:
@@ -46,8 +42,9 @@ class IdlePower:
             return self.configured
         if self.learned is None:
             return None
-        days = max(0.0, epoch - self.learned.epoch) / _DAY_SECONDS
-        return self.learned.watts * (1 + _RISE_PER_DAY * days)
+        watts, learned_at = self.learned
+        days = max(0.0, epoch - learned_at) / _DAY_SECONDS
+        return watts * (1 + _RISE_PER_DAY * days)
 
     def joules(self, seconds: float, epoch: float) -> float:
         """Idle energy over a number of seconds."""
@@ -66,7 +63,7 @@ class IdlePower:
         self._joules = self._seconds = 0.0
         current = None if self.learned is None else IdlePower(learned=self.learned).watts(epoch)
         if current is None or mean <= current:
-            self.learned = LearnedIdlePower(mean, epoch)
+            self.learned = mean, epoch
 
 
 def node_names(host: Host, node_type: str) -> tuple[str, ...]:

@@ -65,21 +65,13 @@ class HwmonSensor(NamedTuple):
     sensor: str
 
 
-class KnownSensors(NamedTuple):
-    """Sensors whose sum is the node or its processors."""
-
-    driver: str
-    sensor: re.Pattern[str]
-    scope: Scope
-    includes_gpus: bool
-
-
+# Driver and name of sensors whose sum is the node or its processors, and whether GPUs are in it.
 # The first row with sensors is used: each level of Grace includes the next.
-_KNOWN_SENSORS = (
-    KnownSensors("power_meter", re.compile(r"Module Power Socket \d+"), "cpu+memory", True),
-    KnownSensors("power_meter", re.compile(r"Grace Power Socket \d+"), "cpu+memory", False),
-    KnownSensors("power_meter", re.compile(r"(?!.* Power Socket \d).*"), "node", True),
-    KnownSensors("amd_energy", re.compile(r"Esocket\d+"), "cpu", False),
+_KNOWN_SENSORS: tuple[tuple[str, re.Pattern[str], Scope, bool], ...] = (
+    ("power_meter", re.compile(r"Module Power Socket \d+"), "cpu+memory", True),
+    ("power_meter", re.compile(r"Grace Power Socket \d+"), "cpu+memory", False),
+    ("power_meter", re.compile(r"(?!.* Power Socket \d).*"), "node", True),
+    ("amd_energy", re.compile(r"Esocket\d+"), "cpu", False),
 )
 
 
@@ -139,13 +131,11 @@ def node_sensors(
         names = {sensor: f"{sensor.chip}/{sensor.sensor}" for sensor in sensors}
         matching = [x for x in sensors if any(fnmatch.fnmatchcase(names[x], p) for p in patterns)]
         return (_prefer_energy(matching), "node", True) if matching else None
-    for known in _KNOWN_SENSORS:
-        matching = [
-            x for x in sensors if x.driver == known.driver and known.sensor.fullmatch(x.sensor)
-        ]
+    for driver, name, scope, includes_gpus in _KNOWN_SENSORS:
+        matching = [x for x in sensors if x.driver == driver and name.fullmatch(x.sensor)]
         # Two unnamed power meters are ambiguous: two inputs, or a part and the whole.
-        if matching and not (known.scope == "node" and len(matching) > 1):
-            return _prefer_energy(matching), known.scope, known.includes_gpus
+        if matching and not (scope == "node" and len(matching) > 1):
+            return _prefer_energy(matching), scope, includes_gpus
     return None
 
 

@@ -26,37 +26,38 @@ LSF: dict[str, JobState] = {
 }
 
 
-# exitInfo in lsb.acct: why LSF ended a job.
-LSF_EXIT_INFO: dict[int, tuple[str, JobState]] = {
-    1: ("TERM_PREEMPT", S.PREEMPTED),
-    2: ("TERM_WINDOW", S.CANCELLED),
-    3: ("TERM_LOAD", S.CANCELLED),
-    4: ("TERM_OTHER", S.FAILED),
-    5: ("TERM_RUNLIMIT", S.TIMEOUT),
-    6: ("TERM_DEADLINE", S.DEADLINE),
-    7: ("TERM_PROCESSLIMIT", S.FAILED),
-    8: ("TERM_FORCE_OWNER", S.CANCELLED),
-    9: ("TERM_FORCE_ADMIN", S.CANCELLED),
-    10: ("TERM_REQUEUE_OWNER", S.REQUEUED),
-    11: ("TERM_REQUEUE_ADMIN", S.REQUEUED),
-    12: ("TERM_CPULIMIT", S.TIMEOUT),
-    13: ("TERM_CHKPNT", S.CANCELLED),
-    14: ("TERM_OWNER", S.CANCELLED),
-    15: ("TERM_ADMIN", S.CANCELLED),
-    16: ("TERM_MEMLIMIT", S.OUT_OF_MEMORY),
-    17: ("TERM_EXTERNAL_SIGNAL", S.FAILED),
-    18: ("TERM_RMS", S.FAILED),
-    19: ("TERM_ZOMBIE", S.NODE_FAIL),
-    20: ("TERM_SWAP", S.OUT_OF_MEMORY),
-    21: ("TERM_THREADLIMIT", S.FAILED),
-    22: ("TERM_SLURM", S.FAILED),
-    23: ("TERM_BUCKET_KILL", S.CANCELLED),
-    25: ("TERM_CWD_NOTEXIST", S.FAILED),
-    29: ("TERM_DATA", S.FAILED),
-    30: ("TERM_MC_RECALL", S.REQUEUED),
-    32: ("TERM_CSM_ALLOC", S.FAILED),
-    33: ("TERM_KUBE", S.FAILED),
+LSF_EXIT_INFO: dict[int, tuple[str, JobState, str]] = {
+    1: ("TERM_PREEMPT", S.PREEMPTED, "a job with a higher priority preempted it"),
+    2: ("TERM_WINDOW", S.CANCELLED, "the run window of its queue closed"),
+    3: ("TERM_LOAD", S.CANCELLED, "the load of its host was beyond the limit"),
+    4: ("TERM_OTHER", S.FAILED, ""),
+    5: ("TERM_RUNLIMIT", S.TIMEOUT, "it reached its run limit"),
+    6: ("TERM_DEADLINE", S.DEADLINE, "it could not end before its deadline"),
+    7: ("TERM_PROCESSLIMIT", S.FAILED, "it had more processes than its process limit allows"),
+    8: ("TERM_FORCE_OWNER", S.CANCELLED, "its owner killed it (bkill -r)"),
+    9: ("TERM_FORCE_ADMIN", S.CANCELLED, "an administrator killed it (bkill -r)"),
+    10: ("TERM_REQUEUE_OWNER", S.REQUEUED, "its owner requeued it"),
+    11: ("TERM_REQUEUE_ADMIN", S.REQUEUED, "an administrator requeued it"),
+    12: ("TERM_CPULIMIT", S.TIMEOUT, "it reached its CPU time limit"),
+    13: ("TERM_CHKPNT", S.CANCELLED, "it was checkpointed and killed"),
+    14: ("TERM_OWNER", S.CANCELLED, "its owner killed it"),
+    15: ("TERM_ADMIN", S.CANCELLED, "an administrator killed it"),
+    16: ("TERM_MEMLIMIT", S.OUT_OF_MEMORY, "it reached its memory limit"),
+    17: ("TERM_EXTERNAL_SIGNAL", S.FAILED, "it was killed by a signal from outside LSF"),
+    18: ("TERM_RMS", S.FAILED, ""),
+    19: ("TERM_ZOMBIE", S.NODE_FAIL, "LSF lost contact with its host"),
+    20: ("TERM_SWAP", S.OUT_OF_MEMORY, "it reached its swap limit"),
+    21: ("TERM_THREADLIMIT", S.FAILED, "it had more threads than its thread limit allows"),
+    22: ("TERM_SLURM", S.FAILED, ""),
+    23: ("TERM_BUCKET_KILL", S.CANCELLED, "it was killed with others (bkill -b)"),
+    25: ("TERM_CWD_NOTEXIST", S.FAILED, "its working directory does not exist or is inaccessible"),
+    29: ("TERM_DATA", S.FAILED, "its data could not be staged"),
+    30: ("TERM_MC_RECALL", S.REQUEUED, ""),
+    32: ("TERM_CSM_ALLOC", S.FAILED, ""),
+    33: ("TERM_KUBE", S.FAILED, ""),
 }
+"""Why LSF ended a job, by exitInfo in lsb.acct: its name, the state, and the reason in words."""
+_ENDS = {name: words for name, _, words in LSF_EXIT_INFO.values() if words}
 
 
 def lsf_end_state(status: int, exit_info: int) -> JobState:
@@ -65,7 +66,7 @@ def lsf_end_state(status: int, exit_info: int) -> JobState:
         return S.COMPLETED
     if not status & 0x20:
         return S.UNKNOWN
-    return LSF_EXIT_INFO.get(exit_info, ("", S.FAILED))[1]
+    return LSF_EXIT_INFO.get(exit_info, ("", S.FAILED, ""))[1]
 
 
 PENDING: dict[str, str] = {
@@ -108,46 +109,21 @@ PENDING: dict[str, str] = {
     "The schedule of the job is postponed for a while": "LSF has put off scheduling it for a while",
 }
 
-ENDS: dict[str, str] = {
-    "TERM_PREEMPT": "a job with a higher priority preempted it",
-    "TERM_WINDOW": "the run window of its queue closed",
-    "TERM_LOAD": "the load of its host was beyond the limit",
-    "TERM_RUNLIMIT": "it reached its run limit",
-    "TERM_DEADLINE": "it could not end before its deadline",
-    "TERM_PROCESSLIMIT": "it had more processes than its process limit allows",
-    "TERM_FORCE_OWNER": "its owner killed it (bkill -r)",
-    "TERM_FORCE_ADMIN": "an administrator killed it (bkill -r)",
-    "TERM_REQUEUE_OWNER": "its owner requeued it",
-    "TERM_REQUEUE_ADMIN": "an administrator requeued it",
-    "TERM_CPULIMIT": "it reached its CPU time limit",
-    "TERM_CHKPNT": "it was checkpointed and killed",
-    "TERM_OWNER": "its owner killed it",
-    "TERM_ADMIN": "an administrator killed it",
-    "TERM_MEMLIMIT": "it reached its memory limit",
-    "TERM_EXTERNAL_SIGNAL": "it was killed by a signal from outside LSF",
-    "TERM_ZOMBIE": "LSF lost contact with its host",
-    "TERM_SWAP": "it reached its swap limit",
-    "TERM_THREADLIMIT": "it had more threads than its thread limit allows",
-    "TERM_BUCKET_KILL": "it was killed with others (bkill -b)",
-    "TERM_CWD_NOTEXIST": "its working directory does not exist or cannot be accessed",
-    "TERM_DATA": "its data could not be staged",
-}
-
 
 def explain(reason: str) -> str:
     """The reason in words, without a full stop; LSF's own words for a reason not listed here."""
     first = reason.split(";")[0].strip().rstrip(".")
     head = first.split(": ")[0]  # `Job slot limit reached: 4 hosts`
     word = first.split(" ")[0].rstrip(":")
-    if word in ENDS:
-        return ENDS[word]
+    if word in _ENDS:
+        return _ENDS[word]
     return PENDING.get(head, f"LSF says “{first}”" if first else "")
 
 
 def explains_end(reason: str, *, has_started: bool) -> bool:
     """Whether the reason says why LSF ended a job, and not why it waited."""
     del has_started  # a reason of waiting is not kept
-    return reason.partition(" ")[0].rstrip(":;") in ENDS
+    return reason.partition(" ")[0].rstrip(":;") in _ENDS
 
 
 HELD_STATES = frozenset(("PSUSP",))

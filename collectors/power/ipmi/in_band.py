@@ -25,58 +25,23 @@ RESPONSE = 1  # IPMI_RESPONSE_RECV_TYPE
 LONGEST_MESSAGE = 272  # IPMI_MAX_MSG_LENGTH
 
 
-class IpmiAddress(ctypes.Structure):
-    """struct ipmi_system_interface_addr."""
-
-    _fields_ = (
-        ("addr_type", ctypes.c_int),
-        ("channel", ctypes.c_short),
-        ("lun", ctypes.c_ubyte),
-    )
+def _structure(name: str, **fields: Any) -> Any:
+    """`struct <name>` of linux/ipmi.h."""
+    return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
 
 
-class AnyAddress(ctypes.Structure):
-    """struct ipmi_addr: room for every kind of address."""
-
-    _fields_ = (
-        ("addr_type", ctypes.c_int),
-        ("channel", ctypes.c_short),
-        ("data", ctypes.c_char * 32),
-    )
-
-
-class IpmiMessage(ctypes.Structure):
-    """struct ipmi_msg."""
-
-    _fields_ = (
-        ("netfn", ctypes.c_ubyte),
-        ("cmd", ctypes.c_ubyte),
-        ("data_len", ctypes.c_ushort),
-        ("data", ctypes.c_void_p),
-    )
-
-
-class IpmiRequest(ctypes.Structure):
-    """struct ipmi_req."""
-
-    _fields_ = (
-        ("addr", ctypes.c_void_p),
-        ("addr_len", ctypes.c_uint),
-        ("msgid", ctypes.c_long),
-        ("msg", IpmiMessage),
-    )
-
-
-class IpmiReceived(ctypes.Structure):
-    """struct ipmi_recv."""
-
-    _fields_ = (
-        ("recv_type", ctypes.c_int),
-        ("addr", ctypes.c_void_p),
-        ("addr_len", ctypes.c_uint),
-        ("msgid", ctypes.c_long),
-        ("msg", IpmiMessage),
-    )
+# fmt: off
+IpmiAddress = _structure("ipmi_system_interface_addr",
+    addr_type=ctypes.c_int, channel=ctypes.c_short, lun=ctypes.c_ubyte)
+AnyAddress = _structure("ipmi_addr",  # room for every kind of address
+    addr_type=ctypes.c_int, channel=ctypes.c_short, data=ctypes.c_char * 32)
+IpmiMessage = _structure("ipmi_msg", netfn=ctypes.c_ubyte, cmd=ctypes.c_ubyte,
+    data_len=ctypes.c_ushort, data=ctypes.c_void_p)
+IpmiRequest = _structure("ipmi_req", addr=ctypes.c_void_p, addr_len=ctypes.c_uint,
+    msgid=ctypes.c_long, msg=IpmiMessage)
+IpmiReceived = _structure("ipmi_recv", recv_type=ctypes.c_int, addr=ctypes.c_void_p,
+    addr_len=ctypes.c_uint, msgid=ctypes.c_long, msg=IpmiMessage)
+# fmt: on
 
 
 def ioctl_number(number: int, size: int, directions: str, machine: str = "") -> int:

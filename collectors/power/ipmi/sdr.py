@@ -45,13 +45,9 @@ _FUNCTIONS: dict[int, Callable[[float], float]] = {
 }
 
 
-class ConversionFactors(NamedTuple):
-    """value = f((slope * raw + offset * 10**offset_exponent) * 10**result_exponent)."""
-
-    slope: int
-    offset: int
-    offset_exponent: int
-    result_exponent: int
+ConversionFactors = tuple[int, int, int, int]
+"""Slope, offset, offset_exponent and result_exponent: value = f((slope * raw + offset *
+10**offset_exponent) * 10**result_exponent)."""
 
 
 class IpmiSensor(NamedTuple):
@@ -95,11 +91,11 @@ def _twos_complement(value: int, bits: int) -> int:
 def parse_factors(data: bytes) -> ConversionFactors:
     """Decode six bytes: M, M and tolerance, B, B and accuracy, accuracy, exponents of R and B."""
     m, m_high, b, b_high, _, exponents = data[:6]
-    return ConversionFactors(
-        slope=_twos_complement(m | (m_high & 0xC0) << 2, 10),
-        offset=_twos_complement(b | (b_high & 0xC0) << 2, 10),
-        offset_exponent=_twos_complement(exponents & 0x0F, 4),
-        result_exponent=_twos_complement(exponents >> 4, 4),
+    return (
+        _twos_complement(m | (m_high & 0xC0) << 2, 10),
+        _twos_complement(b | (b_high & 0xC0) << 2, 10),
+        _twos_complement(exponents & 0x0F, 4),
+        _twos_complement(exponents >> 4, 4),
     )
 
 

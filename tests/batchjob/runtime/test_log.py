@@ -72,7 +72,7 @@ def test_logfmt_quoting(write_log_line, text):
 @pytest.mark.parametrize("format", ["logfmt", "json"])
 @given(text=st.text())
 def test_any_text_is_one_printable_line_and_round_trips(format, text):
-    formatter = logs.formatter(format)
+    formatter = logs.LineFormatter(format)
     record = logging.LogRecord("batchjob", logging.INFO, "", 0, "%s", (text,), None)
     line = formatter.format(record)
     assert line.isprintable()

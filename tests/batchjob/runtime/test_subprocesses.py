@@ -7,9 +7,9 @@ import pytest
 
 from batchjob.runtime.subprocesses import (
     CommandFailedError,
-    CommandMissingError,
     CommandOutputError,
     CommandTimeoutError,
+    SchedulerError,
     call,
 )
 from tests.helpers.waiting import scaled
@@ -44,12 +44,12 @@ def test_killed_program_names_its_signal():
 
 
 def test_missing_program():
-    with pytest.raises(CommandMissingError, match="/nonexistent/sacct: No such file"):
+    with pytest.raises(SchedulerError, match="/nonexistent/sacct: No such file"):
         call(["/nonexistent/sacct"], timeout=scaled(5))
 
 
 def test_null_byte_in_argument_raises_command_missing_error():
-    with pytest.raises(CommandMissingError, match="null byte"):
+    with pytest.raises(SchedulerError, match="null byte"):
         call(["true", "a\0b"], timeout=scaled(5))
 
 

@@ -247,7 +247,8 @@ def test_rows_of_a_job_are_bounded(store, job, rows):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.dictionaries(st.sampled_from(numbers_of(JobRecord)), st.floats() | st.integers()))
 def test_what_is_admitted_is_within_every_limit(job, now, values):
-    for record in gate.admit([job(**values)], now).records:
+    admitted, _, _ = gate.admit([job(**values)], now)
+    for record in admitted:
         for name in numbers_of(JobRecord):
             value = getattr(record, name)
             if value is None:
@@ -261,5 +262,5 @@ def test_what_is_admitted_is_within_every_limit(job, now, values):
 
 def test_record_costs_one_row_for_each_rule(job):
     nodes = tuple(NodeShare(f"n{number}", cpus=2**60, gpus=-1) for number in range(5000))
-    (row,) = gate.admit([job(nodes=nodes)], 1_800_000_000).refused
+    _, (row,), _ = gate.admit([job(nodes=nodes)], 1_800_000_000)
     assert (row.rule, row.reason) == ("range", f"node n0: cpus is {2**60}, and 9999 more")

@@ -92,7 +92,7 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
     code = row.get("EXIT_CODE", integer)
     reason = row.text("EXIT_REASON")
     if state is JobState.FAILED:
-        state = next((s for name, s in LSF_EXIT_INFO.values() if reason.startswith(name)), state)
+        state = next((s for name, s, _ in LSF_EXIT_INFO.values() if reason.startswith(name)), state)
     end = row.get("FINISH_TIME", parse_time) if ended else None  # otherwise an estimate
     counted = row.get("RUN_TIME", lsf_duration)
     elapsed, suspended = run_time(start, end, counted or None)

@@ -69,7 +69,7 @@ def ended_job(
         time_limit_seconds=_none_if_zero(row.get("runLimit", count)),
         exit_code=code,
         exit_signal=signal,
-        reason=LSF_EXIT_INFO.get(exit_info, ("", None))[0],
+        reason=LSF_EXIT_INFO.get(exit_info, ("",))[0],
         requested_cpus=_none_if_zero(row.get("numProcessors", count)),
         requested_gpus=_requested_gpus(row.text("effectiveResReq"), len(shares)),
         requested_resources=row.text("effectiveResReq") or row.text("resReq"),

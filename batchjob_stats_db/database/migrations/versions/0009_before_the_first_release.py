@@ -35,9 +35,7 @@ _job = sa.table(
     *map(sa.column, ("id", "cluster", "start_time", "end_time", "update_time", *_ENDS)),
     *map(sa.column, _MEASURES),
 )
-_step = sa.table(
-    "job_step", *map(sa.column, ("job_id", *_CPU_TIMES, "memory_bytes", *_ENDS[1:]))
-)
+_step = sa.table("job_step", *map(sa.column, ("job_id", *_CPU_TIMES, "memory_bytes", *_ENDS[1:])))
 _due = sa.table("rollup_due", sa.column("cluster"), sa.column("day"))
 
 

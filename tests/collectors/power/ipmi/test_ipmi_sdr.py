@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from collectors.power.ipmi.message import CompletionError, IpmiError, payload
 from collectors.power.ipmi.power import node_sensors, read_sensors
 from collectors.power.ipmi.sdr import (
-    ConversionFactors,
     IpmiSensor,
     find_power_sensors,
     parse_factors,
@@ -137,7 +136,7 @@ def test_missing_reading_of_a_chosen_sensor_is_an_error():
         read_sensors(InProcess(bmc, payload), chosen, 1)
 
 
-LINEAR = IpmiSensor("x", 0x20, 0, 1, 6, 0, 0, ConversionFactors(1, 0, 0, 0), False)
+LINEAR = IpmiSensor("x", 0x20, 0, 1, 6, 0, 0, (1, 0, 0, 0), False)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,7 @@ def test_reading_outside_the_domain_of_the_linearization_has_no_value(linearizat
 def test_encoded_factors_are_parsed(m, b, b_exp, r_exp, raw):
     record = b"\0\0" + full_record("P", 1, m=m, b=b, b_exp=b_exp, r_exp=r_exp)
     sensor = parse_record(record)
-    assert sensor.factors == ConversionFactors(m, b, b_exp, r_exp)
+    assert sensor.factors == (m, b, b_exp, r_exp)
     assert sensor.value(raw) == pytest.approx((m * raw + b * 10.0**b_exp) * 10.0**r_exp)
 
 
