@@ -9,8 +9,11 @@ the fields of StepRecord.
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
+from math import inf
 from typing import Any, NamedTuple, get_type_hints
 
+from batchjob.runtime.settings import suggest_nearest
 from batchjob.schedulers.fields import RowError, sanitize_text
 from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
 from batchjob.schedulers.states import JobState
@@ -18,6 +21,11 @@ from batchjob.schedulers.states import JobState
 _LIMIT = 2**63
 _TIMES = ("submit_time", "expected_start_time", "eligible_time", "start_time", "end_time")
 _NESTED = ("nodes", "steps")
+_SIGNED = frozenset((
+    "priority", "exit_code", "derived_exit_code", "resized_cpu_seconds", "resized_gpu_seconds",
+    "resized_memory_byte_seconds",
+))  # fmt: skip
+"""The numbers that may be negative."""
 
 
 def _parse_text(value: Any) -> str:
@@ -26,16 +34,16 @@ def _parse_text(value: Any) -> str:
     raise ValueError(f"expected text, got {_shortened_json(value)}")
 
 
-def _parse_integer(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LIMIT:
+def _parse_integer(value: Any, least: int = 0) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value < _LIMIT:
         return value
-    raise ValueError(f"expected a whole number of at least 0, got {_shortened_json(value)}")
+    raise ValueError(f"expected a whole number of at least {least}, got {_shortened_json(value)}")
 
 
-def _parse_number(value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LIMIT:
+def _parse_number(value: Any, least: float = 0) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and least <= value < inf:
         return float(value)
-    raise ValueError(f"expected a number of at least 0, got {_shortened_json(value)}")
+    raise ValueError(f"expected a number of at least {least:g}, got {_shortened_json(value)}")
 
 
 def _parse_time(value: Any) -> float:
@@ -82,10 +90,14 @@ def _field_parsers(record: type[NamedTuple]) -> dict[str, Callable[[Any], Any]]:
         float | None: _parse_number,
         JobState: _parse_state,
     }
+    signed = by_type | {
+        int | None: partial(_parse_integer, least=-_LIMIT),
+        float | None: partial(_parse_number, least=-1e24),
+    }
     times = {int: _parse_whole_time, int | None: _parse_whole_time, float | None: _parse_time}
     types = get_type_hints(record)
     return {
-        name: (times if name in _TIMES else by_type)[types[name]]
+        name: (times if name in _TIMES else signed if name in _SIGNED else by_type)[types[name]]
         for name in types
         if name not in _NESTED
     }
@@ -138,7 +150,9 @@ def _parse_fields(
         if value is None:
             continue
         if parse is None:
-            parse_errors.append(f"{prefix}{name[:80]}: unknown field")
+            parse_errors.append(
+                f"{prefix}{name[:80]}: unknown field{suggest_nearest(name, (*parsers, *_NESTED))}"
+            )
             continue
         try:
             values[name] = parse(value)

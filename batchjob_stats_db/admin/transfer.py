@@ -11,17 +11,16 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NoReturn, get_args, get_type_hints
+from typing import IO, Any, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from batchjob.runtime.formatting import escape_formula
 from batchjob.runtime.json_reader import parse_json
-from batchjob.runtime.settings import suggest_nearest
 from batchjob.schedulers.accounting import Batch
-from batchjob.schedulers.records import JobKey, JobRecord, NodeShare, StepRecord
-from batchjob.schedulers.states import JobState
+from batchjob.schedulers.json_record import decode
+from batchjob.schedulers.records import JobKey, JobRecord
 from batchjob_stats_db.database import gate, schema
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.record_rows import UsagePolicy
@@ -205,45 +204,17 @@ def _parse_line(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
         if not isinstance(given, dict):
             raise ValueError("expected a JSON object")
         measurements = {name: given.pop(name, []) for name in ("usage", "gpus", "emissions")}
-        given["nodes"] = tuple(_build_record(NodeShare, each) for each in given.get("nodes", []))
-        given["steps"] = tuple(_build_record(StepRecord, each) for each in given.get("steps", []))
         for name, rows in measurements.items():
             _check_rows(name, rows)
-        return _build_record(JobRecord, given), measurements
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        names = [given.pop(name, None) for name in ("cluster", "source")]
+        if not all(isinstance(name, str) and name for name in names):
+            raise ValueError("cluster or source is missing; expected a line that export wrote")
+        record, problems = decode(given, *names)
+        if problems:
+            raise ValueError("; ".join(problems))
+        return record, measurements
+    except ValueError as error:
         raise TransferError(f"line {number}: {error}") from error
-
-
-def _build_record(cls: Any, given: dict[str, Any]) -> Any:
-    """A record whose fields have their declared types; raises ValueError or TypeError."""
-    hints = get_type_hints(cls)
-    if not isinstance(given, dict):
-        raise ValueError(f"expected an object with {', '.join(cls._fields)}, got {given!r}")
-    for name, value in given.items():
-        if name not in hints:
-            raise ValueError(f"unknown key {name}{suggest_nearest(name, hints)}")
-        if name == "state":
-            _check_state(value)
-            continue
-        allowed = get_args(hints[name]) or (hints[name],)
-        kinds = tuple(kind for kind in allowed if isinstance(kind, type))
-        number = float in kinds and isinstance(value, int)
-        if kinds and name not in ("nodes", "steps") and not isinstance(value, kinds) and not number:
-            words = " or ".join(_TYPE_NAMES.get(kind, kind.__name__) for kind in kinds)
-            raise ValueError(f"{name}: expected {words}, got {value!r}")
-        if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
-            raise ValueError(f"{name}: expected a number of 64 bits, got {value}")
-    missing = [name for name in cls._fields if name not in {*given, *cls._field_defaults}]
-    if missing:
-        raise ValueError(f"the key {missing[0]} is missing; expected a line written by export")
-    if "state" in given:
-        given = {**given, "state": JobState(given["state"])}
-    return cls(**given)
-
-
-def _check_state(value: object) -> None:
-    if value not in set(JobState):
-        raise ValueError(f"state: expected one of {', '.join(JobState)}, got {value!r}")
 
 
 def _check_rows(name: str, rows: Any) -> None:
@@ -260,10 +231,6 @@ def _check_rows(name: str, rows: Any) -> None:
                 )
             if not isinstance(value, (str, int, float, type(None))):
                 raise ValueError(f"{name}: {key}: expected a text or number, got {value!r}")
-
-
-_INT64_LIMIT = 1 << 63
-_TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
 
 
 def _possible(column: str, value: Any) -> Any:
