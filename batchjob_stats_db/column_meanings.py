@@ -146,7 +146,14 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "cpus": "allocated CPUs on the node; may be a fraction",
         "memory_bytes": "allocated memory on the node",
         "gpus": "allocated GPUs on the node",
+        "until_time": "when the job gave the node back; NULL if it had it to its end",
         "start_time": "start time of the job, for queries of the newest jobs of a node",
+    },
+    "job_reallocation": {
+        "until_time": "time of the change",
+        "cpus": "CPUs that the job had until then and not from then on; negative: it got them",
+        "memory_bytes": "the same of memory",
+        "gpus": "the same of GPUs",
     },
     "job_step": {
         "step": "`batch`, `extern`, `interactive` or a number; in a heterogeneous job `0+1`",

@@ -43,6 +43,9 @@ TABLES: Mapping[str, str] = {
     "association": "Who may use which account, and who coordinates or administers.",
     "job": "One row for each run of a job, from the scheduler's accounting.",
     "job_node": "The nodes of a run, with the resources allocated on each.",
+    "job_reallocation": (
+        "Changes of a running job's allocation: what it held until then, and not from then on."
+    ),
     "job_step": "The steps of a run (Slurm).",
     "job_usage": "Measured usage of a run; absent until it was measured.",
     "job_gpu": "The GPUs that a run was allocated or used.",

@@ -12,6 +12,7 @@ from batchjob_stats_db.measure.job_usage import (
     JobToMeasure,
     foreign_instances,
     instances_with_user,
+    returned_at,
     user_labels,
 )
 from batchjob_stats_db.timeseries.base import (
@@ -155,6 +156,8 @@ def _keep_own(job: JobToMeasure, candidates: Iterable[TimeSeries]) -> list[TimeS
     all_series = list(candidates)
     foreign = foreign_instances(job, {each.labels.get("instance", "") for each in all_series})
     all_series = [each for each in all_series if each.labels.get("instance", "") not in foreign]
+    if job.returned:
+        all_series = [_while_allocated(job, each) for each in all_series]
     users, named = user_labels(job), instances_with_user(series.labels for series in all_series)
     return [
         series
@@ -162,6 +165,14 @@ def _keep_own(job: JobToMeasure, candidates: Iterable[TimeSeries]) -> list[TimeS
         if (user := series.labels.get("user", "")) in users
         or (not user and series.labels.get("instance", "") not in named)
     ]
+
+
+def _while_allocated(job: JobToMeasure, series: TimeSeries) -> TimeSeries:
+    """The series up to when the job gave its node back."""
+    until = returned_at(job, series.labels.get("instance", ""))
+    if until is None:
+        return series
+    return series._replace(points=[point for point in series.points if point.time <= until])
 
 
 def _device(labels: Mapping[str, str]) -> JobGpu:

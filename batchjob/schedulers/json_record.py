@@ -3,7 +3,7 @@
 Keys are the fields of JobRecord; `jobid`, `submit_time` and `state` are required, all others may be
 missing or null. Times are epoch seconds or RFC 3339 with a zone, `state` is a value of JobState,
 `nodes` a list of names or of objects with the fields of NodeShare, `steps` a list of objects with
-the fields of StepRecord.
+the fields of StepRecord, `reallocations` one of objects with those of Reallocation.
 """
 
 import json
@@ -15,12 +15,14 @@ from typing import Any, NamedTuple, get_type_hints
 
 from batchjob.runtime.settings import suggest_nearest
 from batchjob.schedulers.fields import RowError, sanitize_text
-from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
+from batchjob.schedulers.records import JobRecord, NodeShare, Reallocation, StepRecord
 from batchjob.schedulers.states import JobState
 
 _LIMIT = 2**63
-_TIMES = ("submit_time", "expected_start_time", "eligible_time", "start_time", "end_time")
-_NESTED = ("nodes", "steps")
+_TIMES = (
+    "submit_time", "expected_start_time", "eligible_time", "start_time", "end_time", "until_time"
+)  # fmt: skip
+_NESTED = ("nodes", "steps", "reallocations")
 _SIGNED = frozenset((
     "priority", "exit_code", "derived_exit_code", "resized_cpu_seconds", "resized_gpu_seconds",
     "resized_memory_byte_seconds",
@@ -94,16 +96,23 @@ def _field_parsers(record: type[NamedTuple]) -> dict[str, Callable[[Any], Any]]:
         int | None: partial(_parse_integer, least=-_LIMIT),
         float | None: partial(_parse_number, least=-1e24),
     }
-    times = {int: _parse_whole_time, int | None: _parse_whole_time, float | None: _parse_time}
+    times = {
+        int: _parse_whole_time, int | None: _parse_whole_time,
+        float: _parse_time, float | None: _parse_time,
+    }  # fmt: skip
     types = get_type_hints(record)
-    return {
-        name: (times if name in _TIMES else signed if name in _SIGNED else by_type)[types[name]]
-        for name in types
-        if name not in _NESTED
-    }
+
+    def parsers_of(name: str) -> Mapping[Any, Callable[[Any], Any]]:
+        if name in _TIMES:
+            return times
+        return signed if name in _SIGNED or record is Reallocation else by_type
+
+    return {name: parsers_of(name)[types[name]] for name in types if name not in _NESTED}
 
 
-_JOB_PARSERS, _STEP_PARSERS, _NODE_PARSERS = map(_field_parsers, (JobRecord, StepRecord, NodeShare))
+_JOB_PARSERS, _STEP_PARSERS, _NODE_PARSERS, _REALLOCATION_PARSERS = map(
+    _field_parsers, (JobRecord, StepRecord, NodeShare, Reallocation)
+)
 
 
 def decode(document: Any, cluster: str, source: str) -> tuple[JobRecord, tuple[str, ...]]:
@@ -134,7 +143,13 @@ def decode(document: Any, cluster: str, source: str) -> tuple[JobRecord, tuple[s
         else:
             parse_errors.append("steps: state is missing")
     words = {"state_word": values["state"].value}
-    fixed = {"cluster": cluster, "source": source, "nodes": tuple(nodes), "steps": tuple(steps)}
+    reallocations = _parse_objects(
+        document, "reallocations", _REALLOCATION_PARSERS, "until_time", parse_errors
+    )
+    fixed = {
+        "cluster": cluster, "source": source, "nodes": tuple(nodes), "steps": tuple(steps),
+        "reallocations": tuple(Reallocation(**fields) for fields in reallocations),
+    }  # fmt: skip
     return JobRecord(**words | values | fixed), tuple(parse_errors)
 
 
@@ -189,6 +204,7 @@ def encode(job: JobRecord) -> dict[str, Any]:
     document = _known_fields(job)
     document["nodes"] = [_known_fields(node) for node in job.nodes]
     document["steps"] = [_known_fields(step) for step in job.steps]
+    document["reallocations"] = [_known_fields(each) for each in job.reallocations]
     return {name: value for name, value in document.items() if value != []}
 
 

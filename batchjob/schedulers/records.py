@@ -20,6 +20,16 @@ class NodeShare(NamedTuple):
     cpus: float | None = None
     memory_bytes: int | None = None
     gpus: int | None = None
+    until_time: float | None = None  # when it was given back; None: it stayed until the job's end
+
+
+class Reallocation(NamedTuple):
+    """What a running job held until a moment beyond what it held from then on; negative: less."""
+
+    until_time: float
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    gpus: int | None = None
 
 
 class StepRecord(NamedTuple):
@@ -146,6 +156,7 @@ class JobRecord(NamedTuple):
     peak_memory_bytes: int | None = None
     energy_joules: int | None = None
     steps: tuple[StepRecord, ...] = ()
+    reallocations: tuple[Reallocation, ...] = ()  # nodes given back stay in `nodes`
 
     @property
     def key(self) -> JobKey:
@@ -224,12 +235,30 @@ def merge_records(earlier: JobRecord, later: JobRecord) -> JobRecord:
         earlier, later = later, earlier
     dropped = dropped_values(earlier.state, later.state)
     later = later._replace(name=unabridged_name(earlier.name, later.name))
+    if later.reallocations and "nodes" not in dropped:
+        known = {each.until_time: each for each in (*earlier.reallocations, *later.reallocations)}
+        later = with_returned_nodes(earlier.nodes, later)
+        later = later._replace(reallocations=tuple(known.values()))
     return JobRecord._make(
         (JobRecord._field_defaults[name] if name in dropped else old)
         if new is None or new in ("", ())
         else new
         for name, old, new in zip(JobRecord._fields, earlier, later, strict=True)
     )
+
+
+def with_returned_nodes(earlier: Iterable[NodeShare], job: JobRecord) -> JobRecord:
+    """The record of a reallocated job, with the nodes that it had earlier and gave back."""
+    names = {share.node for share in job.nodes}
+    if not names or not job.reallocations:
+        return job
+    until = job.reallocations[-1].until_time
+    returned = [
+        share if share.until_time is not None else share._replace(until_time=until)
+        for share in earlier
+        if share.node not in names
+    ]
+    return job._replace(nodes=(*job.nodes, *returned))
 
 
 _MIN_ABRIDGED = 252  # bytes; nothing is left of a character that does not fit into 255
@@ -250,7 +279,7 @@ _OF_A_RUN = frozenset((
     "start_time", "elapsed_seconds", "suspended_seconds", "exit_code", "exit_signal",
     "allocated_cpus", "allocated_memory_bytes", "allocated_gpus", "allocated_nodes",
     "resized_cpu_seconds", "resized_gpu_seconds", "resized_memory_byte_seconds",
-    "allocated_resources", "node_list", "nodes",
+    "allocated_resources", "node_list", "nodes", "reallocations",
 ))  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from batchjob.runtime.formatting import escape_formula
 from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.json_record import decode
-from batchjob.schedulers.records import JobKey, JobRecord
+from batchjob.schedulers.records import JobKey, JobRecord, NodeShare
 from batchjob_stats_db.database import gate, schema
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.record_rows import UsagePolicy
@@ -34,6 +34,7 @@ _RENAMED = {"username": "user", "groupname": "group"}
 _RELATED_TABLES = {
     "nodes": schema.job_node,
     "steps": schema.job_step,
+    "reallocations": schema.job_reallocation,
     "gpus": schema.job_gpu,
     "emissions": schema.job_emissions,
     "usage": schema.job_usage,
@@ -151,7 +152,7 @@ def _duckdb_type(column: sa.Column[Any]) -> str:
 def _rows_by_job(
     db: Connection, table: sa.Table, ids: Sequence[int]
 ) -> dict[int, list[dict[str, Any]]]:
-    keep = {"job_node": {"node", "cpus", "memory_bytes", "gpus"}}.get(table.name)
+    keep = {"job_node": set(NodeShare._fields)}.get(table.name)
     found: dict[int, list[dict[str, Any]]] = {}
     for part in chunks(ids):
         for row in db.execute(sa.select(table).where(table.c.job_id.in_(part))).mappings():

@@ -16,6 +16,7 @@ from batchjob.schedulers.records import (
     JobRecord,
     NodeShare,
     QuarantinedRow,
+    Reallocation,
     StepRecord,
 )
 from batchjob_stats_db.days import DAY, LONGEST_RUN_SECONDS
@@ -157,7 +158,7 @@ def _impossible_record(record: JobRecord, now: float) -> tuple[str, str] | None:
         return "range", f"run is {record.run!r:.100}"
     if len(record.jobid) > MAX_KEY_LENGTH:
         return "text", f"jobid has {len(record.jobid)} characters"
-    parts = max(len(record.nodes), len(record.steps))
+    parts = max(len(record.nodes), len(record.steps), len(record.reallocations))
     return ("parts", f"it has {parts}") if parts > MAX_PARTS else None
 
 
@@ -210,6 +211,14 @@ def _without_bad_values(record: JobRecord, now: float) -> tuple[JobRecord, _Refu
         if not is_possible:
             refused.append(("range", name, resized))
     nodes_left, steps_left = [], []
+    changes = [each for each in record.reallocations if not _broken_change(each, record, now)]
+    if len(changes) < len(record.reallocations):
+        admitted = admitted._replace(reallocations=tuple(changes))
+        refused += [
+            (rule, "reallocation", each)
+            for each in record.reallocations
+            if (rule := _broken_change(each, record, now))
+        ]
     for node in record.nodes:
         share, found = _admit(node, _OF_NODES, now)
         nodes_left.append(share)
@@ -253,6 +262,17 @@ _HELD = {
     "resized_memory_byte_seconds": "allocated_memory_bytes",
 }
 """What a job held beyond the other column times its run time; together not less than nothing."""
+
+
+def _broken_change(change: Reallocation, record: JobRecord, now: float) -> str:
+    """The rule that a change of a job's allocation breaks; "" if none."""
+    begin, end = record.start_time or FIRST_TIME, record.end_time or now + _CLOCK_TOLERANCE_SECONDS
+    if not begin <= change.until_time <= end:
+        return "time"
+    most = {name: limits(name)[1] for name in Reallocation._fields[1:]}
+    amounts = zip(most.values(), change[1:], strict=True)
+    possible = all(amount is None or abs(amount) <= high for high, amount in amounts)
+    return "" if possible else "range"
 
 
 def _has_used(step: StepRecord) -> bool:

@@ -13,7 +13,14 @@ from sqlalchemy.engine import Connection
 
 from batchjob.local_runs.record import RUN_ID
 from batchjob.schedulers.accounting import DeletedRecord
-from batchjob.schedulers.records import RAW_LIMIT, JobKey, JobRecord, QuarantinedRow
+from batchjob.schedulers.records import (
+    RAW_LIMIT,
+    JobKey,
+    JobRecord,
+    NodeShare,
+    QuarantinedRow,
+    with_returned_nodes,
+)
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import gate, record_rows, schema
 from batchjob_stats_db.database.record_rows import JobValues, UsagePolicy
@@ -145,9 +152,12 @@ class JobWriter:
             rows.append((job_id, *row))
             self.changed_days.update(record_rows.days_run(row, self._now))
         refused = self._insert(schema.job, rows)
+        changed = [self._with_returned_nodes(record, ids[record.key]) for record in changed]
         ids = {key: job_id for key, job_id in ids.items() if job_id not in refused}
         moved = [each for each in changed if each.nodes or each.state is JobState.PENDING]
-        self._delete_nodes(moved, ids)
+        self._delete(schema.job_node, moved, ids)
+        waiting = [each for each in moved if each.state is JobState.PENDING]
+        self._delete(schema.job_reallocation, waiting, ids)
         self._write_nodes_and_steps(_with_ids((*new, *changed), ids), _with_ids(live, ids))
         quarantined = len(refused) + len(forged)
         return WriteCounts(len(new), len(changed), len(records) - len(rows), quarantined)
@@ -159,8 +169,18 @@ class JobWriter:
     def _insert(self, table: sa.Table, rows: Sequence[JobValues]) -> set[int]:
         return write_or_quarantine(self._db, self._cluster, table, rows, self._now)
 
-    def _delete_nodes(self, records: Iterable[JobRecord], ids: Mapping[JobKey, int]) -> None:
-        table = schema.job_node
+    def _with_returned_nodes(self, record: JobRecord, job_id: int) -> JobRecord:
+        """The record with the nodes that the job gave back, if it was reallocated while it ran."""
+        if not record.reallocations or record.end_time is not None:
+            return record
+        node = schema.job_node.c
+        names = [node[name] for name in NodeShare._fields]
+        earlier = self._db.execute(sa.select(*names).where(node.job_id == job_id)).all()
+        return with_returned_nodes((NodeShare(*each) for each in earlier), record)
+
+    def _delete(
+        self, table: sa.Table, records: Iterable[JobRecord], ids: Mapping[JobKey, int]
+    ) -> None:
         for part in chunks([job_id for job_id, _ in _with_ids(records, ids)]):
             self._db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
 
@@ -182,7 +202,11 @@ class JobWriter:
         ]
         if existing_steps := _existing_step_rows(self._db, {job_id for job_id, _ in live}):
             steps = [row for row in steps if row not in existing_steps]
+        reallocations = [
+            (job_id, *change) for job_id, record in written for change in record.reallocations
+        ]
         self._insert(schema.job_node, nodes)
+        self._insert(schema.job_reallocation, reallocations)
         self._insert(schema.job_step, steps)
 
 

@@ -24,7 +24,7 @@ from batchjob_stats_db.days import DAY, days_of
 _NODES = JobRecord._fields.index("nodes")
 _STEPS = JobRecord._fields.index("steps")
 _STATE = JobRecord._fields.index("state")
-assert JobRecord._fields[-1] == "steps"
+assert JobRecord._fields[-2:] == ("steps", "reallocations")
 
 _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
 _TOTALS = _FIELDS.index("user_cpu_seconds")  # the last columns of the scheduler

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0009"
+REVISION = "0010"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -212,9 +212,19 @@ job_node = _table(
     _key("node"),
     *_numbers("cpus"),
     *_integers("memory_bytes gpus"),
+    *_numbers("until_time"),  # when the job gave it back
     _required("cluster", Text),
     *_numbers("start_time"),  # the job's, so that a node's newest jobs are one index range
     Index("ix_job_node_node_time", "cluster", "node", "start_time", "job_id"),
+)
+
+job_reallocation = _table(
+    "job_reallocation",
+    _job_id(),
+    # A Reallocation's fields, in order.
+    Column("until_time", Float, primary_key=True),
+    *_numbers("cpus"),
+    *_integers("memory_bytes gpus"),
 )
 
 job_step = _table(

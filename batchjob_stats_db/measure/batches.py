@@ -15,9 +15,15 @@ from batchjob_stats_db.measure.job_usage import (
     JobToMeasure,
     MeasuredUsage,
     compute_usage,
+    returned_at,
     samples_by_node,
 )
-from batchjob_stats_db.timeseries.base import QueryFailed, TimeSeriesError, TimeSeriesStore
+from batchjob_stats_db.timeseries.base import (
+    QueryFailed,
+    SeriesValue,
+    TimeSeriesError,
+    TimeSeriesStore,
+)
 
 _NODES_PER_QUERY = 4000  # about 40 series per node, of half a kilobyte
 _MAX_FAILURES = 10  # failures without a measured job: then the store itself fails
@@ -75,8 +81,31 @@ def read_series(
         for statistic, samples in time_series.measure(METRICS, spans).items():
             for sample in samples:
                 series[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
+        for job in group:
+            _leave_out_returned(time_series, job, series)
         _add_last_samples(time_series, group, series)
         yield from ((job, series[job.jobid]) for job in group)
+
+
+def _leave_out_returned(
+    time_series: TimeSeriesStore, job: JobToMeasure, series: dict[str, JobSeries]
+) -> None:
+    """Take the series of nodes that a job gave back from the time until then only."""
+    for until in {at for _, at in job.returned}:
+        span = job.span._replace(until=max(until, job.start + 1), end=until, near_other_run=True)
+        for statistic, samples in time_series.measure(METRICS, [span]).items():
+            for metric in METRICS[statistic]:
+                values = series[job.jobid][statistic, metric]
+                values[:] = [each for each in values if returned_at(job, _node(each)) != until]
+                values += [
+                    each
+                    for each in samples
+                    if each.metric == metric and returned_at(job, _node(each)) == until
+                ]
+
+
+def _node(sample: SeriesValue) -> str:
+    return sample.labels.get("instance", "")
 
 
 def _add_last_samples(

@@ -6,7 +6,7 @@ missing, there are gaps.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from batchjob.judgements import COMPLETE_COVERAGE, SEEN_TO_END
@@ -23,6 +23,7 @@ class NodeSamples(NamedTuple):
     reset: bool = False  # a counter was reset, and lost its growth since the previous sample
     gauge_samples: int = 0  # of its gauges, which end with the job
     gauge_latest: float | None = None  # time of the last of them; None: unknown
+    returned: float | None = None  # when the job gave the node back
 
     def end_since(self, start: float) -> float | None:
         """When the job that began at `start` ended here, by the store's clock; None: it has not.
@@ -49,6 +50,11 @@ class MeasuredTime(NamedTuple):
         """Its length; 1 at least."""
         return max(1, (self.until if self.end is None else self.end) - self.start)
 
+    def seconds_until(self, returned: float | None) -> float:
+        """The part of it for which the job had a node that it gave back at this time."""
+        seconds = float(self.seconds)
+        return seconds if returned is None else min(seconds, max(0.0, returned - self.start))
+
 
 def measured_until(nodes: Collection[NodeSamples], start: int, until: int) -> int:
     """The time up to which a running job was measured: its last sample, at most `until`.
@@ -70,11 +76,19 @@ def has_ended_everywhere(nodes: Collection[NodeSamples], allocated: int | None, 
 
 
 def coverage(
-    nodes: Collection[NodeSamples], allocated: int | None, time: MeasuredTime, interval: float
+    nodes: Collection[NodeSamples],
+    allocated: int | None,
+    time: MeasuredTime,
+    interval: float,
+    returned: Iterable[float] = (),
 ) -> float:
-    """The part, 0 to 1, of the job's node time that totals of counters cover."""
+    """The part, 0 to 1, of the job's node time that totals of counters cover.
+
+    `returned`: when it gave back nodes, which it had until then only.
+    """
     covered = math.fsum(_covered_seconds(node, time, interval) for node in nodes)
-    return covered / time.seconds / max(allocated or 1, len(nodes))
+    without = math.fsum(time.seconds - time.seconds_until(at) for at in returned)
+    return covered / max(1, time.seconds * max(allocated or 1, len(nodes)) - without)
 
 
 def has_gaps(nodes: Collection[NodeSamples], time: MeasuredTime, interval: float) -> bool:
@@ -94,10 +108,11 @@ def has_gpu_gaps(
 
 def _covered_seconds(node: NodeSamples, time: MeasuredTime, interval: float) -> float:
     """Covered seconds of a node's time."""
-    whole = float(time.seconds)
+    whole = time.seconds_until(node.returned)
     sampled = node.samples * interval
     end = node.end if time.end is not None else node.end_since(time.start)
-    if end is not None:
+    is_over = node.returned is not None and (node.latest or 0) >= node.returned - 2 * interval
+    if end is not None or is_over:
         seconds = whole  # nothing is left to be counted here, though other nodes may go on
     else:
         seconds = sampled if node.latest is None else node.latest - time.start

@@ -2,7 +2,8 @@
 
 A job's time and usage are divided among the days (UTC) on which it ran; all columns may be added
 up. Measurements of a run apply to the time up to its `until_time`, with the allocation of that
-time; the CPU time of an ended run that was not measured to its end is accounting's.
+time; a run whose allocation changed held in each part of its time what it had then. The CPU time of
+an ended run that was not measured to its end is accounting's.
 """
 
 from typing import Any
@@ -100,12 +101,12 @@ def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
     runs = sa.union_all(
         *(sa.select(*columns).where(job.c.cluster == cluster, which) for which in tiers)
     ).cte("runs")
-    seconds = _least(runs.c.until, _time_literal(until)) - _greatest(
-        runs.c.start_time, _time_literal(day)
-    )
+    begin = _greatest(runs.c.start_time, _time_literal(day))
+    seconds = _least(runs.c.until, _time_literal(until)) - begin
     whole = runs.c.until - runs.c.start_time
     return sa.select(
         runs,
+        begin.label("begin"),
         _greatest(seconds, _time_literal(0)).label("seconds"),
         # A run of zero length belongs entirely to the day of its start.
         sa.case(
@@ -124,7 +125,7 @@ def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
     ).cte("parts")
 
 
-def _measured_part(job: Any, day: int) -> tuple[Number, Number, Number]:
+def _measured_part(job: Any) -> tuple[Number, Number, Number]:
     """The measured part of a run: usage up to `until_time`, often not of all its time.
 
     Measured seconds within the day, the CPU time allocated in that part of them that was measured,
@@ -133,8 +134,8 @@ def _measured_part(job: Any, day: int) -> tuple[Number, Number, Number]:
     usage = schema.job_usage.c
     seen = usage.samples > 0
     to_end = seen & job.end_time.is_not(None) & (usage.until_time >= job.until)
-    begin = _greatest(job.start_time, _time_literal(day))
-    partly = _greatest(_least(begin + job.seconds, usage.until_time) - begin, _time_literal(0))
+    partly = _least(job.begin + job.seconds, usage.until_time) - job.begin
+    partly = _greatest(partly, _time_literal(0))
     whole = usage.until_time - job.start_time
     seconds = sa.case((to_end, job.seconds), (seen, partly), else_=0)
     part = sa.case((usage.coverage < 1.0, usage.coverage), else_=1.0)
@@ -145,18 +146,33 @@ def _measured_part(job: Any, day: int) -> tuple[Number, Number, Number]:
     share = sa.case(
         (to_end, job.share), (seen & (whole > 0), sa.cast(partly, sa.Float) / whole), else_=0.0
     )
-    return seconds, _or_zero(seconds * part * active * _cpus(job)), share
+    return seconds, _or_zero(seconds * part * active * _cpus(job, seconds)), share
 
 
-def _cpus(job: Any) -> Number:
-    """CPUs of a run, on average if its allocation changed."""
-    return _or_zero(job.allocated_cpus) + _resized(job, job.resized_cpu_seconds, job.active)
+def _cpus(job: Any, seconds: Number) -> Number:
+    """CPUs of a run in the first seconds of its time within the day, on average."""
+    resized = _resized(job, "cpus", job.resized_cpu_seconds, seconds, job.active)
+    return _or_zero(job.allocated_cpus) + resized
 
 
-def _resized(job: Any, resized: Number, active: Number | float = 1.0) -> Number:
-    """What a run held on average beyond its allocation, in the given part of its time."""
+def _resized(
+    job: Any, amount: str, resized: Number, seconds: Number, active: Number | float = 1.0
+) -> Number:
+    """What a run held on average beyond its allocation, in the first seconds within the day.
+
+    `resized` is the sum over all of its time, which is spread evenly if nothing says when the
+    allocation changed; `active` is the part of its time in which it ran.
+    """
+    change = schema.job_reallocation.c
+    held = _least(job.begin + seconds, change.until_time) - job.begin
+    of_phases = (
+        sa.select(sa.func.sum(change[amount] * _greatest(held, sa.literal(0.0))))
+        .where(change.job_id == job.id)
+        .scalar_subquery()
+    )
     whole = (job.until - job.start_time) * active
-    return sa.case(((whole > 0) & (resized != 0), resized / whole), else_=0.0)
+    average = sa.func.coalesce(of_phases / seconds, resized / sa.func.nullif(whole, 0), 0.0)
+    return sa.case(((resized != 0) & (seconds > 0), average), else_=0.0)
 
 
 def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
@@ -164,11 +180,13 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     job = parts.c
     started = (job.start_time >= day) & (job.start_time < day + DAY)
     ended = (job.end_time >= day) & (job.end_time < day + DAY)
-    measured_seconds, cpu_seconds, share = _measured_part(job, day)
-    gpus = _or_zero(job.allocated_gpus) + _resized(job, job.resized_gpu_seconds)
+    measured_seconds, cpu_seconds, share = _measured_part(job)
+    gpus = _or_zero(job.allocated_gpus) + _resized(
+        job, "gpus", job.resized_gpu_seconds, job.seconds
+    )
     seen_gpus = sa.case((usage.c.gpus < gpus, usage.c.gpus), else_=gpus)
     # Float: 1 TiB for a day is 9.5e16 byte-seconds, and a hundred such jobs overflow BIGINT.
-    resized = _resized(job, job.resized_memory_byte_seconds)
+    resized = _resized(job, "memory_bytes", job.resized_memory_byte_seconds, job.seconds)
     memory = sa.cast(sa.func.coalesce(MEMORY_ALLOCATED, 0), sa.Float) + resized
     of_seen_nodes = sa.cast(sa.func.coalesce(MEMORY_OF_MEASURED_NODES, 0), sa.Float) + resized
     peak_seconds = sa.case(
@@ -186,7 +204,7 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         "jobs_failed": _one_if(ended & job.state.in_(FAILED_STATES)),
         "wait_seconds": sa.case((started, wait_seconds(job)), else_=0),
         "wall_seconds": job.seconds * job.active,
-        "cpu_allocated_seconds": job.seconds * job.active * _cpus(job),
+        "cpu_allocated_seconds": job.seconds * job.active * _cpus(job, job.seconds),
         "gpu_allocated_seconds": job.seconds * gpus,
         "memory_allocated_byte_seconds": job.seconds * memory,
         "measured_cpu_allocated_seconds": known_cpu,
@@ -233,7 +251,7 @@ def _known_part(
     of the measured part.
     """
     unknown, accounted = ~_false_if_null(is_known), basis != MEASURED
-    allocated = job.seconds * job.active * _cpus(job)
+    allocated = job.seconds * job.active * _cpus(job, job.seconds)
     return (
         sa.case((unknown, 0.0), (accounted, job.share), else_=share),
         sa.case((unknown, 0.0), (accounted, allocated), else_=cpu_seconds),
@@ -251,7 +269,7 @@ def _emission_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     """Emissions of the runs whose measured energy is known."""
     emissions, usage = schema.job_emissions, schema.job_usage
     job = parts.c
-    _, measured_cpu_seconds, measured_share = _measured_part(job, day)
+    _, measured_cpu_seconds, measured_share = _measured_part(job)
     return (
         sa.select(
             sa.literal(cluster),

@@ -7,7 +7,8 @@ Doubtful results are marked by the words in DOUBTS, and nothing is filled in.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from batchjob.judgements import COMPLETE_COVERAGE, MORE_CPU, exceeds_cpus
@@ -83,7 +84,13 @@ class JobToMeasure(NamedTuple):
     failed_before: bool = False  # its last measurement failed
     tool: str = ""  # set for tracked work, which is part of a program and unknown to exporters
     allocated: NodeNames = NodeNames(())  # its nodes; none: unknown
+    returned: tuple[tuple[str, int], ...] = ()  # those that it gave back, and when
     cluster_nodes: NodeNames = NodeNames(())  # all of its cluster that are known
+
+
+def returned_at(job: JobToMeasure, instance: str) -> int | None:
+    """When the job gave back the node of an instance; None: it did not."""
+    return next((at for node, at in job.returned if instance in NodeNames([node])), None)
 
 
 class GpuUsage(NamedTuple):
@@ -170,12 +177,12 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     _leave_out_impossible(job, series, values, doubts, refused)
     gpus = _gpu_usages(kept)
     values.update(_gpu_column_values(gpus))
-    nodes = samples_by_node(kept)
+    nodes = samples_by_node(kept, partial(returned_at, job))
     until = job.span.until if job.end is None else job.end
     if job.end is None:
         until = max(job.start, measured_until(nodes, job.start, until))
     time = MeasuredTime(job.start, job.end, until)
-    covered = coverage(nodes, job.nodes, time, interval)
+    covered = coverage(nodes, job.nodes, time, interval, [at for _, at in job.returned])
     if job.end is None:
         doubts.add(ENDED_ON_NODES if has_ended_everywhere(nodes, job.nodes, job.start) else RUNNING)
     doubts |= _find_doubts(job, values, nodes, covered)
@@ -368,8 +375,10 @@ def _gpu_column_values(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
     return values
 
 
-def samples_by_node(kept: JobSeries) -> list[NodeSamples]:
-    """The samples of each node."""
+def samples_by_node(
+    kept: JobSeries, returned: Callable[[str], int | None] = lambda _: None
+) -> list[NodeSamples]:
+    """The samples of each node; `returned` says when an instance's node was given back."""
 
     def by_instance(statistic: Statistic, metric: str) -> dict[str, float]:
         """The largest value of each instance's series."""
@@ -387,7 +396,7 @@ def samples_by_node(kept: JobSeries) -> list[NodeSamples]:
     return [
         NodeSamples(
             int(samples), latest.get(instance), ends.get(instance), instance in resets,
-            int(gauges.get(instance, samples)), latest_gauges.get(instance),
+            int(gauges.get(instance, samples)), latest_gauges.get(instance), returned(instance),
         )
         for instance, samples in by_instance(Statistic.COUNT, PRESENCE_METRIC).items()
     ]  # fmt: skip

@@ -30,6 +30,7 @@ from batchjob_stats_db.measure.job_usage import (
     JobToMeasure,
     MeasuredUsage,
     compute_usage,
+    returned_at,
 )
 from batchjob_stats_db.measure.pending import JOB_COLUMNS, jobs_to_measure
 from batchjob_stats_db.measure.writer import write_live
@@ -159,6 +160,8 @@ class LiveMeasurement:
                 del self._jobs[job.id]
                 continue
             for origin, values in new.items():
+                if (returned_at(job, origin[0]) or now) < since:
+                    continue  # the node is no longer the job's
                 _add(known.values.setdefault(origin, {}), values)
             self._jobs[job.id] = known._replace(until=now)
             continued.append(job)

@@ -1,7 +1,7 @@
 """The jobs that are due to be measured."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -74,15 +74,24 @@ def jobs_to_measure(
     return _with_nodes(db, cluster, jobs)
 
 
-def allocated_nodes(db: Connection, job_ids: Sequence[int]) -> dict[int, list[str]]:
-    """The nodes of jobs, by id; none of jobs whose nodes are unknown."""
+def allocated_nodes(db: Connection, job_ids: Sequence[int]) -> dict[int, dict[str, float | None]]:
+    """The nodes of jobs, by id, each with the time when it was given back, if it was.
+
+    None of jobs whose nodes are unknown.
+    """
     share = schema.job_node.c
-    nodes: dict[int, list[str]] = {}
+    nodes: dict[int, dict[str, float | None]] = {}
     for part in chunks(job_ids):
-        query = sa.select(share.job_id, share.node).where(share.job_id.in_(part))
-        for job_id, node in db.execute(query):
-            nodes.setdefault(job_id, []).append(node)
+        query = sa.select(share.job_id, share.node, share.until_time).where(share.job_id.in_(part))
+        for job_id, node, until in db.execute(query):
+            nodes.setdefault(job_id, {})[node] = until
     return nodes
+
+
+def with_allocation(job: JobToMeasure, nodes: Mapping[str, float | None]) -> JobToMeasure:
+    """The job with its nodes, of `allocated_nodes`."""
+    returned = tuple((node, int(until)) for node, until in nodes.items() if until is not None)
+    return job._replace(allocated=NodeNames(nodes), returned=returned)
 
 
 def _with_nodes(db: Connection, cluster: str, jobs: Sequence[JobToMeasure]) -> list[JobToMeasure]:
@@ -90,8 +99,7 @@ def _with_nodes(db: Connection, cluster: str, jobs: Sequence[JobToMeasure]) -> l
     of_days = db.execute(sa.select(seen.node).where(seen.cluster == cluster).distinct()).scalars()
     known = NodeNames(chain(of_days, *nodes.values()))
     return [
-        job._replace(allocated=NodeNames(nodes.get(job.id, ())), cluster_nodes=known)
-        for job in jobs
+        with_allocation(job, nodes.get(job.id, {}))._replace(cluster_nodes=known) for job in jobs
     ]
 
 

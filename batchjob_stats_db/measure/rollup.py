@@ -175,7 +175,7 @@ def add_node_coverage(db: Connection, cluster: str, day: int, now: int) -> None:
         return
     job, share, usage = schema.job, schema.job_node, schema.job_usage
     # Use only indexed columns of `job`: reading its rows would take twice as long.
-    seconds = job.c.end_time - share.c.start_time
+    seconds = sa.func.coalesce(share.c.until_time, job.c.end_time) - share.c.start_time
     due = sa.select(job.c.id).where(job.c.cluster == cluster, job.c.usage_due_time.is_not(None))
     unmeasured = sa.case((sa.func.coalesce(usage.c.samples, 0) == 0, 1), else_=0)
     covered = sa.func.coalesce(usage.c.coverage, 0.0)

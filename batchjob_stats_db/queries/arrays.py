@@ -13,11 +13,11 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.queries import job_list
 from batchjob_stats_db.queries.efficiency import (
+    CPU_ALLOCATED,
     CPU_AVAILABLE,
     CPU_IS_WHOLE,
     CPU_SECONDS,
     ENERGY,
-    OBSERVED_SECONDS,
     RUN_SECONDS,
 )
 from batchjob_stats_db.queries.filters import (
@@ -89,8 +89,6 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
         for state in JobState
     )
     ended = sa.func.count(_job.end_time) == sa.func.count()
-    allocated = sa.cast(OBSERVED_SECONDS, sa.Float) * _job.allocated_cpus
-    allocated += sa.func.coalesce(_job.resized_cpu_seconds, 0.0)
     possible = sa.case((CPU_IS_WHOLE, CPU_SECONDS))
     available = sa.case((possible.is_not(None), CPU_AVAILABLE))
     return (
@@ -104,7 +102,7 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
         sa.func.min(_job.start_time).label("start_time"),
         sa.case((ended, sa.func.max(_job.end_time))).label("end_time"),
         sa.func.sum(RUN_SECONDS).label("elapsed_seconds"),
-        sa.func.sum(allocated).label("allocated_cpu_seconds"),
+        sa.func.sum(CPU_ALLOCATED).label("allocated_cpu_seconds"),
         sa.func.count(sa.case((_usage.samples > 0, 1))).label("jobs_measured"),
         sa.func.sum(CPU_SECONDS).label("cpu_seconds"),
         (sa.func.sum(possible) / sa.func.nullif(sa.func.sum(available), 0.0)).label(

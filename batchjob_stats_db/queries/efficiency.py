@@ -238,9 +238,41 @@ CPU_BASIS = _basis(
     _cpu_measured, _cpu_accounted, sa.case((_is_at_least, AT_LEAST), else_=ACCOUNTING)
 )
 CPU_SECONDS = _select_by_basis(CPU_BASIS, _cpu_measured, _cpu_accounted)
-CPU_AVAILABLE = (
-    OBSERVED_SECONDS * _job.allocated_cpus + sa.func.coalesce(_job.resized_cpu_seconds, 0.0)
-) * _select_by_basis(CPU_BASIS, _covered_part, sa.literal(1))
+
+# A changed allocation: the job held `cpus` more until `until_time`. Few jobs have any.
+_change = schema.job_reallocation.c
+_resized_cpu = sa.func.coalesce(_job.resized_cpu_seconds, 0.0)
+_measured_until_change = sa.case(
+    (_usage.until_time < _change.until_time, _usage.until_time), else_=_change.until_time
+)
+_held_so_far = sa.func.coalesce(
+    sa.select(sa.func.sum(_change.cpus * (_measured_until_change - _job.start_time)))
+    .where(_change.job_id == _job.id)
+    .correlate(schema.job, schema.job_usage)
+    .scalar_subquery(),
+    _resized_cpu,
+)
+_later = schema.job_reallocation.alias("later").c
+_beyond = (
+    sa.select(sa.func.sum(_later.memory_bytes))
+    .where(_later.job_id == _change.job_id, _later.until_time >= _change.until_time)
+    .scalar_subquery()
+)
+_memory_beyond = sa.case(
+    (
+        _job.resized_memory_byte_seconds != 0,
+        sa.select(sa.func.max(sa.case((_beyond > 0, _beyond), else_=0)))
+        .where(_change.job_id == _job.id)
+        .correlate(schema.job)
+        .scalar_subquery(),
+    )
+)
+"""How much more memory than at last a job had when it had most; NULL: its allocation is one."""
+CPU_ALLOCATED = sa.cast(OBSERVED_SECONDS, sa.Float) * _job.allocated_cpus + sa.case(
+    (~_ended & (_job.resized_cpu_seconds != 0), _held_so_far), else_=_resized_cpu
+)
+"""CPU seconds allocated in the observed seconds, over all phases of a changed allocation."""
+CPU_AVAILABLE = CPU_ALLOCATED * _select_by_basis(CPU_BASIS, _covered_part, sa.literal(1))
 
 _doubt = sa.func.coalesce(_usage.doubt, "")
 _is_wrong_cpu = _select_by_basis(
@@ -275,7 +307,10 @@ MEMORY_OF_MEASURED_NODES = sa.case(
     ),
     else_=MEMORY_ALLOCATED,
 )
-MEMORY_AVAILABLE = _select_by_basis(MEMORY_BASIS, MEMORY_OF_MEASURED_NODES, MEMORY_ALLOCATED)
+# A peak is compared with the largest of the job's allocations, since nothing says when it was.
+MEMORY_AVAILABLE = _select_by_basis(
+    MEMORY_BASIS, MEMORY_OF_MEASURED_NODES, MEMORY_ALLOCATED
+) + sa.func.coalesce(_memory_beyond, 0)
 
 # See SHORT_MEMORY_MEANS. Accounting's peak may contain page cache, as Slurm's does with
 # jobacct_gather/cgroup. A job with CPU time "at least" was sampled by jobacct_gather/linux: its

@@ -45,6 +45,7 @@ def _busy_nodes_query(access: Access) -> sa.Select[Any]:
             job.c.cluster == sa.bindparam("cluster"),
             job.c.end_time.is_(None),
             job.c.state.in_(RUNNING_STATES),
+            share.c.until_time.is_(None),
             visible(access),
         )
         .group_by(share.c.node)
@@ -80,7 +81,7 @@ def _jobs_on_node_query(access: Access, names: ColumnNames) -> sa.Select[Any]:
             share.c.node == given("node"),
             share.c.start_time < given("until"),
             share.c.start_time >= given("begun_from"),
-            sa.or_(job.c.end_time.is_(None), job.c.end_time >= given("since")),
+            sa.func.coalesce(share.c.until_time, job.c.end_time, given("until")) >= given("since"),
             visible(access),
         )
         .order_by(share.c.start_time.desc(), share.c.job_id.desc())
@@ -101,20 +102,24 @@ def neighbours(db: Connection, job: Mapping[Any, Any], now: int) -> Mapping[str,
         "begun_from": start - LOOKBACK_SECONDS,
     }  # fmt: skip
     found = {}
-    for name in db.scalars(_NODES_OF, {"id": job["id"], "most": _MAX_NODES_WITH_NEIGHBOURS}).all():
-        jobs, first, last = db.execute(_NEIGHBOURS, {**parameters, "node": name}).one()
-        found[name] = Neighbours(jobs, max(first, start), min(last, end)) if jobs else NO_NEIGHBOURS
+    most = {"id": job["id"], "most": _MAX_NODES_WITH_NEIGHBOURS}
+    for name, until in db.execute(_NODES_OF, most).all():
+        last_here = until or end
+        here = {**parameters, "node": name, "end": last_here}
+        jobs, first, last = db.execute(_NEIGHBOURS, here).one()
+        together = Neighbours(jobs, max(first, start), min(last, last_here)) if jobs else None
+        found[name] = together or NO_NEIGHBOURS
     return found
 
 
 _share, _other, _given = schema.job_node.c, schema.job.c, sa.bindparam
 _NODES_OF = (
-    sa.select(_share.node)
+    sa.select(_share.node, _share.until_time)
     .where(_share.job_id == _given("id"))
     .order_by(_share.node)
     .limit(_given("most"))
 )
-_until = sa.func.coalesce(_other.end_time, _given("now"))
+_until = sa.func.coalesce(_share.until_time, _other.end_time, _given("now"))
 _NEIGHBOURS = (
     sa.select(sa.func.count(), sa.func.min(_share.start_time), sa.func.max(_until))
     .select_from(schema.job_node.join(schema.job, _other.id == _share.job_id))

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.database.record_rows import UsagePolicy
@@ -15,6 +14,7 @@ from batchjob_stats_db.measure.pending import (
     allocated_nodes,
     job_to_measure,
     runs_by_jobid,
+    with_allocation,
 )
 
 
@@ -43,7 +43,4 @@ def spans_of(
         runs = runs_by_jobid(db, cluster, [row.jobid for row in own])
         found |= {row.id: job_to_measure(cluster, row, runs[row.jobid], policy, now) for row in own}
     nodes = allocated_nodes(db, list(found))
-    return {
-        job_id: job._replace(allocated=NodeNames(nodes.get(job_id, ())))
-        for job_id, job in found.items()
-    }
+    return {job_id: with_allocation(job, nodes.get(job_id, {})) for job_id, job in found.items()}

@@ -113,7 +113,11 @@ class Sparklines:
         except TimeSeriesError as error:
             log.info("no sparkline of job %s: %s", job.jobid, error)
             raise
-        sparkline = _BUILDERS[kind]([each.series for each in series], row)
+        found = [each.series for each in series]
+        if kind is SparklineKind.CPU and job.cpus != row["allocated_cpus"]:
+            sparkline = cpu_sparkline(found, None)  # it had another number at other times
+        else:
+            sparkline = _BUILDERS[kind](found, row)
         is_final = job.end is not None and now > job.end + 6 * 3600
         with self._lock:
             expiry_time = float("inf") if is_final else now + _RUNNING_CACHE_SECONDS

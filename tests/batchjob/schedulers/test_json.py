@@ -16,14 +16,16 @@ from batchjob.schedulers import json_lines
 from batchjob.schedulers.accounting import DeletedRecord, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import RowError
 from batchjob.schedulers.json_record import decode, encode
-from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
+from batchjob.schedulers.records import JobRecord, NodeShare, Reallocation, StepRecord
 from batchjob.schedulers.states import JobState
 
 FULL_RECORD = JobRecord(
     cluster="c1", jobid="a.1", submit_time=1775300000, state=JobState.FAILED, state_word="Held",
     source="jsonl", user="alice", uid=1001, start_time=1775300100, end_time=1775304000,
-    exit_code=3, allocated_cpus=8, cpu_seconds=12.5, nodes=(NodeShare("n1", 8), NodeShare("n2")),
+    exit_code=3, allocated_cpus=8, cpu_seconds=12.5,
+    nodes=(NodeShare("n1", 8), NodeShare("n2", until_time=1775301900)),
     steps=(StepRecord("0", JobState.COMPLETED, "COMPLETED", cpus=4),),
+    resized_cpu_seconds=-7200.0, reallocations=(Reallocation(1775301900, -4, 1 << 30, 0),),
 )  # fmt: skip
 MINIMAL_RECORD = {"jobid": "1", "submit_time": 1775300000, "state": "running"}
 

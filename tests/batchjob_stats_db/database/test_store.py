@@ -8,6 +8,7 @@ from batchjob.schedulers.records import (
     JobRecord,
     NodeShare,
     QuarantinedRow,
+    Reallocation,
     StepRecord,
     merge_by_key,
 )
@@ -25,11 +26,14 @@ def batch(*jobs, watermark="w1", **more):
 
 def test_columns_match_the_record_fields():
     names = {"user": "username", "group": "groupname"}
-    fields = [names.get(name, name) for name in JobRecord._fields if name not in ("nodes", "steps")]
+    parts = ("nodes", "steps", "reallocations")
+    fields = [names.get(name, name) for name in JobRecord._fields if name not in parts]
     columns = [column.name for column in schema.job.columns]
     assert columns == ["id", *fields, "update_time", "doubt", "usage_due_time"]
     assert [c.name for c in schema.job_step.columns] == ["job_id", *StepRecord._fields]
-    assert [c.name for c in schema.job_node.columns][1:5] == list(NodeShare._fields)
+    assert [c.name for c in schema.job_node.columns][1:6] == list(NodeShare._fields)
+    changes = [c.name for c in schema.job_reallocation.columns]
+    assert changes == ["job_id", *Reallocation._fields]
 
 
 def test_job_written_twice_is_stored_once(store, job, rows):
@@ -105,6 +109,27 @@ def test_nodes_are_replaced_with_the_job(store, job, rows):
     store.write(batch(job(nodes=(NodeShare("n1"), NodeShare("n2")), node_list="n[1-2]")), "s")
     store.write(batch(job(nodes=(NodeShare("n3"),), node_list="n3")), "s")
     assert [node["node"] for node in rows(schema.job_node)] == ["n3"]
+
+
+def test_nodes_that_a_running_job_gave_back_stay_with_it(store, job, rows, now):
+    running = job(
+        state=JobState.RUNNING, end_time=None, elapsed_seconds=None, allocated_cpus=12,
+        allocated_nodes=3, nodes=tuple(NodeShare(name, 4) for name in ("n1", "n2", "n3")),
+    )  # fmt: skip
+    store.write(batch(running), "s")
+    for count, until in ((2, now - 600), (1, now - 300)):
+        nodes = tuple(NodeShare(f"n{number + 1}", 4) for number in range(count))
+        change = running._replace(
+            nodes=nodes, allocated_cpus=4 * count, allocated_nodes=None,
+            reallocations=(Reallocation(until, 4),),
+        )  # fmt: skip
+        store.write(batch(change), "s")
+    ended = running._replace(state=JobState.COMPLETED, end_time=now - 10, nodes=())
+    store.write(batch(ended._replace(allocated_cpus=None)), "s")
+    until_by_node = {row["node"]: row["until_time"] for row in rows(schema.job_node)}
+    assert until_by_node == {"n1": None, "n2": now - 300, "n3": now - 600}
+    changes = [(row["until_time"], row["cpus"]) for row in rows(schema.job_reallocation)]
+    assert changes == [(now - 600, 4), (now - 300, 4)]
 
 
 def test_steps_of_a_running_job_are_updated(store, job, rows):

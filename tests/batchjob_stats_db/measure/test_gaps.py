@@ -2,6 +2,8 @@
 
 import pytest
 
+from batchjob.quantities.curves import CURVES
+from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
@@ -13,6 +15,7 @@ from batchjob_stats_db.measure.coverage import (
 )
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.timeseries.base import JobWindow
+from batchjob_stats_server.job_curves import job_series
 from tests.batchjob_stats_db.conftest import NOW
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line
@@ -49,6 +52,9 @@ LINES = [
     *node_lines("ended", (20, 620), (1520, 3010), end_at=3000),
     *node_lines("end unseen", (20, 620), (1520, 2030)),
     *node_lines("seen late", (1820, 3590)),
+    *node_lines("gave back", (20, 3590)),
+    *node_lines("gave back", (20, 1790), instance="n002:10910"),  # and does not see the end
+    *node_lines("gave back", (20, 3590), instance="n003:10910"),  # though not the job's any more
 ]
 
 
@@ -67,6 +73,23 @@ def history(request):
 def cpu_efficiency(usage, job):
     seconds = (usage.until_time - job.start) * usage.coverage
     return usage.values["user_cpu_seconds"] / (job.cpus * seconds)
+
+
+def test_node_is_measured_while_the_job_has_it(history):
+    """Three nodes, of which it gives back two after half an hour."""
+    returned = (("n002", BEGIN + 1800), ("n003", BEGIN + 1800))
+    job = job_to_measure("gave back", nodes=3, end=3600)
+    job = job._replace(returned=returned, allocated=NodeNames(("n001", "n002", "n003")))
+    (usage,) = measure(history, [job], STEP)
+    assert usage.values["user_cpu_seconds"] == pytest.approx(BUSY_CPUS * (3590 + 2 * 1790))
+    assert (usage.nodes, usage.doubt) == (3, "")
+    assert usage.coverage > 0.998
+    ends = {
+        line.device.node: max(point.time for point in line.series.points)
+        for line in job_series(history, job, [CURVES["cpu"]], 60)
+    }
+    assert ends["n001"] > BEGIN + 3500
+    assert ends["n003"] <= BEGIN + 1800
 
 
 @pytest.mark.parametrize(

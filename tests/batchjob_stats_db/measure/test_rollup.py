@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.records import Reallocation
 from batchjob.schedulers.slurm.accounting.slurm_rest_records import parse_jobs
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
@@ -352,6 +353,46 @@ def test_run_time_of_sums_is_that_of_rows(store, job, engine, roll_up_due):
     store.write(Batch((run,), (), "", 0), "s")
     (row,) = roll_up_due().values()
     assert row["wall_seconds"] == pytest.approx(1200)
+
+
+def test_days_of_a_job_that_gave_back_nodes_have_what_it_held_then(store, job, roll_up_due):
+    """Sixteen CPUs until an hour after midnight, then four for two days."""
+    changed, end = D0 + DAY + 3600, D0 + 3 * DAY
+    run = job(
+        start_time=D0 + DAY - 3600, end_time=end, elapsed_seconds=2 * DAY + 3600, submit_time=D0,
+        allocated_cpus=4, resized_cpu_seconds=12 * 7200.0, allocated_memory_bytes=GIB,
+        resized_memory_byte_seconds=3 * 7200.0 * GIB, allocated_gpus=1, peak_memory_bytes=2 * GIB,
+        resized_gpu_seconds=-7200.0, reallocations=(Reallocation(changed, 12, 3 * GIB, -1),),
+        cpu_seconds=1.0,
+    )  # fmt: skip
+    store.write(Batch((run,), (), "", 0), "s")
+    hours = {"cpu": (16, 16 + 4 * 23, 4 * 24), "gpu": (0, 23, 24), "memory": (4, 4 + 23, 24)}
+    days = list(roll_up_due().values())[:3]
+    for what, unit in (("cpu", 1), ("gpu", 1), ("memory", GIB)):
+        name = f"{what}_allocated_{'byte_' * (unit == GIB)}seconds"
+        assert [row[name] / 3600 / unit for row in days] == pytest.approx(hours[what])
+    with store.engine.connect() as db:
+        (found,) = db.execute(FIGURES).mappings().all()
+    # The peak may be of the time with four times the memory.
+    assert found["memory_efficiency"] == 0.5
+    assert found["cpu_available_seconds"] == 3600 * sum(hours["cpu"])
+
+
+def test_running_job_has_what_it_held_up_to_its_measurement(store, job, engine, now):
+    """Sixteen CPUs for an hour, then four; measured after half an hour, and after one and a half"""
+    run = job(
+        state=JobState.RUNNING, start_time=now - 7200, end_time=None, elapsed_seconds=None,
+        allocated_cpus=4, resized_cpu_seconds=12 * 3600.0,
+        reallocations=(Reallocation(now - 3600, 12),),
+    )  # fmt: skip
+    store.write(Batch((run,), (), "", 0), "s")
+    for measured, cpu_seconds in ((1800, 16 * 1800), (5400, 16 * 3600 + 4 * 1800)):
+        with engine.begin() as db:
+            db.execute(sa.delete(schema.job_usage))
+            row = usage_row(1, until_time=now - 7200 + measured, user_cpu_seconds=10.0)
+            db.execute(sa.insert(schema.job_usage).values(row))
+            (found,) = db.execute(FIGURES).mappings().all()
+        assert found["cpu_available_seconds"] == cpu_seconds
 
 
 def test_job_that_gave_back_nodes_is_charged_what_it_held(store, job, roll_up_due):

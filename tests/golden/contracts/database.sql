@@ -283,9 +283,20 @@ CREATE TABLE job_node (
 	memory_bytes BIGINT, 
 	gpus BIGINT, 
 	cluster TEXT NOT NULL, 
-	start_time FLOAT, 
+	start_time FLOAT, until_time FLOAT, 
 	CONSTRAINT pk_job_node PRIMARY KEY (job_id, node), 
 	CONSTRAINT fk_job_node_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
+)
+ WITHOUT ROWID;
+
+CREATE TABLE job_reallocation (
+	job_id INTEGER NOT NULL, 
+	until_time FLOAT NOT NULL, 
+	cpus FLOAT, 
+	memory_bytes BIGINT, 
+	gpus BIGINT, 
+	CONSTRAINT pk_job_reallocation PRIMARY KEY (job_id, until_time), 
+	CONSTRAINT fk_job_reallocation_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
 )
  WITHOUT ROWID;
 

@@ -30,7 +30,14 @@ from batchjob.schedulers.lsf.accounting.records import (
     with_known_submit_time,
 )
 from batchjob.schedulers.lsf.formats import lsf_hosts
-from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
+from batchjob.schedulers.records import (
+    JobRecord,
+    NodeShare,
+    QuarantinedRow,
+    Reallocation,
+    merge_by_key,
+    with_returned_nodes,
+)
 
 _SOURCE = "lsb_acct"
 
@@ -135,46 +142,71 @@ def job_from_finish(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, list
 
 
 RECORD_TYPE = "JOB_RESIZE"
-_HOSTS_AT = 11  # after type, version, time, id, index, start, uid, user, kind, last change, number
+_HOSTS_AT = 10  # after type, version, time, id, index, start, uid, user, kind, last change
 _MAX_JOBS = 10_000  # maximum number of jobs to remember
 
-Phases = dict[str, tuple[float, float]]
-"""By job id, the CPU seconds and the seconds of the phases that have ended."""
+Phases = dict[str, list[tuple[int, dict[str, int]]]]
+"""By job id, the phases that have ended: when, and the CPUs on each host until then."""
 
 
 def add_phase(phases: Phases, line: Sequence[Word]) -> None:
-    """Add the phase that a JOB_RESIZE ends; raises RowError."""
+    """Add the phase that a JOB_RESIZE ends; raises RowError.
+
+    IBM's lsb.acct(5) has four lists, each after its length: of the hosts before and of the change,
+    and of the slots before and of the change. As in JOB_FINISH, slots count if there are any.
+    """
     texts = [word.text for word in line]
     try:
         end, number, index = int(texts[2]), texts[3], int(texts[4])
-        start, slots = int(texts[9]), int(texts[10])
-        hosts = lsf_hosts(texts[_HOSTS_AT : _HOSTS_AT + slots])
+        hosts, after = _counted(texts, _HOSTS_AT)
+        _, after = _counted(texts, after)
+        slots, _ = _counted(texts, after) if after < len(texts) else ([], after)
+        held = {host: share.cpus or 0 for host, share in lsf_hosts(slots or hosts).items()}
     except (ValueError, IndexError, HostListError) as error:
         raise RowError(f"not a record of a resized job: {error}") from error
     jobid = format_job_id(number, index)
-    seconds = max(0, end - start)
-    cpus = sum(share.cpus or 0 for share in hosts.values())
-    before = phases.pop(jobid, (0, 0))
-    phases[jobid] = (before[0] + cpus * seconds, before[1] + seconds)
+    phases[jobid] = [*phases.pop(jobid, []), (end, held)]
     if len(phases) > _MAX_JOBS:
         del phases[next(iter(phases))]
+
+
+def _counted(texts: Sequence[str], at: int) -> tuple[Sequence[str], int]:
+    """The list whose length is at an index, and the index after it; raises ValueError."""
+    end = at + 1 + int(texts[at])
+    if not at < end <= len(texts):
+        raise ValueError(f"a list of {texts[at]} hosts does not fit into the record")
+    return texts[at + 1 : end], end
 
 
 def with_phases(job: JobRecord, phases: Phases) -> JobRecord:
     """The ended job with what its earlier phases held beyond its last allocation."""
     found = phases.pop(job.jobid, None)
-    if found is None or job.allocated_cpus is None:
+    if found is None or job.allocated_cpus is None or job.start_time is None:
         return job
-    cpu_seconds, seconds = found
-    return job._replace(resized_cpu_seconds=cpu_seconds - job.allocated_cpus * seconds)
+    changes: list[Reallocation] = []
+    resized, following = 0.0, job.allocated_cpus
+    for end, held in reversed(found):
+        cpus = sum(held.values())
+        changes.insert(0, Reallocation(end, cpus - following))
+        resized += (cpus - following) * max(0, end - job.start_time)
+        following = cpus
+        shares = (NodeShare(host, cpus) for host, cpus in held.items())
+        job = with_returned_nodes(shares, job._replace(reallocations=(changes[0],)))
+    return job._replace(
+        reallocations=tuple(changes),
+        resized_cpu_seconds=resized,
+        allocated_nodes=len(job.nodes) or None,
+    )
 
 
 def parse_phases(state: Mapping[str, object]) -> Phases:
-    """The phases in a watermark."""
+    """The phases in a watermark; those of other releases are left out."""
     found = state.get("phases")
-    if not isinstance(found, dict):
-        return {}
-    return {str(jobid): (float(both[0]), float(both[1])) for jobid, both in found.items()}
+    return {
+        str(jobid): [(int(end), dict(held)) for end, held in ended]
+        for jobid, ended in (found.items() if isinstance(found, dict) else ())
+        if all(isinstance(phase, list) for phase in ended)
+    }
 
 
 ACCOUNTING = AccountingModule(LsbAcctOptions, build)

@@ -9,7 +9,7 @@ from batchjob.schedulers.lsf.accounting import lsb_acct, lsb_stream
 from batchjob.schedulers.lsf.accounting.event_records import join_records, split_words
 from batchjob.schedulers.lsf.accounting.lsb_acct import job_from_finish
 from batchjob.schedulers.lsf.accounting.lsb_stream import job_from_finish2
-from batchjob.schedulers.records import NodeShare
+from batchjob.schedulers.records import NodeShare, Reallocation
 from batchjob.schedulers.states import JobState
 from tests.batchjob.schedulers.lsf.lsf import FINISH_PARTS, finish_line, read
 
@@ -232,12 +232,16 @@ def test_lsb_stream_rotation(tmp_path):
 
 
 def test_resized_job_held_the_sum_of_its_phases(write_acct):
-    """Eight slots for 1800 s, two for 600 s, then four until its end after 3900 s."""
-    resize = (
-        '"JOB_RESIZE" "10.1" {at} 4242 3 1775300100 1001 "alice" 1 {since} {hosts} 1 "6*node02" 0 0'
-    )
-    first = resize.format(at=1775301900, since=1775300100, hosts='2 "2*node01" "6*node02"')
-    second = resize.format(at=1775302500, since=1775301900, hosts='1 "2*node01"')
+    """Eight slots for 1800 s, two for 600 s, then four until its end after 3900 s.
+
+    The records are made from IBM's lsb.acct(5), since there is no recording: the hosts before and
+    of the change, the slots before and of the change, each after their number.
+    """
+    head = '"JOB_RESIZE" "10.1" {at} 4242 3 1775300100 1001 "alice" {kind} {since} '
+    shrunk = '2 "2*node03" "6*node02" 1 "6*node02" 2 "2*node03" "6*node02" 1 "6*node02"'
+    first = head.format(at=1775301900, since=1775300100, kind=1) + shrunk
+    grown = '1 "node03" 1 "node02" 1 "2*node03" 1 "2*node02"'  # tasks of two slots each
+    second = head.format(at=1775302500, since=1775301900, kind=0) + grown
     source = write_acct(f"{first}\n")
     jobs, watermark, quarantined = read(source)
     assert (jobs, quarantined) == ([], [])
@@ -246,13 +250,19 @@ def test_resized_job_held_the_sum_of_its_phases(write_acct):
     assert quarantined == []
     held = job.allocated_cpus * job.elapsed_seconds + job.resized_cpu_seconds
     assert held == 8 * 1800 + 2 * 600 + 4 * (3900 - 2400)
+    assert job.reallocations == (Reallocation(1775301900, 6), Reallocation(1775302500, -2))
+    until = {share.node: share.until_time for share in job.nodes}
+    assert until == {"node01": None, "node02": None, "node03": 1775302500}
+    assert job.allocated_nodes == 3
     assert "phases" not in watermark
 
 
 def test_damaged_record_of_a_resized_job_is_set_aside(write_acct):
-    jobs, _, quarantined = read(write_acct(f'"JOB_RESIZE" "10.1" 1 2 x\n{finish_line()}\n'))
-    assert len(jobs) == 1
-    assert "not a record of a resized job" in quarantined[0].reason
+    head = '"JOB_RESIZE" "10.1" 1775301900 4242 3 1775300100 1001 "alice" 1 1775300100'
+    for damaged in ('"JOB_RESIZE" "10.1" 1 2 x', f'{head} 9 "node01"', f'{head} -1 "a"'):
+        jobs, _, quarantined = read(write_acct(f"{damaged}\n{finish_line()}\n"))
+        assert [job.reallocations for job in jobs] == [()]
+        assert "not a record of a resized job" in quarantined[0].reason
 
 
 def test_suspended_job_ran_as_long_as_lsf_counted(write_acct):

@@ -9,7 +9,7 @@ from batchjob.schedulers.pbs.accounting import pbs_log
 from batchjob.schedulers.pbs.accounting.log_line import parse_attributes
 from batchjob.schedulers.pbs.accounting.log_replay import RECORD_TYPES
 from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
-from batchjob.schedulers.records import NodeShare, merge_records
+from batchjob.schedulers.records import NodeShare, Reallocation, merge_records
 from batchjob.schedulers.states import JobState
 from tests.batchjob.schedulers.pbs.pbs import (
     END_HEAD,
@@ -161,11 +161,15 @@ def test_allocation_in_phases(write_log):
     assert (job.state, job.allocated_cpus, job.end_time) == (JobState.RUNNING, 4, None)
     assert job.resized_cpu_seconds == 12 * 3600
     assert len(job.nodes) == job.allocated_nodes == 4  # on all of which it ran
+    until = {share.node: share.until_time for share in job.nodes}
+    assert until == {"n1": None} | dict.fromkeys(("n2", "n3", "n4"), BEGIN + 3600)
+    assert job.reallocations == (Reallocation(BEGIN + 3600, 12, 3 * 8 * 1024**3, 3),)
     end = f"end={BEGIN + 9 * 3600} session=5 Exit_status=0 run_count=1"
     lines += log_line(BEGIN + 9 * 3600, "e", "8.srv", f"{start} {one} {end}")
     lines += log_line(BEGIN + 9 * 3600, "E", "8.srv", f"{start} {four} {end}")
     later = read_all(write_log(lines), watermark, unfinished_jobs(jobs))[0]["8.srv", 1]
     job = merge_records(job, later)
+    assert len(job.reallocations) == 1
     assert (job.state, job.elapsed_seconds) == (JobState.COMPLETED, 9 * 3600)
     for held, resized, unit in (
         (job.allocated_cpus, job.resized_cpu_seconds, 4),
