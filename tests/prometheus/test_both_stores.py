@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from tests.batchjob_stats_db.tsdb import SERVERS, line, prometheus, victoria_metrics
-from tests.helpers.waiting import scaled
+from tests.helpers.http_server import Response, serving
+from tests.helpers.waiting import scaled, until
 
 RULES = Path(__file__).parents[2] / "prometheus/rules/jobs.yml"
 BEGIN = 1_775_300_040
@@ -56,10 +57,15 @@ def rule(name):
 RULE = rule("batchjob:job:cpus_used")
 
 
+def series(url, path, **form):
+    request = f"{url}/api/v1/{path}?{urllib.parse.urlencode(form)}"
+    with urllib.request.urlopen(request, timeout=scaled(20)) as answer:
+        return json.load(answer)["data"]["result"]
+
+
 def ask(url, query, at, nocache=1):
-    form = urllib.parse.urlencode({"query": query, "time": at, "nocache": nocache})
-    with urllib.request.urlopen(f"{url}/api/v1/query?{form}", timeout=scaled(20)) as answer:
-        return [float(each["value"][1]) for each in json.load(answer)["data"]["result"]]
+    found = series(url, "query", query=query, time=at, nocache=nocache)
+    return [float(each["value"][1]) for each in found]
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -116,3 +122,72 @@ def test_only_prometheus_counts_nan_as_a_sample(server, number):
     values = ((1.0, 90), ("NaN", 60), (2.0, 30))
     with server([line("cpus", value, BEGIN - ago) for value, ago in values]) as url:
         assert ask(url, "count_over_time(batchjob_job_cpus[5m])", BEGIN) == [number]
+
+
+@pytest.mark.parametrize(
+    ("server", "first_as_asked"),
+    [
+        pytest.param(prometheus, True, id="prometheus"),
+        pytest.param(victoria_metrics, False, id="victoria_metrics"),
+    ],
+)
+def test_start_of_a_long_range_is_as_asked_without_the_cache(server, first_as_asked):
+    start, step = BEGIN + 7, 60
+    times = range(BEGIN - 60, BEGIN + 3 * HOUR, SCRAPE)
+    given = {"query": "batchjob_job_cpus", "start": start, "end": start + 2 * HOUR, "step": step}
+    with server([line("cpus", 1, at) for at in times]) as url:
+        for nocache, as_asked in ((1, True), (0, first_as_asked)):
+            (found,) = series(url, "query_range", nocache=nocache, **given)
+            assert (found["values"][0][0] == start) == as_asked
+            assert found["values"][1][0] - found["values"][0][0] == step
+
+
+PAGE = "".join(f'batchjob_job_cpus{{jobid="{number}"}} 4\n' for number in range(8))
+HALF = PAGE[: len(PAGE) // 2]
+PAGES = {
+    "whole": Response(PAGE.encode()),
+    "shorter than its length": Response(
+        HALF.encode(), headers=(("Content-Length", str(len(PAGE))),), length=False
+    ),
+    "cut after a line, without a length": Response(HALF.encode(), length=False),
+    "cut in a line, without a length": Response(HALF[:-10].encode(), length=False),
+    "with a damaged line": Response(PAGE.replace('"3"} 4', '"3"} four').encode()),
+}
+SCRAPED = {  # whether it is "up", and the number of jobs that are seen
+    prometheus: ((1, 8), (0, 0), (1, 4), (0, 0), (0, 0)),
+    victoria_metrics: ((1, 8), (0, 0), (1, 4), (1, 3), (1, 7)),
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_pages_of_which_a_half_arrives(server, tmp_path):
+    """The exporter states the length of its page, so that a half is never taken for the whole."""
+    content_type = ("Content-Type", "text/plain; version=0.0.4")
+    pages = {f"/{number}": page for number, page in enumerate(PAGES.values())}
+
+    def answer(request):
+        page = pages[request.path]
+        return page._replace(headers=(content_type, *page.headers))
+
+    with serving(answer) as target:
+        job = {"static_configs": [{"targets": [target.url.removeprefix("http://")]}]}
+        jobs = [
+            {"job_name": name, "metrics_path": path, **job}
+            for name, path in zip(PAGES, pages, strict=True)
+        ]
+        config = json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": jobs})
+        (tmp_path / "scrape.yml").write_text(config)
+        flags = [f"-promscrape.config={tmp_path}/scrape.yml"]
+        options = {"config": config} if server is prometheus else {}
+        with server([line("cpus", 0, BEGIN)], *([] if options else flags), **options) as url:
+            until(lambda: len(ask(url, "up", time.time())) == len(PAGES))
+
+            def seen(name):
+                now = time.time()
+                (up,) = ask(url, f'last_over_time(up{{job="{name}"}}[1m])', now)
+                return up, len(
+                    ask(url, f'last_over_time(batchjob_job_cpus{{job="{name}"}}[1m])', now)
+                )
+
+            found = tuple(map(seen, PAGES))
+    assert found == SCRAPED[server]
