@@ -12,7 +12,7 @@ from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError,
 from batchjob.schedulers.fields import RowError, quarantined_row
 from batchjob.schedulers.json_record import decode
 from batchjob.schedulers.log_follower import check_readable, follow, watermark_since
-from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
+from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key, run_time
 
 _SOURCE = "jsonl"
 
@@ -26,6 +26,17 @@ class JsonLinesOptions:
         "A file, or a directory of *.jsonl files whose names sort in the order of writing.",
         parse=text,
     )
+
+
+def job_record(document: Any, cluster: str) -> tuple[JobRecord, tuple[str, ...]]:
+    """The record of a line, and what of it could not be used; raises RowError for no job."""
+    job, parse_errors = decode(document, cluster, _SOURCE)
+    if job.start_time is not None and job.end_time is not None:
+        elapsed, suspended = run_time(
+            job.start_time, job.end_time, job.elapsed_seconds, job.suspended_seconds
+        )
+        job = job._replace(elapsed_seconds=elapsed, suspended_seconds=suspended)
+    return job, parse_errors
 
 
 class Jsonl:
@@ -57,7 +68,7 @@ class Jsonl:
                     continue
                 line = raw.decode("utf-8", "backslashreplace")
                 try:
-                    job, parse_errors = decode(_parse_line(raw), self.cluster, _SOURCE)
+                    job, parse_errors = job_record(_parse_line(raw), self.cluster)
                 except RowError as error:
                     quarantine.append(quarantined_row(_SOURCE, str(error), line))
                     continue

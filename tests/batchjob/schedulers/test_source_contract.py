@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
+from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import FieldReader
+from batchjob.schedulers.json_lines import job_record
 from batchjob.schedulers.lsf.accounting import bjobs, lsb_acct, lsb_stream
 from batchjob.schedulers.lsf.accounting.event_records import split_words
 from batchjob.schedulers.pbs.accounting import qstat
@@ -15,8 +17,12 @@ from batchjob.schedulers.pbs.accounting.log_line import parse_line
 from batchjob.schedulers.pbs.accounting.log_replay import LogMemory, PbsLogReplay
 from batchjob.schedulers.pbs.accounting.records import RecordOptions
 from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs
-from batchjob.schedulers.records import merge_records
-from batchjob.schedulers.slurm.accounting import sacct_records, slurm_rest_records
+from batchjob.schedulers.records import NodeShare, merge_records
+from batchjob.schedulers.slurm.accounting import (
+    sacct_records,
+    slurm_rest_records,
+    squeue_records,
+)
 from batchjob.schedulers.states import JobState
 from tests.batchjob.schedulers.lsf.lsf import finish_line
 from tests.batchjob.schedulers.pbs.pbs import log_line
@@ -212,6 +218,23 @@ def slurm_rest(life):
     return record
 
 
+def json_lines(life):
+    never = life.start is None
+    held = {"allocated_cpus": 4, "allocated_gpus": life.gpus or None}
+    held["nodes"] = [{"node": "node01", "cpus": 4}]
+    line = {
+        "jobid": "7", "submit_time": BEGIN, "state": life.state, "user": "alice", "uid": 1001,
+        "account": "projA", "partition": "gpu", "name": "train", "requested_cpus": 4,
+        "time_limit_seconds": life.limit, "end_time": BEGIN + life.end, "exit_code": life.code,
+        "suspended_seconds": life.suspended or None, "elapsed_seconds": life.told,
+        "array_index": life.index, "array_jobid": "" if life.index is None else "7",
+        **({} if never else {"start_time": BEGIN + life.start, **held}),
+    }  # fmt: skip
+    record, problems = job_record(json.loads(json.dumps(line)), "c1")
+    assert problems == ()
+    return record
+
+
 def clock(seconds):
     return f"{seconds // HOUR:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
@@ -225,7 +248,7 @@ def lsf_date(at):
 
 
 LSF = (lsf_acct, lsf_stream, lsf_bjobs)  # whose records name GPUs in other ways
-SOURCES = [pbs_log, pbs_qstat, lsf_acct, lsf_stream, lsf_bjobs, slurm_sacct, slurm_rest]
+SOURCES = [pbs_log, pbs_qstat, lsf_acct, lsf_stream, lsf_bjobs, slurm_sacct, slurm_rest, json_lines]
 
 
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
@@ -253,3 +276,201 @@ def test_every_source_tells_the_same(tell, life):
     assert [(share.node, share.cpus) for share in job.nodes] == [("node01", 4)]
     if life.code is not None:
         assert job.exit_code == life.code
+
+
+NOW = BEGIN + HOUR
+
+
+class Moment(NamedTuple):
+    """A job with 4 CPUs an hour after its submission; it started after a minute."""
+
+    state: JobState
+    ran: int = 0
+    suspended: int | None = None  # seconds, where they are over
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it holds something."""
+        return self.state is not JobState.PENDING
+
+
+MOMENTS = {
+    "waiting": Moment(JobState.PENDING),
+    "running": Moment(JobState.RUNNING, HOUR - 60),
+    "suspended": Moment(JobState.SUSPENDED, 600),
+    "resumed": Moment(JobState.RUNNING, 600, suspended=HOUR - 660),
+}
+
+
+def squeue_text(moment):
+    queue = {
+        "JobID": "7", "JobArrayID": "7", "UserName": "alice", "UserID": "1001", "GroupName": "g",
+        "Account": "projA", "Partition": "gpu", "QOS": "normal", "State": moment.state.value,
+        "Reason": "None", "SubmitTime": str(BEGIN), "EligibleTime": str(BEGIN),
+        "StartTime": str(BEGIN + 60) if moment.has_started else "N/A", "EndTime": "N/A",
+        "ResizeTime": "N/A", "TimeUsed": str(moment.ran // 60) + ":00", "TimeLimit": "10:00:00",
+        "tres-alloc": "cpu=4,mem=8G,node=1,billing=4", "Name": "train",
+        "NodeList": "node01" if moment.has_started else "", "Dependency": "(null)",
+        "Reservation": "(null)", "WorkDir": "/w", "PriorityLong": "1", "RestartCnt": "0",
+        "STDOUT": "",
+    }  # fmt: skip
+    rows = squeue_records.add_suspension_times([FieldReader(queue)], NOW, NOW)
+    ((record, _),) = squeue_records.queued_jobs("sacct", "c1", rows)
+    return record
+
+
+def squeue_json(moment):
+    changed = {}
+    if moment.state is JobState.SUSPENDED:
+        changed = {"suspend_time": BEGIN + 660, "pre_sus_time": 600}
+    elif moment.suspended is not None:  # it has run for no time since
+        changed = {"suspend_time": NOW, "pre_sus_time": 600}
+    job = {
+        "job_id": 7, "user_name": "alice", "user_id": 1001, "group_name": "g", "account": "projA",
+        "partition": "gpu", "qos": "normal", "job_state": [moment.state.value], "name": "train",
+        "submit_time": BEGIN, "eligible_time": BEGIN, "time_limit": 600,
+        "start_time": BEGIN + 60 if moment.has_started else 0,
+        "tres_alloc_str": "cpu=4,node=1" if moment.has_started else "",
+        "tres_req_str": "cpu=4,node=1", "nodes": "node01" if moment.has_started else "", **changed,
+    }  # fmt: skip
+    rows = squeue_records.parse_json_queue({"jobs": [job]})
+    ((record, _),) = squeue_records.queued_jobs("slurm_rest", "c1", rows)
+    return record
+
+
+def pbs_log_so_far(moment):
+    job = (
+        f"user=alice group=g account=projA jobname=train queue=gpu ctime={BEGIN} etime={BEGIN} "
+        "Resource_List.ncpus=4 Resource_List.walltime=10:00:00"
+    )
+    lines = log_line(BEGIN, "Q", "7.srv", job)
+    if moment.has_started:
+        held = f"start={BEGIN + 60} exec_host=node01/0*4 exec_vnode=(node01:ncpus=4)"
+        lines += log_line(BEGIN + 60, "S", "7.srv", f"{job} {held}")
+    if moment.state is JobState.SUSPENDED or moment.suspended:
+        lines += log_line(BEGIN + 660, "z", "7.srv")
+    if moment.suspended:
+        lines += log_line(NOW, "r", "7.srv")
+    replay, record = PbsLogReplay(RecordOptions("c1", "pbs_log"), {}, LogMemory({}, {}, {})), None
+    for line in lines.splitlines():
+        for each in replay.records(parse_line(line, UTC, 0)):
+            record = each if record is None else merge_records(record, each)
+    return record
+
+
+def bjobs_so_far(moment):
+    word = {JobState.PENDING: "PEND", JobState.RUNNING: "RUN", JobState.SUSPENDED: "USUSP"}
+    row = {
+        "JOBID": "7", "JOBINDEX": "0", "USER": "alice", "QUEUE": "gpu", "JOB_NAME": "train",
+        "PROJ_NAME": "projA", "NREQ_SLOT": "4", "STAT": word[moment.state],
+        "SUBMIT_TIME": lsf_date(BEGIN), "FINISH_TIME": "-", "RUNTIMELIMIT": "600.0",
+        "START_TIME": lsf_date(BEGIN + 60) if moment.has_started else "-",
+        "ALLOC_SLOT": "4*node01" if moment.has_started else "-",
+        "RUN_TIME": f"{moment.ran} second(s)",
+    }  # fmt: skip
+    source = bjobs.Bjobs("c1", bjobs.BjobsOptions())
+    (record,) = source.records("7", FieldReader(row), _known(moment), NOW)
+    return record
+
+
+def _known(moment, jobid="7"):
+    """The job as the database has it from an earlier poll, while it was suspended."""
+    if moment.suspended is None:
+        return {}
+    return {jobid: UnfinishedJob(BEGIN, 1, BEGIN + 60, JobState.SUSPENDED, 600)}
+
+
+def qstat_so_far(moment):
+    letter = {JobState.PENDING: "Q", JobState.RUNNING: "R", JobState.SUSPENDED: "S"}
+    job = {
+        "Job_Name": "train", "Job_Owner": "alice@login", "euser": "alice", "egroup": "g",
+        "Account_Name": "projA", "job_state": letter[moment.state], "queue": "gpu",
+        "ctime": date(BEGIN), "etime": date(BEGIN),
+        "Resource_List": {"ncpus": 4, "walltime": "10:00:00"},
+    }  # fmt: skip
+    if moment.has_started:
+        job |= {
+            "stime": date(BEGIN + 60), "exec_host": "node01/0*4", "run_count": 1,
+            "exec_vnode": "(node01:ncpus=4)", "resources_used": {"walltime": clock(moment.ran)},
+            # When the server changed the job, as it does with a suspension.
+            "mtime": date(NOW if moment.suspended else BEGIN + 60 + moment.ran),
+        }  # fmt: skip
+    row = parse_json_jobs(json.dumps({"Jobs": {"7.srv": job}}).encode())["7.srv"]
+    source = qstat.Qstat("c1", qstat.QstatOptions())
+    records = source.records("7.srv", FieldReader(row), _known(moment, "7.srv"), NOW)
+    return records[-1]
+
+
+@pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
+@pytest.mark.parametrize(
+    "tell", [squeue_text, squeue_json, pbs_log_so_far, qstat_so_far, bjobs_so_far],
+    ids=lambda source: source.__name__,
+)  # fmt: skip
+def test_every_source_tells_the_same_of_a_job_that_has_not_ended(tell, moment):
+    job = tell(moment)
+    start = BEGIN + 60 if moment.has_started else None
+    assert (job.state, job.submit_time, job.start_time, job.end_time) == (
+        moment.state, BEGIN, start, None,
+    )  # fmt: skip
+    assert (job.user, job.account, job.partition, job.name) == ("alice", "projA", "gpu", "train")
+    assert (job.requested_cpus or job.allocated_cpus, job.time_limit_seconds) == (4, 10 * HOUR)
+    held = [(share.node, share.cpus) for share in job.nodes]
+    assert held == ([("node01", 4)] if moment.has_started else [])
+    assert job.allocated_cpus == (4 if moment.has_started else None)
+    if moment.state is JobState.SUSPENDED:
+        assert job.elapsed_seconds == moment.ran  # from which the time of suspension follows
+    if moment.suspended is not None:
+        assert job.suspended_seconds == moment.suspended
+
+
+def pbs_phases():
+    job = f"user=alice ctime={BEGIN} etime={BEGIN} start={BEGIN + 60}"
+    both = "exec_host=n1/0*4+n2/0*4 exec_vnode=(n1:ncpus=4)+(n2:ncpus=4)"
+    one = "exec_host=n1/0*4 exec_vnode=(n1:ncpus=4)"
+    end = f"end={BEGIN + 3660} Exit_status=0 session=5"
+    lines = (
+        log_line(BEGIN + 60, "S", "7.srv", f"{job} {both}")
+        + log_line(BEGIN + 660, "u", "7.srv", f"{job} {both} end={BEGIN + 660}")
+        + log_line(BEGIN + 660, "c", "7.srv", f"{job} {one}")
+        + log_line(BEGIN + 3660, "E", "7.srv", f"{job} {both} {end}")
+    )
+    replay, record = PbsLogReplay(RecordOptions("c1", "pbs_log"), {}, LogMemory({}, {}, {})), None
+    for line in lines.splitlines():
+        for each in replay.records(parse_line(line, UTC, 0)):
+            record = each if record is None else merge_records(record, each)
+    return record
+
+
+def lsf_phases():
+    phases = {}
+    resize = (
+        f'"JOB_RESIZE" "10.1" {BEGIN + 660} 7 0 {BEGIN + 60} 1001 "alice" 1 {BEGIN + 60} '
+        '2 "4*n1" "4*n2" 1 "4*n2" 2 "4*n1" "4*n2" 1 "4*n2"'
+    )
+    lsb_acct.add_phase(phases, split_words(resize))
+    life = Life(JobState.COMPLETED, 60, 3660)
+    job = lsf_acct(life)._replace(nodes=(NodeShare("n1", 4),))
+    return lsb_acct.with_phases(job, phases)
+
+
+def json_phases():
+    change = {"until_time": BEGIN + 660, "cpus": 4}
+    nodes = [{"node": "n1", "cpus": 4}, {"node": "n2", "cpus": 4, "until_time": BEGIN + 660}]
+    line = {
+        "jobid": "7", "submit_time": BEGIN, "state": "COMPLETED", "start_time": BEGIN + 60,
+        "end_time": BEGIN + 3660, "allocated_cpus": 4, "allocated_nodes": 2, "nodes": nodes,
+        "reallocations": [change], "resized_cpu_seconds": 2400.0,
+    }  # fmt: skip
+    return job_record(line, "c1")[0]
+
+
+@pytest.mark.parametrize("tell", [pbs_phases, lsf_phases, json_phases])
+def test_every_source_tells_the_same_of_a_job_that_gave_back_a_node(tell):
+    """Two nodes for ten minutes, then one for fifty."""
+    job = tell()
+    assert (job.elapsed_seconds, job.suspended_seconds) == (HOUR, 0)
+    assert (job.allocated_cpus, job.allocated_nodes) == (4, 2)
+    assert job.resized_cpu_seconds == 4 * 600
+    assert [change[:2] for change in job.reallocations] == [(BEGIN + 660, 4)]
+    until = {share.node: share.until_time for share in job.nodes}
+    assert until == {"n1": None, "n2": BEGIN + 660}
