@@ -36,6 +36,7 @@ from batchjob.schedulers.accounting import (
 )
 from batchjob.schedulers.fields import RowError, quarantined_row
 from batchjob.schedulers.json_record import decode
+from batchjob.schedulers.log_follower import NO_PATH
 from batchjob.schedulers.records import JobRecord, QuarantinedRow
 
 SOURCE = "runs"
@@ -78,6 +79,8 @@ class Runs:
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
+        if str(self._path) == ".":  # Path("")
+            return (NO_PATH,)
         if os.access(self._path, os.R_OK | os.X_OK):
             return ()
         return (f"{self._path}: does not exist, or uid {os.geteuid()} may not list it",)

@@ -138,11 +138,16 @@ def _format_watermark(file: BinaryIO, inode: int, offset: int) -> str:
     return json.dumps(_Position(inode, offset, _head_digest(file, offset))._asdict())
 
 
+NO_PATH = "path is missing; expected the path of what is to be read"
+
+
 def check_readable(list_files: Callable[[], Sequence[Path]], location: str) -> tuple[str, ...]:
     """For `AccountingSource.check()`: why the logs cannot be read, and what to grant.
 
     `list_files` lists them, or raises SourceError.
     """
+    if location == ".":  # Path("")
+        return (NO_PATH,)
     try:
         paths = list_files()
     except SourceError as error:
@@ -150,6 +155,8 @@ def check_readable(list_files: Callable[[], Sequence[Path]], location: str) -> t
     if not paths:
         return (f"{location}: no log file found (check the path and its permissions)",)
     newest = paths[-1]
+    if newest.is_dir():
+        return (f"{newest}: is a directory; expected a file",)
     if os.access(newest, os.R_OK):
         return ()
     user = os.geteuid()

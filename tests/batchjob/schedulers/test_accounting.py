@@ -63,3 +63,25 @@ def test_many_missing_jobs_are_an_error_unless_trusted(missing, total, nothing_s
 def test_watermark_of_another_source_is_rejected(watermark):
     with pytest.raises(SourceError, match="expected a watermark in epoch seconds"):
         parse_epoch_watermark("x", watermark)
+
+
+FILES = {"lsb_acct": False, "lsb_stream": False, "jsonl": True, "pbs_log": True, "runs": True}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_source_without_files_says_so(name, tmp_path):
+    """By its name, whether it reads a directory; a mistyped path must not look like no jobs."""
+    module = SOURCES[name].load()
+    folder = tmp_path / "empty"
+    folder.mkdir()
+
+    def problems(path):
+        return " ".join(module.build("c1", module.options(path=str(path))).check())
+
+    if name != "pbs_log":  # which has PBS' own directory as its default
+        assert "path is missing" in problems("")
+    assert str(tmp_path / "none") in problems(tmp_path / "none")
+    if not FILES[name]:
+        assert "is a directory" in problems(folder)
+    elif name != "runs":  # which nobody has had yet, on a new cluster
+        assert "no log file" in problems(folder)
