@@ -87,7 +87,8 @@ class EfficiencyRatio(NamedTuple):
 def cpu_ratio(job: Row) -> EfficiencyRatio:
     """Used CPU time / available CPU time."""
     measured_part = " * part measured" if job["cpu_basis"] == MEASURED else ""
-    formula = f"CPU time / (CPUs * elapsed time{measured_part})"
+    cpus = "CPUs held at each time" if job["resized_cpu_seconds"] else "CPUs"
+    formula = f"CPU time / ({cpus} * elapsed time{measured_part})"
     if job["cpu_basis"] == AT_LEAST:
         formula = f"{AT_LEAST}, {formula}"
     ratio, missing, known_doubts = job["cpu_efficiency"], "", doubts(job)

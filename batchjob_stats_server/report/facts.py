@@ -66,6 +66,8 @@ def _cpu_available_seconds(inputs: ReportInput) -> float | None:
 
 def _cpus_used(inputs: ReportInput) -> FactValue:
     ratio, cpus = inputs.job["cpu_efficiency"], inputs.job["allocated_cpus"]
+    if inputs.job["resized_cpu_seconds"]:
+        return None  # it had other numbers of CPUs at other times
     return ratio * cpus if ratio is not None and cpus else None
 
 

@@ -38,7 +38,10 @@ def replace_usages(
                 "job_usage", usage_keys,
                 [[row["id"], *(row[f"usage_{each}"] for each in usage_keys[1:])] for row in result],
             ),
-            ("poll_state", [column.name for column in schema.poll_state.columns], []),
+            *(
+                (each.name, [column.name for column in each.columns], [])
+                for each in (schema.poll_state, schema.job_reallocation)
+            ),
         ):  # fmt: skip
             db.exec_driver_sql(f"CREATE TABLE {name} ({', '.join(names)})")
             marks = ", ".join("?" * len(names))

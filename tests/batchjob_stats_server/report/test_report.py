@@ -78,6 +78,17 @@ def test_efficiency_states_formula_and_source():
     assert memory.source == "prometheus"
 
 
+def test_job_that_gave_back_cpus_is_not_told_how_many_to_request():
+    """Sixteen CPUs for an hour, then eight; two were in use."""
+    used = {"usage_user_cpu_seconds": 14_400.0, "usage_system_cpu_seconds": 0.0}
+    assert "low-cpu" in {each.rule for each in report_of(**used).advice}
+    report = report_of(**used, resized_cpu_seconds=8 * 3600.0)
+    cpu = report.efficiency[0]
+    assert cpu.formula == "CPU time / (CPUs held at each time * elapsed time * part measured)"
+    assert (cpu.available, cpu.ratio) == (24 * 3600, pytest.approx(4 / 24))
+    assert "low-cpu" not in {each.rule for each in report.advice}
+
+
 def test_efficiency_refers_to_the_measured_part():
     half = {"usage_coverage": 0.5, "allocated_nodes": 2, "allocated_cpus": 16}
     assert ratios(**half) == {"cpu": pytest.approx(0.9), "memory": 1.5, "time": 0.8}
