@@ -226,6 +226,9 @@ def _without_bad_values(record: JobRecord, now: float) -> tuple[JobRecord, _Refu
     for given in record.steps:
         step, found = _admit(given, _OF_STEPS, now)
         step, impossible = _without_impossible(step, most, _has_used(step))
+        if step.step != "extern" and any(rule == "lost cpu" for rule, _, _ in impossible):
+            # The job's CPU time is a sum over its steps with tasks, of which `extern` has none.
+            admitted = admitted._replace(**_NO_CPU_TIME)
         steps_left.append(step)
         found += impossible
         refused += [(rule, f"step {step.step}: {name}", value) for rule, name, value in found]
@@ -280,6 +283,7 @@ def _has_used(step: StepRecord) -> bool:
 
 
 _CPU_SECONDS = ("user_cpu_seconds", "system_cpu_seconds", "cpu_seconds")
+_NO_CPU_TIME: Mapping[str, Any] = dict.fromkeys(_CPU_SECONDS)
 
 
 def _without_impossible(

@@ -215,6 +215,15 @@ def test_cpu_time_that_was_lost_is_not_known(store, job, rows, fields, cpu_secon
     assert [step["cpu_seconds"] for step in rows(schema.job_step)] in ([], [None])
 
 
+@pytest.mark.parametrize(("step", "kept"), [("0", None), ("extern", 600.0)])
+def test_sum_without_a_steps_cpu_time_is_not_the_jobs(store, job, rows, step, kept):
+    counted = COUNTED._replace(cpu_seconds=600.0)
+    steps = (counted, COUNTED._replace(step=step))
+    store.write(batch(job(cpu_seconds=600.0, elapsed_seconds=3600, steps=steps)), "sacct")
+    assert rows(schema.job)[0]["cpu_seconds"] == kept
+    assert {row["cpu_seconds"] for row in rows(schema.job_step)} == {600.0, None}
+
+
 @pytest.mark.parametrize(
     ("cpu_seconds", "doubt"), [(7200.0, ""), (7300.0, ""), (147_587.0, MORE_CPU)]
 )

@@ -8,7 +8,7 @@ has those jobs in memory, and knows of held jobs that accounting receives late.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, merge_by_key
@@ -35,6 +35,7 @@ _CPU_TIMES = slice(JobRecord._fields.index("user_cpu_seconds"), _PEAK_MEMORY)
 _STEP_CPU_TIMES = slice(
     StepRecord._fields.index("user_cpu_seconds"), StepRecord._fields.index("cpu_seconds") + 1
 )
+_NO_CPU_TIME: Mapping[str, Any] = dict.fromkeys(StepRecord._fields[_STEP_CPU_TIMES])
 
 
 class ParsedJob(NamedTuple):
@@ -87,12 +88,15 @@ def without_uncertain(job: JobRecord) -> JobRecord:
 def with_steps(job: JobRecord, steps: Sequence[StepRecord], site: SiteAccounting) -> JobRecord:
     """The job with its steps, and their totals, as Slurm has them: a sum, and the largest step.
 
-    A running job has no CPU time, nor has a job without that of all its steps. Steps that a failed
-    node took with it are CANCELLED without an ExitCode, and their CPU time has not arrived;
-    `extern` has no tasks.
+    A running job has no CPU time, nor has a job without that of all its steps, nor has any where no
+    plugin gathers it: Slurm writes zero then. Steps that a failed node took with it are CANCELLED
+    without an ExitCode, and their CPU time has not arrived; `extern` has no tasks.
     """
+    if not site.is_gathered:
+        job = job._replace(**_NO_CPU_TIME)
+        steps = [step._replace(**_NO_CPU_TIME) for step in steps]
     if job.state is JobState.NODE_FAIL:
-        steps = [_without_cpu_time(step) for step in steps]
+        steps = [_without_lost_cpu_time(step) for step in steps]
     values = list(job)  # takes a quarter of the time of _replace(), and runs for each job of a site
     values[_STEPS] = tuple(steps)
     values[_PEAK_MEMORY] = max((each.memory_bytes or 0 for each in steps), default=0) or None
@@ -108,11 +112,11 @@ def with_steps(job: JobRecord, steps: Sequence[StepRecord], site: SiteAccounting
     return JobRecord._make(values)
 
 
-def _without_cpu_time(step: StepRecord) -> StepRecord:
+def _without_lost_cpu_time(step: StepRecord) -> StepRecord:
     has_exit = step.exit_signal is not None  # it ended before its node failed
     if step.state is not JobState.CANCELLED or has_exit:
         return step
-    return step._replace(user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None)
+    return step._replace(**_NO_CPU_TIME)
 
 
 class ResizedParts(Generic[T]):

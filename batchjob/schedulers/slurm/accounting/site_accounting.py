@@ -26,6 +26,7 @@ class SiteAccounting(NamedTuple):
     exact_exits: bool = True  # see exit_codes
     is_linux_gather: bool | None = False  # None: not known, because slurmctld does not answer
     sampling_seconds: float = 0.0  # shorter steps have the sample of their start alone
+    is_gathered: bool = True  # False: CPU time is zero everywhere
 
     def cpu_at_least(self, states: Iterable[JobState]) -> int | None:
         """See JobRecord, by the states of a job and its steps."""
@@ -77,10 +78,12 @@ def task_sampling_seconds(frequency: str) -> int | None:
 
 def _site(settings: Mapping[str, str], exact_exits: bool) -> SiteAccounting:
     seconds = task_sampling_seconds(settings.get("JobAcctGatherFrequency", ""))
+    plugin = settings.get("JobAcctGatherType")
     return SiteAccounting(
         exact_exits,
-        settings.get("JobAcctGatherType") == "jobacct_gather/linux",
+        plugin == "jobacct_gather/linux",
         0.0 if seconds is None else float(seconds or "inf"),  # 0: at start and end alone
+        plugin not in ("jobacct_gather/none", "(null)"),
     )
 
 

@@ -243,6 +243,14 @@ def test_cpu_time_is_a_lower_bound_where_processes_are_not_waited_for(state):
     assert (job.cpu_seconds, job.cpu_at_least) == (0.007, 0)
 
 
+@pytest.mark.parametrize("plugin", ["jobacct_gather/none", "(null)"])
+def test_zero_cpu_time_that_nobody_gathered_is_not_known(plugin):
+    not_gathered = f"JobAcctGatherType       = {plugin}\n"
+    for steps in ((), ({"TotalCPU": "00:00:00", "MaxRSS": "", "TRESUsageInTot": ""},)):
+        job = job_with_steps(not_gathered, *steps, TotalCPU="00:00:00")
+        assert {each.cpu_seconds for each in (job, *job.steps)} == {None}
+
+
 def test_killed_extern_step_leaves_the_cpu_time_of_the_others():
     extern = {
         "JobIDRaw": "77.extern",
