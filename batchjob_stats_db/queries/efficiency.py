@@ -328,6 +328,12 @@ _memory_short = sa.case(
         & (_usage.memory_waiting_seconds >= MEMORY_WAITING * OBSERVED_SECONDS * _usage.nodes),
         1,
     ),
+    (
+        sa.func.coalesce(
+            _usage.oom_kills, _usage.working_set_average_bytes, _usage.memory_limit_hits
+        ).is_(None),
+        sa.null(),
+    ),
     else_=0,
 )
 

@@ -147,10 +147,12 @@ def _why_killed(inputs: ReportInput, code: int | None, number: int | None) -> st
     """What is known about memory if SIGKILL ended the job."""
     if signal.SIGKILL not in (number, (code or 0) - 128):
         return ""
-    ratio = inputs.job["memory_efficiency"]
-    if inputs.job["usage_oom_kills"] or (ratio or 0) >= thresholds().near_limit:
+    is_short, ratio = inputs.job["memory_short"], inputs.job["memory_efficiency"]
+    if is_short:
         return ", most likely because it ran out of memory"
-    return ", as the kernel does when memory runs out, and users do" if ratio is None else ""
+    if is_short is None and (ratio is None or ratio >= thresholds().near_limit):
+        return ", as the kernel does when memory runs out, and users do"
+    return ""  # its memory was not short, though it may have been full of page cache
 
 
 def _describe_exit(

@@ -69,6 +69,27 @@ def test_exit_code_is_explained(code, signal, words):
     assert words in headline_of(state="FAILED", exit_code=code, exit_signal=signal)
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"usage_oom_kills": 1}, "it was killed, most likely because it ran out of memory."),
+        ({}, "(SIGKILL): it was killed."),  # full of page cache
+        ({"usage_working_set_average_bytes": 16 * GIB}, "most likely because"),
+        ({"usage_memory_peak_bytes": None, "peak_memory_bytes": 16 * GIB}, "and users do."),
+        ({"usage_memory_peak_bytes": None}, "and users do."),
+        ({"usage_memory_peak_bytes": None, "peak_memory_bytes": GIB}, "it was killed."),
+    ],
+)
+def test_killed_job_ran_out_of_memory_only_if_its_memory_was_short(changed, words):
+    full = {
+        "state": "FAILED", "exit_code": 137, "allocated_memory_bytes": 16 * GIB,
+        "usage_memory_peak_bytes": 16 * GIB, "usage_memory_limit_hits": 100,
+        "usage_memory_waiting_seconds": None, "usage_working_set_average_bytes": None,
+        "usage_oom_kills": 0, "peak_memory_bytes": None,
+    }  # fmt: skip
+    assert words in headline_of(**{**full, **changed})
+
+
 @pytest.mark.parametrize("code", [1, 126, 127, 9, 11])
 def test_code_that_may_be_one_of_two_is_not_explained(code):
     text = headline_of(state="FAILED", exit_code=None, exit_code_or_128_more=code)
