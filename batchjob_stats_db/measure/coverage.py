@@ -12,6 +12,7 @@ from typing import NamedTuple
 from batchjob.judgements import COMPLETE_COVERAGE, SEEN_TO_END
 
 _SPARE_SAMPLES = 3  # samples of a node that may be missing at the edges of its time
+_APART_SCRAPES = 2  # the last samples of nodes that all answer are not farther apart
 
 
 class NodeSamples(NamedTuple):
@@ -24,6 +25,7 @@ class NodeSamples(NamedTuple):
     gauge_samples: int = 0  # of its gauges, which end with the job
     gauge_latest: float | None = None  # time of the last of them; None: unknown
     returned: float | None = None  # when the job gave the node back
+    cpu_seconds: float = 0.0  # until its last sample
 
     def end_since(self, start: float) -> float | None:
         """When the job that began at `start` ended here, by the store's clock; None: it has not.
@@ -56,17 +58,30 @@ class MeasuredTime(NamedTuple):
         return seconds if returned is None else min(seconds, max(0.0, returned - self.start))
 
 
-def measured_until(nodes: Collection[NodeSamples], start: int, until: int) -> int:
+def measured_until(nodes: Collection[NodeSamples], start: int, until: int, interval: float) -> int:
     """The time up to which a running job was measured: its last sample, at most `until`.
 
-    Nodes whose exporter saw the job's end are ignored. If all of them did, the job has ended, even
-    if its scheduler still lists it as running.
+    Its nodes are scraped at different moments, and its CPU time is the sum of what each had used by
+    then: it is that of the mean moment, weighted by the CPUs in use. Silent nodes have no part in
+    it. Nodes whose exporter saw the job's end are ignored. If all of them did, the job has ended,
+    even if its scheduler still lists it as running.
     """
     ends = [node.end_since(start) for node in nodes]
-    latest_of_active = [node.latest for node, end in zip(nodes, ends, strict=True) if end is None]
-    last_times = latest_of_active or ends
-    known = [at for at in last_times if at is not None]
-    return min(math.ceil(max(known)), until) if known and len(known) == len(last_times) else until
+    active = [node for node, end in zip(nodes, ends, strict=True) if end is None]
+    times = [node.latest for node in active] if active else ends
+    known = [at for at in times if at is not None]
+    if not known or len(known) < len(times):
+        return until
+    last = max(known)
+    if active:
+        cpus = [
+            (node.cpu_seconds / max(1.0, at - start), at)
+            for node, at in zip(active, known, strict=True)
+            if at > last - _APART_SCRAPES * interval
+        ]
+        used = math.fsum(count for count, _ in cpus)
+        last = math.fsum(count * at for count, at in cpus) / used if used else last
+    return min(math.ceil(last), until)
 
 
 def has_ended_everywhere(nodes: Collection[NodeSamples], allocated: int | None, start: int) -> bool:
@@ -88,7 +103,8 @@ def coverage(
     """
     covered = math.fsum(_covered_seconds(node, time, interval) for node in nodes)
     without = math.fsum(time.seconds - time.seconds_until(at) for at in returned)
-    return covered / max(1, time.seconds * max(allocated or 1, len(nodes)) - without)
+    whole = time.seconds * max(allocated or 1, len(nodes)) - without
+    return min(1.0, covered / max(1, whole))
 
 
 def has_gaps(nodes: Collection[NodeSamples], time: MeasuredTime, interval: float) -> bool:
@@ -120,4 +136,6 @@ def _covered_seconds(node: NodeSamples, time: MeasuredTime, interval: float) -> 
             seconds = min(seconds, SEEN_TO_END * whole)  # its last moments are unknown
     if node.reset:
         seconds = min(seconds, sampled)
-    return min(max(seconds, 0.0), whole)
+    # While it runs, some nodes' samples are later than the mean moment of all.
+    longest = whole if time.end is not None else whole + _APART_SCRAPES * interval
+    return min(max(seconds, 0.0), longest)

@@ -180,7 +180,7 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     nodes = samples_by_node(kept, partial(returned_at, job))
     until = job.span.until if job.end is None else job.end
     if job.end is None:
-        until = max(job.start, measured_until(nodes, job.start, until))
+        until = max(job.start, measured_until(nodes, job.start, until, interval))
     time = MeasuredTime(job.start, job.end, until)
     covered = coverage(nodes, job.nodes, time, interval, [at for _, at in job.returned])
     if job.end is None:
@@ -230,9 +230,10 @@ def _select_trusted_samples(
             user = sample.labels.get("user", "")
             is_without_user = not user and _instance(sample) not in with_user
             if _instance(sample) in foreign:
-                doubts.add(OTHER_NODES)
-                refused["node"] += 1
                 dropped += 1
+                if not job.span.continues:  # the part before may have had the node
+                    doubts.add(OTHER_NODES)
+                    refused["node"] += 1
             elif user not in users and not is_without_user:
                 doubts.update({"user differs"} if user else ())
                 dropped += 1
@@ -393,10 +394,14 @@ def samples_by_node(
     resets = by_instance(Statistic.RESET, PRESENCE_METRIC)
     gauges = by_instance(Statistic.COUNT, _CURRENT_MEMORY)
     latest_gauges = by_instance(Statistic.LATEST, _CURRENT_MEMORY)
+    used: dict[str, float] = defaultdict(float)
+    for sample in kept[Statistic.TOTAL, PRESENCE_METRIC]:
+        used[_instance(sample)] += sample.value
     return [
         NodeSamples(
             int(samples), latest.get(instance), ends.get(instance), instance in resets,
             int(gauges.get(instance, samples)), latest_gauges.get(instance), returned(instance),
+            used[instance],
         )
         for instance, samples in by_instance(Statistic.COUNT, PRESENCE_METRIC).items()
     ]  # fmt: skip

@@ -178,6 +178,7 @@ class LiveMeasurement:
                 known and (known.start, known.until) == (job.start, since)
                 and runs[job.jobid] == 1 and job.span.until == now
                 and (not job.span.near_other_run or job.span.free_range[0] <= since)
+                and not job.span.continues
             ):  # fmt: skip
                 yield job
 

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob.schedulers.node_names import NodeNames
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
@@ -112,28 +113,33 @@ def _previously_failed(db: Connection, ids: Sequence[int]) -> set[int]:
     return found
 
 
-def runs_by_jobid(
-    db: Connection, cluster: str, jobids: Sequence[str]
-) -> dict[str, list[tuple[float, float | None]]]:
-    """Start and end of all runs of the job ids, of any user."""
+class Run(NamedTuple):
+    """A run with its times in epoch seconds, or a part of one that was resized."""
+
+    start: float
+    end: float | None
+    is_resized: bool = False  # it ended as another part of the job began
+
+
+def runs_by_jobid(db: Connection, cluster: str, jobids: Sequence[str]) -> dict[str, list[Run]]:
+    """All runs of the job ids, of any user."""
     job = schema.job
-    runs: dict[str, list[tuple[float, float | None]]] = {}
+    runs: dict[str, list[Run]] = {}
     for part in chunks(list(dict.fromkeys(jobids))):
-        query = sa.select(job.c.jobid, job.c.start_time, job.c.end_time).where(
-            job.c.cluster == cluster, job.c.jobid.in_(part)
-        )
+        columns = (job.c.jobid, job.c.start_time, job.c.end_time, job.c.state)
+        query = sa.select(*columns).where(job.c.cluster == cluster, job.c.jobid.in_(part))
         # `start` is checked here: in the query, it makes SQLite without statistics scan all started
         # jobs.
-        for jobid, start, end in db.execute(query):
+        for jobid, start, end, state in db.execute(query):
             if start is not None:
-                runs.setdefault(jobid, []).append((start, end))
+                runs.setdefault(jobid, []).append(Run(start, end, state == JobState.RESIZED))
     return runs
 
 
 def job_to_measure(
     cluster: str,
     row: Any,
-    runs: Sequence[tuple[float, float | None]],
+    runs: Sequence[Run],
     policy: UsagePolicy,
     now: int,
 ) -> JobToMeasure:
@@ -142,8 +148,8 @@ def job_to_measure(
     start = int(row.start_time)
     end = None if row.end_time is None else math.ceil(row.end_time)
     until = min(now, end + policy.settle_seconds) if end is not None else now
-    later = min((other for other, _ in runs if other > row.start_time), default=math.inf)
-    earlier = [(other_end or other) for other, other_end in runs if other < row.start_time]
+    later = min((run.start for run in runs if run.start > row.start_time), default=math.inf)
+    earlier = [(run.end or run.start) for run in runs if run.start < row.start_time]
     # By then, the lingering series of the previous run are gone.
     before = max(earlier, default=-math.inf) + policy.settle_seconds
     last_seen = (end if end is not None else now) + policy.settle_seconds
@@ -151,6 +157,7 @@ def job_to_measure(
         cluster, row.jobid, start, int(max(min(until, later - 1), start + 1)),
         near_other_run=before > start - CARRIED_SECONDS or later <= last_seen,
         end=end, nodes=row.allocated_nodes or 1, free_range=(before, later - 1),
+        continues=any(run.is_resized and run.end == row.start_time for run in runs),
     )  # fmt: skip
     cpus = row.allocated_cpus  # on average, of a job whose allocation changed
     if cpus and row.resized_cpu_seconds:

@@ -30,6 +30,7 @@ class JobWindow(NamedTuple):
     nodes: int = 1
     free_range: tuple[float, float] = (-math.inf, math.inf)  # contains no other run of this jobid
     display_range: tuple[float, float] = (-math.inf, math.inf)  # of the points wanted
+    continues: bool = False  # a part of a resized job: its counters go on from the part before
 
     @property
     def is_displayed(self) -> bool:

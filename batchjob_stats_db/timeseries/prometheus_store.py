@@ -256,7 +256,8 @@ class Prometheus:
     ) -> dict[Statistic, list[SeriesValue]]:
         found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
         reset_series: set[tuple[str, Identity]] = set()
-        begins = self._own_begins(batch[0]) if batch[0].near_other_run else {}
+        shares_id = batch[0].near_other_run and not batch[0].continues
+        begins = self._own_begins(batch[0]) if shares_id else {}
         for part, instances in _parts(batch, begins):
             for promql in union_queries(list(_terms(wanted)), part, instances):
                 answer = self.ask("query", query=promql, time=end_of(batch))

@@ -54,11 +54,15 @@ class Segment(NamedTuple):
 def growth_segments(points: Points, window: JobWindow, gap: float) -> list[Segment]:
     """The growth of a job's counter from sample to sample, across resets.
 
-    It was zero when the job began, and a value read after the end is that of the end. Nothing is
-    known between samples farther apart than `gap`.
+    It was zero when the job began, or counts from there for a part of it, and a value read after
+    the end is that of the end. Nothing is known between samples farther apart than `gap`.
     """
-    own = own_samples([point for point in points if math.isfinite(point[1])], window.start)
-    knots = [(float(window.start), 0.0), *own]
+    finite = [point for point in points if math.isfinite(point[1])]
+    own = own_samples(finite, window.start, window.continues)
+    begin = float(window.start)
+    if window.continues:
+        begin = max((at for at, _ in finite if at < begin), default=begin)
+    knots = [(begin, 0.0), *own]
     if window.end is not None and knots[-1][0] > window.end:
         knots = [knot for knot in knots if knot[0] < window.end] + [(window.end, knots[-1][1])]
     return [

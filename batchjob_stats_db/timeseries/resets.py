@@ -38,7 +38,7 @@ def reset_totals(
         best: dict[Identity, float] = {}
         for series, points in _read_samples(ask, metric, span, part, interval).items():
             identity = identity_of(dict(series))
-            total = total_of(points, span.start)
+            total = total_of(points, span.start, span.continues)
             if identity in wanted and total is not None:
                 best[identity] = max(total, best.get(identity, total))
         yield from best.items()

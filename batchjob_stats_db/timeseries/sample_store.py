@@ -132,7 +132,7 @@ class SampleHistory:
                 number, before = counts.setdefault(header, 0), latest.get(header, at)
                 if header not in begun and at >= window.start:
                     used, late = _cpu_seconds(decoder.values), at >= window.start + CARRIED_SECONDS
-                    if late or carried.get(header) != used:
+                    if late or window.continues or carried.get(header) != used:
                         begun.add(header)
                         whole = True
                 elif header not in begun:
@@ -140,7 +140,7 @@ class SampleHistory:
                 known = {name for each, name in found if each == header} if whole else set()
                 for name in known | decoder.values.keys() if whole else decoder.changed:
                     value = decoder.values.get(name)
-                    tally = found.setdefault((header, name), Tally())
+                    tally = found.setdefault((header, name), Tally(window.continues))
                     if header in begun:
                         tally.change(number, value, before)
                     else:
@@ -268,7 +268,9 @@ def _labels(window: JobWindow, header: SampleHeader, name: SampleKey) -> dict[st
 class Tally:
     """Processes a number from one change to the next: all samples between had the same value."""
 
-    def __init__(self) -> None:
+    def __init__(self, continues: bool = False) -> None:
+        """`continues`: a counter counts from its value before the period."""
+        self._continues = continues
         self._value: float | None = None
         self._since = 0  # number of the first sample with this value
         self._latest: float | None = None  # time of the last sample
@@ -278,6 +280,7 @@ class Tally:
         self._carried: float | None = None
         self._total: float | None = None  # if it is a counter
         self._before_resets = 0.0
+        self._base = 0.0
 
     def carry(self, value: float | None) -> None:
         """Set the value before the period, which an earlier run may have left."""
@@ -290,7 +293,10 @@ class Tally:
         if value is None:
             return
         self._peak = max(self._peak, value)
-        if self._total is None and value == self._carried:
+        if self._total is None and self._continues:
+            carried = self._carried or 0.0
+            self._base = carried if value >= carried else 0.0
+        elif self._total is None and value == self._carried:
             return
         if self._total is not None and value < self._total:
             self._before_resets += self._total
@@ -309,7 +315,8 @@ class Tally:
         if not self._count:
             return None
         if statistic is Statistic.TOTAL:
-            return None if self._total is None else self._before_resets + self._total
+            total = self._total
+            return None if total is None else self._before_resets + total - self._base
         if statistic is Statistic.RESET:
             return self._before_resets or None
         if statistic is Statistic.LATEST:

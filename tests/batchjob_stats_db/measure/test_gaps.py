@@ -3,6 +3,7 @@
 import pytest
 
 from batchjob.quantities.curves import CURVES
+from batchjob.quantities.quantity import SeriesKind
 from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
@@ -14,7 +15,7 @@ from batchjob_stats_db.measure.coverage import (
     measured_until,
 )
 from batchjob_stats_db.measure.job_usage import JobToMeasure
-from batchjob_stats_db.timeseries.base import JobWindow
+from batchjob_stats_db.timeseries.base import JobWindow, SeriesQuery
 from batchjob_stats_server.job_curves import job_series
 from tests.batchjob_stats_db.conftest import NOW
 from tests.batchjob_stats_db.samples.stores import STORES
@@ -164,6 +165,54 @@ def test_second_run_has_none_of_what_lingers_of_the_first(open_store, jobid):
     assert usage.doubt == "running"
 
 
+RESIZED_AT, LAST = 610, 1790
+RESIZED = [
+    *node_lines("resized", (20, LAST)),
+    *node_lines("resized", (20, 950), instance="n002:10910", end_at=RESIZED_AT),
+]
+
+
+@pytest.mark.parametrize("open_store", STORES)
+def test_parts_of_a_resized_job_add_up_to_it(open_store):
+    """It gave up its second node; the counters of the first go on."""
+    later = (BEGIN + 1000, float("inf"))
+    spans = (
+        JobWindow(
+            "c1", "resized", BEGIN, BEGIN + RESIZED_AT - 1, near_other_run=True,
+            end=BEGIN + RESIZED_AT, nodes=2, free_range=(float("-inf"), BEGIN + RESIZED_AT - 1),
+        ),
+        JobWindow(
+            "c1", "resized", BEGIN + RESIZED_AT, BEGIN + LAST, near_other_run=True,
+            free_range=later, continues=True,
+        ),
+    )  # fmt: skip
+    nodes = (NodeNames(("n001", "n002")), NodeNames(("n001",)))
+    with open_store(RESIZED) as opened:
+        first, second = (
+            measure(
+                opened,
+                [
+                    JobToMeasure(
+                        7, "c1", "resized", "alice", 1001, span.start, span.end, span.nodes, 4,
+                        span, allocated=names,
+                    )
+                ],
+                STEP,
+            )[0]
+            for span, names in zip(spans, nodes, strict=True)
+        )  # fmt: skip
+        (curve,) = opened.job_series(
+            SeriesQuery(
+                "batchjob_job_cpu_seconds_total", SeriesKind.RATE,
+                {"jobid": ["resized"], "instance": ["n001:10910"]},
+            ), spans[1], 10,
+        )  # fmt: skip
+    assert first.values["user_cpu_seconds"] == pytest.approx(BUSY_CPUS * 2 * 590)
+    assert second.values["user_cpu_seconds"] == pytest.approx(BUSY_CPUS * (LAST - 590))
+    assert (second.nodes, second.doubt) == (1, "running")
+    assert [point.mean for point in curve.points] == pytest.approx([BUSY_CPUS] * 10)
+
+
 RUNNING_TIME = MeasuredTime(0, None, 3600)
 
 
@@ -195,9 +244,21 @@ def test_gpu_seen_for_half_the_time_has_a_gap():
 
 def test_job_that_ended_on_all_nodes_is_measured_until_its_end():
     running, ended = NodeSamples(120, latest=3570.0), NodeSamples(90, latest=2900.0, end=2650.4)
-    assert measured_until([running, ended], 0, 3600) == 3570
-    assert measured_until([ended, ended._replace(end=2600.0)], 0, 3600) == 2651
-    assert measured_until([NodeSamples(1)], 0, 3600) == 3600
+    assert measured_until([running, ended], 0, 3600, 30) == 3570
+    assert measured_until([ended, ended._replace(end=2600.0)], 0, 3600, 30) == 2651
+    assert measured_until([NodeSamples(1)], 0, 3600, 30) == 3600
+
+
+def test_sum_over_nodes_is_that_of_the_mean_moment_of_their_samples():
+    first = NodeSamples(2, latest=50.0, cpu_seconds=50.0)
+    second = NodeSamples(1, latest=30.0, cpu_seconds=30.0)  # a CPU as well
+    assert measured_until([first, second], 0, 55, 30) == 40
+    assert coverage([first, second], 2, MeasuredTime(0, None, 40), 30) == 1
+    idle = second._replace(cpu_seconds=0.0)
+    assert measured_until([first, idle], 0, 55, 30) == 50
+    silent = NodeSamples(1, latest=500.0, cpu_seconds=500.0)
+    active = NodeSamples(9, latest=900.0, cpu_seconds=900.0)
+    assert measured_until([active, silent], 0, 999, 30) == 900
 
 
 def test_node_that_ended_first_is_covered_whole_and_ends_nothing_alone():

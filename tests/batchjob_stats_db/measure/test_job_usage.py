@@ -291,3 +291,15 @@ def test_runs_of_a_requeued_job_have_separate_windows(store, job, engine, now):
     assert first_due.span.near_other_run
     assert second_due.span.near_other_run
     assert first_due.span.until == now - 7001
+    assert not second_due.span.continues
+
+
+def test_part_of_a_resized_job_continues_the_one_before(store, job, engine, now):
+    first = job(
+        submit_time=now - 9000, start_time=now - 8900, end_time=now - 7000, state=JobState.RESIZED
+    )
+    second = job(submit_time=now - 7000, start_time=now - 7000, end_time=now - 3400)
+    store.write(Batch((first, second), (), "", 0), "sacct")
+    with engine.connect() as db:
+        due = due_jobs(db, "c1", UsagePolicy(), now, 10)
+    assert [each.span.continues for each in due] == [False, True]
