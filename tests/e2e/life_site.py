@@ -172,7 +172,7 @@ def running(folder: Path, source: Source) -> Iterator[LifeSite]:
             node: made.enter_context(
                 exporter.running(
                     f"--collector.jobs.linger={LINGER}s",
-                    inside=_alone(cluster, node),
+                    inside=alone(cluster, node),
                     program=program,
                 )
             )
@@ -180,7 +180,7 @@ def running(folder: Path, source: Source) -> Iterator[LifeSite]:
         }
         ports = free_ports(3)
         poller, server, store = (f"127.0.0.1:{port}" for port in ports)
-        config = _configuration(folder, cluster, store, poller, server, samples)
+        config = configuration(folder, cluster, store, poller, server, samples)
         url = parse_url(f"sqlite:///{folder}/jobs.db")
         tokens = _tokens(url)
         measurements: Measurements = InPrometheus(prometheus.Server(f"http://{store}"))
@@ -193,7 +193,7 @@ def running(folder: Path, source: Source) -> Iterator[LifeSite]:
                 gate = made.enter_context(agent(folder, scraped, f"http://{store}"))
                 scraped = {}
             tsdb = prometheus_at(ports[2], folder, scraped, made)
-        polling, environ = config / "stats_db.yml", _environ(cluster)
+        polling, environ = config / "stats_db.yml", environ_of(cluster)
         polls = Switch(
             lambda: stack.running_program(
                 "batchjob_stats_db", polling, inside=cluster.inside(), environ=environ
@@ -213,7 +213,7 @@ def running(folder: Path, source: Source) -> Iterator[LifeSite]:
         )  # fmt: skip
 
 
-def _alone(cluster: slurm.Cluster, node: str) -> list[str]:
+def alone(cluster: slurm.Cluster, node: str) -> list[str]:
     others = (
         f"/sys/fs/cgroup/{hierarchy}/slurm_{other}"
         for hierarchy in HIERARCHIES
@@ -224,12 +224,12 @@ def _alone(cluster: slurm.Cluster, node: str) -> list[str]:
     return cluster.inside("unshare", "--uts", "sh", "-c", alone, "alone")
 
 
-def _environ(cluster: slurm.Cluster) -> dict[str, str]:
+def environ_of(cluster: slurm.Cluster) -> dict[str, str]:
     path = os.pathsep.join((cluster.environ["PATH"], os.environ["PATH"]))
     return {**cluster.environ, "PATH": path}
 
 
-def _configuration(
+def configuration(
     folder: Path, cluster: slurm.Cluster, store: str, poller: str, server: str,
     samples: Path | None,
 ) -> Path:  # fmt: skip

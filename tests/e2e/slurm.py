@@ -40,8 +40,12 @@ PATH = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Cluster:
     """A running cluster; created by `cluster()`."""
 
-    def __init__(self, root: Path, cgroup: int, nodes: int, cpus: int, memory_mb: int):
+    def __init__(
+        self, root: Path, cgroup: int, nodes: int, cpus: int, memory_mb: int, users: Sequence[str]
+    ):
         self.root = root
+        more = {user: uid for uid, user in enumerate(users, max(slurm_files.USERS.values()) + 1)}
+        self.users = slurm_files.USERS | more
         self.cgroup = cgroup
         self.host = os.uname().nodename
         self.name = f"e2e{os.getpid()}"
@@ -148,13 +152,15 @@ def cluster(
     accounting: bool = True,
     gpus: int = 0,
     conf: str = "",
+    users: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """Start a cluster, and at the end stop its daemons in reverse order and remove its cgroups.
 
     `gpus`: fake GPUs of each node. `conf`: additional lines of slurm.conf; `{root}` is the folder.
+    `users`: more users, of the first account.
     """
     root = Path(tempfile.mkdtemp(prefix="slurm-"))
-    new_cluster = Cluster(root, cgroup, nodes, cpus, memory_mb)
+    new_cluster = Cluster(root, cgroup, nodes, cpus, memory_mb, users)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, root)
         slurm_files.write_files(new_cluster, accounting, gpus, conf)

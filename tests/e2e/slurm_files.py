@@ -150,12 +150,12 @@ def write_files(cluster: "Cluster", accounting: bool, gpus: int = 0, extra_conf:
     dbd_conf.write_text(SLURMDBD_CONF.format(**values))
     dbd_conf.chmod(0o600)
     shutil.chown(dbd_conf, "slurm")
-    (root / "etc/associations").write_text("\n".join(_associations(cluster.name)))
+    (root / "etc/associations").write_text("\n".join(_associations(cluster)))
 
 
 def _write_users(cluster: "Cluster") -> None:
     etc = cluster.root / "etc"
-    users = USERS.items()
+    users = cluster.users.items()
     passwd = [f"{name}:x:{uid}:{uid}::{cluster.home(name)}:/bin/bash\n" for name, uid in users]
     group = [f"{name}:x:{uid}:\n" for name, uid in users]
     (etc / "passwd").write_text(Path("/etc/passwd").read_text() + "".join(passwd))
@@ -170,15 +170,21 @@ def _write_users(cluster: "Cluster") -> None:
     inside_script.chmod(0o755)
 
 
-def _associations(name: str) -> Iterator[str]:
-    """Lines for `sacctmgr load`: one call instead of one `sacctmgr add` per row."""
-    yield f"Cluster - '{name}':Fairshare=1:QOS='normal'"
+def _associations(cluster: "Cluster") -> Iterator[str]:
+    """Lines for `sacctmgr load`: one call instead of one `sacctmgr add` per row.
+
+    Users whom no account lists are of the first.
+    """
+    yield f"Cluster - '{cluster.name}':Fairshare=1:QOS='normal'"
     yield "Parent - 'root'"
     yield "User - 'root':DefaultAccount='root':AdminLevel='Administrator':Fairshare=1"
     for account in ACCOUNTS:
         yield f"Account - '{account}':Description='{account}':Organization='science':Fairshare=1"
     users_with_default: set[str] = set()
-    for account, users in ACCOUNTS.items():
+    listed = {user for users in ACCOUNTS.values() for user in users}
+    first, *others = ACCOUNTS.items()
+    unlisted = tuple(user for user in cluster.users if user not in listed)
+    for account, users in ((first[0], first[1] + unlisted), *others):
         yield f"Parent - '{account}'"
         for user in users:
             default = "" if user in users_with_default else f"DefaultAccount='{account}':"
