@@ -5,6 +5,7 @@ how many bytes and joules it had. Each place must show this, or say that it does
 """
 
 import contextlib
+import json
 import statistics
 import subprocess
 import threading
@@ -388,6 +389,26 @@ def test_bytes_are_exact_or_marked(lives: Lives) -> None:
             wrong.append(f"{row['user']}: {shown}, more than {known}")
         if known and (shown or 0) < 0.99 * known and row["process_io_basis"] != "at least":
             wrong.append(f"{row['user']}: {shown} of {known}, without a mark")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_sums_are_those_of_the_rows(lives: Lives) -> None:
+    of_rows: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for looks in lives.looks.values():
+        row = looks[-1].row
+        of_rows[row["user"]][0] += row["cpu_used_seconds"] or 0.0
+        of_rows[row["user"]][1] += row["energy_used_joules"] or 0.0
+    sums = {
+        each["user"]: [
+            each["cpu_seconds"], each["energy_host_joules"] + each["energy_gpu_joules"]
+        ]
+        for each in json.loads(lives.site.get("/api/v1/usage", by="user"))
+    }  # fmt: skip
+    wrong = [
+        f"{user}: {sums.get(user)}, of the rows {numbers}"
+        for user, numbers in of_rows.items()
+        if sums.get(user, [0.0, 0.0]) != pytest.approx(numbers, rel=1e-6, abs=0.02)
+    ]
     assert not wrong, "\n".join(wrong)
 
 
