@@ -392,6 +392,18 @@ def test_bytes_are_exact_or_marked(lives: Lives) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_parts_of_a_resized_job_are_not_more_than_it(lives: Lives) -> None:
+    rows = [looks[-1].row for looks in lives.looks.values()]
+    parts = [row for row in rows if row["user"] == "resized"]
+    assert sorted(row["state"] for row in parts) == ["COMPLETED", "RESIZED"]
+    for name, column in (
+        ("energy", "energy_used_joules"),
+        ("written", "usage_process_io_written_bytes"),
+    ):
+        true = lives.exported[name][parts[0]["jobid"]]
+        assert 0.5 * true < sum(row[column] for row in parts) <= 1.001 * true, column
+
+
 def test_sums_are_those_of_the_rows(lives: Lives) -> None:
     of_rows: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for looks in lives.looks.values():
