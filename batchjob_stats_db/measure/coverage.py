@@ -137,5 +137,6 @@ def _covered_seconds(node: NodeSamples, time: MeasuredTime, interval: float) -> 
     if node.reset:
         seconds = min(seconds, sampled)
     # While it runs, some nodes' samples are later than the mean moment of all.
-    longest = whole if time.end is not None else whole + _APART_SCRAPES * interval
+    is_fixed = time.end is not None or node.returned is not None
+    longest = whole if is_fixed else whole + _APART_SCRAPES * interval
     return min(max(seconds, 0.0), longest)

@@ -241,7 +241,7 @@ def test_waste_sums(figures, get, cluster):
         assert len(rows[name]) == (ratio is not None)
         for row in rows[name]:
             assert row[f"{name}_efficiency"] == approximately(ratio)
-            allocated = row[RESOURCES[name].allocated]
+            allocated = row[RESOURCES[name][0]]
             assert row[unused_key(name)] == approximately(allocated * max(1 - ratio, 0))
     cluster_page = get(f"/clusters/{cluster}", cluster=())
     usage_page = get("/usage")
