@@ -113,7 +113,7 @@ def _previously_failed(db: Connection, ids: Sequence[int]) -> set[int]:
     return found
 
 
-class Run(NamedTuple):
+class JobRun(NamedTuple):
     """A run with its times in epoch seconds, or a part of one that was resized."""
 
     start: float
@@ -121,10 +121,10 @@ class Run(NamedTuple):
     is_resized: bool = False  # it ended as another part of the job began
 
 
-def runs_by_jobid(db: Connection, cluster: str, jobids: Sequence[str]) -> dict[str, list[Run]]:
+def runs_by_jobid(db: Connection, cluster: str, jobids: Sequence[str]) -> dict[str, list[JobRun]]:
     """All runs of the job ids, of any user."""
     job = schema.job
-    runs: dict[str, list[Run]] = {}
+    runs: dict[str, list[JobRun]] = {}
     for part in chunks(list(dict.fromkeys(jobids))):
         columns = (job.c.jobid, job.c.start_time, job.c.end_time, job.c.state)
         query = sa.select(*columns).where(job.c.cluster == cluster, job.c.jobid.in_(part))
@@ -132,14 +132,14 @@ def runs_by_jobid(db: Connection, cluster: str, jobids: Sequence[str]) -> dict[s
         # jobs.
         for jobid, start, end, state in db.execute(query):
             if start is not None:
-                runs.setdefault(jobid, []).append(Run(start, end, state == JobState.RESIZED))
+                runs.setdefault(jobid, []).append(JobRun(start, end, state == JobState.RESIZED))
     return runs
 
 
 def job_to_measure(
     cluster: str,
     row: Any,
-    runs: Sequence[Run],
+    runs: Sequence[JobRun],
     policy: UsagePolicy,
     now: int,
 ) -> JobToMeasure:
