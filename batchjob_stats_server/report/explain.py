@@ -87,7 +87,8 @@ class EfficiencyRatio(NamedTuple):
 def cpu_ratio(job: Row) -> EfficiencyRatio:
     """Used CPU time / available CPU time."""
     measured_part = " * part measured" if job["cpu_basis"] == MEASURED else ""
-    cpus = "CPUs held at each time" if job["resized_cpu_seconds"] else "CPUs"
+    is_resized = job.get("resized_cpu_seconds")  # lists do not have it
+    cpus = "CPUs held at each time" if is_resized else "CPUs"
     formula = f"CPU time / ({cpus} * elapsed time{measured_part})"
     if job["cpu_basis"] == AT_LEAST:
         formula = f"{AT_LEAST}, {formula}"
