@@ -9,8 +9,19 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
-from tests.security import citizens as c
-from tests.security.citizens import Act
+from tests.security.citizens import (
+    audits,
+    believed_by_id,
+    cookies,
+    exceptions,
+    files,
+    grammar,
+    impossible_numbers,
+    neighbours,
+    waits,
+)
+from tests.security.citizens.citizen import Act
+from tests.security.one_bad_citizen import CITIZEN
 
 # What is put in place of a guard, made from the guard itself.
 Replacement = Callable[[Any], Any]
@@ -102,51 +113,54 @@ _DB, _SERVER = "batchjob_stats_db", "batchjob_stats_server"
 
 GUARDS: Mapping[str, Guard] = {
     "ranges of measured numbers": Guard(
-        c.node_reports_impossible_emissions,
+        impossible_numbers.node_reports_impossible_emissions,
         {f"{_DB}.measure.job_usage:_is_possible": returns(True)},
     ),
     "times of records": Guard(
-        c.record_of_a_run_of_centuries,
+        impossible_numbers.record_of_a_run_of_centuries,
         {
             f"{_DB}.database.gate:_impossible_record": returns(None),
             f"{_DB}.database.gate:_without_bad_values": is_now(lambda record, now: (record, [])),
         },
     ),
     "ranges of numbers in records": Guard(
-        c.record_with_numbers_that_no_column_holds,
+        impossible_numbers.record_with_numbers_that_no_column_holds,
         {f"{_DB}.database.gate:_without_bad_values": is_now(lambda record, now: (record, []))},
     ),
     "measuring in halves": Guard(
-        c.job_that_cannot_be_measured, {f"{_DB}.isolation:isolate_failures": _without_isolation}
+        neighbours.job_that_cannot_be_measured,
+        {f"{_DB}.isolation:isolate_failures": _without_isolation},
     ),
     "steps of a cycle apart": Guard(
-        c.source_that_fails_in_a_way_nobody_foresaw,
+        neighbours.source_that_fails_in_a_way_nobody_foresaw,
         {f"{_DB}.poller.poller:Poller._run_step": is_now(lambda poller, name, work: work())},
     ),
     "series of allocated nodes only": Guard(
-        c.node_speaks_of_jobs_of_other_nodes,
+        believed_by_id.node_speaks_of_jobs_of_other_nodes,
         {f"{_DB}.measure.job_usage:foreign_instances": returns(frozenset())},
     ),
     "series of the job's login only": Guard(
-        c.series_of_another_login_with_the_ids_of_all_jobs,
+        believed_by_id.series_of_another_login_with_the_ids_of_all_jobs,
         {
             f"{_DB}.measure.job_usage:user_labels": lambda labels: (
-                lambda job: {*labels(job), c.CITIZEN}
+                lambda job: {*labels(job), CITIZEN}
             )
         },
     ),
     "targets of the scheduler only": Guard(
-        c.node_speaks_for_the_scheduler, {f"{_SERVER}.cluster_readings:_of_scheduler": is_now(iter)}
+        believed_by_id.node_speaks_for_the_scheduler,
+        {f"{_SERVER}.cluster_readings:_of_scheduler": is_now(iter)},
     ),
     "GPUs by node and UUID": Guard(
-        c.node_claims_the_gpu_of_another, {f"{_SERVER}.job_curves:without_port": returns("n000")}
+        believed_by_id.node_claims_the_gpu_of_another,
+        {f"{_SERVER}.job_curves:without_port": returns("n000")},
     ),
     "runs of the owner of their file": Guard(
-        c.record_of_another_user_with_the_id_of_a_job,
+        believed_by_id.record_of_another_user_with_the_id_of_a_job,
         {"batchjob.local_runs.record:_check_owner": returns(None)},
     ),
     "deletions by the owner": Guard(
-        c.deletion_of_the_run_of_another,
+        believed_by_id.deletion_of_the_run_of_another,
         {
             "batchjob.local_runs.accounting:_read_deletion": lambda read: (
                 lambda path: read(path)._replace(uid=None)
@@ -154,28 +168,28 @@ GUARDS: Mapping[str, Guard] = {
         },
     ),
     "names once in accounting logs": Guard(
-        c.account_that_closes_its_quote_in_a_pbs_log,
+        grammar.account_that_closes_its_quote_in_a_pbs_log,
         {"batchjob.runtime.pairs:unique_pairs": _first_value_wins},
     ),
     "names once in JSON": Guard(
-        c.name_twice_in_a_json_record,
+        grammar.name_twice_in_a_json_record,
         {"batchjob.runtime.json_reader:_ANY": is_now(json.JSONDecoder())},
     ),
     "fields once in requests": Guard(
-        c.name_twice_in_a_request, {f"{_SERVER}.api.params:_refuse_repeated": returns(None)}
+        grammar.name_twice_in_a_request, {f"{_SERVER}.api.params:_refuse_repeated": returns(None)}
     ),
     "owners of requests to stop": Guard(
-        c.request_to_stop_the_run_of_another,
+        files.request_to_stop_the_run_of_another,
         {"batchjob.local_runs.user_files:open_regular_file": _without_owners},
     ),
     "quotas of logs by owner": Guard(
-        c.logs_that_take_all_the_room, {"batchjob.local_runs.retention:_list": _one_owner}
+        files.logs_that_take_all_the_room, {"batchjob.local_runs.retention:_list": _one_owner}
     ),
     "sizes by blocks": Guard(
-        c.sparse_log_dated_ahead, {"batchjob.local_runs.retention:_BLOCK_BYTES": is_now(10**9)}
+        files.sparse_log_dated_ahead, {"batchjob.local_runs.retention:_BLOCK_BYTES": is_now(10**9)}
     ),
     "lines and seconds of a log": Guard(
-        c.log_that_unpacks_for_minutes,
+        files.log_that_unpacks_for_minutes,
         {
             "batchjob.local_runs.output:_MAX_FOREIGN_LINES": is_now(10**12),
             "batchjob.local_runs.output:Reader.limit_time": returns(None),
@@ -183,7 +197,7 @@ GUARDS: Mapping[str, Guard] = {
         },
     ),
     "waiting for the store": Guard(
-        c.store_of_time_series_that_hangs,
+        waits.store_of_time_series_that_hangs,
         {
             f"{_SERVER}.threads:Threads.wait_for_store": is_now(
                 lambda _, answers: [each.result() for each in answers]
@@ -191,34 +205,34 @@ GUARDS: Mapping[str, Guard] = {
         },
     ),
     "threads by user": Guard(
-        c.user_whose_requests_take_long,
+        waits.user_whose_requests_take_long,
         {f"{_SERVER}.turns:Turns._has_room": _without_maximum},
     ),
     "threads for files": Guard(
-        c.file_system_that_hangs, {f"{_SERVER}.pages.job:_MAX_FILE_SECONDS": is_now(3600.0)}
+        waits.file_system_that_hangs, {f"{_SERVER}.pages.job:_MAX_FILE_SECONDS": is_now(3600.0)}
     ),
     "waiting for the database": Guard(
-        c.database_that_accepts_and_says_nothing,
+        waits.database_that_accepts_and_says_nothing,
         {f"{_DB}.database.engine:_limit_waiting": returns(None)},
     ),
     "time of a scrape": Guard(
-        c.scrape_that_may_wait_for_an_hour,
+        waits.scrape_that_may_wait_for_an_hour,
         {"batchjob_exporter.web.site:_seconds_left": returns(3600.0)},
     ),
     "opaque sessions": Guard(
-        c.port_that_sends_the_cookie_as_a_token,
+        cookies.port_that_sends_the_cookie_as_a_token,
         {f"{_SERVER}.auth.browser_session:seal": is_now(lambda token, connection: token)},
     ),
     "owner of the browser's socket": Guard(
-        c.program_of_another_user_with_the_cookie,
+        cookies.program_of_another_user_with_the_cookie,
         {f"{_SERVER}.auth.browser_session:is_from_own_user": returns(True)},
     ),
     "origins of forms": Guard(
-        c.page_of_another_site_that_sends_a_form,
+        cookies.page_of_another_site_that_sends_a_form,
         {f"{_SERVER}.auth.peers:find_problem": returns(None)},
     ),
     "one cookie": Guard(
-        c.port_that_sets_a_second_cookie,
+        cookies.port_that_sets_a_second_cookie,
         {
             f"{_SERVER}.auth.browser_session:session_cookie": is_now(
                 lambda request: request.cookies.get("batchjob-80", "")
@@ -226,15 +240,15 @@ GUARDS: Mapping[str, Guard] = {
         },
     ),
     "forms only for sessions": Guard(
-        c.session_that_changes_through_the_api,
+        cookies.session_that_changes_through_the_api,
         {f"{_SERVER}.auth.identity:FORM_PATHS": is_now(("/",))},
     ),
     "tokens end with the process": Guard(
-        c.token_that_outlives_the_process_that_made_it,
+        cookies.token_that_outlives_the_process_that_made_it,
         {f"{_SERVER}.auth.identity:_token_maker": returns(None)},
     ),
     "depth of JSON": Guard(
-        c.answer_of_the_store_nested_too_deeply,
+        exceptions.answer_of_the_store_nested_too_deeply,
         {
             "batchjob.runtime.json_reader:parse_json": is_now(
                 lambda data, *_, **__: json.loads(data)
@@ -242,14 +256,14 @@ GUARDS: Mapping[str, Guard] = {
         },
     ),
     "audit of questions": Guard(
-        c.viewer_who_asks_for_sums_of_one_person,
+        audits.viewer_who_asks_for_sums_of_one_person,
         {f"{_SERVER}.auth.audit:log_question": returns(None)},
     ),
     "audit of jobs seen": Guard(
-        c.viewer_who_reads_jobs_of_others,
+        audits.viewer_who_reads_jobs_of_others,
         {f"{_SERVER}.auth.audit:log_jobs_seen": returns(None)},
     ),
     "audit of actions": Guard(
-        c.user_who_tries_what_is_forbidden, {f"{_SERVER}.auth.audit:log_action": returns(None)}
+        audits.user_who_tries_what_is_forbidden, {f"{_SERVER}.auth.audit:log_action": returns(None)}
     ),
 }
