@@ -170,6 +170,6 @@ def _last_attempt(directory: Path, task_id: str) -> Run | None:
 
 def _read_run(path: Path) -> Run | None:
     try:
-        return run_files.decode_run(run_files.read(path))
+        return run_files.decode_run(run_files.read(path, (0, os.geteuid())))
     except (OSError, RunFileError):
         return None

@@ -1,9 +1,13 @@
-"""Keeps one bad item from affecting the others: each in turn, or a batch halved where it fails."""
+"""Keeps one bad item from affecting the others: it fails alone, or hangs in a thread of its own."""
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeVar
 
 import sqlalchemy as sa
+
+from batchjob.schedulers.accounting import SourceError
 
 T = TypeVar("T")
 
@@ -55,3 +59,39 @@ def do_each(items: Iterable[T], work: Callable[[T], bool]) -> bool:
     if failure:
         raise failure
     return succeeded
+
+
+class Patience:
+    """Waits for what may hang, such as a file system, only so long: it hangs in its own thread."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._hanging: dict[str, threading.Thread] = {}  # by what is asked
+
+    def each(self, name: str, ask: Callable[[], Iterable[T]]) -> Iterator[T]:
+        """What `ask` returns; raises SourceError if an item takes too long, or still hangs."""
+        items = self._call(name, lambda: iter(ask()))
+        while found := self._call(name, lambda: list(islice(items, 1))):
+            yield found[0]
+
+    def _call(self, name: str, work: Callable[[], T]) -> T:
+        earlier = self._hanging.get(name)
+        if earlier is not None and earlier.is_alive():
+            raise SourceError("an earlier reading still hangs")
+        found: list[T] = []
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                found.append(work())
+            except BaseException as error:  # raised below, in the thread that asks
+                errors.append(error)
+
+        thread = self._hanging[name] = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        thread.join(self._seconds)
+        if errors:
+            raise errors[0]
+        if not found:
+            raise SourceError(f"no answer within {self._seconds:g} s")
+        return found[0]

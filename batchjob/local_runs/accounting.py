@@ -21,6 +21,7 @@ from batchjob.local_runs.record import (
     is_supervisor_alive,
     read,
 )
+from batchjob.local_runs.user_files import ForeignFileError
 from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
@@ -102,7 +103,7 @@ class Runs:
         ended_unchanged = [
             jobid
             for jobid in own_unfinished
-            if f"{jobid}.json" not in changed and self._is_end_recorded(jobid)
+            if f"{jobid}.json" not in changed and self._is_end_recorded(jobid, own_unfinished)
         ]
         jobs, unreadable = self._read_records(
             [*_sort_by_time(changed), *(f"{jobid}.json" for jobid in ended_unchanged)]
@@ -113,7 +114,8 @@ class Runs:
         vanished = tuple(
             jobid
             for jobid in own_unfinished
-            if jobid not in ended and (jobid in ended_unchanged or self._has_vanished(jobid))
+            if jobid not in ended
+            and (jobid in ended_unchanged or self._has_vanished(jobid, own_unfinished))
         )
         tombstones = self._list_tombstones()
         deleted = tuple(each for each in map(_read_deletion, tombstones) if each is not None)
@@ -134,7 +136,7 @@ class Runs:
             changed = [job for job in jobs if job.key in differing_keys]
             # The file of a killed run says forever that the run is active.
             kept = tuple(
-                job for job in changed if job.end_time or not self._has_vanished(job.jobid)
+                job for job in changed if job.end_time or not self._has_vanished(job.jobid, {})
             )
             yield Batch(kept, tuple(unreadable), "", since)
 
@@ -239,20 +241,25 @@ class Runs:
         )
         return job, complaints
 
-    def _is_end_recorded(self, jobid: str) -> bool:
+    def _read_own(self, jobid: str, known: Mapping[str, UnfinishedJob]) -> dict[str, Any]:
+        """The file of a run of a known user; those of others are not even read."""
+        uid = known[jobid].uid if jobid in known else None
+        return read(self._path / f"{jobid}.json", None if uid is None else (0, uid))
+
+    def _is_end_recorded(self, jobid: str, known: Mapping[str, UnfinishedJob]) -> bool:
         try:
-            return read(self._path / f"{jobid}.json").get("end_time") is not None
+            return self._read_own(jobid, known).get("end_time") is not None
         except (OSError, RunFileError):
             return False
 
-    def _has_vanished(self, jobid: str) -> bool:
+    def _has_vanished(self, jobid: str, known: Mapping[str, UnfinishedJob]) -> bool:
         """Whether a run ended without a record of its end: it was killed, or the machine went down.
 
         For a run on another machine that shares the directory, this cannot be known.
         """
         try:
-            document = read(self._path / f"{jobid}.json")
-        except FileNotFoundError:
+            document = self._read_own(jobid, known)
+        except (FileNotFoundError, ForeignFileError):
             return True
         except (OSError, RunFileError):
             return False

@@ -14,7 +14,7 @@ import re
 import signal
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -178,15 +178,15 @@ def _encode(run: Run) -> bytes:
     return data.ljust(size - 1) + b"\n"
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, owners: Collection[int] | None = None) -> dict[str, Any]:
     """Read the file of a run; raises OSError or RunFileError.
 
     `uid` and `user` are those of the file's owner, whatever the file says; only root may write for
-    others.
+    others. `owners`: the uids whose files are read at all; None: anybody's.
     """
     if not RUN_ID.fullmatch(path.stem):
         raise RunFileError(f"{path.name}: expected a file named after a run's id")
-    with open_regular_file(path) as (file, status):
+    with open_regular_file(path, owners) as (file, status):
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # anybody may have written it
             raise RunFileError(f"{path.name}: expected a file that only its owner may write to")
         data = file.read(_MAX_FILE_BYTES + 1)

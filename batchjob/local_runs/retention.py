@@ -39,7 +39,7 @@ def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None
     for path, status in _sweepable(data / RUNS):
         jobid = path.name.partition(".")[0]
         expired = at - status.st_ctime > retention.records
-        if expired and not _is_running(data, jobid, at, retention):
+        if expired and not _is_running(data, jobid, status.st_uid, at, retention):
             with contextlib.suppress(OSError):
                 path.unlink()
     of_owner: dict[int, list[_Log]] = {}
@@ -48,17 +48,19 @@ def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None
         changed = max(each.st_ctime for each in (status, *own))
         size_bytes = sum(each.st_blocks * _BLOCK_BYTES for each in own)
         of_owner.setdefault(status.st_uid, []).append((changed, size_bytes, path))
-    for logs in of_owner.values():
-        _sweep_logs(data, sorted(logs, reverse=True), retention, at)
+    for owner, logs in of_owner.items():
+        _sweep_logs(data, sorted(logs, reverse=True), owner, retention, at)
 
 
-def _sweep_logs(data: Path, logs: Iterable[_Log], retention: RunRetention, at: float) -> None:
+def _sweep_logs(
+    data: Path, logs: Iterable[_Log], owner: int, retention: RunRetention, at: float
+) -> None:
     """Delete the expired logs of one user, and the oldest of too many."""
     bytes_left = retention.logs_bytes
     for changed, size_bytes, path in logs:
         bytes_left -= size_bytes
         expired = bytes_left < 0 or at - changed > retention.logs
-        if expired and not _is_running(data, path.name, at, retention):
+        if expired and not _is_running(data, path.name, owner, at, retention):
             _delete(path)
 
 
@@ -93,11 +95,11 @@ def sweep_daily(data: Path, retention: RunRetention) -> None:
     sweep(data, retention)
 
 
-def _is_running(data: Path, jobid: str, at: float, retention: RunRetention) -> bool:
-    """Whether a run goes on; one of another node is believed while its record is not expired."""
+def _is_running(data: Path, jobid: str, owner: int, at: float, retention: RunRetention) -> bool:
+    """Whether a user's run goes on; one of another node is believed until its record expires."""
     path = data / RUNS / f"{jobid}.json"
     try:
-        document = run_files.read(path)
+        document = run_files.read(path, (0, owner))
         live = run_files.decode_run(document).state.is_live
         if live and document.get("node") != os.uname().nodename:
             return at - path.lstat().st_ctime <= retention.records

@@ -20,6 +20,10 @@ _MAX_LISTED = 1_000_000  # entries of a directory; what is beyond is not seen
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
+class ForeignFileError(PermissionError):
+    """Another user wrote the file."""
+
+
 @contextmanager
 def open_regular_file(
     path: Path, owners: Collection[int] | None = None, writable: bool = False
@@ -42,7 +46,7 @@ def open_regular_file(
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "expected a regular file", str(path))
         if owners is not None and status.st_uid not in owners:
-            raise OSError(errno.EPERM, f"uid {status.st_uid} wrote it", str(path))
+            raise ForeignFileError(errno.EPERM, f"uid {status.st_uid} wrote it", str(path))
         yield file, status
 
 

@@ -37,6 +37,7 @@ class UnfinishedJob(NamedTuple):
     resized_cpu_seconds: float | None = None
     resized_gpu_seconds: float | None = None
     resized_memory_byte_seconds: float | None = None
+    uid: int | None = None
 
 
 class DeletedRecord(NamedTuple):

@@ -24,7 +24,7 @@ from batchjob.schedulers.accounting import (
     Batch,
 )
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.isolation import do_each, is_database_failure
+from batchjob_stats_db.isolation import Patience, do_each, is_database_failure
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.measure.live import LiveMeasurement
 from batchjob_stats_db.measure.pending import measure_due
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 _JOBS_PER_BATCH = 1000
 _DAYS_PER_BATCH = 50
 _DATABASE_RETRY_SECONDS = 10.0
+# Longer than the commands of a batch may take; afterwards the other sources are read.
+_ANSWER_SECONDS = 600.0
 # Advances during suspend, like the wall clock.
 _BOOT_TIME = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
@@ -74,6 +76,7 @@ class Poller:
         self._monotonic = monotonic
         self._log_once = LogOnce(log)
         self._batch_writer = BatchWriter(store, metrics, clock)
+        self._patience = Patience(_ANSWER_SECONDS)
         self._rereader = Rereader(
             cluster.sources,
             store,
@@ -82,6 +85,7 @@ class Poller:
             clock,
             monotonic,
             self._signal_progress,
+            self._patience,
         )
         self._paces = {
             source.name: Pace(poll.interval, poll.longest_pause) for source in cluster.sources
@@ -120,7 +124,7 @@ class Poller:
         ]
         for source in sources:
             try:
-                for line in source.check():
+                for line in self._patience.each(source.name, source.check):
                     yield f"{self.cluster.name}: {source.name}: {line}"
             except Exception as error:  # the other sources are checked as well
                 yield f"{self.cluster.name}: {source.name}: {_words(error)}"
@@ -232,7 +236,8 @@ class Poller:
         begin = since if since is not None else int(self._clock() - self._poll.first)
         unfinished = self.store.unfinished() if since is None else {}
         started = self._monotonic()
-        for batch in source.read(watermark or source.watermark_at(begin), unfinished):
+        begun = watermark or source.watermark_at(begin)
+        for batch in self._patience.each(source.name, lambda: source.read(begun, unfinished)):
             self._batch_writer.write(batch, key, self._monotonic() - started)
             if batch.late:
                 self._rereader.request(source.name)

@@ -22,7 +22,7 @@ from batchjob.schedulers.accounting import (
 from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.isolation import do_each, is_database_failure
+from batchjob_stats_db.isolation import Patience, do_each, is_database_failure
 from batchjob_stats_db.poller.batch_writer import BatchWriter
 from batchjob_stats_db.poller.options import PollOptions
 
@@ -84,6 +84,7 @@ class Rereader:
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         on_progress: Callable[[], None],
+        patience: Patience,
     ) -> None:
         """`on_progress` is called after each batch."""
         self._sources = sources
@@ -93,6 +94,7 @@ class Rereader:
         self._clock = clock
         self._monotonic = monotonic
         self._on_progress = on_progress
+        self._patience = patience
         self._clock_offset = clock() - monotonic()
         self._pace = Pace(_PAUSE_SECONDS, poll.longest_pause)
         # By source: the number of further readings that must find nothing.
@@ -144,7 +146,9 @@ class Rereader:
         started, job_count = self._monotonic(), 0
         try:
             if last or wanted:  # otherwise it has just been read for the first time
-                for batch in source.reread(since, self._store.changed_keys):
+                for batch in self._patience.each(
+                    name, lambda: source.reread(since, self._store.changed_keys)
+                ):
                     job_count += len(batch.jobs)
                     self._writer.write(batch._replace(watermark=last), key, 0.0)
                     self._on_progress()

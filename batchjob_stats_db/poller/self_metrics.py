@@ -129,9 +129,9 @@ class PollerMetrics:
             for result in ("ok", "error"):
                 self.polls.labels(cluster, source, result)
 
-    def watch_backups(self, directory: str) -> None:
-        """Check this directory at each scrape."""
-        self._backup.labels(directory).set_function(lambda: newest_time(Path(directory)))
+    def look_at_backups(self, directory: str) -> None:
+        """Note the time of the newest backup in this directory, which may hang."""
+        self._backup.labels(directory).set(newest_time(Path(directory)))
 
 
 def count_ended(

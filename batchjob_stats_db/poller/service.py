@@ -1,13 +1,17 @@
 """The daemon: a thread for each cluster, and one that supervises them."""
 
 import logging
+import math
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.engine import Engine
 
+from batchjob.runtime.background import Refresher
 from batchjob.runtime.settings import listen_error
 from batchjob.runtime.signals import Signals, notify
 from batchjob_stats_db.database.record_rows import UsagePolicy
@@ -25,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _STALL_SECONDS = 900.0  # seconds without a sign of life after which a thread is considered stuck
 _WATCHDOG_SECONDS = 5.0
+_LOOK_SECONDS = 10.0  # between two looks at the directories of samples and backups
 _STOP_SECONDS = 20.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 300.0  # before polling begins again
 
@@ -34,8 +39,14 @@ class PollerService:
 
     def __init__(self, settings: PollerSettings, engine: Engine) -> None:
         self._metrics = PollerMetrics()
-        if settings.backup.directory:
-            self._metrics.watch_backups(settings.backup.directory)
+        # File systems may hang: who asks for health or metrics is told what was seen last.
+        self._samples = Refresher(
+            "samples", self._samples_problem, _LOOK_SECONDS, 3 * _LOOK_SECONDS
+        )
+        self._refreshers: list[Refresher[Any]] = [self._samples]
+        if directory := settings.backup.directory:
+            look = partial(self._metrics.look_at_backups, directory)
+            self._refreshers.append(Refresher("backups", look, _LOOK_SECONDS, math.inf))
         self.pollers = [
             Poller(
                 each, Store(engine, each.name, _usage_policy(each)),
@@ -72,7 +83,10 @@ class PollerService:
         waiting = [poller.cluster.name for poller in self.pollers if not poller.has_polled]
         if waiting:
             return f"not polled yet: {', '.join(waiting)}"
-        return self._samples_problem() or self.health_problem()
+        samples = self._samples.latest()
+        if samples is None:
+            return "samples: the file system does not answer"
+        return samples.value or self.health_problem()
 
     def _samples_problem(self) -> str:
         """The cluster whose directory of samples is absent; "" if there is none."""
@@ -92,6 +106,8 @@ class PollerService:
             except OSError as error:
                 raise listen_error(self._address, error) from error
             self._health.start()
+        for refresher in self._refreshers:
+            refresher.start()
         for thread in self._threads:
             thread.start()
 
@@ -102,6 +118,8 @@ class PollerService:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
+        for refresher in self._refreshers:
+            refresher.stop()
         if self._health:
             self._health.stop()
 

@@ -237,6 +237,10 @@ def test_scraped_services_have_the_job_names_of_the_alerts(all_resources):
             )
             assert ("cluster" in labels) == (part != "stats-db")  # it has several clusters
             assert endpoint[key][-1]["action"] == "labeldrop"
+            kept = [row["regex"] for row in endpoint.get(f"metric{key[0].upper()}{key[1:]}", [])]
+            of_node = ["batchjob_.*", "batchjob_(cluster|stats)_.*"]  # of itself and its jobs only
+            assert kept == (of_node if part == "exporter" else [])
+            assert ("sampleLimit" in each["spec"]) == (part == "exporter")
 
 
 def test_agent_writes_to_remote_store_with_token_of_secret(all_resources):

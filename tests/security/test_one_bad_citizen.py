@@ -16,7 +16,7 @@ from tests.security.one_bad_citizen import Site
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root writes files of several users")
 
 GENERATED = 10_000
-_ACTS_OF_A_SITE = 500  # after which a new one is built, since its database grows
+_ACTS_OF_A_SITE = 100  # after which a new one is built, since its database grows
 
 
 @pytest.fixture

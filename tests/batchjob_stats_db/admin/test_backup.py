@@ -297,9 +297,9 @@ def test_replaced_database_file_is_reopened(job_of_alice, run, url, tmp_path, ca
 
 def test_time_of_the_newest_backup_is_a_metric(tmp_path):
     metrics = PollerMetrics()
-    metrics.watch_backups(str(tmp_path))
 
     def backup_time():
+        metrics.look_at_backups(str(tmp_path))
         name = "batchjob_stats_db_backup_timestamp_seconds"
         return metrics.registry.get_sample_value(name, {"directory": str(tmp_path)})
 

@@ -7,6 +7,8 @@ import pytest
 from batchjob.quantities.quantity import Statistic
 from batchjob.runtime.settings import LogOptions
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.isolation import Patience
 from batchjob_stats_db.poller.batch_writer import BatchWriter
 from batchjob_stats_db.poller.options import (
     BackupOptions,
@@ -20,10 +22,11 @@ from batchjob_stats_db.poller.options import (
 )
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.reread import Rereader, read_missing_scripts
+from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_db.timeseries.base import SeriesValue
 from tests.batchjob_stats_db.simulated_source import RUN_SECONDS, SimulatedSource, build_poller
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 BAD_JOB = "17"
 BAD_NUMBERS = [1e300, 2.0**63, -1e300, float("nan"), float("inf"), -float("inf")]
@@ -185,7 +188,7 @@ def test_source_that_cannot_be_read_again_keeps_no_other_from_it(engine):
     sources = [Source("broken", ZeroDivisionError("odd")), Source("good")]
     rereader = Rereader(
         sources, poller.store, BatchWriter(poller.store, poller.metrics, lambda: 2e9),
-        PollOptions(), lambda: 2e9, lambda: 0.0, bool,
+        PollOptions(), lambda: 2e9, lambda: 0.0, bool, Patience(scaled(60)),
     )  # fmt: skip
     for source in sources:
         rereader.request(source.name)
@@ -228,3 +231,73 @@ def test_script_that_cannot_be_read_keeps_no_other_from_being_stored(engine, row
     with pytest.raises(ZeroDivisionError):
         read(broken, good)
     assert len(rows(schema.job_script)) == 5
+
+
+class HangingSource(SimulatedSource):
+    """Its file system hangs until `answers` is set."""
+
+    name = "hanging"
+
+    def __init__(self):
+        super().__init__(5)
+        self.answers = threading.Event()
+
+    def read(self, watermark, unfinished):
+        self.calls += 1
+        self.answers.wait()
+        yield from ()
+
+
+def test_source_that_hangs_keeps_the_poller_from_nothing_else(engine, rows, monkeypatch):
+    monkeypatch.setattr("batchjob_stats_db.poller.poller._ANSWER_SECONDS", 0.2)
+    hanging, good = HangingSource(), SimulatedSource(5)
+    cluster = ClusterSettings("c1", (hanging, good), (), TsdbOptions())
+
+    def clock():
+        return float(good.now)
+
+    poller = Poller(
+        cluster, Store(engine, "c1", cluster.tsdb.policy(), clock), None,
+        PollOptions(interval=0.0, rollup_interval=0.0), RetentionOptions(), PollerMetrics(),
+        clock, clock,
+    )  # fmt: skip
+    try:
+        assert [poller.run_cycle() for _ in range(3)] == [False] * 3
+        assert hanging.calls == 1  # it is not asked again while it hangs
+        assert len(rows(schema.job)) == 5
+        errors = {row["source"]: row["error"] for row in rows(schema.poll_state)}
+        assert errors["hanging"] == "an earlier reading still hangs"
+    finally:
+        hanging.answers.set()
+    until(poller.run_cycle, "a cycle of both sources")
+
+
+def test_directory_that_hangs_takes_no_thread_of_health(engine, monkeypatch, tmp_path):
+    """Readiness says so, and metrics show the last backup that was seen."""
+    looked, answers = threading.Event(), threading.Event()
+
+    def hang(*_):
+        looked.set()
+        answers.wait()
+        return 0.0
+
+    monkeypatch.setattr("batchjob_stats_db.poller.self_metrics.newest_time", hang)
+    monkeypatch.setattr("batchjob_stats_db.poller.service.Path.is_dir", hang)
+    cluster = ClusterSettings("c1", (SimulatedSource(1),), (), TsdbOptions(), str(tmp_path))
+    settings = PollerSettings(
+        DatabaseOptions(), PollerWebOptions(listen_address=("127.0.0.1", 0)),
+        PollOptions(interval=0.0), RetentionOptions(), BackupOptions(directory=str(tmp_path)),
+        LogOptions(), (cluster,),
+    )  # fmt: skip
+    service = PollerService(settings, engine)
+    service.pollers[0].has_polled = True
+    service.start()
+    try:
+        assert looked.wait(scaled(10))
+        assert service.readiness_problem() == "samples: the file system does not answer"
+        assert service.health_problem() == ""
+        answers.set()
+        until(lambda: "does not answer" not in service.readiness_problem())
+    finally:
+        answers.set()
+        service.stop()
