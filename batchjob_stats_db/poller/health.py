@@ -1,9 +1,13 @@
 """Serves the poller's own metrics and health, on loopback by default."""
 
+import contextlib
+import logging
+import socket
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
@@ -11,7 +15,11 @@ from prometheus_client.exposition import choose_encoder
 Check = Callable[[], str]
 """A check returns the problem, "" if there is none."""
 
+log = logging.getLogger(__name__)
+
 _METHODS = ("GET", "HEAD")
+_MAX_CONNECTIONS = 32
+_MAX_SECONDS = 30.0  # for a request and its answer
 
 
 # The time at which a counter began would be one more series of each.
@@ -22,6 +30,42 @@ def exposition(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:
     """A daemon's metrics about itself, and their Content-Type, for an Accept header."""
     encode, content_type = choose_encoder(accept)
     return content_type, encode(registry)
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each of a few connections, none of which lasts long: anybody may connect."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        timer = threading.Timer(_MAX_SECONDS, _end, (request,))
+        timer.daemon = True
+        timer.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            timer.cancel()
+            self._places.release()
+
+    def handle_error(self, _request: Any, client_address: Any) -> None:
+        """Log only for who looks for it: the client went away, or was sent away."""
+        log.debug("an answer to %s failed", client_address, exc_info=True)
+
+
+def _end(connection: socket.socket) -> None:
+    """End the reading and writing of a connection in whatever thread."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class HealthServer:
@@ -69,8 +113,7 @@ class HealthServer:
             def log_message(self, format: str, *_arguments: object) -> None:
                 """Do not log scrapes."""
 
-        self._server = ThreadingHTTPServer(address, Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(address, Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="health")
         self.port = int(self._server.server_address[1])
 

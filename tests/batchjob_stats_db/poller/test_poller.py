@@ -1,6 +1,8 @@
 """Cycles of the poller: recording, failures and recovery."""
 
+import contextlib
 import http.client
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -27,6 +29,7 @@ from batchjob_stats_db.poller.reread import Pace
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from tests.batchjob_stats_db.simulated_source import RUN_SECONDS, SimulatedSource, build_poller
+from tests.helpers.waiting import scaled, until
 
 
 def metric_value(poller, name, **labels):
@@ -252,6 +255,36 @@ def test_health_server(engine):
             urllib.request.urlopen(f"{base}/-/ready")
         caught.value.close()
     finally:
+        health.stop()
+
+
+def test_slow_and_silent_clients_of_the_health_server_are_few_and_end(engine, monkeypatch):
+    monkeypatch.setattr("batchjob_stats_db.poller.health._MAX_CONNECTIONS", 3)
+    monkeypatch.setattr("batchjob_stats_db.poller.health._MAX_SECONDS", 1.0)
+    registry = build_poller(engine, SimulatedSource(1)).metrics.registry
+    health = HealthServer(("127.0.0.1", 0), registry, lambda: "", lambda: "")
+    health.start()
+    before = threading.active_count()
+    clients = [socket.create_connection(("127.0.0.1", health.port)) for _ in range(30)]
+    try:
+        for client in clients:
+            client.settimeout(scaled(30))
+            with contextlib.suppress(OSError):
+                client.send(b"G")
+        until(lambda: threading.active_count() > before)
+        assert threading.active_count() <= before + 2 * 3  # a timer for each
+        for client in clients:
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(100) == b""
+
+        def is_healthy():
+            with contextlib.suppress(OSError):
+                return urllib.request.urlopen(f"http://127.0.0.1:{health.port}/-/healthy").read()
+
+        assert until(is_healthy) == b"ok\n"
+    finally:
+        for client in clients:
+            client.close()
         health.stop()
 
 

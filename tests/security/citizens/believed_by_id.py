@@ -55,9 +55,10 @@ def node_speaks_for_the_scheduler(site, dice):
 def node_claims_the_gpu_of_another(site, dice):
     """The other's job shows its own GPU's power, not what the node says of it."""
     job = next(reversed([each for each in site.jobs.values() if each.user == "alice"]))
+    liar = next(node for node in reversed(NODES) if node not in job.nodes)
     info = "batchjob_job_gpu_info"
     true = series_labels(job, job.nodes[0], uuid="GPU-1", gpu="0", confirmed="true")
-    false = series_labels(job, "n199", uuid="GPU-1", gpu=str(dice.randrange(8)), confirmed="true")
+    false = series_labels(job, liar, uuid="GPU-1", gpu=str(dice.randrange(8)), confirmed="true")
     claim = series_labels(job, job.nodes[1], uuid="GPU-2", gpu="1", confirmed="false")
     watts = "batchjob_gpu_power_watts"
     site.nodes.latest_lies = [
@@ -65,7 +66,7 @@ def node_claims_the_gpu_of_another(site, dice):
         SeriesValue(info, false, 1.0),
         SeriesValue(info, claim, 1.0),
         SeriesValue(watts, {"instance": true["instance"], "uuid": "GPU-1"}, 100.0),
-        SeriesValue(watts, {"instance": "n199:10910", "uuid": "GPU-1"}, dice.uniform(200, 900)),
+        SeriesValue(watts, {"instance": f"{liar}:10910", "uuid": "GPU-1"}, dice.uniform(200, 900)),
         SeriesValue(watts, {"instance": claim["instance"], "uuid": "GPU-2"}, 300.0),
     ]
     answer = site.get("alice", f"/api/v1/jobs/{job.jobid}/metrics?metric=gpu_power")
