@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from batchjob.runtime.pairs import repeated_names
+from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.records import RAW_LIMIT, QuarantinedRow
 
 T = TypeVar("T")
@@ -19,6 +20,16 @@ _MAX_SECONDS = 2**40  # seconds; a larger number is not a time
 
 class RowError(ValueError):
     """The row has no usable key or state, so it cannot be a job."""
+
+
+def row_problem(error: Exception) -> str:
+    """What is wrong with a row, whatever reading it raised: the others must still be read.
+
+    Raises the error where it is of a file or of the scheduler's program instead.
+    """
+    if isinstance(error, OSError | SchedulerError):
+        raise error
+    return str(error) if isinstance(error, RowError) else f"it cannot be read: {error!r}"
 
 
 class FieldReader:

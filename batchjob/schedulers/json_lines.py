@@ -9,12 +9,19 @@ from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
-from batchjob.schedulers.fields import RowError, quarantined_row
+from batchjob.schedulers.fields import RowError, quarantined_row, row_problem
 from batchjob.schedulers.json_record import decode
 from batchjob.schedulers.log_follower import check_readable, follow, watermark_since
-from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key, run_time
+from batchjob.schedulers.records import (
+    RAW_LIMIT,
+    JobRecord,
+    QuarantinedRow,
+    merge_by_key,
+    run_time,
+)
 
 _SOURCE = "jsonl"
+_MAX_LINE_BYTES = 16 * 1024 * 1024  # parsed JSON takes up to 25 times as much memory
 
 
 @dataclass(frozen=True)
@@ -66,14 +73,11 @@ class Jsonl:
             for raw in chunk.lines:
                 if not raw.strip():
                     continue
-                line = raw.decode("utf-8", "backslashreplace")
+                line = raw[:RAW_LIMIT].decode("utf-8", "backslashreplace")
                 try:
                     job, parse_errors = job_record(_parse_line(raw), self.cluster)
-                except RowError as error:
-                    quarantine.append(quarantined_row(_SOURCE, str(error), line))
-                    continue
-                except Exception as error:  # one line must not keep out all that follow
-                    quarantine.append(quarantined_row(_SOURCE, repr(error), line))
+                except Exception as error:
+                    quarantine.append(quarantined_row(_SOURCE, row_problem(error), line))
                     continue
                 jobs.append(job)
                 latest = job.end_time or job.start_time or job.submit_time
@@ -96,7 +100,7 @@ class Jsonl:
 def _parse_line(line: bytes) -> Any:
     """Parse a line; a byte that is not UTF-8 becomes U+FFFD. Raises RowError."""
     try:
-        return parse_json(line)
+        return parse_json(line, _MAX_LINE_BYTES)
     except ValueError as error:
         raise RowError(f"not JSON: {error}") from error
 

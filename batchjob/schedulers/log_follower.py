@@ -16,6 +16,7 @@ from batchjob.schedulers.accounting import SourceError
 
 CUT = "the file ends within this record"
 _CHUNK_LINES = 2000  # lines per chunk
+_CHUNK_BYTES = 16 * 1024 * 1024  # of the lines of a chunk, without the last one
 _MAX_LINE_BYTES = 64 * 1024 * 1024  # maximum bytes of a line; longer lines are split
 _HEAD_BYTES = 1024
 
@@ -118,16 +119,17 @@ def _read_chunks(
 ) -> Iterator[Chunk]:
     inode = os.fstat(file.fileno()).st_ino
     lines: list[bytes] = []
-    is_complete = True
+    is_complete, begin = True, offset
     file.seek(offset)
     while line := file.readline(_MAX_LINE_BYTES):
         is_complete = line.endswith(b"\n") or len(line) == _MAX_LINE_BYTES
         if not is_complete and last:
             break
-        if len(lines) >= _CHUNK_LINES and begins_record(line):
+        is_full = len(lines) >= _CHUNK_LINES or offset - begin >= _CHUNK_BYTES
+        if is_full and begins_record(line):
             yield Chunk(tuple(lines), _format_watermark(file, inode, offset))
             file.seek(offset + len(line))
-            lines = []
+            lines, begin = [], offset
         offset += len(line)
         lines.append(line.rstrip(b"\r\n"))
     is_cut = bool(lines) and not is_complete and not last

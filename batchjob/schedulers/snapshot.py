@@ -19,7 +19,7 @@ from batchjob.schedulers.accounting import (
     parse_epoch_watermark,
     with_jobids_like,
 )
-from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row
+from batchjob.schedulers.fields import FieldReader, quarantined_row, row_problem
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
 _BATCH = 2000  # records per batch
@@ -75,8 +75,8 @@ class SnapshotSource(ABC):
             raw, problems = row.values, row.parse_errors
             try:
                 records += self.records(jobid, row, unfinished, now)
-            except RowError as error:
-                problems = [str(error)]
+            except Exception as error:
+                problems = [row_problem(error)]
                 unreadable.add(jobid)
             if problems:
                 quarantine.append(

@@ -3,6 +3,7 @@
 A run has the rights of the user who started the server, so only admins start, stop and delete.
 """
 
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -213,6 +214,8 @@ def to_answer(run: Run) -> LocalRun:
 @router.post("/runs", status_code=201)
 def start_run(control: AdminsControl, caller: CurrentCaller, new_run: NewRun) -> LocalRun:
     """Start a command as a run on this machine, or queue it."""
+    command = shlex.join(new_run.command)
+    audit.log_action(caller.principal, f"asked to start a run: {command[:200]!r}")
     with _refusals_as(422):
         run = control.start(new_run)
     audit.log_action(caller.principal, f"started run {run.jobid}: {run.submit_line[:200]!r}")
@@ -264,6 +267,7 @@ def delete_runs(control: AdminsControl, caller: CurrentCaller, ended: bool) -> D
     """Delete all runs that have ended, with `ended=true`."""
     if not ended:
         raise Problem(422, "ended: expected true; active runs cannot be deleted")
+    audit.log_action(caller.principal, "asked to delete all ended runs")
     deleted = skipped = 0
     for run in list(history.all_runs(control.data)):
         try:

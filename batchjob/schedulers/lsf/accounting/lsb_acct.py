@@ -9,7 +9,13 @@ from pathlib import Path
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
-from batchjob.schedulers.fields import FieldReader, HostListError, RowError, quarantined_row
+from batchjob.schedulers.fields import (
+    FieldReader,
+    HostListError,
+    RowError,
+    quarantined_row,
+    row_problem,
+)
 from batchjob.schedulers.log_follower import (
     CUT,
     check_readable,
@@ -99,8 +105,8 @@ class LsfLog:
                     if line[0].text != self._record_type:
                         continue
                     job, parse_errors = self._parse(self.cluster, line)
-                except RowError as error:
-                    quarantine.append(quarantined_row(self.name, str(error), raw))
+                except Exception as error:
+                    quarantine.append(quarantined_row(self.name, row_problem(error), raw))
                     continue
                 job = with_phases(job, phases)
                 jobs.append(with_known_submit_time(job, unfinished))

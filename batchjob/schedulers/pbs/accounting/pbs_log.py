@@ -21,7 +21,7 @@ from batchjob.schedulers.accounting import (
     check_vanished,
     with_jobids_like,
 )
-from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row
+from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row, row_problem
 from batchjob.schedulers.log_follower import (
     CUT,
     check_readable,
@@ -140,8 +140,8 @@ class PbsLog:
                     last_timestamp, problems = line.timestamp, line.row.parse_errors
                     ahead = zone_error(line, self._zone, ahead)
                     records += replay.records(line._replace(timestamp=line.timestamp - ahead))
-                except RowError as error:
-                    problems = [*problems, str(error)]
+                except Exception as error:
+                    problems = [*problems, row_problem(error)]
                 if problems:
                     quarantine.append(quarantined_row(_SOURCE, "; ".join(problems), text))
             if ahead != state.zone_error:

@@ -20,6 +20,7 @@ from batchjob.schedulers.fields import (
     epoch,
     integer,
     quarantined_row,
+    row_problem,
     sanitize_text,
 )
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, run_time
@@ -132,8 +133,8 @@ def parse_group(
                 raise RowError("a step without its job before it")
             else:
                 steps.append(step_record(step, row, site))
-        except RowError as error:
-            quarantine.append(_quarantined_row(row, str(error)))
+        except Exception as error:
+            quarantine.append(_quarantined_row(row, row_problem(error)))
         else:
             if row.parse_errors:
                 quarantine.append(_quarantined_row(row, "; ".join(row.parse_errors)))

@@ -9,10 +9,10 @@ from typing import Any
 
 from batchjob.schedulers.fields import (
     FieldReader,
-    RowError,
     count,
     epoch,
     quarantined_row,
+    row_problem,
 )
 from batchjob.schedulers.records import JobRecord, QuarantinedRow
 from batchjob.schedulers.slurm.accounting.exit_codes import wait_status_code
@@ -166,8 +166,9 @@ def queued_jobs(
         } | {"tres-alloc": _sort_tres(row.values["tres-alloc"])}
         try:
             job = queued_job(source, cluster, row)
-        except RowError as error:
-            yield ParsedJob(None, (quarantined_row(source, str(error), raw, jobid),))
+        except Exception as error:
+            problem = row_problem(error)
+            yield ParsedJob(None, (quarantined_row(source, problem, raw, jobid),))
             continue
         reason = "; ".join(row.parse_errors)
         yield ParsedJob(job, (quarantined_row(source, reason, raw, jobid),) if reason else ())
