@@ -89,6 +89,10 @@ def _without_isolation(isolate):
     return work_on_all
 
 
+def _raise(error):
+    raise error
+
+
 def _one_owner(listing):
     def of_root(directory):
         return [(path, _owned_by_root(status)) for path, status in listing(directory)]
@@ -130,6 +134,10 @@ GUARDS: Mapping[str, Guard] = {
     "measuring in halves": Guard(
         neighbours.job_that_cannot_be_measured,
         {f"{_DB}.isolation:isolate_failures": _without_isolation},
+    ),
+    "rows apart": Guard(
+        neighbours.line_of_garbage_among_records,
+        {"batchjob.schedulers.fields:row_problem": is_now(_raise)},
     ),
     "steps of a cycle apart": Guard(
         neighbours.source_that_fails_in_a_way_nobody_foresaw,
@@ -210,6 +218,10 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "threads for files": Guard(
         waits.file_system_that_hangs, {f"{_SERVER}.pages.job:_MAX_FILE_SECONDS": is_now(3600.0)}
+    ),
+    "waiting for a source": Guard(
+        waits.source_whose_file_system_hangs,
+        {f"{_DB}.isolation:Patience.each": is_now(lambda _, name, ask: iter(ask()))},
     ),
     "waiting for the database": Guard(
         waits.database_that_accepts_and_says_nothing,

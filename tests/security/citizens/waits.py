@@ -14,6 +14,7 @@ from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.web import site as exporter_site
 from batchjob_exporter.web.message import HttpRequest
 from batchjob_stats_db.database.engine import parse_url, reader_engine, writer_engine
+from batchjob_stats_db.isolation import Patience
 from batchjob_stats_server.pages import job as job_page
 from tests.helpers.waiting import scaled
 from tests.security.citizens.citizen import citizen, own_job
@@ -125,3 +126,13 @@ def database_that_accepts_and_says_nothing(site, dice):
         thread.join(scaled(6))
         done = not thread.is_alive()
     assert done, "the connection is waited for"
+
+
+@citizen(WAITS)
+def source_whose_file_system_hangs(site, dice):
+    """The other sources are read, and it is not asked again while it hangs."""
+    source, end = site.poller.cluster.sources[-1], threading.Event()
+    source.read = lambda *_: end.wait(scaled(60)) and []
+    patience = mock.patch.object(site.poller, "_patience", Patience(dice.choice([0.1, 0.5])))
+    patience.start()
+    site.undo += [end.set, patience.stop, lambda: vars(source).pop("read")]
