@@ -204,14 +204,13 @@ class Runs:
                     tombstones.append(Path(entry))
         return tombstones
 
-    def _list_files(self, suffix: str) -> list[os.DirEntry[str]]:
+    def _list_files(self, suffix: str) -> Iterator[os.DirEntry[str]]:
+        """One after the other, since any user may create any number."""
         try:
             with os.scandir(self._path) as entries:
-                return [
-                    entry
-                    for entry in entries
-                    if entry.name.endswith(suffix) and not entry.name.startswith(".")
-                ]
+                for entry in entries:
+                    if entry.name.endswith(suffix) and not entry.name.startswith("."):
+                        yield entry
         except OSError as error:
             raise SourceError(f"{self._path}: {error.strerror}") from error
 

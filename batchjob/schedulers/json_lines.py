@@ -89,7 +89,8 @@ class Jsonl:
     def _files(self) -> list[Path]:
         try:
             if self._path.is_dir():
-                return sorted(self._path.glob("*.jsonl"))
+                # Anything else than a file, such as a pipe, might never answer.
+                return sorted(path for path in self._path.glob("*.jsonl") if path.is_file())
         except OSError as error:
             raise SourceError(f"{self._path}: {error.strerror}") from error
         if not self._path.exists():

@@ -44,7 +44,7 @@ RULES: Mapping[str, str] = {
     "range": "not a finite number within the limits of its quantity",
     "time": "before 1990, more than a day ahead, or ten years for a time that is planned",
     "duration": "the run is longer than ten years",
-    "parts": f"a job of more than {MAX_PARTS} nodes or steps",
+    "parts": f"a job of more than {MAX_PARTS} nodes or steps, or of more GPUs than a node can have",
     "text": f"a name of more than {MAX_KEY_LENGTH} characters",
     "lost cpu": "no CPU time at all in more than a minute, though memory or IO was counted",
     "energy": f"more than {MAX_NODE_WATTS / 1000:g} kW on each node for all of the time",

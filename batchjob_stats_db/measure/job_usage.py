@@ -18,7 +18,7 @@ from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT, MEMOR
 from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob.schedulers.node_names import NodeNames, without_port
-from batchjob_stats_db.database.gate import broken_rule, limits
+from batchjob_stats_db.database.gate import MAX_KEY_LENGTH, broken_rule, limits
 from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
@@ -163,6 +163,10 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     _GPU_MEMORY: limits("memory_bytes"),
 }
 
+# Of a job on one node. A GPU has at most seven instances of seven parts (MIG).
+_MOST_OF_NODE = {_GPU_UTILIZATION: 1024, _GPU_MEMORY: 1024, _EMISSIONS: 64}
+_ROW_LABELS = ("provider", "uuid", "gpu_instance", "gpu")
+
 JobSeries = dict[tuple[Statistic, str], list[SeriesValue]]
 """The values of a job's series by statistic and metric."""
 
@@ -172,6 +176,7 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     doubts: set[str] = set()
     refused: Counter[str] = Counter()
     kept, dropped = _select_trusted_samples(job, series, doubts, refused)
+    _leave_out_parts(kept, doubts, refused)
     values = _column_values(kept, doubts)
     _add_sampled_peaks(kept, values, doubts)
     _leave_out_impossible(job, series, values, doubts, refused)
@@ -259,6 +264,26 @@ def foreign_instances(job: JobToMeasure, instances: Collection[str]) -> set[str]
     if len(other) < len(instances):
         return other
     return {each for each in other if each in job.cluster_nodes}
+
+
+def _leave_out_parts(kept: JobSeries, doubts: set[str], refused: Counter[str]) -> None:
+    """Leave out more series of a node than it can have, each of them a row, and long names."""
+    for (statistic, metric), samples in kept.items():
+        limit = _MOST_OF_NODE.get(metric)
+        if limit is None:
+            continue
+        of_node, left = Counter(map(_instance, samples)), []
+        for sample in samples:
+            names = (sample.labels.get(name, "") for name in _ROW_LABELS)
+            if of_node[_instance(sample)] > limit:
+                refused["parts"] += 1
+            elif any(len(name) > MAX_KEY_LENGTH for name in names):
+                refused["text"] += 1
+            else:
+                left.append(sample)
+        if len(left) < len(samples):
+            kept[statistic, metric] = left
+            doubts.add(NOT_A_NUMBER)
 
 
 def _is_possible(key: tuple[Statistic, str], value: float) -> bool:

@@ -24,9 +24,9 @@ from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES, ENERGY_MISSING
 
 _PREFIX = "batchjob_stats_db"
 _RECENT_SECONDS = 86400
-_MAXIMUM_TOOLS = 100
-OTHER_TOOLS = "other"
-"""The tool of all beyond the first hundred: users name their tools as they like."""
+_MAXIMUM_TOOLS, _MAXIMUM_NODES = 100, 50_000
+OTHERS = "other"
+"""The tool, and the node, of all beyond these: users name their tools and nodes as they like."""
 
 # Doubts that every job has while it runs, on a kernel before 5.19, or on nodes that differ: no
 # cause for concern.
@@ -114,6 +114,7 @@ class PollerMetrics:
             "step_errors", "Steps of poll cycles that an unexpected error ended.", "step"
         )
         self.tool_labels: set[str] = set()  # values of the label "tool"
+        self.node_labels: set[str] = set()
         self._backup = Gauge(
             f"{_PREFIX}_backup_timestamp_seconds",
             "Time of the newest backup in backup.directory; 0: none.",
@@ -147,21 +148,22 @@ def count_ended(
         if job.end_time is None or now - job.end_time > _RECENT_SECONDS:
             continue
         result = "failed" if job.state in FAILED_STATES else "other"
-        nodes.update([(share.node, result) for share in job.nodes])
+        for share in job.nodes:
+            nodes[_bounded(metrics.node_labels, _MAXIMUM_NODES, share.node), result] += 1
         if job.tool:
-            tools[_tool_label(metrics, job.tool), result] += 1
+            tools[_bounded(metrics.tool_labels, _MAXIMUM_TOOLS, job.tool), result] += 1
     for counter, counts in ((metrics.ended_jobs, nodes), (metrics.tracked_work, tools)):
         for name in {name for name, _ in counts}:
             for result in ("other", "failed"):
                 counter.labels(cluster, name, result).inc(counts[name, result])
 
 
-def _tool_label(metrics: PollerMetrics, name: str) -> str:
-    known = metrics.tool_labels
-    if name in known or len(known) < _MAXIMUM_TOOLS:
+def _bounded(known: set[str], maximum: int, name: str) -> str:
+    """The name as the value of a label that has at most so many."""
+    if name in known or len(known) < maximum:
         known.add(name)
         return name
-    return OTHER_TOOLS
+    return OTHERS
 
 
 def count_measured(

@@ -1,6 +1,7 @@
 """Whatever reading one row raises, and however long it is, the rows around it are read."""
 
 import json
+import os
 
 import pytest
 
@@ -108,3 +109,10 @@ def test_line_of_json_that_would_take_all_memory_is_set_aside(tmp_path):
     batches = list(source.read(watermark_since(0), {}))
     assert [job.jobid for batch in batches for job in batch.jobs] == ["1"]
     assert "at most 16777216 bytes" in batches[0].quarantined[0].reason
+
+
+def test_pipe_among_the_files_of_json_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").write_text('{"jobid": "1", "state": "COMPLETED", "submit_time": 1e9}\n')
+    (batch,) = Jsonl("c1", JsonLinesOptions(path=str(tmp_path))).read(watermark_since(0), {})
+    assert [job.jobid for job in batch.jobs] == ["1"]

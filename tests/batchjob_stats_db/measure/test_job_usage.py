@@ -303,3 +303,31 @@ def test_part_of_a_resized_job_continues_the_one_before(store, job, engine, now)
     with engine.connect() as db:
         due = due_jobs(db, "c1", UsagePolicy(), now, 10)
     assert [each.span.continues for each in due] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("statistic", "metric", "label", "number"),
+    [
+        (Statistic.MEAN, "gpu_utilization_ratio", "uuid", 2000),
+        (Statistic.PEAK, "gpu_memory_bytes", "uuid", 2000),
+        (Statistic.TOTAL, "emissions_grams_total", "provider", 100),
+    ],
+)
+def test_series_of_a_node_cost_a_bounded_number_of_rows(statistic, metric, label, number):
+    """Those of the job's other node stay."""
+    many = [sample(statistic, metric, 0.5, **{label: f"x{each}"}) for each in range(number)]
+    other = {"instance": "n002:10910"}
+    usage = compute_usage(
+        JOB._replace(nodes=2),
+        by_statistic(
+            *WHOLE_RUN_SAMPLES, *many,
+            sample(statistic, metric, 0.25, **{label: "good"}, **other),
+            sample(statistic, metric, 0.25, **{label: "x" * 300}, **other),
+        ),
+        30,
+    )  # fmt: skip
+    assert [gpu.uuid for gpu in usage.devices] == (["good"] if label == "uuid" else [])
+    assert dict(usage.emissions) == ({"good": 0.25} if label == "provider" else {})
+    assert usage.refused.count("parts") == number
+    assert usage.refused.count("text") == 1
+    assert "not a number" in usage.doubt

@@ -7,7 +7,7 @@ from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage
 from batchjob_stats_db.poller.self_metrics import (
-    OTHER_TOOLS,
+    OTHERS,
     PollerMetrics,
     count_ended,
     count_measured,
@@ -62,7 +62,21 @@ def test_number_of_tool_labels_is_bounded(metrics, job):
     count_ended(metrics, "local", jobs, NOW)
     labels = {"cluster": "local", "result": "other"}
     assert metric_value(metrics, "tracked_work_total", tool="tool7", **labels) == 1
-    assert metric_value(metrics, "tracked_work_total", tool=OTHER_TOOLS, **labels) == 20
+    assert metric_value(metrics, "tracked_work_total", tool=OTHERS, **labels) == 20
+
+
+def test_number_of_node_labels_is_bounded(metrics, job, monkeypatch):
+    """In a shared directory, each run may name another node."""
+    monkeypatch.setattr("batchjob_stats_db.poller.self_metrics._MAXIMUM_NODES", 5)
+    jobs = [
+        job(str(number), end_time=NOW, nodes=(NodeShare(f"n{number}", 1, None, None),))
+        for number in range(12)
+    ]
+    count_ended(metrics, "local", jobs, NOW)
+    labels = {"cluster": "local", "result": "other"}
+    assert metric_value(metrics, "ended_jobs_total", node="n4", **labels) == 1
+    assert metric_value(metrics, "ended_jobs_total", node="n5", **labels) is None
+    assert metric_value(metrics, "ended_jobs_total", node=OTHERS, **labels) == 7
 
 
 def job_to_measure(start, end):
