@@ -19,7 +19,7 @@ ERRORS = {
     "unstorable": (PACKAGE / "poller/batch_writer.py", "or not batch.jobs", "or True"),
     "unreadable": (
         PACKAGE.parent / "batchjob/schedulers/json_lines.py",
-        "quarantine.append(quarantined_row(_SOURCE, str(error), line))",
+        "quarantine.append(quarantined_row(_SOURCE, row_problem(error), line))",
         "raise",
     ),
 }
