@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 POLL = 5  # seconds that a poll may take on a busy machine
 LINGER, LAST = 30, 90  # seconds after the end: of series, and in which all rows become final
 CONF = "SlurmdTimeout=60\n"
-TICKS = 0.1  # seconds: clock ticks, and the time between a scrape's timestamp and its values
+TICKS = 0.2  # seconds: clock ticks, the time from a scrape's timestamp to its values, our readings
 PAGES = 0.0051  # rounding of pages
 CACHE = 1 << 20  # bytes that the kernel keeps for the user on a node, beside the job
 MOVES = (
