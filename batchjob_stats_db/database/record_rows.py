@@ -28,6 +28,8 @@ assert JobRecord._fields[-2:] == ("steps", "reallocations")
 
 _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
 _TOTALS = _FIELDS.index("user_cpu_seconds")  # the last columns of the scheduler
+_AT_LEAST = _FIELDS.index("cpu_at_least")
+assert _AT_LEAST == _TOTALS - 1
 _OWN_COLUMNS = 3  # update_time, doubt, usage_due_time: the last columns
 _START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
 _NAME = _FIELDS.index("name")
@@ -101,7 +103,9 @@ def merge_row(
     )
     row = _without_withdrawn(row)
     row = (*row[:_NAME], unabridged_name(older[_NAME], row[_NAME]), *row[_NAME + 1 :])
-    row = (*row[:_TOTALS], *map(_larger, before[_TOTALS:], row[_TOTALS:]))
+    # How accounting counted CPU time then does not change with its configuration.
+    at_least = 0 if before[_AT_LEAST] == 0 else _larger(before[_AT_LEAST], row[_AT_LEAST])
+    row = (*row[:_AT_LEAST], at_least, *map(_larger, before[_TOTALS:], row[_TOTALS:]))
     if row == before:
         return None
     due = existing[-1]

@@ -69,6 +69,7 @@ class SimulatedSlurm:
 
     def __init__(self, now: int = 0) -> None:
         self.now = now
+        self.clients_ahead = 0  # seconds by which the clock of sacct and slurmrestd is ahead
         self.dbd_down = self.ctld_down = False
         self.configuration = "JobAcctGatherType       = jobacct_gather/cgroup\n"
         self.calls: list[Sequence[str]] = []
@@ -131,7 +132,7 @@ class SimulatedSlurm:
         if daemon == "slurm":
             return {"errors": [], "jobs": list(map(self._queue_document, self._in_queue()))}
         if "step" in query:
-            found = [job for each in query["step"] for job in self.by_id[each]]
+            found = self._of_ids(query["step"], query.get("end_time"))
         else:
             times = (int(query[name].removeprefix("uts")) for name in ("start_time", "end_time"))
             found = self._ended(*times, ",".join(query["state"]))
@@ -178,6 +179,11 @@ class SimulatedSlurm:
             if begin <= job.end <= end and job.ended_at <= self.now
         ]
 
+    def _of_ids(self, jobids: Sequence[str], end: str | None) -> list[SlurmJob]:
+        """Jobs by id, submitted before a time, which is that of the client by default."""
+        before = int(end.removeprefix("uts")) if end else self.now + self.clients_ahead + 1
+        return [job for each in jobids for job in self.by_id[each] if job.submit < before]
+
     def _recently_ended(self) -> list[SlurmJob]:
         """Jobs that the controller remembers: MinJobAge is 300 s."""
         buckets = ((self.now - 300) // _BUCKET, self.now // _BUCKET)
@@ -210,7 +216,7 @@ class SimulatedSlurm:
                 options[name[2:]] = value
         begin = int(options["starttime"].removeprefix("uts"))
         if "jobs" in options:
-            found = [job for each in options["jobs"].split(",") for job in self.by_id[each]]
+            found = self._of_ids(options["jobs"].split(","), options.get("endtime"))
         else:
             end = int(options["endtime"].removeprefix("uts"))
             found = self._ended(begin, end, options["state"])

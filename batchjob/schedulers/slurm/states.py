@@ -159,12 +159,16 @@ REASONS: dict[str, str] = {
 }  # fmt: skip
 
 _NO_REASON = ("", "None")
+# slurmctld sets NodeDown for jobs whose node failed (slurm.h, FAIL_DOWN_NODE); those that wait for
+# one have ReqNodeNotAvail. BurstBufferOperation is not among these, for it holds a job whose data
+# cannot be staged in (burst_buffer.html), and accounting keeps it once the job has started.
 _ENDS = (
-    "BurstBufferOperation", "DeadLine", "InactiveLimit", "JobLaunchFailure", "NodeDown",
-    "NonZeroExitCode", "OutOfMemory", "RaisedSignal", "SystemFailure", "TimeLimit",
+    "DeadLine", "InactiveLimit", "JobLaunchFailure", "NodeDown", "NonZeroExitCode", "OutOfMemory",
+    "RaisedSignal", "SystemFailure", "TimeLimit",
 )  # fmt: skip
 _ENDS_BEFORE_START = (
-    *_ENDS, "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
+    *_ENDS, "BadConstraints", "BurstBufferOperation", "DependencyNeverSatisfied", "InvalidAccount",
+    "InvalidQOS",
 )  # fmt: skip
 
 
@@ -207,12 +211,13 @@ def explains_end(reason: str, *, has_started: bool) -> bool:
     return _normalize(reason) in (_END_KEYS if has_started else _UNSTARTED_END_KEYS)
 
 
-# slurmctld holds a job for which it sets BadConstraints: its priority is 0.
+# With BadConstraints, slurmctld holds a job: its priority is 0. Those that it does not consider at
+# all are in its job_independent() (job_mgr.c).
 _INELIGIBLE = (
-    "BadConstraints", "BeginTime", "Dependency", "DependencyNeverSatisfied", "JobArrayTaskLimit",
-    "JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "ReservationDeleted",
-    "job requeued in held state", "launch failed requeued held",
-    "user env retrieval failed requeued held",
+    "BadConstraints", "BeginTime", "BurstBufferOperation", "Dependency", "DependencyNeverSatisfied",
+    "InvalidAccount", "InvalidQOS", "JobArrayTaskLimit", "JobHeldAdmin", "JobHeldUser",
+    "JobHoldMaxRequeue", "ReservationDeleted", "ReservationInvalid", "job requeued in held state",
+    "launch failed requeued held", "user env retrieval failed requeued held",
 )  # fmt: skip
 HELD_STATES = frozenset(("REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"))
 """Words of states in which a waiting job is held, whatever its reason."""

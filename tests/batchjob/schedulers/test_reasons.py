@@ -70,7 +70,8 @@ def test_lsf_termination_reason():
     [
         (slurm, "JobArrayTaskLimit", "JobLaunchFailure"),
         (slurm, "launch failed requeued held", "TimeLimit"),
-        (slurm, "DependencyNeverSatisfied", "BurstBufferOperation"),
+        (slurm, "DependencyNeverSatisfied", "RaisedSignal"),
+        (slurm, "BurstBufferOperation", "InactiveLimit"),
         (slurm, "BadConstraints", "SystemFailure"),
         (slurm, "InvalidQOS", "OutOfMemory"),
         (slurm, "InvalidAccount", "DeadLine"),
@@ -87,8 +88,10 @@ def test_reasons_of_waiting_and_of_ends_are_told_apart(reasons, waiting, end):
 
 
 @pytest.mark.parametrize(
-    "reason", ["BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS"]
-)
+    "reason",
+    ["BadConstraints", "BurstBufferOperation", "DependencyNeverSatisfied", "InvalidAccount",
+     "InvalidQOS"],
+)  # fmt: skip
 def test_what_keeps_a_job_from_ever_starting_explains_its_end(reason):
     assert slurm.explains_end(reason, has_started=False)
     assert not slurm.explains_end("Priority", has_started=False)

@@ -107,6 +107,37 @@ def test_exit_codes_of_sacct_that_may_be_128_more_are_told_apart(empty_url):
     engine.dispose()
 
 
+def test_exit_codes_since_sacct_printed_one_above_128_stay(empty_url):
+    """25.05 prints none of these, and no release after it prints 128 less."""
+    engine = writer_engine(empty_url, create=True)
+    migrate(engine, "0001")
+    tables = sa.MetaData()
+    tables.reflect(engine)
+    found = [  # cluster, stored code, end, time of storing, expected columns
+        ("a", 127, 1000, 1005, (None, 127)),
+        ("a", 255, 2000, 2005, (255, None)),
+        ("a", 3, 2004, 2010, (None, 3)),
+        ("a", 127, 3000, 3005, (127, None)),
+        ("a", 0, 3001, 3005, (0, None)),
+        ("b", 127, 3000, 3005, (None, 127)),
+    ]
+    with engine.begin() as db:
+        for number, (cluster, code, end, stored, _) in enumerate(found):
+            key = {"cluster": cluster, "jobid": str(number), "submit_time": 1, "run": 1}
+            values = {"state": "FAILED", "exit_code": code, "exit_signal": 0}
+            row = key | values | {"id": number, "end_time": end, "update_time": stored}
+            db.execute(tables.tables["job"].insert().values(row | {"source": "sacct"}))
+            step = {"job_id": number, "step": "batch"} | values
+            db.execute(tables.tables["job_step"].insert().values(step))
+    migrate(engine)
+    with engine.connect() as db:
+        for table, key in ((schema.job, "id"), (schema.job_step, "job_id")):
+            columns = sa.select(table.c.exit_code, table.c.exit_code_or_128_more)
+            rows = db.execute(columns.order_by(table.c[key])).all()
+            assert list(map(tuple, rows)) == [columns for *_, columns in found]
+    engine.dispose()
+
+
 def _row(table):
     return {
         column.name: "x" if isinstance(column.type, sa.String) else 1 for column in table.columns

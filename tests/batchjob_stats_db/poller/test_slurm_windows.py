@@ -277,6 +277,14 @@ def test_parts_of_a_resized_job_follow_one_another(site, rows):
     ]
 
 
+def test_queue_with_a_resized_job_is_recorded_while_accounting_is_down(site, rows):
+    site.add_resized_job(site.now + MINUTE, end=site.now + HOUR)
+    site.slurm.dbd_down = True
+    site.add_jobs(3, start=10, end=HOUR)
+    site.run_for(5 * MINUTE)
+    assert states(rows) == ["RUNNING"] * 3
+
+
 def test_running_part_of_a_job_whose_id_was_used_before_is_the_newest(site, rows):
     """Accounting never had the end of the earlier job."""
     long_ago, now = site.now - 90 * DAY, site.now
@@ -334,14 +342,19 @@ def test_poll_without_changes_writes_no_job(site, rows):
     assert metrics.get_sample_value("batchjob_stats_db_jobs_total", label) == changed
 
 
+@pytest.mark.parametrize("source", [sacct.Sacct, SlurmRest])
 @pytest.mark.parametrize("ahead", [-DAY, -HOUR, -590, 590, HOUR, DAY])
-def test_wrong_clock_of_the_poller_loses_no_job(site, rows, ahead):
+def test_wrong_clock_of_the_poller_loses_no_job(engine, monkeypatch, rows, source, ahead):
+    site = Site(engine, monkeypatch, source)
     site.run_for(MINUTE)
-    site.clock_offset = ahead
+    site.clock_offset = site.slurm.clients_ahead = ahead
     site.restart()
-    site.add_jobs(60, interval=37)
+    site.add_jobs(60, interval=37, steps=1)
     site.run_for(HOUR, step=5 * MINUTE)
     assert states(rows) == ["COMPLETED"] * 60
+    assert {(row["cpu_seconds"], row["peak_memory_bytes"]) for row in rows(schema.job)} == {
+        (60, 1 << 20)
+    }
 
 
 @pytest.mark.parametrize("ahead", [HOUR, DAY])
@@ -441,9 +454,24 @@ def test_accounting_is_read_while_the_controller_is_down(site, rows):
     assert {row["error"] for row in rows(schema.poll_state)} == {""}
 
 
+def test_lower_bounds_stay_when_the_plugin_of_accounting_changes(site, rows):
+    site.slurm.configuration = "JobAcctGatherType = jobacct_gather/linux\n"
+    (job,) = site.add_jobs(state="TIMEOUT", steps=1)
+    site.run_for(5 * MINUTE)
+    for plugin, expected in (("cgroup", [2, 0]), ("linux", [2, 0])):
+        site.slurm.configuration = f"JobAcctGatherType = jobacct_gather/{plugin}\n"
+        site.restart()
+        site.add_jobs(2 - len(rows(schema.job)), steps=1)
+        job.account = plugin  # edited, so that it is read again
+        site.run_for(2 * DAY, step=6 * HOUR)
+        assert [row["cpu_at_least"] for row in rows(schema.job)] == expected
+        assert rows(schema.job)[0]["account"] == plugin
+
+
 @pytest.mark.parametrize("source", [sacct.Sacct, SlurmRest])
+@pytest.mark.parametrize("restarted", [False, True])
 def test_figures_read_before_the_configuration_is_known_are_settled_later(
-    engine, monkeypatch, rows, source
+    engine, monkeypatch, rows, source, restarted
 ):
     site = Site(engine, monkeypatch, source)
     site.slurm.configuration = "JobAcctGatherType = jobacct_gather/linux\n"
@@ -454,6 +482,9 @@ def test_figures_read_before_the_configuration_is_known_are_settled_later(
     (row,) = rows(schema.job)
     assert (row["cpu_at_least"], row["peak_memory_bytes"]) == (None, None)
     site.slurm.ctld_down = False
+    if restarted:  # it is found by the next nightly reading
+        site.restart()
+        site.run_for(2 * DAY, step=6 * HOUR)
     site.run_for(2 * MINUTE)
     (row,) = rows(schema.job)
     assert (row["cpu_at_least"], row["peak_memory_bytes"], row["cpu_seconds"]) == (2, None, 60)

@@ -80,22 +80,23 @@ def without_uncertain(job: JobRecord) -> JobRecord:
     if has_uncertain_start(job):
         job = job._replace(start_time=None, elapsed_seconds=None)
     return job._replace(
-        cpu_at_least=None, user_cpu_seconds=None, system_cpu_seconds=None, cpu_seconds=None,
-        peak_memory_bytes=None, energy_joules=None,
-    )  # fmt: skip
+        cpu_at_least=None, peak_memory_bytes=None, energy_joules=None, **_NO_CPU_TIME
+    )
 
 
 def with_steps(job: JobRecord, steps: Sequence[StepRecord], site: SiteAccounting) -> JobRecord:
     """The job with its steps, and their totals, as Slurm has them: a sum, and the largest step.
 
     A running job has no CPU time, nor has a job without that of all its steps, nor has any where no
-    plugin gathers it: Slurm writes zero then. Steps that a failed node took with it are CANCELLED
-    without an ExitCode, and their CPU time has not arrived; `extern` has no tasks.
+    plugin gathers it: Slurm writes zeros alone then (seen with 22.05). Steps that a failed node
+    took with it are CANCELLED without an ExitCode, and their CPU time has not arrived. `extern` has
+    no tasks, but the processes of prologs and of sessions by ssh.
     """
     if not site.is_gathered:
         job = job._replace(**_NO_CPU_TIME)
+    if not site.is_gathered or not any(step.cpu_seconds or step.memory_bytes for step in steps):
         steps = [step._replace(**_NO_CPU_TIME) for step in steps]
-    if job.state is JobState.NODE_FAIL:
+    elif job.state is JobState.NODE_FAIL:
         steps = [_without_lost_cpu_time(step) for step in steps]
     values = list(job)  # takes a quarter of the time of _replace(), and runs for each job of a site
     values[_STEPS] = tuple(steps)
@@ -105,18 +106,18 @@ def with_steps(job: JobRecord, steps: Sequence[StepRecord], site: SiteAccounting
         states = (job.state, *(step.state for step in with_tasks))
         values[_CPU_AT_LEAST] = site.cpu_at_least(states)
     if job.end_time is not None and with_tasks:
-        tasks = (step[_STEP_CPU_TIMES] for step in with_tasks)
+        killed = [step for step in steps if step.step == "extern" and step.cpu_seconds is None]
+        times = (step[_STEP_CPU_TIMES] for step in steps if step not in killed)
         values[_CPU_TIMES] = [
-            None if None in times else sum(times) for times in zip(*tasks, strict=True)
+            None if None in column else sum(column) for column in zip(*times, strict=True)
         ]
     return JobRecord._make(values)
 
 
 def _without_lost_cpu_time(step: StepRecord) -> StepRecord:
     has_exit = step.exit_signal is not None  # it ended before its node failed
-    if step.state is not JobState.CANCELLED or has_exit:
-        return step
-    return step._replace(**_NO_CPU_TIME)
+    is_lost = step.state is JobState.CANCELLED and not has_exit
+    return step._replace(**_NO_CPU_TIME) if is_lost else step
 
 
 class ResizedParts(Generic[T]):

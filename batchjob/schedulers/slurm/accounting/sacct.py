@@ -102,8 +102,8 @@ class Sacct(WindowSource):
 
     def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
         """See WindowSource."""
-        begin = ["--starttime", f"uts{EARLIEST_TIME}"]  # the default is today
-        return self._query_jobs([*begin, "--jobs", ",".join(jobids)])
+        times = ["--starttime", f"uts{EARLIEST_TIME}", "--endtime", f"uts{self.latest_time()}"]
+        return self._query_jobs([*times, "--jobs", ",".join(jobids)])
 
     def query_queue(self) -> Iterator[ParsedJob]:
         """See WindowSource."""
@@ -143,7 +143,7 @@ class Sacct(WindowSource):
         ids = list(resized)
         for at in range(0, len(ids), MAX_IDS_PER_QUERY):
             newest: dict[str, int] = {}
-            for job, _ in self.query_by_id(ids[at : at + MAX_IDS_PER_QUERY]):
+            for job, _ in self._records_of(ids[at : at + MAX_IDS_PER_QUERY]):
                 if job and job.jobid in resized:
                     row = resized[job.jobid]
                     if job.end_time is None or not queued_state(row.values).is_live:
@@ -153,6 +153,16 @@ class Sacct(WindowSource):
                 submitted = FieldReader(row.values).get("SubmitTime", epoch) or 0
                 if since > submitted:
                     yield FieldReader({**row.values, "ResizeTime": str(since)})
+
+    def _records_of(self, resized: Sequence[str]) -> Sequence[ParsedJob]:
+        """What accounting has of jobs; none if it does not answer, for the others are listed."""
+        try:
+            found = list(self.query_by_id(resized))
+        except SchedulerError as error:
+            self._once.failure("resized", "%s: resized jobs: %s", SOURCE, error)
+            return ()
+        self._once.forget("resized")
+        return found
 
     def script(self, job: SubmittedJob) -> str:
         """See ScriptSource: one job per query, so no script can pass for another job's."""

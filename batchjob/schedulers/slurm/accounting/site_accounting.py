@@ -82,7 +82,8 @@ def _site(settings: Mapping[str, str], exact_exits: bool) -> SiteAccounting:
     return SiteAccounting(
         exact_exits,
         plugin == "jobacct_gather/linux",
-        0.0 if seconds is None else float(seconds or "inf"),  # 0: at start and end alone
+        # 0: at start and end alone.
+        _DEFAULT_SAMPLING_SECONDS if seconds is None else float(seconds or "inf"),
         plugin not in ("jobacct_gather/none", "(null)"),
     )
 

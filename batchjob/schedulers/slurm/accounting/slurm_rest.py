@@ -82,7 +82,8 @@ class SlurmRest(WindowSource):
 
     def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
         """See WindowSource."""
-        return self._query_jobs({"start_time": f"uts{EARLIEST_TIME}", "step": jobids})
+        times = {"start_time": f"uts{EARLIEST_TIME}", "end_time": f"uts{self.latest_time()}"}
+        return self._query_jobs({**times, "step": jobids})
 
     def query_queue(self) -> Iterator[ParsedJob]:
         """See WindowSource."""

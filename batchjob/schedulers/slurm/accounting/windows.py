@@ -125,6 +125,14 @@ class WindowSource(ABC):
                 self._unsettled[job.jobid] = None
             yield ParsedJob(job and with_known_exit_codes(job, self._exit_codes), quarantined)
 
+    def latest_time(self) -> int:
+        """A time after all that Slurm may state, in epoch seconds.
+
+        Asked for ids without an end, sacct and slurmrestd omit the jobs that were submitted after
+        the time of their own clock, which may lag behind the scheduler's.
+        """
+        return int(self._clock()) + _CLOCK_MARGIN
+
     def watermark_at(self, since: int) -> str:
         """Watermarks are the epoch seconds up to which everything has been read."""
         return str(since)
@@ -186,7 +194,9 @@ class WindowSource(ABC):
                 job_count += len(batch.jobs)
                 wanted |= find_differing(
                     [
-                        without_uncertain(job) if is_partial(job, begin, steps=False) else job
+                        without_uncertain(job)._replace(cpu_at_least=job.cpu_at_least)
+                        if is_partial(job, begin, steps=False)
+                        else job
                         for job in batch.jobs
                     ]
                 )
@@ -233,10 +243,11 @@ class WindowSource(ABC):
         jobs |= {
             job.key: job for job in read.jobs if job.key in unread or job.state is JobState.RESIZED
         }
+        not_found = unread - {job.key for job in read.jobs}
         self._whole |= {
             key: job.end_time
             for key, job in jobs.items()
-            if job.end_time and not self._may_change(job, job.end_time)
+            if job.end_time and key not in not_found and not self._may_change(job, job.end_time)
         }
         quarantined = (*batch.quarantined, *read.quarantined)
         return batch._replace(jobs=tuple(jobs.values()), quarantined=quarantined)

@@ -2,8 +2,8 @@
 
 - The CPU time and peak memory of Slurm's jobs are raised to those of their steps. The answer of a
   window omits the steps that ended before it, and the totals were those of the answer.
-- sacct up to 25.05 may print 128 less than an exit code. What it printed is told apart; which
-  release printed a stored code is not known, and a failed job with 0 may have returned 128.
+- sacct up to 25.05 may print 128 less than an exit code, and 0 of a failed job that returned 128.
+  What it printed is told apart, but for jobs that ended after 25.11 or later was seen.
 - Sums are made again: with peak memory, and without the energy of accounting, which is that of
   whole nodes and was added once for each of the jobs that shared one.
 """
@@ -57,8 +57,8 @@ def upgrade() -> None:
     # What accounting was is not known of the jobs that are stored.
     op.add_column("job", sa.Column("cpu_at_least", sa.BigInteger))
     _sum_up_again()
-    _raise_totals()
     _tell_exit_codes_apart()
+    _raise_totals()
 
 
 def _sum_up_again() -> None:
@@ -124,7 +124,7 @@ def _too_low() -> sa.Select[tuple[object, ...]]:
 
 def _tell_exit_codes_apart() -> None:
     """Move the codes of which it is not known what they are."""
-    from_sacct = _job.c.source == "sacct"
+    from_sacct = (_job.c.source == "sacct") & _job.c.id.not_in(_surely_exact())
     jobs = sa.select(_job.c.id).where(from_sacct)
     for table, which in ((_job, from_sacct), (_step, _step.c.job_id.in_(jobs))):
         failed_with_0 = (table.c.exit_code == 0) & (table.c.state == "FAILED")
@@ -132,3 +132,16 @@ def _tell_exit_codes_apart() -> None:
         values = {"exit_code_or_128_more": table.c.exit_code, "exit_code": None}
         changed = which & ambiguous & (table.c.exit_signal == 0)
         op.execute(sa.update(table).where(changed).values(values))
+
+
+def _surely_exact() -> sa.Select[tuple[int]]:
+    """Ids of the jobs that ended after sacct had printed a code above 128, as of 25.11 it does."""
+    seen = _job.alias()
+    first = (
+        sa.select(seen.c.cluster, sa.func.min(seen.c.update_time).label("time"))
+        .where((seen.c.exit_code > 128) & (seen.c.source == "sacct"))
+        .group_by(seen.c.cluster)
+        .subquery()
+    )
+    is_later = (_job.c.cluster == first.c.cluster) & (_job.c.end_time > first.c.time)
+    return sa.select(_job.c.id).join(first, is_later)

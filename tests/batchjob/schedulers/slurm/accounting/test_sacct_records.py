@@ -264,10 +264,25 @@ def test_killed_extern_step_leaves_the_cpu_time_of_the_others():
     assert job.cpu_at_least == 1
 
 
+def test_cpu_time_of_sessions_by_ssh_is_that_of_the_job():
+    """pam_slurm_adopt; the step `extern` is part of Slurm's TotalCPU as well."""
+    extern = {"JobIDRaw": "77.extern", "TotalCPU": "01:00.000"}
+    assert job_with_steps(LINUX, {}, extern).cpu_seconds == 60.007
+
+
+def test_zeros_of_a_site_that_gathers_nothing_are_no_figures():
+    """jobacct_gather/none, as in Slurm 22.05."""
+    nothing = {"TotalCPU": "00:00:00", "MaxRSS": "", "TRESUsageInTot": ""}
+    job = job_with_steps("", nothing, {**nothing, "JobIDRaw": "77.extern"}, TotalCPU="00:00:00")
+    assert (job.cpu_seconds, job.peak_memory_bytes) == (None, None)
+    assert {step.cpu_seconds for step in job.steps} == {None}
+
+
 @pytest.mark.parametrize(
     ("configuration", "elapsed", "memory"),
     [
         (LINUX, 29, None),
+        (LINUX.replace("task=30,", ""), 29, None),  # the default is 30
         (LINUX, 30, 3088 * 1024),
         (LINUX.replace("task=30,energy=10", "energy=5,task=30"), 29, None),
         (LINUX.replace("task=30,energy=10", "10"), 29, 3088 * 1024),
