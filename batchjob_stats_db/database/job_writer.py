@@ -5,7 +5,7 @@ not written, so that a poll of 5000 running jobs costs only a comparison.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -129,7 +129,7 @@ class JobWriter:
         ids = {key: row[0] for key, row in existing.items()}
         new: list[JobRecord] = []
         changed: list[JobRecord] = []
-        live: list[JobRecord] = []  # unchanged, but a running job may have new steps
+        unchanged: list[JobRecord] = []  # their steps may have changed
         rows: list[JobValues] = []
         for record in records:
             old = existing.get(record.key)
@@ -144,8 +144,8 @@ class JobWriter:
                 rows.append((old[0], *row))
                 self.changed_days.update(record_rows.days_run(row, self._now))
                 self.changed_days.update(record_rows.days_run(old[1:], self._now))
-            elif record.end_time is None and record.steps:
-                live.append(record)
+            elif record.steps:
+                unchanged.append(record)
         for job_id, record in zip(_allocate_ids(self._db, len(new)), new, strict=True):
             ids[record.key] = job_id
             row = record_rows.new_row(record, self._policy, self._now)
@@ -158,7 +158,9 @@ class JobWriter:
         self._delete(schema.job_node, moved, ids)
         waiting = [each for each in moved if each.state is JobState.PENDING]
         self._delete(schema.job_reallocation, waiting, ids)
-        self._write_nodes_and_steps(_with_ids((*new, *changed), ids), _with_ids(live, ids))
+        written = _with_ids((*new, *changed), ids)
+        self._write_nodes(written)
+        self._write_steps([*written, *_with_ids(unchanged, ids)])
         quarantined = len(refused) + len(forged)
         return WriteCounts(len(new), len(changed), len(records) - len(rows), quarantined)
 
@@ -184,30 +186,33 @@ class JobWriter:
         for part in chunks([job_id for job_id, _ in _with_ids(records, ids)]):
             self._db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
 
-    def _write_nodes_and_steps(
-        self,
-        written: Sequence[tuple[int, JobRecord]],
-        live: Sequence[tuple[int, JobRecord]],
-    ) -> None:
-        """Write nodes and steps; a record has all of them or none."""
+    def _write_nodes(self, records: Sequence[tuple[int, JobRecord]]) -> None:
+        """Write nodes and reallocations; a record has all of them or none."""
         nodes = [
             (job_id, *share, record.cluster, record.start_time)
-            for job_id, record in written
+            for job_id, record in records
             for share in record.nodes
         ]
-        steps = [
-            (job_id, step.step, step.state.value, *step[2:])
-            for job_id, record in (*written, *live)
-            for step in record.steps
-        ]
-        if existing_steps := _existing_step_rows(self._db, {job_id for job_id, _ in live}):
-            steps = [row for row in steps if row not in existing_steps]
         reallocations = [
-            (job_id, *change) for job_id, record in written for change in record.reallocations
+            (job_id, *change) for job_id, record in records for change in record.reallocations
         ]
         self._insert(schema.job_node, nodes)
         self._insert(schema.job_reallocation, reallocations)
-        self._insert(schema.job_step, steps)
+
+    def _write_steps(self, records: Sequence[tuple[int, JobRecord]]) -> None:
+        """Write the steps that have changed; what a record does not state of one is kept."""
+        existing = _existing_step_rows(self._db, [job_id for job_id, job in records if job.steps])
+        rows = []
+        for job_id, record in records:
+            for step in record.steps:
+                row: JobValues = (job_id, step.step, step.state.value, *step[2:])
+                old = existing.get((job_id, step.step))
+                if old is not None:
+                    pairs = zip(old, row, strict=True)
+                    row = tuple(was if now in (None, "") else now for was, now in pairs)
+                if row != old:
+                    rows.append(row)
+        self._insert(schema.job_step, rows)
 
 
 def existing_rows(
@@ -256,12 +261,12 @@ def _split_forged(
     return kept, forged
 
 
-def _existing_step_rows(db: Connection, job_ids: Collection[int]) -> set[JobValues]:
-    """The existing rows of jobs' steps."""
+def _existing_step_rows(db: Connection, job_ids: Sequence[int]) -> dict[tuple[int, str], JobValues]:
+    """The existing rows of jobs' steps, by job and name."""
     step = schema.job_step
     return {
-        tuple(row)
-        for part in chunks(list(job_ids))
+        (row[0], row[1]): tuple(row)
+        for part in chunks(job_ids)
         for row in db.execute(sa.select(step).where(step.c.job_id.in_(part)))
     }
 

@@ -144,6 +144,24 @@ def test_steps_of_a_running_job_are_updated(store, job, rows):
     ]
 
 
+def test_steps_of_an_ended_job_are_updated_and_keep_what_a_later_reading_lacks(
+    store, job, rows, now
+):
+    """slurmctld has a step's exit code for a while, and `extern` may end after its job."""
+    batch_step = StepRecord("batch", JobState.FAILED, "FAILED", exit_code=255)
+    extern = StepRecord("extern", JobState.RUNNING, "RUNNING")
+    ended = job(steps=(batch_step, extern))
+    store.write(batch(ended), "s")
+    later = batch_step._replace(exit_code=None, exit_code_or_128_more=127)
+    extern = StepRecord("extern", JobState.COMPLETED, "COMPLETED", end_time=now)
+    for each in (ended, ended._replace(account="edited")):
+        store.write(batch(each._replace(steps=(later, extern))), "s")
+        assert [
+            (row["state"], row["end_time"], row["exit_code"], row["exit_code_or_128_more"])
+            for row in rows(schema.job_step)
+        ] == [("FAILED", None, 255, 127), ("COMPLETED", now, None, None)]
+
+
 def test_unfinished_lists_the_last_run_of_each_job(store, job, now):
     live = {"state": JobState.RUNNING, "end_time": None}
     store.write(batch(job("1", **live), job("1", run=2, **live), job("2")), "s")

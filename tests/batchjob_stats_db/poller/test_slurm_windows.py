@@ -249,6 +249,27 @@ def test_exit_code_is_the_one_of_the_controller(site, rows, interval):
     assert [row["exit_code"] for row in rows(schema.job)] == [0, 1, 127, 128, 137, 255]
 
 
+def test_exit_code_of_a_step_stays_when_its_job_is_edited(site, rows):
+    (job,) = site.add_jobs(exit_status=255, steps=1, state="FAILED")
+    site.run_for(10 * MINUTE)
+    job.account = "chemistry"
+    site.run_for(2 * DAY, step=6 * HOUR)
+    assert rows(schema.job)[0]["account"] == "chemistry"
+    assert [row["exit_code"] for row in rows(schema.job_step)] == [255]
+
+
+def test_answer_of_squeue_that_ends_within_a_row_keeps_no_ended_job_out(site, rows, monkeypatch):
+    def cut(options, argv, variables=None):
+        answer = site.slurm.run(options, argv, variables)
+        return answer._replace(stdout=answer.stdout[:-9]) if argv[0] == "squeue" else answer
+
+    monkeypatch.setattr(sacct, "run", cut)
+    site.add_jobs()
+    site.add_jobs(end=HOUR)
+    site.run_for(5 * MINUTE)
+    assert states(rows) == ["COMPLETED"]
+
+
 def test_exit_code_of_accounting_alone_is_one_of_two(site, rows):
     site.slurm.ctld_down = True
     site.add_jobs(exit_status=255, steps=1, state="FAILED")

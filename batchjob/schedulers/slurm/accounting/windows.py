@@ -280,13 +280,17 @@ class WindowSource(ABC):
         if self._queue_read_at is not None and now - self._queue_read_at < interval:
             return
         try:
-            found = self.query_queue()
-        except SchedulerError as error:
+            yield from self._read_live(progress)
+        except SchedulerError as error:  # at once, or where the answer ends within a row
             self._once.failure("queue", "%s: pending and running jobs: %s", self.name, error)
             return
         self._once.forget("queue")
-        self._queue_read_at, self._queue_read_time = now, self._clock()
+        self._queue_read_at = now
         progress.is_queue_known = True
+
+    def _read_live(self, progress: ReadProgress) -> Iterator[Batch]:
+        found = self.query_queue()
+        self._queue_read_time = self._clock()
         self._exit_codes = {}
         for batch in split_batches(found):
             known = [job for job in batch.jobs if job.state.is_live]
