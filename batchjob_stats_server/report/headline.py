@@ -139,7 +139,10 @@ def _signal_of_steps(inputs: ReportInput) -> int | None:
 
     Slurm ends what is left of a job by SIGTERM, whatever the job's own end was.
     """
-    numbers = (inputs.job["derived_exit_signal"], *(step["exit_signal"] for step in inputs.steps))
+    job = inputs.job
+    numbers = [job["derived_exit_signal"], *(step["exit_signal"] for step in inputs.steps)]
+    if (by_shell := (job["derived_exit_code"] or 0) - 128) in _SIGNAL_NUMBERS:
+        numbers.append(by_shell)
     return next((each for each in numbers if each and each != signal.SIGTERM), None)
 
 

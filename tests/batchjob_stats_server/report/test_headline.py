@@ -169,6 +169,14 @@ def test_signals_of_steps_explain_exit_codes(code, derived, step, text):
     assert text in found
 
 
+def test_signal_that_a_shell_in_a_step_turned_into_its_code_explains_the_end():
+    """`srun sh -c ./crash`, and a script that goes on and fails."""
+    text = headline_of(state="FAILED", exit_code=1, derived_exit_code=139)
+    assert text.startswith("Failed with exit code 1")
+    assert "A step was ended by signal 11 (SIGSEGV)" in text
+    assert "A step" not in headline_of(state="FAILED", exit_code=1, derived_exit_code=143)
+
+
 def test_code_that_may_be_128_more_is_the_signal_that_ended_a_step():
     """22.05: srun of a crash exits with 139, and sacct takes 128 off."""
     text = headline_of(state="FAILED", exit_code=None, exit_code_or_128_more=11,
