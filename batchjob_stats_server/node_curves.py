@@ -96,38 +96,21 @@ NODE_PLOTS = (
 )
 
 
-class NodeTarget(NamedTuple):
-    """The series of a node and the time to read; epoch seconds."""
-
-    cluster: str
-    instance: str
-    since: int
-    until: int
-
-
-class NodeLine(NamedTuple):
-    """One line of a plot."""
-
-    curve: NodeCurve
-    line: str  # distinguishes it from other lines of the curve
-    series: TimeSeries
-
-
 def node_lines(
-    history: TimeSeriesStore, target: NodeTarget, curves: Sequence[NodeCurve], points: int
-) -> Iterator[NodeLine]:
-    """The lines of the curves; raises TimeSeriesError."""
+    history: TimeSeriesStore, cluster: str, instance: str, window: tuple[int, int],
+    curves: Sequence[NodeCurve], points: int,
+) -> Iterator[tuple[NodeCurve, str, TimeSeries]]:  # fmt: skip
+    """The lines of the curves, each with the name that distinguishes it from others of its curve.
+
+    `window`: epoch seconds. Raises TimeSeriesError.
+    """
     for curve in curves:
-        found = history.node_series(curve.query, *target, points)
+        found = history.node_series(curve.query, cluster, instance, *window, points)
         if curve.subtracted is not None:
-            found = [
-                _difference(whole, rest)
-                for whole, rest in zip(
-                    found, history.node_series(curve.subtracted, *target, points), strict=False
-                )
-            ]
-        lines = [NodeLine(curve, _line_name(each.labels), each) for each in found if each.points]
-        yield from sorted(lines, key=lambda each: (len(each.line), each.line))
+            less = history.node_series(curve.subtracted, cluster, instance, *window, points)
+            found = [_difference(whole, rest) for whole, rest in zip(found, less, strict=False)]
+        lines = [(curve, _line_name(each.labels), each) for each in found if each.points]
+        yield from sorted(lines, key=lambda line: (len(line[1]), line[1]))
 
 
 def _line_name(labels: Mapping[str, str]) -> str:

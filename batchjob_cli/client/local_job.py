@@ -1,9 +1,7 @@
 """Reports and scripts of jobs from this machine's database, as a server makes them."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from sqlalchemy.engine import Engine, RowMapping
@@ -17,21 +15,10 @@ from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server import options
-from batchjob_stats_server.api.reports import report_of
-from batchjob_stats_server.options import ServerSettings
+from batchjob_stats_server.api.reports import ReportSources, report_of
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report.forms import FORMS, as_json
-from batchjob_stats_server.report.rules import AdviceRule, load_rules
-
-
-class LocalSources(NamedTuple):
-    """What a report is built from on this machine."""
-
-    settings: ServerSettings
-    reader: Engine
-    histories: TimeSeriesPool
-    rules: tuple[AdviceRule, ...]
-    clock: Callable[[], float] = time.time
+from batchjob_stats_server.report.rules import load_rules
 
 
 def report(data: Path, jobid: str, cluster: str | None, form: str, zone: str) -> str:
@@ -63,8 +50,8 @@ def _find_runs(engine: Engine, jobid: str, cluster: str | None) -> Sequence[RowM
             raise SettingsError(str(error)) from error
 
 
-def _open_sources(engine: Engine, data: Path) -> LocalSources:
+def _open_sources(engine: Engine, data: Path) -> ReportSources:
     url = engine.url.render_as_string(hide_password=False)
     settings = options.settings({"db.url": url, "samples.directory": str(data / SAMPLES)}, "")
     histories = TimeSeriesPool([SampleHistory(data / SAMPLES)])
-    return LocalSources(settings, engine, histories, load_rules())
+    return ReportSources(settings, engine, histories, load_rules())

@@ -2,12 +2,12 @@
 
 import functools
 import operator
-from enum import StrEnum
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import Field, create_model
+from pydantic import BaseModel, Field, create_model
 from sqlalchemy.engine import Connection
 
 from batchjob.schedulers.states import JobState
@@ -61,20 +61,12 @@ JobRow = create_model(
 )
 
 
-class JobPart(StrEnum):
-    """Parts of a job."""
-
-    NODES = "nodes"
-    STEPS = "steps"
-    GPUS = "gpus"
-    EMISSIONS = "emissions"
-
-
-PART_ROWS = {
-    JobPart.NODES: row_model("NodeRow", schema.job_node.columns),
-    JobPart.STEPS: row_model("StepRow", schema.job_step.columns),
-    JobPart.GPUS: row_model("GpuRow", schema.job_gpu.columns),
-    JobPart.EMISSIONS: row_model("JobEmissionsRow", schema.job_emissions.columns),
+JobPart = Literal["nodes", "steps", "gpus", "emissions"]
+PART_ROWS: Mapping[JobPart, type[BaseModel]] = {
+    "nodes": row_model("NodeRow", schema.job_node.columns),
+    "steps": row_model("StepRow", schema.job_step.columns),
+    "gpus": row_model("GpuRow", schema.job_gpu.columns),
+    "emissions": row_model("JobEmissionsRow", schema.job_emissions.columns),
 }
 
 

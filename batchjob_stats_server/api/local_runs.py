@@ -124,13 +124,6 @@ class LocalRun(BaseModel):
     reason: str = Field(description="Reason why the run is waiting.")
 
 
-class DeletedRuns(BaseModel):
-    """Numbers of runs that were deleted, and kept because they have not ended or on an error."""
-
-    deleted: int
-    skipped: int
-
-
 class Stop(BaseModel):
     """How to stop a run."""
 
@@ -263,8 +256,12 @@ def delete_run(control: AdminsControl, caller: CurrentCaller, run: RunId) -> Non
 
 
 @router.delete("/runs")
-def delete_runs(control: AdminsControl, caller: CurrentCaller, ended: bool) -> DeletedRuns:
-    """Delete all runs that have ended, with `ended=true`."""
+def delete_runs(control: AdminsControl, caller: CurrentCaller, ended: bool) -> dict[str, int]:
+    """Delete all runs that have ended, with `ended=true`.
+
+    The answer counts the runs `deleted`, and those `skipped` because they have not ended, or on an
+    error.
+    """
     if not ended:
         raise Problem(422, "ended: expected true; active runs cannot be deleted")
     audit.log_action(caller.principal, "asked to delete all ended runs")
@@ -276,7 +273,7 @@ def delete_runs(control: AdminsControl, caller: CurrentCaller, ended: bool) -> D
         except RunRefusedError:
             skipped += 1
     audit.log_action(caller.principal, f"deleted {deleted} ended runs")
-    return DeletedRuns(deleted=deleted, skipped=skipped)
+    return {"deleted": deleted, "skipped": skipped}
 
 
 @router.get("/runs/{run}/logs", response_class=StreamingResponse)

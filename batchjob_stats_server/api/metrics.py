@@ -14,7 +14,7 @@ from batchjob.runtime.times import rfc3339
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.queries.spans import span_of
-from batchjob_stats_db.timeseries.base import TimeSeriesStore
+from batchjob_stats_db.timeseries.base import TimeSeries, TimeSeriesStore
 from batchjob_stats_server.api.answers import answer, select_keys
 from batchjob_stats_server.api.params import PREFIX, RowsParams, RunParams, Time, Word
 from batchjob_stats_server.api.rows import Keys
@@ -25,8 +25,7 @@ from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.job_curves import JobSeries, aggregate, job_series
 from batchjob_stats_server.node_curves import (
     NODE_CURVES,
-    NodeLine,
-    NodeTarget,
+    NodeCurve,
     node_lines,
     node_window,
 )
@@ -213,15 +212,15 @@ async def node_metrics(
         )
     if not services.histories.has_store:
         raise Problem(503, "no time series database is configured")
-    since, until = node_window(params.since, params.until, int(services.clock()))
+    window = node_window(params.since, params.until, int(services.clock()))
     instance = await run_sync(_instance, services, cluster, node)
     if not instance:
         raise Problem(404, f"no exporter of the node {node} of {cluster} is answering")
-    target = NodeTarget(cluster, instance, since, until)
 
     def read_rows(history: TimeSeriesStore) -> Response:
         curves = [NODE_CURVES[name] for name in params.metric]
-        rows = _node_rows(cluster, node, node_lines(history, target, curves, params.points))
+        lines = node_lines(history, cluster, instance, window, curves, params.points)
+        rows = _node_rows(cluster, node, lines)
         return _answer(NodeMetricRow, rows, keys, params)
 
     return await services.histories.run(principal.person_key(), read_rows)
@@ -233,11 +232,11 @@ def _instance(services: Services, cluster: str, node: str) -> str:
     return reading.instance(node) if reading else ""
 
 
-def _node_rows(cluster: str, node: str, lines: Iterator[NodeLine]) -> Iterator[tuple[Any, ...]]:
-    for line in lines:
-        for point in line.series.points:
+def _node_rows(
+    cluster: str, node: str, lines: Iterator[tuple[NodeCurve, str, TimeSeries]]
+) -> Iterator[tuple[Any, ...]]:
+    for curve, line, series in lines:
+        head = (cluster, node, curve.name, curve.unit, line)
+        for point in series.points:
             at = round(point.time * 1000)
-            yield (
-                cluster, node, line.curve.name, line.curve.unit, line.line,
-                at, rfc3339(at // 1000), point.mean,
-            )  # fmt: skip
+            yield (*head, at, rfc3339(at // 1000), point.mean)

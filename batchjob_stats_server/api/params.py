@@ -158,7 +158,7 @@ class RowsParams(QueryParams):
     fields: Words | None = Field(
         None, description="Names of the keys to return, separated by commas."
     )
-    format: RowFormat = Field(RowFormat.JSON, description="Format of the rows.")
+    format: RowFormat = Field("json", description="Format of the rows.")
 
 
 class ClusterParams(QueryParams):

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import tzinfo
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fastapi import APIRouter, Query, Request, Response
@@ -11,7 +10,7 @@ from pydantic import Field
 
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import PREFIX, RunParams, Word
-from batchjob_stats_server.api.reports import report_of
+from batchjob_stats_server.api.reports import report_of, sources_of
 from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller
@@ -22,14 +21,7 @@ from batchjob_stats_server.report.model import Report
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
 
-class ReportFormat(StrEnum):
-    """The format of a report."""
-
-    JSON = "json"
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    HTML = "html"
-    SEFF = "seff"
+ReportFormat = Literal["json", "text", "markdown", "html", "seff"]
 
 
 class ReportQuery(RunParams):
@@ -41,9 +33,7 @@ class ReportQuery(RunParams):
     zone: Word = Field("UTC", description="Time zone of times in text, such as Europe/Paris.")
 
 
-_MEDIA_TYPES = {
-    media_type: name for name, (media_type, _) in FORMS.items() if name != ReportFormat.SEFF
-}
+_MEDIA_TYPES = {media_type: name for name, (media_type, _) in FORMS.items() if name != "seff"}
 _INLINE_STYLE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; "
     "frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
@@ -66,7 +56,7 @@ def job_report(
         raise Problem(404, f"there is no job {jobid} that you may see")
     audit.log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
     zone = _parse_zone(params.zone)
-    report = report_of(caller.services, caller.access, run)
+    report = report_of(sources_of(caller.services), caller.access, run)
     accept = request.headers.get("accept", "*/*")
     return _render(
         report,
@@ -108,9 +98,9 @@ def _parse_zone(name: str) -> tzinfo:
 
 def _render(report: Report, form: str, zone: tzinfo) -> Response:
     headers = {"Cache-Control": "private, no-store", "Vary": "Accept"}
-    if form == ReportFormat.JSON:
+    if form == "json":
         return Response(as_json(report), media_type="application/json", headers=headers)
     media_type, write = FORMS[form]
-    if form == ReportFormat.HTML:  # its only content besides text is an inline style sheet
+    if form == "html":  # its only content besides text is an inline style sheet
         headers["Content-Security-Policy"] = _INLINE_STYLE_POLICY
     return Response(write(report, zone), media_type=media_type, headers=headers)

@@ -1,8 +1,9 @@
 """Builds reports, for the server and for commands that read the database themselves."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
@@ -32,31 +33,27 @@ from batchjob_stats_server.report.model import (
 )
 from batchjob_stats_server.report.rules import AdviceRule
 
+if TYPE_CHECKING:
+    from batchjob_stats_server.services import Services
+
 log = logging.getLogger(__name__)
 
 
-class ReportSources(Protocol):
-    """What a report is built from; a server's services have these attributes."""
+class ReportSources(NamedTuple):
+    """What a report is built from."""
 
-    @property
-    def settings(self) -> ServerSettings:
-        """How measurements are read, how many similar jobs are compared, the site's PUE."""
+    settings: ServerSettings
+    reader: Engine
+    histories: TimeSeriesPool
+    rules: tuple[AdviceRule, ...]
+    clock: Callable[[], float] = time.time
 
-    @property
-    def reader(self) -> Engine:
-        """The database of jobs, for reading."""
 
-    @property
-    def histories(self) -> TimeSeriesPool:
-        """Measurements."""
-
-    @property
-    def rules(self) -> tuple[AdviceRule, ...]:
-        """The advice rules in use."""
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """The time, in epoch seconds."""
+def sources_of(services: "Services") -> ReportSources:
+    """The sources of a server."""
+    return ReportSources(
+        services.settings, services.reader, services.histories, services.rules, services.clock
+    )
 
 
 def report_of(sources: ReportSources, access: Access, run: RowMapping) -> Report:

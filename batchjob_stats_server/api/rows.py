@@ -9,9 +9,8 @@ import csv
 import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from batchjob.runtime.formatting import escape_formula
 from batchjob.runtime.times import rfc3339, to_milliseconds
@@ -19,12 +18,8 @@ from batchjob.runtime.times import rfc3339, to_milliseconds
 Rows = Sequence[Mapping[Any, Any]]
 
 
-class RowFormat(StrEnum):
-    """How rows are written in an answer."""
-
-    JSON = "json"  # a list
-    NDJSON = "ndjson"  # one object per line
-    CSV = "csv"  # with a header line
+RowFormat = Literal["json", "ndjson", "csv"]
+"""How rows are written in an answer: as a list, one object per line, or with a header line."""
 
 
 _RENAMED = {"username": "user", "groupname": "group"}
@@ -140,11 +135,11 @@ def write_rows(
     lines: list[bytes] = []
     if rows:
         take = value_getter(tuple(rows[0]), keys, computed)
-        write = _csv_line if form is RowFormat.CSV else _json_writer(keys)
+        write = _csv_line if form == "csv" else _json_writer(keys)
         lines = [write(take(tuple(row.values()))) for row in rows]
-    if form is RowFormat.CSV:
+    if form == "csv":
         return _csv_line(keys) + b"".join(lines), "text/csv"
-    if form is RowFormat.NDJSON:
+    if form == "ndjson":
         return b"".join(line + b"\n" for line in lines), "application/x-ndjson"
     return b"[" + b",".join(lines) + b"]", "application/json"
 

@@ -25,7 +25,7 @@ from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries.similar import same_name
 from batchjob_stats_server.api.answers import TurnRoute, run_in_turn
 from batchjob_stats_server.api.params import QueryParams, Time, Word
-from batchjob_stats_server.api.reports import gather_report_input, report_from_input
+from batchjob_stats_server.api.reports import gather_report_input, report_from_input, sources_of
 from batchjob_stats_server.api.rows import window_begin, window_end
 from batchjob_stats_server.api.runs import JobId, runs_of
 from batchjob_stats_server.auth import audit
@@ -131,8 +131,9 @@ def _report_values(
     page: PageRenderer, jobid: str, run: RowMapping
 ) -> tuple[ReportInput, dict[str, Any]]:
     """What a report is made of, and what the pages of a run show of it and of its plots."""
-    inputs = gather_report_input(page.services, page.access, run)
-    report = report_from_input(page.services, inputs)
+    sources = sources_of(page.services)
+    inputs = gather_report_input(sources, page.access, run)
+    report = report_from_input(sources, inputs)
     audit.log_jobs_seen(page.principal, f"job {jobid}", [run])
     has_started = run["start_time"] is not None
     return inputs, {
