@@ -236,11 +236,6 @@ def gpus_of(series: Iterable[SeriesValue]) -> list[NodeGpu]:
     ]  # fmt: skip
 
 
-class _LastAnswer(NamedTuple):
-    time: float
-    value: Any
-
-
 class ClusterReadings:
     """Queries in a thread, and caches the last answers."""
 
@@ -249,7 +244,7 @@ class ClusterReadings:
         self._answering = threads
         self._log_once = LogOnce(log)
         self._lock = threading.Lock()
-        self._cache: dict[tuple[str, str], _LastAnswer] = {}
+        self._cache: dict[tuple[str, str], tuple[float, Any]] = {}  # time and value
         self._pending: dict[tuple[str, str], Future[None]] = {}
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="cluster-readings")
 
@@ -311,14 +306,14 @@ class ClusterReadings:
             return None
         with self._lock:
             cached, pending = self._cache.get(key), self._pending.get(key)
-            if cached and now - cached.time < fresh:
-                return cached.value
+            if cached and now - cached[0] < fresh:
+                return cached[1]
             if pending is None or pending.done():
                 pending = self._pending[key] = self._threads.submit(self._read, key, now, ask)
         self._answering.wait_for_store([pending])
         with self._lock:
             cached = self._cache.get(key)
-        return cached.value if cached and now - cached.time < fresh + _STALE_SECONDS else None
+        return cached[1] if cached and now - cached[0] < fresh + _STALE_SECONDS else None
 
     def _read(
         self, key: tuple[str, str], now: float, ask: Callable[[TimeSeriesStore], Any]
@@ -330,4 +325,4 @@ class ClusterReadings:
             log.info("cannot update cluster %s: %r", key[0], error)
             return
         with self._lock:
-            self._cache[key] = _LastAnswer(now, value)
+            self._cache[key] = now, value

@@ -40,13 +40,6 @@ if TYPE_CHECKING:
     from batchjob_stats_server.auth.oidc import OidcProvider
 
 
-class Rates(NamedTuple):
-    """Rate limits."""
-
-    user: RateLimiter
-    peer: RateLimiter
-
-
 class Services(NamedTuple):
     """The collaborators of an application."""
 
@@ -57,7 +50,8 @@ class Services(NamedTuple):
     groups: Groups
     factors: SiteFactors
     metrics: ServerMetrics
-    rates: Rates
+    user_rate: RateLimiter
+    peer_rate: RateLimiter
     threads: Threads
     streams: Turns  # of samples and output, while a run goes on
     histories: TimeSeriesPool
@@ -132,10 +126,8 @@ def build(settings: ServerSettings) -> Services:
         ),
         SiteFactors.of_site(emissions, "emissions") if has_factors else SiteFactors((), ()),
         metrics,
-        Rates(
-            RateLimiter(limit.user_rate, limit.user_burst),
-            RateLimiter(limit.peer_rate, limit.peer_burst),
-        ),
+        RateLimiter(limit.user_rate, limit.user_burst),
+        RateLimiter(limit.peer_rate, limit.peer_burst),
         threads,
         Turns(settings.samples.streams, settings.samples.streams_per_user, "the sample files"),
         histories,

@@ -21,10 +21,6 @@ _STORE_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class _ThisThread(threading.local):
-    holds_lock = False
-
-
 class Threads:
     """Maximum numbers of threads; each has a connection of its own to the database.
 
@@ -42,7 +38,7 @@ class Threads:
         self.files = files
         self.store_seconds = _STORE_SECONDS
         self._serial = threading.Lock() if serial else None
-        self._thread = _ThisThread()
+        self._thread = threading.local()  # `holds_lock`
         # One thread never waits for the time series store.
         self._may_wait = threading.BoundedSemaphore(max(1, light.capacity() - 1))
 
@@ -60,7 +56,7 @@ class Threads:
         Work that takes longer than LONGEST_WAIT_SECONDS, or is inside `while_waiting`, does not
         delay others.
         """
-        if self._thread.holds_lock:
+        if self._holds_lock():
             return work()
         self._acquire()
         try:
@@ -71,7 +67,7 @@ class Threads:
     @contextmanager
     def while_waiting(self) -> Iterator[None]:
         """Entered by short work while it waits for something other than the database."""
-        held = self._thread.holds_lock
+        held = self._holds_lock()
         self._release()
         try:
             yield
@@ -93,12 +89,15 @@ class Threads:
         finally:
             self._may_wait.release()
 
+    def _holds_lock(self) -> bool:
+        return getattr(self._thread, "holds_lock", False)
+
     def _acquire(self) -> None:
         if self._serial is not None:
             self._thread.holds_lock = self._serial.acquire(timeout=LONGEST_WAIT_SECONDS)
 
     def _release(self) -> None:
-        if self._serial is not None and self._thread.holds_lock:
+        if self._serial is not None and self._holds_lock():
             self._thread.holds_lock = False
             self._serial.release()
 

@@ -14,7 +14,6 @@ runs the server, or root, and from the address that signed in.
 import ipaddress
 import os
 import sys
-from typing import NamedTuple
 
 from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import HTTPConnection
@@ -79,11 +78,8 @@ def delete_cookie(answer: Response, name: str) -> None:
     answer.delete_cookie(name, httponly=True, secure=name.startswith("__Host-"))
 
 
-class BrowserSession(NamedTuple):
-    """What the cookie holds."""
-
-    token: str
-    peer: str  # address of the browser, or of the proxy before it
+BrowserSession = tuple[str, str]
+"""What the cookie holds: a token, and the address of the browser, or of the proxy before it."""
 
 
 def seal(token: str, connection: HTTPConnection) -> str:
@@ -102,7 +98,7 @@ def unseal(text: str) -> BrowserSession | None:
     except InvalidToken:
         return None
     peer, _, token = data.partition(" ")
-    return BrowserSession(token, peer)
+    return token, peer
 
 
 def is_from_own_user(session: BrowserSession, connection: HTTPConnection) -> bool:
@@ -114,7 +110,7 @@ def is_from_own_user(session: BrowserSession, connection: HTTPConnection) -> boo
     uid = local_uid(address, client.port, int(server[1]))
     if uid is not None:
         return uid in (0, os.geteuid())
-    return client.host == session.peer and not address.is_loopback
+    return client.host == session[1] and not address.is_loopback
 
 
 def local_uid(address: peers.Address, port: int, server_port: int) -> int | None:

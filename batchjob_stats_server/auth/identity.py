@@ -92,7 +92,7 @@ def _authenticate_by_cookie(
         raise _refusal(services, request, "session", "the session has ended; sign in again")
     if services.process_token and not browser_session.is_from_own_user(session, request):
         raise _refusal(services, request, "session", "the session is another user's")
-    principal = _authenticate_by_token(request, services, session.token, background_tasks, db)
+    principal = _authenticate_by_token(request, services, session[0], background_tasks, db)
     return principal._replace(via="cookie")
 
 
@@ -209,7 +209,7 @@ def identify_caller(
 ) -> Caller:
     """Authenticate the caller and look up their rights; in a thread. Raises Problem."""
     principal = _authenticate(request, services, background_tasks, db)
-    if wait := services.rates.user.acquire(principal.person_key()):
+    if wait := services.user_rate.acquire(principal.person_key()):
         services.metrics.rate_limited.labels("user").inc()
         raise too_many_requests(wait)
     caller = Caller(services, principal, _access_of(services, principal, db))

@@ -146,7 +146,7 @@ class RequestLayer:
             return problems.Problem(413, f"expected at most {MAX_BODY_BYTES} bytes of body")
         exempt = self._metrics_from if scope["path"] == "/metrics" else self._trusted
         is_exempt = scope["path"] == HEALTH_PATH or peers.is_in(scope, exempt)
-        wait = 0.0 if is_exempt else self._services.rates.peer.acquire(peers.peer_key(scope))
+        wait = 0.0 if is_exempt else self._services.peer_rate.acquire(peers.peer_key(scope))
         if wait:
             self._services.metrics.rate_limited.labels("peer").inc()
             return problems.too_many_requests(wait)

@@ -193,33 +193,23 @@ def _siblings(db: Connection, access: Access, run: RowMapping) -> list[RowMappin
 
 def _node_rows(allocations: Sequence[Any], usages: Sequence[Any]) -> list[dict[str, Any]]:
     """One row per node: the job's allocation, and its usage compared with the other nodes."""
-    by_node = {each.node: each for each in usages}
-    cpu = usage_bars.compare_parts({node: each.cpu_seconds for node, each in by_node.items()})
-    memory = usage_bars.compare_parts(
-        {node: each.memory_peak_bytes for node, each in by_node.items()}
-    )
-    bars = {one.name: (one, other) for one, other in zip(cpu, memory, strict=True)}
+    used = {each.node: each for each in usages}
+    cpu = usage_bars.compare_parts({node: each.cpu_seconds for node, each in used.items()})
+    memory = usage_bars.compare_parts({node: each.memory_peak_bytes for node, each in used.items()})
     return [
-        {"held": row, "cpu": bars.get(row["node"], (None, None))[0],
-         "memory": bars.get(row["node"], (None, None))[1]}
+        {"held": row, "used": used.get(row["node"]), "cpu": cpu.get(row["node"]),
+         "memory": memory.get(row["node"])}
         for row in allocations
     ]  # fmt: skip
 
 
-def _gpu_rows(
-    usages: Sequence[Any],
-) -> list[tuple[Any, usage_bars.ComparedBar, usage_bars.ComparedBar]]:
+def _gpu_rows(usages: Sequence[Any]) -> list[tuple[Any, usage_bars.UsageBar, usage_bars.UsageBar]]:
     ratios = {str(index): each.utilization_ratio for index, each in enumerate(usages)}
     peaks = {str(index): each.memory_peak_bytes for index, each in enumerate(usages)}
     total_bytes = max((each.memory_total_bytes or 0 for each in usages), default=0)
-    return list(
-        zip(
-            usages,
-            usage_bars.compare_parts(ratios, 1.0),
-            usage_bars.compare_parts(peaks, float(total_bytes) or None),
-            strict=True,
-        )
-    )
+    use = usage_bars.compare_parts(ratios, 1.0).values()
+    memory = usage_bars.compare_parts(peaks, float(total_bytes) or None).values()
+    return list(zip(usages, use, memory, strict=True))
 
 
 def _shaded_steps_json(steps: Sequence[Any]) -> str:

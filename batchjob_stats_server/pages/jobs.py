@@ -106,25 +106,9 @@ class JobsSection(NamedTuple):
     body: Markup = Markup()
 
 
-class LiveSection(NamedTuple):
-    """Running or waiting jobs."""
-
-    key: str
-    title: str
-    filter_fields: Mapping[str, Any]
-    row_columns: tuple[str, ...]
-    form_fields: Mapping[str, Any]  # fields of the form that select only these jobs
-    parameters: Mapping[str, str]  # the same as parameters of the page's address
-
-
-_RUNNING = LiveSection(
-    "running", "Running", {"running": True, "started": None}, LISTED_COLUMNS, {"running": True},
-    {"running": "true"},
-)  # fmt: skip
-_WAITING = LiveSection(
-    "waiting", "Waiting", {"states": (JobState.PENDING,), "started": None}, LISTED_WAITING_COLUMNS,
-    {"state": [JobState.PENDING]}, {"state": JobState.PENDING.value},
-)  # fmt: skip
+_RUNNING: Mapping[str, Any] = {"running": True}
+_WAITING: Mapping[str, Any] = {"state": [JobState.PENDING]}
+"""Fields of the form that select only running, or only waiting jobs."""
 
 
 @router.get("/", dependencies=[Depends(refuse_simple_json)])
@@ -263,20 +247,23 @@ def _without_repeats(sections: Sequence[JobsSection]) -> list[JobsSection]:
 
 
 def _live_section(
-    db: Connection, page: PageRenderer, form: JobsForm, kind: LiveSection
+    db: Connection, page: PageRenderer, form: JobsForm, fields: Mapping[str, Any]
 ) -> JobsSection:
     """The newest running or waiting jobs, with a link to a list of all of them."""
-    section_form = form.model_copy(update=kind.form_fields)
+    is_waiting = fields is _WAITING
+    section_form = form.model_copy(update=fields)
     after = decode_cursor(section_form.query_key(), form.cursor, float) if form.cursor else None
     max_rows = form.limit if after else min(form.limit, _MAX_LIVE_ROWS)
-    job_filter = form.filter()._replace(**kind.filter_fields)
-    wanted = Page(max_rows, after, kind.row_columns)
-    rows, more = list_jobs(db, page.access, job_filter, page=wanted)
+    job_filter = section_form.filter()._replace(started=None)
+    columns = LISTED_WAITING_COLUMNS if is_waiting else LISTED_COLUMNS
+    rows, more = list_jobs(db, page.access, job_filter, page=Page(max_rows, after, columns))
     next_page = None
     if more:
+        selected = {"state": JobState.PENDING.value} if is_waiting else {"running": "true"}
         next_cursor = encode_cursor(section_form.query_key(), more)
-        next_page = page.address(**kind.parameters, cursor=next_cursor)
-    return JobsSection(kind.key, kind.title, rows, bool(next_page and not after), next_page)
+        next_page = page.address(**selected, cursor=next_cursor)
+    key, title = ("waiting", "Waiting") if is_waiting else ("running", "Running")
+    return JobsSection(key, title, rows, bool(next_page and not after), next_page)
 
 
 def _ended_section(

@@ -1,7 +1,7 @@
 """The page of a node: its current state and GPUs, its curves, and its jobs over time."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 from markupsafe import Markup, escape
@@ -49,14 +49,6 @@ class NodeForm(QueryParams):
     until: Time | None = None
 
 
-class NodeStatus(NamedTuple):
-    """The current state of a node, from the scheduler and its exporter."""
-
-    state: NodeState | None
-    exporter_answers: bool  # whether the exporter answers
-    gpus: Sequence[NodeGpu]
-
-
 @router.get("/clusters/{cluster}/nodes/{node}")
 @costly
 def node(
@@ -86,16 +78,17 @@ def node(
     audit.log_jobs_seen(page.principal, f"jobs on {node}", rows)
     has_more, rows = len(rows) > _MAX_JOBS, rows[:_MAX_JOBS]
     duration = until - since
-    current = _node_status(page, cluster, node, rows)
+    state, exporter_answers, gpus = _node_status(page, cluster, node, rows)
     return page.render(
         "node.html", uses_plotly=sees_all, cluster=cluster, node=node, rows=rows, has_more=has_more,
-        since=since, until=until, current=current, hidden_spans=hidden_spans,
+        since=since, until=until, state=state, exporter_answers=exporter_answers, gpus=gpus,
+        hidden_spans=hidden_spans,
         earlier=(since - duration, since),
         later=(until, until + duration) if until < page.now else None,
         timeline=_timeline(rows, hidden_spans, since, until), width=TIMELINE_WIDTH,
-        is_restricted=not sees_all, has_measurements=sees_all and current.exporter_answers,
+        is_restricted=not sees_all, has_measurements=sees_all and exporter_answers,
         zones=plot_zones.node_zones(),
-        plots=[plot for plot in NODE_PLOTS if current.gpus or not plot.gpu],
+        plots=[plot for plot in NODE_PLOTS if gpus or not plot.gpu],
         grafana_url=page.grafana_url(
             "node", since * 1000, until * 1000, cluster=cluster, node=node
         ),
@@ -106,18 +99,21 @@ def node(
 
 def _node_status(
     page: PageRenderer, cluster: str, node: str, rows: Sequence[RowMapping]
-) -> NodeStatus:
-    """Includes only GPUs of which the caller may see all jobs."""
+) -> tuple[NodeState | None, bool, Sequence[NodeGpu]]:
+    """The scheduler's state of a node, whether its exporter answers, and its GPUs.
+
+    Includes only GPUs of which the caller may see all jobs.
+    """
     readings, now = page.services.readings, page.services.clock()
     reading = readings.of(cluster, now) if can_see_totals(page, cluster) else None
     if reading is None:
-        return NodeStatus(None, False, ())
+        return None, False, ()
     instance = reading.instance(node)
     gpus = readings.gpus(cluster, instance, now) if instance else ()
     if not page.access.sees_all(cluster):
         running = {row["jobid"] for row in rows if row["end_time"] is None}
         gpus = [gpu for gpu in gpus if gpu.confirmed and gpu.jobids and set(gpu.jobids) <= running]
-    return NodeStatus(reading.nodes.get(node), bool(instance), gpus)
+    return reading.nodes.get(node), bool(instance), gpus
 
 
 def _timeline(

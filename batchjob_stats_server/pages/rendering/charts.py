@@ -13,15 +13,6 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_server.pages.rendering import template_filters
 
 
-class Box(NamedTuple):
-    """A rectangle; y grows downwards."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-
-
 def line_path(
     points: Sequence[tuple[float, float]], width: float, height: float, top: float
 ) -> str:
@@ -54,33 +45,6 @@ def round_up(value: float) -> float:
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value * (1 - 1e-9))
 
 
-class DayBar(NamedTuple):
-    """The column of one day."""
-
-    day: int
-    hit_area: Box  # full height, as a target for the pointer
-    boxes: tuple[Box, ...]  # from bottom to top
-    values: tuple[float, ...]
-
-
-def stack_columns(
-    rows: Sequence[tuple[int, tuple[float, ...]]], width: float, height: float, top: float
-) -> list[DayBar]:
-    """Stacked columns, one for each (day, values of its segments)."""
-    step = width / len(rows) if rows else width
-    gap = min(2.0, step * 0.2)
-    bars = []
-    for index, (day, values) in enumerate(rows):
-        x, y = index * step + gap / 2, height
-        boxes = []
-        for value in values:
-            bar_height = height * min(value / top, 1) if top > 0 else 0
-            y -= bar_height
-            boxes.append(Box(round(x, 2), round(y, 2), round(step - gap, 2), round(bar_height, 2)))
-        bars.append(DayBar(day, Box(index * step, 0, step, height), tuple(boxes), values))
-    return bars
-
-
 Segments = Mapping[str, str]
 """The values that a column stacks, from bottom to top: their names, and their CSS classes."""
 
@@ -95,7 +59,7 @@ class DayChart(NamedTuple):
 
     title: str
     segments: Segments
-    columns: Sequence[DayBar]
+    columns: Sequence[tuple[int, tuple[float, ...]]]  # day, and the values of its segments
     top: float
     format_value: Callable[[float], str]
 
@@ -114,8 +78,7 @@ def day_chart(
     if highest <= 0:
         return None
     top = round_up(highest / unit) * unit
-    bars = stack_columns(rows, DAY_CHART_WIDTH, DAY_CHART_HEIGHT, top)
-    return DayChart(title, segments, bars, top, format_value)
+    return DayChart(title, segments, rows, top, format_value)
 
 
 def day_columns(chart: DayChart, heading: str) -> Markup:
@@ -126,8 +89,8 @@ def day_columns(chart: DayChart, heading: str) -> Markup:
     title = escape(chart.title)
     label_every = max(1, -(-len(chart.columns) // _MAX_LABELS))
     bars = "".join(
-        _column(chart, column, labelled=not index % label_every)
-        for index, column in enumerate(chart.columns)
+        _column(chart, index, labelled=not index % label_every)
+        for index in range(len(chart.columns))
     )
     return template_filters.trusted_html(
         f'<figure class="chart"><figcaption>{title}{_legend(chart)}</figcaption>\n'
@@ -159,22 +122,25 @@ def _scale(chart: DayChart) -> str:
     )
 
 
-def _column(chart: DayChart, column: DayBar, *, labelled: bool) -> str:
-    day, x = template_filters.date(column.day), column.hit_area.x
-    description = ", ".join(
-        f"{escape(chart.format_value(value))} {escape(name)}"
-        for name, value in zip(chart.segments, column.values, strict=True)
-    )
-    boxes = "".join(
-        f'<rect class="part {css_class}" x="{box.x}" y="{box.y}" width="{box.width}" '
-        f'height="{box.height}"/>'
-        for css_class, box in zip(chart.segments.values(), column.boxes, strict=True)
-        if box.height
-    )
+def _column(chart: DayChart, index: int, *, labelled: bool) -> str:
+    """The column of a day, stacked from bottom to top, below a target for the pointer."""
+    day_time, values = chart.columns[index]
+    day, step = template_filters.date(day_time), DAY_CHART_WIDTH / len(chart.columns)
+    gap, x, y = min(2.0, step * 0.2), index * step, DAY_CHART_HEIGHT
+    description, boxes = [], ""
+    for (name, css_class), value in zip(chart.segments.items(), values, strict=True):
+        description.append(f"{escape(chart.format_value(value))} {escape(name)}")
+        height = DAY_CHART_HEIGHT * min(value / chart.top, 1)
+        y -= height
+        if round(height, 2):
+            boxes += (
+                f'<rect class="part {css_class}" x="{round(x + gap / 2, 2)}" y="{round(y, 2)}" '
+                f'width="{round(step - gap, 2)}" height="{round(height, 2)}"/>'
+            )
     label = _label(day, x) if labelled else ""
     return (
-        f'<g class="column"><title>{day}: {description}</title><rect class="hit" x="{x}" y="0" '
-        f'width="{column.hit_area.width}" height="{DAY_CHART_HEIGHT}"/>{boxes}</g>{label}\n'
+        f'<g class="column"><title>{day}: {", ".join(description)}</title><rect class="hit" '
+        f'x="{x}" y="0" width="{step}" height="{DAY_CHART_HEIGHT}"/>{boxes}</g>{label}\n'
     )
 
 
@@ -190,12 +156,10 @@ def _label(day: str, x: float) -> str:
 def _data_table(chart: DayChart) -> str:
     headings = "".join(f'<th scope="col" class="n">{escape(name)}</th>' for name in chart.segments)
     rows = "".join(
-        f'<tr><th scope="row">{template_filters.date(column.day)}</th>'
-        + "".join(
-            f'<td class="n">{escape(chart.format_value(value))}</td>' for value in column.values
-        )
+        f'<tr><th scope="row">{template_filters.date(day)}</th>'
+        + "".join(f'<td class="n">{escape(chart.format_value(value))}</td>' for value in values)
         + "</tr>"
-        for column in chart.columns
+        for day, values in chart.columns
     )
     return (
         f'<table><caption class="visually-hidden">{escape(chart.title)} by day</caption>'

@@ -80,10 +80,10 @@ COLUMN_TITLES: Mapping[str, str] = {
 DEFAULT_COLUMNS = COLUMN_TITLES.keys() - {
     "qos", "submitted", "ended", "peak", "memory_line", "gpu_line", "exit"
 }  # fmt: skip
-SPARKLINES = {
-    "cpu_line": SparklineKind.CPU,
-    "memory_line": SparklineKind.MEMORY,
-    "gpu_line": SparklineKind.GPU,
+SPARKLINES: Mapping[str, SparklineKind] = {
+    "cpu_line": "cpu",
+    "memory_line": "memory",
+    "gpu_line": "gpu_utilization",
 }
 
 
@@ -226,7 +226,7 @@ def _peak_memory_cell(row: Row, _: TableContext) -> str:
 
 
 def _sparkline_cell(kind: SparklineKind, row: Row, context: TableContext) -> str:
-    if kind is SparklineKind.GPU and not row["allocated_gpus"]:
+    if kind == "gpu_utilization" and not row["allocated_gpus"]:
         return ""
     return fragments.sparkline((context.sparklines or {}).get((row["id"], kind)))
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from batchjob_stats_server.pages.rendering import links, template_filters
-from batchjob_stats_server.pages.rendering.charts import Box
 from batchjob_stats_server.report.explain import elapsed_seconds
 from batchjob_stats_server.report.model import Row
 
@@ -29,7 +28,8 @@ class RunStrip(NamedTuple):
     """Runs, the oldest first, and their bars."""
 
     runs: Sequence[Row]
-    rows: list[tuple[str, list[Box | None], str]]  # title, bars and highest value of a quantity
+    # For each quantity its title, the values relative to the highest, and that one as text.
+    rows: list[tuple[str, list[float | None], str]]
     slow: list[bool]  # whether a run took much longer than the median
     descriptions: list[str]  # text for a run, for the pointer and screen readers
 
@@ -72,27 +72,23 @@ def build_strip(runs: Sequence[Row], now: int) -> RunStrip | None:
 
 def _strip_row(
     runs: Sequence[Row], now: int, title: str, value_of: _RunValue, format_value: Callable[..., str]
-) -> tuple[str, list[Box | None], str] | None:
+) -> tuple[str, list[float | None], str] | None:
     values = [value_of(run, now) for run in runs]
     top = max((value for value in values if value is not None), default=0.0)
     if top <= 0:
         return None
-    bars = [
-        None if value is None else _run_bar(index, value / top)
-        for index, value in enumerate(values)
-    ]
-    return title, bars, format_value(top)
+    return title, [None if value is None else value / top for value in values], format_value(top)
 
 
 def _run_link(strip: RunStrip, index: int, here: int) -> str:
     run = strip.runs[index]
     state, here_class = escape(run["state"].lower()), " here" if run["id"] == here else ""
     bars = "".join(
-        f'<rect class="run {state}{" slow" if strip.slow[index] and not number else ""}" '
-        f'x="{bar.x}" y="{bar.y + number * _ROW_HEIGHT + _TITLE_HEIGHT}" width="{bar.width}" '
-        f'height="{bar.height}"/>'
-        for number, (_, quantity_bars, _) in enumerate(strip.rows)
-        if (bar := quantity_bars[index])
+        _run_bar(
+            index, number, ratio, f"{state}{' slow' if strip.slow[index] and not number else ''}"
+        )
+        for number, (_, ratios, _) in enumerate(strip.rows)
+        if (ratio := ratios[index]) is not None
     )
     return (
         f'<a href="{escape(links.job_path(run))}">'
@@ -102,9 +98,13 @@ def _run_link(strip: RunStrip, index: int, here: int) -> str:
     )
 
 
-def _run_bar(index: int, ratio: float) -> Box:
+def _run_bar(index: int, number: int, ratio: float, style: str) -> str:
     height = round(max(BAR_HEIGHT * ratio, 0.5), 2)
-    return Box(index * RUN_WIDTH + 1, round(BAR_HEIGHT - height, 2), RUN_WIDTH - 2, height)
+    y = round(BAR_HEIGHT - height, 2) + number * _ROW_HEIGHT + _TITLE_HEIGHT
+    return (
+        f'<rect class="run {style}" x="{index * RUN_WIDTH + 1}" y="{y}" width="{RUN_WIDTH - 2}" '
+        f'height="{height}"/>'
+    )
 
 
 def _describe_run(run: Row, now: int, is_slow: bool) -> str:

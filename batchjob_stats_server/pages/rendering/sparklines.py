@@ -10,8 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -41,13 +40,8 @@ class Sparkline(NamedTuple):
     description: str
 
 
-class SparklineKind(StrEnum):
-    """The curves that can be drawn; values are names of curves."""
-
-    CPU = "cpu"
-    MEMORY = "memory"
-    GPU = "gpu_utilization"
-
+SparklineKind = Literal["cpu", "memory", "gpu_utilization"]
+"""The curves that can be drawn, by their names."""
 
 SparklineKey = tuple[int, SparklineKind]  # id of the job's row, and what is drawn
 
@@ -66,7 +60,7 @@ class Sparklines:
 
     def get(
         self, services: Services, db: Connection, access: Access, rows: Sequence[RowMapping],
-        kinds: Sequence[SparklineKind] = (SparklineKind.CPU,),
+        kinds: Sequence[SparklineKind] = ("cpu",),
     ) -> Mapping[SparklineKey, Sparkline] | None:  # fmt: skip
         """The sparklines of these jobs; None: there is no time series database."""
         if not services.histories.has_store:
@@ -77,7 +71,7 @@ class Sparklines:
             (row["id"], kind): row
             for row in started
             for kind in kinds
-            if kind is not SparklineKind.GPU or _gpu_count(row)
+            if kind != "gpu_utilization" or _gpu_count(row)
         }
         sparklines = {key: sparkline for key in keys if (sparkline := self._cached(key, now))}
         missing = {key: row for key, row in keys.items() if key not in sparklines}
@@ -114,7 +108,7 @@ class Sparklines:
             log.info("no sparkline of job %s: %s", job.jobid, error)
             raise
         found = [each.series for each in series]
-        if kind is SparklineKind.CPU and job.cpus != row["allocated_cpus"]:
+        if kind == "cpu" and job.cpus != row["allocated_cpus"]:
             sparkline = cpu_sparkline(found, None)  # it had another number at other times
         else:
             sparkline = _BUILDERS[kind](found, row)
@@ -200,9 +194,7 @@ def gpu_sparkline(series: Iterable[TimeSeries]) -> Sparkline:
 
 
 _BUILDERS: Mapping[SparklineKind, Callable[[Sequence[TimeSeries], RowMapping], Sparkline]] = {
-    SparklineKind.CPU: lambda series, row: cpu_sparkline(series, row["allocated_cpus"]),
-    SparklineKind.MEMORY: lambda series, row: memory_sparkline(
-        series, row["allocated_memory_bytes"]
-    ),
-    SparklineKind.GPU: lambda series, _: gpu_sparkline(series),
+    "cpu": lambda series, row: cpu_sparkline(series, row["allocated_cpus"]),
+    "memory": lambda series, row: memory_sparkline(series, row["allocated_memory_bytes"]),
+    "gpu_utilization": lambda series, _: gpu_sparkline(series),
 }

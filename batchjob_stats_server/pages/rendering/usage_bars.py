@@ -73,26 +73,21 @@ def sums_bar(sums: Row, what: str) -> UsageBar:
     )
 
 
-class ComparedBar(NamedTuple):
-    """The bar of one of several parts with similar values, such as nodes or GPUs."""
-
-    name: str
-    value: float | None
-    bar: UsageBar
-
-
 def compare_parts(
     parts: Mapping[str, float | None], total: float | None = None
-) -> list[ComparedBar]:
-    """Bars relative to `total`, or to the largest; far below the mean, they are low."""
+) -> dict[str, UsageBar]:
+    """The bars of several parts with similar values, such as nodes or GPUs, by their names.
+
+    They are relative to `total`, or to the largest; far below the mean, they are low.
+    """
     known_values = [value for value in parts.values() if value is not None]
     largest = total or max(known_values, default=0.0)
     mean = sum(known_values) / len(known_values) if known_values else 0.0
-    bars = []
+    bars = {}
     for name, value in parts.items():
         if value is None or largest <= 0:
-            bars.append(ComparedBar(name, value, UsageBar(name, None, reason="not measured")))
+            bars[name] = UsageBar(name, None, reason="not measured")
             continue
         compared_level = "low" if value < thresholds().uneven_use * mean else "good"
-        bars.append(ComparedBar(name, value, UsageBar(name, value / largest, compared_level)))
+        bars[name] = UsageBar(name, value / largest, compared_level)
     return bars

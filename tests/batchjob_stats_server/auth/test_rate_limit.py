@@ -5,7 +5,6 @@ from fastapi.testclient import TestClient
 
 from batchjob.runtime.rate_limit import RateLimiter
 from batchjob_stats_server import app
-from batchjob_stats_server.services import Rates
 
 ME = "/api/v1/me"
 
@@ -13,7 +12,7 @@ ME = "/api/v1/me"
 @pytest.fixture
 def limited_client(services):
     """Make a client at an address, with limits of two requests per user and four per peer."""
-    slow = services._replace(rates=Rates(RateLimiter(0.01, 2), RateLimiter(0.01, 4)))
+    slow = services._replace(user_rate=RateLimiter(0.01, 2), peer_rate=RateLimiter(0.01, 4))
 
     def at(host, **headers):
         return TestClient(app.make(slow), client=(host, 1), headers=headers)
@@ -42,8 +41,8 @@ def test_user_above_rate_gets_429(limited_client, token_headers, services):
 
 def test_tokens_created_by_one_user_share_a_limit(services, token_headers):
     """Otherwise twenty tokens would give one user twenty times the rate."""
-    rates = Rates(RateLimiter(0.01, 4), RateLimiter(0, 0))
-    test_client = TestClient(app.make(services._replace(rates=rates)))
+    limited = services._replace(user_rate=RateLimiter(0.01, 4), peer_rate=RateLimiter(0, 0))
+    test_client = TestClient(app.make(limited))
     first = token_headers("alice")
     wanted = [{"label": "x", "cluster": name} for name in ("c1", "nowhere")]
     created = [

@@ -1,10 +1,12 @@
 """Where lines and boxes are."""
 
+from xml.etree import ElementTree
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob_stats_db.days import DAY
 from batchjob_stats_server.pages.rendering import charts
-from batchjob_stats_server.pages.rendering.charts import Box
 
 
 def test_a_line_goes_from_left_to_right_and_leaves_gaps_open():
@@ -14,9 +16,16 @@ def test_a_line_goes_from_left_to_right_and_leaves_gaps_open():
 
 
 def test_columns_are_stacked():
-    first, second = charts.stack_columns([(0, (1.0, 3.0)), (86400, (0.0, 0.0))], 20, 100, 4.0)
-    assert first.boxes == (Box(1, 75, 8, 25), Box(1, 0, 8, 75))
-    assert second.boxes[0].height == 0
+    days = {0: (1.0, 3.0), DAY: (0.0, 0.0)}
+    chart = charts.day_chart("CPU", {"used": "main", "free": "rest"}, days, 0, 2 * DAY, str)
+    columns = ElementTree.fromstring(f"<p>{charts.day_columns(chart, 'h')}</p>").iter("g")
+    first, second = ([dict(box.attrib) for box in column.iter("rect")] for column in columns)
+    middle = {"x": "1.0", "width": "358.0"}
+    assert first[1:] == [
+        {"class": "part main", "y": "128.0", "height": "32.0", **middle},
+        {"class": "part rest", "y": "32.0", "height": "96.0", **middle},
+    ]
+    assert second == [{"class": "hit", "x": "360.0", "y": "0", "width": "360.0", "height": "160.0"}]
 
 
 @given(st.floats(1e-9, 1e18))

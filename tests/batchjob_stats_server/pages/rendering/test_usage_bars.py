@@ -27,14 +27,14 @@ def test_what_is_missing_says_why():
 
 def test_one_that_does_less_than_the_others():
     parts = usage_bars.compare_parts({"n1": 10.0, "n2": 9.0, "n3": 1.0, "n4": None})
-    assert [part.bar.level for part in parts] == ["good", "good", "low", ""]
-    assert [part.bar.ratio for part in parts] == [1.0, 0.9, 0.1, None]
-    assert parts[3].bar.reason == "not measured"
+    assert [part.level for part in parts.values()] == ["good", "good", "low", ""]
+    assert [part.ratio for part in parts.values()] == [1.0, 0.9, 0.1, None]
+    assert parts["n4"].reason == "not measured"
 
 
 def test_nothing_is_compared_with_nothing():
-    assert usage_bars.compare_parts({}) == []
-    assert usage_bars.compare_parts({"n1": 0.0})[0].bar.ratio is None
+    assert usage_bars.compare_parts({}) == {}
+    assert usage_bars.compare_parts({"n1": 0.0})["n1"].ratio is None
 
 
 def course(*values):
