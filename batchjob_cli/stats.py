@@ -1,8 +1,9 @@
 """`batchjob stats`: totals, and how often work succeeds."""
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob.judgements import FAILED_STATES
 from batchjob.runtime.formatting import energy, format_duration, share, size
@@ -21,69 +22,57 @@ _MAX_JOBS = 200_000  # maximum jobs read
 _DAYS = 30
 
 
-class Total(NamedTuple):
-    """A group of jobs; sums are over the jobs whose value is known."""
+def totals(rows: Iterable[Mapping[str, Any]], by: str) -> list[dict[str, Any]]:
+    """A total for each value of `by`, most jobs first, and one for all at the end.
 
-    key: str
-    jobs: int = 0
-    ended: int = 0
-    succeeded: int = 0
-    failed: int = 0  # see `batchjob.judgements.FAILED_MEANS`
-    success_ratio: float | None = None  # of the ended jobs
-    elapsed_seconds: float = 0.0
-    mean_elapsed_seconds: float | None = None
-    cpu_seconds: float = 0.0
-    mean_cpu_seconds: float | None = None
-    jobs_with_time: int = 0  # jobs with known elapsed time
-    jobs_with_cpu_time: int = 0  # jobs with known CPU time
-    peak_memory_bytes: int | None = None  # of the job with the highest peak
-    energy_joules: float | None = None
-    jobs_with_energy: int = 0  # jobs with measured energy
-    overall: bool = False  # the total of all jobs
-
-    def plus(self, row: Mapping[str, Any]) -> "Total":
-        """The total with one more job."""
-        state = JobState(row["state"])
-        ended = self.ended + (row["end_time"] is not None)
-        succeeded = self.succeeded + (state is JobState.COMPLETED)
-        elapsed = self.elapsed_seconds + (row["elapsed_seconds"] or 0.0)
-        cpu = self.cpu_seconds + (row["cpu_used_seconds"] or 0.0)
-        jobs_with_time = self.jobs_with_time + (row["elapsed_seconds"] is not None)
-        jobs_with_cpu_time = self.jobs_with_cpu_time + (row["cpu_used_seconds"] is not None)
-        peaks = [each for each in (self.peak_memory_bytes, row["memory_used_bytes"]) if each]
-        # Accounting's energy is that of whole nodes, and would count once for each of their jobs.
-        measured = row["energy_used_joules"] if row["energy_basis"] == "measured" else None
-        joules = [each for each in (self.energy_joules, measured) if each is not None]
-        return Total(
-            self.key,
-            self.jobs + 1,
-            ended,
-            succeeded,
-            self.failed + (state in FAILED_STATES),
-            succeeded / ended if ended else None,
-            elapsed,
-            elapsed / jobs_with_time if jobs_with_time else None,
-            cpu,
-            cpu / jobs_with_cpu_time if jobs_with_cpu_time else None,
-            jobs_with_time,
-            jobs_with_cpu_time,
-            max(peaks, default=None),
-            sum(joules) if joules else None,
-            self.jobs_with_energy + (measured is not None),
-            self.overall,
-        )
-
-
-def totals(rows: Iterable[Mapping[str, Any]], by: str) -> list[Total]:
-    """A total for each value of `by`, most jobs first, and one for all at the end."""
-    totals_by_key: dict[str, Total] = {}
-    overall = Total("", overall=True)
+    Sums are over the jobs whose value is known, of which there are `jobs_with_...`.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    overall: dict[str, Any] = defaultdict(int)
     for row in rows:
-        key = row[by] or ""
-        totals_by_key[key] = totals_by_key.get(key, Total(key)).plus(row)
-        overall = overall.plus(row)
-    groups = sorted(totals_by_key.values(), key=lambda total: (-total.jobs, total.key))
-    return [*groups, overall] if groups else []
+        for sums in (groups.setdefault(row[by] or "", defaultdict(int)), overall):
+            _add(sums, row)
+    ordered = sorted(groups.items(), key=lambda group: (-group[1]["jobs"], group[0]))
+    found = [_total(key, sums, overall=False) for key, sums in ordered]
+    return [*found, _total("", overall, overall=True)] if found else []
+
+
+def _add(sums: dict[str, Any], row: Mapping[str, Any]) -> None:
+    """Add one job."""
+    state = JobState(row["state"])
+    sums["jobs"] += 1
+    sums["ended"] += row["end_time"] is not None
+    sums["succeeded"] += state is JobState.COMPLETED
+    sums["failed"] += state in FAILED_STATES
+    sums["peak"] = max(sums["peak"], row["memory_used_bytes"] or 0)
+    # Accounting's energy is that of whole nodes, and would count once for each of their jobs.
+    joules = row["energy_used_joules"] if row["energy_basis"] == "measured" else None
+    values = {"time": row["elapsed_seconds"], "cpu_time": row["cpu_used_seconds"], "energy": joules}
+    for name, value in values.items():
+        if value is not None:
+            sums[name] += value
+            sums[f"jobs_with_{name}"] += 1
+
+
+def _total(key: str, sums: dict[str, Any], *, overall: bool) -> dict[str, Any]:
+    """`failed`: see `batchjob.judgements.FAILED_MEANS`; `overall`: whether it is of all jobs."""
+
+    def ratio(part: str, whole: str) -> float | None:
+        return sums[part] / sums[whole] if sums[whole] else None
+
+    return {
+        "key": key, "jobs": sums["jobs"], "ended": sums["ended"], "succeeded": sums["succeeded"],
+        "failed": sums["failed"], "success_ratio": ratio("succeeded", "ended"),
+        "elapsed_seconds": float(sums["time"]),
+        "mean_elapsed_seconds": ratio("time", "jobs_with_time"),
+        "cpu_seconds": float(sums["cpu_time"]),
+        "mean_cpu_seconds": ratio("cpu_time", "jobs_with_cpu_time"),
+        "jobs_with_time": sums["jobs_with_time"],
+        "jobs_with_cpu_time": sums["jobs_with_cpu_time"],
+        "peak_memory_bytes": sums["peak"] or None,  # of the job with the highest peak
+        "energy_joules": sums["energy"] if sums["jobs_with_energy"] else None,
+        "jobs_with_energy": sums["jobs_with_energy"], "overall": overall,
+    }  # fmt: skip
 
 
 def run(arguments: list[str]) -> int:
@@ -105,13 +94,9 @@ def run(arguments: list[str]) -> int:
     rows = (row for page in job_pages(given, parameters, _MAX_JOBS) for row in page)
     results = totals(rows, given.by)
     if given.format == "table":
-        print_text(
-            format_table(_columns(given.by), [each._asdict() for each in results])
-            if results
-            else "no job"
-        )
+        print_text(format_table(_columns(given.by), results) if results else "no job")
     else:
-        {"json": print_json, "csv": print_csv}[given.format]([each._asdict() for each in results])
+        {"json": print_json, "csv": print_csv}[given.format](results)
     return 0
 
 

@@ -13,7 +13,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 from urllib.parse import urlsplit
 
 from batchjob.judgements import SiteThresholds
@@ -374,39 +374,25 @@ def gate_endpoint(tsdb: TsdbOptions, gate: GateOptions) -> Endpoint:
     return replace(tsdb.endpoint(), answer_bytes=gate.answer_bytes)
 
 
-SECTIONS: Mapping[str, type[Any]] = {
-    "db": DatabaseOptions,
-    "web": ServerWebOptions,
-    "auth": AuthOptions,
-    "oidc": OidcOptions,
-    "limit": LimitOptions,
-    "tsdb": TsdbOptions,
-    "gate": GateOptions,
-    "report": ReportOptions,
-    "samples": SamplesOptions,
-    "grafana": GrafanaOptions,
-    "threshold": SiteThresholds,
-    "emissions": EmissionsOptions,
-    "log": LogOptions,
-}
-
-
 class ServerSettings(NamedTuple):
     """The settings of the program."""
 
     db: DatabaseOptions
     web: ServerWebOptions = ServerWebOptions()
     auth: AuthOptions = AuthOptions()
-    emissions: EmissionsOptions = EmissionsOptions()
+    oidc: OidcOptions = OidcOptions()
+    limit: LimitOptions = LimitOptions()
     tsdb: TsdbOptions = TsdbOptions()
     gate: GateOptions = GateOptions()
-    limit: LimitOptions = LimitOptions()
     report: ReportOptions = ReportOptions()
     samples: SamplesOptions = SamplesOptions()
-    oidc: OidcOptions = OidcOptions()
     grafana: GrafanaOptions = GrafanaOptions()
     threshold: SiteThresholds = SiteThresholds()
+    emissions: EmissionsOptions = EmissionsOptions()
     log: LogOptions = LogOptions()
+
+
+SECTIONS: Mapping[str, type[Any]] = get_type_hints(ServerSettings)
 
 
 def settings(flags: Mapping[str, Any], config_file: str) -> ServerSettings:

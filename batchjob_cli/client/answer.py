@@ -6,36 +6,29 @@ Anything else at the address, such as a proxy's log-in page, is reported in one 
 import re
 from collections.abc import Collection
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
+from batchjob.runtime.http_client import HttpReply
 from batchjob.runtime.json_reader import parse_json
 from batchjob_cli.client.problems import UnreachableError, error_of_status
 
 _QUOTED_CHARACTERS = 60  # maximum characters of a body in an error message
 
 
-class ApiReply(NamedTuple):
-    """An HTTP answer."""
-
-    status: int
-    body: bytes
-    next: str  # target of the Link header with rel=next, or ""
-
-
-def next_page_link(link: str) -> str:
-    """The target of a header Link (RFC 8288) with rel=next, as our server writes it; or ""."""
-    found = re.search(r'<([^<>]*)>; *rel="?next"?', link)
+def next_page_link(answer: HttpReply) -> str:
+    """The target of the header Link (RFC 8288) with rel=next, as our server writes it; or ""."""
+    found = re.search(r'<([^<>]*)>; *rel="?next"?', answer.headers.get("link", ""))
     return found[1] if found else ""
 
 
-def require_success(answer: ApiReply) -> ApiReply:
+def require_success(answer: HttpReply) -> HttpReply:
     """The answer, if it is a success; raises the SettingsError for its status."""
     if 200 <= answer.status < 300:
         return answer
     raise error_of_status(answer.status, _problem_detail(answer))
 
 
-def parse_rows(answer: ApiReply, keys: Collection[str] = ()) -> list[dict[str, Any]]:
+def parse_rows(answer: HttpReply, keys: Collection[str] = ()) -> list[dict[str, Any]]:
     """The rows of a list, which have at least these keys; raises SettingsError."""
     rows = _parse_body(answer)
     if isinstance(rows, list) and all(_has_keys(row, keys) for row in rows):
@@ -43,7 +36,7 @@ def parse_rows(answer: ApiReply, keys: Collection[str] = ()) -> list[dict[str, A
     raise foreign_answer_error(quote_beginning(answer.body))
 
 
-def parse_document(answer: ApiReply, *keys: str) -> dict[str, Any]:
+def parse_document(answer: HttpReply, *keys: str) -> dict[str, Any]:
     """The one document, which has at least these keys; raises SettingsError."""
     document: dict[str, Any] = _parse_body(answer)
     if _has_keys(document, keys):
@@ -61,7 +54,7 @@ def quote_beginning(body: bytes) -> str:
     return repr(" ".join(body[:_QUOTED_CHARACTERS].decode("utf-8", "replace").split()))
 
 
-def _parse_body(answer: ApiReply) -> Any:
+def _parse_body(answer: HttpReply) -> Any:
     body = require_success(answer).body
     try:
         return parse_json(body)
@@ -73,7 +66,7 @@ def _has_keys(found: Any, keys: Collection[str]) -> bool:
     return isinstance(found, dict) and found.keys() >= set(keys)
 
 
-def _problem_detail(answer: ApiReply) -> str:
+def _problem_detail(answer: HttpReply) -> str:
     """The detail of a problem (RFC 9457); else the meaning of the status."""
     try:
         problem = parse_json(answer.body)

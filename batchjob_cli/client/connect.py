@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchjob.local_runs.directory import LOCAL, data_directory
+from batchjob.runtime.http_client import HttpReply
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
-from batchjob_cli.client.answer import ApiReply, parse_rows
+from batchjob_cli.client.answer import next_page_link, parse_rows
 from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.running_up import find_running_up
 
@@ -31,7 +32,7 @@ CERT, KEY, CA = "BATCHJOB_CERT_FILE", "BATCHJOB_KEY_FILE", "BATCHJOB_CA_FILE"
 Parameters = Mapping[str, Any]
 
 
-QueryFunction = Callable[[str, Parameters], ApiReply]
+QueryFunction = Callable[[str, Parameters], HttpReply]
 """Path below /api/v1, or the `next` link of a response, and parameters -> response."""
 
 
@@ -170,7 +171,7 @@ def read_pages(
         rows = parse_rows(answer, keys)[:limit]
         yield rows
         limit -= len(rows)
-        path, given = answer.next, {}
+        path, given = next_page_link(answer), {}
 
 
 def run_parser(name: str, description: str, nargs: str | None = None) -> argparse.ArgumentParser:

@@ -11,15 +11,13 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from batchjob.runtime.http_client import FetchError, HttpStream, fetch, tls_context
+from batchjob.runtime.http_client import FetchError, HttpReply, HttpStream, fetch, tls_context
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import http_url
 from batchjob.secret_files import SecretFileError, check_private_key
 from batchjob_cli.client.answer import (
-    ApiReply,
     foreign_answer_error,
-    next_page_link,
     parse_document,
     require_success,
 )
@@ -49,14 +47,14 @@ class Server:
         self._timeout_seconds = seconds
         self._tls = _tls_context(ca_file, cert, key) if ca_file or cert else None
 
-    def __call__(self, path: str, parameters: Parameters) -> ApiReply:
+    def __call__(self, path: str, parameters: Parameters) -> HttpReply:
         """Raises UnreachableError if nothing answers."""
         return self.request("GET", path, parameters)
 
     def request(
         self, method: str, path: str, parameters: Parameters, body: Any = None,
         seconds: float | None = None,
-    ) -> ApiReply:  # fmt: skip
+    ) -> HttpReply:  # fmt: skip
         """Send any request, with a JSON body. Raises UnreachableError if nothing answers."""
         headers = self._headers
         if body is not None:
@@ -70,7 +68,7 @@ class Server:
         except FetchError as error:
             raise UnreachableError(f"{self._base}: {error}") from error
         self._require_own_server(answer.status, answer.headers, parameters)
-        return ApiReply(answer.status, answer.body, next_page_link(answer.headers.get("link", "")))
+        return answer
 
     def find_run_id(self, text: str) -> str | None:
         """The id of a run by its name or id prefix; None if there is no such run.
@@ -95,7 +93,7 @@ class Server:
                 self._require_own_server(answer.status, answer.headers, parameters)
                 if answer.status != 200:
                     pieces = islice(answer.pieces(self._timeout_seconds), _MAX_PROBLEM_PIECES)
-                    require_success(ApiReply(answer.status, b"".join(pieces), ""))
+                    require_success(HttpReply(answer.status, answer.headers, b"".join(pieces)))
                 yield from answer.pieces(silence)
         except FetchError as error:
             raise UnreachableError(f"{self._base}: {error}") from error

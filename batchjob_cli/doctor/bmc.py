@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
+from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding
 from collectors.power.ipmi import collector as ipmi
 from collectors.power.ipmi.in_band import find_device
 from collectors.power.ipmi.message import IpmiError
@@ -113,4 +113,4 @@ def _call_timed(read: Callable[[], T]) -> tuple[T, float]:
     return value, (time.monotonic() - began) * 1000
 
 
-CHECKS = (Check("ipmi", _check_ipmi), Check("redfish", _check_redfish))
+CHECKS: Checks = {"ipmi": _check_ipmi, "redfish": _check_redfish}

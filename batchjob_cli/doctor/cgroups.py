@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from batchjob.schedulers import registry
 from batchjob_cli.doctor.finding import (
-    Check,
+    Checks,
     ExaminedNode,
     Finding,
     Result,
@@ -72,11 +72,11 @@ def _check_whole_tree(node: ExaminedNode) -> Finding | None:
     )
 
 
-HIERARCHY_CHECKS = (
-    Check("hierarchies", _check_hierarchies),
-    Check("version", _check_version),
-    Check("whole tree", _check_whole_tree),
-)
+HIERARCHY_CHECKS: Checks = {
+    "hierarchies": _check_hierarchies,
+    "version": _check_version,
+    "whole tree": _check_whole_tree,
+}
 
 
 _SOME_LIMITS = RunLimits(1.0, 1 << 30, 1 << 20)
@@ -107,7 +107,7 @@ def _check_runs(_: ExaminedNode) -> Finding:
     return Finding("ok", "with --cpus, --memory and --io")
 
 
-RUN_CHECKS = (Check("batchjob run", _check_runs),)
+RUN_CHECKS: Checks = {"batchjob run": _check_runs}
 
 
 class Number(NamedTuple):
@@ -251,8 +251,8 @@ def _pressure_error(path: str) -> str | None:
     return None
 
 
-NUMBER_CHECKS = (
-    *(Check(each.what, partial(_check_number, each)) for each in NUMBERS),
-    Check("memory peak", _check_peak),
-    Check("pressure", _check_pressure),
-)
+NUMBER_CHECKS: Checks = {
+    **{each.what: partial(_check_number, each) for each in NUMBERS},
+    "memory peak": _check_peak,
+    "pressure": _check_pressure,
+}

@@ -22,7 +22,7 @@ from batchjob_cli.doctor import (
     schedulers,
     slurm,
 )
-from batchjob_cli.doctor.finding import Check, CheckResult, ExaminedNode, run_checks
+from batchjob_cli.doctor.finding import CheckResult, Checks, ExaminedNode, run_checks
 from batchjob_exporter.options import parse_settings
 from collectors.jobs.discovery.site_layouts import all_layouts
 
@@ -34,11 +34,11 @@ Also accepts all flags of batchjob_exporter (--config.file, --path.cgroupfs,
 
 Exit status: 0 if jobs can be seen, 1 if not, 2 for wrong usage."""
 
-SUBJECTS: Mapping[str, tuple[Check, ...]] = {
+SUBJECTS: Mapping[str, Checks] = {
     "cgroups": cgroups.HIERARCHY_CHECKS,
-    "schedulers": (
-        *schedulers.CHECKS, *slurm.CHECKS, schedulers.CLUSTER_CHECK, *pbs_jobs.CHECKS
-    ),
+    "schedulers": {
+        **schedulers.CHECKS, **slurm.CHECKS, **schedulers.CLUSTER_CHECKS, **pbs_jobs.CHECKS
+    },
     "numbers": cgroups.NUMBER_CHECKS,
     "permissions": permissions.CHECKS,
     "energy": power.CHECKS,

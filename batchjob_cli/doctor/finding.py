@@ -142,11 +142,11 @@ class ExaminedNode:
         return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
 
-class Check(NamedTuple):
-    """A row of a subject's table. `examine` returns None if the check does not apply."""
+Check = Callable[[ExaminedNode], Finding | None]
+"""Examines the node; None if the check does not apply."""
 
-    name: str
-    examine: Callable[[ExaminedNode], Finding | None]
+Checks = Mapping[str, Check]
+"""The table of a subject, by name."""
 
 
 class CheckResult(NamedTuple):
@@ -157,9 +157,9 @@ class CheckResult(NamedTuple):
     finding: Finding
 
 
-def run_checks(node: ExaminedNode, subject: str, checks: tuple[Check, ...]) -> list[CheckResult]:
+def run_checks(node: ExaminedNode, subject: str, checks: Checks) -> list[CheckResult]:
     """Run all checks of a subject."""
-    findings = ((check.name, _examine(check, node)) for check in checks)
+    findings = ((name, _examine(check, node)) for name, check in checks.items())
     return [
         CheckResult(subject, name, finding) for name, finding in findings if finding is not None
     ]
@@ -167,7 +167,7 @@ def run_checks(node: ExaminedNode, subject: str, checks: tuple[Check, ...]) -> l
 
 def _examine(check: Check, node: ExaminedNode) -> Finding | None:
     try:
-        return check.examine(node)
+        return check(node)
     except Exception as error:  # an error in one check must not hide the others' results
         return Finding("warning", f"could not be examined: {type(error).__name__}: {error}")
 

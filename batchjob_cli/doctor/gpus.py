@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from typing import Any
 
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read_text
+from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, read_text
 from collectors.gpu import amd, nvml
 from collectors.gpu.metrics import ENERGY
 from collectors.gpu.nvml_errors import error_name
@@ -164,11 +164,11 @@ def _check_amd(node: ExaminedNode) -> Finding | None:
     return Finding("ok", f"{len(cards)} with the amdgpu driver: {', '.join(names)}")
 
 
-CHECKS = (
-    Check("nvidia", _check_devices),
-    Check("permission", _check_permission),
-    Check("nvml", _check_library),
-    Check("readings", _check_readings),
-    Check("order", _check_order),
-    Check("amd", _check_amd),
-)
+CHECKS: Checks = {
+    "nvidia": _check_devices,
+    "permission": _check_permission,
+    "nvml": _check_library,
+    "readings": _check_readings,
+    "order": _check_order,
+    "amd": _check_amd,
+}

@@ -10,7 +10,7 @@ from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.fields import FieldReader, RowError, clock_duration, epoch
 from batchjob.schedulers.pbs.accounting.log_line import parse_line
 from batchjob.schedulers.pbs.cluster import accounting_directory
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
+from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding
 
 _TAIL_BYTES = 1 << 22  # of the newest log
 _TOGETHER_SECONDS, _TOGETHER_JOBS = 10, 4
@@ -69,4 +69,4 @@ def _are_together(times: list[int]) -> bool:
     return any(last - first <= _TOGETHER_SECONDS for first, last in pairs)
 
 
-CHECKS = (Check("jobs killed by PBS' hook", _check_killed_jobs),)
+CHECKS: Checks = {"jobs killed by PBS' hook": _check_killed_jobs}

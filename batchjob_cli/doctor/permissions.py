@@ -12,7 +12,7 @@ import urllib.request
 from functools import partial
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read_text
+from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, read_text
 from batchjob_exporter.web.addresses import open_listeners
 from collectors.jobs.discovery.inotify import Inotify
 
@@ -133,14 +133,14 @@ def _check_open_files(_: ExaminedNode) -> Finding:
     )
 
 
-CHECKS = (
-    Check("user", _check_user),
-    *(Check(name, partial(_check_capability, name)) for name in CAPABILITIES),
-    Check("hidepid", _check_hidepid),
-    Check("namespace", _check_pid_namespace),
-    Check("inotify", _check_inotify),
-    Check("open files", _check_open_files),
-)
+CHECKS: Checks = {
+    "user": _check_user,
+    **{name: partial(_check_capability, name) for name in CAPABILITIES},
+    "hidepid": _check_hidepid,
+    "namespace": _check_pid_namespace,
+    "inotify": _check_inotify,
+    "open files": _check_open_files,
+}
 
 
 _TIMEX_BYTES = 208  # struct timex of <sys/timex.h> on 64-bit Linux
@@ -194,8 +194,8 @@ def _check_cpus(_: ExaminedNode) -> Finding:
     return Finding("ok", f"{len(allowed)} usable; the exporter uses one of them")
 
 
-SERVICE_CHECKS = (
-    Check("address", _check_address),
-    Check("clock", _check_clock),
-    Check("cpus", _check_cpus),
-)
+SERVICE_CHECKS: Checks = {
+    "address": _check_address,
+    "clock": _check_clock,
+    "cpus": _check_cpus,
+}

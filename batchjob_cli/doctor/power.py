@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from batchjob.runtime.formatting import format_duration
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.doctor import bmc
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
+from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding
 from collectors.emissions.provider_poller import ProviderPoller
 from collectors.emissions.providers.provider import EmissionFactor
 from collectors.emissions.site_factors import SiteFactors
@@ -95,14 +95,11 @@ def _check_cray(node: ExaminedNode) -> Finding | None:
     return Finding("ok", directory)
 
 
-_METERS = {
-    check.name: check
-    for check in (
-        Check("rapl", _check_rapl),
-        Check("hwmon", _check_hwmon),
-        Check("cray", _check_cray),
-        *bmc.CHECKS,
-    )
+_METERS: Checks = {
+    "rapl": _check_rapl,
+    "hwmon": _check_hwmon,
+    "cray": _check_cray,
+    **bmc.CHECKS,
 }
 
 
@@ -169,12 +166,12 @@ def _is_enabled(name: str, node: ExaminedNode) -> bool:
 
 
 def _is_responding(name: str, node: ExaminedNode) -> bool:
-    finding = _METERS[name].examine(node)
+    finding = _METERS[name](node)
     return finding is not None and finding.result == "ok"
 
 
-CHECKS = (
-    *_METERS.values(),
-    Check("job energy", _check_source),
-    Check("emission factors", _check_factors),
-)
+CHECKS: Checks = {
+    **_METERS,
+    "job energy": _check_source,
+    "emission factors": _check_factors,
+}

@@ -9,7 +9,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers import registry
 from batchjob.schedulers.node import JobManager
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, read_text
+from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, read_text
 from collectors.cluster.collector import find_readers
 
 SCHEDULERS = tuple(side for side in registry.job_managers().values() if side.advice)
@@ -109,9 +109,9 @@ def _check_cluster(node: ExaminedNode) -> Finding | None:
     )
 
 
-CHECKS = (
-    Check("jobs", _check_any),
-    *(Check(each.manager, partial(_check_scheduler, each)) for each in SCHEDULERS),
-    Check("others", _check_others),
-)
-CLUSTER_CHECK = Check("cluster", _check_cluster)
+CHECKS: Checks = {
+    "jobs": _check_any,
+    **{each.manager: partial(_check_scheduler, each) for each in SCHEDULERS},
+    "others": _check_others,
+}
+CLUSTER_CHECKS: Checks = {"cluster": _check_cluster}

@@ -5,7 +5,7 @@ with is in docs/schedulers/slurm.md.
 """
 
 from batchjob.schedulers.slurm.accounting.site_accounting import task_sampling_seconds
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding
+from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding
 
 _TRIED = ("22.05", "24.11", "26.05")
 _FIRST, _LAST = (20, 11), (26, 5)
@@ -69,10 +69,10 @@ def _check_paths(node: ExaminedNode) -> Finding | None:
     return Finding("ok", seen) if by_id else None
 
 
-CHECKS = (
-    Check("slurm version", _check_version),
-    Check("slurm gpus", _check_gpus),
-    Check("slurm private data", _check_private_data),
-    Check("slurm accounting", _check_gathering),
-    Check("slurm cgroups", _check_paths),
-)
+CHECKS: Checks = {
+    "slurm version": _check_version,
+    "slurm gpus": _check_gpus,
+    "slurm private data": _check_private_data,
+    "slurm accounting": _check_gathering,
+    "slurm cgroups": _check_paths,
+}

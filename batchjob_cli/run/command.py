@@ -34,9 +34,8 @@ from batchjob_cli.run.defaults import (
     positive,
     positive_size,
 )
-from batchjob_cli.run.launch import LAUNCH_FAILED
+from batchjob_cli.run.launch import LAUNCH_FAILED, RunStartError
 from batchjob_cli.run.lifecycle import (
-    RunStartError,
     execute_run,
     page_url,
     print_message,

@@ -15,10 +15,10 @@ NOT_FOUND, NOT_EXECUTABLE, LAUNCH_FAILED = 127, 126, 125
 """Exit statuses of `env`, `timeout` and other commands that start one (POSIX, env)."""
 
 
-class LaunchError(Exception):
-    """The command could not be started."""
+class RunStartError(Exception):
+    """The run, or its command, could not be started; it carries the exit status."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int = LAUNCH_FAILED) -> None:
         super().__init__(message)
         self.status = status
 
@@ -38,7 +38,7 @@ def launch(
     join: Callable[[], None] | None,
     cpus: Set[int] = frozenset(),
 ) -> int:
-    """Fork and execute; returns the pid. Raises LaunchError.
+    """Fork and execute; returns the pid. Raises RunStartError.
 
     `streams`: descriptors that become its 0, 1 and 2. `mask`: the signals that were blocked when we
     were started. `cpus`: those to which the command is bound. Must be called before any thread is
@@ -102,14 +102,14 @@ def _move_descriptor(descriptor: int, number: int) -> None:
         os.dup2(descriptor, number)
 
 
-def _launch_error(name: str, stage: int, number: int) -> LaunchError:
+def _launch_error(name: str, stage: int, number: int) -> RunStartError:
     reason = os.strerror(number)
     if stage == _STAGE_JOIN:
-        return LaunchError(f"the run's cgroup and CPUs: {reason}", LAUNCH_FAILED)
+        return RunStartError(f"the run's cgroup and CPUs: {reason}", LAUNCH_FAILED)
     if number == errno.ENOENT:
         missing = "no such file, or its interpreter is missing" if "/" in name else "not found"
-        return LaunchError(f"{name}: {missing}", NOT_FOUND)
-    return LaunchError(f"{name}: {reason}", NOT_EXECUTABLE)
+        return RunStartError(f"{name}: {missing}", NOT_FOUND)
+    return RunStartError(f"{name}: {reason}", NOT_EXECUTABLE)
 
 
 def _prctl(option: int, argument: int) -> None:

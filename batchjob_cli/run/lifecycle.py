@@ -24,7 +24,7 @@ from batchjob_cli.run.cgroup import Cgroup, NoCgroup
 from batchjob_cli.run.defaults import RunSpecification
 from batchjob_cli.run.launch import (
     LAUNCH_FAILED,
-    LaunchError,
+    RunStartError,
     become_subreaper,
     launch,
 )
@@ -32,7 +32,7 @@ from batchjob_cli.run.limits import LimitError, RunLimits, required_controllers,
 from batchjob_cli.run.process_tree import ProcessTree
 from batchjob_cli.run.queue import QueuedRun
 from batchjob_cli.run.streams import Channel, Pump, copy_window_size, open_channel
-from batchjob_cli.run.summary import RunOutcome, format_report, log_ended, log_started, log_waiting
+from batchjob_cli.run.summary import format_report, log_ended, log_started, log_waiting
 from batchjob_cli.run.supervisor import QUEUED_SIGNALS, RunEnd, RunSupervisor, end_abandoned
 
 TIMED_OUT_STATUS = 124
@@ -41,14 +41,6 @@ STOPPED = "stopped"
 """The state of a run that was ended on request; one that had not started was cancelled."""
 _RETRY_SECONDS = (0.2, 1.0, 3.0)
 _QUEUE_CHECK_SECONDS = 0.3  # interval of checking the queue
-
-
-class RunStartError(Exception):
-    """The run could not be started; it carries the exit status."""
-
-    def __init__(self, message: str, status: int = LAUNCH_FAILED) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def execute_run(
@@ -77,11 +69,10 @@ def execute_run(
     finally:
         for left in cgroup.remove() if cgroup else ():
             print_message(f"{left}: could not be removed")
-    outcome = _build_outcome(run, end, tree, reading, wall)
     runs = spec.data / RUNS
-    outcome = outcome._replace(run=_apply_stop_request(outcome.run, end, runs))
-    record_end(runs, outcome.run)
-    log_ended(outcome.run)
+    ended = _apply_stop_request(_ended_run(run, end, tree, reading, wall), end, runs)
+    record_end(runs, ended)
+    log_ended(ended)
     # Everything is recorded: from now on, a signal may end us like any other program.
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for pump in pumps:
@@ -92,7 +83,8 @@ def execute_run(
         )
     sweep_daily(spec.data, RunRetention())
     if not spec.quiet:
-        sys.stderr.write(format_report(outcome))
+        throttled = reading.cpu_throttled_seconds if run.allocated_cpus else None
+        sys.stderr.write(format_report(ended, reading.io, throttled))
         sys.stderr.flush()
     return exit_status(end)
 
@@ -202,8 +194,6 @@ def _start_command(
     try:
         join = cgroup.join if cgroup else None
         pid = launch(spec.command, streams, mask, join, spec.cpus)
-    except LaunchError as error:
-        raise RunStartError(str(error), error.status) from error
     finally:
         for channel in channels:
             os.close(channel.inner)
@@ -224,17 +214,16 @@ def _open_logs(spec: RunSpecification, run: Run) -> tuple[StreamLog | None, ...]
     return tuple(None for _ in STREAMS)
 
 
-def _build_outcome(
+def _ended_run(
     run: Run, end: RunEnd, tree: ProcessTree, reading: CgroupReading, wall: float
-) -> RunOutcome:
+) -> Run:
     """The kernel's totals for the cgroup if there are any, else those for the processes."""
-    used = tree.usage
     user, system = reading.cpu_user_seconds, reading.cpu_system_seconds
     if user is None or system is None:
-        user, system = used.user_cpu_seconds, used.system_cpu_seconds
+        user, system = tree.user_cpu_seconds, tree.system_cpu_seconds
     peak = reading.memory_peak
     signalled = os.WIFSIGNALED(end.status)
-    ended = run._replace(
+    return run._replace(
         state=_final_state(end, reading),
         end_time=now(),
         wall_seconds=round(wall, 6),
@@ -242,12 +231,10 @@ def _build_outcome(
         exit_signal=os.WTERMSIG(end.status) if signalled else None,
         user_cpu_seconds=round(user, 6),
         system_cpu_seconds=round(system, 6),
-        peak_memory_bytes=used.peak_memory_bytes if peak is None else int(peak),
-        read_bytes=used.read_bytes,
-        written_bytes=used.written_bytes,
+        peak_memory_bytes=tree.peak_memory_bytes if peak is None else int(peak),
+        read_bytes=tree.read_bytes,
+        written_bytes=tree.written_bytes,
     )
-    throttled = reading.cpu_throttled_seconds if run.allocated_cpus else None
-    return RunOutcome(ended, wall, reading.io, throttled)
 
 
 def _final_state(end: RunEnd, reading: CgroupReading) -> JobState:

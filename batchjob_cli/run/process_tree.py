@@ -10,34 +10,27 @@ import os
 import resource
 import signal
 from collections.abc import Callable
-from typing import NamedTuple
 
 _KIB = 1024
 _CHILDREN_FILE = "/proc/thread-self/children"  # exists with CONFIG_PROC_CHILDREN
 
 
-class RunUsage(NamedTuple):
-    """The usage of the run's ended processes; memory as sampled.
-
-    Bytes are those fetched from and sent to storage, including network file systems (proc(5),
-    /proc/<pid>/io); None if some process could not be read, such as one with another uid.
-    """
-
-    user_cpu_seconds: float = 0.0
-    system_cpu_seconds: float = 0.0
-    peak_memory_bytes: int | None = None
-    read_bytes: int | None = 0
-    written_bytes: int | None = 0
-
-
 class ProcessTree:
-    """Our descendants, all of which are the run's processes."""
+    """Our descendants, all of which are the run's processes, and the usage of the ended ones.
+
+    Memory is as sampled. Bytes are those fetched from and sent to storage, including network file
+    systems (proc(5), /proc/<pid>/io); None if some process could not be read, such as one with
+    another uid.
+    """
 
     def __init__(self) -> None:
         self._page_bytes = os.sysconf("SC_PAGESIZE")
         # A child's peak (ru_maxrss) includes the memory that it shared with us before execve(2).
         self._own_peak_memory = _own_peak_bytes()
-        self.usage = RunUsage()
+        self.user_cpu_seconds = self.system_cpu_seconds = 0.0
+        self.peak_memory_bytes: int | None = None
+        self.read_bytes: int | None = 0
+        self.written_bytes: int | None = 0
 
     def reap(self) -> dict[int, int]:
         """Wait for all children that have ended, and add their usage; pid → status of wait(2)."""
@@ -57,14 +50,10 @@ class ProcessTree:
     def _add_usage(
         self, used: resource.struct_rusage, read: int | None, written: int | None
     ) -> None:
-        before = self.usage
-        self.usage = RunUsage(
-            before.user_cpu_seconds + used.ru_utime,
-            before.system_cpu_seconds + used.ru_stime,
-            before.peak_memory_bytes,
-            _add_known(before.read_bytes, read),
-            _add_known(before.written_bytes, written),
-        )
+        self.user_cpu_seconds += used.ru_utime
+        self.system_cpu_seconds += used.ru_stime
+        self.read_bytes = _add_known(self.read_bytes, read)
+        self.written_bytes = _add_known(self.written_bytes, written)
         if used.ru_maxrss * _KIB > self._own_peak_memory:
             self._raise_peak(used.ru_maxrss * _KIB)
 
@@ -75,8 +64,7 @@ class ProcessTree:
             self._raise_peak(sum(sizes) * self._page_bytes)
 
     def _raise_peak(self, size: int) -> None:
-        peak = max(size, self.usage.peak_memory_bytes or 0)
-        self.usage = self.usage._replace(peak_memory_bytes=peak)
+        self.peak_memory_bytes = max(size, self.peak_memory_bytes or 0)
 
     def processes(self) -> set[int]:
         """All living descendants."""

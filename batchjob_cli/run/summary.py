@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 from batchjob.local_runs.record import Run
 from batchjob.quantities.reading import DeviceIO
@@ -15,22 +14,19 @@ from batchjob.schedulers.states import JobState
 from batchjob_cli.run.defaults import RunLogOptions
 
 
-class RunOutcome(NamedTuple):
-    """An ended run, with what its record has no field for."""
+def format_report(
+    run: Run,
+    devices: Mapping[str, DeviceIO] | None = None,
+    throttled_seconds: float | None = None,
+) -> str:
+    """A few lines about an ended run; unknown values are left out.
 
-    run: Run
-    wall_seconds: float
-    # IO that reached devices, from the cgroup's counters.
-    devices: Mapping[str, DeviceIO] | None = None
-    throttled_seconds: float | None = None
-
-
-def format_report(outcome: RunOutcome) -> str:
-    """A few lines; unknown values are left out."""
-    rows = [(name, text) for name, text in _rows(outcome) if text]
+    `devices`: IO that reached them, from the cgroup's counters.
+    """
+    rows = [(name, text) for name, text in _rows(run, devices, throttled_seconds) if text]
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:<{width}}  {text}" for name, text in rows]
-    return "\n".join([f"batchjob: {_headline(outcome.run)}", *lines, ""])
+    return "\n".join([f"batchjob: {_headline(run)}", *lines, ""])
 
 
 def describe_start(run: Run, start_at: float | None = None) -> str:
@@ -68,37 +64,37 @@ def _format_exit(run: Run) -> str:
     return "" if run.exit_code is None else f", exit status {run.exit_code}"
 
 
-def _rows(outcome: RunOutcome) -> Iterator[tuple[str, str]]:
-    run = outcome.run
-    wall_time = _format_with_limit(outcome.wall_seconds, run.time_limit_seconds, format_duration)
-    yield "wall time", wall_time
-    yield "CPU time", _format_cpu_time(outcome)
+def _rows(
+    run: Run, devices: Mapping[str, DeviceIO] | None, throttled_seconds: float | None
+) -> Iterator[tuple[str, str]]:
+    yield "wall time", _format_with_limit(run.wall_seconds, run.time_limit_seconds, format_duration)
+    yield "CPU time", _format_cpu_time(run)
     yield "peak memory", _format_with_limit(run.peak_memory_bytes, run.allocated_memory_bytes, size)
     if run.read_bytes is not None and run.written_bytes is not None:
         yield "storage", _format_io(run.read_bytes, run.written_bytes)
-    if outcome.devices:
-        read = sum(each.read_bytes for each in outcome.devices.values())
-        written = sum(each.written_bytes for each in outcome.devices.values())
+    if devices:
+        read = sum(each.read_bytes for each in devices.values())
+        written = sum(each.written_bytes for each in devices.values())
         if (read, written) != (run.read_bytes, run.written_bytes):
             yield "disks", f"{_format_io(read, written)} by the end"
-    if outcome.throttled_seconds:
-        yield "throttled", f"{format_duration(outcome.throttled_seconds)} by the CPU limit"
+    if throttled_seconds:
+        yield "throttled", f"{format_duration(throttled_seconds)} by the CPU limit"
 
 
 def _format_io(read: float, written: float) -> str:
     return f"{size(read)} read, {size(written)} written"
 
 
-def _format_cpu_time(outcome: RunOutcome) -> str:
-    user, system = outcome.run.user_cpu_seconds, outcome.run.system_cpu_seconds
+def _format_cpu_time(run: Run) -> str:
+    user, system = run.user_cpu_seconds, run.system_cpu_seconds
     if user is None or system is None:
         return ""
     parts = f"user {format_duration(user)}, system {format_duration(system)}"
     text = f"{format_duration(user + system)} ({parts})"
-    if not outcome.wall_seconds:
+    if not run.wall_seconds:
         return text
-    busy = (user + system) / outcome.wall_seconds
-    if cpus := outcome.run.allocated_cpus:
+    busy = (user + system) / run.wall_seconds
+    if cpus := run.allocated_cpus:
         return f"{text}, {share(busy / cpus)} of {cpus:g} CPU{'s' if cpus != 1 else ''}"
     return f"{text}, {busy:.2f} CPUs busy"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from batchjob.judgements import SiteThresholds
 from batchjob.local_runs import directory as data
@@ -151,19 +151,6 @@ class UpAuthOptions:
     client_crl_file: str = option("", "Certificate revocation list of that CA (PEM).")
 
 
-SECTIONS: Mapping[str, type[Any]] = {
-    "": UpOptions,
-    "runs": RunsOptions,
-    "web": UpWebOptions,
-    "auth": UpAuthOptions,
-    "samples": recorder.RecorderOptions,
-    "db": UpDatabaseOptions,
-    "tsdb": UpTsdbOptions,
-    "threshold": SiteThresholds,
-    "log": LogOptions,
-}
-
-
 class UpSettings(NamedTuple):
     """All settings of the command."""
 
@@ -177,6 +164,13 @@ class UpSettings(NamedTuple):
     threshold: SiteThresholds
     log: LogOptions
     any_port: bool = False  # the address is the default, which others on this machine may use
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    "" if name == "up" else name: cls
+    for name, cls in get_type_hints(UpSettings).items()
+    if name != "any_port"
+}
 
 
 def settings(arguments: list[str]) -> UpSettings:

@@ -147,7 +147,7 @@ def services(database_url, tmp_path, site_authority):
         DatabaseOptions(database_url),
         ServerWebOptions(threads=4, allowed_host=("testserver",)),
         auth,
-        EmissionsOptions(provider=("owid:FR",)),
+        emissions=EmissionsOptions(provider=("owid:FR",)),
     )
     services = build(settings)._replace(clock=lambda: NOW)
     yield services

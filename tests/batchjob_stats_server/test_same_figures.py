@@ -31,7 +31,6 @@ from batchjob_stats_server.options import (
     ServerWebOptions,
 )
 from batchjob_stats_server.services import build
-from collectors.emissions.options import EmissionsOptions
 from tests.batchjob_stats_server.conftest import PROXY, SECRET, job_record
 from tests.batchjob_stats_server.job_figure_cases import (
     CASES,
@@ -61,7 +60,7 @@ def site(tmp_path_factory):
     engine.dispose()
     web = ServerWebOptions(threads=4, allowed_host=("testserver",))
     limit = LimitOptions(user_rate=0)  # one user sends all requests
-    services = build(ServerSettings(database, web, auth, EmissionsOptions(), limit=limit))
+    services = build(ServerSettings(database, web, auth, limit=limit))
     yield folder, app.make(services)
     services.reader.dispose()
     services.writer.dispose()

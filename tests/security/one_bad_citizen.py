@@ -44,7 +44,6 @@ from batchjob_stats_server.options import (
 )
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import build
-from collectors.emissions.options import EmissionsOptions
 from tests.helpers.waiting import scaled, until
 
 NODES = [f"n{number:03}" for number in range(200)]
@@ -215,7 +214,7 @@ class Site:
         )
         settings = ServerSettings(
             DatabaseOptions(url), ServerWebOptions(threads=4, allowed_host=("testserver",)), auth,
-            EmissionsOptions(), limit=LimitOptions(user_rate=0.0, peer_rate=0.0),
+            limit=LimitOptions(user_rate=0.0, peer_rate=0.0),
         )  # fmt: skip
         services = build(settings)
         pool = TimeSeriesPool([self.nodes, self.nodes])

@@ -165,7 +165,7 @@ def test_stats_add_only_energy_that_was_measured():
     }  # fmt: skip
     bases = ("accounting", "accounting", "measured")
     total, _ = stats.totals([{**row, "energy_basis": basis} for basis in bases], "name")
-    assert (total.energy_joules, total.jobs_with_energy) == (1440.0, 1)
+    assert (total["energy_joules"], total["jobs_with_energy"]) == (1440.0, 1)
 
 
 def test_state_filter_accepts_state_words(data, capsys):

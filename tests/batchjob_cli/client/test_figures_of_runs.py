@@ -78,7 +78,7 @@ def test_half_a_cpu_is_shown_the_same_everywhere(tmp_path, capsys):
         ended_run("half", 40.0, allocated_cpus=0.5, user_cpu_seconds=19.0, system_cpu_seconds=0.4),
     )
     write_samples(tmp_path, run, cpu_seconds=19.4)
-    summary_text = summary.format_report(summary.RunOutcome(run, run.wall_seconds))
+    summary_text = summary.format_report(run)
     assert "97 % of 0.5 CPUs" in summary_text
     assert "97 %" in command_output(capsys, tmp_path, "jobs")
     assert "97 %" in command_output(capsys, tmp_path, "job", "half")

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from batchjob_cli.doctor.command import examine
-from batchjob_cli.doctor.finding import Check, ExaminedNode, Finding, run_checks
+from batchjob_cli.doctor.finding import ExaminedNode, Finding, run_checks
 from collectors.energy.collector import EnergyOptions
 from collectors.power.rapl import RaplOptions
 
@@ -173,11 +173,11 @@ def test_failing_check_does_not_hide_others():
     def broken(node):
         raise OSError("gone")
 
-    checks = (
-        Check("a", broken),
-        Check("b", lambda _: None),
-        Check("c", lambda _: Finding("ok", "x")),
-    )
+    checks = {
+        "a": broken,
+        "b": lambda _: None,
+        "c": lambda _: Finding("ok", "x"),
+    }
     assert [(a.name, a.finding.result) for a in run_checks(ExaminedNode(), "s", checks)] == [
         ("a", "warning"),
         ("c", "ok"),

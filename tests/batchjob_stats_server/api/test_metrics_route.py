@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC
 from functools import partial
+from http.client import HTTPMessage
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,9 +18,9 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from batchjob.quantities.curves import CURVES
+from batchjob.runtime.http_client import HttpReply
 from batchjob.runtime.values import ListenAddress
 from batchjob_cli.client import curves
-from batchjob_cli.client.answer import ApiReply
 from batchjob_cli.client.sample_table import TYPES
 from batchjob_cli.client.table import format_table
 from batchjob_cli.main import main as batchjob
@@ -293,7 +294,7 @@ def test_command_line_formats_curves_as_table(services_with_store):
 
     def get_reply(path, parameters):
         answer = client.get(f"/api/v1/{path}", params=parameters)
-        return ApiReply(answer.status_code, answer.content, "")
+        return HttpReply(answer.status_code, HTTPMessage(), answer.content)
 
     rows = list(curves.rows(get_reply, "2", "cpu"))
     begin, end = NOW - 5990, NOW - 5930
