@@ -29,9 +29,9 @@ def test_run_strip_marks_slow_runs():
     )
     assert found.slow == [False, False, False, True]
     assert "slower than usual" in found.descriptions[3]
-    ((title, bars, _),) = found.rows
+    ((title, ratios, _),) = found.rows
     assert title == "Elapsed"
-    assert bars[3].height > 3 * bars[0].height
+    assert ratios[3] > 3 * ratios[0]
 
 
 def test_run_strip_needs_two_runs_and_more_to_mark_slow_ones():
