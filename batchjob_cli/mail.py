@@ -19,7 +19,7 @@ from email.message import EmailMessage
 from email.policy import default
 from email.utils import formatdate, make_msgid, parseaddr
 
-from batchjob.runtime.formatting import replace_non_utf8
+from batchjob.runtime.formatting import replace_non_utf8, to_printable
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client.connect import command_parser
@@ -108,9 +108,7 @@ def _one_line(text: str) -> str:
 
     email.message decodes encoded words (RFC 2047) when a header is set, line feeds among them.
     """
-    spaced = (" " if each.isspace() else each for each in replace_non_utf8(text))
-    printable = "".join(each if each.isprintable() else "?" for each in spaced)
-    return printable.replace("=?", "= ?")
+    return to_printable(replace_non_utf8(text)).replace("=?", "= ?")
 
 
 def _read_body() -> str:

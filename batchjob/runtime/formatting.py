@@ -88,6 +88,12 @@ def format_count(count: float, what: str) -> str:
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+def to_printable(text: str) -> str:
+    """Replace characters that break a line or move a terminal's cursor: users choose names."""
+    spaced = (" " if character.isspace() else character for character in text)
+    return "".join(character if character.isprintable() else "?" for character in spaced)
+
+
 def replace_non_utf8(text: str) -> str:
     """The text with U+FFFD for each byte that was not UTF-8.
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from typing import Any, NamedTuple
 
+from batchjob.runtime.formatting import to_printable
+
 _GAP = 2
 _MINIMUM_WIDTH = 8  # minimum width of an elastic column
 
@@ -56,7 +58,7 @@ def format_table(
 
     Columns that do not fit are truncated (`elastic`) or left out (`drop_order`).
     """
-    cells = [[_without_control_characters(column.cell(row)) for column in columns] for row in rows]
+    cells = [[to_printable(column.cell(row)) for column in columns] for row in rows]
     shown_widths = fit_columns(columns, cells, width)
     lines = [_format_line([column.title for column in columns], columns, shown_widths)]
     for row, texts in zip(rows, cells, strict=True):
@@ -120,12 +122,6 @@ def _format_line(
         colour = cell_colours[place] if cell_colours else ""
         cells.append(f"\x1b[{colour}m{placed}\x1b[0m" if colour else placed)
     return (" " * _GAP).join(cells).rstrip()
-
-
-def _without_control_characters(text: str) -> str:
-    """The text without characters that move the cursor: users choose the names of jobs."""
-    spaced = (" " if each.isspace() else each for each in text)
-    return "".join(each if each.isprintable() else "?" for each in spaced)
 
 
 def print_text(text: str) -> None:

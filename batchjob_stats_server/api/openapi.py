@@ -86,36 +86,10 @@ def _keys_of_rows(response: Document, document: Document) -> list[str]:
 router = APIRouter(include_in_schema=False)
 
 _FILES = {
-    "start.js": "text/javascript",
+    "docs.js": "text/javascript",
     "swagger-ui.css": "text/css",
     "swagger-ui-bundle.js": "text/javascript",
 }
-_PAGE = f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>batchjob: API</title>
-<link rel="stylesheet" href="docs/swagger-ui.css">
-</head>
-<body>
-<div id="documentation" data-document="{PREFIX.strip("/")}/openapi.json"></div>
-<script src="docs/swagger-ui-bundle.js"></script>
-<script src="docs/start.js"></script>
-</body>
-</html>
-"""
-
-_START_SCRIPT = """const place = document.getElementById("documentation");
-SwaggerUIBundle({
-  url: place.dataset.document,
-  domNode: place,
-  deepLinking: true,
-  validatorUrl: null,
-  persistAuthorization: false,
-});
-"""
-
 # Swagger UI uses style attributes and images in data URLs, but only scripts from files.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
@@ -125,15 +99,14 @@ _POLICY = (
 
 @cache
 def _read_file(name: str) -> bytes:
-    if name == "start.js":
-        return _START_SCRIPT.encode()
-    return files("fastapi_offline").joinpath("static", name).read_bytes()
+    own = files(__package__).joinpath(name)
+    return (own if own.is_file() else files("fastapi_offline") / "static" / name).read_bytes()
 
 
 @router.get("/docs")
 def docs() -> HTMLResponse:
     """Show the page of Swagger UI."""
-    return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY})
+    return HTMLResponse(_read_file("docs.html"), headers={"Content-Security-Policy": _POLICY})
 
 
 @router.get("/docs/{name}")

@@ -35,7 +35,7 @@ _METADATA_CACHE_SECONDS = 3600.0
 _KEYS_REFETCH_SECONDS = 10.0  # minimum interval between two fetches because of an unknown key
 _LEEWAY_SECONDS = 60
 _LONGEST_TOKEN_SECONDS = 600  # maximum age of a logout token
-_ALGORITHMS = (
+_ALGORITHMS = [
     "RS256",
     "RS384",
     "RS512",
@@ -46,7 +46,7 @@ _ALGORITHMS = (
     "ES384",
     "ES512",
     "EdDSA",
-)
+]
 _LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
 
 

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from datetime import tzinfo
 
-from batchjob.runtime.formatting import format_exit_code
+from batchjob.runtime.formatting import format_exit_code, to_printable
 from batchjob.runtime.times import format_exact_time
 from batchjob_stats_server.report.model import Efficiency, JobSummary, Report
-from batchjob_stats_server.report.text import to_printable
 
 _NOT_KNOWN = "not known"
 _UNITS = ("KB", "MB", "GB", "TB", "PB", "EB")

@@ -13,6 +13,7 @@ from batchjob.runtime.formatting import (
     format_exit_code,
     share,
     size,
+    to_printable,
 )
 from batchjob.runtime.times import format_exact_time, format_time
 from batchjob.schedulers.states import JobState
@@ -67,12 +68,6 @@ def build_document(report: Report, zone: tzinfo = UTC) -> Document:
         report.advice,
         [ReportLine(rule.rule, rule.reason) for rule in report.silent],
     )
-
-
-def to_printable(text: str) -> str:
-    """Replace characters that break a line or move a terminal's cursor."""
-    spaced = (" " if character.isspace() else character for character in text)
-    return "".join(character if character.isprintable() else "?" for character in spaced)
 
 
 def _job_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
