@@ -5,7 +5,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from datetime import tzinfo
 
 from batchjob.local_runs import history
 from batchjob.local_runs.directory import LOGS
@@ -61,12 +60,12 @@ def _print_output(given: argparse.Namespace, readers: list[Reader], jobid: str) 
         for reader in readers:
             reader.seek_to_last(given.limit, given.until)
         lines = _last_lines(lines, given.limit)
-    printer = _Printer(given.timestamps, given.zone)
-    printer.print_lines(lines)
+    open_stream = _print_lines(lines, given, None)
     while given.follow:
         # Checked before reading, so that the last lines are read too.
         running = _is_running(jobid, given.data)
-        printer.print_lines(merge_streams(readers, given.since, given.until))
+        more = merge_streams(readers, given.since, given.until)
+        open_stream = _print_lines(more, given, open_stream)
         if not running or (given.until is not None and time.time() > given.until):
             break
         time.sleep(_PAUSE_SECONDS)
@@ -86,26 +85,24 @@ def _last_lines(lines: Iterable[OutputLine], count: int) -> Iterator[OutputLine]
     return (line for parts in kept for line in parts)
 
 
-class _Printer:
-    def __init__(self, timestamps: bool, zone: tzinfo | None) -> None:
-        self._timestamps = timestamps
-        self._zone = zone
-        self._incomplete_stream: str | None = None  # the stream with an incomplete line
-
-    def print_lines(self, lines: Iterable[OutputLine]) -> None:
-        out = sys.stdout.buffer
-        for line in lines:
-            if self._incomplete_stream not in (None, line.stream):
-                out.write(b"\n")
-                self._incomplete_stream = None
-            if line.after_gap:
-                sys.stdout.flush()
-                print(f"batchjob: part of {line.stream} was not kept", file=sys.stderr)
-            if self._timestamps and self._incomplete_stream is None:
-                out.write(f"{format_time(line.at, self._zone)} {line.stream} ".encode())
-            out.write(line.text + b"\n" * line.is_complete)
-            self._incomplete_stream = None if line.is_complete else line.stream
-        out.flush()
+def _print_lines(
+    lines: Iterable[OutputLine], given: argparse.Namespace, open_stream: str | None
+) -> str | None:
+    """Print lines; `open_stream`, and what is returned: the stream with an incomplete line."""
+    out = sys.stdout.buffer
+    for line in lines:
+        if open_stream not in (None, line.stream):
+            out.write(b"\n")
+            open_stream = None
+        if line.after_gap:
+            sys.stdout.flush()
+            print(f"batchjob: part of {line.stream} was not kept", file=sys.stderr)
+        if given.timestamps and open_stream is None:
+            out.write(f"{format_time(line.at, given.zone)} {line.stream} ".encode())
+        out.write(line.text + b"\n" * line.is_complete)
+        open_stream = None if line.is_complete else line.stream
+    out.flush()
+    return open_stream
 
 
 def _is_running(jobid: str, data: str) -> bool:

@@ -29,20 +29,12 @@ class Finding(NamedTuple):
 
 
 class SchedulerTree(NamedTuple):
-    """A scheduler's directory in one hierarchy."""
+    """A scheduler's directory in one hierarchy, or the one of a job."""
 
     manager: str
     hierarchy: Hierarchy
     path: str  # relative to the hierarchy's root
-
-
-class JobDirectory(NamedTuple):
-    """A job's directory in one hierarchy."""
-
-    manager: str
-    jobid: str
-    hierarchy: Hierarchy
-    path: str
+    jobid: str = ""
 
 
 class Survey(NamedTuple):
@@ -50,7 +42,7 @@ class Survey(NamedTuple):
 
     hierarchies: tuple[Hierarchy, ...]
     trees: tuple[SchedulerTree, ...]
-    jobs: tuple[JobDirectory, ...]
+    jobs: tuple[SchedulerTree, ...]
     directories: int  # number of directories that lead to jobs
 
     def managers(self) -> list[str]:
@@ -71,14 +63,14 @@ def survey(host: Host, layouts: tuple[Layout, ...]) -> Survey:
     """Walk all hierarchies of a machine."""
     found = hierarchies(host)
     trees: dict[tuple[str, str, str], SchedulerTree] = {}
-    jobs: list[JobDirectory] = []
+    jobs: list[SchedulerTree] = []
     directories = 0
     for hierarchy in found:
         for path, place in _walk(hierarchy.root, mount_cursor(layouts, hierarchy.version)):
             directories += place.may_contain_jobs
             if place.layout_match:
                 job = place.layout_match
-                jobs.append(JobDirectory(job.manager, job.jobid, hierarchy, path))
+                jobs.append(SchedulerTree(job.manager, hierarchy, path, job.jobid))
             for manager in _entered_trees(path, place):
                 trees.setdefault(
                     (manager, hierarchy.root, path), SchedulerTree(manager, hierarchy, path)

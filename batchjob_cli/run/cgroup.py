@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from batchjob.local_runs.node import LAYOUT, RUN_PREFIX, RUNS_DIRECTORY
 from batchjob.quantities.reading import CgroupReading
@@ -47,13 +46,8 @@ class NoCgroup(Exception):
     """A cgroup cannot be created; the text says why."""
 
 
-class _RunDirectory(NamedTuple):
-    hierarchy: Hierarchy
-    path: str  # relative to the hierarchy's mount
-
-    @property
-    def absolute(self) -> str:
-        return f"{self.hierarchy.root}/{self.path}"
+_RunDirectory = tuple[Hierarchy, str]
+"""A hierarchy, and the path relative to its mount."""
 
 
 class Cgroup:
@@ -63,7 +57,7 @@ class Cgroup:
         self, jobid: str, directories: tuple[_RunDirectory, ...], version: int, host: Host
     ) -> None:
         self.version = version
-        self.directories = tuple(each.absolute for each in directories)
+        self.directories = tuple(f"{hierarchy.root}/{path}" for hierarchy, path in directories)
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
         errors = ReadErrors()
         devices = DeviceNames(host.sysfs, errors)
@@ -75,11 +69,11 @@ class Cgroup:
             errors,
         )
         self._job_cgroup = JobCgroup(
-            directories[0].path, LayoutMatch(LAYOUT, LAYOUT.manager, jobid), None, files
+            directories[0][1], LayoutMatch(LAYOUT, LAYOUT.manager, jobid), None, files
         )
         self._host = host
-        for each in directories:
-            self._job_cgroup.add(each.hierarchy)
+        for hierarchy, _ in directories:
+            self._job_cgroup.add(hierarchy)
 
     def join(self) -> None:
         """Move the calling process into it; raises OSError."""
@@ -199,17 +193,16 @@ def find_existing(host: Host | None = None) -> dict[str, Cgroup]:
             for name in child_names(top):
                 if name.startswith(RUN_PREFIX):
                     path = os.path.relpath(f"{top}/{name}", hierarchy.root)
-                    directory = _RunDirectory(hierarchy, path)
-                    found.setdefault(name.removeprefix(RUN_PREFIX), []).append(directory)
+                    found.setdefault(name.removeprefix(RUN_PREFIX), []).append((hierarchy, path))
     return {
-        jobid: Cgroup(jobid, _memory_first(directories), directories[0].hierarchy.version, host)
+        jobid: Cgroup(jobid, _memory_first(directories), directories[0][0].version, host)
         for jobid, directories in found.items()
     }
 
 
 def _memory_first(directories: Iterable[_RunDirectory]) -> tuple[_RunDirectory, ...]:
     """The hierarchies in a fixed order, so that the same one is always read for the processes."""
-    return tuple(sorted(directories, key=lambda each: "memory" not in each.hierarchy.controllers))
+    return tuple(sorted(directories, key=lambda each: "memory" not in each[0].controllers))
 
 
 def _create_v1(jobid: str, mounted: Iterable[Hierarchy], host: Host) -> Cgroup:
@@ -219,7 +212,7 @@ def _create_v1(jobid: str, mounted: Iterable[Hierarchy], host: Host) -> Cgroup:
     for hierarchy in mounted:
         try:
             _create_directory(hierarchy.root, jobid)
-            directories.append(_RunDirectory(hierarchy, path))
+            directories.append((hierarchy, path))
         except OSError as error:
             refusals.append(f"{hierarchy.root}: {error.strerror}")
     if not directories:
@@ -259,8 +252,7 @@ def _create_v2(jobid: str, hierarchy: Hierarchy, limits: RunLimits, host: Host) 
 
 def _cgroup_v2(hierarchy: Hierarchy, parent: str, jobid: str, host: Host) -> Cgroup:
     path = f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
-    directory = _RunDirectory(hierarchy, os.path.relpath(path, hierarchy.root))
-    return Cgroup(jobid, (directory,), 2, host)
+    return Cgroup(jobid, ((hierarchy, os.path.relpath(path, hierarchy.root)),), 2, host)
 
 
 def _parent_candidates(root: str, host: Host) -> Iterator[str]:

@@ -253,7 +253,7 @@ def _apply_stop_request(run: Run, end: RunEnd, runs: Path) -> Run:
     request = stop_request.pop(runs, run.jobid)
     if request is None or end.timed_out:
         return run
-    return run._replace(state=JobState.CANCELLED, state_word=STOPPED, cancelled_by=request.user)
+    return run._replace(state=JobState.CANCELLED, state_word=STOPPED, cancelled_by=request[0])
 
 
 def exit_status(end: RunEnd) -> int:
@@ -332,7 +332,7 @@ def wait_for_start(spec: RunSpecification, run: Run, queued_run: QueuedRun | Non
             log_waiting(run)
         if _wait_for_end_signal(_pause_seconds(spec)):
             request = stop_request.pop(runs, run.jobid)
-            by = request.user if request else run.user
+            by = request[0] if request else run.user
             ended = run._replace(state=JobState.CANCELLED, end_time=now(), cancelled_by=by)
             record_end(runs, ended)
             log_ended(ended)

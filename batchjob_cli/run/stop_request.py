@@ -9,7 +9,6 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import NamedTuple
 
 from batchjob.local_runs.user_files import open_regular_file, other_name, replace_file
 from batchjob.runtime.json_reader import parse_json
@@ -19,11 +18,8 @@ _MAX_BYTES = 1000
 _MAX_GRACE = 86400.0  # seconds
 
 
-class StopRequest(NamedTuple):
-    """Who requests it, and the time between SIGTERM and SIGKILL."""
-
-    user: str
-    grace_seconds: float
+StopRequest = tuple[str, float]
+"""Who requests it, and the time between SIGTERM and SIGKILL (seconds)."""
 
 
 def _path(runs: Path, jobid: str) -> Path:
@@ -71,13 +67,13 @@ def _read(path: Path) -> StopRequest | None:
     # Compared before it is converted: an integer may be larger than any float.
     if not isinstance(grace, int | float) or not 0 <= grace <= _MAX_GRACE:
         return None
-    return StopRequest(login_of(status.st_uid), float(grace))
+    return login_of(status.st_uid), float(grace)
 
 
 def read_grace(runs: Path, jobid: str) -> float | None:
     """The time between SIGTERM and SIGKILL, if an end was requested."""
     request = read(runs, jobid)
-    return None if request is None else request.grace_seconds
+    return None if request is None else request[1]
 
 
 def pop(runs: Path, jobid: str) -> StopRequest | None:

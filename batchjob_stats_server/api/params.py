@@ -92,7 +92,10 @@ _SELECT_ALL = ("", ".*")
 
 
 class QueryParams(BaseModel):
-    """The base of all: an unknown parameter is an error, and does not give a wider answer."""
+    """The base of all: an unknown parameter is an error, and does not give a wider answer.
+
+    By itself, it accepts no parameters.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

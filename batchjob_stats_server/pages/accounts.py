@@ -10,10 +10,9 @@ from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.stats import AccountRecord, account_record
-from batchjob_stats_server.api.params import Word
+from batchjob_stats_server.api.params import QueryParams, Word
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.clusters import NoQuery
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
 from batchjob_stats_server.pages.usage import MEASURES, measure_chart
 
@@ -34,7 +33,7 @@ FAIR_SHARE_TITLES = {
 @costly
 def account(
     page: RequestPage, cluster: Annotated[Word, Path()], account: Annotated[Word, Path()],
-    _query: Annotated[NoQuery, Query()],
+    _query: Annotated[QueryParams, Query()],
 ) -> Response:  # fmt: skip
     """One account, for its members and coordinators and for users who may see all jobs.
 

@@ -15,9 +15,10 @@ from batchjob_stats_db.measure import rollup
 from batchjob_stats_db.queries import coverage, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.operators import most_wasteful
+from batchjob_stats_server.api.params import QueryParams
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.clusters import NoQuery, current_reading, is_failing
+from batchjob_stats_server.pages.clusters import current_reading, is_failing
 from batchjob_stats_server.pages.rendering import fragments, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
 from batchjob_stats_server.pages.rendering.template_filters import (
@@ -95,7 +96,7 @@ async def _samples_problem(request: Request) -> str:
 @costly
 def admin(
     page: RequestPage,
-    _query: Annotated[NoQuery, Query()],
+    _query: Annotated[QueryParams, Query()],
     samples_problem: Annotated[str, Depends(_samples_problem)],
 ) -> Response:
     """The clusters of which the caller may see all jobs."""

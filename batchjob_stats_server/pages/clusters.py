@@ -37,10 +37,6 @@ _WAIT_DAYS = 30
 _WAIT_SEGMENTS = {"median": "main", "median to 90th percentile": "rest"}
 
 
-class NoQuery(QueryParams):
-    """Accepts no parameters."""
-
-
 class ClusterForm(QueryParams):
     """Selects the partition whose waits are drawn; by default, the busiest."""
 
@@ -49,7 +45,7 @@ class ClusterForm(QueryParams):
 
 @router.get("/clusters")
 @costly
-def clusters(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
+def clusters(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Response:
     """All clusters, with the jobs that the caller may see."""
     with page.services.reader.connect() as db:
         cluster_rows = stats.clusters(db)

@@ -28,11 +28,10 @@ from batchjob_stats_db.queries.jobs import gpu_utilizations
 from batchjob_stats_server.api.answers import decode_cursor, encode_cursor, run_in_thread
 from batchjob_stats_server.api.jobs import JobsQuery
 from batchjob_stats_server.api.me import refuse_simple_json
-from batchjob_stats_server.api.params import PREFIX, OneOrMore
+from batchjob_stats_server.api.params import PREFIX, OneOrMore, QueryParams
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.browser_session import cookie_name
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.clusters import NoQuery
 from batchjob_stats_server.pages.rendering import job_table, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.job_table import (
@@ -125,7 +124,7 @@ async def all_jobs(page: RequestPage, form: Annotated[JobsForm, Query()]) -> Res
 
 
 @router.get("/embed/jobs")
-async def embedded_jobs(page: RequestPage, _query: Annotated[NoQuery, Query()]) -> Response:
+async def embedded_jobs(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Response:
     """A small page for frames in other sites' pages: running, waiting, and last ended own jobs."""
     return await run_in_thread(page, lambda: _render_embedded(page), costly=False)
 

@@ -24,7 +24,6 @@ from deploy.packages.contents import (
     PACKAGES,
     ROOT,
     install,
-    interpreter,
     run,
     settle,
     source_date,
@@ -97,16 +96,15 @@ def _built(kinds: Sequence[str], wheel: Path, python: str, output: Path) -> Iter
         yield _one_file(wheel, output)
     wanted = [build for kind, build in _BUILDERS.items() if kind in kinds]
     for package in PACKAGES if wanted else ():
-        distribution = interpreter(python)
         with tempfile.TemporaryDirectory() as folder:
             tree = Path(folder, "tree")
             tree.mkdir(mode=0o755)
-            stage(package, wheel, distribution, tree)
+            stage(package, wheel, python, tree)
             site = next((tree / HOME / package.environment).glob("lib/*/site-packages"))
             bill = output / f"{package.name}-{version()}.cdx.json"
             yield sbom.write(package.name, site, source_date(), bill)
             for build in wanted:
-                yield build(package, tree, distribution, output)
+                yield build(package, tree, python, output)
 
 
 _ONE_FILE_MAIN = """\

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,15 +123,9 @@ SERVER = Package(
 PACKAGES = (EXPORTER, SERVER)
 
 
-class Interpreter(NamedTuple):
-    """The distribution's Python."""
-
-    path: str
-    version: str  # 3.11
-
-
-def interpreter(path: str) -> Interpreter:
-    """Read its version; raises SystemExit if it is too old or missing."""
+@cache
+def python_version(path: str) -> str:
+    """The version (`3.11`) of the distribution's Python; raises SystemExit if it is too old."""
     program = (
         "import sys; print('%d.%d' % sys.version_info[:2]); sys.exit(sys.version_info < (3, 11))"
     )
@@ -140,10 +135,10 @@ def interpreter(path: str) -> Interpreter:
         raise SystemExit(f"--python: {path}: {error.strerror}") from error
     if done.returncode:
         raise SystemExit(f"--python: {path}: expected Python 3.11 or newer")
-    return Interpreter(path, done.stdout.strip())
+    return done.stdout.strip()
 
 
-def stage(package: Package, wheel: Path, python: Interpreter, tree: Path) -> None:
+def stage(package: Package, wheel: Path, python: str, tree: Path) -> None:
     """Fill `tree` with the files of the package, relative to `/`."""
     environment = tree / HOME / package.environment
     _environment(environment, package, wheel, python)
@@ -237,24 +232,31 @@ def _documents(package: Package, tree: Path) -> None:
     _copy(ROOT / "CHANGELOG.md", documents / "CHANGELOG.md")
 
 
-def _environment(folder: Path, package: Package, wheel: Path, python: Interpreter) -> None:
+def _environment(folder: Path, package: Package, wheel: Path, python: str) -> None:
     """A virtual environment (PEP 405) that will be installed in /opt/batchjob."""
-    site = folder / f"lib/python{python.version}/site-packages"
+    site = folder / f"lib/python{python_version(python)}/site-packages"
     site.mkdir(parents=True)
-    install(package.extra, wheel, site, "--only-binary=:all:", "--python-version", python.version)
+    install(
+        package.extra,
+        wheel,
+        site,
+        "--only-binary=:all:",
+        "--python-version",
+        python_version(python),
+    )
     _write(
         folder / "pyvenv.cfg",
-        f"home = {os.path.dirname(python.path)}\n"
-        f"include-system-site-packages = false\nversion = {python.version}\n",
+        f"home = {os.path.dirname(python)}\n"
+        f"include-system-site-packages = false\nversion = {python_version(python)}\n",
     )
     (folder / "bin").mkdir()
     # With the minor version, since another one could not import the compiled dependencies.
-    directory = os.path.dirname(python.path)
-    (folder / "bin/python").symlink_to(os.path.join(directory, f"python{python.version}"))
+    directory = os.path.dirname(python)
+    (folder / "bin/python").symlink_to(os.path.join(directory, f"python{python_version(python)}"))
     at_home = f"/{HOME}/{package.environment}/{site.relative_to(folder)}"
     # By hash, since the files' times change during packaging.
     run(
-        python.path, "-m", "compileall", "-q", "--invalidation-mode=unchecked-hash",
+        python, "-m", "compileall", "-q", "--invalidation-mode=unchecked-hash",
         "-s", str(site), "-p", at_home, str(site),
     )  # fmt: skip
 

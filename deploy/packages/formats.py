@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from deploy.packages.contents import HOME, Interpreter, Package, run, settle, version
+from deploy.packages.contents import HOME, Package, python_version, run, settle, version
 
 _USER = """\
 if ! getent passwd {user} >/dev/null; then
@@ -65,7 +65,7 @@ _DEB_SCRIPT = "#!/bin/sh\nset -e\n{body}"
 _DEB_ONLY = 'if [ "$1" = {word} ]; then\n{body}fi\n'
 
 
-def build_deb(package: Package, tree: Path, python: Interpreter, output: Path) -> Path:
+def build_deb(package: Package, tree: Path, python: str, output: Path) -> Path:
     """Write `<name>_<version>_<architecture>.deb` of a staged tree; raises SystemExit."""
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     target = output / f"{package.name}_{version()}_{architecture}.deb"
@@ -76,8 +76,8 @@ def build_deb(package: Package, tree: Path, python: Interpreter, output: Path) -
     return target
 
 
-def _control(package: Package, python: Interpreter, architecture: str, tree: Path) -> None:
-    depends = [f"python{python.version}", "passwd"]
+def _control(package: Package, python: str, architecture: str, tree: Path) -> None:
+    depends = [f"python{python_version(python)}", "passwd"]
     if package.needs:
         depends.append(f"{package.needs} (= {version()})")
     size = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file())
@@ -143,7 +143,7 @@ if [ "$1" = 0 ]; then
 """
 
 
-def build_rpm(package: Package, tree: Path, python: Interpreter, output: Path) -> Path:
+def build_rpm(package: Package, tree: Path, python: str, output: Path) -> Path:
     """Write `<name>-<version>-1.<architecture>.rpm` of a staged tree; raises SystemExit."""
     with tempfile.TemporaryDirectory() as folder:
         spec = Path(folder, "package.spec")
@@ -160,8 +160,8 @@ def build_rpm(package: Package, tree: Path, python: Interpreter, output: Path) -
     return output / f"{package.name}-{version()}-1.{platform.machine()}.rpm"
 
 
-def _rpm_spec(package: Package, python: Interpreter, tree: Path) -> str:
-    requires = f"/usr/bin/python{python.version}"
+def _rpm_spec(package: Package, python: str, tree: Path) -> str:
+    requires = f"/usr/bin/python{python_version(python)}"
     if package.needs:
         requires += f", {package.needs} = {version()}"
     configured = {f"/etc/{name}" for name in package.configuration}
