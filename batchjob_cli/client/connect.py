@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchjob.local_runs.directory import LOCAL, data_directory
-from batchjob.runtime.http_client import HttpReply
 from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
 from batchjob_cli.client.answer import next_page_link, parse_rows
@@ -22,6 +21,7 @@ from batchjob_cli.client.running_up import find_running_up
 
 if TYPE_CHECKING:
     from batchjob.local_runs.record import Run
+    from batchjob.runtime.http_client import HttpReply
     from batchjob_cli.client.remote import Server
 
 _READ_SECONDS = 10.0  # `up` reads the records of runs every few seconds
@@ -32,7 +32,7 @@ CERT, KEY, CA = "BATCHJOB_CERT_FILE", "BATCHJOB_KEY_FILE", "BATCHJOB_CA_FILE"
 Parameters = Mapping[str, Any]
 
 
-QueryFunction = Callable[[str, Parameters], HttpReply]
+QueryFunction = Callable[[str, Parameters], "HttpReply"]
 """Path below /api/v1, or the `next` link of a response, and parameters -> response."""
 
 
@@ -171,7 +171,7 @@ def read_pages(
         rows = parse_rows(answer, keys)[:limit]
         yield rows
         limit -= len(rows)
-        path, given = next_page_link(answer), {}
+        path, given = next_page_link(answer.headers.get("link", "")), {}
 
 
 def run_parser(name: str, description: str, nargs: str | None = None) -> argparse.ArgumentParser:
