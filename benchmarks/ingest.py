@@ -302,8 +302,7 @@ def read(total: int, path: Path) -> None:
                 db, EVERYTHING, ["account"], BEGIN, end, cluster="alpha"
             ),
             **of_all_users(db, end),
-            "who had jobs, 30 days": lambda: stats.users(db, EVERYTHING, *month),
-            "who had jobs, a year": lambda: stats.users(db, EVERYTHING, BEGIN, end),
+            "accounts that had jobs, 30 days": lambda: stats.accounts(db, EVERYTHING, *month),
             "accounts that had jobs, a year": lambda: stats.accounts(db, EVERYTHING, BEGIN, end),
         }
         for what, question in questions.items():

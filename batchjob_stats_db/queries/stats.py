@@ -93,16 +93,6 @@ def _queues() -> sa.Select[Any]:
     )
 
 
-def users(
-    db: Connection, access: Access, since: int, until: int, cluster: str | None = None
-) -> list[RowMapping]:
-    """Users with jobs on the days that begin in [since, until), with their accounts."""
-    names = ("cluster", "username", "account")
-    rows = stored_columns(db, access, names, since, until, cluster).subquery().c
-    query = sa.select(*rows).distinct().order_by(*rows)
-    return list(db.execute(query).mappings().all())
-
-
 def accounts(
     db: Connection, access: Access, since: int, until: int, cluster: str | None = None
 ) -> list[RowMapping]:

@@ -1,4 +1,4 @@
-"""Sums of usage over days, and the clusters, users and accounts of which they are."""
+"""Sums of usage over days, and the clusters and accounts of which they are."""
 
 from typing import Annotated
 
@@ -72,7 +72,6 @@ async def usage_emissions(
 
 
 _daily, _account, _state = schema.daily_usage.c, schema.account.c, schema.poll_state.c
-UserRow = row_model("UserRow", (_daily.cluster, _daily.username, _daily.account))
 AccountRow = row_model(
     "AccountRow",
     (_daily.cluster, _daily.account, _account.parent, _account.limits),
@@ -81,17 +80,6 @@ ClusterRow = row_model(
     "ClusterRow",
     (*schema.cluster.columns, _state.source, _state.success_time, _state.error_time),
 )
-
-
-@router.get("/users", response_model=list_type(UserRow))
-async def users(
-    caller: CurrentCaller,
-    params: Annotated[Days, Query()],
-) -> Response:
-    """Users with jobs on these days that the caller may see, one row for each account."""
-    return await table(caller, params, UserRow, lambda db: stats.users(
-        db, caller.access, *params.window(caller.services.clock()), params.cluster
-    ))  # fmt: skip
 
 
 @router.get("/accounts", response_model=list_type(AccountRow))

@@ -66,7 +66,6 @@ RULES = {
     ("GET", f"{P}/stats/unfinished", ""): (401, 1, 2, 2, 2, 0, 0, 0),
     ("GET", f"{P}/jobs/{{jobid}}/report", "2/report"): (401, 404, 404, 200, 200, 404, 404, 404),
     ("GET", f"{P}/jobs/{{jobid}}/report", "3/report"): (401, 404, 200, 200, 200, 404, 404, 404),
-    ("GET", f"{P}/users", "since=0"): (401, MINE, PHYSICS, ALL, ALL, MINE, MINE, MINE),
     ("GET", f"{P}/accounts", "since=0"): (401, 2, 1, 3, 3, 1, 1, 1),
     ("GET", f"{P}/clusters", ""): (401, *OK),
     # No time series database is configured here.

@@ -39,7 +39,7 @@ def test_usage_with_too_many_rows_is_rejected(proxy_client, monkeypatch):
 
 def test_usage_rejects_unknown_key_and_invalid_time(proxy_client):
     assert proxy_client("vera").get(f"{API}/usage?by=digest").status_code == 422
-    assert proxy_client("vera").get(f"{API}/users?since=x").status_code == 422
+    assert proxy_client("vera").get(f"{API}/accounts?since=x").status_code == 422
 
 
 def test_accounts_and_their_parents(proxy_client):
