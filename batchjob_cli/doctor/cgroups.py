@@ -17,7 +17,7 @@ from batchjob_cli.doctor.finding import (
     read_text,
 )
 from batchjob_cli.run import cgroup as run_cgroup
-from batchjob_cli.run.limits import LimitError, RunLimits, split_limits
+from batchjob_cli.run.limits import CgroupError, RunLimits, split_limits
 
 
 def _check_hierarchies(node: ExaminedNode) -> Finding:
@@ -86,7 +86,7 @@ def _check_runs(_: ExaminedNode) -> Finding:
     """Whether this user may use `batchjob run` with limits, tried with an empty cgroup."""
     try:
         cgroup = run_cgroup.create(str(uuid.uuid4()), _SOME_LIMITS)
-    except (run_cgroup.NoCgroup, OSError) as error:
+    except (CgroupError, OSError) as error:
         return Finding(
             "warning",
             f"without a cgroup ({error}): --memory and --io are left out, and --cpus binds to CPUs",
@@ -98,7 +98,7 @@ def _check_runs(_: ExaminedNode) -> Finding:
         for each in split_limits(_SOME_LIMITS):
             try:
                 cgroup.limit(each, str(Path.cwd()))
-            except (LimitError, OSError) as error:
+            except (CgroupError, OSError) as error:
                 left_out.append(str(error))
     finally:
         cgroup.remove()

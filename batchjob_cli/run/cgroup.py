@@ -17,7 +17,7 @@ from batchjob.quantities.reading import CgroupReading
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
 from batchjob_cli.run import limits as limiting
-from batchjob_cli.run.limits import LimitError, RunLimits
+from batchjob_cli.run.limits import CgroupError, RunLimits
 from batchjob_cli.run.process_tree import signal_all
 from collectors.host import Host
 from collectors.jobs.cgroups import v1, v2
@@ -40,10 +40,6 @@ _V2 = ("cpu", "io", "memory", "pids")
 _GROUPS = frozenset({"cpu", "memory", "io", "processes", "pressure"})
 _MAX_ATTEMPTS = 20  # another run's end may remove the slice between our two mkdir
 _REMOVAL_SECONDS = 2.0  # a killed process may take a moment to disappear
-
-
-class NoCgroup(Exception):
-    """A cgroup cannot be created; the text says why."""
 
 
 _RunDirectory = tuple[Hierarchy, str]
@@ -81,18 +77,18 @@ class Cgroup:
             _write(f"{directory}/cgroup.procs", "0")
 
     def limit(self, limits: RunLimits, directory: str) -> None:
-        """Apply limits; raises LimitError for the first that cannot be applied."""
+        """Apply limits; raises CgroupError for the first that cannot be applied."""
         for each in limiting.cgroup_settings(limits, self.version, directory):
             paths = [f"{path}/{each.file}" for path in self.directories]
             existing_path = next((path for path in paths if os.path.exists(path)), None)
             if existing_path is None and each.is_optional:
                 continue
             if existing_path is None:
-                raise LimitError(f"{each.flag}: this cgroup has no controller {each.controller}")
+                raise CgroupError(f"{each.flag}: this cgroup has no controller {each.controller}")
             try:
                 _write(existing_path, each.value)
             except OSError as error:
-                raise LimitError(f"{each.flag}: {existing_path}: {error.strerror}") from error
+                raise CgroupError(f"{each.flag}: {existing_path}: {error.strerror}") from error
 
     def bind_cpus(self, cpus: str) -> bool:
         """Restrict its processes to these CPUs; False if no cpuset can do that.
@@ -158,7 +154,7 @@ class Cgroup:
 def create(jobid: str, limits: RunLimits, host: Host | None = None) -> Cgroup:
     """Create the cgroup of a run, if possible with the controllers that its limits need.
 
-    Raises NoCgroup.
+    Raises CgroupError.
     """
     host = host or Host()
     mounted = hierarchies(host)
@@ -169,14 +165,14 @@ def create(jobid: str, limits: RunLimits, host: Host | None = None) -> Cgroup:
     v2 = [each for each in mounted if each.version == 2]
     if v2:
         return _create_v2(jobid, v2[0], limits, host)
-    raise NoCgroup("no cgroup file system is mounted")
+    raise CgroupError("no cgroup file system is mounted")
 
 
 def creation_error(host: Host | None = None) -> str:
     """Why no cgroup can be created for a run here; "" if one can."""
     try:
         cgroup = create(f"{uuid.uuid4()}", RunLimits(), host)
-    except (NoCgroup, OSError) as error:
+    except (CgroupError, OSError) as error:
         return str(error)
     cgroup.remove()
     return ""
@@ -216,7 +212,7 @@ def _create_v1(jobid: str, mounted: Iterable[Hierarchy], host: Host) -> Cgroup:
         except OSError as error:
             refusals.append(f"{hierarchy.root}: {error.strerror}")
     if not directories:
-        raise NoCgroup(refusals[0])
+        raise CgroupError(refusals[0])
     return Cgroup(jobid, _memory_first(directories), 1, host)
 
 
@@ -245,7 +241,7 @@ def _create_v2(jobid: str, hierarchy: Hierarchy, limits: RunLimits, host: Host) 
         if best is None or len(available) > best[0]:
             best = (len(available), parent)
     if best is None:
-        raise NoCgroup(refusal)
+        raise CgroupError(refusal)
     _create_directory(best[1], jobid)
     return _cgroup_v2(hierarchy, best[1], jobid, host)
 

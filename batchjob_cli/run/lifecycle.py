@@ -20,7 +20,7 @@ from batchjob.schedulers.states import JobState
 from batchjob_cli.client.running_up import find_running_up
 from batchjob_cli.run import cgroup as cgroups
 from batchjob_cli.run import stop_request
-from batchjob_cli.run.cgroup import Cgroup, NoCgroup
+from batchjob_cli.run.cgroup import Cgroup
 from batchjob_cli.run.defaults import RunSpecification
 from batchjob_cli.run.launch import (
     LAUNCH_FAILED,
@@ -28,7 +28,7 @@ from batchjob_cli.run.launch import (
     become_subreaper,
     launch,
 )
-from batchjob_cli.run.limits import LimitError, RunLimits, required_controllers, split_limits
+from batchjob_cli.run.limits import CgroupError, RunLimits, required_controllers, split_limits
 from batchjob_cli.run.process_tree import ProcessTree
 from batchjob_cli.run.queue import QueuedRun
 from batchjob_cli.run.streams import Channel, Pump, copy_window_size, open_channel
@@ -121,7 +121,7 @@ def _create_cgroup(spec: RunSpecification, run: Run) -> tuple[Cgroup | None, str
         return None, "limits need a cgroup"
     try:
         return cgroups.create(run.jobid, spec.limits), ""
-    except (NoCgroup, OSError) as error:
+    except (CgroupError, OSError) as error:
         reason = f"cannot create a cgroup: {error}"
         if spec.cgroup == "always":
             raise RunStartError(reason) from error
@@ -143,7 +143,7 @@ def _apply_limits(
             break
         try:
             cgroup.limit(each, run.work_dir or "/")
-        except (LimitError, OSError) as error:
+        except (CgroupError, OSError) as error:
             left_out.append(str(error))
         else:
             applied = applied.plus(each)

@@ -13,8 +13,8 @@ _PERIOD_MICROSECONDS = 100_000
 _MINIMUM_QUOTA_MICROSECONDS = 1000  # minimum quota, sched-bwc.rst
 
 
-class LimitError(Exception):
-    """A limit cannot be applied; the text says which and why."""
+class CgroupError(Exception):
+    """A cgroup cannot be created, or a limit not be applied; the text says which and why."""
 
 
 class RunLimits(NamedTuple):
@@ -106,13 +106,15 @@ def _io_settings(speed: int, version: int, disk: str) -> list[Setting]:
 def find_disk(directory: str, sysfs: str = "/sys") -> str:
     """`8:0`, the whole disk of a directory: the kernel does not accept partitions.
 
-    Raises LimitError if there is no block device: network file systems, tmpfs, btrfs, overlay.
+    Raises CgroupError if there is no block device: network file systems, tmpfs, btrfs, overlay.
     """
     device = os.stat(directory).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     entry = Path(sysfs, "dev/block", number)
     if not entry.exists():
-        raise LimitError(f"--io: {directory} is not on a block device, so its IO cannot be limited")
+        raise CgroupError(
+            f"--io: {directory} is not on a block device, so its IO cannot be limited"
+        )
     if (entry / "partition").exists():
         number = (entry.resolve().parent / "dev").read_text(encoding="ascii").strip()
     return number

@@ -18,16 +18,12 @@ from cryptography.x509.oid import NameOID
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_db.database.tokens import TokenRole
-from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.auth.rights import CredentialError, Principal
 
 log = logging.getLogger(__name__)
 
 _ROLES = {"admin": TokenRole.ADMIN, "viewer": TokenRole.VIEWER}
 _CRL_PEM = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
-
-
-class InvalidCertificate(Exception):
-    """A certificate that does not identify a user; the text is for its owner."""
 
 
 RevocationLists = Mapping[str, Sequence[x509.CertificateRevocationList]]
@@ -51,7 +47,7 @@ class Certificates:
         self._revocation_lists: RevocationLists = self._load_revocation_lists() if crl_file else {}
 
     def verify(self, pem: str, now: float) -> Principal:
-        """Whom a valid certificate names; raises InvalidCertificate. `now`: epoch seconds.
+        """Whom a valid certificate names; raises CredentialError. `now`: epoch seconds.
 
         Their name is the CN, their role an OU; `Principal.certificate` is the serial number and the
         issuer, which together are unique.
@@ -59,7 +55,7 @@ class Certificates:
         certificate = x509.load_pem_x509_certificate(pem.encode())
         moment = datetime.fromtimestamp(now, UTC)
         if not certificate.not_valid_before_utc <= moment <= certificate.not_valid_after_utc:
-            raise InvalidCertificate("the certificate has expired or is not yet valid")
+            raise CredentialError("the certificate has expired or is not yet valid")
         if self._crl_file:
             self._check_revocation(_issuer(certificate), certificate.serial_number, moment)
         users, units = (
@@ -68,18 +64,18 @@ class Certificates:
         )
         roles = [_ROLES[unit] for unit in units if unit in _ROLES]
         if len(roles) != 1:
-            raise InvalidCertificate("expected a certificate with one OU that is admin or viewer")
+            raise CredentialError("expected a certificate with one OU that is admin or viewer")
         if len(users) != 1:
-            raise InvalidCertificate("expected a certificate with one CN")
+            raise CredentialError("expected a certificate with one CN")
         end = int(certificate.not_valid_after_utc.timestamp())
         name = f"{certificate.serial_number:x} {_issuer(certificate)}"
         return Principal(users[0], roles[0], "certificate", expiry_time=end, certificate=name)
 
     def check_issuer_and_revocation(self, name: str, now: float) -> None:
-        """Check a `Principal.certificate` except for expiry; raises InvalidCertificate."""
+        """Check a `Principal.certificate` except for expiry; raises CredentialError."""
         serial, _, issuer = name.partition(" ")
         if issuer not in (each.subject.rfc4514_string() for each in self._authorities):
-            raise InvalidCertificate("the certificate was not issued by a CA of this server")
+            raise CredentialError("the certificate was not issued by a CA of this server")
         if self._crl_file:
             self._check_revocation(issuer, int(serial, 16), datetime.fromtimestamp(now, UTC))
 
@@ -87,11 +83,11 @@ class Certificates:
         self._reload_if_changed()
         lists = self._revocation_lists.get(issuer, ())
         if any(each.get_revoked_certificate_by_serial_number(serial) for each in lists):
-            raise InvalidCertificate("the certificate has been revoked")
+            raise CredentialError("the certificate has been revoked")
         # Without a current list, the certificate may have been revoked since.
         ends = [each.next_update_utc for each in lists]
         if not any(end is None or moment <= end for end in ends):
-            raise InvalidCertificate("no current revocation list for the certificate")
+            raise CredentialError("no current revocation list for the certificate")
 
     def _reload_if_changed(self) -> None:
         with self._reload_lock:

@@ -19,10 +19,9 @@ from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterAccount
 from batchjob_stats_db.database.engine import LazyConnection, lazy_connection
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.auth import audit, browser_session, peers
-from batchjob_stats_server.auth.certificates import InvalidCertificate
 from batchjob_stats_server.auth.rights import (
+    CredentialError,
     Principal,
-    RightsLostError,
     Via,
     configured_role,
     principal_of_token,
@@ -73,7 +72,7 @@ def _authenticate(
 def _authenticate_by_certificate(request: Request, services: Services, pem: str) -> Principal:
     try:
         principal = services.certificates.verify(pem, services.clock())
-    except InvalidCertificate as error:
+    except CredentialError as error:
         raise _refusal(services, request, "certificate", str(error)) from error
     if not is_login(principal.user):
         raise _refusal(services, request, "name", "expected a certificate whose CN is a login")
@@ -116,7 +115,7 @@ def _authenticate_by_token(
         raise _refusal(services, request, "token", "the token is unknown, revoked or expired")
     try:
         principal = principal_of_token(chain, _token_maker(services, chain[-1]))
-    except (RightsLostError, InvalidCertificate) as error:
+    except CredentialError as error:
         raise _refusal(services, request, "maker", str(error)) from error
     if tokens.should_record_use(token, now):
         background_tasks.add_task(_record_token_use, services, token, now)
@@ -128,7 +127,7 @@ def _authenticate_by_token(
 def _token_maker(services: Services, token: tokens.Token) -> Principal | None:
     """The maker of a token, with their current rights; None: the server.
 
-    Raises InvalidCertificate if their certificate is no longer valid.
+    Raises CredentialError if their certificate is no longer valid.
     """
     if token.maker_via == "certificate":
         services.certificates.check_issuer_and_revocation(token.maker_certificate, services.clock())
@@ -137,7 +136,7 @@ def _token_maker(services: Services, token: tokens.Token) -> Principal | None:
     if token.maker_via == "process":
         process = services.process_token
         if process is None or process.process != token.maker_certificate:
-            raise RightsLostError("the token ended with the `batchjob up` that created it")
+            raise CredentialError("the token ended with the `batchjob up` that created it")
         return Principal(token.maker, process.role, "process")
     if token.maker:
         return _principal_of(services, token.maker, "header")

@@ -65,8 +65,8 @@ class ProcessToken(NamedTuple):
         return hashlib.sha256(self.text.encode()).hexdigest()[:32]
 
 
-class RightsLostError(Exception):
-    """The maker of a token no longer has the rights to make it; the text is for its owner."""
+class CredentialError(Exception):
+    """A certificate identifies no user, or a token has lost its rights; the text says why."""
 
 
 def configured_role(auth: AuthOptions, user: str, groups: frozenset[str]) -> TokenRole:
@@ -78,7 +78,7 @@ def configured_role(auth: AuthOptions, user: str, groups: frozenset[str]) -> Tok
 
 
 def principal_of_token(chain: Sequence[Token], maker: Principal | None) -> Principal:
-    """The owner of a token, and its present rights; raises RightsLostError.
+    """The owner of a token, and its present rights; raises CredentialError.
 
     `chain`: the token, the one with which it was made, and so on. `maker`: the maker of the first
     one, with their present rights; None for the server itself.
@@ -106,13 +106,13 @@ def _limit_to_maker(token: Token, maker: Principal | None) -> Principal:
     if maker is None:
         return Principal(token.username, token.role, "token", clusters)
     if token.username != maker.user and maker.role is not TokenRole.ADMIN:
-        raise RightsLostError(
+        raise CredentialError(
             f"{maker.user}, who created the token, can no longer create tokens for others"
         )
     if maker.clusters:
         clusters = tuple(each for each in clusters or maker.clusters if each in maker.clusters)
         if not clusters:
-            raise RightsLostError(
+            raise CredentialError(
                 f"{maker.user}, who created the token, has no rights there any longer"
             )
     return Principal(token.username, token.role.at_most(maker.role), "token", clusters)

@@ -13,7 +13,7 @@ import pytest
 from batchjob.runtime.formatting import share
 from batchjob.schedulers import registry
 from batchjob_cli.run import cgroup, limits
-from batchjob_cli.run.limits import LimitError, RunLimits
+from batchjob_cli.run.limits import CgroupError, RunLimits
 from collectors.host import Host
 from collectors.jobs.discovery.places import match
 from tests.batchjob_cli.run.conftest import own_cgroups
@@ -28,11 +28,11 @@ def require_cgroup():
     jobid = "00000000-0000-4000-8000-000000000001"
     try:
         run_cgroup = cgroup.create(jobid, RunLimits(1, 1 << 20))
-    except (cgroup.NoCgroup, OSError) as error:
+    except (CgroupError, OSError) as error:
         pytest.skip(f"no cgroup: {error}")
     try:
         run_cgroup.limit(RunLimits(1, 1 << 20), "/")
-    except LimitError as error:
+    except CgroupError as error:
         pytest.skip(str(error))
     finally:
         assert run_cgroup.remove() == []
@@ -232,9 +232,9 @@ def test_cpu_binding_on_cgroup_v2(tmp_path, monkeypatch):
 def test_no_usable_cgroup(tmp_path, monkeypatch):
     tree = FakeCgroupTree(tmp_path, own="/")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(cgroup.NoCgroup, match="may not use any cgroup there"):
+    with pytest.raises(CgroupError, match="may not use any cgroup there"):
         cgroup.create("00000000-0000-4000-8000-000000000003", RunLimits(), tree.host)
-    with pytest.raises(cgroup.NoCgroup, match="no cgroup file system"):
+    with pytest.raises(CgroupError, match="no cgroup file system"):
         cgroup.create("x", RunLimits(), Host(cgroupfs=str(tmp_path / "none")))
 
 

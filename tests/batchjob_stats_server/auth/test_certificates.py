@@ -7,7 +7,7 @@ import pytest
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_stats_db.database.tokens import TokenRole
-from batchjob_stats_server.auth.certificates import Certificates, InvalidCertificate
+from batchjob_stats_server.auth.certificates import Certificates, CredentialError
 from batchjob_stats_server.auth.rights import Principal
 from tests.batchjob_stats_server.authority import Authority, pem
 
@@ -59,9 +59,9 @@ def test_certificate_is_checked_by_its_name(make_certificates, authority):
         (authority.revocation_list(certificate), "revoked"),
         (authority.revocation_list(days=-1), "no current revocation list"),
     ):
-        with pytest.raises(InvalidCertificate, match=said):
+        with pytest.raises(CredentialError, match=said):
             make_certificates(lists).check_issuer_and_revocation(name, NOW)
-    with pytest.raises(InvalidCertificate, match="not issued by a CA of this server"):
+    with pytest.raises(CredentialError, match="not issued by a CA of this server"):
         make_certificates().check_issuer_and_revocation("1f CN=another site", NOW)
 
 
@@ -77,7 +77,7 @@ def test_certificate_is_checked_by_its_name(make_certificates, authority):
     ],
 )
 def test_incomplete_or_ambiguous_subject_is_rejected(make_certificates, authority, subject, words):
-    with pytest.raises(InvalidCertificate, match=words):
+    with pytest.raises(CredentialError, match=words):
         make_certificates().verify(pem_text(authority.issue(*subject)[0]), NOW)
 
 
@@ -85,7 +85,7 @@ def test_certificate_can_expire_during_a_connection(make_certificates, authority
     certificate, verify = pem_text(authority.issue(*VERA, days=1)[0]), make_certificates().verify
     assert verify(certificate, NOW + 86400)
     for moment in (NOW + 86401, NOW - 9 * 86400):
-        with pytest.raises(InvalidCertificate, match="expired or is not yet valid"):
+        with pytest.raises(CredentialError, match="expired or is not yet valid"):
             verify(certificate, moment)
 
 
@@ -96,7 +96,7 @@ def test_changed_revocation_list_is_reloaded(make_certificates, authority, tmp_p
     (tmp_path / "new").write_bytes(authority.revocation_list(certificate))
     os.replace(tmp_path / "new", tmp_path / "crl.pem")
     for _ in range(2):
-        with pytest.raises(InvalidCertificate, match="revoked"):
+        with pytest.raises(CredentialError, match="revoked"):
             certificates.verify(pem_text(certificate), NOW)
 
 
@@ -111,7 +111,7 @@ def test_damaged_revocation_list_keeps_the_previous_one(
     else:
         (tmp_path / "crl.pem").write_bytes(damaged)
     for _ in range(2):
-        with pytest.raises(InvalidCertificate, match="revoked"):
+        with pytest.raises(CredentialError, match="revoked"):
             certificates.verify(pem_text(certificate), NOW)
     assert caplog.text.count("the previous list remains in use") == 1
 
@@ -119,7 +119,7 @@ def test_damaged_revocation_list_keeps_the_previous_one(
 def test_expired_revocation_list_is_not_trusted(make_certificates, authority):
     certificate, _ = authority.issue(*VERA)
     certificates = make_certificates(authority.revocation_list(days=-1))
-    with pytest.raises(InvalidCertificate, match="no current revocation list"):
+    with pytest.raises(CredentialError, match="no current revocation list"):
         certificates.verify(pem_text(certificate), NOW)
     renewed = make_certificates(authority.revocation_list(days=-1) + authority.revocation_list())
     assert renewed.verify(pem_text(certificate), NOW)
