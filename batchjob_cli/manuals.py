@@ -22,6 +22,7 @@ SHELLS = ("bash", "zsh", "fish")
 PROGRAMS = {
     "batchjob": "batchjob_cli.main",
     "batchjob_exporter": "batchjob_exporter.main",
+    "batchjob_helper": "batchjob_exporter.helper",
     "batchjob_stats_db": "batchjob_stats_db.main",
     "batchjob_stats_server": "batchjob_stats_server.main",
 }

@@ -87,6 +87,9 @@ class PathOptions:
     sysfs: str = option("/sys", "Mount point of sysfs.", metavar="DIR")
     cgroupfs: str = option("/sys/fs/cgroup", "Mount point of cgroupfs.", metavar="DIR")
     dev: str = option("/dev", "Directory of device files.", metavar="DIR")
+    helper: str = option(
+        "/run/batchjob_helper/socket", "Socket of batchjob_helper, if it runs.", metavar="FILE"
+    )
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Host:
     sysfs: str = "/sys"
     cgroupfs: str = "/sys/fs/cgroup"
     dev: str = "/dev"
+    helper: str = "/run/batchjob_helper/socket"
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
 

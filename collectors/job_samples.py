@@ -99,6 +99,8 @@ def _job_values(reading: JobReading) -> Iterator[tuple[SampleKey, float]]:
         value = quantity.read(reading)
         if quantity.group is not None:
             for label, each in (value or {}).items():
-                yield SampleKey(quantity.name, (label,)), quantity.read_each(each)
+                number = quantity.read_each(each)
+                if number is not None:
+                    yield SampleKey(quantity.name, (label,)), number
         elif value is not None:
             yield SampleKey(quantity.name), value

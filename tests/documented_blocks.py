@@ -121,6 +121,9 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
         "kubectl -n hpc create secret": _needs(_KUBERNETES),
     },
     "docs/logs.md": {"install -m 644": _needs("Vector")},
+    "docs/kernel.md": {
+        "systemctl enable --now batchjob_helper.socket": _needs("systemd with the package"),
+    },
     "docs/packages.md": {
         "apt install python3-venv": _done("e2e/test_packages"),
         "minisign -Sm": _typed("deploy/test_signing"),

@@ -63,8 +63,9 @@ def test_documented_option_file_is_accepted(page, block, tmp_path):
     assert parse_settings([f"--config.file={tmp_path}/exporter.yml"])
 
 
-# The exporter reads processes of all users, and BMCs; vmagent and vmalert are VictoriaMetrics'.
-MAX_EXPOSURE = {"batchjob_exporter": 22, "vmagent": 30, "vmalert": 30}
+# The exporter reads processes of all users, and BMCs; the helper asks the kernel; vmagent and
+# vmalert are VictoriaMetrics'.
+MAX_EXPOSURE = {"batchjob_exporter": 22, "batchjob_helper": 18, "vmagent": 30, "vmalert": 30}
 UNITS = sorted((REPOSITORY / "deploy").glob("*/*.service"))
 
 

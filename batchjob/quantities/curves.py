@@ -88,9 +88,11 @@ PROCESSES = _gauge("processes", "count", "Processes.", job.PROCESSES)
 THREADS = _gauge("threads", "count", "Threads.", job.THREADS)
 # fmt: off
 NETWORK_RECEIVE = _rate("network_receive", "bytes/s",
-    "Received in the job's own network namespace.", job.NETWORK_RECEIVE_BYTES, summed="device")
+    "Received in the job's own network namespace or, with batchjob_helper, at its sockets.",
+    job.NETWORK_RECEIVE_BYTES, summed="device")
 NETWORK_TRANSMIT = _rate("network_transmit", "bytes/s",
-    "Sent in the job's own network namespace.", job.NETWORK_TRANSMIT_BYTES, summed="device")
+    "Sent in the job's own network namespace or, with batchjob_helper, at its sockets.",
+    job.NETWORK_TRANSMIT_BYTES, summed="device")
 POWER = _rate("power", "watts",
     "The job's share of the nodes' power, by component.", energy.ENERGY_JOULES, part="component",
     summed="kind")
@@ -203,7 +205,7 @@ PLOTS = (
     Plot("Pressure (time waiting for resources)", (PRESSURE_CPU, PRESSURE_MEMORY, PRESSURE_IO),
         ceiling=1.0),
     Plot("Throttled by the CPU quota", (CPU_THROTTLED,)),
-    Plot("Own network namespace", (NETWORK_RECEIVE, NETWORK_TRANSMIT)),
+    Plot("Network", (NETWORK_RECEIVE, NETWORK_TRANSMIT)),
     Plot("Processes and threads", (PROCESSES, THREADS)),
 )
 # fmt: on

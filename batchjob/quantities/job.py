@@ -27,7 +27,7 @@ METRIC_GROUPS: Mapping[MetricGroup, str] = {
     "process-io": "IO calls and bytes summed over processes: the only view of network file systems",
     "processes": "processes, threads and their limit",
     "open-files": "open files",
-    "network": "traffic of jobs that have their own network namespace",
+    "network": "traffic of jobs that have their own network namespace, or with batchjob_helper",
 }
 DEFAULT_METRIC_GROUPS: tuple[MetricGroup, ...] = (
     "cpu", "memory", "faults", "pressure", "io", "process-io", "processes", "network",
@@ -64,10 +64,17 @@ def _by_device(
     return Quantity(name, metric, lambda job: job.cgroup.io, group=IO, read_each=read_each)
 
 
+_AT_SOCKETS = (
+    "; with batchjob_helper, of a job without one at its sockets, except loopback "
+    '(device="sockets")'
+)
+
+
 def _by_interface(
-    name: str, unit: Unit, read_each: Callable[[Interface], float], counted: str
+    name: str, unit: Unit, read_each: Callable[[Interface], float | None], counted: str
 ) -> Quantity:
-    help = f"{counted} in the job's own network namespace."
+    of_sockets = "" if unit == "count" and "ackets" not in counted else _AT_SOCKETS
+    help = f"{counted} in the job's own network namespace{of_sockets}."
     metric = job_metric(name, "counter", unit, "network", help, labels=NETWORK.labels)
     return Quantity(
         name, metric, lambda job: job.processes.network, group=NETWORK, read_each=read_each
@@ -75,9 +82,10 @@ def _by_interface(
 
 
 _PROCESS_IO_NOTE = (
-    ", summed over the job's processes (/proc/PID/io, with CAP_SYS_PTRACE); a lower "
-    "bound: processes are sampled when one starts or ends and after each scrape, so "
-    "IO between the last sample of a process and its end is missing."
+    ", summed over the job's processes. With batchjob_helper, exact: each thread is counted at "
+    "its end. Otherwise (/proc/PID/io, with CAP_SYS_PTRACE) a lower bound: processes are sampled "
+    "when one starts or ends and after each scrape, so IO between the last sample of a process and "
+    "its end is missing."
 )
 
 # fmt: off

@@ -75,7 +75,7 @@ class Quantity:
     read: Callable[[JobReading], Any] | None = None
     labels: tuple[tuple[str, str], ...] = ()  # distinguish it from the metric's other quantities
     group: SampleGroup | None = None
-    read_each: Callable[[Any], float] = float
+    read_each: Callable[[Any], float | None] = float
 
     @property
     def is_counter(self) -> bool:

@@ -14,16 +14,16 @@ class DeviceIO(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """Traffic of one network interface, as /proc/<pid>/net/dev counts it."""
+    """Traffic of one network interface, as /proc/<pid>/net/dev counts it, or of all sockets."""
 
     receive_bytes: float
     receive_packets: float
-    receive_errors: float
-    receive_drops: float
+    receive_errors: float | None  # None: of sockets
+    receive_drops: float | None
     transmit_bytes: float
     transmit_packets: float
-    transmit_errors: float
-    transmit_drops: float
+    transmit_errors: float | None
+    transmit_drops: float | None
 
 
 class V1(NamedTuple):

@@ -15,6 +15,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, read_text
 from batchjob_exporter.web.addresses import open_listeners
 from collectors.jobs.discovery.inotify import Inotify
+from collectors.kernel.client import HelperClient
 
 # Name of a capability → its bit (capabilities(7)), and what is absent without it.
 CAPABILITIES = {
@@ -133,6 +134,26 @@ def _check_open_files(_: ExaminedNode) -> Finding:
     )
 
 
+def _check_helper(node: ExaminedNode) -> Finding:
+    """Have the helper load its programs for a moment."""
+    problems = HelperClient(node.host).problems()
+    if problems is None:
+        return Finding(
+            "warning",
+            "batchjob_helper does not answer: exact IO, network and devices of jobs are missing",
+            "systemctl enable --now batchjob_helper.socket; the helper answers root and the "
+            "exporter's user",
+        )
+    failed = [f"{feature}: {problem}" for feature, problem in problems.items() if problem]
+    if not failed:
+        return Finding("ok", f"batchjob_helper gives {', '.join(sorted(problems))}")
+    return Finding(
+        "warning",
+        "; ".join(failed),
+        "see docs/kernel.md for the capabilities and the kernel that each needs",
+    )
+
+
 CHECKS: Checks = {
     "user": _check_user,
     **{name: partial(_check_capability, name) for name in CAPABILITIES},
@@ -140,6 +161,7 @@ CHECKS: Checks = {
     "namespace": _check_pid_namespace,
     "inotify": _check_inotify,
     "open files": _check_open_files,
+    "helper": _check_helper,
 }
 
 

@@ -7,16 +7,17 @@ Numbers are used only if it is certain what they refer to.
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from batchjob.schedulers import registry
 from batchjob.schedulers.node import GpuNames, read_lines, split_gpu_list
+from collectors.gpu.allotted import NVIDIA_MAJOR
 from collectors.gpu.devices import GpuTable, Unit, Vendor, read_device_majors
 from collectors.host import Host
-from collectors.jobs.view import JobHolder
+from collectors.jobs.view import JobHolder, JobName
+from collectors.kernel.devices import Device
 from collectors.sysfs import read_text
-
-NVIDIA_MAJOR = 195  # Linux, Documentation/admin-guide/devices.txt; minors 254 and 255 are not GPUs
 
 
 class Allocation(NamedTuple):
@@ -45,6 +46,8 @@ class AllocationContext(NamedTuple):
     prolog_files: Mapping[str, frozenset[str]]  # job id → names of files
     capability_major: int | None  # of /dev/nvidia-caps/*
     hostname: str
+    # Of the jobs whose device programs say it; see `AllottedDevices`.
+    allotted: Mapping[JobName, frozenset[Device]] = MappingProxyType({})
 
 
 def read_context(
@@ -62,9 +65,17 @@ def read_context(
 
 
 def allocations(holder: JobHolder, context: AllocationContext) -> list[Allocation]:
-    """The allocation of the job by each source that names GPUs, the most trustworthy first."""
+    """The allocation of the job by each source that names GPUs, the most trustworthy first.
+
+    If the kernel enforces the job's devices, its environment says nothing about them.
+    """
+    is_enforced = holder.name in context.allotted
     statements = (source(holder, context) for source in SOURCES)
-    return [each for each in statements if each is not None and (each.units or each.unknown)]
+    return [
+        each
+        for each in statements
+        if each is not None and (each.units or each.unknown) and (each.trusted or not is_enforced)
+    ]
 
 
 def _from_prolog(holder: JobHolder, context: AllocationContext) -> Allocation | None:
@@ -112,15 +123,11 @@ def _resolve_names(
 
 
 def _from_devices(holder: JobHolder, context: AllocationContext) -> Allocation | None:
-    """The devices that a v1 devices cgroup allows."""
-    if not registry.job_manager(holder.name.manager).lists_devices:
-        return None
+    """The devices that the cgroup's device program, or on v1 the devices cgroup, allows."""
     table = context.table
-    lists = [
-        _read_allowed_devices(os.path.join(directory, "devices.list"))
-        for directory in holder.directories
-    ]
-    devices = {device for each in lists if each is not None for device in each}
+    devices = context.allotted.get(holder.name)
+    if devices is None:
+        devices = _devices_of_v1(holder)
     units: set[Unit] = set()
     for major, minor in devices:
         if major == context.capability_major:
@@ -132,6 +139,16 @@ def _from_devices(holder: JobHolder, context: AllocationContext) -> Allocation |
             # which of them are allowed.
             units.update(unit for unit in gpus if not unit.gpu.partitioned)
     return Allocation("devices", frozenset(units), trusted=True) if units else None
+
+
+def _devices_of_v1(holder: JobHolder) -> frozenset[Device]:
+    if not registry.job_manager(holder.name.manager).lists_devices:
+        return frozenset()
+    lists = [
+        _read_allowed_devices(os.path.join(directory, "devices.list"))
+        for directory in holder.directories
+    ]
+    return frozenset(device for each in lists if each is not None for device in each)
 
 
 _DEVICE = re.compile(r"c (\d+):(\d+) [rwm]+")
@@ -284,9 +301,9 @@ def _resolve(
 
 
 SOURCES: tuple[Callable[[JobHolder, AllocationContext], Allocation | None], ...] = (
+    _from_devices,
     _from_prolog,
     _from_scheduler_files,
-    _from_devices,
     _from_scheduler_variables,
     _from_cuda,
     _from_rocr,

@@ -15,6 +15,7 @@ from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import duration, integer, one_of, with_metavar
 from collectors.collector import Collector, CollectorModule
 from collectors.gpu.allocation import Site, read_context
+from collectors.gpu.allotted import AllottedDevices
 from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import AllocationConflict, GpuMap, Holding, build_map
@@ -118,6 +119,7 @@ class GpuCollector:
             options.pbs_home,
         )
         self._prolog_files = PrologFiles(options.job_files)
+        self._allotted = AllottedDevices(host)
         self._vendors = vendors(host, options.interval)
         self.table = GpuTable(())
         self._dcgm_files = JobFiles(options.write_job_files) if options.write_job_files else None
@@ -248,6 +250,8 @@ class GpuCollector:
         readings = {each.gpu.uuid: each.observed.value for each in gpus if each.observed}
         holders = self._jobs.holders() if self._jobs else []
         context = read_context(self._host, table, self._site, self._prolog_files.read())
+        allotted = self._allotted.of_jobs(holders, table, context.capability_major)
+        context = context._replace(allotted=allotted)
         self._last_map = build_map(
             holders, context, readings, self._options.shards_per_gpu, self._last_map
         )

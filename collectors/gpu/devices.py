@@ -111,6 +111,11 @@ class GpuTable:
         return any(gpu.partitioned and not gpu.numbers_partitions for gpu in self.gpus)
 
     @property
+    def capabilities(self) -> Iterable[int]:
+        """The minor numbers of /dev/nvidia-caps that belong to MIG instances."""
+        return self._mig_minors.keys()
+
+    @property
     def has_one_vendor(self) -> bool:
         """Whether a number is unambiguous."""
         return len({gpu.vendor for gpu in self.gpus}) <= 1

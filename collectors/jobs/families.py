@@ -22,7 +22,8 @@ IGNORED = Metric("batchjob_jobs_ignored", "gauge",
     "belongs to a user.", ("reason",))
 ERRORS = Metric("batchjob_job_read_errors_total", "counter",
     "Files of jobs that could not be read, and processes that ended while no exporter ran "
-    "(ended_unseen), whose last usage is in no sum.", ("reason",))
+    "(ended_unseen) or the helper was restarted (helper_restarted), whose last usage is in no sum.",
+    ("reason",))
 # fmt: on
 METRICS = (
     JOBS,
@@ -119,7 +120,7 @@ def _plain_column(
 
 def _grouped_column(
     read: Callable[[JobReading], Any],
-    read_each: Callable[[Any], float],
+    read_each: Callable[[Any], float | None],
     name: str,
     job_labels: Sequence[Labels],
     readings: Sequence[JobReading],
@@ -128,9 +129,10 @@ def _grouped_column(
     if not any(groups):
         return MetricColumn((), ())
     entries = [
-        (Labels(f"{own_labels},{label(name, key)}"), read_each(value))
+        (Labels(f"{own_labels},{label(name, key)}"), number)
         for own_labels, values in zip(job_labels, groups, strict=True)
         if values
         for key, value in values.items()
+        if (number := read_each(value)) is not None
     ]
     return MetricColumn([of for of, _ in entries], [value for _, value in entries])

@@ -49,7 +49,7 @@ class Package(NamedTuple):
 
     def enabled(self) -> tuple[str, ...]:
         """Units for `systemctl enable`; the others are started by these."""
-        return tuple(unit for unit in self.units if unit != BACKUP)
+        return tuple(unit for unit in self.units if unit not in (BACKUP, HELPER))
 
     def restarted(self) -> tuple[str, ...]:
         """Units that run the programs of this package permanently."""
@@ -64,6 +64,9 @@ class Package(NamedTuple):
         return command != SHARED or not self.needs
 
 
+HELPER = "batchjob_helper.service"
+"""Started by its socket."""
+
 BACKUP = "batchjob_backup.service"
 """Runs for a moment, started by its timer."""
 
@@ -76,8 +79,12 @@ EXPORTER = Package(
     "Metrics of batch jobs for Prometheus",
     "node",
     "exporter",
-    {"batchjob_exporter": "batchjob_exporter.main", "batchjob": "batchjob_cli.main"},
-    ("batchjob_exporter.service",),
+    {
+        "batchjob_exporter": "batchjob_exporter.main",
+        "batchjob_helper": "batchjob_exporter.helper",
+        "batchjob": "batchjob_cli.main",
+    },
+    ("batchjob_exporter.service", HELPER, "batchjob_helper.socket"),
     {"default/batchjob_exporter": "batchjob_exporter.default"},
     directories=(PackagedDirectory("/run/batchjob-gpus", "0755"),),
     scripts={"gpu_prolog.sh": "slurm/gpu_prolog.sh", "gpu_epilog.sh": "slurm/gpu_epilog.sh"},

@@ -7,6 +7,7 @@ runs the other end-to-end tests beside them.
 MODULES = {
     "test_containers",
     "test_first_command",
+    "test_kernel_helper",
     "test_packages",
     "test_short_jobs",
     "test_up",

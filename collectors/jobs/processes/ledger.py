@@ -16,6 +16,7 @@ from typing import TextIO
 
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.log import LogOnce
+from collectors.jobs.processes.kernel_counters import ContinuedCounters, KernelState
 from collectors.jobs.processes.proc import ProcessCounters, ProcessTotals
 from collectors.jobs.state.job import Job
 
@@ -55,13 +56,25 @@ class ProcessLedger:
         if line is None:
             return ProcessTotals()
         _, ended, shown, *known = parse_json(line)
-        return ProcessTotals(tuple(ended), ProcessCounters(*shown), *map(tuple, known))
+        return ProcessTotals(tuple(ended), ProcessCounters(*shown), *map(tuple, known[:1]))
 
-    def save(self, key: str, totals: ProcessTotals, shown: ProcessCounters) -> None:
+    def restore_kernel(self, key: str, state: KernelState) -> None:
+        """Set the helper's counters of a run; those of /proc go on as the helper's."""
+        _, _, shown, *more = parse_json(self._lines.get(key, "[0, 0, []]"))
+        io, sockets = more[1] if len(more) > 1 else (["", [], []], ["", [], []])
+        state.io = ContinuedCounters.from_saved(io)
+        state.sockets = ContinuedCounters.from_saved(sockets)
+        if not state.io.shown:
+            state.io.shown = [each or 0.0 for each in shown[2:]]
+
+    def save(
+        self, key: str, totals: ProcessTotals, shown: ProcessCounters, kernel: KernelState
+    ) -> None:
         """Write the sums that are about to be exposed."""
         if self._file is None or not key:
             return
-        line = json.dumps([key, totals.ended, shown, totals.known()])
+        counted = [kernel.io.saved(), kernel.sockets.saved()]
+        line = json.dumps([key, totals.ended, shown, totals.known(), counted])
         if line == self._lines.get(key):
             return
         self._lines[key] = line
@@ -126,9 +139,11 @@ def _parse(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
             key, ended, shown, *known = parse_json(line)
             numbers = [float(each) for each in (*ended, *(each or 0 for each in shown))]
             are_pairs = all(len([float(each) for each in pair]) == 2 for pair in known[:1])
+            if len(known) > 1:
+                _, _ = map(ContinuedCounters.from_saved, known[1])
             path, _, inode = key.rpartition(":")
             if (
-                len(numbers) == 2 * width and len(known) <= 1 and are_pairs
+                len(numbers) == 2 * width and len(known) <= 2 and are_pairs
                 and os.path.exists(path) and inode.isdigit()
             ):  # fmt: skip
                 yield key, line

@@ -22,6 +22,7 @@ from collectors.jobs.processes.identifier import (
     ROOT_OWNER_SECONDS,
     JobIdentifier,
 )
+from collectors.jobs.processes.kernel_counters import KernelCounters
 from collectors.jobs.processes.ledger import ProcessLedger
 from collectors.jobs.processes.proc import Process, ProcessCounters
 from collectors.jobs.processes.snapshot import ExecutableTotals, JobScanState, SnapshotReader
@@ -72,6 +73,7 @@ class ProcessScanner:
         self._exits = exits
         self._errors = errors
         self._reader = SnapshotReader(host, errors, settings.io)
+        self._kernel = KernelCounters(host, settings.io, settings.network)
         self._identifier = JobIdentifier(self._reader, names, errors, settings.job_name)
         self._once = LogOnce(log)
         self._wake = threading.Event()
@@ -163,11 +165,13 @@ class ProcessScanner:
         for job in self._take_jobs_with_exits():
             if job in self._states:
                 self._states[job].has_exits = True
+        self._read_kernel_counters(jobs)
         pauses = []
         for job in jobs:
-            state = self._states.setdefault(job, JobScanState(self._host.monotonic()))
+            state = self._states[job]
             if job.ended is not None and job.populated() is not None:
                 self._name_ended(job, state)
+                self._count_ended(job, state)
                 continue  # the watcher reports when it has processes again
             now = self._host.monotonic()
             if now >= state.scanned_at + self._pause_seconds(job, state):
@@ -182,6 +186,17 @@ class ProcessScanner:
         if self.ledger.is_large:
             self.ledger.compact({state.ledger_key or "" for state in self._states.values()})
         return min(pauses, default=None)
+
+    def _read_kernel_counters(self, jobs: list[Job]) -> None:
+        """Ask the helper for all jobs at once; with its numbers, /proc/PID/io is not read."""
+        has_ended = False
+        for job in jobs:
+            state = self._states.setdefault(job, JobScanState(self._host.monotonic()))
+            self._kernel.find_cgroups(job, state.kernel)
+            has_ended |= job.ended is not None and not self._kernel.is_final(job, state.kernel)
+        kernel_states = [state.kernel for state in self._states.values()]
+        self._kernel.refresh(kernel_states, has_ended=has_ended)
+        self._reader.io = self._settings.io and not self._kernel.counts_io
 
     def _run(self, generation: int) -> None:
         while not self._stopped and generation == self._generation:
@@ -249,13 +264,15 @@ class ProcessScanner:
             self._identifier.identify(job, state, snapshot)
         else:
             self._update_without_processes(job, state, snapshot.listed > 0)
+            self._count_ended(job, state)
             if snapshot.listed or job.ended or not job.may_be_empty or job.last_scan is None:
                 return
         owned = snapshot.owned(state.owner)
         earliest = sorted(owned, key=lambda process: process.started)
         self._exits.follow(job, [process.pid for process in earliest])
         sums = self._sum_processes(job, state)
-        if self._settings.io and not state.denied and sums is not None and sums.read_bytes is None:
+        lacks_io = sums is not None and sums.read_bytes is None and not self._kernel.counts_io
+        if self._settings.io and not state.denied and lacks_io:
             self._count_unreadable_io(state)
         if self._settings.executables:
             state.executables = state.executables or ExecutableTotals()
@@ -273,12 +290,39 @@ class ProcessScanner:
         if state.ledger_key is None:
             state.ledger_key = self.ledger.key(job)
             state.totals = self.ledger.restore(state.ledger_key)
+            self.ledger.restore_kernel(state.ledger_key, state.kernel)
             for _ in range(state.totals.count_unseen_ends(state.last_processes.values())):
                 self._errors.count("ended_unseen")
-        sums = state.totals.update(state.last_processes)
+        sums = self._with_kernel_io(state, state.totals.update(state.last_processes))
         if sums is not None:
-            self.ledger.save(state.ledger_key, state.totals, sums)
+            self.ledger.save(state.ledger_key, state.totals, sums, state.kernel)
         return sums
+
+    def _with_kernel_io(
+        self, state: JobScanState, sums: ProcessCounters | None
+    ) -> ProcessCounters | None:
+        if not self._kernel.update(state.kernel):
+            self._errors.count("helper_restarted")
+        if state.kernel.io.instance:
+            io = self._kernel.io(state.kernel) or (None,) * 4
+            return ProcessCounters(*(sums or (0.0, 0.0))[:2], *io)
+        if sums is not None:  # the helper's numbers will go on from here
+            state.kernel.io.shown = [each or 0.0 for each in sums[2:]]
+        return sums
+
+    def _count_ended(self, job: Job, state: JobScanState) -> None:
+        """Show the final counters of the helper, also of a job that ended before its first scan."""
+        if job.ended is None or self._kernel.is_final(job, state.kernel):
+            return
+        sums = self._sum_processes(job, state)
+        if not self._kernel.is_final(job, state.kernel):
+            return  # the helper does not answer
+        counted = sums._asdict() if sums and state.kernel.io.instance else {}
+        network = self._kernel.interfaces(state.kernel)
+        scan = job.last_scan or JobScan(self._host.monotonic(), ProcessReading(), (), ())
+        if network is not None and not state.interfaces:
+            counted["network"] = network
+        job.last_scan = scan._replace(processes=scan.processes._replace(**counted))
 
     def _update_start(self, job: Job, state: JobScanState, processes: list[Process]) -> None:
         if job.ended is not None:
@@ -347,7 +391,7 @@ class ProcessScanner:
             open_files=self._count_open_files(owned) if settings.open_files else None,
             open_files_limit=self._sum_open_files_limits(owned) if settings.open_files else None,
             programs=state.executables.top(settings.executables) if state.executables else None,
-            network=self._read_network(state, owned),
+            network=self._read_network(state, owned) or self._kernel.interfaces(state.kernel),
             **counters._asdict(),
         )
 

@@ -11,6 +11,7 @@ from batchjob.schedulers.layout import step_of
 from collectors.host import Host, Moment
 from collectors.jobs.cgroups.reader import ReadErrors, descendants, read_pids
 from collectors.jobs.processes import proc
+from collectors.jobs.processes.kernel_counters import KernelState
 from collectors.jobs.processes.proc import Process, ProcessTotals
 from collectors.jobs.state.job import Job, ProcessRoot
 
@@ -83,6 +84,7 @@ class JobScanState:
     totals: ProcessTotals = field(default_factory=ProcessTotals)
     executables: ExecutableTotals | None = None
     interfaces: set[str] = field(default_factory=set)  # names that have been shown
+    kernel: KernelState = field(default_factory=KernelState)
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class SnapshotReader:
         self.current_read: tuple[int, float] | None = None  # pid, and since when it is being read
         self.host = host
         self._errors = errors
-        self._io = io
+        self.io = io
         self._recorded_boot_time: float | None = None
         self._boot_time = 0.0
 
@@ -184,7 +186,7 @@ class SnapshotReader:
     def _read_process(self, pid: int, state: JobScanState) -> Process | None:
         self.current_read = (pid, self.host.monotonic())
         try:
-            return proc.read_process(self.host.procfs, pid, state.last_processes.get(pid), self._io)
+            return proc.read_process(self.host.procfs, pid, state.last_processes.get(pid), self.io)
         except OSError as error:
             if error.errno in _ENDED_ERRNOS:
                 return None  # counted in the usage of its parent

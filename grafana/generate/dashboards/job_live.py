@@ -193,7 +193,7 @@ DASHBOARD = Dashboard(
                 Promql(_rate(NETWORK_TRANSMIT_BYTES, "instance"), "{{instance}} sent"),
             ),
             rate_unit(NETWORK_RECEIVE_BYTES),
-            "Only for jobs with their own network namespace.",
+            "Only for jobs with their own network namespace, or on nodes with batchjob_helper.",
         ),
         heading("Waiting"),
         Panel(

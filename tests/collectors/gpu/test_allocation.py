@@ -317,3 +317,25 @@ def test_arbitrary_environ_gives_only_gpus_of_the_node(environ):
         context = AllocationContext(table, Site(), {}, 508, "gpu01")
         for each in allocations(job(environs=(environ,)), context):
             assert each.units <= set(table.units)
+
+
+def test_the_kernels_device_program_precedes_all_and_silences_the_environment():
+    forged = {**BATCH, "SLURM_JOB_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": uuid(3)}
+    holder = JobHolder(JobName("slurm", "1", "u", labels()), 1000, (), (forged,), ())
+    context = AllocationContext(PLAIN, Site(), {"1": frozenset({"1"})}, None, "node")
+    assert allocations(holder, context)[0].source == "prolog"
+    enforced = context._replace(allotted={holder.name: frozenset({(195, 2)})})
+    found = allocations(holder, enforced)
+    assert [each.source for each in found] == ["devices", "prolog"]
+    assert [unit.gpu.index for unit in found[0].units] == [2]
+    assert found[0].trusted
+    nothing = context._replace(allotted={holder.name: frozenset()}, prolog_files={})
+    assert allocations(holder, nothing) == []
+
+
+def test_the_device_program_tells_instances_by_their_capabilities():
+    holder = JobHolder(JobName("slurm", "1", "u", labels()), 1000, (), (), ())
+    allotted = {holder.name: frozenset({(195, 0), (240, 21), (240, 22)})}
+    context = AllocationContext(SLICED, Site(), {}, 240, "node", allotted)
+    (found,) = allocations(holder, context)
+    assert [unit.instance.uuid for unit in found.units] == [MIG_0_1]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.jobs.processes.kernel_counters import KernelState
 from collectors.jobs.processes.ledger import ProcessLedger
 from collectors.jobs.processes.proc import Process, ProcessCounters, ProcessTotals
 from tests.collectors.jobs.nodes import samples
@@ -124,8 +125,8 @@ def test_only_living_runs_are_kept_in_the_file(tmp_path):
     ledger = ProcessLedger(str(tmp_path), "boot")
     counters = ProcessCounters(*[1.0] * 6)
     for number in range(3):
-        ledger.save(f"{tmp_path}:{number}", ProcessTotals((1.0,) * 6), counters)
-    ledger.save("/no/such/directory:1", ProcessTotals((1.0,) * 6), counters)
+        ledger.save(f"{tmp_path}:{number}", ProcessTotals((1.0,) * 6), counters, KernelState())
+    ledger.save("/no/such/directory:1", ProcessTotals((1.0,) * 6), counters, KernelState())
     ledger.compact({f"{tmp_path}:1"})
     ledger.close()
     assert len((tmp_path / "processes.jsonl").read_text().splitlines()) == 2
@@ -137,5 +138,5 @@ def test_only_living_runs_are_kept_in_the_file(tmp_path):
 
 def test_unwritable_directory_is_reported_and_costs_nothing_else(tmp_path, caplog):
     ledger = ProcessLedger(str(tmp_path / "missing"), "boot")
-    ledger.save("x:1", ProcessTotals(), ProcessCounters(*[1.0] * 6))
+    ledger.save("x:1", ProcessTotals(), ProcessCounters(*[1.0] * 6), KernelState())
     assert caplog.text.count("sums of ended processes will be lost") == 1

@@ -1,0 +1,255 @@
+"""The answers of the helper: numbers of cgroups, for requests that are checked and small.
+
+A request is `{"devices": PATH, "numbers": [[MAJOR, MINOR], ...]}`, `{"jobs": {PATH: [ID, ...]}}`
+with the cgroups' ids by the directory that contains them, or `{"check": true}`. A path is that of a
+cgroup below the mount point of cgroupfs; no other file is opened for a caller.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from collectors.kernel.devices import allotted_devices
+from collectors.kernel.network import Network
+from collectors.kernel.parts import JobTree
+from collectors.kernel.process_io import ProcessIo
+from collectors.kernel.types import KernelTypes, read_kernel_types
+from collectors.sysfs import read_text
+
+_MAX_JOBS, _MAX_DEVICES, _MAX_TREES = 20_000, 1024, 4
+_MAX_PATH_PARTS = 32
+_FORGET_SECONDS = 3600.0  # after which counters that nobody has asked for are dropped
+_RETRY_SECONDS = 60.0
+_NO_IO, _NO_TRAFFIC = (0,) * 4, ((0,) * 4,) * 2
+# capabilities(7)
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
+NEEDED = {
+    "process-io": ("CAP_BPF", "CAP_PERFMON"),
+    "network": ("CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"),
+    "devices": ("CAP_SYS_ADMIN",),
+}
+"""What the helper gives, and the capabilities for it."""
+
+
+class BadRequestError(ValueError):
+    """A request that is not one of those above."""
+
+
+class _Place(NamedTuple):
+    """A directory of cgroups, and the tree whose jobs are in it."""
+
+    parts: tuple[str, ...]
+    tree: JobTree
+
+
+class Helper:
+    """Answers requests; holds the programs and their counters until it is closed."""
+
+    def __init__(self, cgroupfs: str = "/sys/fs/cgroup", features: Iterable[str] = NEEDED) -> None:
+        self._cgroupfs = cgroupfs
+        self._features = frozenset(features)
+        self._instance = uuid.uuid4().hex
+        self._types: KernelTypes | None = None
+        self._io: dict[JobTree, ProcessIo] = {}
+        self._network: dict[JobTree, Network] = {}
+        self._failures: dict[tuple[str, JobTree], tuple[float, str]] = {}  # until when, and why
+        self._asked: dict[int, float] = {}
+
+    def close(self) -> None:
+        """Detach everything."""
+        for each in self._counting():
+            each.close()
+
+    def answer(self, request: Any) -> dict[str, Any]:
+        """The answer to a request. Raises BadRequestError, OSError."""
+        match request:
+            case {"devices": str(path), "numbers": list(numbers), **rest} if not rest:
+                return {"devices": self._devices(path, numbers)}
+            case {"jobs": dict(jobs), **rest} if not rest:
+                return self._counters(jobs)
+            case {"check": True, **rest} if not rest:
+                return {"problems": self._problems()}
+        raise BadRequestError("expected devices and numbers, jobs, or check")
+
+    def _devices(self, path: str, numbers: list[Any]) -> list[Any] | None:
+        if len(numbers) > _MAX_DEVICES or not all(map(_is_device, numbers)):
+            raise BadRequestError(f"expected at most {_MAX_DEVICES} pairs of major and minor")
+        if "devices" not in self._features:
+            return None
+        with self._opened(_parts(path)) as cgroup:
+            return allotted_devices(cgroup, [(major, minor) for major, minor in numbers])
+
+    def _counters(self, jobs: Mapping[str, Any]) -> dict[str, Any]:
+        ids = [each for of_parent in jobs.values() for each in _checked_ids(of_parent)]
+        if len(ids) > _MAX_JOBS:
+            raise BadRequestError(f"expected at most {_MAX_JOBS} jobs")
+        places = [self._place(_parts(path)) for path in jobs]
+        now = time.monotonic()
+        self._asked |= dict.fromkeys(ids, now)
+        found: dict[str, dict[int, Any]] = {"process-io": {}, "network": {}}
+        problems: dict[str, str] = {}
+        for tree in dict.fromkeys(place.tree for place in places):
+            for feature, read in (("process-io", self._read_io), ("network", self._read_network)):
+                problem = self._last_problem(feature, tree)
+                try:
+                    if not problem:
+                        found[feature] |= read(tree, places)
+                except (OSError, ValueError) as error:
+                    problem = describe(feature, error)
+                    self._failures[feature, tree] = (now + _RETRY_SECONDS, problem)
+                if problem:
+                    problems[feature] = problem
+        self._forget({job for counted in found.values() for job in counted}, now)
+        answer: dict[str, Any] = {"instance": self._instance, "problems": problems}
+        for feature, nothing in (("process-io", _NO_IO), ("network", _NO_TRAFFIC)):
+            counted = found[feature]
+            answer[feature] = (
+                None if feature in problems else {job: counted.get(job, nothing) for job in ids}
+            )
+        return answer
+
+    def _last_problem(self, feature: str, tree: JobTree) -> str:
+        """Why there are no numbers; what has failed is tried again after a minute."""
+        if feature not in self._features:
+            return "switched off"
+        until, problem = self._failures.get((feature, tree), (0.0, ""))
+        return problem if time.monotonic() < until else ""
+
+    def _forget(self, counted: Iterable[int], now: float) -> None:
+        for each in counted:
+            self._asked.setdefault(each, now)
+        old = [each for each, at in self._asked.items() if now - at > _FORGET_SECONDS]
+        for each in old:
+            del self._asked[each]
+        for source in self._counting():
+            source.forget(old)
+
+    def _counting(self) -> list[ProcessIo | Network]:
+        return [*self._io.values(), *self._network.values()]
+
+    def _read_io(self, tree: JobTree, _: Iterable[_Place]) -> Mapping[int, Any]:
+        if tree not in self._io:
+            self._refuse_if_full(self._io)
+            self._io[tree] = ProcessIo(self._kernel_types(), tree)
+        return self._io[tree].read()
+
+    def _read_network(self, tree: JobTree, places: Iterable[_Place]) -> Mapping[int, Any]:
+        if tree not in self._network:
+            self._refuse_if_full(self._network)
+            self._network[tree] = Network(self._kernel_types(), tree)
+        network = self._network[tree]
+        for parts in {each.parts for each in places if each.tree == tree}:
+            # The sockets of processes in v1 hierarchies are in the root of v2.
+            top = self._v2_root() if tree.controller else parts
+            # A parent may have been removed with its last job.
+            with contextlib.suppress(FileNotFoundError), self._opened(top) as cgroup:
+                network.attach(cgroup)
+        return network.read()
+
+    def _kernel_types(self) -> KernelTypes:
+        self._types = self._types or read_kernel_types()
+        return self._types
+
+    @staticmethod
+    def _refuse_if_full(loaded: Mapping[JobTree, object]) -> None:
+        if len(loaded) >= _MAX_TREES:
+            raise ValueError(f"jobs are in more than {_MAX_TREES} trees")
+
+    def _problems(self) -> dict[str, str]:
+        """Why each feature is missing, "" if it works: by loading the programs, for a moment."""
+        tree = JobTree("", 1)
+        found = {}
+        for feature, load in (("process-io", ProcessIo), ("network", Network)):
+            found[feature] = "" if feature in self._features else "switched off"
+            try:
+                if not found[feature]:
+                    load(self._kernel_types(), tree).close()
+            except (OSError, ValueError) as error:
+                found[feature] = describe(feature, error)
+        try:
+            with self._opened(self._v2_root()) as cgroup:
+                allotted_devices(cgroup, [])
+            found["devices"] = "" if "devices" in self._features else "switched off"
+        except (OSError, ValueError) as error:
+            found["devices"] = describe("devices", error)
+        return found
+
+    def _v2_root(self) -> tuple[str, ...]:
+        for parts in ((), ("unified",)):
+            if os.path.exists(os.path.join(self._cgroupfs, *parts, "cgroup.controllers")):
+                return parts
+        raise ValueError("cgroup v2 is not mounted below /sys/fs/cgroup")
+
+    def _place(self, parts: tuple[str, ...]) -> _Place:
+        if os.path.exists(f"{self._cgroupfs}/cgroup.controllers"):
+            return _Place(parts, JobTree("", len(parts) + 1))
+        if not parts:
+            raise BadRequestError("expected the directory of a hierarchy")
+        if os.path.exists(f"{self._cgroupfs}/{parts[0]}/cgroup.controllers"):
+            return _Place(parts, JobTree("", len(parts)))
+        return _Place(parts, JobTree(parts[0].split(",")[0], len(parts)))
+
+    @contextlib.contextmanager
+    def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
+        """A directory below the mount point, by way of no symbolic link. Raises OSError."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = os.open(self._cgroupfs, flags)
+        try:
+            for part in parts:
+                below = os.open(part, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    parts = tuple(path.split("/")) if path else ()
+    if len(parts) > _MAX_PATH_PARTS or any(
+        part in ("", ".", "..") or "\0" in part for part in parts
+    ):
+        raise BadRequestError(
+            f"expected a path below the mount point of cgroupfs, got {path!r:.99}"
+        )
+    return parts
+
+
+def _is_device(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(_is_number(x, 32) for x in pair)
+
+
+def _checked_ids(ids: Any) -> list[int]:
+    if not isinstance(ids, list) or not all(_is_number(each, 64) for each in ids):
+        raise BadRequestError("expected the ids of cgroups")
+    return ids
+
+
+def _is_number(value: Any, bits: int) -> bool:
+    return type(value) is int and 0 <= value < 1 << bits
+
+
+def describe(feature: str, error: OSError | ValueError) -> str:
+    """Why a feature cannot be had, and what would help, as far as the kernel tells."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if isinstance(error, FileNotFoundError):
+        return "the kernel does not describe its types (CONFIG_DEBUG_INFO_BTF)"
+    if error.errno == errno.ENOSYS:
+        return "the kernel has no bpf(2) (CONFIG_BPF_SYSCALL)"
+    held = re.search(r"^CapEff:\s*([0-9a-f]+)$", read_text("/proc/self/status"), re.MULTILINE)
+    missing = [
+        name for name in NEEDED[feature] if held and not int(held[1], 16) >> _CAPABILITIES[name] & 1
+    ]
+    if error.errno in (errno.EPERM, errno.EACCES) and missing:
+        return f"the helper needs {' and '.join(missing)}"
+    if error.errno == errno.EPERM and feature == "network":
+        return (
+            "refused: a parent cgroup may have an exclusive program, or the kernel is locked down"
+        )
+    return f"the kernel refuses the programs: {error.strerror}"

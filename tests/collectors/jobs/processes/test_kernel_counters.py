@@ -1,0 +1,89 @@
+"""The helper's counters go on when the helper or the exporter begins again."""
+
+import json
+import socket
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchjob.quantities.job import NETWORK_RECEIVE_BYTES, NETWORK_RECEIVE_ERRORS
+from batchjob.quantities.reading import EMPTY_CGROUP_READING, ProcessReading, job_reading
+from batchjob_exporter.helper import serve
+from batchjob_exporter.web.addresses import open_listeners
+from collectors.host import Host
+from collectors.jobs.processes.kernel_counters import (
+    SOCKETS,
+    ContinuedCounters,
+    KernelCounters,
+    KernelState,
+)
+
+USED = st.lists(st.tuples(st.integers(0, 1000), st.sampled_from(["go on", "restart", "reload"])))
+
+
+@given(USED)
+def test_no_counter_falls_or_counts_anything_twice(steps):
+    """`restart`: of the helper, which then knows nothing; `reload`: of the exporter."""
+    counters, instance, value, used = ContinuedCounters(), 0, 0, 0
+    shown = 0.0
+    for gain, what in steps:
+        if what == "restart":
+            instance, value = instance + 1, 0
+        if what == "reload":
+            counters = ContinuedCounters.from_saved(json.loads(json.dumps(counters.saved())))
+        value, used = value + gain, used + gain
+        counters.update(str(instance), [value])
+        assert shown <= counters.shown[0] <= used
+        shown = counters.shown[0]
+    if all(what != "restart" for _, what in steps) and steps:
+        assert shown == used
+
+
+def test_what_proc_has_told_before_the_helper_is_not_added_again():
+    counters = ContinuedCounters(shown=[100.0])
+    assert counters.update("a", [70])
+    assert counters.shown == [100.0]
+    assert counters.update("a", [90])
+    assert counters.shown == [120.0]
+    assert not counters.update("b", [0])
+    assert counters.shown == [120.0]
+
+
+class FixedCounters:
+    """Answers as the helper does where only the network is counted."""
+
+    def answer(self, request):
+        (ids,) = request["jobs"].values()
+        traffic = {each: [[10, 1, 20, 2], [99, 9, 99, 9]] for each in ids}
+        return {"instance": "a", "process-io": None, "network": traffic, "problems": {}}
+
+
+@pytest.fixture
+def helper_socket(tmp_path):
+    (listener,) = open_listeners((f"unix:{tmp_path}/socket",))
+    thread = threading.Thread(target=serve, args=(listener, FixedCounters(), str(tmp_path)))
+    thread.start()
+    yield str(tmp_path / "socket")
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+def test_traffic_of_sockets_has_bytes_and_no_errors(helper_socket, tmp_path):
+    host = Host(helper=helper_socket, cgroupfs=str(tmp_path))
+    counted, state = (
+        KernelCounters(host, io=True, network=True),
+        KernelState({f"{tmp_path}/job": 7}),
+    )
+    counted.refresh([state], has_ended=False)
+    counted.update(state)
+    reading = job_reading(
+        None, None, EMPTY_CGROUP_READING, ProcessReading(network=counted.interfaces(state))
+    )
+    ((name, received),) = NETWORK_RECEIVE_BYTES.read(reading).items()
+    assert (name, NETWORK_RECEIVE_BYTES.read_each(received)) == (SOCKETS, 10)
+    assert NETWORK_RECEIVE_ERRORS.read_each(received) is None
+    assert counted.io(state) is None
+    assert not counted.counts_io

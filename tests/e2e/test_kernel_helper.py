@@ -1,0 +1,306 @@
+"""The helper on this machine's kernel: devices, IO and network of jobs, and nothing left behind."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchjob_exporter.exposition import render
+from collectors.host import Host
+from collectors.jobs.collector import JobsCollector, JobsOptions
+from collectors.jobs.discovery.site_layouts import site_layouts
+from collectors.kernel import bpf
+from collectors.kernel.client import HelperClient
+from tests.collectors.kernel.device_programs import slurm
+from tests.e2e.kernel_jobs import directories, job_cgroups, run_in, skip_without_rights
+from tests.helpers import processes
+from tests.helpers.waiting import until
+
+pytestmark = pytest.mark.e2e
+
+NOBODY = 65534
+READ = 4096
+
+
+@pytest.fixture(autouse=True)
+def rights():
+    skip_without_rights()
+
+
+@contextlib.contextmanager
+def helper(folder: Path, *flags: str):
+    """A helper, and a client of it."""
+    path = folder / "socket"
+    argv = [sys.executable, "-m", "batchjob_exporter.helper", "--listen", str(path),
+            "--exporter-directory", str(folder), *flags]  # fmt: skip
+    process = subprocess.Popen(argv)
+    try:
+        until(lambda: is_listening(path), "the helper listens")
+        yield process, HelperClient(Host(helper=str(path)))
+    finally:
+        processes.end(process)
+
+
+def is_listening(path):
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def counters(client, jobs):
+    found = until(lambda: client.job_counters(directories(jobs)), "an answer")
+    assert found.process_io is not None
+    assert found.network is not None
+    return found
+
+
+def test_the_kernel_and_the_helper_agree_on_a_jobs_devices(tmp_path):
+    """As open(2) of a process in the job's cgroup answers."""
+    nodes = {(1, 3): "null", (1, 5): "zero", (1, 7): "full", (1, 9): "urandom"}
+    rules = [(1, 5, False), (1, 7, True), (1, 9, False)]
+    program = "for name in sys.argv[2:]:\n try: open('/dev/' + name, 'r+b').close()\n except PermissionError: continue\n print(name)"  # noqa: E501
+    with job_cgroups("v2") as (job,), helper(tmp_path) as (_, client):
+        cgroup = os.open(job, os.O_RDONLY)
+        loaded = bpf.load_program(bpf.CGROUP_DEVICE, slurm(rules))
+        link = bpf.attach(loaded, cgroup, bpf.DEVICE)
+        try:
+            opened = run_in(job, program, *nodes.values()).communicate()[0].split()
+            allotted = client.allotted_devices(str(job), nodes)
+        finally:
+            for descriptor in (link, loaded, cgroup):
+                os.close(descriptor)
+        assert [nodes[each] for each in allotted] == opened == ["null", "full"]
+        assert client.allotted_devices(str(job), nodes) is None  # without a program
+
+
+FORKS = f"""
+import random, threading
+r = random.Random(int(sys.argv[2])); zero = os.open("/dev/zero", 0); total = 0
+def reads(n):
+    for _ in range(n): os.read(zero, {READ})
+def grow(depth):
+    for _ in range(r.randrange(1, 4)):
+        n = r.randrange(1, 40)
+        if r.random() < .3:
+            thread = threading.Thread(target=reads, args=(n,)); thread.start(); thread.join()
+        elif not os.fork():
+            r.seed(n); reads(n); depth < 3 and grow(depth + 1)
+            os.write(1, b"%d\\n" % n); os._exit(0)
+        else:
+            os.wait(); continue
+        os.write(1, b"%d\\n" % n)
+def read_by_me(): return int(open("/proc/self/io").readline().split()[1])
+before = read_by_me()
+for _ in range(20): grow(0)
+os.write(1, b"own %d\\n" % before)
+"""
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_io_of_random_trees_of_short_processes_is_exact(tmp_path, version):
+    with job_cgroups(version, 4) as jobs, helper(tmp_path) as (_, client):
+        counters(client, jobs)
+        running = [run_in(job, FORKS, number) for number, job in enumerate(jobs)]
+        printed = [each.communicate()[0].split("\n") for each in running]
+        found = counters(client, jobs)
+        for job, lines in zip(jobs, printed, strict=True):
+            own = [int(line.split()[1]) for line in lines if line.startswith("own")]
+            read = sum(int(line) * READ for line in lines if line.isdigit())
+            counted = found.process_io[job.stat().st_ino][2]
+            # The start of Python, and the two reads of /proc/self/io themselves.
+            assert 0 <= counted - read - sum(own) < 1000
+
+
+SERVER = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0)); print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept(); buffer = bytearray(1 << 20); total = 0
+while got := connection.recv_into(buffer): total += got
+print(total)
+"""
+CLIENT = """
+import socket
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[2]))); data = bytes(1 << 20)
+for _ in range(int(sys.argv[3])): connection.sendall(data)
+"""
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_traffic_between_two_jobs_is_the_bytes_sent_and_headers(tmp_path, version, long_form):
+    mebibytes = 2048 if long_form else 256
+    with job_cgroups(version, 2) as jobs, helper(tmp_path) as (_, client):
+        counters(client, jobs)
+        server = run_in(jobs[1], SERVER)
+        port = server.stdout.readline().strip()
+        run_in(jobs[0], CLIENT, port, mebibytes).communicate()
+        sent = int(server.communicate()[0])
+        found = counters(client, jobs)
+        (wire, out), (_, received) = (found.network[job.stat().st_ino] for job in jobs)
+        assert list(wire) == [0, 0, 0, 0]
+        assert sent == mebibytes << 20
+        assert sent < out[2] < 1.005 * sent
+        assert sent < received[0] < 1.005 * sent
+        assert out[3] > 0
+        assert received[1] > 0
+
+
+def programs_of(cgroup, place):
+    with contextlib.ExitStack() as opened:
+        descriptor = os.open(cgroup, os.O_RDONLY)
+        opened.callback(os.close, descriptor)
+        return bpf.attached_programs(descriptor, place)
+
+
+def test_a_killed_helper_leaves_nothing_and_the_next_one_counts_again(tmp_path, long_form):
+    with job_cgroups("v2") as (job,):
+        for _ in range(200 if long_form else 10):
+            with helper(tmp_path) as (process, client):
+                found = counters(client, [job])
+                assert programs_of(job.parent, bpf.EGRESS)
+                assert found.process_io[job.stat().st_ino] == [0, 0, 0, 0]
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            until(lambda: not programs_of(job.parent, bpf.EGRESS), "the programs are gone")
+
+
+def test_two_exporters_read_the_same_counters(tmp_path):
+    with job_cgroups("v2") as jobs, helper(tmp_path) as (_, client):
+        counters(client, jobs)
+        run_in(jobs[0], FORKS, 5).communicate()
+        other = HelperClient(Host(helper=str(tmp_path / "socket")))
+        assert counters(other, jobs) == counters(client, jobs)
+
+
+def test_an_exclusive_program_of_a_parent_is_named(tmp_path):
+    with job_cgroups("v2") as (job,), helper(tmp_path) as (_, client):
+        parent = os.open(job.parent.parent, os.O_RDONLY)
+        code = bytes.fromhex("b7000000010000009500000000000000")
+        program = bpf.load_program(bpf.CGROUP_SKB, code, bpf.EGRESS)
+        bpf.call(8, "IIII", parent, program, bpf.EGRESS, 0)  # BPF_PROG_ATTACH, exclusive
+        try:
+            path = str(job.parent.relative_to("/sys/fs/cgroup"))
+            answer = client.ask({"jobs": {path: [job.stat().st_ino]}})
+            assert answer["network"] is None
+            assert "exclusive" in answer["problems"]["network"]
+            assert answer["process-io"]
+        finally:
+            bpf.call(9, "IIII", parent, program, bpf.EGRESS, 0)
+            os.close(program)
+            os.close(parent)
+
+
+AS_OTHER_USER = """
+import os, sys
+from collectors.host import Host
+from collectors.kernel.client import HelperClient
+os.setuid(int(sys.argv[2]))
+print(HelperClient(Host(helper=sys.argv[1])).ask({"check": True}) is not None)
+"""
+
+
+def test_only_root_and_the_owner_of_the_exporters_directory_may_ask(tmp_path):
+    tmp_path.chmod(0o755)
+    for above in list(tmp_path.parents)[:3]:
+        if above.stat().st_uid == os.getuid() and above != Path("/tmp"):
+            above.chmod(0o755)
+    with helper(tmp_path):
+
+        def asks(uid):
+            argv = [sys.executable, "-c", AS_OTHER_USER, str(tmp_path / "socket"), str(uid)]
+            return processes.run(argv).stdout.strip()
+
+        assert asks(0) == "True"
+        assert asks(NOBODY) == "False"
+        os.chown(tmp_path, NOBODY, -1)
+        assert asks(NOBODY) == "True"
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        '{"devices": "../../../etc", "numbers": []}', '{"devices": "/etc", "numbers": []}',
+        '{"devices": "unified", "numbers": [[1]]}', '{"devices": "unified", "numbers": [[-1, 2]]}',
+        '{"devices": "unified", "numbers": [], "file": "/etc/passwd"}',
+        '{"jobs": {"unified": "1"}}',
+        '{"jobs": {"unified/../x": [1]}}', '{"jobs": {"unified/a": [true]}}', "[]", "null", "{",
+        '{"check": false}', "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_bad_request_has_an_error_and_the_helper_goes_on(tmp_path, request_text):
+    with helper(tmp_path) as (_, client):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(tmp_path / "socket"))
+            connection.sendall(request_text.encode() + b"\n")
+            assert "expected" in json.loads(connection.makefile().readline()).get("error", "") or (
+                request_text.startswith(("{", "[["))
+            )
+        assert client.problems() is not None
+
+
+def test_a_symbolic_link_is_not_followed(tmp_path):
+    root = tmp_path / "cgroup"
+    (root / "job").mkdir(parents=True)
+    (root / "cgroup.controllers").touch()
+    (root / "link").symlink_to("/sys/fs/cgroup")
+    with helper(tmp_path, "--path.cgroupfs", str(root)) as (_, client):
+        assert client.ask({"devices": "link", "numbers": []}) is None
+
+
+def test_a_client_that_says_nothing_holds_up_others_for_its_deadline_only(tmp_path):
+    with helper(tmp_path) as (_, client), socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(tmp_path / "socket"))
+        found = until(lambda: client.problems(), "an answer")
+        assert set(found) == {"devices", "network", "process-io"}
+
+
+@contextlib.contextmanager
+def jobs_collector(folder, jobs):
+    """The exporter's collector of jobs, which finds the jobs of a test."""
+    (base,) = {job.parent for job in jobs}
+    root = "/" + base.relative_to("/sys/fs/cgroup/unified").as_posix()
+    pattern = f"{os.path.dirname(root)}/user_{{uid}}/case_{{jobid}}"
+    layouts = site_layouts([{"manager": "mybatch", "pattern": pattern}])
+    options = JobsOptions(layouts=layouts, state_directory=str(folder), processes_interval=0.2)
+    collector = JobsCollector(Host(helper=str(folder / "socket")), options)
+    collector.start()
+    try:
+        yield collector
+    finally:
+        collector.stop()
+
+
+def shown(collector, metric):
+    """The value of the test's only job; None if it has none."""
+    text = render(collector.collect()).decode()
+    found = re.search(rf'^{metric}{{manager="mybatch".*}} (\S+)$', text, re.MULTILINE)
+    return found and float(found[1])
+
+
+READS = "batchjob_job_process_io_read_characters_total"
+
+
+def test_the_exporter_shows_exact_io_of_jobs_and_goes_on_after_its_restart(tmp_path):
+    with job_cgroups("v2", 1) as (job,), helper(tmp_path):
+        holder = run_in(job, "sys.stdin.read()", stdin=subprocess.PIPE)
+
+        def read():
+            return shown(collector, READS) or 0
+
+        with jobs_collector(tmp_path, [job]) as collector:
+            before = until(read, "IO of the job")
+            run_in(job, FORKS, 1).communicate()
+            first = until(lambda: read() > before and read(), "more IO")
+        run_in(job, FORKS, 2).communicate()  # while no exporter runs
+        client = HelperClient(Host(helper=str(tmp_path / "socket")))
+        exact = counters(client, [job]).process_io[job.stat().st_ino][2]
+        with jobs_collector(tmp_path, [job]) as collector:
+            until(lambda: read() == exact, "all IO")
+            assert exact > first
+            holder.communicate()
+            until(lambda: read() >= exact, "the IO of the ended job")
