@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from collectors.kernel import bpf
 from collectors.kernel.devices import allotted_devices
 from collectors.kernel.network import Network
 from collectors.kernel.parts import JobTree
@@ -161,23 +162,25 @@ class Helper:
             raise ValueError(f"jobs are in more than {_MAX_TREES} trees")
 
     def _problems(self) -> dict[str, str]:
-        """Why each feature is missing, "" if it works: by loading the programs, for a moment."""
-        tree = JobTree("", 1)
+        """Why each feature is missing, "" if it works: by trying each for a moment."""
         found = {}
-        for feature, load in (("process-io", ProcessIo), ("network", Network)):
+        trials = (self._try_io, self._try_network, _try_devices)
+        for feature, attempt in zip(("process-io", "network", "devices"), trials, strict=True):
             found[feature] = "" if feature in self._features else "switched off"
             try:
                 if not found[feature]:
-                    load(self._kernel_types(), tree).close()
+                    attempt()
             except (OSError, ValueError) as error:
                 found[feature] = describe(feature, error)
-        try:
-            with self._opened(self._v2_root()) as cgroup:
-                allotted_devices(cgroup, [])
-            found["devices"] = "" if "devices" in self._features else "switched off"
-        except (OSError, ValueError) as error:
-            found["devices"] = describe("devices", error)
         return found
+
+    def _try_io(self) -> None:
+        ProcessIo(self._kernel_types(), JobTree("", 1)).close()
+
+    def _try_network(self) -> None:
+        network = Network(self._kernel_types(), JobTree("", 1))
+        with contextlib.closing(network), self._opened(self._v2_root()) as cgroup:
+            network.attach(cgroup)  # loading needs fewer capabilities than this
 
     def _v2_root(self) -> tuple[str, ...]:
         for parts in ((), ("unified",)):
@@ -207,6 +210,11 @@ class Helper:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+def _try_devices() -> None:
+    with contextlib.suppress(FileNotFoundError):  # no program has this id
+        bpf.instructions(0)
 
 
 def _parts(path: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from batchjob.runtime.cpu_lists import parse_cpu_list
 from collectors.sysfs import read_text
 
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
-_MAP_CREATE, _UPDATE, _DELETE, _PROGRAM_LOAD = 0, 2, 3, 5
+_MAP_CREATE, _DELETE, _PROGRAM_LOAD = 0, 3, 5
 _PROGRAM_BY_ID, _INFO, _QUERY, _OPEN_TRACEPOINT, _LOAD_TYPES = 13, 15, 16, 17, 18
 _LOOKUP_BATCH, _LINK_CREATE, _ITERATOR_CREATE = 24, 28, 33
 HASH, PER_CPU_HASH, SOCKET_STORAGE = 1, 5, 24
@@ -114,12 +114,6 @@ def run_iterator(link: int) -> None:
             pass
     finally:
         os.close(descriptor)
-
-
-def put(table: int, key: bytes, value: bytes) -> None:
-    """Set an entry of a map. Raises OSError."""
-    pair = [ctypes.create_string_buffer(each, len(each)) for each in (key, value)]
-    call(_UPDATE, "I4xQQQ", table, *(ctypes.addressof(each) for each in pair), 0)
 
 
 def delete(table: int, key: bytes) -> None:

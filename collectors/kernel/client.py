@@ -11,7 +11,7 @@ from batchjob.runtime.json_reader import parse_json
 from collectors.host import Host
 from collectors.kernel.devices import Device
 
-_ANSWER_SECONDS = 3.0  # for a whole answer, and longer than the helper waits for another client
+_ANSWER_SECONDS = 5.0  # for a whole answer, and longer than the helper waits for another client
 _RETRY_SECONDS = 10.0  # after a failure
 _MAX_ANSWER_BYTES = 16 << 20  # of 20000 jobs
 

@@ -16,11 +16,9 @@ from collectors.kernel.parts import MAX_JOBS, JobTree, find_entry, find_job
 from collectors.kernel.types import KernelTypes
 
 _COUNTERS = ("read_bytes", "write_bytes", "rchar", "wchar")  # of struct task_io_accounting
-_WORDS = len(_COUNTERS) + 1  # and the number of threads
-_VALUE = struct.Struct(f"={_WORDS}Q")
-_KEY_ON_STACK, _VALUE_ON_STACK = -8, -8 - 8 * _WORDS
+_VALUE = struct.Struct(f"={len(_COUNTERS)}Q")
+_KEY_ON_STACK, _VALUE_ON_STACK = -8, -8 - _VALUE.size
 _TASK, _JOB = 7, 8  # registers
-_NO_JOB = bytes(8)  # the key under which threads are counted that found no place
 
 
 class ProcessIo:
@@ -29,6 +27,7 @@ class ProcessIo:
     def __init__(self, types: KernelTypes, tree: JobTree) -> None:
         with contextlib.ExitStack() as opened:
             self._opened = opened
+            self._was_full = False
             self._ended, self._living = self._new_map(), self._new_map()
             # What has ended before is in the processes that waited for it, and read first: a
             # thread that ends meanwhile is missed, and not counted twice.
@@ -54,11 +53,12 @@ class ProcessIo:
         """
         sums: dict[int, tuple[int, ...]] = {}
         for found in (self._before, _entries(self._ended), self._sum(self._iterator)):
-            if found[0][-1]:
-                raise OSError(errno.ENOSPC, f"more than {MAX_JOBS} jobs at a time")
-            for job, (*counters, _) in found.items():
+            self._was_full |= len(found) >= MAX_JOBS
+            for job, counters in found.items():
                 known = sums.get(job, (0,) * len(_COUNTERS))
                 sums[job] = tuple(a + b for a, b in zip(known, counters, strict=True))
+        if self._was_full:  # some jobs lack what ended meanwhile
+            raise OSError(errno.ENOSPC, f"there were {MAX_JOBS} jobs at a time")
         return sums
 
     def forget(self, jobs: Collection[int]) -> None:
@@ -72,9 +72,7 @@ class ProcessIo:
         return descriptor
 
     def _new_map(self) -> int:
-        table = self._kept(bpf.create_hash(bpf.HASH, 8, _VALUE.size, MAX_JOBS))
-        bpf.put(table, _NO_JOB, bytes(_VALUE.size))
-        return table
+        return self._kept(bpf.create_hash(bpf.HASH, 8, _VALUE.size, MAX_JOBS))
 
     def _load_iterator(self, types: KernelTypes, tree: JobTree, counters: str) -> int:
         """The second member of struct bpf_iter__task is the task, null after the last one."""
@@ -87,8 +85,7 @@ class ProcessIo:
 
     def _sum(self, iterator: int) -> dict[int, tuple[int, ...]]:
         for job in _entries(self._living):
-            if job:
-                bpf.delete(self._living, struct.pack("=Q", job))
+            bpf.delete(self._living, struct.pack("=Q", job))
         bpf.run_iterator(iterator)
         return _entries(self._living)
 
@@ -107,21 +104,10 @@ def _add(types: KernelTypes, tree: JobTree, table: int, counters: str) -> list[a
         parts += [asm.jump_if_different("out", 1, 2)]  # the leader stands for its group
         parts += [asm.load(_TASK, _TASK, types.offset("task_struct", "signal"))]
     parts += [asm.store(asm.STACK, _KEY_ON_STACK, _JOB)]
-    parts += find_entry(table, _KEY_ON_STACK, _VALUE_ON_STACK, _WORDS)
-    parts += [asm.jump("lost", asm.RESULT, "==", 0)]
+    parts += find_entry(table, _KEY_ON_STACK, _VALUE_ON_STACK, len(_COUNTERS))
+    parts += [asm.jump("out", asm.RESULT, "==", 0)]
     base = types.offset(counters, "ioac")
     for word, name in enumerate(_COUNTERS):
         parts += [asm.load(1, _TASK, base + types.offset("task_io_accounting", name))]
         parts += [asm.atomic_add(asm.RESULT, 8 * word, 1)]
-    count = [asm.constant(1, 1), asm.atomic_add(asm.RESULT, 8 * (_WORDS - 1), 1)]
-    parts += [*count, "out", *asm.leave(0), "lost", asm.store_zero(asm.STACK, _KEY_ON_STACK)]
-    lost = find_entry(table, _KEY_ON_STACK, _VALUE_ON_STACK, _WORDS)
-    renamed = [_renamed(part) for part in lost]
-    return [*parts, *renamed, asm.jump("out", asm.RESULT, "==", 0), *count, asm.jump("out")]
-
-
-def _renamed(part: asm.Part) -> asm.Part:
-    """The labels of a second copy."""
-    if isinstance(part, str):
-        return f"{part} lost"
-    return part._replace(label=f"{part.label} lost") if part.label else part
+    return [*parts, "out", *asm.leave(0)]

@@ -195,6 +195,31 @@ def test_an_exclusive_program_of_a_parent_is_named(tmp_path):
             os.close(parent)
 
 
+CHECK = """
+from collectors.kernel.answers import Helper
+print(json.dumps(Helper().answer({"check": True})["problems"]))
+"""
+ALL = ["bpf", "perfmon", "net_admin", "sys_admin"]
+
+
+@pytest.mark.parametrize(
+    ("held", "works"),
+    [
+        (ALL, {"process-io", "network", "devices"}),
+        (["bpf", "perfmon", "net_admin"], {"process-io", "network"}),
+        (["bpf", "perfmon"], {"process-io"}),
+        (["sys_admin"], {"process-io", "network", "devices"}),  # which stands for the others
+        ([], set()),
+    ],
+)
+def test_a_missing_capability_is_named(held, works):
+    bounds = ",".join(["-all", *(f"+{each}" for each in held)])
+    argv = ["setpriv", "--bounding-set", bounds, sys.executable, "-c", "import json" + CHECK]
+    problems = json.loads(processes.run(argv).stdout)
+    assert {feature for feature, problem in problems.items() if not problem} == works
+    assert all("needs CAP_" in problem for problem in problems.values() if problem)
+
+
 AS_OTHER_USER = """
 import os, sys
 from collectors.host import Host

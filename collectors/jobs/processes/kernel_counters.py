@@ -73,11 +73,8 @@ class KernelCounters:
         self._wanted = io, network
         self._answer: JobCounters | None = None
         self._read_at = float("-inf")
-
-    @property
-    def counts_io(self) -> bool:
-        """Whether the helper counts the IO of processes."""
-        return self._wanted[0] and self._answer is not None and self._answer.process_io is not None
+        self.answered = False  # at any time
+        self.counts_io = False  # now
 
     def find_cgroups(self, job: Job, state: KernelState) -> None:
         """Note the ids of the job's directories, as long as they exist."""
@@ -94,6 +91,9 @@ class KernelCounters:
         cgroups = {place for state in states for place in state.cgroups.items()}
         self._answer = self._client.job_counters(cgroups) if cgroups else None
         self._read_at = self._host.monotonic()
+        self.answered |= self._answer is not None
+        has_io = self._answer is not None and self._answer.process_io is not None
+        self.counts_io = self._wanted[0] and has_io
 
     def update(self, state: KernelState) -> bool:
         """Take a job's counters from the last answer; False if the helper was restarted."""

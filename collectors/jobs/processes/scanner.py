@@ -5,6 +5,7 @@ Only this thread reads /proc: reading a process that is stuck in a file system m
 
 import contextlib
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -165,10 +166,11 @@ class ProcessScanner:
         for job in self._take_jobs_with_exits():
             if job in self._states:
                 self._states[job].has_exits = True
-        self._read_kernel_counters(jobs)
+        if self._kernel.answered or os.path.exists(self._host.helper):
+            self._read_kernel_counters(jobs)
         pauses = []
         for job in jobs:
-            state = self._states[job]
+            state = self._states.setdefault(job, JobScanState(self._host.monotonic()))
             if job.ended is not None and job.populated() is not None:
                 self._name_ended(job, state)
                 self._count_ended(job, state)
@@ -293,22 +295,26 @@ class ProcessScanner:
             self.ledger.restore_kernel(state.ledger_key, state.kernel)
             for _ in range(state.totals.count_unseen_ends(state.last_processes.values())):
                 self._errors.count("ended_unseen")
-        sums = self._with_kernel_io(state, state.totals.update(state.last_processes))
+        sums = state.totals.update(state.last_processes)
+        if state.kernel.cgroups:
+            sums = self._with_kernel_io(job, state, sums)
         if sums is not None:
             self.ledger.save(state.ledger_key, state.totals, sums, state.kernel)
         return sums
 
     def _with_kernel_io(
-        self, state: JobScanState, sums: ProcessCounters | None
+        self, job: Job, state: JobScanState, sums: ProcessCounters | None
     ) -> ProcessCounters | None:
+        counted = state.kernel.io
+        if not counted.instance and job.last_scan is not None:
+            before = job.last_scan.processes  # the helper's numbers go on from these
+            counted.shown = [getattr(before, name) or 0.0 for name in ProcessCounters._fields[2:]]
         if not self._kernel.update(state.kernel):
             self._errors.count("helper_restarted")
-        if state.kernel.io.instance:
-            io = self._kernel.io(state.kernel) or (None,) * 4
-            return ProcessCounters(*(sums or (0.0, 0.0))[:2], *io)
-        if sums is not None:  # the helper's numbers will go on from here
-            state.kernel.io.shown = [each or 0.0 for each in sums[2:]]
-        return sums
+        if not counted.instance:
+            return sums
+        io = self._kernel.io(state.kernel) or (None,) * 4
+        return ProcessCounters(*(sums or (0.0, 0.0))[:2], *io)
 
     def _count_ended(self, job: Job, state: JobScanState) -> None:
         """Show the final counters of the helper, also of a job that ended before its first scan."""
@@ -391,7 +397,8 @@ class ProcessScanner:
             open_files=self._count_open_files(owned) if settings.open_files else None,
             open_files_limit=self._sum_open_files_limits(owned) if settings.open_files else None,
             programs=state.executables.top(settings.executables) if state.executables else None,
-            network=self._read_network(state, owned) or self._kernel.interfaces(state.kernel),
+            network=self._read_network(state, owned)
+            or (self._kernel.interfaces(state.kernel) if state.kernel.cgroups else None),
             **counters._asdict(),
         )
 
