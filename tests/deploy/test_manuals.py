@@ -14,7 +14,8 @@ PAGES = manuals.manuals(EXPORTER.documented() | SERVER.documented())
 
 def test_every_program_has_a_manual_page():
     assert set(PAGES) == {
-        "batchjob.1", "batchjob_exporter.1", "batchjob_stats_db.1", "batchjob_stats_server.1",
+        "batchjob.1", "batchjob_exporter.1", "batchjob_helper.1", "batchjob_stats_db.1",
+        "batchjob_stats_server.1",
     }  # fmt: skip
 
 
