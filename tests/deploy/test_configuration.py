@@ -95,6 +95,7 @@ SERVICES = SANDBOX | {
 }  # fmt: skip
 UNITS = {
     "batchjob_exporter": SANDBOX | {"LimitNOFILE=65536", "WatchdogSec=60"},
+    "batchjob_helper": SANDBOX,
     "batchjob_cluster": SERVICES | {"LimitNOFILE=65536", "WatchdogSec=60"},
     "batchjob_stats_db": SERVICES | {"WatchdogSec=120"},
     "batchjob_stats_server": SERVICES | {"LimitNOFILE=65536", "WatchdogSec=60"},
