@@ -71,11 +71,7 @@ def _action_rows() -> Iterator[tuple[str, ...]]:
 
 
 def _collector_switch_rows() -> Iterator[tuple[str, ...]]:
-    yield (
-        "`collector.disable-defaults`",
-        "off",
-        "Run only collectors that are enabled by name.",
-    )
+    yield ("`collector.disable-defaults`", "off", "Run only collectors that are enabled by name.")
     for entry in COLLECTORS:
         yield f"`collector.{entry.name}`", "on" if entry.enabled else "off", entry.description
 

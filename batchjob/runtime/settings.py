@@ -199,10 +199,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]
         if each.spec.parse is boolean:
             extra = {"action": argparse.BooleanOptionalAction}
         else:
-            extra = {
-                "action": "append" if each.spec.repeat else "store",
-                "metavar": _metavar(each),
-            }
+            extra = {"action": "append" if each.spec.repeat else "store", "metavar": _metavar(each)}
         help_text = each.spec.help
         if format_default(each) or "default: " not in help_text:
             help_text += f" (default: {format_default(each) or 'none'})"

@@ -202,8 +202,7 @@ class ClusterOptions(CommandOptions):
     )
     users: bool = option(False, "Also expose jobs and CPUs of each user, not only of accounts.")
     native: bool = option(
-        True,
-        "Also expose the metrics that Slurm 25.11 and later expose at their own /metrics.",
+        True, "Also expose the metrics that Slurm 25.11 and later expose at their own /metrics."
     )
     pbsfs: str = option(
         "",

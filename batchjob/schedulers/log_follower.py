@@ -41,9 +41,7 @@ def watermark_since(since: int) -> str:
 
 
 def follow(
-    files: Sequence[Path],
-    watermark: str,
-    begins_record: Callable[[bytes], bool] = lambda _: True,
+    files: Sequence[Path], watermark: str, begins_record: Callable[[bytes], bool] = lambda _: True
 ) -> Iterator[Chunk]:
     """Whole lines after the watermark; `files` are in the order in which they were written.
 

@@ -41,12 +41,7 @@ _FLUX = (
 )
 _HTCONDOR = (
     layout("htcondor-v1", "htcondor", rf"**/htcondor/{_CONDOR_JOB}", versions=V1),
-    layout(
-        "htcondor-v2",
-        "htcondor",
-        rf"**/condor.*\.service/htcondor/{_CONDOR_JOB}",
-        versions=V2,
-    ),
+    layout("htcondor-v2", "htcondor", rf"**/condor.*\.service/htcondor/{_CONDOR_JOB}", versions=V2),
 )
 _OAR = (
     # OAR: sources/core/tools/job_resource_manager_{cgroups,systemd}.pl; a login may contain `_`.

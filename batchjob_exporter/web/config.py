@@ -215,10 +215,7 @@ def _check(config: WebConfig) -> None:
 
 
 def _check_tls(tls: Tls) -> None:
-    for name, inline, file in (
-        ("cert", tls.cert, tls.cert_file),
-        ("key", tls.key, tls.key_file),
-    ):
+    for name, inline, file in (("cert", tls.cert, tls.cert_file), ("key", tls.key, tls.key_file)):
         if bool(inline) == bool(file):
             raise ValueError(f"tls_server_config: expected one of {name} and {name}_file")
     if tls.client_ca and tls.client_ca_file:

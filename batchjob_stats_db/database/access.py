@@ -137,10 +137,7 @@ LEVELS = ("operator", "administrator")
 _association = schema.association.c
 _ASSOCIATIONS_OF_USER = sa.select(
     _association.cluster, _association.account, _association.role
-).where(
-    _association.username == sa.bindparam("user"),
-    _association.role != "member",
-)
+).where(_association.username == sa.bindparam("user"), _association.role != "member")
 _ACCOUNT_TREE = sa.select(
     schema.account.c.cluster, schema.account.c.account, schema.account.c.parent
 )

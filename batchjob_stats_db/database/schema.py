@@ -131,19 +131,9 @@ def _set_conditions(_: MetaData, db: sa.Connection, **__: Any) -> None:
             index.dialect_options[db.dialect.name]["where"] = index.info["where"]
 
 
-cluster = _table(
-    "cluster",
-    _key("name"),
-    _required("first_time", BigInteger),
-    has_rowid=True,
-)
+cluster = _table("cluster", _key("name"), _required("first_time", BigInteger), has_rowid=True)
 
-account = _table(
-    "account",
-    _key("cluster"),
-    _key("account"),
-    *_texts("parent limits"),
-)
+account = _table("account", _key("cluster"), _key("account"), *_texts("parent limits"))
 
 job = _table(
     "job",
@@ -272,12 +262,7 @@ job_gpu = _table(
     *_integers("memory_peak_bytes samples"),
 )
 
-job_emissions = _table(
-    "job_emissions",
-    _job_id(),
-    _key("provider"),
-    _required("grams", Float),
-)
+job_emissions = _table("job_emissions", _job_id(), _key("provider"), _required("grams", Float))
 
 batch_script = _table(
     "batch_script",
@@ -419,11 +404,7 @@ daily_node_coverage = _table(
     _required("covered_seconds", Float),
 )
 
-rollup_due = _table(
-    "rollup_due",
-    _key("cluster"),
-    _day(),
-)
+rollup_due = _table("rollup_due", _key("cluster"), _day())
 
 association = _table(
     "association",

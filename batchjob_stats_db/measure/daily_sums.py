@@ -110,8 +110,7 @@ def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
         _greatest(seconds, _time_literal(0)).label("seconds"),
         # A run of zero length belongs entirely to the day of its start.
         sa.case(
-            (whole > 0, sa.cast(_greatest(seconds, _time_literal(0)), sa.Float) / whole),
-            else_=1.0,
+            (whole > 0, sa.cast(_greatest(seconds, _time_literal(0)), sa.Float) / whole), else_=1.0
         ).label("share"),
         # The part of its time without suspensions, in which others use its CPUs. When it was
         # suspended is not recorded.

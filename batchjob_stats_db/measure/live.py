@@ -183,9 +183,7 @@ class LiveMeasurement:
                 yield job
 
     def _news_by_job(
-        self,
-        samples: Iterable[tuple[Statistic, SeriesValue]],
-        by_jobid: Mapping[str, JobToMeasure],
+        self, samples: Iterable[tuple[Statistic, SeriesValue]], by_jobid: Mapping[str, JobToMeasure]
     ) -> tuple[dict[str, _Values], set[str]]:
         """The new statistics of these jobs, and the ids of those with a counter that was reset."""
         news: dict[str, _Values] = defaultdict(lambda: defaultdict(dict))

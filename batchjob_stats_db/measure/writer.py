@@ -14,12 +14,7 @@ from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import chunks, store_quarantined, write_rows
 from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.isolation import is_database_failure, isolate_failures
-from batchjob_stats_db.measure.job_usage import (
-    DOUBTS,
-    NOT_STORABLE,
-    JobToMeasure,
-    MeasuredUsage,
-)
+from batchjob_stats_db.measure.job_usage import DOUBTS, NOT_STORABLE, JobToMeasure, MeasuredUsage
 from batchjob_stats_db.measure.rollup import mark_days
 
 _USAGE_COLUMNS = [column.name for column in schema.job_usage.columns]
@@ -89,9 +84,7 @@ def _write_rows(db: Connection, source: str, usages: Collection[MeasuredUsage], 
         for each in usages
     ]
     write_rows(
-        db,
-        schema.job_usage,
-        [tuple(each.get(name) for name in _USAGE_COLUMNS) for each in columns],
+        db, schema.job_usage, [tuple(each.get(name) for name in _USAGE_COLUMNS) for each in columns]
     )
     write_rows(db, schema.job_gpu, [(u.job_id, *gpu) for u in usages for gpu in u.devices])
     write_rows(

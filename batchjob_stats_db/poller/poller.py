@@ -18,11 +18,7 @@ import sqlalchemy as sa
 
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.accounting import (
-    AccountingSource,
-    AssociationsSource,
-    Batch,
-)
+from batchjob.schedulers.accounting import AccountingSource, AssociationsSource, Batch
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.isolation import Patience, do_each, is_database_failure
 from batchjob_stats_db.measure.job_usage import JobToMeasure

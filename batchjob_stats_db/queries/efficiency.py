@@ -185,10 +185,7 @@ possible time is assumed.
 """
 
 COVERAGE = sa.case(
-    (
-        _measured_to_end | (_job.end_time <= _job.start_time),
-        _usage.coverage,
-    ),
+    (_measured_to_end | (_job.end_time <= _job.start_time), _usage.coverage),
     else_=_usage.coverage
     * sa.cast(_usage.until_time - _job.start_time, sa.Float)
     / sa.cast(_job.end_time - _job.start_time, sa.Float),
@@ -381,7 +378,7 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
                 sa.func.coalesce(_usage.process_io_read_bytes, _usage.process_io_written_bytes)
                 >= 0,
                 AT_LEAST,
-            ),
+            )
         ),
         sa.Text,
     ).label("process_io_basis"),

@@ -13,12 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, cached_by_access, visible
 from batchjob_stats_db.queries.filters import clusters_to_query
-from batchjob_stats_db.queries.job_list import (
-    MAX_PAGE_ROWS,
-    IdCondition,
-    id_condition,
-    rows_by_ids,
-)
+from batchjob_stats_db.queries.job_list import MAX_PAGE_ROWS, IdCondition, id_condition, rows_by_ids
 
 _JOB = schema.job.c
 # A prefix of a UUID; one of digits alone needs 8 of them.

@@ -122,11 +122,7 @@ def _latest(*, until: bool) -> list[ColumnElement[bool]]:
 
 def _started(table: Any, until: bool) -> list[ColumnElement[bool]]:
     begun = table.start_time <= sa.bindparam("until") if until else table.start_time.is_not(None)
-    return [
-        table.cluster == sa.bindparam("cluster"),
-        table.username == sa.bindparam("user"),
-        begun,
-    ]
+    return [table.cluster == sa.bindparam("cluster"), table.username == sa.bindparam("user"), begun]
 
 
 def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | None:

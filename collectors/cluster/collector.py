@@ -67,11 +67,7 @@ class Cluster:
             readers["jobs"] = self._observe_jobs
         self._parts: dict[str, Refresher[Any]] = {
             part: Refresher(
-                f"cluster {part}",
-                read,
-                options.interval,
-                self._validity_seconds,
-                host.monotonic,
+                f"cluster {part}", read, options.interval, self._validity_seconds, host.monotonic
             )
             for part, read in readers.items()
             if part not in options.without

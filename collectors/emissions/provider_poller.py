@@ -174,12 +174,7 @@ def json_fetcher(timeout: float, tls: "ssl.SSLContext") -> FetchJson:
         all_headers = {"Accept": "application/json", **dict(headers)}
         try:
             answer = fetch(
-                url,
-                headers=all_headers,
-                seconds=timeout,
-                limit=_MAX_BYTES,
-                tls=tls,
-                proxies=True,
+                url, headers=all_headers, seconds=timeout, limit=_MAX_BYTES, tls=tls, proxies=True
             )
             _check(answer, url.partition("?")[0])
             return answer.json()

@@ -18,12 +18,7 @@ from collectors.emissions.providers.provider import (
     ProviderAccess,
     ProviderEntry,
 )
-from collectors.emissions.providers.registry import (
-    PROVIDERS,
-    SERVER,
-    TABLES,
-    split_provider_zone,
-)
+from collectors.emissions.providers.registry import PROVIDERS, SERVER, TABLES, split_provider_zone
 
 SPREAD_SECONDS = 30.0  # spreads the requests of nodes that start at the same time
 

@@ -117,8 +117,7 @@ def _meter_families(summary: MeterSummary) -> list[MetricFamily]:
     gpus = "included" if summary.includes_gpus else "apart"
     result = [
         MetricFamily(
-            SOURCE,
-            [(labels(source=summary.meter.name, scope=summary.meter.scope, gpus=gpus), 1.0)],
+            SOURCE, [(labels(source=summary.meter.name, scope=summary.meter.scope, gpus=gpus), 1.0)]
         ),
         MetricFamily(
             WITHOUT_DATA,

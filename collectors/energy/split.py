@@ -61,11 +61,7 @@ class Split(NamedTuple, Generic[K]):
 
 
 def split_host(
-    joules: float,
-    idle_joules: float,
-    cpus: float,
-    busy_seconds: float,
-    claims: Mapping[K, Claim],
+    joules: float, idle_joules: float, cpus: float, busy_seconds: float, claims: Mapping[K, Claim]
 ) -> Split[K]:
     """Divide the energy of a node without its GPUs, `idle_joules` of which are idle energy.
 
@@ -186,8 +182,7 @@ def cpu_claims(earlier: NodeSnapshot, later: NodeSnapshot) -> dict[JobName, Clai
     return {
         name: Claim(
             cpu_seconds=min(
-                max_seconds,
-                _cpu_seconds_used(earlier.jobs.get(name), job, earlier.at, max_seconds),
+                max_seconds, _cpu_seconds_used(earlier.jobs.get(name), job, earlier.at, max_seconds)
             ),
             cpus=fractions[name] * (cpus_each if job.cpus is None else job.cpus),
         )

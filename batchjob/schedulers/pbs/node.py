@@ -94,11 +94,7 @@ JOB_MANAGERS = (
         "torque",
         _TORQUE_LAYOUTS,
         re.compile("torque"),
-        variables={
-            "partition": "PBS_QUEUE",
-            "array_task_id": "PBS_ARRAYID",
-            "name": "PBS_JOBNAME",
-        },
+        variables={"partition": "PBS_QUEUE", "array_task_id": "PBS_ARRAYID", "name": "PBS_JOBNAME"},
         gpus_from_files=_gpus_from_files,
         may_be_empty=True,
         # No daemons: Torque's daemon is also called pbs_mom.

@@ -12,12 +12,7 @@ import time
 from typing import Any
 
 from batchjob.runtime.pairs import damaged, repeated_names, unique_pairs
-from batchjob.runtime.subprocesses import (
-    CommandOptions,
-    NotJsonError,
-    parse_json_object,
-    run,
-)
+from batchjob.runtime.subprocesses import CommandOptions, NotJsonError, parse_json_object, run
 
 Attributes = dict[str, str]
 """Of a job; DamagedPairs, if some stood twice."""

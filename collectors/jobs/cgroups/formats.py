@@ -8,15 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
-from batchjob.quantities.reading import (
-    GAUGE,
-    NANOSECONDS,
-    V1,
-    V2,
-    CgroupReading,
-    Number,
-    gauges,
-)
+from batchjob.quantities.reading import GAUGE, NANOSECONDS, V1, V2, CgroupReading, Number, gauges
 from collectors.jobs.cgroups.reader import ReadErrors
 
 Parse = Callable[[bytes], Mapping[str, Any]]

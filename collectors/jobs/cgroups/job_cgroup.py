@@ -9,12 +9,7 @@ from batchjob.quantities.reading import EMPTY_CGROUP_READING, CgroupReading
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups import v1 as cgroup1
 from collectors.jobs.cgroups.directory import CgroupDirectory, FileReader
-from collectors.jobs.cgroups.formats import (
-    GAUGE_FIELDS,
-    CgroupFile,
-    CgroupParts,
-    allocated_cpus,
-)
+from collectors.jobs.cgroups.formats import GAUGE_FIELDS, CgroupFile, CgroupParts, allocated_cpus
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import (

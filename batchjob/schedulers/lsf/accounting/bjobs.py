@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, size_bytes, text
 from batchjob.schedulers.accounting import AccountingModule, UnfinishedJob
-from batchjob.schedulers.fields import (
-    FieldReader,
-    HostListError,
-    clock_duration,
-    count,
-    integer,
-)
+from batchjob.schedulers.fields import FieldReader, HostListError, clock_duration, count, integer
 from batchjob.schedulers.lsf.accounting.records import format_job_id, with_known_submit_time
 from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time, query_bjobs
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
@@ -44,9 +38,7 @@ class BjobsOptions(SnapshotOptions):
 
     bjobs: str = option("bjobs", "The command bjobs, or its path.", parse=text)
     history: float = option(
-        3600.0,
-        "How long LSF remembers ended jobs (CLEAN_PERIOD in lsb.params).",
-        parse=duration,
+        3600.0, "How long LSF remembers ended jobs (CLEAN_PERIOD in lsb.params).", parse=duration
     )
 
 

@@ -184,9 +184,7 @@ class PbsLogReplay:
             # All that is known is that the run ended before the next one began.
             lost = self._partial_record(line.jobid, job, JobState.REQUEUED, "lost")
             lost = lost._replace(
-                end_time=start,
-                elapsed_seconds=start - job.start_time,
-                reason=NOT_LOGGED,
+                end_time=start, elapsed_seconds=start - job.start_time, reason=NOT_LOGGED
             )
             records, run = [self._remember_ended(lost, line, job.start_time)], job.run + 1
         started = self._record_unfinished(line, run, JobState.RUNNING, "R")

@@ -112,10 +112,7 @@ class Qstat(SnapshotSource):
         known = unfinished.get(record.jobid)
         if known is not None and known.submit_time != record.submit_time:
             known = None
-        return (
-            *_previous_run(record, shown, known),
-            _with_suspension(record, row, known, now),
-        )
+        return (*_previous_run(record, shown, known), _with_suspension(record, row, known, now))
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         """See AccountingSource."""

@@ -144,11 +144,7 @@ def end_state(row: FieldReader, *, deleted: bool) -> JobState:
         return JobState.UNKNOWN  # PBS writes one, which cannot be read
     limit = row.get("Resource_List.walltime", clock_duration)
     used = row.get("resources_used.walltime", clock_duration)
-    return pbs_end_state(
-        status,
-        deleted=deleted,
-        past_limit=bool(limit and used and used >= limit),
-    )
+    return pbs_end_state(status, deleted=deleted, past_limit=bool(limit and used and used >= limit))
 
 
 def never_ran(row: FieldReader) -> bool:

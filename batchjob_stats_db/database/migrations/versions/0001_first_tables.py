@@ -30,11 +30,7 @@ def upgrade() -> None:
 def _create_people() -> None:
     """Clusters, and who belongs to which account and may use the server."""
     _create_table(
-        "cluster",
-        *_names("name"),
-        *_integers("first_time", required=True),
-        rowid=True,
-        key="name",
+        "cluster", *_names("name"), *_integers("first_time", required=True), rowid=True, key="name"
     )
     _create_table(
         "account", *_names("cluster account"), *_texts("parent limits"), key="cluster account"
@@ -56,10 +52,7 @@ def _create_people() -> None:
         _id("parent_id", required=False),
         *_texts("maker maker_via maker_certificate"),
         sa.ForeignKeyConstraint(
-            ["parent_id"],
-            ["api_token.id"],
-            name=op.f("fk_api_token_parent_id"),
-            ondelete="CASCADE",
+            ["parent_id"], ["api_token.id"], name=op.f("fk_api_token_parent_id"), ondelete="CASCADE"
         ),
         sa.UniqueConstraint("digest", name=op.f("uq_api_token_digest")),
         rowid=True,
@@ -67,10 +60,7 @@ def _create_people() -> None:
     )
     _index("ix_api_token_parent_id", "api_token", "parent_id")
     _create_table(
-        "login",
-        *_names("username groups"),
-        *_integers("login_time", required=True),
-        key="username",
+        "login", *_names("username groups"), *_integers("login_time", required=True), key="username"
     )
     _create_table(
         "login_session",
@@ -224,11 +214,7 @@ def _create_scripts() -> None:
         key="digest",
     )
     _create_table(
-        "job_script",
-        _id("job_id"),
-        *_texts("digest"),
-        _of_job("job_script"),
-        key="job_id",
+        "job_script", _id("job_id"), *_texts("digest"), _of_job("job_script"), key="job_id"
     )
     _index("ix_job_script_digest", "job_script", "digest")
 
