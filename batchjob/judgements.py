@@ -116,45 +116,28 @@ class SiteThresholds:
     """From when a figure is notable; a site may choose other values."""
 
     idle_gpu: float = option(0.01, "A GPU with a mean utilization below this is idle.", parse=ratio)
-    idle_after: float = option(
-        1800.0, "A running job is listed as idle only after this time.", parse=duration
-    )
-    low_use: float = option(
-        0.25,
-        "A job that used less than this part of its allocation is wasteful (red).",
-        parse=ratio,
-    )
-    fair_use: float = option(
-        0.6,
+    # fmt: off
+    idle_after: float = option(1800.0,
+        "A running job is listed as idle only after this time.", parse=duration)
+    low_use: float = option(0.25,
+        "A job that used less than this part of its allocation is wasteful (red).", parse=ratio)
+    fair_use: float = option(0.6,
         "A job that used less than this part of its allocation could use more (amber).",
-        parse=ratio,
-    )
-    advised_use: float = option(
-        0.5,
+        parse=ratio)
+    advised_use: float = option(0.5,
         "A job that used less than this part of its CPUs or memory is advised to change.",
-        parse=ratio,
-    )
-    advised_gpu_use: float = option(
-        0.3, "A job that used less than this part of its GPUs is advised to change.", parse=ratio
-    )
-    uneven_use: float = option(
-        0.5,
-        "A node that did less than this part of the nodes' mean had too little to do.",
-        parse=ratio,
-    )
-    near_limit: float = option(
-        0.95,
-        "A job that used more than this part of its memory or time is near its limit.",
-        parse=ratio,
-    )
-    enough_coverage: float = option(
-        0.8,
-        "Measurements that cover less than this part of a job or node are incomplete.",
-        parse=ratio,
-    )
-    gpu_weight: float = option(
-        32.0, "Number of CPUs that a GPU is worth where waste of both is added up.", parse=number
-    )
+        parse=ratio)
+    advised_gpu_use: float = option(0.3,
+        "A job that used less than this part of its GPUs is advised to change.", parse=ratio)
+    uneven_use: float = option(0.5,
+        "A node that did less than this part of the nodes' mean had too little to do.", parse=ratio)
+    near_limit: float = option(0.95,
+        "A job that used more than this part of its memory or time is near its limit.", parse=ratio)
+    enough_coverage: float = option(0.8,
+        "Measurements that cover less than this part of a job or node are incomplete.", parse=ratio)
+    gpu_weight: float = option(32.0,
+        "Number of CPUs that a GPU is worth where waste of both is added up.", parse=number)
+    # fmt: on
 
 
 _thresholds = SiteThresholds()

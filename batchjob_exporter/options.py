@@ -47,35 +47,24 @@ def cpu_list(value: Any) -> str:
 class ExporterWebOptions:
     """Where metrics are served, and to whom."""
 
-    listen_address: tuple[str, ...] = option(
-        (":10910",),
+    # fmt: off
+    listen_address: tuple[str, ...] = option((":10910",),
         "Address to listen on: :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH; may be repeated.",
-        parse=listen_address,
-        repeat=True,
-    )
-    systemd_socket: bool = option(
-        False, "Listen on the sockets that systemd passes (socket activation) instead."
-    )
-    telemetry_path: str = option(
-        "/metrics", "Path under which metrics are served.", parse=_url_path, metavar="PATH"
-    )
-    config_file: str = option(
-        "",
+        parse=listen_address, repeat=True)
+    systemd_socket: bool = option(False,
+        "Listen on the sockets that systemd passes (socket activation) instead.")
+    telemetry_path: str = option("/metrics",
+        "Path under which metrics are served.", parse=_url_path, metavar="PATH")
+    config_file: str = option("",
         "File with TLS, authentication and rate limit, in the format of Prometheus' exporters.",
-        metavar="FILE",
-        key="config.file",
-    )
-    max_requests: int = option(
-        40,
-        "Maximum number of simultaneous requests in addition to one per address; "
-        "others get status 503; 0: no limit.",
-    )
-    allow_from: tuple[Network, ...] = option(
-        (),
-        "Network from which clients may connect; may be repeated; default: all.",
-        parse=network,
-        repeat=True,
-    )
+        metavar="FILE", key="config.file")
+    max_requests: int = option(40,
+        "Maximum number of simultaneous requests in addition to one per address; others get status "
+        "503; 0: no limit.")
+    allow_from: tuple[Network, ...] = option((),
+        "Network from which clients may connect; may be repeated; default: all.", parse=network,
+        repeat=True)
+    # fmt: on
     disable_exporter_metrics: bool = option(False, "Exclude metrics about the exporter itself.")
 
 
@@ -96,13 +85,11 @@ class PathOptions:
 class RuntimeOptions:
     """Resource limits of the exporter process."""
 
-    cpus: str = option(
-        "all",
-        "CPUs the exporter runs on: all, the first one available, or a list such as "
-        "0,64. On a few busy CPUs it may read the final values of short jobs too "
-        "late.",
-        parse=cpu_list,
-    )
+    # fmt: off
+    cpus: str = option("all",
+        "CPUs the exporter runs on: all, the first one available, or a list such as 0,64. On a few "
+        "busy CPUs it may read the final values of short jobs too late.", parse=cpu_list)
+    # fmt: on
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -185,11 +185,10 @@ class ClusterOptions(CommandOptions):
     """Which scheduler is queried, and how."""
 
     timeout: float = option(20.0, "Maximum time to wait for an answer.", parse=duration)
-    scheduler: str = option(
-        "auto",
-        "Scheduler; auto: the one whose commands are installed.",
-        parse=one_of("auto", *CLUSTERS),
-    )
+    # fmt: off
+    scheduler: str = option("auto",
+        "Scheduler; auto: the one whose commands are installed.", parse=one_of("auto", *CLUSTERS))
+    # fmt: on
     interval: float = option(30.0, "Interval between readings of a part.", parse=duration)
     without: tuple[str, ...] = option(
         (),
@@ -201,36 +200,25 @@ class ClusterOptions(CommandOptions):
         repeat=True,
     )
     users: bool = option(False, "Also expose jobs and CPUs of each user, not only of accounts.")
-    native: bool = option(
-        True, "Also expose the metrics that Slurm 25.11 and later expose at their own /metrics."
-    )
-    pbsfs: str = option(
-        "",
-        "Command that prints PBS' fair share as `pbsfs` does (only root may run it); "
-        "without it, fair share is not exposed.",
-        parse=text,
-    )
-    slurmrestd_url: str = option(
-        "",
+    # fmt: off
+    native: bool = option(True,
+        "Also expose the metrics that Slurm 25.11 and later expose at their own /metrics.")
+    pbsfs: str = option("",
+        "Command that prints PBS' fair share as `pbsfs` does (only root may run it); without it, "
+        "fair share is not exposed.", parse=text)
+    slurmrestd_url: str = option("",
         "URL of slurmrestd, to use instead of Slurm's commands: http://host:port, "
-        "https://host:port or "
-        "unix:/path.",
-        parse=_url,
-    )
+        "https://host:port or unix:/path.", parse=_url)
     slurmrestd_user: str = option("", "User that the token belongs to.", parse=text)
-    slurmrestd_token_file: str = option(
-        "",
+    slurmrestd_token_file: str = option("",
         "File with the JSON Web Token (`scontrol token`); read for each request.",
-        parse=secret_file,
-    )
+        parse=secret_file)
     slurmrestd_ca_file: str = option("", "CA certificates (PEM) to trust, for https.", parse=text)
-    slurm_metrics_url: str = option(
-        "",
+    slurm_metrics_url: str = option("",
         "URL of slurmctld's own metrics (Slurm 25.11 and later), such as "
         "http://slurmctl:6817/metrics: they are exposed under the names that Slurm gives them. "
-        "User, token and CA certificates are those of slurmrestd.",
-        parse=_url,
-    )
+        "User, token and CA certificates are those of slurmrestd.", parse=_url)
+    # fmt: on
 
 
 class DetectedCluster(NamedTuple):

@@ -94,35 +94,24 @@ class Tls:
     cert_file: str = option("", "File with the certificate chain.", key="cert_file")
     key_file: str = option("", "File with the private key.", key="key_file")
     client_ca_file: str = option("", "File with the clients' CA.", key="client_ca_file")
-    client_auth_type: str = option(
-        "NoClientCert",
-        "Which certificate clients must present.",
-        parse=_parse_client_auth,
-        key="client_auth_type",
-    )
-    client_allowed_sans: tuple[str, ...] = option(
-        (),
-        "Accepted subject alternative names of clients.",
-        parse=_parse_names,
-        key="client_allowed_sans",
-    )
-    min_version: str = option(
-        "TLS12", "Minimum TLS version.", parse=_parse_tls_version, key="min_version"
-    )
-    max_version: str = option(
-        "TLS13", "Maximum TLS version.", parse=_parse_tls_version, key="max_version"
-    )
-    cipher_suites: tuple[str, ...] = option(
-        (), "Cipher suites, by their names in Go.", parse=_parse_names, key="cipher_suites"
-    )
-    prefer_server_cipher_suites: bool = option(
-        True,
+    # fmt: off
+    client_auth_type: str = option("NoClientCert",
+        "Which certificate clients must present.", parse=_parse_client_auth, key="client_auth_type")
+    client_allowed_sans: tuple[str, ...] = option((),
+        "Accepted subject alternative names of clients.", parse=_parse_names,
+        key="client_allowed_sans")
+    min_version: str = option("TLS12", "Minimum TLS version.", parse=_parse_tls_version,
+        key="min_version")
+    max_version: str = option("TLS13", "Maximum TLS version.", parse=_parse_tls_version,
+        key="max_version")
+    cipher_suites: tuple[str, ...] = option((),
+        "Cipher suites, by their names in Go.", parse=_parse_names, key="cipher_suites")
+    prefer_server_cipher_suites: bool = option(True,
         "Whether the server's order of cipher suites is preferred.",
-        key="prefer_server_cipher_suites",
-    )
-    curve_preferences: tuple[str, ...] = option(
-        (), "Curves in order of preference.", parse=_parse_names, key="curve_preferences"
-    )
+        key="prefer_server_cipher_suites")
+    curve_preferences: tuple[str, ...] = option((),
+        "Curves in order of preference.", parse=_parse_names, key="curve_preferences")
+    # fmt: on
 
     @property
     def wanted(self) -> bool:
@@ -140,9 +129,10 @@ class Http:
     """`http_server_config`."""
 
     http2: bool = option(True, "Ignored; this server speaks HTTP/1.1.", parse=boolean, key="http2")
-    headers: tuple[tuple[str, str], ...] = option(
-        (), "Response headers.", parse=_parse_headers, key="headers"
-    )
+    # fmt: off
+    headers: tuple[tuple[str, str], ...] = option((), "Response headers.", parse=_parse_headers,
+        key="headers")
+    # fmt: on
 
 
 @dataclass(frozen=True)
@@ -155,9 +145,10 @@ class RateLimit:
 
 @dataclass(frozen=True)
 class _TopLevel:
-    basic_auth_users: Mapping[str, str] = option(
-        None, "Names and bcrypt hashes.", parse=_parse_users, key="basic_auth_users"
-    )
+    # fmt: off
+    basic_auth_users: Mapping[str, str] = option(None, "Names and bcrypt hashes.",
+        parse=_parse_users, key="basic_auth_users")
+    # fmt: on
 
 
 class WebConfig(NamedTuple):

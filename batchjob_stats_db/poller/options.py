@@ -43,12 +43,10 @@ def _parse_header(value: Any) -> tuple[str, str]:
 class DatabaseOptions:
     """Where job records are kept."""
 
-    url: str = option(
-        "sqlite:////var/lib/batchjob/jobs.db",
-        "Database URL: sqlite:///PATH or postgresql://USER@HOST/NAME.",
-        parse=text,
-        metavar="URL",
-    )
+    # fmt: off
+    url: str = option("sqlite:////var/lib/batchjob/jobs.db",
+        "Database URL: sqlite:///PATH or postgresql://USER@HOST/NAME.", parse=text, metavar="URL")
+    # fmt: on
     password_file: str = option("", "File with the password for PostgreSQL.", parse=secret_file)
 
 
@@ -56,9 +54,10 @@ class DatabaseOptions:
 class PollerWebOptions:
     """Health and metrics of the poller itself."""
 
-    listen_address: ListenAddress | None = option(
-        None, "Address on which to serve /metrics, /-/healthy and /-/ready.", parse=address
-    )
+    # fmt: off
+    listen_address: ListenAddress | None = option(None,
+        "Address on which to serve /metrics, /-/healthy and /-/ready.", parse=address)
+    # fmt: on
 
 
 @dataclass(frozen=True)
@@ -67,21 +66,17 @@ class PollOptions:
 
     interval: float = option(60.0, "Interval between polls.", parse=duration)
     first: float = option(86400.0, "How far back the first poll reads.", parse=duration)
-    reread: float = option(
-        7 * 86400.0,
-        "How far back ended jobs are read again each night, for records that arrived "
-        "late or were edited; 0: never.",
-        parse=duration,
-    )
-    people_interval: float = option(
-        3600.0, "How often accounts and their members are read.", parse=duration
-    )
-    rollup_interval: float = option(
-        300.0, "How often the sums of changed days are updated.", parse=duration
-    )
-    longest_pause: float = option(
-        900.0, "Maximum pause after failures or slow answers.", parse=duration
-    )
+    # fmt: off
+    reread: float = option(7 * 86400.0,
+        "How far back ended jobs are read again each night, for records that arrived late or were "
+        "edited; 0: never.", parse=duration)
+    people_interval: float = option(3600.0,
+        "How often accounts and their members are read.", parse=duration)
+    rollup_interval: float = option(300.0,
+        "How often the sums of changed days are updated.", parse=duration)
+    longest_pause: float = option(900.0,
+        "Maximum pause after failures or slow answers.", parse=duration)
+    # fmt: on
 
 
 @dataclass(frozen=True)
@@ -95,26 +90,21 @@ class TsdbOptions:
     ca_file: str = option("", "CA certificates (PEM) to trust instead of the system's.", parse=text)
     cert_file: str = option("", "Client certificate (PEM).", parse=key_file)
     key_file: str = option("", "Key of the client certificate (PEM).", parse=key_file)
-    header: tuple[tuple[str, str], ...] = option(
-        (),
-        "Header to send with each request, such as 'X-Scope-OrgID: hpc'.",
-        parse=_parse_header,
-        repeat=True,
-    )
+    # fmt: off
+    header: tuple[tuple[str, str], ...] = option((),
+        "Header to send with each request, such as 'X-Scope-OrgID: hpc'.", parse=_parse_header,
+        repeat=True)
     timeout: float = option(60.0, "Maximum duration of a query.", parse=duration)
     scrape_interval: float = option(30.0, "How often the exporters are scraped.", parse=duration)
-    linger: float = option(
-        300.0, "Value of --collector.jobs.linger on the exporters.", parse=duration
-    )
-    retention: float = option(
-        15 * 86400.0, "Retention time of the time series database.", parse=duration
-    )
+    linger: float = option(300.0,
+        "Value of --collector.jobs.linger on the exporters.", parse=duration)
+    retention: float = option(15 * 86400.0,
+        "Retention time of the time series database.", parse=duration)
     live: float = option(60.0, "How often the running jobs are measured.", parse=duration)
-    refresh: float = option(
-        21600.0,
+    refresh: float = option(21600.0,
         "How often a running job is measured again from its start, for samples that arrived late.",
-        parse=duration,
-    )
+        parse=duration)
+    # fmt: on
 
     def endpoint(self) -> Endpoint:
         """How to query the server; raises SettingsError if a secret's file cannot be read."""
@@ -144,31 +134,27 @@ class TsdbOptions:
 class RetentionOptions:
     """How long rows are kept; 0: forever."""
 
-    jobs: float = option(
-        0.0,
-        "How long to keep job records, with usage, nodes and steps; 0: forever.",
-        parse=duration,
-    )
-    names: float = option(
-        0.0,
-        "How long to keep names, command lines and paths in job records, and batch scripts; "
-        "0: forever.",
-        parse=duration,
-    )
+    # fmt: off
+    jobs: float = option(0.0,
+        "How long to keep job records, with usage, nodes and steps; 0: forever.", parse=duration)
+    names: float = option(0.0,
+        "How long to keep names, command lines and paths in job records, and batch scripts; 0: "
+        "forever.", parse=duration)
     steps: float = option(0.0, "How long to keep the steps of jobs; 0: forever.", parse=duration)
     daily: float = option(0.0, "How long to keep daily sums; 0: forever.", parse=duration)
-    quarantine: float = option(
-        30 * 86400.0, "How long to keep rejected rows; 0: forever.", parse=duration
-    )
+    quarantine: float = option(30 * 86400.0,
+        "How long to keep rejected rows; 0: forever.", parse=duration)
+    # fmt: on
 
 
 @dataclass(frozen=True)
 class BackupOptions:
     """Defaults of the command `backup`."""
 
-    directory: str = option(
-        "", "Directory of backups; the poller exposes the age of the latest one.", parse=text
-    )
+    # fmt: off
+    directory: str = option("",
+        "Directory of backups; the poller exposes the age of the latest one.", parse=text)
+    # fmt: on
     keep: int = option(14, "Number of backups to keep; 0: all.", parse=integer)
 
 

@@ -32,31 +32,23 @@ def provider_and_url(value: object) -> str:
 class CommonOptions:
     """Which providers, and how all of them are queried."""
 
-    provider: tuple[str, ...] = option(
-        (),
+    # fmt: off
+    provider: tuple[str, ...] = option((),
         f"Provider and zone: {' or '.join(TABLES)} with a country (no network), "
-        f"{', '.join(PROVIDERS)} with a zone.",
-        parse=provider_and_zone,
-        repeat=True,
-    )
-    server_url: str = option(
-        "", "URL of a batchjob_stats_server from which to read emission factors.", parse=http_url
-    )
-    server_token_file: str = option(
-        "", "File with a token for that server, if it requires one.", parse=secret_file
-    )
-    url: tuple[str, ...] = option(
-        (), "Alternative URL of a provider, such as a mirror.", parse=provider_and_url, repeat=True
-    )
-    ca_file: str = option(
-        "", "CA certificates (PEM) to trust for the providers instead of the system's."
-    )
+        f"{', '.join(PROVIDERS)} with a zone.", parse=provider_and_zone, repeat=True)
+    server_url: str = option("",
+        "URL of a batchjob_stats_server from which to read emission factors.", parse=http_url)
+    server_token_file: str = option("",
+        "File with a token for that server, if it requires one.", parse=secret_file)
+    url: tuple[str, ...] = option((),
+        "Alternative URL of a provider, such as a mirror.", parse=provider_and_url, repeat=True)
+    ca_file: str = option("",
+        "CA certificates (PEM) to trust for the providers instead of the system's.")
     timeout: float = option(10.0, "Maximum time for a complete answer.", parse=duration)
-    cache_directory: str = option(
-        "",
+    cache_directory: str = option("",
         "Directory in which answers are kept across restarts; default: $STATE_DIRECTORY, if set.",
-        metavar="DIR",
-    )
+        metavar="DIR")
+    # fmt: on
 
 
 @dataclass(frozen=True)

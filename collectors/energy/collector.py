@@ -41,36 +41,26 @@ _POLL_SECONDS = 1.0
 class EnergyOptions:
     """How the node's energy is measured and attributed."""
 
-    source: str = option(
-        "auto",
-        "Power meter of the node; auto: the best one available.",
-        parse=one_of("auto", *METER_RANKING),
-    )
+    # fmt: off
+    source: str = option("auto",
+        "Power meter of the node; auto: the best one available.", parse=one_of("auto",
+        *METER_RANKING))
     interval: float = option(10.0, "Interval at which energy is assigned to jobs.", parse=duration)
-    gpus_included: str = option(
-        "auto",
+    gpus_included: str = option("auto",
         "Whether the meter includes the GPUs; auto: as is usual for this kind of meter.",
-        parse=one_of("auto", "yes", "no"),
-    )
-    idle_watts: float | None = option(
-        None,
+        parse=one_of("auto", "yes", "no"))
+    idle_watts: float | None = option(None,
         "Power of the idle node without its GPUs; default: estimated while the node is idle.",
-        parse=number,
-        metavar="WATTS",
-    )
-    idle_file: str = option(
-        "", "YAML file of idle watts by node type or pattern of host names.", metavar="FILE"
-    )
-    node_type: str = option(
-        "",
+        parse=number, metavar="WATTS")
+    idle_file: str = option("",
+        "YAML file of idle watts by node type or pattern of host names.", metavar="FILE")
+    node_type: str = option("",
         "Type of this node in the idle file, in addition to its host name and product name.",
-        parse=text,
-    )
-    state_directory: str = option(
-        "",
+        parse=text)
+    state_directory: str = option("",
         "Directory in which sums are kept across restarts; default: $STATE_DIRECTORY, if set.",
-        metavar="DIR",
-    )
+        metavar="DIR")
+    # fmt: on
 
 
 class EnergyCollector:

@@ -55,47 +55,33 @@ def _parse_group(value: Any) -> str:
 class JobsOptions:
     """Flags --collector.jobs.*"""
 
-    metrics: tuple[str, ...] = option(
-        DEFAULT_METRIC_GROUPS, f"Groups of metrics: {', '.join(METRIC_GROUPS)}.",
-        parse=_parse_group, repeat=True, metavar="GROUP",
-    )  # fmt: skip
-    linger: float = option(
-        300.0,
-        "How long the final values of a finished job are exposed; at least twice the "
-        "longest scrape interval.",
-        parse=duration,
-    )
-    max: int = option(
-        5000, "Maximum number of running jobs to expose; the rest are only counted.", parse=integer
-    )
+    # fmt: off
+    metrics: tuple[str, ...] = option(DEFAULT_METRIC_GROUPS,
+        f"Groups of metrics: {', '.join(METRIC_GROUPS)}.", parse=_parse_group, repeat=True,
+        metavar="GROUP")
+    linger: float = option(300.0,
+        "How long the final values of a finished job are exposed; at least twice the longest "
+        "scrape interval.", parse=duration)
+    max: int = option(5000,
+        "Maximum number of running jobs to expose; the rest are only counted.", parse=integer)
     max_ended: int = option(10000, "Maximum number of finished jobs to keep.", parse=integer)
-    processes_interval: float = option(
-        15.0, "Interval between scans of the jobs' processes.", parse=duration
-    )
+    processes_interval: float = option(15.0,
+        "Interval between scans of the jobs' processes.", parse=duration)
     steps: bool = option(False, "Also expose CPU and memory of each step.", parse=boolean)
-    executables: int = option(
-        0, "Number of programs per job whose CPU time is exposed.", parse=integer
-    )
+    executables: int = option(0,
+        "Number of programs per job whose CPU time is exposed.", parse=integer)
     name: bool = option(False, "Add the job's name as a label of batchjob_job_info.", parse=boolean)
-    created: bool = option(
-        False,
-        "Expose the start time of the job with each of its counters (`_created`, "
-        "OpenMetrics only). Prometheus stores it as an additional series unless it "
-        "ingests created timestamps.",
-        parse=boolean,
-    )
-    state_directory: str = option(
-        "",
+    created: bool = option(False,
+        "Expose the start time of the job with each of its counters (`_created`, OpenMetrics "
+        "only). Prometheus stores it as an additional series unless it ingests created timestamps.",
+        parse=boolean)
+    state_directory: str = option("",
         "Directory in which sums over ended processes are kept across restarts; default: "
-        "$STATE_DIRECTORY, if set.",
-        metavar="DIR",
-    )
-    layouts: tuple[Layout, ...] = option(
-        (),
+        "$STATE_DIRECTORY, if set.", metavar="DIR")
+    layouts: tuple[Layout, ...] = option((),
         "Additional cgroup layouts of the site; built-in ones are enabled or disabled by name.",
-        parse=site_layouts,
-        flag=False,
-    )
+        parse=site_layouts, flag=False)
+    # fmt: on
 
 
 class JobsCollector:

@@ -57,20 +57,15 @@ METRICS = (ENERGY, LIMIT, ERRORS, GAPS)
 class RaplOptions:
     """How RAPL is read."""
 
-    interval: float = option(
-        10.0,
-        "Maximum interval between readings; shorter where a counter wraps quickly.",
-        parse=duration,
-    )
-    state_directory: str = option(
-        "",
+    # fmt: off
+    interval: float = option(10.0,
+        "Maximum interval between readings; shorter where a counter wraps quickly.", parse=duration)
+    state_directory: str = option("",
         "Directory in which totals are kept across restarts; default: $STATE_DIRECTORY, if set.",
-        metavar="DIR",
-    )
-    max_power_watts: float = option(
-        1000.0,
-        "Maximum plausible power of a socket; twice the zone's own maximum if that is higher.",
-    )
+        metavar="DIR")
+    max_power_watts: float = option(1000.0,
+        "Maximum plausible power of a socket; twice the zone's own maximum if that is higher.")
+    # fmt: on
 
 
 def counter_delta(

@@ -66,20 +66,16 @@ def command_line(value: object) -> str:
 class IpmiOptions:
     """How to reach and query the BMC."""
 
-    access: str = option(
-        "device",
-        "How to reach the BMC: kernel driver, network, or a command.",
-        parse=one_of("device", "lan", "command"),
-    )
-    source: str = option(
-        "auto",
-        "What to read: DCMI, power sensors, or auto: DCMI if the BMC supports it, "
-        "otherwise power sensors.",
-        parse=one_of("auto", "dcmi", "sdr"),
-    )
-    sensor: tuple[str, ...] = option(
-        (), "Name of a power sensor that measures the node, to read instead of DCMI.", repeat=True
-    )
+    # fmt: off
+    access: str = option("device",
+        "How to reach the BMC: kernel driver, network, or a command.", parse=one_of("device", "lan",
+        "command"))
+    source: str = option("auto",
+        "What to read: DCMI, power sensors, or auto: DCMI if the BMC supports it, otherwise power "
+        "sensors.", parse=one_of("auto", "dcmi", "sdr"))
+    sensor: tuple[str, ...] = option((),
+        "Name of a power sensor that measures the node, to read instead of DCMI.", repeat=True)
+    # fmt: on
     interval: float = option(10.0, "Interval between readings.", parse=duration)
     timeout: float = option(5.0, "Maximum time to wait for an answer.", parse=duration)
     host: str = option("", "Name or address of the BMC (lan); {node} is this host's short name.")
@@ -87,9 +83,10 @@ class IpmiOptions:
     user: str = option("", "User name for the BMC (lan).")
     password_file: str = option("", "File with the password (lan).", parse=secret_file)
     privilege: str = option("user", "Privilege level to request (lan).", parse=one_of(*PRIVILEGES))
-    command: str = option(
-        "", "Command to run: ipmitool, ipmi-dcmi or ipmiutil (command).", parse=command_line
-    )
+    # fmt: off
+    command: str = option("",
+        "Command to run: ipmitool, ipmi-dcmi or ipmiutil (command).", parse=command_line)
+    # fmt: on
 
 
 class IpmiCollector(BmcCollector[Power]):

@@ -34,26 +34,22 @@ _LOGIN_PAUSE_SECONDS = 600.0  # refused logins may lock the account
 class RedfishOptions:
     """Which Redfish service is queried, and how to log in."""
 
-    url: str = option(
-        "",
-        "URL of the Redfish service, such as https://{node}-bmc; {node} is this host's short name.",
-    )
+    # fmt: off
+    url: str = option("",
+        "URL of the Redfish service, such as https://{node}-bmc; {node} is this host's short name.")
     user: str = option("", "User name for the Redfish service.")
     password_file: str = option("", "File with the password.", parse=secret_file)
-    ca_file: str = option(
-        "", "CA certificates (PEM) to trust for the service instead of the system's."
-    )
-    insecure: bool = option(
-        False, "Do not verify certificates; an impostor could obtain the password."
-    )
+    ca_file: str = option("",
+        "CA certificates (PEM) to trust for the service instead of the system's.")
+    insecure: bool = option(False,
+        "Do not verify certificates; an impostor could obtain the password.")
     system: str = option("", "ID of this node's computer system, if the service has several.")
-    chassis: tuple[str, ...] = option(
-        (), "ID of a chassis whose power is the node's; several are added up.", repeat=True
-    )
+    chassis: tuple[str, ...] = option((),
+        "ID of a chassis whose power is the node's; several are added up.", repeat=True)
     interval: float = option(30.0, "Interval between readings.", parse=duration)
-    timeout: float = option(
-        10.0, "Maximum time for a complete answer, including name resolution.", parse=duration
-    )
+    timeout: float = option(10.0,
+        "Maximum time for a complete answer, including name resolution.", parse=duration)
+    # fmt: on
 
 
 class RedfishCollector(BmcCollector[Mapping[str, float]]):

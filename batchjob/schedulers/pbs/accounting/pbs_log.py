@@ -62,30 +62,22 @@ def parse_time_zone(value: object) -> str:
 class PbsLogOptions(CommandOptions):
     """PBS' accounting logs."""
 
-    path: str = option(
-        "/var/spool/pbs/server_priv/accounting", "Directory of the accounting logs.", parse=text
-    )
-    time_zone: str = option(
-        "",
+    # fmt: off
+    path: str = option("/var/spool/pbs/server_priv/accounting",
+        "Directory of the accounting logs.", parse=text)
+    time_zone: str = option("",
         "Time zone of the PBS server, such as Europe/Berlin; default: this machine's.",
-        parse=parse_time_zone,
-    )
-    account: str = option(
-        "account", "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS)
-    )
+        parse=parse_time_zone)
+    account: str = option("account",
+        "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS))
 
-    gpu_resources: str = option(
-        "",
+    gpu_resources: str = option("",
         "Resources of this site that count GPUs, separated by commas, besides ngpus, gpus, gpu and "
-        "naccelerators.",
-        parse=text,
-    )
-    qstat: str = option(
-        "qstat",
-        "The command qstat, asked about running jobs whose end may not have been logged; "
-        "empty: never.",
-        parse=text,
-    )
+        "naccelerators.", parse=text)
+    qstat: str = option("qstat",
+        "The command qstat, asked about running jobs whose end may not have been logged; empty: "
+        "never.", parse=text)
+    # fmt: on
 
 
 class PbsLog:

@@ -37,20 +37,15 @@ class QstatOptions(SnapshotOptions):
     """PBS' jobs by qstat."""
 
     qstat: str = option("qstat", "The command qstat, or its path.", parse=text)
-    account: str = option(
-        "account", "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS)
-    )
-    gpu_resources: str = option(
-        "",
+    # fmt: off
+    account: str = option("account",
+        "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS))
+    gpu_resources: str = option("",
         "Resources of this site that count GPUs, separated by commas, besides ngpus, gpus, gpu and "
-        "naccelerators.",
-        parse=text,
-    )
-    history: float = option(
-        14 * 86400.0,
-        "How long PBS remembers ended jobs (the server's job_history_duration).",
-        parse=duration,
-    )
+        "naccelerators.", parse=text)
+    history: float = option(14 * 86400.0,
+        "How long PBS remembers ended jobs (the server's job_history_duration).", parse=duration)
+    # fmt: on
 
 
 class Qstat(SnapshotSource):
