@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from batchjob.judgements import FAILED_MEANS, USED_MEMORY_MEANS
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
+# fmt: off
 EVERYWHERE: Mapping[str, str] = {
     # Owner and identity.
     "cluster": "the cluster's name in the poller's configuration",
@@ -35,8 +36,8 @@ EVERYWHERE: Mapping[str, str] = {
     "elapsed_seconds": "run time, measured by the scheduler",
     "exit_code": "exit status",
     "exit_signal": "signal that terminated it; 0: none",
-    "exit_code_or_128_more": "where exit_code is not known: it is this or 128 more; sacct up to "
-    "25.05 prints both alike",
+    "exit_code_or_128_more":
+        "where exit_code is not known: it is this or 128 more; sacct up to 25.05 prints both alike",
     "node_list": "host list, in the notation of the scheduler",
     "user_cpu_seconds": "user CPU time from accounting",
     "system_cpu_seconds": "system CPU time from accounting",
@@ -55,28 +56,22 @@ EVERYWHERE: Mapping[str, str] = {
     "memory_allocated_byte_seconds": "allocated memory times run time",
     "measured_cpu_allocated_seconds": "the part of `cpu_allocated_seconds` whose CPU time is known",
     "measured_gpu_allocated_seconds": "the part of `gpu_allocated_seconds` whose use is known",
-    "measured_memory_allocated_byte_seconds": (
-        "the part of `memory_allocated_byte_seconds` whose mean use is known"
-    ),
-    "measured_memory_peak_allocated_byte_seconds": (
-        "the part of `memory_allocated_byte_seconds` whose peak is known"
-    ),
-    "measured_energy_cpu_allocated_seconds": (
-        "the part of `cpu_allocated_seconds` whose energy is known, and in the sums"
-    ),
+    "measured_memory_allocated_byte_seconds":
+        "the part of `memory_allocated_byte_seconds` whose mean use is known",
+    "measured_memory_peak_allocated_byte_seconds":
+        "the part of `memory_allocated_byte_seconds` whose peak is known",
+    "measured_energy_cpu_allocated_seconds":
+        "the part of `cpu_allocated_seconds` whose energy is known, and in the sums",
     "gpu_seconds": "measured GPUs times their utilization times run time",
     "memory_byte_seconds": "mean memory in use times run time",
     "memory_peak_byte_seconds": f"peak memory times run time. {USED_MEMORY_MEANS}",
-    "energy_host_joules": (
-        "energy without GPUs, including idle power; in sums, only what was measured"
-    ),
+    "energy_host_joules":
+        "energy without GPUs, including idle power; in sums, only what was measured",
     "energy_gpu_joules": "energy of GPUs, including idle power",
 }
 OF_TABLES: Mapping[str, Mapping[str, str]] = {
-    "cluster": {
-        "name": EVERYWHERE["cluster"],
-        "first_time": ("time at which the poller first saw it"),
-    },
+    "cluster":
+        {"name": EVERYWHERE["cluster"], "first_time": ("time at which the poller first saw it")},
     "account": {
         "account": "the account's name",
         "parent": "parent account",
@@ -93,7 +88,7 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "run": "number of the run of one submission; a requeue starts another run",
         "record_id": "the scheduler's own id of the record, such as Slurm's DBIndex",
         "sluid": "Slurm's SLUID of the run, as in the path of its cgroup (24.11 and later); a "
-        "requeue gets a new one, a resize keeps it",
+            "requeue gets a new one, a resize keeps it",
         "uid": "numeric user id",
         "groupname": "group under which the job ran",
         "qos": "Slurm's quality of service",
@@ -117,10 +112,8 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "allocated_memory_bytes": "allocated memory, over all nodes",
         "allocated_gpus": "allocated GPUs",
         "allocated_nodes": "allocated nodes",
-        "resized_cpu_seconds": (
-            "CPU seconds that a job whose allocation changed held beyond `allocated_cpus` times "
-            "its run time; negative: less"
-        ),
+        "resized_cpu_seconds": "CPU seconds that a job whose allocation changed held beyond "
+            "`allocated_cpus` times its run time; negative: less",
         "resized_gpu_seconds": "the same for `allocated_gpus`",
         "resized_memory_byte_seconds": "the same for `allocated_memory_bytes`",
         "allocated_resources": "all allocated resources, in the notation of the scheduler",
@@ -136,7 +129,7 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "error": "error message; tracked work only",
         "result_type": "type of the returned value; tracked work only",
         "cpu_at_least": "accounting's CPU time is a lower bound: 1: it may lack processes in the "
-        "background, 2: it lacks killed ones",
+            "background, 2: it lacks killed ones",
         "cpu_seconds": "user and system CPU time from accounting",
         "peak_memory_bytes": "peak memory from accounting",
         "update_time": "time of the last change of the row",
@@ -172,9 +165,8 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "measured_time": "time of the measurement",
         "until_time": "end of the measured time; before `end_time` if the job ran on",
         "samples": "number of samples of CPU time, over all nodes",
-        "dropped_series": (
-            "number of series excluded because they belong to another user or are not numbers"
-        ),
+        "dropped_series":
+            "number of series excluded because they belong to another user or are not numbers",
         "nodes": "nodes with samples",
         "coverage": "fraction of the job's node time that the totals cover, 0 to 1",
         "gpus": "GPUs that were seen in use by the job",
@@ -206,9 +198,8 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
     },
     "daily_node_coverage": {
         "day": "midnight of the day on which the jobs ended",
-        "jobs_ended": (
-            "jobs of two minutes or more that ended on the node, except those still to be measured"
-        ),
+        "jobs_ended":
+            "jobs of two minutes or more that ended on the node, except those still to be measured",
         "jobs_unmeasured": "of these jobs, those without any sample",
         "run_seconds": "run time of these jobs",
         "covered_seconds": "part of this run time that is covered by measurements",
@@ -252,6 +243,7 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "raw": "the original record",
     },
 }
+# fmt: on
 
 
 def meaning(table: str, column: str) -> str:

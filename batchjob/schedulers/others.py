@@ -43,16 +43,14 @@ _HTCONDOR = (
     layout("htcondor-v1", "htcondor", rf"**/htcondor/{_CONDOR_JOB}", versions=V1),
     layout("htcondor-v2", "htcondor", rf"**/condor.*\.service/htcondor/{_CONDOR_JOB}", versions=V2),
 )
+# fmt: off
 _OAR = (
     # OAR: sources/core/tools/job_resource_manager_{cgroups,systemd}.pl; a login may contain `_`.
     layout("oar-v1", "oar", r"**/oar/(?P<login>.+)_(?P<jobid>\d+)", versions=V1),
-    layout(
-        "oar-v2",
-        "oar",
-        r"**/oar\.slice/oar-u\d+\.slice/oar-u(?P<uid>\d+)-j(?P<jobid>\d+)\.slice",
-        versions=V2,
-    ),
+    layout("oar-v2", "oar",
+        r"**/oar\.slice/oar-u\d+\.slice/oar-u(?P<uid>\d+)-j(?P<jobid>\d+)\.slice", versions=V2),
 )
+# fmt: on
 _GRID_ENGINE = (
     # Grid Engine with the community's wrapper of the shepherd. Task 0: the job is not an array.
     layout(
@@ -88,72 +86,35 @@ _KUBERNETES = (
         )
     ),
 )
+# fmt: off
 _LIBVIRT = (
     # libvirt: a virtual machine is not a batch job unless the site says so.
-    layout(
-        "libvirt-systemd",
-        "libvirt",
+    layout("libvirt-systemd", "libvirt",
         r"**/machine\.slice/machine-qemu\\x2d\d+\\x2d(?P<jobid>.+)\.scope",
-        decode_jobid=unescape_unit_name,
-        can_contain_jobs=True,
-        enabled=False,
-    ),
-    layout(
-        "libvirt",
-        "libvirt",
-        r"**/machine/qemu-\d+-(?P<jobid>.+)\.libvirt-qemu",
-        can_contain_jobs=True,
-        enabled=False,
-    ),
+        decode_jobid=unescape_unit_name, can_contain_jobs=True, enabled=False),
+    layout("libvirt", "libvirt", r"**/machine/qemu-\d+-(?P<jobid>.+)\.libvirt-qemu",
+        can_contain_jobs=True, enabled=False),
 )
 
 JOB_MANAGERS = (
-    JobManager(
-        "flux",
-        _FLUX,
-        variables={"name": "FLUX_JOB_NAME"},
-        launchers=frozenset({"flux-imp"}),
-        daemons=frozenset({"flux-broker-0", "flux-broker"}),
-        advice="let Flux run jobs by sdexec; see docs/schedulers/others.md",
-    ),
-    JobManager(
-        "htcondor",
-        _HTCONDOR,
-        re.compile("htcondor"),
+    JobManager("flux", _FLUX, variables={"name": "FLUX_JOB_NAME"},
+        launchers=frozenset({"flux-imp"}), daemons=frozenset({"flux-broker-0", "flux-broker"}),
+        advice="let Flux run jobs by sdexec; see docs/schedulers/others.md"),
+    JobManager("htcondor", _HTCONDOR, re.compile("htcondor"),
         launchers=frozenset({"condor_starter"}),
         daemons=frozenset({"condor_startd", "condor_master"}),
-        advice="set BASE_CGROUP = htcondor; see docs/schedulers/others.md",
-    ),
-    JobManager(
-        "oar",
-        _OAR,
-        re.compile(r"oar(\.slice)?"),
-        variables={"account": "OAR_PROJECT_NAME", "name": "OAR_JOB_NAME"},
-        may_be_empty=True,
-        advice="see docs/schedulers/others.md",
-    ),
-    JobManager(
-        "sge",
-        _GRID_ENGINE,
-        re.compile(r"sge\.slice"),
-        variables={"partition": "QUEUE", "name": "JOB_NAME"},
-        launchers=frozenset({"sge_shepherd"}),
+        advice="set BASE_CGROUP = htcondor; see docs/schedulers/others.md"),
+    JobManager("oar", _OAR, re.compile(r"oar(\.slice)?"),
+        variables={"account": "OAR_PROJECT_NAME", "name": "OAR_JOB_NAME"}, may_be_empty=True,
+        advice="see docs/schedulers/others.md"),
+    JobManager("sge", _GRID_ENGINE, re.compile(r"sge\.slice"),
+        variables={"partition": "QUEUE", "name": "JOB_NAME"}, launchers=frozenset({"sge_shepherd"}),
         daemons=frozenset({"sge_execd"}),
-        advice="start jobs through a shepherd that makes cgroups; see docs/schedulers/others.md",
-    ),
-    JobManager(
-        "joblet",
-        _JOBLET,
-        re.compile(r"joblet\.slice"),
-        daemons=frozenset({"joblet"}),
-        advice="see docs/schedulers/others.md",
-    ),
-    JobManager(
-        "kubernetes",
-        _KUBERNETES,
-        re.compile(r"kubepods(\.slice)?"),
-        daemons=frozenset({"kubelet"}),
-        advice="see docs/schedulers/others.md",
-    ),
+        advice="start jobs through a shepherd that makes cgroups; see docs/schedulers/others.md"),
+    JobManager("joblet", _JOBLET, re.compile(r"joblet\.slice"), daemons=frozenset({"joblet"}),
+        advice="see docs/schedulers/others.md"),
+    JobManager("kubernetes", _KUBERNETES, re.compile(r"kubepods(\.slice)?"),
+        daemons=frozenset({"kubelet"}), advice="see docs/schedulers/others.md"),
     JobManager("libvirt", _LIBVIRT, re.compile(r"machine(\.slice)?")),
 )
+# fmt: on

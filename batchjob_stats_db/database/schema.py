@@ -278,28 +278,14 @@ job_script = _table(
     Index("ix_job_script_digest", "digest"),
 )
 
-DAILY_SUMS = (
-    "jobs_started",
-    "jobs_ended",
-    "jobs_failed",
-    "wait_seconds",
-    "wall_seconds",
-    "cpu_allocated_seconds",
-    "gpu_allocated_seconds",
-    "memory_allocated_byte_seconds",
-    # Allocations of the jobs that have usage, to compare it with.
-    "measured_cpu_allocated_seconds",
-    "measured_gpu_allocated_seconds",
-    "measured_memory_allocated_byte_seconds",
-    "measured_memory_peak_allocated_byte_seconds",
-    "measured_energy_cpu_allocated_seconds",
-    "cpu_seconds",
-    "gpu_seconds",
-    "memory_byte_seconds",
-    "memory_peak_byte_seconds",
-    "energy_host_joules",
-    "energy_gpu_joules",
-)
+# fmt: off
+DAILY_SUMS = ("jobs_started", "jobs_ended", "jobs_failed", "wait_seconds", "wall_seconds",
+    "cpu_allocated_seconds", "gpu_allocated_seconds", "memory_allocated_byte_seconds",
+    "measured_cpu_allocated_seconds", "measured_gpu_allocated_seconds",
+    "measured_memory_allocated_byte_seconds", "measured_memory_peak_allocated_byte_seconds",
+    "measured_energy_cpu_allocated_seconds", "cpu_seconds", "gpu_seconds", "memory_byte_seconds",
+    "memory_peak_byte_seconds", "energy_host_joules", "energy_gpu_joules")
+# fmt: on
 """What may be added up over days, users and accounts."""
 
 EMISSION_SUMS = ("measured_energy_cpu_allocated_seconds", "grams")

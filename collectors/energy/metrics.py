@@ -32,19 +32,9 @@ WITHOUT_DATA = Metric("batchjob_meter_seconds_without_data_total", "counter",
     "consumer; for the meter gpu, the sum over GPUs.", ("meter",))
 TICK_ERRORS = Metric("batchjob_energy_tick_errors_total", "counter",
     "Failed updates of the energy attribution; the next update covers their interval.")
+METRICS = (JOB_ENERGY, JOB_EMISSIONS, NODE_ENERGY, SOURCE, IDLE, DEVIATION, OVERDRAWN, AGE,
+    WITHOUT_DATA, TICK_ERRORS)
 # fmt: on
-METRICS = (
-    JOB_ENERGY,
-    JOB_EMISSIONS,
-    NODE_ENERGY,
-    SOURCE,
-    IDLE,
-    DEVIATION,
-    OVERDRAWN,
-    AGE,
-    WITHOUT_DATA,
-    TICK_ERRORS,
-)
 
 
 class MeterSummary(NamedTuple):

@@ -16,38 +16,20 @@ _LABELS = ("manager", "jobid", "user", "step")
 _Row = tuple[Callable[[CgroupReading], float | None], Labels]
 """A number of a step, and the labels that its sample has besides the step's."""
 
+# fmt: off
 STEP_METRICS: tuple[tuple[Metric, tuple[_Row, ...]], ...] = (
-    (
-        Metric(
-            "batchjob_job_step_cpu_seconds_total",
-            "counter",
-            "CPU time of a running step, including slurmstepd.",
-            (*_LABELS, "mode"),
-        ),
-        (
-            (lambda step: step.cpu_user_seconds, labels(mode="user")),
-            (lambda step: step.cpu_system_seconds, labels(mode="system")),
-        ),
-    ),
-    (
-        Metric(
-            "batchjob_job_step_memory_current_bytes",
-            "gauge",
-            "Memory charged to a running step, including page cache.",
-            _LABELS,
-        ),
-        ((lambda step: step.memory_current, NO_LABELS),),
-    ),
-    (
-        Metric(
-            "batchjob_job_step_memory_peak_bytes",
-            "gauge",
-            "Maximum memory ever charged to a running step, including page cache.",
-            _LABELS,
-        ),
-        ((lambda step: step.memory_peak, NO_LABELS),),
-    ),
+    (Metric("batchjob_job_step_cpu_seconds_total", "counter",
+        "CPU time of a running step, including slurmstepd.", (*_LABELS, "mode")),
+        ((lambda step: step.cpu_user_seconds, labels(mode="user")),
+        (lambda step: step.cpu_system_seconds, labels(mode="system")))),
+    (Metric("batchjob_job_step_memory_current_bytes", "gauge",
+        "Memory charged to a running step, including page cache.", _LABELS),
+        ((lambda step: step.memory_current, NO_LABELS),)),
+    (Metric("batchjob_job_step_memory_peak_bytes", "gauge",
+        "Maximum memory ever charged to a running step, including page cache.", _LABELS),
+        ((lambda step: step.memory_peak, NO_LABELS),)),
 )
+# fmt: on
 METRICS = tuple(metric for metric, _ in STEP_METRICS)
 
 

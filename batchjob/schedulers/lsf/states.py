@@ -69,45 +69,41 @@ def lsf_end_state(status: int, exit_info: int) -> JobState:
     return LSF_EXIT_INFO.get(exit_info, ("", S.FAILED, ""))[1]
 
 
+# fmt: off
 PENDING: dict[str, str] = {
-    "New job is waiting for scheduling": "it was submitted a moment ago and waits for the next "
-    "scheduling cycle",
+    "New job is waiting for scheduling":
+        "it was submitted a moment ago and waits for the next scheduling cycle",
     "The job has not been scheduled": "it is waiting for the next scheduling cycle",
     "Job dependency condition not satisfied": "it waits for jobs that it depends on",
     "Dependency condition invalid or never satisfied": "a job that it depends on ended in a way "
-    "that keeps it from ever starting; cancel it and submit it again",
+        "that keeps it from ever starting; cancel it and submit it again",
     "Specified job start time is not reached": "its begin time has not been reached",
     "The specified start time has not been reached": "its begin time has not been reached",
     "Job slot limit reached": "all job slots that it may use are in use",
-    "User has reached the per-user job slot limit of the queue": (
-        "its user has reached the queue's limit of job slots"
-    ),
+    "User has reached the per-user job slot limit of the queue":
+        "its user has reached the queue's limit of job slots",
     "Not enough job slot(s)": "there are not enough free job slots",
-    "Not enough slots or resources for whole duration of the job": (
-        "there are not enough free slots for all of its requested time"
-    ),
-    "Not enough hosts to meet the job's spanning requirement": (
-        "there are not enough free hosts for the requested distribution of its slots"
-    ),
-    "Not enough processors to meet the job's spanning requirement": "there are not enough free "
-    "CPUs on the number of hosts it asks for",
-    "Job requirements for reserving resource (mem) not satisfied": "there is not enough free "
-    "memory on the hosts",
-    "Job's requirements for resource reservation not satisfied": (
-        "the resources it asks to reserve, such as memory or GPUs, are in use"
-    ),
+    "Not enough slots or resources for whole duration of the job":
+        "there are not enough free slots for all of its requested time",
+    "Not enough hosts to meet the job's spanning requirement":
+        "there are not enough free hosts for the requested distribution of its slots",
+    "Not enough processors to meet the job's spanning requirement":
+        "there are not enough free CPUs on the number of hosts it asks for",
+    "Job requirements for reserving resource (mem) not satisfied":
+        "there is not enough free memory on the hosts",
+    "Job's requirements for resource reservation not satisfied":
+        "the resources it asks to reserve, such as memory or GPUs, are in use",
     "Job's resource requirements not satisfied": "no host satisfies its resource requirements",
     "The queue has not enough job slots": "its queue has no free job slot",
     "The queue is inactivated by its time windows": "the time window of its queue is closed",
     "The queue is inactivated by the administrator": "an administrator has inactivated its queue",
-    "The job was suspended by the user while pending": (
-        "it is held by its owner; release it with `bresume`"
-    ),
-    "The job was suspended by LSF admin or root while pending": (
-        "it is held by an administrator; ask them to release it"
-    ),
+    "The job was suspended by the user while pending":
+        "it is held by its owner; release it with `bresume`",
+    "The job was suspended by LSF admin or root while pending":
+        "it is held by an administrator; ask them to release it",
     "The schedule of the job is postponed for a while": "LSF has put off scheduling it for a while",
 }
+# fmt: on
 
 
 def explain(reason: str) -> str:

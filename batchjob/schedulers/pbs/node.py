@@ -12,36 +12,23 @@ from batchjob.schedulers.node import GpuNames, JobManager, read_lines, split_gpu
 _PBS_ID = r"\d+(?:\[\d+\])?(?:\.(?!orphan$)[\w-]+)+"
 _PBS_ESCAPED_ID = r"\d+(?:\\x5b\d+\\x5d)?(?:\.(?!orphan\.slice$)(?:\w|\\x2d)+)+"
 
+# fmt: off
 _LAYOUTS = (
     # The name of the service is `cgroup_prefix` in the hook's configuration.
     layout("pbs", "pbs", rf"**/(?P<prefix>.+)\.service/jobid/(?P<jobid>{_PBS_ID})", versions=V1),
     # On v2, in commercial PBS only, subjobs are named 12345.2; their processes have the real id.
-    layout(
-        "pbs-v2",
-        "pbs",
-        rf"**/(?P<prefix>.+)\.service/(?:jobs|jobid)/(?P<alias>{_PBS_ID})",
-        versions=V2,
-        jobid_variable="PBS_JOBID",
-    ),
-    layout(
-        "pbs-19-systemd",
-        "pbs",
-        rf"**/pbspro\.slice/pbspro-(?P<jobid>{_PBS_ESCAPED_ID})\.slice",
-        versions=V1,
-        decode_jobid=unescape_unit_name,
-    ),
+    layout("pbs-v2", "pbs", rf"**/(?P<prefix>.+)\.service/(?:jobs|jobid)/(?P<alias>{_PBS_ID})",
+        versions=V2, jobid_variable="PBS_JOBID"),
+    layout("pbs-19-systemd", "pbs", rf"**/pbspro\.slice/pbspro-(?P<jobid>{_PBS_ESCAPED_ID})\.slice",
+        versions=V1, decode_jobid=unescape_unit_name),
     layout("pbs-18", "pbs", rf"**/pbspro/(?P<jobid>{_PBS_ID})", versions=V1),
 )
 _TORQUE_LAYOUTS = (
     # Torque: src/resmom/trq_cgroups.c. `qsub -L` adds R<request>.t<task>.
-    layout(
-        "torque",
-        "torque",
-        r"**/torque/(?P<jobid>\d+(?:\[\d+\])?\.[\w.-]+)",
-        versions=V1,
-        steps=r"(?P<step>R\d+\.t\d+)",
-    ),
+    layout("torque", "torque", r"**/torque/(?P<jobid>\d+(?:\[\d+\])?\.[\w.-]+)", versions=V1,
+        steps=r"(?P<step>R\d+\.t\d+)"),
 )
+# fmt: on
 
 _TORQUE_GPU = re.compile(r"(\S+)-gpu(\d+)")
 
