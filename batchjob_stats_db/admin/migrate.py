@@ -37,8 +37,9 @@ def revisions() -> list[str]:
 def migrate(
     engine: Engine, target: str = "head", on_progress: OnProgress = lambda *_: None
 ) -> tuple[str, str]:
-    """Upgrade in one transaction; returns the revisions before ("" for an empty file) and after.
+    """Create or upgrade in one transaction; returns the revisions before ("" for none) and after.
 
+    Tables of an empty database are created as they are declared, whatever the `target`.
     `on_progress` is called with the number of completed revisions, and the name of the last one.
     Raises DatabaseError if the database was made by a newer version.
     """
@@ -49,7 +50,11 @@ def migrate(
         settings = alembic_config()
         settings.attributes["connection"] = connection
         settings.attributes["on_progress"] = on_progress
-        command.upgrade(settings, target)
+        if before:
+            command.upgrade(settings, target)
+        else:
+            schema.metadata.create_all(connection)
+            command.stamp(settings, "head")
         after = revision.read_revision(connection)
     if engine.dialect.name == "sqlite":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

@@ -8,6 +8,7 @@ from alembic.migration import MigrationContext
 from batchjob_stats_db.admin.migrate import bring_up_to_date, migrate, revisions
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse_url, writer_engine
+from tests.helpers.first_database import first_database
 
 
 def test_last_revision_is_the_one_expected_by_the_programs():
@@ -21,7 +22,7 @@ def test_revisions_are_in_order():
 @pytest.mark.parametrize("released", revisions())
 def test_upgrade_keeps_data_of_every_revision(empty_url, released):
     """One row in every table of a released schema is kept by the upgrade."""
-    engine = writer_engine(empty_url, create=True)
+    engine = first_database(empty_url)
     migrate(engine, released)
     old_schema = sa.MetaData()
     old_schema.reflect(engine)
@@ -41,8 +42,7 @@ def test_upgrade_keeps_data_of_every_revision(empty_url, released):
 
 def test_totals_lower_than_those_of_the_steps_are_raised(empty_url, caplog):
     """CPU seconds and peak of an ended job, a right one and a running one; the day is due again."""
-    engine = writer_engine(empty_url, create=True)
-    migrate(engine, "0001")
+    engine = first_database(empty_url)
     tables = sa.MetaData()
     tables.reflect(engine)
     job, step = tables.tables["job"], tables.tables["job_step"]
@@ -74,8 +74,7 @@ def test_totals_lower_than_those_of_the_steps_are_raised(empty_url, caplog):
 
 def test_exit_codes_of_sacct_that_may_be_128_more_are_told_apart(empty_url):
     """24.11, whose record ids have 64 bits, prints 127 for 127 and 255, as 22.05 does."""
-    engine = writer_engine(empty_url, create=True)
-    migrate(engine, "0001")
+    engine = first_database(empty_url)
     tables = sa.MetaData()
     tables.reflect(engine)
     job, step = tables.tables["job"], tables.tables["job_step"]
@@ -144,20 +143,26 @@ def _row(table):
     }
 
 
-def test_migrated_tables_match_the_declared_ones(engine):
+def test_migrated_tables_match_the_declared_ones(empty_url):
+    engine = first_database(empty_url)
+    migrate(engine)
     with engine.connect() as db:
         context = MigrationContext.configure(db, opts={"compare_type": True})
         assert compare_metadata(context, schema.metadata) == []
+    engine.dispose()
 
 
-def test_migrated_indexes_match_the_declared_ones(engine):
+def test_migrated_indexes_match_the_declared_ones(empty_url):
     """With their conditions and directions, which `compare_metadata` ignores."""
+    engine = first_database(empty_url)
+    migrate(engine)
     with engine.connect() as db:
         migrated = _indexes(db)
         schema.metadata.drop_all(db)
         schema.metadata.create_all(db)
         assert _indexes(db) == migrated
         db.rollback()
+    engine.dispose()
 
 
 def _indexes(db):
