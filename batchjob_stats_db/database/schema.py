@@ -55,12 +55,12 @@ def _day() -> Column[int]:
     return Column("day", BigInteger, primary_key=True)
 
 
-def _key(name: str) -> Column[str]:
-    return Column(name, Text, primary_key=True)
+def _keys(names: str) -> list[Column[str]]:
+    return [Column(name, Text, primary_key=True) for name in names.split()]
 
 
-def _required(name: str, kind: type[sa.types.TypeEngine[Any]]) -> Column[Any]:
-    return Column(name, kind, nullable=False)
+def _required(names: str, kind: type[sa.types.TypeEngine[Any]]) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names.split()]
 
 
 def _texts(names: str) -> list[Column[str]]:
@@ -131,19 +131,18 @@ def _set_conditions(_: MetaData, db: sa.Connection, **__: Any) -> None:
             index.dialect_options[db.dialect.name]["where"] = index.info["where"]
 
 
-cluster = _table("cluster", _key("name"), _required("first_time", BigInteger), has_rowid=True)
+cluster = _table("cluster", *_keys("name"), *_required("first_time", BigInteger), has_rowid=True)
 
-account = _table("account", _key("cluster"), _key("account"), *_texts("parent limits"))
+account = _table("account", *_keys("cluster account"), *_texts("parent limits"))
 
 job = _table(
     "job",
     _id(),
     # The record's fields in order, except `nodes` and `steps`, which have tables of their own.
-    _required("cluster", Text),
-    _required("jobid", Text),
-    _required("submit_time", BigInteger),
+    *_required("cluster jobid", Text),
+    *_required("submit_time", BigInteger),
     *_texts("state state_word source"),
-    _required("run", BigInteger),
+    *_required("run", BigInteger),
     # Not `user` and `group`: unquoted, `user` means the current user in PostgreSQL.
     *_texts("record_id sluid username"),
     *_integers("uid"),
@@ -169,11 +168,11 @@ job = _table(
     *_floats("user_cpu_seconds system_cpu_seconds cpu_seconds"),
     *_integers("peak_memory_bytes energy_joules"),
     # Not from the job record.
-    _required("update_time", BigInteger),  # when this row was last changed
+    *_required("update_time", BigInteger),
     # "runaway": the job is running according to accounting, but unknown to the controller; "times":
     # its end is before its start.
     *_texts("doubt"),
-    *_integers("usage_due_time"),  # when to measure it (again); NULL: nothing to do
+    *_integers("usage_due_time"),
     UniqueConstraint("cluster", "jobid", "submit_time", "run"),
     Index("ix_job_user_time", "cluster", "username", "start_time", "id"),
     Index("ix_job_account_time", "cluster", "account", "start_time", "id"),
@@ -199,11 +198,11 @@ for _group_column in (job.c.array_jobid, job.c.het_jobid):
 job_node = _table(
     "job_node",
     _job_id(),
-    _key("node"),
+    *_keys("node"),
     *_numbers("cpus"),
     *_integers("memory_bytes gpus"),
     *_numbers("until_time"),  # when the job gave it back
-    _required("cluster", Text),
+    *_required("cluster", Text),
     *_numbers("start_time"),  # the job's, so that a node's newest jobs are one index range
     Index("ix_job_node_node_time", "cluster", "node", "start_time", "job_id"),
 )
@@ -221,7 +220,7 @@ job_step = _table(
     "job_step",
     _job_id(),
     # A step record's fields, in order.
-    _key("step"),
+    *_keys("step"),
     *_texts("state state_word name"),
     *_integers("start_time end_time elapsed_seconds exit_code exit_signal exit_code_or_128_more"),
     *_integers("nodes"),
@@ -235,18 +234,14 @@ job_step = _table(
 job_usage = _table(
     "job_usage",
     _job_id(),
-    _required("source", Text),  # prometheus or samples
-    _required("measured_time", BigInteger),
-    _required("until_time", BigInteger),  # end of the measured time; may be before end_time
-    _required("samples", BigInteger),
-    _required("dropped_series", BigInteger),  # series of another user, or without numeric values
-    _required("nodes", BigInteger),  # nodes with samples
-    _required("coverage", Float),  # 0..1: the part of the job's node time that the totals cover
-    *_texts("doubt"),  # see measure/job_usage.py
+    *_required("source", Text),
+    *_required("measured_time until_time samples dropped_series nodes", BigInteger),
+    *_required("coverage", Float),
+    *_texts("doubt"),
     *_usage_columns(USAGE_COLUMNS),
     *_integers("gpus"),
-    *_floats("gpu_utilization_ratio"),  # mean over its GPUs and the time they were allocated
-    *_integers("gpu_memory_peak_bytes"),  # of the fullest GPU
+    *_floats("gpu_utilization_ratio"),
+    *_integers("gpu_memory_peak_bytes"),
     *_usage_columns(ENERGY_COLUMNS),
     has_rowid=True,
 )
@@ -254,27 +249,25 @@ job_usage = _table(
 job_gpu = _table(
     "job_gpu",
     _job_id(),
-    _key("node"),
-    _key("uuid"),
-    _key("gpu_instance"),  # "" for a whole GPU
+    *_keys("node uuid gpu_instance"),
     *_texts("gpu"),
     *_floats("utilization_ratio"),
     *_integers("memory_peak_bytes samples"),
 )
 
-job_emissions = _table("job_emissions", _job_id(), _key("provider"), _required("grams", Float))
+job_emissions = _table("job_emissions", _job_id(), *_keys("provider"), *_required("grams", Float))
 
 batch_script = _table(
     "batch_script",
-    _key("digest"),  # hex SHA-256 of the submitted script, which the tasks of an array share
-    _required("script", Text),  # truncated if it is longer than the site's limit
-    _required("whole_bytes", BigInteger),  # size of the submitted script
+    *_keys("digest"),  # the tasks of an array share a script
+    *_required("script", Text),
+    *_required("whole_bytes", BigInteger),
 )
 
 job_script = _table(
     "job_script",
     _job_id(),
-    *_texts("digest"),  # "": the job has none, or the scheduler does not keep it
+    *_texts("digest"),
     Index("ix_job_script_digest", "digest"),
 )
 
@@ -293,23 +286,20 @@ EMISSION_SUMS = ("measured_energy_cpu_allocated_seconds", "grams")
 
 daily_usage = _table(
     "daily_usage",
-    _key("cluster"),
-    _day(),  # midnight UTC, in epoch seconds
-    _key("account"),
-    _key("username"),
-    *(Column(name, Float, nullable=False) for name in DAILY_SUMS),
+    *_keys("cluster"),
+    _day(),
+    *_keys("account username"),
+    *_required(" ".join(DAILY_SUMS), Float),
     Index("ix_daily_usage_user", "cluster", "username", "day"),
     Index("ix_daily_usage_account", "cluster", "account", "day"),
 )
 
 daily_emissions = _table(
     "daily_emissions",
-    _key("cluster"),
+    *_keys("cluster"),
     _day(),
-    _key("account"),
-    _key("username"),
-    _key("provider"),  # emissions from different providers must not be added up
-    *(_required(name, Float) for name in EMISSION_SUMS),
+    *_keys("account username provider"),  # those of different providers must not be added up
+    *_required(" ".join(EMISSION_SUMS), Float),
 )
 
 
@@ -320,10 +310,10 @@ def _aggregate_table(
     return Table(
         name,
         metadata,
-        _key("cluster"),
+        *_keys("cluster"),
         Column(period, BigInteger, primary_key=True),
-        *map(_key, keys),
-        *(_required(column, Float) for column in sums),
+        *_keys(" ".join(keys)),
+        *_required(" ".join(sums), Float),
         *(Index(f"ix_{name}_{suffix}", "cluster", column, period)
           for suffix, column in (("user", "username"), ("account", "account"))
           if suffix in indexed),
@@ -371,93 +361,70 @@ WAITS = ("mean", "p50", "p90", "p99", "max")
 
 daily_wait = _table(
     "daily_wait",
-    _key("cluster"),
-    _day(),  # day on which the jobs started
-    _key("partition"),
-    _required("jobs_started", BigInteger),
+    *_keys("cluster"),
+    _day(),
+    *_keys("partition"),
+    *_required("jobs_started", BigInteger),
     # Measured from eligibility; each percentile is the wait of an actual job.
-    *(_required(f"wait_{each}_seconds", Float) for each in WAITS),
+    *_required(" ".join(f"wait_{each}_seconds" for each in WAITS), Float),
 )
-
 daily_node_coverage = _table(
     "daily_node_coverage",
-    _key("cluster"),
-    _day(),  # day on which the jobs ended
-    _key("node"),
-    _required("jobs_ended", BigInteger),  # jobs that ran for at least two minutes
-    _required("jobs_unmeasured", BigInteger),
-    _required("run_seconds", Float),
-    _required("covered_seconds", Float),
+    *_keys("cluster"),
+    _day(),
+    *_keys("node"),
+    *_required("jobs_ended jobs_unmeasured", BigInteger),
+    *_required("run_seconds covered_seconds", Float),
 )
-
-rollup_due = _table("rollup_due", _key("cluster"), _day())
-
+rollup_due = _table("rollup_due", *_keys("cluster"), _day())
 association = _table(
     "association",
-    _key("cluster"),
-    _key("account"),
-    _key("username"),
-    _key("role"),  # member, coordinator; with account "": operator, administrator
-    _required("is_default", BigInteger),
-    _required("since_time", BigInteger),  # when it was first seen
+    *_keys("cluster account username role"),
+    *_required("is_default since_time", BigInteger),
 )
-
 api_token = _table(
     "api_token",
     _id(),
-    Column("digest", Text, nullable=False, unique=True),  # SHA-256 of the token, hex
-    _required("username", Text),
-    *_texts("cluster"),  # "": the user of this name on every cluster
-    _required("role", Text),  # user, viewer, admin
-    _required("label", Text),
-    _required("created_time", BigInteger),
+    Column("digest", Text, nullable=False, unique=True),
+    *_required("username", Text),
+    *_texts("cluster"),
+    *_required("role label", Text),
+    *_required("created_time", BigInteger),
     *_integers("expiry_time last_used_time"),
     # The token it was created with, and is revoked with; without one, the person who created it and
     # how they were authenticated.
     Column("parent_id", _Id, ForeignKey("api_token.id", ondelete="CASCADE")),
-    *_texts("maker maker_via maker_certificate"),  # "": created on the server
+    *_texts("maker maker_via maker_certificate"),
     Index("ix_api_token_parent_id", "parent_id"),
     has_rowid=True,
 )
-
 login = _table(
-    "login",
-    _key("username"),
-    _required("groups", Text),  # JSON: the group names from the provider at the last login
-    _required("login_time", BigInteger),
+    "login", *_keys("username"), *_required("groups", Text), *_required("login_time", BigInteger)
 )
-
 login_session = _table(
     "login_session",
     _id(),
-    Column("digest", Text, nullable=False, unique=True),  # SHA-256 of the cookie, hex
-    _required("username", Text),
-    *_texts("subject provider_session"),  # the provider's `sub` and `sid`
-    _required("created_time", BigInteger),
-    _required("expiry_time", BigInteger),
+    Column("digest", Text, nullable=False, unique=True),
+    *_required("username", Text),
+    *_texts("subject provider_session"),
+    *_required("created_time expiry_time", BigInteger),
     Index("ix_login_session_username", "username"),
     has_rowid=True,
 )
-
 poll_state = _table(
     "poll_state",
-    _key("cluster"),
-    _key("source"),
-    *_texts("watermark"),  # opaque, in the source's own format
+    *_keys("cluster source"),
+    *_texts("watermark"),
     *_integers("success_time error_time"),
     *_texts("error"),
     *_integers("rows"),
     *_floats("seconds"),
 )
-
 quarantine = _table(
     "quarantine",
-    _key("cluster"),
-    _key("source"),
-    _key("digest"),  # of the raw text, so that an overlap read twice adds nothing
-    _required("time", BigInteger),
-    _required("reason", Text),
-    _required("raw", Text),
-    *_texts("rule"),  # see database/gate.py
+    *_keys("cluster source digest"),  # an overlap that is read twice adds nothing
+    *_required("time", BigInteger),
+    *_required("reason raw", Text),
+    *_texts("rule"),
     has_rowid=True,
 )
