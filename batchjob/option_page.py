@@ -45,14 +45,11 @@ def _option_row(each: NamedOption) -> tuple[str, ...]:
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """A table in Markdown."""
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(
-        "| " + " | ".join(_escape_cell(cell) for cell in line) + " |" for line in lines
+    lines = (
+        " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in line)
+        for line in (head, ("---",) * len(head), *rows)
     )
-
-
-def _escape_cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def write(pages: Mapping[str, Callable[[], str]]) -> None:

@@ -106,7 +106,8 @@ class StreamLog:
 
     def _write_record(self, text: bytes, at: float, is_complete: bool) -> None:
         mark = "F" if is_complete else "P"
-        head = f"{_format_time(at)} {self._stream} {mark} ".encode("ascii")
+        time = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        head = f"{time} {self._stream} {mark} ".encode("ascii")
         self._write(self._compressor.compress(head + text + b"\n"))
         self._block_text_bytes += len(head) + len(text) + 1
         if self._block_text_bytes >= _BLOCK_TEXT_BYTES:
@@ -139,10 +140,6 @@ class StreamLog:
 
 def _file_path(directory: Path, stream: str, number: int) -> Path:
     return directory / f"{stream}.{number:06}.gz"
-
-
-def _format_time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def list_files(directory: Path, stream: str) -> list[tuple[int, Path]]:

@@ -14,10 +14,6 @@ def _decode_sge_id(text: str) -> str:
     return job if task == "0" else f"{job}.{task}"
 
 
-def _decode_pod_uid(text: str) -> str:
-    return text.replace("_", "-")
-
-
 _POD = r"pod(?P<jobid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
 
 # HTCondor: src/condor_utils/proc_family_direct_cgroup_v*.cpp. The name consists of `condor`, the
@@ -74,7 +70,13 @@ _KUBERNETES = (
     # kubelet uses that driver, end in the container. There is no level for the QoS class
     # "Guaranteed". Nodes of Slurm may run in pods.
     *(
-        layout(name, "kubernetes", path, decode_jobid=_decode_pod_uid, can_contain_jobs=True)
+        layout(
+            name,
+            "kubernetes",
+            path,
+            decode_jobid=lambda uid: uid.replace("_", "-"),
+            can_contain_jobs=True,
+        )
         for name, path in (
             ("kubernetes", rf"**/kubepods/{_POD}"),
             ("kubernetes-qos", rf"**/kubepods/(?P<qos>burstable|besteffort)/{_POD}"),

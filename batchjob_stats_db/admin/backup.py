@@ -74,18 +74,14 @@ def check_copy(path: Path) -> None:
         raise DatabaseError(f"{path}: the copy is damaged: {verdict}")
 
 
-def _plain_url(url: URL) -> str:
-    """The URL for PostgreSQL's programs: without driver and password."""
-    return url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
-
-
 def run_client(url: URL, program: str, *arguments: str) -> None:
     """Run a program of PostgreSQL on the database; raises DatabaseError with its last line.
 
     The password is in its environment, and on no command line.
     """
     environment = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
-    argv = [program, f"--dbname={_plain_url(url)}", *arguments]
+    plain = url.set(drivername="postgresql", password=None)  # without SQLAlchemy's driver
+    argv = [program, f"--dbname={plain.render_as_string(hide_password=False)}", *arguments]
     try:
         completed = subprocess.run(argv, env=environment, capture_output=True, check=False)  # noqa: S603 (argv, no shell)
     except OSError as error:

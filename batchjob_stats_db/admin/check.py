@@ -81,16 +81,13 @@ def _stale_sources(db: Connection, now: int) -> Iterator[str]:
         name = f"{row.cluster}: {row.source}"
         if row.success_time is None:
             yield f"{name}: never read; {row.error}"
-        elif row.success_time < now - _stale_seconds(row.source):
+        elif row.success_time < now - (
+            2 * DAY if row.source.endswith(".reread") else _STALE_SECONDS  # once a night
+        ):
             yield f"{name}: not read for {(now - row.success_time) // 3600} h; {row.error}"
     for cluster in db.execute(sa.select(schema.quarantine.c.cluster).distinct()).scalars().all():
         for each in refusals(db, cluster):
             yield f"{cluster}: {each.source}: {each.number} rows in quarantine: {each.meaning}"
-
-
-def _stale_seconds(source: str) -> int:
-    """The age at which a source is stale; ended jobs are read again once a night."""
-    return 2 * DAY if source.endswith(".reread") else _STALE_SECONDS
 
 
 def _days_without_jobs(db: Connection, cluster: str) -> Iterator[str]:

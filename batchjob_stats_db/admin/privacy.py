@@ -97,11 +97,7 @@ def _remove_user(db: Connection, user: str, cluster: str | None = None) -> None:
         db.execute(sa.delete(schema.api_token).where(schema.api_token.c.maker == user))
         for table in (schema.login, schema.login_session):
             db.execute(sa.delete(table).where(table.c.username == user))
-    _merge_sums(db, user, cluster)
-
-
-def _merge_sums(db: Connection, user: str, cluster: str | None) -> None:
-    """Sums of days whose jobs are gone cannot be rebuilt, so they are renamed to "forgotten"."""
+    # Sums of days whose jobs are gone cannot be rebuilt, so they are renamed to "forgotten".
     for sums in schema.SUMS:
         for table in (sums.by_user, sums.monthly_by_user):
             _merge_rows(db, table, sums.columns, user, cluster)

@@ -33,25 +33,21 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
         yield values[begin : begin + _MAX_PARAMETERS]
 
 
-def upsert_statement(dialect: str, table: sa.Table, columns: Sequence[str]) -> str:
-    """`INSERT ... ON CONFLICT`, placeholders in the order of `columns`, for a dialect's name.
-
-    An existing row takes the new values; if only its key is given, it is left as it is.
-    """
-    return _compile_upsert(dialect, table, tuple(columns))
-
-
 def write_rows(
     db: Connection, table: sa.Table, rows: Rows, columns: Sequence[str] | None = None
 ) -> None:
-    """Insert or update rows; all columns, unless `columns` names some."""
+    """Insert or update rows; all columns, unless `columns` names some.
+
+    A row of which only the key is given is left as it is if it exists.
+    """
     if rows:
-        names = columns or [column.name for column in table.columns]
-        db.exec_driver_sql(upsert_statement(db.dialect.name, table, names), list(rows))
+        names = tuple(columns or (column.name for column in table.columns))
+        db.exec_driver_sql(_compile_upsert(db.dialect.name, table, names), list(rows))
 
 
 @lru_cache(maxsize=100)  # compiling one takes as long as inserting a hundred rows
 def _compile_upsert(dialect: str, table: sa.Table, columns: tuple[str, ...]) -> str:
+    """`INSERT ... ON CONFLICT`, placeholders in the order of `columns`, for a dialect's name."""
     key = _key_columns(table)
     unchanged = {*key, *(column.name for column in table.primary_key.columns)}
     updated = [column for column in columns if column not in unchanged]

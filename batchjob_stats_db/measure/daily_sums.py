@@ -249,7 +249,8 @@ def _known_part(
     Its share of the figure, and the CPU time allocated in it. `cpu_seconds` and `share` are those
     of the measured part.
     """
-    unknown, accounted = ~_false_if_null(is_known), basis != MEASURED
+    # NULL, as in runs without usage, is false.
+    unknown, accounted = ~sa.func.coalesce(is_known, sa.false()), basis != MEASURED
     allocated = job.seconds * job.active * _cpus(job, job.seconds)
     return (
         sa.case((unknown, 0.0), (accounted, job.share), else_=share),
@@ -300,11 +301,6 @@ def _inline_literal(seconds: int) -> Number:
 
 def _one_if(condition: ColumnElement[bool]) -> Number:
     return sa.case((condition, 1), else_=0)
-
-
-def _false_if_null(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """NULL, as in runs without usage, is false."""
-    return sa.func.coalesce(condition, sa.false())
 
 
 def _or_zero(column: Number) -> Number:

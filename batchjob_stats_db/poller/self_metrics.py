@@ -158,10 +158,7 @@ def count_measured(
             continue
         seconds = max(0.0, (job.end if job.end is not None else now) - job.start)
         metrics.measured_jobs.labels(cluster).inc()
-        metrics.doubtful_jobs.labels(cluster).inc(_is_doubtful(usage))
+        doubts = set(usage.doubt.split(", ")) if usage.doubt else set()
+        metrics.doubtful_jobs.labels(cluster).inc(bool(doubts - _EXPECTED_DOUBTS))
         metrics.run_seconds.labels(cluster).inc(seconds)
         metrics.covered_seconds.labels(cluster).inc(seconds * min(1.0, max(0.0, usage.coverage)))
-
-
-def _is_doubtful(usage: MeasuredUsage) -> bool:
-    return bool(usage.doubt) and not _EXPECTED_DOUBTS.issuperset(usage.doubt.split(", "))

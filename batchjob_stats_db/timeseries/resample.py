@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -159,8 +159,4 @@ def merge_replicas(copies: Sequence[Points], gap: float) -> Points:
 
 def _is_far(at: float, times: Sequence[float], gap: float) -> bool:
     place = bisect_left(times, at)
-    return all(abs(at - near) > gap for near in _neighbours(times, place))
-
-
-def _neighbours(times: Sequence[float], place: int) -> Iterator[float]:
-    yield from times[max(0, place - 1) : place + 1]
+    return all(abs(at - near) > gap for near in times[max(0, place - 1) : place + 1])

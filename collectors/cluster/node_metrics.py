@@ -63,10 +63,6 @@ def _per_partition(value: Value) -> Callable[[NodesReading], Samples]:
     return samples
 
 
-def _node_info(reading: NodesReading) -> Samples:
-    return ((labels(node=node.name, state=node.state), 1.0) for node in reading.nodes)
-
-
 def _node_flags(reading: NodesReading) -> Samples:
     for node in reading.nodes:
         for flag in sorted(node.flags):
@@ -93,10 +89,6 @@ def _per_gpu_model(value: Callable[[GpuModel], float | None]) -> Callable[[Nodes
         for node in reading.nodes
         for each in node.gpu_models
     )
-
-
-def _gpu_seconds(reading: NodesReading) -> Samples:
-    return labeled_samples(reading.gpu_seconds, "node", "state")
 
 
 # fmt: off
@@ -139,7 +131,9 @@ NODES = (
     gauge("partition_nodes", _nodes_by_partition,
         "Nodes of a partition or queue by base state; a node counts in each of its partitions.",
         "partition", "state", native=True),
-    gauge("node_info", _node_info, "Base state of the node; always 1.", "node", "state"),
+    gauge("node_info",
+        lambda reading: ((labels(node=n.name, state=n.state), 1.0) for n in reading.nodes),
+        "Base state of the node; always 1.", "node", "state"),
     gauge("node_flag", _node_flags, "1 for each state flag that is set.", "node", "flag"),
     gauge("node_unavailable_info", _unavailable_reasons,
         "Reason given for a node that accepts no jobs, shortened to 64 characters, without paths, "
@@ -157,7 +151,8 @@ NODES = (
         "GPUs of the node by model, as named in its GRES.", "node", "model"),
     gauge("node_model_gpus_allocated", _per_gpu_model(lambda each: each.allocated),
         "GPUs of a model that are allocated to jobs.", "node", "model"),
-    counter("node_gpu_seconds_total", _gpu_seconds,
+    counter("node_gpu_seconds_total",
+        lambda reading: labeled_samples(reading.gpu_seconds, "node", "state"),
         "GPU time of the node since the exporter started: allocated to jobs, idle, or unavailable "
         "because the node accepts no jobs. Time in which the scheduler did not answer is not "
         "included.", "node", "state"),

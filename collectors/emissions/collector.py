@@ -4,11 +4,10 @@ from collections.abc import Mapping
 
 from collectors.collector import Collector, CollectorModule
 from collectors.emissions.options import EmissionsOptions
-from collectors.emissions.providers.provider import EmissionFactor
 from collectors.emissions.providers.registry import credit
 from collectors.emissions.site_factors import SiteFactors
 from collectors.host import Host
-from collectors.metric import Labels, Metric, MetricFamily, labels
+from collectors.metric import Metric, MetricFamily, join, labels
 
 __all__ = ["METRICS", "EmissionsCollector", "EmissionsOptions", "build"]
 
@@ -38,13 +37,13 @@ class EmissionsCollector(SiteFactors):
         """Factors, ages, credits and failures."""
         factors, now = self.current(), self.clock()
         zones = [(each, labels(provider=each.provider, zone=each.zone)) for each in factors]
+        scopes = [(each, join(zone, labels(scope=each.scope))) for each, zone in zones]
+        credits = [(join(zone, labels(credit=credit(each.provider))), 1.0) for each, zone in zones]
         return [
-            MetricFamily(
-                FACTOR, [(_factor_labels(each), each.grams_per_kilowatt_hour) for each in factors]
-            ),
+            MetricFamily(FACTOR, [(own, each.grams_per_kilowatt_hour) for each, own in scopes]),
             MetricFamily(AGE, [(zone, each.age_seconds(now)) for each, zone in zones]),
             MetricFamily(ESTIMATED, [(zone, float(each.estimated)) for each, zone in zones]),
-            MetricFamily(INFO, [(_credit_labels(each), 1.0) for each in factors]),
+            MetricFamily(INFO, credits),
             MetricFamily(
                 ERRORS,
                 [
@@ -54,14 +53,6 @@ class EmissionsCollector(SiteFactors):
                 ],
             ),
         ]
-
-
-def _factor_labels(factor: EmissionFactor) -> Labels:
-    return labels(provider=factor.provider, zone=factor.zone, scope=factor.scope)
-
-
-def _credit_labels(factor: EmissionFactor) -> Labels:
-    return labels(provider=factor.provider, zone=factor.zone, credit=credit(factor.provider))
 
 
 def build(host: Host, options: EmissionsOptions, _built: Mapping[str, Collector]) -> Collector:

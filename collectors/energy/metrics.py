@@ -114,7 +114,7 @@ def _meter_families(summary: MeterSummary) -> list[MetricFamily]:
             [(labels(meter=summary.meter.name), accounts.seconds_without_data)]
             + (
                 [(labels(meter="gpu"), accounts.gpu_seconds_without_data)]
-                if _has_gpus(accounts)
+                if any(component == "gpu" for component, _ in accounts.node)
                 else []
             ),
         ),
@@ -125,7 +125,3 @@ def _meter_families(summary: MeterSummary) -> list[MetricFamily]:
         origin = "configured" if summary.idle_configured else "learned"
         result.append(MetricFamily(IDLE, [(labels(origin=origin), accounts.idle_watts)]))
     return result
-
-
-def _has_gpus(accounts: EnergyAccounts) -> bool:
-    return any(component == "gpu" for component, _ in accounts.node)

@@ -23,17 +23,14 @@ AFFINITY_FILE, SLOTS = "LSB_AFFINITY_HOSTFILE", "LSB_MCPU_HOSTS"
 _MAX_FILE_BYTES = 1 << 20
 
 
-def count_on_this_node(environ: Mapping[str, str]) -> int | None:
-    """CPUs of a job on this machine; None if unknown."""
-    return count_on_node(environ, os.uname().nodename, os.cpu_count() or 1)
-
-
-def count_on_node(environ: Mapping[str, str], hostname: str, online: int) -> int | None:
-    """CPUs on this node; None if neither variable states them, or the node has fewer."""
-    host = hostname.partition(".")[0]
+def count_on_node(
+    environ: Mapping[str, str], hostname: str = "", online: int | None = None
+) -> int | None:
+    """CPUs of a job on a node, by default this one; None if unknown, or the node has fewer."""
+    host = (hostname or os.uname().nodename).partition(".")[0]
     cpus = _count_in_affinity_file(environ.get(AFFINITY_FILE, ""), host)
     cpus = cpus or _count_in_slot_list(environ.get(SLOTS, ""), host)
-    return cpus if 0 < cpus <= online else None
+    return cpus if 0 < cpus <= (online or os.cpu_count() or 1) else None
 
 
 def _count_in_affinity_file(path: str, host: str) -> int:
@@ -106,7 +103,7 @@ JOB_MANAGERS = (
             "name": "LSB_JOBNAME",
         },
         additional_variables=frozenset((AFFINITY_FILE, SLOTS)),
-        cpus=count_on_this_node,
+        cpus=count_on_node,
         launchers=frozenset({"sbatchd", "res"}),
         gpu_variables=_REAL_DEVICES,
         gpus_from_variables=_gpus_from_variables,

@@ -21,7 +21,8 @@ def licenses(answer: Mapping[str, Any], resources: bytes) -> list[License]:
     A licence that jobs request is a consumable of the whole server: a resource with the flag q (and
     not h, of hosts) and a number in the server's resources_available.
     """
-    server_resources = _server_resources(resources.decode("utf-8", "replace"))
+    flags = _FLAG.findall(resources.decode("utf-8", "replace"))
+    server_resources = frozenset(name for name, flag in flags if "q" in flag and "h" not in flag)
     servers = answer.get("Server")
     found = []
     for server in servers.values() if isinstance(servers, dict) else ():
@@ -58,10 +59,6 @@ def _server_licenses(server: Mapping[str, Any], names: frozenset[str]) -> list[L
 
 
 _FLAG = re.compile(r"^set resource (\S+) flag = (\w+)\s*$", re.MULTILINE)
-
-
-def _server_resources(text: str) -> frozenset[str]:
-    return frozenset(name for name, flag in _FLAG.findall(text) if "q" in flag and "h" not in flag)
 
 
 class _Vertex(NamedTuple):
@@ -108,9 +105,7 @@ def _fair_share(vertex: _Vertex, siblings: int, parent: _Vertex) -> FairShare:
     shares = max(0, vertex.shares) / siblings if siblings else 0.0
     vertex_usage, parent_usage = (max(0, each.usage - _NO_USAGE) for each in (vertex, parent))
     usage = vertex_usage / parent_usage if parent_usage else None
-    level = None if usage is None or not (shares or usage) else _ratio(shares, usage)
+    level = None
+    if usage is not None and (shares or usage):
+        level = shares / usage if usage else float("inf")
     return FairShare(vertex.name, shares, usage, level, None)
-
-
-def _ratio(shares: float, usage: float) -> float:
-    return shares / usage if usage else float("inf")

@@ -66,11 +66,11 @@ def ended_job(
         end_time=end,
         elapsed_seconds=elapsed,
         suspended_seconds=suspended,
-        time_limit_seconds=_none_if_zero(row.get("runLimit", count)),
+        time_limit_seconds=row.get("runLimit", count) or None,
         exit_code=code,
         exit_signal=signal,
         reason=LSF_EXIT_INFO.get(exit_info, ("",))[0],
-        requested_cpus=_none_if_zero(row.get("numProcessors", count)),
+        requested_cpus=row.get("numProcessors", count) or None,
         requested_gpus=_requested_gpus(row.text("effectiveResReq"), len(shares)),
         requested_resources=row.text("effectiveResReq") or row.text("resReq"),
         allocated_cpus=cpus if start else None,
@@ -86,7 +86,7 @@ def ended_job(
         user_cpu_seconds=user_cpu if start else None,
         system_cpu_seconds=system_cpu if start else None,
         cpu_seconds=total_cpu if start else None,
-        peak_memory_bytes=_kilobytes_to_bytes(row.get("maxRMem", count)),
+        peak_memory_bytes=(row.get("maxRMem", count) or 0) * 1024 or None,
     )
 
 
@@ -110,14 +110,6 @@ def _requested_gpus(requirement: str, hosts: int) -> int | None:
     """
     found = _GPUS.search(requirement)
     return round(float(found[1])) if found and hosts <= 1 else None
-
-
-def _none_if_zero(number: int | None) -> int | None:
-    return number or None
-
-
-def _kilobytes_to_bytes(number: int | None) -> int | None:
-    return number * 1024 if number else None
 
 
 def with_known_submit_time(job: JobRecord, unfinished: Mapping[str, UnfinishedJob]) -> JobRecord:

@@ -66,10 +66,12 @@ class Qstat(SnapshotSource):
     def check(self) -> tuple[str, ...]:
         """See AccountingSource."""
         try:
-            shown = self._run("-B", "-f").decode("utf-8", "replace")
+            shown = run(self._options, [self._options.qstat, "-B", "-f"]).stdout
         except SchedulerError as error:
             return (f"cannot query the PBS server: {error}",)
-        settings = {line.replace(" ", "").lower() for line in shown.splitlines()}
+        settings = {
+            line.replace(" ", "").lower() for line in shown.decode("utf-8", "replace").splitlines()
+        }
         problems = []
         if "query_other_jobs=true" not in settings:
             problems.append(
@@ -139,9 +141,6 @@ class Qstat(SnapshotSource):
         self._still_given_up[record.jobid] = (record.submit_time, given_up)
         run = max(1, record.run - given_up)
         return record._replace(run=run, restarts=run - 1)
-
-    def _run(self, *arguments: str) -> bytes:
-        return run(self._options, [self._options.qstat, *arguments]).stdout
 
 
 FINISHED, _MOVED = ("F", "X", "C", "M"), "M"  # M: to another server

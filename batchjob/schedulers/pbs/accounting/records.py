@@ -112,7 +112,9 @@ def job_record(
         end_time=end,
         elapsed_seconds=elapsed,
         suspended_seconds=suspended,
-        time_limit_seconds=row.get("Resource_List.walltime", _whole_seconds),
+        time_limit_seconds=row.get(
+            "Resource_List.walltime", lambda text: int(clock_duration(text))
+        ),
         exit_code=status if status is not None and 0 <= status < 256 else None,
         exit_signal=_exit_signal(status),
         reason=_end_reason(status, state),
@@ -253,10 +255,6 @@ def _gpus(resources: Mapping[str, str], gpu_resources: tuple[str, ...]) -> str |
 def _total(nodes: tuple[NodeShare, ...], name: str) -> int | None:
     known = [value for node in nodes if (value := getattr(node, name)) is not None]
     return sum(known) if known else None
-
-
-def _whole_seconds(text: str) -> int:
-    return int(clock_duration(text))
 
 
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
