@@ -49,11 +49,8 @@ class CpuTimes(NamedTuple):
         return sum(self.modes) - sum(self.modes[each] for each in _IDLE_MODES)
 
 
-class Memory(NamedTuple):
-    """Bytes."""
-
-    total: float
-    available: float | None  # None: the kernel is older than 3.14
+Memory = tuple[float, float | None]
+"""Total and available bytes; None: the kernel is older than 3.14."""
 
 
 class NodeCollector:
@@ -76,14 +73,14 @@ class NodeCollector:
 
     def collect(self) -> list[MetricFamily]:
         """CPU, memory, boot time and name."""
-        cpu, memory = self.cpu_times(), self.memory()
+        cpu, (total, available) = self.cpu_times(), self.memory()
         return [
             MetricFamily(CPU_SECONDS, list(zip(_MODE_LABELS, cpu.modes, strict=False))),
             MetricFamily(CPUS, [(NO_LABELS, float(cpu.cpus))]),
-            MetricFamily(MEMORY_TOTAL, [(NO_LABELS, memory.total)]),
+            MetricFamily(MEMORY_TOTAL, [(NO_LABELS, total)]),
             MetricFamily(
                 MEMORY_AVAILABLE,
-                [] if memory.available is None else [(NO_LABELS, memory.available)],
+                [] if available is None else [(NO_LABELS, available)],
             ),
             MetricFamily(BOOT_TIME, [(NO_LABELS, cpu.boot_time)]),
             MetricFamily(INFO, [(self._info, 1.0)]),
@@ -145,7 +142,7 @@ def parse_meminfo(text: bytes) -> Memory:
             sizes[key] = int(value) * 1024.0
     if b"MemTotal" not in sizes:
         raise ValueError("/proc/meminfo: no line MemTotal")
-    return Memory(sizes[b"MemTotal"], sizes.get(b"MemAvailable"))
+    return sizes[b"MemTotal"], sizes.get(b"MemAvailable")
 
 
 def build(host: Host, _options: NoOptions, _built: Mapping[str, Collector]) -> NodeCollector:

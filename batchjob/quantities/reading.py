@@ -1,7 +1,8 @@
 """The readings of one job at one moment. None means "not read", never zero."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 
 class DeviceIO(NamedTuple):
@@ -26,20 +27,16 @@ class Interface(NamedTuple):
     transmit_drops: float | None
 
 
-class V1(NamedTuple):
-    """Where cgroup v1 has a number: the line `key` of a file, or its only number for ""."""
+class CgroupKey(NamedTuple):
+    """Where a version of cgroups has a number: the line `key` of a file, or its only one for ""."""
 
+    version: Literal[1, 2]
     file: str
     key: str = ""
     per_unit: int = 1  # units of the file per unit of the field
 
 
-class V2(NamedTuple):
-    """Where cgroup v2 has a number; see `V1`."""
-
-    file: str
-    key: str = ""
-    per_unit: int = 1
+V1, V2 = partial(CgroupKey, 1), partial(CgroupKey, 2)
 
 
 MICROSECONDS = 1_000_000

@@ -16,8 +16,8 @@ import errno
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from batchjob.runtime.values import (
     DURATION_UNITS,
@@ -33,6 +33,7 @@ from batchjob.runtime.values import (
 
 if TYPE_CHECKING:  # YAML is imported with the first file: most commands have none
     import yaml
+    from _typeshed import DataclassInstance
 
 
 class SettingsError(ValueError):
@@ -57,11 +58,7 @@ def exit_status(error: Exception) -> int:
     return 1 if isinstance(error, UnavailableError) else 2
 
 
-class _Dataclass(Protocol):
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-
-T = TypeVar("T", bound=_Dataclass)
+T = TypeVar("T", bound="DataclassInstance")
 
 
 class _Spec(NamedTuple):

@@ -30,13 +30,6 @@ class SourceEntry(NamedTuple):
         return cast("AccountingModule", importlib.import_module(self.module).ACCOUNTING)
 
 
-class RequestSyntax(NamedTuple):
-    """How to request memory and time, for `str.format`."""
-
-    memory: str  # {mib}: MiB of each node, {all}: of all nodes together
-    time: str  # {hms}: [H]H:MM:SS
-
-
 class Scheduler(NamedTuple):
     """A row of the table."""
 
@@ -45,7 +38,9 @@ class Scheduler(NamedTuple):
     sources: tuple[SourceEntry, ...] = ()
     other_sources: tuple[str, ...] = ()  # values of JobRecord.source besides its sources' names
     reasons_module: str = ""  # the module that puts its reasons into words
-    request: RequestSyntax = RequestSyntax("", "")
+    # How to request memory and time, for `str.format`.
+    memory_request: str = ""  # {mib}: MiB of each node, {all}: of all nodes together
+    time_request: str = ""  # {hms}: [H]H:MM:SS
     cluster: str = ""  # the module that queries the state of its cluster
     command: str = ""  # if this command exists, the cluster can be queried from this host
     address_option: str = ""  # the option of ClusterOptions to query it without a command
@@ -87,7 +82,8 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         ),
         other_sources=("squeue", "scontrol"),
         reasons_module=f"{_PACKAGE}.slurm.states",
-        request=RequestSyntax("--mem={mib}M", "--time={hms}"),
+        memory_request="--mem={mib}M",
+        time_request="--time={hms}",
         cluster=f"{_PACKAGE}.slurm.cluster",
         command="scontrol",
         address_option="slurmrestd_url",
@@ -107,7 +103,8 @@ SCHEDULERS: tuple[Scheduler, ...] = (
             ),
         ),
         reasons_module=f"{_PACKAGE}.pbs.states",
-        request=RequestSyntax("-l mem={all}mb", "-l walltime={hms}"),
+        memory_request="-l mem={all}mb",
+        time_request="-l walltime={hms}",
         cluster=f"{_PACKAGE}.pbs.cluster",
         command="pbsnodes",
     ),

@@ -115,24 +115,16 @@ def _parse_target(target: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     return unquote(path), tuple(pairs)
 
 
-class Accepted(NamedTuple):
-    """An entry of Accept or Accept-Encoding (RFC 9110 section 12), in lower case.
+def parse_accept(header: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    """The entries of Accept or Accept-Encoding (RFC 9110 section 12), in the header's order.
 
-    Weight 0: not acceptable.
+    Value, parameters and weight, in lower case. Weight 0: not acceptable, or malformed.
     """
-
-    value: str
-    parameters: Mapping[str, str]
-    weight: float
-
-
-def parse_accept(header: str) -> Iterator[Accepted]:
-    """The entries in the header's order; malformed ones have weight 0."""
     for entry in header.lower().split(","):
         value, *rest = (part.strip() for part in entry.split(";"))
         parameters = dict(part.split("=", 1) for part in rest if "=" in part)
         weight = _parse_weight(parameters.pop("q", "1"))
-        yield Accepted(value, parameters, weight)
+        yield value, parameters, weight
 
 
 def _parse_weight(text: str) -> float:

@@ -109,29 +109,27 @@ def list_jobs(
 # Rows by ids
 
 
-class IdCondition(NamedTuple):
-    """A condition on ids that are passed as one parameter, `ids`."""
-
-    clause: ColumnElement[bool]
-    value: Callable[[Sequence[int]], object]  # converts ids to the parameter's value
-
-
 @functools.cache
-def id_condition(dialect: str, column: sa.Column[int]) -> IdCondition:
-    """The column is one of the ids; the statement is the same, however many there are."""
+def id_condition(
+    dialect: str, column: sa.Column[int]
+) -> tuple[ColumnElement[bool], Callable[[Sequence[int]], object]]:
+    """The condition that the column is one of `ids`, a parameter, and what converts ids to it.
+
+    The statement is the same, however many ids there are.
+    """
     if dialect == "postgresql":
         numbers = sa.bindparam("ids", type_=sa.ARRAY(sa.BigInteger))
-        return IdCondition(column == sa.any_(numbers), list)
+        return column == sa.any_(numbers), list
     each = sa.func.json_each(sa.bindparam("ids", type_=sa.Text)).table_valued("value")
-    return IdCondition(column.in_(sa.select(each.c.value)), str)
+    return column.in_(sa.select(each.c.value)), str
 
 
 @functools.lru_cache(256)
-def _rows_statement(names: ColumnNames, condition: IdCondition) -> sa.Select[Any]:
+def _rows_statement(names: ColumnNames, condition: ColumnElement[bool]) -> sa.Select[Any]:
     return (
         sa.select(*(statement_column(name) for name in COLUMN_NAMES if name in {"id", *names}))
         .select_from(with_figures())
-        .where(condition.clause)
+        .where(condition)
     )
 
 
@@ -144,8 +142,8 @@ def rows_by_ids(
     """
     if not ids:
         return []
-    condition = id_condition(db.dialect.name, schema.job.c.id)
-    found = db.execute(_rows_statement(names, condition), {"ids": condition.value(ids)})
+    condition, parameter = id_condition(db.dialect.name, schema.job.c.id)
+    found = db.execute(_rows_statement(names, condition), {"ids": parameter(ids)})
     keys = tuple(found.keys())
     # Dictionaries, since lookups in a RowMapping are several times slower.
     rows = [dict(zip(keys, row, strict=True)) for row in found.all()]

@@ -13,7 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, cached_by_access, visible
 from batchjob_stats_db.queries.filters import clusters_to_query
-from batchjob_stats_db.queries.job_list import MAX_PAGE_ROWS, IdCondition, id_condition, rows_by_ids
+from batchjob_stats_db.queries.job_list import MAX_PAGE_ROWS, id_condition, rows_by_ids
 
 _JOB = schema.job.c
 # A prefix of a UUID; one of digits alone needs 8 of them.
@@ -127,19 +127,19 @@ def gpu_utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[f
 
     The caller must have checked that the jobs may be seen.
     """
-    condition = id_condition(db.dialect.name, schema.job_gpu.c.job_id)
+    condition, parameter = id_condition(db.dialect.name, schema.job_gpu.c.job_id)
     found: defaultdict[int, list[float | None]] = defaultdict(list)
-    parameters = {"ids": condition.value(ids)}
+    parameters = {"ids": parameter(ids)}
     for job_id, ratio in db.execute(_gpu_utilizations(condition), parameters).all():
         found[job_id].append(ratio)
     return {**found}
 
 
 @functools.cache
-def _gpu_utilizations(condition: IdCondition) -> sa.Select[Any]:
+def _gpu_utilizations(condition: ColumnElement[bool]) -> sa.Select[Any]:
     gpu = schema.job_gpu.c
     return (
         sa.select(gpu.job_id, gpu.utilization_ratio)
-        .where(condition.clause)
+        .where(condition)
         .order_by(gpu.job_id, gpu.node, gpu.gpu, gpu.uuid, gpu.gpu_instance)
     )

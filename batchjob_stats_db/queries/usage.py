@@ -10,16 +10,13 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, cached_by_access, visible
 from batchjob_stats_db.days import whole_months
 from batchjob_stats_db.queries.filters import clusters_to_query
+from batchjob_stats_db.queries.job_list import TooManyError
 
 By = Literal["cluster", "account", "username", "day"]
 
 
 MAX_ROWS = 20_000
 """Maximum rows of an answer: a row in Python and its JSON take 2 kB of memory."""
-
-
-class TooManyRowsError(ValueError):
-    """An answer would exceed its maximum of rows; the text says what would help."""
 
 
 def sum_usage(
@@ -37,7 +34,7 @@ def sum_usage(
 ) -> list[RowMapping]:
     """Sums of the days that begin in [since, until), one row per value of `by`.
 
-    Raises TooManyRowsError if there is a limit.
+    Raises TooManyError if there is a limit.
     """
     query = _sum_query(
         access, schema.USAGE, (*by,), (*columns,), _clusters(db, cluster), since, until,
@@ -60,7 +57,7 @@ def sum_emissions(
 ) -> list[RowMapping]:
     """Grams by provider, one row per provider and value of `by`; providers are never added up.
 
-    Raises TooManyRowsError if there is a limit.
+    Raises TooManyError if there is a limit.
     """
     sums = schema.EMISSIONS
     query = _sum_query(
@@ -86,7 +83,7 @@ def _clusters(db: Connection, cluster: str | None) -> tuple[str, ...]:
 def _rows(db: Connection, query: sa.Select[Any], most: int | None) -> list[RowMapping]:
     found = list(db.execute(query).mappings().all())
     if most is not None and len(found) > most:
-        raise TooManyRowsError(
+        raise TooManyError(
             f"the answer would have more than {most} rows; request fewer days or fewer keys"
         )
     return found

@@ -44,12 +44,8 @@ class NoAnswer(Exception):
     """The server cannot be reached, or exceeds its time."""
 
 
-class AnswerTooLarge(Exception):
-    """The answer exceeds its maximum size."""
-
-
-class AnswerTooSlow(Exception):
-    """The answer began, but took too long to arrive."""
+class UnfinishedAnswer(Exception):
+    """The answer began, but exceeds its maximum size or takes too long to arrive."""
 
 
 class PrometheusClient:
@@ -68,7 +64,7 @@ class PrometheusClient:
         )
 
     def ask(self, path: str, form: Iterable[tuple[str, str]], timeout: float) -> tuple[int, bytes]:
-        """Status and body; raises NoAnswer, AnswerTooLarge, AnswerTooSlow.
+        """Status and body; raises NoAnswer and UnfinishedAnswer.
 
         `timeout`: seconds for the server; the answer may take a little longer to arrive.
         """
@@ -104,14 +100,12 @@ def request_for(
     return "POST", target, text.encode()
 
 
-def no_answer(
-    endpoint: Endpoint, path: str, error: FetchError
-) -> NoAnswer | AnswerTooLarge | AnswerTooSlow:
+def no_answer(endpoint: Endpoint, path: str, error: FetchError) -> NoAnswer | UnfinishedAnswer:
     """Why a query has no answer."""
     if error.reason == "too_large":
-        return AnswerTooLarge(f"more than {endpoint.answer_bytes} bytes")
+        return UnfinishedAnswer(f"the answer has more than {endpoint.answer_bytes} bytes")
     if error.response_begun:
-        return AnswerTooSlow("the answer took too long to arrive")
+        return UnfinishedAnswer("the answer took too long to arrive")
     return NoAnswer(f"{endpoint.url.rstrip('/')}/api/v1/{path}: {error}")
 
 

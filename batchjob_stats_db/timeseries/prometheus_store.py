@@ -27,13 +27,12 @@ from batchjob_stats_db.timeseries.base import (
 )
 from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, is_reset, own_samples
 from batchjob_stats_db.timeseries.prometheus_client import (
-    AnswerTooLarge,
-    AnswerTooSlow,
     Endpoint,
     NamedSeries,
     NoAnswer,
     PartialAnswer,
     PrometheusClient,
+    UnfinishedAnswer,
     finite_points,
     instant_values,
     named_series,
@@ -365,7 +364,7 @@ class Prometheus:
             status, body = self.client.ask(
                 what, ((name, str(value)) for name, value in form.items()), timeout
             )
-        except (AnswerTooLarge, AnswerTooSlow) as error:
+        except UnfinishedAnswer as error:
             raise TimeSeriesError(f"{url}: {error}") from error
         except NoAnswer as error:
             raise TimeSeriesError(str(error)) from error

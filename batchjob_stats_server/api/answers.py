@@ -23,7 +23,6 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.times import to_milliseconds
 from batchjob_stats_db.queries.job_list import After, TooManyError
-from batchjob_stats_db.queries.usage import TooManyRowsError
 from batchjob_stats_server.api.params import JobGroupParams, RowsParams
 from batchjob_stats_server.api.rows import (
     Keys,
@@ -95,7 +94,7 @@ async def query_database(
         try:
             with caller.services.reader.connect() as db:
                 return query(db)
-        except (TooManyError, TooManyRowsError) as error:
+        except TooManyError as error:
             raise Problem(422, str(error)) from error
 
     return await run_in_thread(caller, work, costly=costly)

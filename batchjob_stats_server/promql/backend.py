@@ -9,7 +9,6 @@ from batchjob.runtime.http_client import FetchError
 from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.timeseries.prometheus_client import (
     PATIENCE_SECONDS,
-    AnswerTooLarge,
     Endpoint,
     NoAnswer,
     check_certificates,
@@ -95,8 +94,7 @@ def _unavailable(error: Exception) -> Unavailable:
         log.warning("the time series database: %s", error)
         # Not the error's text: it contains addresses that callers must not see.
         return Unavailable("the time series database does not answer")
-    has = "the answer has " if isinstance(error, AnswerTooLarge) else ""
-    return Unavailable(f"{has}{error}; ask for less")
+    return Unavailable(f"{error}; ask for less")
 
 
 def _rejected(status: int, body: bytes) -> Rejected:

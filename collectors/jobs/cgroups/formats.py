@@ -6,9 +6,18 @@ The formats are those of Linux Documentation/admin-guide/cgroup-v2.rst, "Format"
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
-from batchjob.quantities.reading import GAUGE, NANOSECONDS, V1, V2, CgroupReading, Number, gauges
+from batchjob.quantities.reading import (
+    GAUGE,
+    NANOSECONDS,
+    V1,
+    V2,
+    CgroupKey,
+    CgroupReading,
+    Number,
+    gauges,
+)  # fmt: skip
 from collectors.jobs.cgroups.reader import ReadErrors
 
 Parse = Callable[[bytes], Mapping[str, Any]]
@@ -70,13 +79,13 @@ GAUGE_FIELDS = gauges(CgroupReading) | gauges(CgroupParts)
 FieldTargets = Mapping[str, tuple[str, int]]  # key in the file → field, and its `per_unit`
 
 
-def fields_by_file(version: type[V1] | type[V2]) -> Mapping[str, FieldTargets]:
+def fields_by_file(version: Literal[1, 2]) -> Mapping[str, FieldTargets]:
     """The fields to set from each file, by its keys."""
     found: dict[str, dict[str, tuple[str, int]]] = {}
     for reading in (CgroupReading, CgroupParts):
         for field, hint in get_type_hints(reading, include_extras=True).items():
             for source in get_args(hint)[1:]:
-                if isinstance(source, version):
+                if isinstance(source, CgroupKey) and source.version == version:
                     found.setdefault(source.file, {})[source.key] = (field, source.per_unit)
     return found
 

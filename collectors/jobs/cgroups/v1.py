@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from batchjob.quantities.reading import V1, DeviceIO
+from batchjob.quantities.reading import DeviceIO
 from collectors.jobs.cgroups.formats import (
     CgroupFile,
     CgroupParts,
@@ -19,7 +19,7 @@ from collectors.jobs.cgroups.reader import read_path
 
 _NO_LIMIT = 2**62  # memory.txt: "no limit" is LONG_MAX rounded down to the page size, which varies
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_FIELDS = fields_by_file(V1)
+_FIELDS = fields_by_file(1)
 
 
 def sources(groups: Collection[str], devices: DeviceNames) -> Mapping[str, tuple[CgroupFile, ...]]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from batchjob.quantities.reading import V2, DeviceIO
+from batchjob.quantities.reading import DeviceIO
 from collectors.jobs.cgroups.formats import (
     CgroupFile,
     DeviceNames,
@@ -16,7 +16,7 @@ from collectors.jobs.cgroups.formats import (
 )
 from collectors.jobs.cgroups.reader import read_path
 
-_FIELDS = fields_by_file(V2)
+_FIELDS = fields_by_file(2)
 LIMIT_FIELD = single_field(_FIELDS["memory.max"])
 
 
