@@ -35,7 +35,7 @@ from batchjob_stats_db.measure.job_usage import (
 from batchjob_stats_db.measure.pending import JOB_COLUMNS, jobs_to_measure
 from batchjob_stats_db.measure.writer import write_live
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesStore
-from batchjob_stats_db.timeseries.counters import is_reset
+from batchjob_stats_db.timeseries.resample import is_reset
 
 # After a longer time without a pass, jobs are read from their start again.
 _LONGEST_GAP_SECONDS = 3600

@@ -18,7 +18,7 @@ from batchjob_stats_db.measure.batches import Outcome, measure_isolated
 from batchjob_stats_db.measure.job_usage import NOT_ANSWERED, JobToMeasure
 from batchjob_stats_db.measure.writer import record_failures, write_or_set_aside
 from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesStore
-from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS
+from batchjob_stats_db.timeseries.resample import CARRIED_SECONDS
 
 JOB_COLUMNS = tuple(
     schema.job.c[name]

@@ -20,7 +20,6 @@ from batchjob_stats_db.poller.health import HealthServer
 from batchjob_stats_db.poller.options import ClusterSettings, PollerSettings
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
-from batchjob_stats_db.samples import SETTLE_SECONDS
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
@@ -30,6 +29,7 @@ log = logging.getLogger(__name__)
 _STALL_SECONDS = 900.0  # seconds without a sign of life after which a thread is considered stuck
 _WATCHDOG_SECONDS = 5.0
 _LOOK_SECONDS = 10.0  # between two looks at the directories of samples and backups
+_SAMPLES_SETTLE_SECONDS = 60  # after a job's end: its energy is attributed 30 s later
 _STOP_SECONDS = 20.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 300.0  # before polling begins again
 
@@ -149,7 +149,7 @@ def _build_time_series_store(cluster: ClusterSettings) -> TimeSeriesStore | None
 
 def _usage_policy(cluster: ClusterSettings) -> UsagePolicy:
     if cluster.samples and not cluster.tsdb.url:
-        return UsagePolicy(SETTLE_SECONDS)
+        return UsagePolicy(_SAMPLES_SETTLE_SECONDS)
     return cluster.tsdb.policy()
 
 

@@ -25,7 +25,6 @@ from batchjob_stats_db.timeseries.base import (
     TimeSeries,
     TimeSeriesError,
 )
-from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, is_reset, own_samples
 from batchjob_stats_db.timeseries.prometheus_client import (
     Endpoint,
     NamedSeries,
@@ -54,7 +53,14 @@ from batchjob_stats_db.timeseries.promql import (
     target_query,
     union_queries,
 )
-from batchjob_stats_db.timeseries.resample import Bins, Identity, Points
+from batchjob_stats_db.timeseries.resample import (
+    CARRIED_SECONDS,
+    Bins,
+    Identity,
+    Points,
+    is_reset,
+    own_samples,
+)
 from batchjob_stats_db.timeseries.resets import reset_totals
 
 _LAST, _RESETS, _TIME = "last_over_time", "resets", "timestamp"

@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchjob_stats_db.timeseries.base import JobWindow
-from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS, samples_around_resets, total_of
 from batchjob_stats_db.timeseries.prometheus_client import named_series
 from batchjob_stats_db.timeseries.promql import identity_of, job_selector
-from batchjob_stats_db.timeseries.resample import Identity, Points
+from batchjob_stats_db.timeseries.resample import (
+    CARRIED_SECONDS,
+    Identity,
+    Points,
+    samples_around_resets,
+    total_of,
+)
 
 Ask = Callable[..., list[dict[str, Any]]]
 

@@ -25,8 +25,7 @@ from batchjob_stats_db.timeseries.base import (
     TimeSeries,
     TimeSeriesError,
 )
-from batchjob_stats_db.timeseries.counters import CARRIED_SECONDS
-from batchjob_stats_db.timeseries.resample import Identity, Points
+from batchjob_stats_db.timeseries.resample import CARRIED_SECONDS, Identity, Points
 
 log = logging.getLogger(__name__)
 

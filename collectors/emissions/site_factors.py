@@ -10,7 +10,6 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.secret_files import SecretFileError, read_secret
 from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.provider_poller import Clock, ProviderPoller, json_fetcher
-from collectors.emissions.providers import country_tables
 from collectors.emissions.providers.provider import (
     EmissionFactor,
     FactorError,
@@ -18,7 +17,13 @@ from collectors.emissions.providers.provider import (
     ProviderAccess,
     ProviderEntry,
 )
-from collectors.emissions.providers.registry import PROVIDERS, SERVER, TABLES, split_provider_zone
+from collectors.emissions.providers.registry import (
+    PROVIDERS,
+    SERVER,
+    TABLES,
+    country_factor,
+    split_provider_zone,
+)
 
 SPREAD_SECONDS = 30.0  # spreads the requests of nodes that start at the same time
 
@@ -55,9 +60,7 @@ class SiteFactors:
                 raise SettingsError(f"{section}.provider: expected one zone for {name}")
         if not pairs and not options.server_url:
             raise SettingsError(f"{section}.provider: expected PROVIDER:ZONE, such as owid:FR")
-        constants = [
-            country_tables.country_factor(name, zone) for name, zone in pairs if name in TABLES
-        ]
+        constants = [country_factor(name, zone) for name, zone in pairs if name in TABLES]
         queried = [
             (name, PROVIDERS[name], _provider_access(name, zone, options, section))
             for name, zone in pairs

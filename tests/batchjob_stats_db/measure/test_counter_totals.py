@@ -8,7 +8,7 @@ import pytest
 
 from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.timeseries.base import JobWindow
-from batchjob_stats_db.timeseries.counters import is_reset, samples_around_resets, total_of
+from batchjob_stats_db.timeseries.resample import is_reset, samples_around_resets, total_of
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line
 

@@ -7,10 +7,10 @@ import pytest
 
 from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesError
-from batchjob_stats_db.timeseries.counters import total_of
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.promql import Term, batches, job_selector, union_queries
+from batchjob_stats_db.timeseries.resample import total_of
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import SERVERS, line, query_relay
 from tests.helpers.http_server import Response, serving

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.emissions.providers import electricity_maps, rte, stats_server, uk_grid, watttime
-from collectors.emissions.providers.country_tables import country_factor, load_table
 from collectors.emissions.providers.provider import (
     EmissionFactor,
     FactorError,
@@ -21,7 +20,9 @@ from collectors.emissions.providers.provider import (
 from collectors.emissions.providers.registry import (
     PROVIDERS,
     TABLES,
+    country_factor,
     credit,
+    load_table,
     longest_age,
     split_provider_zone,
 )
