@@ -55,52 +55,38 @@ class CgroupReading(NamedTuple):
     of v1's memory.stat include the steps below a job's directory.
     """
 
+    # fmt: off
     cpu_user_seconds: Annotated[Number, V2("cpu.stat", "user_usec", MICROSECONDS)] = None
     cpu_system_seconds: Annotated[Number, V2("cpu.stat", "system_usec", MICROSECONDS)] = None
-    cpu_throttled_seconds: Annotated[
-        Number,
-        V1("cpu.stat", "throttled_time", NANOSECONDS),
-        V2("cpu.stat", "throttled_usec", MICROSECONDS),
-    ] = None
-    cpu_throttled_periods: Annotated[
-        Number, V1("cpu.stat", "nr_throttled"), V2("cpu.stat", "nr_throttled")
-    ] = None
-    cpu_periods: Annotated[Number, V1("cpu.stat", "nr_periods"), V2("cpu.stat", "nr_periods")] = (
-        None
-    )
+    cpu_throttled_seconds: Annotated[Number, V1("cpu.stat", "throttled_time", NANOSECONDS),
+        V2("cpu.stat", "throttled_usec", MICROSECONDS)] = None
+    cpu_throttled_periods: Annotated[Number, V1("cpu.stat", "nr_throttled"),
+        V2("cpu.stat", "nr_throttled")] = None
+    cpu_periods: Annotated[Number, V1("cpu.stat", "nr_periods"),
+        V2("cpu.stat", "nr_periods")] = None
     cpus: Annotated[Number, GAUGE] = None
-    memory_current: Annotated[Number, V1("memory.usage_in_bytes"), V2("memory.current"), GAUGE] = (
-        None
-    )
+    memory_current: Annotated[Number, V1("memory.usage_in_bytes"), V2("memory.current"),
+        GAUGE] = None
     memory_peak: Annotated[Number, V1("memory.max_usage_in_bytes"), V2("memory.peak")] = None
     memory_limit: Annotated[Number, V2("memory.max"), GAUGE] = None
-    memory_anon: Annotated[
-        Number, V1("memory.stat", "total_rss"), V2("memory.stat", "anon"), GAUGE
-    ] = None
-    memory_file: Annotated[
-        Number, V1("memory.stat", "total_cache"), V2("memory.stat", "file"), GAUGE
-    ] = None
-    memory_shmem: Annotated[
-        Number, V1("memory.stat", "total_shmem"), V2("memory.stat", "shmem"), GAUGE
-    ] = None
-    memory_kernel: Annotated[
-        Number, V1("memory.kmem.usage_in_bytes"), V2("memory.stat", "kernel"), GAUGE
-    ] = None
-    memory_mapped: Annotated[
-        Number, V1("memory.stat", "total_mapped_file"), V2("memory.stat", "file_mapped"), GAUGE
-    ] = None
-    memory_inactive_file: Annotated[
-        Number, V1("memory.stat", "total_inactive_file"), V2("memory.stat", "inactive_file"), GAUGE
-    ] = None
-    memory_swap: Annotated[
-        Number, V1("memory.stat", "total_swap"), V2("memory.swap.current"), GAUGE
-    ] = None
-    page_faults: Annotated[
-        Number, V1("memory.stat", "total_pgfault"), V2("memory.stat", "pgfault")
-    ] = None
-    page_faults_major: Annotated[
-        Number, V1("memory.stat", "total_pgmajfault"), V2("memory.stat", "pgmajfault")
-    ] = None
+    memory_anon: Annotated[Number, V1("memory.stat", "total_rss"), V2("memory.stat", "anon"),
+        GAUGE] = None
+    memory_file: Annotated[Number, V1("memory.stat", "total_cache"), V2("memory.stat", "file"),
+        GAUGE] = None
+    memory_shmem: Annotated[Number, V1("memory.stat", "total_shmem"), V2("memory.stat", "shmem"),
+        GAUGE] = None
+    memory_kernel: Annotated[Number, V1("memory.kmem.usage_in_bytes"), V2("memory.stat", "kernel"),
+        GAUGE] = None
+    memory_mapped: Annotated[Number, V1("memory.stat", "total_mapped_file"),
+        V2("memory.stat", "file_mapped"), GAUGE] = None
+    memory_inactive_file: Annotated[Number, V1("memory.stat", "total_inactive_file"),
+        V2("memory.stat", "inactive_file"), GAUGE] = None
+    memory_swap: Annotated[Number, V1("memory.stat", "total_swap"), V2("memory.swap.current"),
+        GAUGE] = None
+    page_faults: Annotated[Number, V1("memory.stat", "total_pgfault"),
+        V2("memory.stat", "pgfault")] = None
+    page_faults_major: Annotated[Number, V1("memory.stat", "total_pgmajfault"),
+        V2("memory.stat", "pgmajfault")] = None
     memory_limit_hits: Annotated[Number, V2("memory.events", "max")] = None
     oom_kills: Annotated[Number, V2("memory.events", "oom_kill")] = None
     cpu_waiting_seconds: Annotated[Number, V2("cpu.pressure", "some", MICROSECONDS)] = None
@@ -113,6 +99,7 @@ class CgroupReading(NamedTuple):
     threads_limit: Annotated[Number, V1("pids.max"), V2("pids.max"), GAUGE] = None
     threads_limit_hits: Annotated[Number, V1("pids.events", "max"), V2("pids.events", "max")] = None
     io: Annotated[Mapping[str, DeviceIO] | None, V2("io.stat")] = None  # device name → counters
+    # fmt: on
 
 
 EMPTY_CGROUP_READING = CgroupReading()

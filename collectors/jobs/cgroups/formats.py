@@ -51,26 +51,24 @@ BytesByDevice = Mapping[str, tuple[int, int]]  # bytes, or number, of reads and 
 class CgroupParts(NamedTuple):
     """Numbers from files that fill a field of a reading only in combination."""
 
+    # fmt: off
     cpu_seconds: Annotated[Number, V1("cpuacct.usage", "", NANOSECONDS)] = None
     cpu_system_ticks: Annotated[Number, V1("cpuacct.stat", "system")] = None
     cfs_quota: Annotated[Number, V1("cpu.cfs_quota_us"), GAUGE] = None
     cfs_period: Annotated[Number, V1("cpu.cfs_period_us"), GAUGE] = None
     quota_cpus: Annotated[Number, V2("cpu.max"), GAUGE] = None
     cpuset_cpus: Annotated[Number, V1("cpuset.cpus"), V2("cpuset.cpus"), GAUGE] = None
-    effective_cpus: Annotated[
-        Number, V1("cpuset.effective_cpus"), V2("cpuset.cpus.effective"), GAUGE
-    ] = None
-    memory_hierarchical_limit: Annotated[
-        Number, V1("memory.stat", "hierarchical_memory_limit"), GAUGE
-    ] = None
+    effective_cpus: Annotated[Number, V1("cpuset.effective_cpus"), V2("cpuset.cpus.effective"),
+        GAUGE] = None
+    memory_hierarchical_limit: Annotated[Number, V1("memory.stat", "hierarchical_memory_limit"),
+        GAUGE] = None
     memory_failures: Annotated[Number, V1("memory.failcnt")] = None
     memsw_failures: Annotated[Number, V1("memory.memsw.failcnt")] = None
-    io_bytes: Annotated[BytesByDevice | None, V1("blkio.throttle.io_service_bytes_recursive")] = (
-        None
-    )
-    io_operations: Annotated[BytesByDevice | None, V1("blkio.throttle.io_serviced_recursive")] = (
-        None
-    )
+    io_bytes: Annotated[BytesByDevice | None,
+        V1("blkio.throttle.io_service_bytes_recursive")] = None
+    io_operations: Annotated[BytesByDevice | None,
+        V1("blkio.throttle.io_serviced_recursive")] = None
+    # fmt: on
 
 
 GAUGE_FIELDS = gauges(CgroupReading) | gauges(CgroupParts)
