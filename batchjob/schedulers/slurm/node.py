@@ -20,25 +20,16 @@ _SLURM_SCOPE = r"(?:(?P<node>.+)_)?slurmstepd\.scope"
 # keeps the directory, whose name is then accounting's OriginalSLUID (seen with 26.05).
 _SLURM_JOB = r"job_(?P<jobid>\d+)|(?P<alias>(?P<sluid>s[0-9A-HJKMNP-TV-Z]{13}))"
 
+# fmt: off
 _LAYOUTS = (
-    layout(
-        "slurm-v1",
-        "slurm",
-        r"**/slurm(?:_(?P<node>.+))?/uid_(?P<uid>\d+)/job_(?P<jobid>\d+)",
-        versions=V1,
-        steps=_SLURM_V1_STEPS,
-    ),
+    layout("slurm-v1", "slurm", r"**/slurm(?:_(?P<node>.+))?/uid_(?P<uid>\d+)/job_(?P<jobid>\d+)",
+        versions=V1, steps=_SLURM_V1_STEPS),
     # The scope is in the slice of CgroupSlice= (25.11 and later) or, with IgnoreSystemd=yes and in
     # containers, where slurmd was started. Jobs are named by SLUID since 26.05.
-    layout(
-        "slurm-v2",
-        "slurm",
-        rf"**/{_SLURM_SCOPE}/{_SLURM_JOB}",
-        versions=V2,
-        steps=_SLURM_V2_STEPS,
-        jobid_variable="SLURM_JOB_ID",
-    ),
+    layout("slurm-v2", "slurm", rf"**/{_SLURM_SCOPE}/{_SLURM_JOB}", versions=V2,
+        steps=_SLURM_V2_STEPS, jobid_variable="SLURM_JOB_ID"),
 )
+# fmt: on
 
 # sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
 _VARIABLES = {

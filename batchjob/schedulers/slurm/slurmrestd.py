@@ -48,20 +48,17 @@ def version(value: Any) -> str:
 class RestOptions:
     """Where slurmrestd is and who we are to it."""
 
-    url: str = option(
-        "unix:/run/slurmrestd/slurmrestd.socket",
+    # fmt: off
+    url: str = option("unix:/run/slurmrestd/slurmrestd.socket",
         "slurmrestd's address: http://host:port, https://host:port or unix:/path.",
-        parse=service_url,
-    )
-    version: str = option(
-        "", "API version, such as v0.0.42; default: the latest available.", parse=version
-    )
+        parse=service_url)
+    version: str = option("",
+        "API version, such as v0.0.42; default: the latest available.", parse=version)
     user: str = option("", "User that the token belongs to.", parse=text)
-    token_file: str = option(
-        "",
+    token_file: str = option("",
         "File with the JSON Web Token (`scontrol token`); read for each request.",
-        parse=secret_file,
-    )
+        parse=secret_file)
+    # fmt: on
     ca_file: str = option("", "CA certificates (PEM) to trust, for https.", parse=text)
     timeout: float = option(120.0, "Maximum duration of a request.", parse=duration)
 

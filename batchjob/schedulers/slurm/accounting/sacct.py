@@ -7,18 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
-from batchjob.runtime.subprocesses import (
-    CommandOptions,
-    CommandOutputError,
-    SchedulerError,
-    run,
-)
+from batchjob.runtime.subprocesses import CommandOptions, CommandOutputError, SchedulerError, run
 from batchjob.runtime.values import boolean, size, text
-from batchjob.schedulers.accounting import (
-    AccountingModule,
-    SourceError,
-    SubmittedJob,
-)
+from batchjob.schedulers.accounting import AccountingModule, SourceError, SubmittedJob
 from batchjob.schedulers.fields import FieldReader, epoch
 from batchjob.schedulers.records import QuarantinedRow
 from batchjob.schedulers.slurm.accounting.queries import (
@@ -58,15 +49,13 @@ class SacctOptions(WindowOptions, CommandOptions):
     squeue: str = option("squeue", "The command squeue, or its path.", parse=text)
     scontrol: str = option("scontrol", "The command scontrol, or its path.", parse=text)
     sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.", parse=text)
-    batch_scripts: bool = option(
-        False,
-        "Keep the batch scripts of jobs, shown only to their users and to admins. Slurm "
-        "stores them with AccountingStoreFlags=job_script (21.08 and later).",
-        parse=boolean,
-    )
-    batch_script_size: int = option(
-        65536, "Maximum size of a script; longer ones are truncated.", parse=size
-    )
+    # fmt: off
+    batch_scripts: bool = option(False,
+        "Keep the batch scripts of jobs, shown only to their users and to admins. Slurm stores "
+        "them with AccountingStoreFlags=job_script (21.08 and later).", parse=boolean)
+    batch_script_size: int = option(65536,
+        "Maximum size of a script; longer ones are truncated.", parse=size)
+    # fmt: on
 
 
 _RULE = "-" * 80

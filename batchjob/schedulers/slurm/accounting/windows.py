@@ -50,17 +50,15 @@ _GAP_SECONDS = 3600.0
 class WindowOptions:
     """How Slurm's accounting is read."""
 
-    slurm_cluster: str = option(
-        "", "Name of the cluster in slurmdbd, if it is not the local one.", parse=text
-    )
-    overlap: float = option(
-        600.0,
+    # fmt: off
+    slurm_cluster: str = option("",
+        "Name of the cluster in slurmdbd, if it is not the local one.", parse=text)
+    overlap: float = option(600.0,
         "How far each window overlaps the previous one, because slurmctld reports late.",
-        parse=duration,
-    )
-    trust_missing: bool = option(
-        False, "Accept an answer in which most unfinished jobs are missing.", parse=boolean
-    )
+        parse=duration)
+    trust_missing: bool = option(False,
+        "Accept an answer in which most unfinished jobs are missing.", parse=boolean)
+    # fmt: on
 
 
 class WindowSource(ABC):
