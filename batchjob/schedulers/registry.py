@@ -58,85 +58,47 @@ class Scheduler(NamedTuple):
 
 _PACKAGE = "batchjob.schedulers"
 
+# fmt: off
 SCHEDULERS: tuple[Scheduler, ...] = (
-    Scheduler(
-        "slurm",
-        f"{_PACKAGE}.slurm.node",
+    Scheduler("slurm", f"{_PACKAGE}.slurm.node",
         (
-            SourceEntry(
-                "sacct",
-                f"{_PACKAGE}.slurm.accounting.sacct",
-                "Slurm accounting, by the command sacct",
-            ),
-            SourceEntry(
-                "slurm_rest",
-                f"{_PACKAGE}.slurm.accounting.slurm_rest",
-                "Slurm accounting, by slurmrestd",
-            ),
-            SourceEntry(
-                "sacctmgr",
-                f"{_PACKAGE}.slurm.accounting.sacctmgr",
-                "Slurm's accounts and people",
-                has_associations=True,
-            ),
+            SourceEntry("sacct", f"{_PACKAGE}.slurm.accounting.sacct",
+                "Slurm accounting, by the command sacct"),
+            SourceEntry("slurm_rest", f"{_PACKAGE}.slurm.accounting.slurm_rest",
+                "Slurm accounting, by slurmrestd"),
+            SourceEntry("sacctmgr", f"{_PACKAGE}.slurm.accounting.sacctmgr",
+                "Slurm's accounts and people", has_associations=True),
         ),
-        other_sources=("squeue", "scontrol"),
-        reasons_module=f"{_PACKAGE}.slurm.states",
-        memory_request="--mem={mib}M",
-        time_request="--time={hms}",
-        cluster=f"{_PACKAGE}.slurm.cluster",
-        command="scontrol",
-        address_option="slurmrestd_url",
-        memory_sampling_seconds=30,  # slurm.conf: the default of JobAcctGatherFrequency
-    ),
-    Scheduler(
-        "pbs",
-        f"{_PACKAGE}.pbs.node",
+        other_sources=("squeue", "scontrol"), reasons_module=f"{_PACKAGE}.slurm.states",
+        memory_request="--mem={mib}M", time_request="--time={hms}",
+        cluster=f"{_PACKAGE}.slurm.cluster", command="scontrol", address_option="slurmrestd_url",
+        memory_sampling_seconds=30),  # slurm.conf: the default of JobAcctGatherFrequency
+    Scheduler("pbs", f"{_PACKAGE}.pbs.node",
         (
-            SourceEntry(
-                "pbs_log", f"{_PACKAGE}.pbs.accounting.pbs_log", "PBS and Torque accounting logs"
-            ),
-            SourceEntry(
-                "qstat",
-                f"{_PACKAGE}.pbs.accounting.qstat",
-                "PBS jobs and history, by qstat -x -f -F json",
-            ),
+            SourceEntry("pbs_log", f"{_PACKAGE}.pbs.accounting.pbs_log",
+                "PBS and Torque accounting logs"),
+            SourceEntry("qstat", f"{_PACKAGE}.pbs.accounting.qstat",
+                "PBS jobs and history, by qstat -x -f -F json"),
         ),
         reasons_module=f"{_PACKAGE}.pbs.states",
-        memory_request="-l mem={all}mb",
-        time_request="-l walltime={hms}",
-        cluster=f"{_PACKAGE}.pbs.cluster",
-        command="pbsnodes",
-    ),
-    Scheduler(
-        "lsf",
-        f"{_PACKAGE}.lsf.node",
+        memory_request="-l mem={all}mb", time_request="-l walltime={hms}",
+        cluster=f"{_PACKAGE}.pbs.cluster", command="pbsnodes"),
+    Scheduler("lsf", f"{_PACKAGE}.lsf.node",
         (
             SourceEntry("lsb_acct", f"{_PACKAGE}.lsf.accounting.lsb_acct", "LSF's lsb.acct"),
-            SourceEntry(
-                "lsb_stream",
-                f"{_PACKAGE}.lsf.accounting.lsb_stream",
-                "LSF's lsb.stream with JOB_FINISH2",
-            ),
-            SourceEntry(
-                "bjobs", f"{_PACKAGE}.lsf.accounting.bjobs", "LSF's recent jobs, by bjobs -json"
-            ),
+            SourceEntry("lsb_stream", f"{_PACKAGE}.lsf.accounting.lsb_stream",
+                "LSF's lsb.stream with JOB_FINISH2"),
+            SourceEntry("bjobs", f"{_PACKAGE}.lsf.accounting.bjobs",
+                "LSF's recent jobs, by bjobs -json"),
         ),
         reasons_module=f"{_PACKAGE}.lsf.states",
-        cluster=f"{_PACKAGE}.lsf.cluster",
-        command="bhosts",
-    ),
-    Scheduler(
-        "local",
-        "batchjob.local_runs.node",
-        (SourceEntry("runs", "batchjob.local_runs.accounting", "local runs of this machine"),),
-    ),
-    Scheduler(
-        "others",
-        f"{_PACKAGE}.others",
-        (SourceEntry("jsonl", f"{_PACKAGE}.json_lines", "JSON lines from anything else"),),
-    ),
+        cluster=f"{_PACKAGE}.lsf.cluster", command="bhosts"),
+    Scheduler("local", "batchjob.local_runs.node",
+        (SourceEntry("runs", "batchjob.local_runs.accounting", "local runs of this machine"),)),
+    Scheduler("others", f"{_PACKAGE}.others",
+        (SourceEntry("jsonl", f"{_PACKAGE}.json_lines", "JSON lines from anything else"),)),
 )
+# fmt: on
 
 SOURCES: Mapping[str, SourceEntry] = {
     entry.name: entry for scheduler in SCHEDULERS for entry in scheduler.sources
