@@ -12,7 +12,7 @@ from batchjob.quantities.gpu import (
 )
 from batchjob.quantities.quantity import SeriesKind
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.timeseries.base import NodeQuery, Point, TimeSeries, TimeSeriesStore
+from batchjob_stats_db.timeseries.base import Point, SeriesQuery, TimeSeries, TimeSeriesStore
 from batchjob_stats_server.http.problems import Problem
 
 # The exporter's metrics of a node, and the modes of CPU time in which a CPU is busy.
@@ -27,12 +27,12 @@ class NodeCurve(NamedTuple):
 
     name: str
     unit: str
-    query: NodeQuery
-    subtracted: NodeQuery | None = None  # subtracted from `query`
+    query: SeriesQuery
+    subtracted: SeriesQuery | None = None  # subtracted from `query`
 
 
 def _gauge(name: str, unit: str, metric: str, by: tuple[str, ...] = ()) -> NodeCurve:
-    return NodeCurve(name, unit, NodeQuery(metric, SeriesKind.GAUGE, by=by))
+    return NodeCurve(name, unit, SeriesQuery(metric, SeriesKind.GAUGE, by=by))
 
 
 NODE_CURVES: Mapping[str, NodeCurve] = {
@@ -40,19 +40,19 @@ NODE_CURVES: Mapping[str, NodeCurve] = {
     for curve in (
         NodeCurve(
             "cpu", "cores",
-            NodeQuery(
+            SeriesQuery(
                 f"{_NODE}cpu_seconds_total", SeriesKind.RATE, {"mode": _BUSY}, summed=("mode",)
             ),
         ),
         _gauge("cpus", "cores", f"{_NODE}cpus"),
         NodeCurve(
-            "memory", "bytes", NodeQuery(f"{_NODE}memory_total_bytes", SeriesKind.GAUGE),
-            NodeQuery(f"{_NODE}memory_available_bytes", SeriesKind.GAUGE),
+            "memory", "bytes", SeriesQuery(f"{_NODE}memory_total_bytes", SeriesKind.GAUGE),
+            SeriesQuery(f"{_NODE}memory_available_bytes", SeriesKind.GAUGE),
         ),
         _gauge("memory_total", "bytes", f"{_NODE}memory_total_bytes"),
         NodeCurve(
             "power", "watts",
-            NodeQuery(
+            SeriesQuery(
                 f"{_NODE}energy_joules_total", SeriesKind.RATE, by=("component",),
                 summed=("consumer",),
             ),

@@ -23,7 +23,7 @@ from batchjob_cli.up.demo_recording import (
     power_watts,
     uuid,
 )
-from batchjob_stats_db.timeseries.base import EXPORTER, NodeQuery, Point, SeriesValue, TimeSeries
+from batchjob_stats_db.timeseries.base import EXPORTER, Point, SeriesQuery, SeriesValue, TimeSeries
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server.cluster_readings import ACCOUNT, NODE, ClusterReadings
 from batchjob_stats_server.node_curves import NODE_CURVES
@@ -102,7 +102,7 @@ class DemoHistory:
         ]
 
     def node_series(
-        self, asked: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
+        self, asked: SeriesQuery, cluster: str, instance: str, since: int, until: int, points: int
     ) -> list[TimeSeries]:
         """See TimeSeriesStore."""
         if cluster != CLUSTER or instance not in self._stays:
@@ -196,7 +196,7 @@ _NODE_VALUES: Mapping[str, _Value] = {
 
 
 def _lines(
-    node: str, facts: Mapping[str, int], asked: NodeQuery
+    node: str, facts: Mapping[str, int], asked: SeriesQuery
 ) -> Iterator[tuple[Mapping[str, str], _Value]]:
     """The series of a metric: one with its component where that is asked for, or one a GPU."""
     if value := _NODE_VALUES.get(asked.metric):

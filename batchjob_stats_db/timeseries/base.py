@@ -49,28 +49,17 @@ class SeriesValue(NamedTuple):
 
 
 class SeriesQuery(NamedTuple):
-    """Series to be read over time: those of a cluster with one of the values of each label.
+    """Series to be read over time: those with one of the values of each label in `where`.
 
-    A job's own series are selected by `jobid`; those of devices by `uuid`.
-    """
-
-    metric: str
-    kind: SeriesKind
-    where: Mapping[str, Sequence[str]]
-    summed: tuple[str, ...] = ()  # rates that differ only in these labels are added up
-
-
-class NodeQuery(NamedTuple):
-    """Series of a node's exporter to be read over time.
-
-    Series that differ only in `summed` are added up; those that differ in `by` are kept apart.
+    A job's own series are selected by `jobid`; those of devices by `uuid`. Of a node's exporter,
+    series that differ in `by` are kept apart.
     """
 
     metric: str
     kind: SeriesKind
     where: Mapping[str, Sequence[str]] = {}
+    summed: tuple[str, ...] = ()  # series (rates of a job) that differ only in these are added up
     by: tuple[str, ...] = ()
-    summed: tuple[str, ...] = ()
 
 
 class Point(NamedTuple):
@@ -151,7 +140,7 @@ class TimeSeriesStore(Protocol):
         ...
 
     def node_series(
-        self, query: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
+        self, query: SeriesQuery, cluster: str, instance: str, since: int, until: int, points: int
     ) -> list[TimeSeries]:
         """The series of a node over time, at most `points` means each.
 

@@ -17,7 +17,6 @@ from batchjob.quantities.quantity import SeriesKind, Statistic
 from batchjob_stats_db.timeseries import resample
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
-    NodeQuery,
     Point,
     QueryFailed,
     SeriesQuery,
@@ -187,7 +186,7 @@ class Prometheus:
         ]
 
     def node_series(
-        self, query: NodeQuery, cluster: str, instance: str, since: int, until: int, points: int
+        self, query: SeriesQuery, cluster: str, instance: str, since: int, until: int, points: int
     ) -> list[TimeSeries]:
         """See TimeSeriesStore."""
         interval = self._endpoint.scrape_interval

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from batchjob.quantities.quantity import SeriesKind
-from batchjob_stats_db.timeseries.base import JobWindow, NodeQuery, SeriesQuery
+from batchjob_stats_db.timeseries.base import JobWindow, SeriesQuery
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.resample import Identity
 
@@ -196,7 +196,7 @@ def _window_before(seconds: int) -> str:
 
 
 def target_query(
-    query: NodeQuery, cluster: str, instance: str, step: float, interval: float
+    query: SeriesQuery, cluster: str, instance: str, step: float, interval: float
 ) -> str:
     """A target's series over time; the copies of replicas count once.
 

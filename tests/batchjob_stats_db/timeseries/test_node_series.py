@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob.quantities.quantity import SeriesKind
-from batchjob_stats_db.timeseries.base import NodeQuery
+from batchjob_stats_db.timeseries.base import SeriesQuery
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from tests.batchjob_stats_db.tsdb import SERVERS
@@ -56,14 +56,14 @@ def test_scrape_ratio_of_each_node(store):
 
 
 def test_node_series_counts_replicas_once(store):
-    cpu_query = NodeQuery(
-        "batchjob_node_cpu_seconds_total", SeriesKind.RATE, {"mode": ("user", "system")}, (),
+    cpu_query = SeriesQuery(
+        "batchjob_node_cpu_seconds_total", SeriesKind.RATE, {"mode": ("user", "system")},
         ("mode",),
     )  # fmt: skip
     (cpu,) = store.node_series(cpu_query, "c1", "n1:10910", T - 3600, T, 12)
     assert {round(point.mean, 3) for point in cpu.points} == {1.5}
     assert len(cpu.points) == 12
-    gpu_query = NodeQuery("batchjob_gpu_utilization_ratio", SeriesKind.GAUGE, by=("gpu", "uuid"))
+    gpu_query = SeriesQuery("batchjob_gpu_utilization_ratio", SeriesKind.GAUGE, by=("gpu", "uuid"))
     (utilization,) = store.node_series(gpu_query, "c1", "n1:10910", T - 3600, T, 12)
     assert utilization.labels == {"gpu": "0", "uuid": "G"}
     assert {point.mean for point in utilization.points} == {0.5}
