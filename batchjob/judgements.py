@@ -6,7 +6,7 @@ modules from writing their own. The sentences are quoted by the API and docs/rep
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, number, ratio
@@ -38,7 +38,6 @@ AT_LEAST_MEANS = (
 )
 
 RUNNING_STATES = (JobState.RUNNING, JobState.SUSPENDED)
-RUNNING_MEANS = "A running job holds its allocation; a suspended one does as well."
 
 USED_MEMORY_MEANS = (
     "The memory that a job used is its peak, of rows as of sums: a job needs its peak, however "
@@ -70,24 +69,14 @@ COMPLETE_COVERAGE = 0.95
 No threshold of the site, since stored sums are made with it. Shorter gaps are usual: the samples
 at both ends of a job, and a restart of the exporter.
 """
-COMPLETE_MEANS = (
-    "Measurements of a job are complete if they reach to its end and cover 95 % of its time on "
-    "its nodes."
-)
 
 WORTHWHILE_REDUCTION = 0.75
 """A job is told to resubmit with less only if that is less than this part of what it had."""
 
 
-class FigureLevels(NamedTuple):
-    """From when a dashboard's figure needs attention, and from when it is bad."""
-
-    notable: float
-    bad: float
-
-
-FAILED_PART = FigureLevels(0.2, 0.5)  # of ended jobs
-DOUBTED_PART = FigureLevels(0.05, 0.2)  # of measured jobs, those with a caveat
+# From when a dashboard's figure needs attention, and from when it is bad.
+FAILED_PART = (0.2, 0.5)  # of ended jobs
+DOUBTED_PART = (0.05, 0.2)  # of measured jobs, those with a caveat
 NOTABLE_LIMIT_PART = 0.8  # of a limit or a disk
 IDLE_CPU_PART = 0.1  # of a running job's CPUs: fewer are in use for an hour (alert, dashboards)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -41,14 +41,6 @@ class JobGroupKind(StrEnum):
 
 
 _GROUP_ID = {JobGroupKind.ARRAY: _job.array_jobid, JobGroupKind.HET: _job.het_jobid}
-
-
-class _Group(NamedTuple):
-    cluster: str
-    group_id: str
-    user: str
-    last_start: float
-    last_id: int
 
 
 def groups(
@@ -120,11 +112,11 @@ def _latest_groups(
     limit: int,
     conditions: Sequence[ColumnElement[bool]],
     after: After | None,
-) -> list[_Group]:
+) -> Sequence[Any]:
     last, number = sa.func.max(_job.start_time), sa.func.max(_job.id)
-    keys = (_job.cluster, _GROUP_ID[kind], _job.username)
+    keys = (_job.cluster, _GROUP_ID[kind].label("group_id"), _job.username)
     query = (
-        sa.select(*keys, last, number)
+        sa.select(*keys, last.label("last_start"), number.label("last_id"))
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(_GROUP_ID[kind] != "", *conditions)
         .group_by(*keys)
@@ -134,10 +126,10 @@ def _latest_groups(
     if after is not None:
         beyond = (last < after.value) | ((last == after.value) & (number < after.id))
         query = query.having(beyond)
-    return [_Group(*row) for row in db.execute(query)]
+    return db.execute(query).all()
 
 
-def _member_condition(kind: JobGroupKind, found: Sequence[_Group]) -> ColumnElement[bool]:
+def _member_condition(kind: JobGroupKind, found: Sequence[Any]) -> ColumnElement[bool]:
     # This matches the partial index, which contains only array tasks and components of het jobs.
     group_id = _GROUP_ID[kind]
     return (
@@ -147,9 +139,7 @@ def _member_condition(kind: JobGroupKind, found: Sequence[_Group]) -> ColumnElem
     )
 
 
-def _within_row_limit(
-    db: Connection, kind: JobGroupKind, found: Sequence[_Group]
-) -> Sequence[_Group]:
+def _within_row_limit(db: Connection, kind: JobGroupKind, found: Sequence[Any]) -> Sequence[Any]:
     """As many of the groups as do not have too many jobs in total; at least one."""
     keys = (_job.cluster, _GROUP_ID[kind])
     counted = (
@@ -167,7 +157,7 @@ def _within_row_limit(
 def _sum_groups(
     db: Connection,
     kind: JobGroupKind,
-    found: Sequence[_Group],
+    found: Sequence[Any],
     conditions: Sequence[ColumnElement[bool]],
 ) -> Sequence[RowMapping]:
     query = (
