@@ -27,8 +27,8 @@ CREATE TABLE api_token (
 	maker_via TEXT DEFAULT '' NOT NULL, 
 	maker_certificate TEXT DEFAULT '' NOT NULL, 
 	CONSTRAINT pk_api_token PRIMARY KEY (id), 
-	CONSTRAINT fk_api_token_parent_id FOREIGN KEY(parent_id) REFERENCES api_token (id) ON DELETE CASCADE, 
-	CONSTRAINT uq_api_token_digest UNIQUE (digest)
+	CONSTRAINT uq_api_token_digest UNIQUE (digest), 
+	CONSTRAINT fk_api_token_parent_id FOREIGN KEY(parent_id) REFERENCES api_token (id) ON DELETE CASCADE
 );
 
 CREATE TABLE association (
@@ -61,7 +61,8 @@ CREATE TABLE daily_account_emissions (
 	day BIGINT NOT NULL, 
 	account TEXT NOT NULL, 
 	provider TEXT NOT NULL, 
-	grams FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, 
+	measured_energy_cpu_allocated_seconds FLOAT NOT NULL, 
+	grams FLOAT NOT NULL, 
 	CONSTRAINT pk_daily_account_emissions PRIMARY KEY (cluster, day, account, provider)
 )
  WITHOUT ROWID;
@@ -81,11 +82,14 @@ CREATE TABLE daily_account_usage (
 	measured_cpu_allocated_seconds FLOAT NOT NULL, 
 	measured_gpu_allocated_seconds FLOAT NOT NULL, 
 	measured_memory_allocated_byte_seconds FLOAT NOT NULL, 
+	measured_memory_peak_allocated_byte_seconds FLOAT NOT NULL, 
+	measured_energy_cpu_allocated_seconds FLOAT NOT NULL, 
 	cpu_seconds FLOAT NOT NULL, 
 	gpu_seconds FLOAT NOT NULL, 
 	memory_byte_seconds FLOAT NOT NULL, 
+	memory_peak_byte_seconds FLOAT NOT NULL, 
 	energy_host_joules FLOAT NOT NULL, 
-	energy_gpu_joules FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, measured_memory_peak_allocated_byte_seconds FLOAT DEFAULT '0' NOT NULL, memory_peak_byte_seconds FLOAT DEFAULT '0' NOT NULL, 
+	energy_gpu_joules FLOAT NOT NULL, 
 	CONSTRAINT pk_daily_account_usage PRIMARY KEY (cluster, day, account)
 )
  WITHOUT ROWID;
@@ -94,7 +98,8 @@ CREATE TABLE daily_cluster_emissions (
 	cluster TEXT NOT NULL, 
 	day BIGINT NOT NULL, 
 	provider TEXT NOT NULL, 
-	grams FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, 
+	measured_energy_cpu_allocated_seconds FLOAT NOT NULL, 
+	grams FLOAT NOT NULL, 
 	CONSTRAINT pk_daily_cluster_emissions PRIMARY KEY (cluster, day, provider)
 )
  WITHOUT ROWID;
@@ -113,11 +118,14 @@ CREATE TABLE daily_cluster_usage (
 	measured_cpu_allocated_seconds FLOAT NOT NULL, 
 	measured_gpu_allocated_seconds FLOAT NOT NULL, 
 	measured_memory_allocated_byte_seconds FLOAT NOT NULL, 
+	measured_memory_peak_allocated_byte_seconds FLOAT NOT NULL, 
+	measured_energy_cpu_allocated_seconds FLOAT NOT NULL, 
 	cpu_seconds FLOAT NOT NULL, 
 	gpu_seconds FLOAT NOT NULL, 
 	memory_byte_seconds FLOAT NOT NULL, 
+	memory_peak_byte_seconds FLOAT NOT NULL, 
 	energy_host_joules FLOAT NOT NULL, 
-	energy_gpu_joules FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, measured_memory_peak_allocated_byte_seconds FLOAT DEFAULT '0' NOT NULL, memory_peak_byte_seconds FLOAT DEFAULT '0' NOT NULL, 
+	energy_gpu_joules FLOAT NOT NULL, 
 	CONSTRAINT pk_daily_cluster_usage PRIMARY KEY (cluster, day)
 )
  WITHOUT ROWID;
@@ -128,7 +136,8 @@ CREATE TABLE daily_emissions (
 	account TEXT NOT NULL, 
 	username TEXT NOT NULL, 
 	provider TEXT NOT NULL, 
-	grams FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, 
+	measured_energy_cpu_allocated_seconds FLOAT NOT NULL, 
+	grams FLOAT NOT NULL, 
 	CONSTRAINT pk_daily_emissions PRIMARY KEY (cluster, day, account, username, provider)
 )
  WITHOUT ROWID;
@@ -161,11 +170,14 @@ CREATE TABLE daily_usage (
 	measured_cpu_allocated_seconds FLOAT NOT NULL, 
 	measured_gpu_allocated_seconds FLOAT NOT NULL, 
 	measured_memory_allocated_byte_seconds FLOAT NOT NULL, 
+	measured_memory_peak_allocated_byte_seconds FLOAT NOT NULL, 
+	measured_energy_cpu_allocated_seconds FLOAT NOT NULL, 
 	cpu_seconds FLOAT NOT NULL, 
 	gpu_seconds FLOAT NOT NULL, 
 	memory_byte_seconds FLOAT NOT NULL, 
+	memory_peak_byte_seconds FLOAT NOT NULL, 
 	energy_host_joules FLOAT NOT NULL, 
-	energy_gpu_joules FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, measured_memory_peak_allocated_byte_seconds FLOAT DEFAULT '0' NOT NULL, memory_peak_byte_seconds FLOAT DEFAULT '0' NOT NULL, 
+	energy_gpu_joules FLOAT NOT NULL, 
 	CONSTRAINT pk_daily_usage PRIMARY KEY (cluster, day, account, username)
 )
  WITHOUT ROWID;
@@ -213,6 +225,7 @@ CREATE TABLE job (
 	time_limit_seconds BIGINT, 
 	exit_code BIGINT, 
 	exit_signal BIGINT, 
+	exit_code_or_128_more BIGINT, 
 	derived_exit_code BIGINT, 
 	derived_exit_signal BIGINT, 
 	reason TEXT DEFAULT '' NOT NULL, 
@@ -227,6 +240,9 @@ CREATE TABLE job (
 	allocated_memory_bytes BIGINT, 
 	allocated_gpus BIGINT, 
 	allocated_nodes BIGINT, 
+	resized_cpu_seconds FLOAT, 
+	resized_gpu_seconds FLOAT, 
+	resized_memory_byte_seconds FLOAT, 
 	allocated_resources TEXT DEFAULT '' NOT NULL, 
 	node_list TEXT DEFAULT '' NOT NULL, 
 	array_jobid TEXT DEFAULT '' NOT NULL, 
@@ -241,6 +257,7 @@ CREATE TABLE job (
 	parameters TEXT DEFAULT '' NOT NULL, 
 	error TEXT DEFAULT '' NOT NULL, 
 	result_type TEXT DEFAULT '' NOT NULL, 
+	cpu_at_least BIGINT, 
 	user_cpu_seconds FLOAT, 
 	system_cpu_seconds FLOAT, 
 	cpu_seconds FLOAT, 
@@ -248,7 +265,7 @@ CREATE TABLE job (
 	energy_joules BIGINT, 
 	update_time BIGINT NOT NULL, 
 	doubt TEXT DEFAULT '' NOT NULL, 
-	usage_due_time BIGINT, resized_cpu_seconds FLOAT, resized_gpu_seconds FLOAT, resized_memory_byte_seconds FLOAT, exit_code_or_128_more BIGINT, cpu_at_least BIGINT, 
+	usage_due_time BIGINT, 
 	CONSTRAINT pk_job PRIMARY KEY (id), 
 	CONSTRAINT uq_job_cluster_jobid_submit_time_run UNIQUE (cluster, jobid, submit_time, run)
 );
@@ -319,6 +336,7 @@ CREATE TABLE job_step (
 	elapsed_seconds BIGINT, 
 	exit_code BIGINT, 
 	exit_signal BIGINT, 
+	exit_code_or_128_more BIGINT, 
 	nodes BIGINT, 
 	node_list TEXT DEFAULT '' NOT NULL, 
 	tasks BIGINT, 
@@ -332,7 +350,7 @@ CREATE TABLE job_step (
 	read_bytes BIGINT, 
 	written_bytes BIGINT, 
 	energy_joules BIGINT, 
-	submit_line TEXT DEFAULT '' NOT NULL, exit_code_or_128_more BIGINT, 
+	submit_line TEXT DEFAULT '' NOT NULL, 
 	CONSTRAINT pk_job_step PRIMARY KEY (job_id, step), 
 	CONSTRAINT fk_job_step_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
 )
@@ -406,7 +424,8 @@ CREATE TABLE monthly_account_emissions (
 	month BIGINT NOT NULL, 
 	account TEXT NOT NULL, 
 	provider TEXT NOT NULL, 
-	grams FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, 
+	measured_energy_cpu_allocated_seconds FLOAT NOT NULL, 
+	grams FLOAT NOT NULL, 
 	CONSTRAINT pk_monthly_account_emissions PRIMARY KEY (cluster, month, account, provider)
 )
  WITHOUT ROWID;
@@ -426,11 +445,14 @@ CREATE TABLE monthly_account_usage (
 	measured_cpu_allocated_seconds FLOAT NOT NULL, 
 	measured_gpu_allocated_seconds FLOAT NOT NULL, 
 	measured_memory_allocated_byte_seconds FLOAT NOT NULL, 
+	measured_memory_peak_allocated_byte_seconds FLOAT NOT NULL, 
+	measured_energy_cpu_allocated_seconds FLOAT NOT NULL, 
 	cpu_seconds FLOAT NOT NULL, 
 	gpu_seconds FLOAT NOT NULL, 
 	memory_byte_seconds FLOAT NOT NULL, 
+	memory_peak_byte_seconds FLOAT NOT NULL, 
 	energy_host_joules FLOAT NOT NULL, 
-	energy_gpu_joules FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, measured_memory_peak_allocated_byte_seconds FLOAT DEFAULT '0' NOT NULL, memory_peak_byte_seconds FLOAT DEFAULT '0' NOT NULL, 
+	energy_gpu_joules FLOAT NOT NULL, 
 	CONSTRAINT pk_monthly_account_usage PRIMARY KEY (cluster, month, account)
 )
  WITHOUT ROWID;
@@ -441,7 +463,8 @@ CREATE TABLE monthly_user_emissions (
 	account TEXT NOT NULL, 
 	username TEXT NOT NULL, 
 	provider TEXT NOT NULL, 
-	grams FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, 
+	measured_energy_cpu_allocated_seconds FLOAT NOT NULL, 
+	grams FLOAT NOT NULL, 
 	CONSTRAINT pk_monthly_user_emissions PRIMARY KEY (cluster, month, account, username, provider)
 )
  WITHOUT ROWID;
@@ -462,11 +485,14 @@ CREATE TABLE monthly_user_usage (
 	measured_cpu_allocated_seconds FLOAT NOT NULL, 
 	measured_gpu_allocated_seconds FLOAT NOT NULL, 
 	measured_memory_allocated_byte_seconds FLOAT NOT NULL, 
+	measured_memory_peak_allocated_byte_seconds FLOAT NOT NULL, 
+	measured_energy_cpu_allocated_seconds FLOAT NOT NULL, 
 	cpu_seconds FLOAT NOT NULL, 
 	gpu_seconds FLOAT NOT NULL, 
 	memory_byte_seconds FLOAT NOT NULL, 
+	memory_peak_byte_seconds FLOAT NOT NULL, 
 	energy_host_joules FLOAT NOT NULL, 
-	energy_gpu_joules FLOAT NOT NULL, measured_energy_cpu_allocated_seconds FLOAT DEFAULT '0' NOT NULL, measured_memory_peak_allocated_byte_seconds FLOAT DEFAULT '0' NOT NULL, memory_peak_byte_seconds FLOAT DEFAULT '0' NOT NULL, 
+	energy_gpu_joules FLOAT NOT NULL, 
 	CONSTRAINT pk_monthly_user_usage PRIMARY KEY (cluster, month, account, username)
 )
  WITHOUT ROWID;
@@ -490,7 +516,8 @@ CREATE TABLE quarantine (
 	digest TEXT NOT NULL, 
 	time BIGINT NOT NULL, 
 	reason TEXT NOT NULL, 
-	raw TEXT NOT NULL, rule TEXT DEFAULT '' NOT NULL, 
+	raw TEXT NOT NULL, 
+	rule TEXT DEFAULT '' NOT NULL, 
 	CONSTRAINT pk_quarantine PRIMARY KEY (cluster, source, digest)
 );
 
