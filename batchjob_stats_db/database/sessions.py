@@ -21,13 +21,6 @@ PREFIX = "bs_"
 _session, _login = schema.login_session, schema.login
 
 
-class LoginSession(NamedTuple):
-    """A session that has not ended, with its user."""
-
-    username: str
-    expiry_time: int
-
-
 class ProviderSession(NamedTuple):
     """The provider's name of a person (`sub`), and their session there (`sid`; "" for none)."""
 
@@ -61,12 +54,11 @@ def begin(
     return text
 
 
-def find(db: Connection, text: str, now: int) -> LoginSession | None:
+def user_of(db: Connection, text: str, now: int) -> str | None:
     """The user of a session; None if it is unknown or has ended."""
     c = _session.c
-    query = sa.select(c.username, c.expiry_time).where(c.digest == _digest(text))
-    row = db.execute(query.where(c.expiry_time > now)).first()
-    return LoginSession(*row) if row else None
+    query = sa.select(c.username).where(c.digest == _digest(text), c.expiry_time > now)
+    return db.execute(query).scalar()
 
 
 def groups_of(db: Connection, username: str, since: int) -> frozenset[str]:

@@ -178,10 +178,10 @@ def _principal_of(services: Services, user: str, via: Via) -> Principal:
 def _authenticate_by_session(
     request: Request, services: Services, text: str, db: LazyConnection
 ) -> Principal:
-    session = sessions.find(db(), text, int(services.clock()))
-    if session is None or services.provider is None:
+    user = sessions.user_of(db(), text, int(services.clock()))
+    if user is None or services.provider is None:
         raise _refusal(services, request, "session", "the session has ended")
-    return _principal_of(services, session.username, "session")
+    return _principal_of(services, user, "session")
 
 
 def _refusal(

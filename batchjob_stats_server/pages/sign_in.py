@@ -94,8 +94,8 @@ def sign_out(request: Request, services: CurrentServices) -> Response:
 
 def _end_sessions(services: Services, cookie_value: str) -> bool:
     with services.writer.begin() as db:
-        session = sessions.find(db, cookie_value, int(services.clock()))
-        return session is not None and sessions.end_all(db, session.username) > 0
+        user = sessions.user_of(db, cookie_value, int(services.clock()))
+        return user is not None and sessions.end_all(db, user) > 0
 
 
 @router.get("/signed-out")

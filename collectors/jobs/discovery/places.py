@@ -20,10 +20,8 @@ from batchjob.schedulers.layout import Layout, LayoutMatch, layout_match
 _EXCLUDED = re.compile(r"user\.slice|init\.scope")
 
 
-class _PartialMatch(NamedTuple):
-    layout: Layout
-    matched: int  # number of matched path components
-    groups: tuple[tuple[str, str], ...]
+_PartialMatch = tuple[Layout, int, tuple[tuple[str, str], ...]]
+"""A layout, the number of matched path components, and the groups of the matches."""
 
 
 class LayoutCursor(NamedTuple):
@@ -44,30 +42,24 @@ def mount_cursor(layouts: Iterable[Layout], version: int) -> LayoutCursor:
     rows = [row for row in layouts if row.enabled and version in row.versions]
     return LayoutCursor(
         tuple(row for row in rows if row.anywhere),
-        tuple(_PartialMatch(row, 0, ()) for row in rows if not row.anywhere),
+        tuple((row, 0, ()) for row in rows if not row.anywhere),
     )
 
 
 def child_cursor(cursor: LayoutCursor, name: str) -> LayoutCursor:
     """The cursor of the child `name`. If two layouts match it as a job, the first is used."""
-    partial_matches = []
-    for partial in (
-        *cursor.partial_matches,
-        *(_PartialMatch(row, 0, ()) for row in cursor.anywhere),
-    ):
-        row = partial.layout
-        is_job = partial.matched == len(row.parents)
-        matched = (row.job if is_job else row.parents[partial.matched]).fullmatch(name)
+    partial_matches: list[_PartialMatch] = []
+    started: tuple[_PartialMatch, ...] = tuple((row, 0, ()) for row in cursor.anywhere)
+    for row, depth, groups in cursor.partial_matches + started:
+        is_job = depth == len(row.parents)
+        matched = (row.job if is_job else row.parents[depth]).fullmatch(name)
         if matched is None:
             continue
-        groups = (
-            *partial.groups,
-            *((k, v) for k, v in matched.groupdict().items() if v is not None),
-        )
+        groups += tuple((k, v) for k, v in matched.groupdict().items() if v is not None)
         if is_job:
             below = _anywhere_below(cursor, name) if row.can_contain_jobs else ()
             return LayoutCursor(below, (), layout_match(row, dict(groups)))
-        partial_matches.append(_PartialMatch(row, partial.matched + 1, groups))
+        partial_matches.append((row, depth + 1, groups))
     return LayoutCursor(_anywhere_below(cursor, name), tuple(partial_matches))
 
 
