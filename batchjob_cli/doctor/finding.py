@@ -92,10 +92,9 @@ def _walk(root: str, top: LayoutCursor) -> Iterator[tuple[str, LayoutCursor]]:
 def _entered_trees(path: str, place: LayoutCursor) -> Iterator[str]:
     """Trees of a site's own layouts, from the directory that would contain the jobs."""
     name = os.path.basename(path)
-    for state in place.partial_matches:
-        row = state.layout
+    for row, depth, _ in place.partial_matches:
         known = registry.job_manager(row.manager).trees
-        own = row not in registry.layouts() and state.matched == len(row.parents)
+        own = row not in registry.layouts() and depth == len(row.parents)
         if own or (known is not None and known.fullmatch(name)):
             yield row.manager
 
