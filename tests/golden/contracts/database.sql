@@ -299,8 +299,9 @@ CREATE TABLE job_node (
 	cpus FLOAT, 
 	memory_bytes BIGINT, 
 	gpus BIGINT, 
+	until_time FLOAT, 
 	cluster TEXT NOT NULL, 
-	start_time FLOAT, until_time FLOAT, 
+	start_time FLOAT, 
 	CONSTRAINT pk_job_node PRIMARY KEY (job_id, node), 
 	CONSTRAINT fk_job_node_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
 )
