@@ -11,7 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 READING = "batchjob/quantities/reading.py"
 TABLE = "batchjob/quantities/job.py"
-FIELD = "    memory_swap: Annotated[\n"
+FIELD = "    memory_swap: Annotated[Number,"
 ROW = "\nPAGE_FAULTS = job_metric("
 
 CHECK_METRIC = """
@@ -47,8 +47,8 @@ def packages(tmp_path):
     insert_before(
         tmp_path / READING,
         FIELD,
-        '    memory_slab: Annotated[\n        Number, V1("memory.stat", "total_slab"), '
-        'V2("memory.stat", "slab"), GAUGE\n    ] = None\n',
+        '    memory_slab: Annotated[Number, V1("memory.stat", "total_slab"),\n'
+        '        V2("memory.stat", "slab"), GAUGE] = None\n',
     )
     insert_before(
         tmp_path / TABLE,

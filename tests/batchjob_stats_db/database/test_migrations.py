@@ -108,8 +108,7 @@ def test_exit_codes_of_sacct_that_may_be_128_more_are_told_apart(empty_url):
 
 def test_exit_codes_since_sacct_printed_one_above_128_stay(empty_url):
     """25.05 prints none of these, and no release after it prints 128 less."""
-    engine = writer_engine(empty_url, create=True)
-    migrate(engine, "0001")
+    engine = first_database(empty_url)
     tables = sa.MetaData()
     tables.reflect(engine)
     found = [  # cluster, stored code, end, time of storing, expected columns
