@@ -62,7 +62,7 @@ EVERYWHERE: Mapping[str, str] = {
         "the part of `memory_allocated_byte_seconds` whose peak is known",
     "measured_energy_cpu_allocated_seconds":
         "the part of `cpu_allocated_seconds` whose energy is known, and in the sums",
-    "gpu_seconds": "measured GPUs times their utilization times run time",
+    "gpu_seconds": "the part of `measured_gpu_allocated_seconds` in which a kernel or copy ran",
     "memory_byte_seconds": "mean memory in use times run time",
     "memory_peak_byte_seconds": f"peak memory times run time. {USED_MEMORY_MEANS}",
     "energy_host_joules":
@@ -169,15 +169,22 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
             "number of series excluded because they belong to another user or are not numbers",
         "nodes": "nodes with samples",
         "coverage": "fraction of the job's node time that the totals cover, 0 to 1",
-        "gpus": "GPUs that were seen in use by the job",
-        "gpu_utilization_ratio": "mean over its GPUs and the time they were allocated, 0 to 1",
+        "gpus": "GPUs that the job held, whether or not they could be identified",
+        "gpu_utilization_ratio": "`gpu_busy_seconds` / `gpu_observed_seconds`, 0 to 1",
+        "gpu_busy_seconds": "time in which a kernel or copy ran on its GPUs, added up",
+        "gpu_observed_seconds": "time that `gpu_busy_seconds` covers, added up over its GPUs: "
+        "without that in which others held them as well, or MPS ran",
         "gpu_memory_peak_bytes": "maximum memory in use on one GPU",
     },
     "job_gpu": {
-        "uuid": "the GPU's UUID",
+        "uuid": "the GPU's UUID; `unidentified` and a number for one that was allocated, and of "
+        "which it is not known which of the node's GPUs it is",
         "gpu_instance": "the MIG instance; empty for a whole GPU",
         "gpu": "the GPU's number on its node",
-        "utilization_ratio": "mean over the time for which it was allocated, 0 to 1",
+        "utilization_ratio": "mean over `observed_seconds`, 0 to 1",
+        "observed_seconds": "time in which its use was observed and no other job held it",
+        "shared_seconds": "time in which others held or used it as well",
+        "mps_seconds": "time in which processes ran under MPS",
         "memory_peak_bytes": "maximum memory of the job on the GPU",
         "samples": "number of samples of the utilization",
     },

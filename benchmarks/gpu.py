@@ -2,8 +2,12 @@
 
     python -m benchmarks.gpu measure [READINGS]
     python -m benchmarks.gpu record FILE
+    python -m benchmarks.gpu_cost [SECONDS]
 
-`measure` prints what readings of each GPU cost. `record` writes what NVML answers as keys of
+`gpu_cost` needs no GPU: it runs the collector on eight GPUs with 100 jobs, on whole GPUs and on
+seven MIG instances each, with calls that answer at once, and prints the CPU time of its own code
+and what the calls that it made took on an H200. `measure` prints what readings of each GPU cost.
+`record` writes what NVML answers as keys of
 tests/fake_nvml/nvml.c, so that the answers of a real driver can be replayed without it: put the
 file into tests/fixtures/nvml/ and tests/collectors/gpu/test_replayed_nvml.py reads it. For
 processes in the record, run something on the GPUs meanwhile. UUIDs and pids are recorded as they

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from batchjob.quantities import gpu
@@ -14,6 +15,7 @@ from collectors.energy.collector import EnergyCollector
 from collectors.energy.ledger import EnergyAccounts
 from collectors.gpu import metrics as gpu_metrics
 from collectors.gpu.collector import GpuCollector
+from collectors.gpu.devices import Unit
 from collectors.gpu.holders import Holding
 from collectors.gpu.metrics import GpuMetric
 from collectors.jobs.collector import JobsCollector
@@ -25,6 +27,7 @@ class SampleSources(NamedTuple):
 
     readings: Callable[[], list[tuple[JobName, JobReading]]]
     holdings: Callable[[], list[tuple[Holding, Mapping[GpuMetric, float]]]] = list
+    gpu_counters: Callable[[], Iterable[tuple[JobName, SampleKey, float]]] = tuple
     accounts: Callable[[], EnergyAccounts] = EnergyAccounts
 
 
@@ -36,7 +39,8 @@ def find_sources(collectors: Iterable[Collector]) -> SampleSources | None:
         if isinstance(each, JobsCollector):
             sources, has_jobs = sources._replace(readings=each.readings), True
         elif isinstance(each, GpuCollector):
-            sources = sources._replace(holdings=each.holdings)
+            counters = partial(_gpu_counters, each)
+            sources = sources._replace(holdings=each.holdings, gpu_counters=counters)
         elif isinstance(each, EnergyCollector):
             sources = sources._replace(accounts=each.accounts)
     return sources if has_jobs else None
@@ -53,6 +57,8 @@ def take_samples(sources: SampleSources) -> list[JobSamples]:
             own_values[SampleKey(EMISSIONS_GRAMS.name, (provider,))] = value
     for holding, gpu_values in sources.holdings():
         other_values[SampledJob(*holding.job[:3])].update(_gpu_values(holding, gpu_values))
+    for job, key, value in sources.gpu_counters():
+        other_values[SampledJob(*job[:3])][key] = value
     samples = []
     for job, reading in sources.readings():
         sampled = SampledJob(*job[:3])
@@ -61,9 +67,36 @@ def take_samples(sources: SampleSources) -> list[JobSamples]:
     return samples
 
 
+def _gpu_counters(collector: GpuCollector) -> Iterator[tuple[JobName, SampleKey, float]]:
+    counters = collector.counters
+    numbers = {each.uuid: str(each.index) for each in collector.table.gpus}
+    for (job, uuid, instance), peak in counters.memory_peaks.items():
+        if uuid in numbers:
+            labels = (numbers[uuid], uuid, instance)
+            yield job, SampleKey(gpu.JOB_GPU_MEMORY_PEAK.name, labels), peak
+    for (job, uuid), sums in counters.jobs.items():
+        for quantity, value in zip(_BUSY_QUANTITIES, sums, strict=True):
+            if uuid in numbers:
+                yield job, SampleKey(quantity.name, (numbers[uuid], uuid, "")), value
+    for job, free in counters.free.items():
+        yield job, SampleKey(gpu.JOB_FREE_GPU_BUSY_SECONDS.name), free.busy_seconds
+        yield job, SampleKey(gpu.JOB_FREE_GPU_OBSERVED_SECONDS.name), free.observed_seconds
+
+
+_BUSY_QUANTITIES = (
+    gpu.JOB_GPU_BUSY_SECONDS,
+    gpu.JOB_GPU_OBSERVED_SECONDS,
+    gpu.JOB_GPU_SHARED_SECONDS,
+    gpu.JOB_GPU_MPS_SECONDS,
+)
+
+
+def _gpu_labels(unit: Unit) -> tuple[str, ...]:
+    return str(unit.gpu.index), unit.gpu.uuid, unit.gpu_instance
+
+
 def _gpu_values(holding: Holding, readings: Mapping[GpuMetric, float]) -> Values:
-    unit = holding.unit
-    labels = (str(unit.gpu.index), unit.gpu.uuid, unit.gpu_instance)
+    labels = _gpu_labels(holding.unit)
     values = {
         gpu.JOB_GPU_UTILIZATION: holding.utilization,
         gpu.JOB_GPU_MEMORY: holding.memory_bytes,

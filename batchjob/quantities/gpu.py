@@ -18,12 +18,23 @@ def _of_job(name: str, unit: Unit, help: str) -> Quantity:
     return Quantity(name, metric, group=GPUS)
 
 
+def _counted(name: str, help: str) -> Quantity:
+    return Quantity(
+        name, job_metric(name, "counter", "seconds", "", help, labels=GPU_LABELS), group=GPUS
+    )
+
+
+def _of_free_gpus(name: str, help: str) -> Quantity:
+    name = f"free_gpu_{name}"
+    return Quantity(name, job_metric(name, "counter", "seconds", "", help))
+
+
 def _of_gpu(name: str, unit: Unit, help: str, *labels: str, kind: Kind = "gauge") -> ExportedMetric:
     return ExportedMetric(f"batchjob_gpu_{name}", kind, unit, help, GPU_LABELS + labels)
 
 
 def _of_whole_gpu(name: str, metric: ExportedMetric, **labels: str) -> Quantity:
-    """A quantity of a whole GPU that the job holds, including other users of that GPU."""
+    """A quantity by GPU of a metric with more labels, or of a whole GPU, whoever uses it."""
     return Quantity(name, metric, labels=tuple(labels.items()), group=GPUS)
 
 
@@ -60,17 +71,29 @@ JOB_GPU_UTILIZATION = _of_job("gpu_utilization_ratio", "ratio",
     "Utilization of the GPU, if no other job holds or uses it: the fraction of the time since the "
     "last reading in which the job's kernels or copies ran. Absent on a shared GPU, where the "
     "driver does not measure it by process.")
-JOB_GPU_BUSY_SECONDS = job_metric("gpu_busy_seconds", "counter", "seconds", "",
+JOB_GPU_BUSY_SECONDS = _counted("gpu_busy_seconds",
     "Time in which any kernel or copy ran on the GPU while only this job held it. The mean "
     "utilization is the increase of this over that of `batchjob_job_gpu_observed_seconds_total`. "
-    "Both follow up to 40 s late, also after the end of the job. NVIDIA only, and not in MIG mode.",
-    labels=GPU_LABELS)
-JOB_GPU_OBSERVED_SECONDS = job_metric("gpu_observed_seconds", "counter", "seconds", "",
-    "Time that `batchjob_job_gpu_busy_seconds_total` covers.", labels=GPU_LABELS)
+    "Both follow up to 40 s late, also after the end of the job. NVIDIA only, and not in MIG mode.")
+JOB_GPU_OBSERVED_SECONDS = _counted("gpu_observed_seconds",
+    "Time that `batchjob_job_gpu_busy_seconds_total` covers.")
 JOB_GPU_UNOBSERVED_SECONDS = job_metric("gpu_unobserved_seconds", "counter", "seconds", "",
     "Time in which the job held the GPU and its use could not be told: `shared`, other jobs held "
     "or used the GPU as well; `mps`, processes ran under MPS.", labels=(*GPU_LABELS, "reason"))
+JOB_GPU_SHARED_SECONDS = _of_whole_gpu("gpu_shared_seconds", JOB_GPU_UNOBSERVED_SECONDS,
+    reason="shared")
+JOB_GPU_MPS_SECONDS = _of_whole_gpu("gpu_mps_seconds", JOB_GPU_UNOBSERVED_SECONDS, reason="mps")
+JOB_FREE_GPU_BUSY_SECONDS = _of_free_gpus("busy_seconds",
+    "Busy time, during the job, of the node's GPUs that no job verifiably holds, added up. GPUs "
+    "that were allocated to the job and cannot be identified are among them, so that they were not "
+    "used more than this. Follows up to 40 s late.")
+JOB_FREE_GPU_OBSERVED_SECONDS = _of_free_gpus("observed_seconds",
+    "Time that `batchjob_job_free_gpu_busy_seconds_total` covers, added up over these GPUs.")
 JOB_GPU_MEMORY = _of_job("gpu_memory_bytes", "bytes", "GPU memory of the job's processes.")
+JOB_GPU_MEMORY_PEAK = Quantity("gpu_memory_peak_bytes",
+    job_metric("gpu_memory_peak_bytes", "gauge", "bytes", "",
+    "Most GPU memory of the job's processes, sampled ten times a second (AMD: at each reading).",
+    labels=GPU_LABELS), group=GPUS)
 JOB_GPU_PROCESSES = _of_job("gpu_processes", "count",
     "Processes of the job with a context on the GPU; 0 for a GPU that is allocated and not used.")
 # fmt: on
@@ -84,7 +107,10 @@ JOB_GPU_ECC_CORRECTED = _of_whole_gpu("gpu_ecc_corrected_errors", GPU_ECC_ERRORS
 JOB_GPU_ECC_UNCORRECTED = _of_whole_gpu("gpu_ecc_uncorrected_errors", GPU_ECC_ERRORS,
     kind="uncorrected")
 
-GPU_QUANTITIES = (JOB_GPU_UTILIZATION, JOB_GPU_MEMORY, JOB_GPU_PROCESSES, JOB_GPU_SHARE,
+GPU_QUANTITIES = (JOB_GPU_UTILIZATION, JOB_GPU_BUSY_SECONDS, JOB_GPU_OBSERVED_SECONDS,
+    JOB_GPU_SHARED_SECONDS, JOB_GPU_MPS_SECONDS, JOB_FREE_GPU_BUSY_SECONDS,
+    JOB_FREE_GPU_OBSERVED_SECONDS, JOB_GPU_MEMORY, JOB_GPU_MEMORY_PEAK, JOB_GPU_PROCESSES,
+    JOB_GPU_SHARE,
     JOB_GPU_POWER, JOB_GPU_MEMORY_TOTAL, JOB_GPU_TEMPERATURE, JOB_GPU_SM_CLOCK,
     JOB_GPU_MEMORY_CLOCK, JOB_GPU_ECC_CORRECTED, JOB_GPU_ECC_UNCORRECTED)
 # fmt: on

@@ -25,7 +25,8 @@ from batchjob.schedulers.records import (
     StepRecord,
 )
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.measure.job_usage import GpuUsage, MeasuredUsage
+from batchjob_stats_db.measure.gpu_usage import GpuUsage, gpu_columns
+from batchjob_stats_db.measure.job_usage import MeasuredUsage
 
 CLUSTER = "batchjob-demo"
 SOURCE = "sacct"  # the jobs look like Slurm's
@@ -61,10 +62,16 @@ class DemoJob(NamedTuple):
     def measured(self, row_id: int) -> MeasuredUsage:
         """Its usage once it has ended; `row_id`: of its row in the database."""
         assert self.record.end_time is not None
-        gpus = [GpuUsage(*each) for each in self.usage["gpus"]]
+        assert self.record.start_time is not None
+        seconds = self.record.end_time - self.record.start_time
+        gpus = [
+            GpuUsage(*each)._replace(observed_seconds=seconds, shared_seconds=0.0, mps_seconds=0.0)
+            for each in self.usage["gpus"]
+        ]
+        values = {**self.usage["values"], **gpu_columns(gpus)}
         return MeasuredUsage(
             row_id, self.usage["samples"], 0, len(self.loads), self.usage["coverage"],
-            math.ceil(self.record.end_time), "", self.usage["values"], gpus,
+            math.ceil(self.record.end_time), "", values, gpus,
             self.usage["emissions"],
         )  # fmt: skip
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0010"
+REVISION = "0011"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -240,7 +240,7 @@ job_usage = _table(
     *_texts("doubt"),
     *_usage_columns(USAGE_COLUMNS),
     *_integers("gpus"),
-    *_floats("gpu_utilization_ratio"),
+    *_floats("gpu_utilization_ratio gpu_busy_seconds gpu_observed_seconds"),
     *_integers("gpu_memory_peak_bytes"),
     *_usage_columns(ENERGY_COLUMNS),
     has_rowid=True,
@@ -253,6 +253,7 @@ job_gpu = _table(
     *_texts("gpu"),
     *_floats("utilization_ratio"),
     *_integers("memory_peak_bytes samples"),
+    *_floats("observed_seconds shared_seconds mps_seconds"),
 )
 
 job_emissions = _table("job_emissions", _job_id(), *_keys("provider"), *_required("grams", Float))

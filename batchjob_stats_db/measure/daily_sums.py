@@ -180,10 +180,10 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     started = (job.start_time >= day) & (job.start_time < day + DAY)
     ended = (job.end_time >= day) & (job.end_time < day + DAY)
     measured_seconds, cpu_seconds, share = _measured_part(job)
-    gpus = _or_zero(job.allocated_gpus) + _resized(
-        job, "gpus", job.resized_gpu_seconds, job.seconds
-    )
-    seen_gpus = sa.case((usage.c.gpus < gpus, usage.c.gpus), else_=gpus)
+    gpus = _or_zero(sa.func.coalesce(job.allocated_gpus, usage.c.gpus))
+    gpus += _resized(job, "gpus", job.resized_gpu_seconds, job.seconds)
+    # Of GPUs beyond the allocation, such as those that a job used without confinement, none count.
+    gpu_share = sa.case((usage.c.gpus > gpus, share * gpus / usage.c.gpus), else_=share)
     # Float: 1 TiB for a day is 9.5e16 byte-seconds, and a hundred such jobs overflow BIGINT.
     resized = _resized(job, "memory_bytes", job.resized_memory_byte_seconds, job.seconds)
     memory = sa.cast(sa.func.coalesce(MEMORY_ALLOCATED, 0), sa.Float) + resized
@@ -207,9 +207,7 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         "gpu_allocated_seconds": job.seconds * gpus,
         "memory_allocated_byte_seconds": job.seconds * memory,
         "measured_cpu_allocated_seconds": known_cpu,
-        "measured_gpu_allocated_seconds": sa.case(
-            (usage.c.gpu_utilization_ratio.is_not(None), measured_seconds * seen_gpus), else_=0
-        ),
+        "measured_gpu_allocated_seconds": gpu_share * _or_zero(usage.c.gpu_observed_seconds),
         "measured_memory_allocated_byte_seconds": sa.case(
             (usage.c.memory_average_bytes.is_not(None), measured_seconds * of_seen_nodes), else_=0
         ),
@@ -218,7 +216,7 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
             (ENERGY.is_not(None), cpu_seconds), else_=0.0
         ),
         "cpu_seconds": cpu_share * _or_zero(CPU_SECONDS),
-        "gpu_seconds": measured_seconds * seen_gpus * _or_zero(usage.c.gpu_utilization_ratio),
+        "gpu_seconds": gpu_share * _or_zero(usage.c.gpu_busy_seconds),
         "memory_byte_seconds": measured_seconds * _or_zero(usage.c.memory_average_bytes),
         "memory_peak_byte_seconds": peak_seconds * _or_zero(MEMORY_PEAK),
         "energy_host_joules": energy_share * _component_joules("host"),

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from batchjob.judgements import COMPLETE_COVERAGE, MORE_CPU, exceeds_cpus
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
-from batchjob.quantities.gpu import JOB_GPU_MEMORY, JOB_GPU_UTILIZATION
 from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT, MEMORY_PEAK
 from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
-from batchjob.schedulers.node_names import NodeNames, without_port
+from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.database.gate import MAX_KEY_LENGTH, broken_rule, limits
+from batchjob_stats_db.measure import gpu_usage
 from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
@@ -28,6 +28,7 @@ from batchjob_stats_db.measure.coverage import (
     has_gpu_gaps,
     measured_until,
 )
+from batchjob_stats_db.measure.gpu_usage import GpuUsage, gpu_columns, gpu_usages
 from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES, ENERGY_MISSING
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 
@@ -86,23 +87,12 @@ class JobToMeasure(NamedTuple):
     allocated: NodeNames = NodeNames(())  # its nodes; none: unknown
     returned: tuple[tuple[str, int], ...] = ()  # those that it gave back, and when
     cluster_nodes: NodeNames = NodeNames(())  # all of its cluster that are known
+    gpus: tuple[tuple[str, int], ...] = ()  # allocated on its nodes; see gpu_usages()
 
 
 def returned_at(job: JobToMeasure, instance: str) -> int | None:
     """When the job gave back the node of an instance; None: it did not."""
     return next((at for node, at in job.returned if instance in NodeNames([node])), None)
-
-
-class GpuUsage(NamedTuple):
-    """The use of a GPU by the job."""
-
-    node: str
-    uuid: str
-    gpu_instance: str
-    gpu: str
-    utilization_ratio: float | None
-    memory_peak_bytes: int | None
-    samples: int
 
 
 class MeasuredUsage(NamedTuple):
@@ -128,25 +118,23 @@ _PEAK_MEMORY = MEMORY_PEAK.metric.name
 _PEAK_COLUMNS = ("memory_peak_bytes", "memory_peak_node_bytes")
 _EMISSIONS = EMISSIONS_GRAMS.metric.name
 _ENERGY = ENERGY_JOULES.metric.name
-_GPU_UTILIZATION = JOB_GPU_UTILIZATION.metric.name
-_MEAN_GPU_UTILIZATION = (Statistic.MEAN, _GPU_UTILIZATION)
-_GPU_MEMORY = JOB_GPU_MEMORY.metric.name
+_MEAN_GPU_UTILIZATION = (Statistic.MEAN, gpu_usage.UTILIZATION)
 
 _COLUMNS = (*USAGE_COLUMNS, *ENERGY_COLUMNS)
 
 
 def _metrics(statistic: Statistic, *more: str) -> tuple[str, ...]:
-    """The metrics of the columns of a statistic, and more of them."""
+    """The metrics of the columns of a statistic, those of GPUs, and more of them."""
     of_columns = (each.quantity.metric.name for each in _COLUMNS if each.statistic is statistic)
-    return tuple(dict.fromkeys((*of_columns, *more)))
+    return tuple(dict.fromkeys((*of_columns, *gpu_usage.METRICS.get(statistic, ()), *more)))
 
 
 _TOTALS = _metrics(Statistic.TOTAL, _EMISSIONS)
-_MEANS = _metrics(Statistic.MEAN, _GPU_UTILIZATION)
+_MEANS = _metrics(Statistic.MEAN)
 
 METRICS: Mapping[Statistic, tuple[str, ...]] = {
     Statistic.TOTAL: _TOTALS,
-    Statistic.PEAK: _metrics(Statistic.PEAK, _END_TIME, _CURRENT_MEMORY, _GPU_MEMORY),
+    Statistic.PEAK: _metrics(Statistic.PEAK, _END_TIME, _CURRENT_MEMORY),
     Statistic.MEAN: _MEANS,
     Statistic.COUNT: (PRESENCE_METRIC, *_MEANS),
     Statistic.LATEST: (PRESENCE_METRIC, _CURRENT_MEMORY),
@@ -159,12 +147,17 @@ _VALUES = (Statistic.TOTAL, Statistic.PEAK, Statistic.MEAN)
 _LIMITS: Mapping[str, tuple[float, float]] = {
     **{each.quantity.metric.name: limits(each.name) for each in _COLUMNS},
     _EMISSIONS: limits("grams"),
-    _GPU_UTILIZATION: limits("utilization_ratio"),
-    _GPU_MEMORY: limits("memory_bytes"),
+    gpu_usage.UTILIZATION: limits("utilization_ratio"),
+    **{
+        metric: limits(metric.removesuffix("_total"))
+        for statistic in (Statistic.TOTAL, Statistic.PEAK)
+        for metric in gpu_usage.METRICS[statistic]
+    },
 }
 
 # Of a job on one node. A GPU has at most seven instances of seven parts (MIG).
-_MOST_OF_NODE = {_GPU_UTILIZATION: 1024, _GPU_MEMORY: 1024, _EMISSIONS: 64}
+_OF_GPUS = (metric for metrics in gpu_usage.METRICS.values() for metric in metrics)
+_MOST_OF_NODE = {**dict.fromkeys(_OF_GPUS, 1024), _EMISSIONS: 64}
 _ROW_LABELS = ("provider", "uuid", "gpu_instance", "gpu")
 
 JobSeries = dict[tuple[Statistic, str], list[SeriesValue]]
@@ -180,18 +173,18 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     values = _column_values(kept, doubts)
     _add_sampled_peaks(kept, values, doubts)
     _leave_out_impossible(job, series, values, doubts, refused)
-    gpus = _gpu_usages(kept)
-    values.update(_gpu_column_values(gpus))
     nodes = samples_by_node(kept, partial(returned_at, job))
     until = job.span.until if job.end is None else job.end
     if job.end is None:
         until = max(job.start, measured_until(nodes, job.start, until, interval))
+    gpus = gpu_usages(kept, job.gpus, until - job.start, interval)
+    values.update(gpu_columns(gpus))
     time = MeasuredTime(job.start, job.end, until)
     covered = coverage(nodes, job.nodes, time, interval, [at for _, at in job.returned])
     if job.end is None:
         doubts.add(ENDED_ON_NODES if has_ended_everywhere(nodes, job.nodes, job.start) else RUNNING)
     doubts |= _find_doubts(job, values, nodes, covered)
-    counts = [gpu.samples for gpu in gpus if gpu.utilization_ratio is not None]
+    counts = [each.samples for each in gpus if each.shared_seconds is None and each.samples]
     if has_gaps(nodes, time, interval) or has_gpu_gaps(counts, covered, time, interval):
         doubts.add(GAPS)
     emissions: dict[str, float] = defaultdict(float)
@@ -357,48 +350,6 @@ def _add_sampled_peaks(kept: JobSeries, values: dict[str, float | int], doubts: 
     ):
         for name in _PEAK_COLUMNS:  # without one node's peak, the others' are not the job's
             values.pop(name, None)
-
-
-def _gpu_usages(kept: JobSeries) -> list[GpuUsage]:
-    def by_gpu(statistic: Statistic, metric: str) -> dict[tuple[str, str, str, str], float]:
-        return {
-            (
-                without_port(_instance(sample)),
-                sample.labels.get("uuid", ""),
-                sample.labels.get("gpu_instance", ""),
-                sample.labels.get("gpu", ""),
-            ): sample.value
-            for sample in kept[statistic, metric]
-        }
-
-    busy = by_gpu(*_MEAN_GPU_UTILIZATION)
-    counts = by_gpu(Statistic.COUNT, _GPU_UTILIZATION)
-    memory = by_gpu(Statistic.PEAK, _GPU_MEMORY)
-    return [
-        GpuUsage(
-            *key,
-            busy.get(key),
-            round(memory[key]) if key in memory else None,
-            int(counts.get(key, 0)),
-        )
-        for key in sorted(busy.keys() | memory.keys())
-    ]
-
-
-def _gpu_column_values(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
-    values: dict[str, float | int] = {}
-    if gpus:
-        values["gpus"] = len(gpus)
-    busy = [
-        (gpu.utilization_ratio, gpu.samples) for gpu in gpus if gpu.utilization_ratio is not None
-    ]
-    weight = sum(samples for _, samples in busy)
-    if weight:
-        values["gpu_utilization_ratio"] = math.fsum(u * n for u, n in busy) / weight
-    memory = [gpu.memory_peak_bytes for gpu in gpus if gpu.memory_peak_bytes is not None]
-    if memory:
-        values["gpu_memory_peak_bytes"] = max(memory)
-    return values
 
 
 def samples_by_node(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob.schedulers.node_names import NodeNames
+from batchjob.schedulers.node_names import NodeNames, short_name
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
@@ -24,7 +24,7 @@ JOB_COLUMNS = tuple(
     schema.job.c[name]
     for name in (
         "id", "jobid", "username", "uid", "start_time", "end_time", "allocated_nodes",
-        "allocated_cpus", "resized_cpu_seconds", "tool",
+        "allocated_cpus", "allocated_gpus", "resized_cpu_seconds", "tool",
     )
 )  # fmt: skip
 
@@ -75,24 +75,30 @@ def jobs_to_measure(
     return _with_nodes(db, cluster, jobs)
 
 
-def allocated_nodes(db: Connection, job_ids: Sequence[int]) -> dict[int, dict[str, float | None]]:
-    """The nodes of jobs, by id, each with the time when it was given back, if it was.
+Held = tuple[float | None, int | None]
+"""When a node was given back, if it was, and the GPUs that were allocated on it, if known."""
 
-    None of jobs whose nodes are unknown.
-    """
+
+def allocated_nodes(db: Connection, job_ids: Sequence[int]) -> dict[int, dict[str, Held]]:
+    """The nodes of jobs, by id; none of jobs whose nodes are unknown."""
     share = schema.job_node.c
-    nodes: dict[int, dict[str, float | None]] = {}
+    nodes: dict[int, dict[str, Held]] = {}
     for part in chunks(job_ids):
-        query = sa.select(share.job_id, share.node, share.until_time).where(share.job_id.in_(part))
-        for job_id, node, until in db.execute(query):
-            nodes.setdefault(job_id, {})[node] = until
+        query = sa.select(share.job_id, share.node, share.until_time, share.gpus)
+        for job_id, node, *held in db.execute(query.where(share.job_id.in_(part))):
+            nodes.setdefault(job_id, {})[node] = (held[0], held[1])
     return nodes
 
 
-def with_allocation(job: JobToMeasure, nodes: Mapping[str, float | None]) -> JobToMeasure:
-    """The job with its nodes, of `allocated_nodes`."""
-    returned = tuple((node, int(until)) for node, until in nodes.items() if until is not None)
-    return job._replace(allocated=NodeNames(nodes), returned=returned)
+def with_allocation(job: JobToMeasure, nodes: Mapping[str, Held]) -> JobToMeasure:
+    """The job with its nodes, of `allocated_nodes`, and with the GPUs of each if they are known."""
+    returned = tuple((node, int(until)) for node, (until, _) in nodes.items() if until is not None)
+    gpus = tuple((short_name(node), number) for node, (_, number) in nodes.items() if number)
+    if returned:
+        gpus = ()  # it held them for different times
+    elif sum(number for _, number in gpus) != sum(number for _, number in job.gpus):
+        gpus = job.gpus
+    return job._replace(allocated=NodeNames(nodes), returned=returned, gpus=gpus)
 
 
 def _with_nodes(db: Connection, cluster: str, jobs: Sequence[JobToMeasure]) -> list[JobToMeasure]:
@@ -165,6 +171,7 @@ def job_to_measure(
     return JobToMeasure(
         row.id, cluster, row.jobid, row.username, row.uid, start, end,
         row.allocated_nodes, cpus, span, tool=row.tool,
+        gpus=(("", row.allocated_gpus),) if row.allocated_gpus else (),
     )  # fmt: skip
 
 

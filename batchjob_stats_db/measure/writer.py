@@ -14,6 +14,7 @@ from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import chunks, store_quarantined, write_rows
 from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.isolation import is_database_failure, isolate_failures
+from batchjob_stats_db.measure.gpu_usage import UNIDENTIFIED
 from batchjob_stats_db.measure.job_usage import DOUBTS, NOT_STORABLE, JobToMeasure, MeasuredUsage
 from batchjob_stats_db.measure.rollup import mark_days
 
@@ -86,6 +87,11 @@ def _write_rows(db: Connection, source: str, usages: Collection[MeasuredUsage], 
     write_rows(
         db, schema.job_usage, [tuple(each.get(name) for name in _USAGE_COLUMNS) for each in columns]
     )
+    gpu = schema.job_gpu.c
+    for part in chunks([each.job_id for each in usages if each.devices]):
+        # A GPU that could not be identified at first may be known by now.
+        stale = gpu.job_id.in_(part) & gpu.uuid.startswith(UNIDENTIFIED)
+        db.execute(sa.delete(schema.job_gpu).where(stale))
     write_rows(db, schema.job_gpu, [(u.job_id, *gpu) for u in usages for gpu in u.devices])
     write_rows(
         db,

@@ -29,7 +29,8 @@ from batchjob_stats_db.poller.batch_writer import BatchWriter
 from batchjob_stats_db.poller.options import ClusterSettings, PollOptions, RetentionOptions
 from batchjob_stats_db.poller.reread import Pace, Rereader, read_missing_scripts
 from batchjob_stats_db.poller.retention import delete_expired
-from batchjob_stats_db.poller.self_metrics import PollerMetrics, count_measured
+from batchjob_stats_db.poller.self_metrics import PollerMetrics, count_measured, show_held_gpus
+from batchjob_stats_db.queries.operators import held_gpus
 from batchjob_stats_db.samples.folder import samples_problem
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
 
@@ -359,6 +360,8 @@ class Poller:
     def _count_unfinished(self) -> bool:
         number = len(self.store.unfinished())
         self.metrics.unfinished_jobs.labels(self.cluster.name).set(number)
+        with self.store.engine.connect() as db:
+            show_held_gpus(self.metrics, self.cluster.name, held_gpus(db, self.cluster.name))
         return True
 
 

@@ -68,6 +68,9 @@ class PollerMetrics:
             "Jobs that their scheduler no longer knows, without a recorded end.")
         self.unfinished_jobs = gauge("unfinished_jobs",
             "Recorded jobs that are pending or running.")
+        self.job_gpus = gauge("job_gpus",
+            "GPUs that the scheduler has allocated to a running job.", "jobid", "user")
+        self.gpu_jobs: set[tuple[str, str, str]] = set()  # labels of `job_gpus`
         self.ended_jobs = counter("ended_jobs",
             "Jobs whose end was recorded within a day, on each of their nodes.", "node", "result")
         self.tracked_work = counter("tracked_work",
@@ -112,6 +115,19 @@ class PollerMetrics:
     def look_at_backups(self, directory: str) -> None:
         """Note the time of the newest backup in this directory, which may hang."""
         self._backup.labels(directory).set(newest_time(Path(directory)))
+
+
+def show_held_gpus(
+    metrics: PollerMetrics, cluster: str, held: Mapping[tuple[str, str], int]
+) -> None:
+    """Show the GPUs of a cluster's running jobs, by job id and user, and of no other jobs."""
+    now = {(cluster, *job) for job in held}
+    for ended in {each for each in metrics.gpu_jobs if each[0] == cluster} - now:
+        metrics.job_gpus.remove(*ended)
+        metrics.gpu_jobs.discard(ended)
+    for job, gpus in held.items():
+        metrics.job_gpus.labels(cluster, *job).set(gpus)
+    metrics.gpu_jobs |= now
 
 
 def count_ended(

@@ -344,6 +344,9 @@ _energy_of_nodes = _sum(
         _usage.energy_host_active_joules, _usage.energy_host_idle_joules,
         _usage.energy_gpu_active_joules, _usage.energy_gpu_idle_joules,
     )  # fmt: skip
+GPUS_HELD = sa.func.coalesce(_job.allocated_gpus, _usage.gpus)
+"""GPUs of a job: those allocated, or where accounting has none, those that it was seen to hold."""
+
 ENERGY = sa.case((~_lacks_nodes, _energy_of_nodes))
 """Measured energy of all nodes; unknown if some have none."""
 _energy_accounted = sa.cast(_job.energy_joules, sa.Float)
@@ -368,6 +371,7 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
     _ratio(MEMORY_PEAK, MEMORY_AVAILABLE).label("memory_efficiency"),
     sa.type_coerce(MEMORY_BASIS, sa.Text).label("memory_basis"),
     sa.type_coerce(_memory_short, sa.Integer).label("memory_short"),
+    sa.type_coerce(GPUS_HELD, sa.BigInteger).label("gpus_held"),
     ENERGY.label("usage_energy_joules"),
     ENERGY_USED.label("energy_used_joules"),
     sa.type_coerce(ENERGY_BASIS, sa.Text).label("energy_basis"),

@@ -9,7 +9,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.judgements import RUNNING_STATES
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.queries.efficiency import DERIVED, RUN_SECONDS
+from batchjob_stats_db.queries.efficiency import DERIVED, GPUS_HELD, RUN_SECONDS
 
 
 class Filter(NamedTuple):
@@ -79,7 +79,7 @@ _RANGES: dict[str, ColumnElement[Any]] = {
     "cpu_efficiency": _derived["cpu_efficiency"],
     "memory_efficiency": _derived["memory_efficiency"],
     "gpu_utilization": _usage.gpu_utilization_ratio,
-    "gpus": _job.allocated_gpus,
+    "gpus": GPUS_HELD,
     "nodes": _job.allocated_nodes,
     "memory": _derived["memory_used_bytes"],
     "energy": _derived["energy_used_joules"],

@@ -14,6 +14,7 @@ from batchjob.judgements import RUNNING_STATES, unused_cpu_seconds
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.rollup import waits
+from batchjob_stats_db.queries.efficiency import GPUS_HELD
 from batchjob_stats_db.queries.filters import clusters_to_query
 from batchjob_stats_db.queries.job_list import check_row_limit, rows_by_ids
 from batchjob_stats_db.queries.jobs import gpu_utilizations
@@ -144,6 +145,16 @@ def idle_gpus(
     return sorted(idle, key=lambda each: each["idle_gpu_seconds"], reverse=True)[:limit]
 
 
+def held_gpus(db: Connection, cluster: str) -> dict[tuple[str, str], int]:
+    """GPUs allocated to the running jobs of a cluster, by job id and user; for the poller."""
+    job = schema.job.c
+    query = sa.select(job.jobid, job.username, job.allocated_gpus).where(
+        job.cluster == cluster, job.end_time.is_(None), job.state.in_(RUNNING_STATES),
+        job.allocated_gpus > 0,
+    )  # fmt: skip
+    return {(row.jobid, row.username): row.allocated_gpus for row in db.execute(query)}
+
+
 def _candidates(db: Connection, access: Access, cluster: str | None) -> list[int]:
     """Ids of running jobs with GPUs: those known to use them least, and the newest."""
     job, usage = schema.job.c, schema.job_usage.c
@@ -152,16 +163,14 @@ def _candidates(db: Connection, access: Access, cluster: str | None) -> list[int
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
             job.cluster.in_(clusters_to_query(db, cluster)), visible(access),
-            job.end_time.is_(None), job.state.in_(RUNNING_STATES), job.allocated_gpus > 0,
+            job.end_time.is_(None), job.state.in_(RUNNING_STATES), GPUS_HELD > 0,
             job.start_time.is_not(None),
         )
         .limit(_MAX_CANDIDATES)
     )  # fmt: skip
     least = (
         sa.case((usage.gpu_utilization_ratio.is_(None), 1), else_=0),
-        (1 - usage.gpu_utilization_ratio)
-        * (usage.until_time - job.start_time)
-        * job.allocated_gpus,
+        (1 - usage.gpu_utilization_ratio) * (usage.until_time - job.start_time) * GPUS_HELD,
     )
     known = db.scalars(which.order_by(least[0], least[1].desc(), job.id)).all()
     newest = db.scalars(which.order_by(job.start_time.desc(), job.id)).all()
@@ -173,10 +182,12 @@ def _with_idle_gpus(
 ) -> dict[str, Any]:
     mean, until = row["usage_gpu_utilization_ratio"], row["usage_until_time"]
     idle_by_gpu = sum(ratio is not None and ratio <= at_most for ratio in gpus)
-    idle = row["usage_gpus"] if mean is not None and mean <= at_most else idle_by_gpu
-    names = ("cluster", "jobid", "username", "account", "partition", "name", "allocated_gpus")
+    known = sum(ratio is not None for ratio in gpus) or row["usage_gpus"]
+    idle = known if mean is not None and mean <= at_most else idle_by_gpu
+    names = ("cluster", "jobid", "username", "account", "partition", "name")
     return {
         **{name: row[name] for name in names},
+        "allocated_gpus": row["gpus_held"],
         "idle_gpus": idle or 0,
         "gpu_utilization_ratio": mean,
         "gpu_memory_peak_bytes": row["usage_gpu_memory_peak_bytes"],

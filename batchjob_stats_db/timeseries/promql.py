@@ -14,7 +14,8 @@ from batchjob_stats_db.timeseries.resample import Identity
 # job, pod ...) distinguishes only replicas, which `max by` merges.
 IDENTITY = (
     "__name__", "cluster", "instance", "manager", "jobid", "user", "mode", "component", "kind",
-    "resource", "device", "provider", "gpu", "uuid", "gpu_instance", "UUID", "GPU_I_ID",
+    "resource", "device", "provider", "gpu", "uuid", "gpu_instance", "reason", "UUID",
+    "GPU_I_ID",
 )  # fmt: skip
 BY_IDENTITY = f"by ({', '.join(IDENTITY)})"
 _IN_CLUSTER = ", ".join(label for label in IDENTITY if label not in ("__name__", "cluster"))

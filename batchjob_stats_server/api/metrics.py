@@ -116,7 +116,7 @@ async def job_metrics(
 
     def read_rows(history: TimeSeriesStore) -> Response:
         curves = [CURVES[name] for name in params.metric]
-        max_lines = max(job.nodes or 1, run["allocated_gpus"] or 0)
+        max_lines = max(job.nodes or 1, run["gpus_held"] or 0)
         points = _points_per_line(params.points, max_lines * len(curves))
         lines = [
             line

@@ -101,11 +101,12 @@ def cluster(
     reading = current_reading(page, cluster) if shows_totals else None
     audit.log_jobs_seen(page.principal, f"cluster {cluster}", [*running, *usage_rows, *pending])
     return page.render(
-        "cluster.html", cluster=cluster, queues=queues, usual_waits=usual_waits, sources=sources,
+        "cluster.html", cluster=cluster, lacks_gpus=_lacks_gpus(running, reading),
+        queues=queues, usual_waits=usual_waits, sources=sources,
         is_failing=is_failing,
         reading=reading, history=history, cells=CELLS, counts=counts[cluster], busy=busy,
         node_cells=_node_cells(cluster, {row["node"]: row["jobs"] for row in busy}, reading),
-        idle_gpus=_idle_jobs(running, page.now, "usage_gpu_utilization_ratio", "allocated_gpus"),
+        idle_gpus=_idle_jobs(running, page.now, "usage_gpu_utilization_ratio", "gpus_held"),
         idle_cpus=_idle_jobs(running, page.now, "cpu_efficiency", "allocated_cpus"),
         longest_waits=longest_waits[:_MAX_LISTED],
         wastes=most_wasteful(usage_rows, _MAX_LISTED),
@@ -149,10 +150,16 @@ def _count_by_state(rows: Sequence[RowMapping]) -> dict[str, dict[str, int]]:
 
 
 def _allocated_totals(running: Sequence[RowMapping]) -> dict[str, int]:
-    return {
-        name: sum(row[f"allocated_{name}"] or 0 for row in running)
-        for name in ("cpus", "gpus", "nodes")
-    }
+    columns = {"cpus": "allocated_cpus", "gpus": "gpus_held", "nodes": "allocated_nodes"}
+    return {name: sum(row[column] or 0 for row in running) for name, column in columns.items()}
+
+
+def _lacks_gpus(running: Sequence[RowMapping], reading: ClusterReading | None) -> bool:
+    """Whether records have the GPUs of no job, although jobs hold some."""
+    if any(row["allocated_gpus"] for row in running):
+        return False
+    on_nodes = reading.totals().get("gpus_allocated") if reading else None
+    return bool(on_nodes) or any(row["gpus_held"] for row in running)
 
 
 def _idle_jobs(
@@ -179,7 +186,7 @@ def _idle_jobs(
 
 def _is_usage_unknown(row: Row, ratio: str) -> bool:
     """Whether the use of a job's GPUs, or CPUs, is unknown."""
-    return row[ratio] is None and (ratio == "cpu_efficiency" or bool(row["allocated_gpus"]))
+    return row[ratio] is None and (ratio == "cpu_efficiency" or bool(row["gpus_held"]))
 
 
 def _median(values: Sequence[float]) -> float | None:

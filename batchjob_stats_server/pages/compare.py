@@ -37,7 +37,7 @@ _FACTS: Mapping[str, tuple[Callable[..., str], str]] = {
     "Nodes": (template_filters.number, "allocated_nodes"),
     "CPUs": (template_filters.number, "allocated_cpus"),
     "Memory": (template_filters.size, "allocated_memory_bytes"),
-    "GPUs": (template_filters.number, "allocated_gpus"),
+    "GPUs": (template_filters.number, "gpus_held"),
     "CPU time": (template_filters.hours, "cpu_used_seconds"),
     "Peak memory": (template_filters.size, "memory_used_bytes"),
     "Peak GPU memory": (template_filters.size, "usage_gpu_memory_peak_bytes"),

@@ -141,7 +141,7 @@ def _report_values(
         "report": report,
         "efficiency": [(each, usage_bars.efficiency_bar(each)) for each in report.efficiency],
         "zones": plot_zones.job_zones(page.services.rules, evaluate_quantities(inputs)),
-        "plots": plots_for(run["allocated_gpus"] or run["usage_gpus"]),
+        "plots": plots_for(run["gpus_held"]),
         "has_measurements": page.services.histories.has_store and has_started,
         "since": int(run["start_time"]) if has_started else None,
         "until": math.ceil(run["end_time"] or page.now) if has_started else None,

@@ -160,7 +160,7 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
         sections = _query_sections(db, page, form)
         rows = [row for section in sections for row in section.rows]
         sparklines = page.environment.sparklines.get(services, db, page.access, rows, kinds)
-        gpus = gpu_utilizations(db, [row["id"] for row in rows if row["allocated_gpus"]])
+        gpus = gpu_utilizations(db, [row["id"] for row in rows if row["gpus_held"]])
         clusters = stats.cluster_names(db)
     audit.log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1

@@ -59,6 +59,7 @@ def build_report(
                 row["node"], row["gpu"], row["uuid"], row["gpu_instance"],
                 row["utilization_ratio"], row["memory_peak_bytes"],
                 _rounded(inputs.gpu_memory.get(row["uuid"] + row["gpu_instance"])),
+                row["observed_seconds"], row["shared_seconds"], row["mps_seconds"],
             )
             for row in inputs.gpus
         ),
@@ -89,7 +90,7 @@ def _job_summary(job: Row, elapsed: float | None) -> JobSummary:
         exit_code=job["exit_code"], exit_signal=job["exit_signal"],
         exit_code_or_128_more=job["exit_code_or_128_more"],
         nodes=job["allocated_nodes"], cpus=job["allocated_cpus"],
-        memory_bytes=job["allocated_memory_bytes"], gpus=job["allocated_gpus"],
+        memory_bytes=job["allocated_memory_bytes"], gpus=job["gpus_held"],
         submit_line=job["submit_line"], work_dir=job["work_dir"],
         allocated_resources=job["allocated_resources"], cancelled_by=job["cancelled_by"],
         tool=job["tool"], parameters=job["parameters"], error=job["error"],

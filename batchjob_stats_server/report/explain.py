@@ -122,15 +122,20 @@ def _memory_missing(job: Row) -> str:
 
 def gpu_ratio(job: Row) -> EfficiencyRatio | None:
     """Mean utilisation of the measured GPUs; None for a job without GPUs."""
-    if not job["allocated_gpus"] and not job["usage_gpus"]:
+    if not job["gpus_held"]:
         return None
     ratio, missing = job["usage_gpu_utilization_ratio"], ""
     if ratio is None:
-        missing = _missing_reason(job, 1, "") or "no GPU's utilisation was measured"
-    formula = "sum of the GPUs' mean utilisation / GPUs measured"
-    measured_gpus, allocated_gpus = job["usage_gpus"] or 0, job["allocated_gpus"] or 0
-    if ratio is not None and measured_gpus < allocated_gpus:
-        formula += f", which are {measured_gpus} of {digits(allocated_gpus)}"
+        missing = _missing_reason(job, 1, "") or (
+            "its GPUs were shared with other jobs, or it could not be told which of the node's "
+            "GPUs were its own"
+            if job["usage_gpus"]
+            else "no GPU's utilisation was measured"
+        )
+    formula = "busy time of the GPUs / time observed"
+    measured_gpus = job["usage_gpus"] or 0
+    if ratio is not None and measured_gpus < job["gpus_held"]:
+        formula += f", of {measured_gpus} of {digits(job['gpus_held'])} GPUs"
     return _efficiency_ratio(job, "gpu", ratio, formula, missing, MEASURED)
 
 

@@ -179,8 +179,13 @@ def _flag(about: str, holds: Callable[[ReportInput], bool]) -> JobFact:
     return JobFact("word", f"{about}: yes or no.", lambda inputs: "yes" if holds(inputs) else "no")
 
 
-def _fewest_gpu_samples(inputs: ReportInput) -> FactValue:
-    return min((row["samples"] or 0 for row in inputs.gpus), default=0)
+def _least_observed(inputs: ReportInput) -> FactValue:
+    """Of counters, which follow up to 40 s late, or of the samples of a gauge."""
+    until, start = inputs.job["usage_until_time"], inputs.job["start_time"]
+    if not inputs.gpus or until is None or start is None or until <= start:
+        return None
+    seconds = min(row["observed_seconds"] or 0.0 for row in inputs.gpus)
+    return min(1.0, float(seconds / (until - start)))
 
 
 def _threshold(field: Field[Any]) -> JobFact:
@@ -312,12 +317,13 @@ FACTS: Mapping[str, JobFact] = {
         "Fraction of time in which at least one task waited for storage.",
         _usage_ratio("usage_io_waiting_seconds", _node_time_seconds),
     ),
-    "gpus": JobFact(
-        "count", "GPUs allocated.", lambda m: m.job["allocated_gpus"] or m.job["usage_gpus"] or 0
-    ),
+    "gpus": JobFact("count", "GPUs that the job held.", lambda m: m.job["gpus_held"] or 0),
     "gpu_ratio": JobFact("ratio", "GPU efficiency.", _job_column("usage_gpu_utilization_ratio")),
-    "gpu_samples": JobFact(
-        "count", "Number of samples of the GPU with the fewest samples.", _fewest_gpu_samples
+    "gpu_observed": JobFact(
+        "ratio",
+        "Part of the measured time in which the GPU that was observed least was observed while no "
+        "other job held it.",
+        _least_observed,
     ),
     "gpus_measured": JobFact("count", "GPUs with measurements.", lambda m: len(m.gpus)),
     "gpus_idle": JobFact("count", "GPUs with a mean utilisation below `idle_gpu`.", _idle_gpus),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchjob.judgements import AT_LEAST
+from batchjob_stats_db.measure.gpu_usage import UNIDENTIFIED
 from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES, RUNNING
 
 
@@ -112,7 +113,7 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """One GPU, or an instance of one."""
+    """One GPU, or an instance of one; its UUID begins with `unidentified` if it is not known."""
 
     node: str
     gpu: str
@@ -121,6 +122,20 @@ class GpuUse:
     utilization_ratio: float | None
     memory_peak_bytes: int | None
     memory_total_bytes: int | None
+    observed_seconds: float | None = None  # that the utilisation covers
+    shared_seconds: float | None = None  # in which other jobs held the GPU as well
+    mps_seconds: float | None = None  # in which processes ran under MPS
+
+    @property
+    def unknown_reason(self) -> str:
+        """Why there is no utilisation."""
+        if self.mps_seconds and self.mps_seconds > (self.shared_seconds or 0):
+            return "processes ran under MPS, where the driver does not tell who used the GPU"
+        if self.shared_seconds:
+            return "other jobs held the GPU as well, and the driver does not tell who used it"
+        if self.uuid.startswith(UNIDENTIFIED):
+            return "it is not known which GPU of the node it was"
+        return "not measured"
 
 
 @dataclass(frozen=True)

@@ -195,9 +195,11 @@ def _node_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
 def _gpu_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     for gpu in report.gpus[:_MAX_LINES]:
         ratio, peak, total = gpu.utilization_ratio, gpu.memory_peak_bytes, gpu.memory_total_bytes
-        words = ["utilisation unknown" if ratio is None else f"{share(ratio)} utilisation"]
+        words = [f"{share(ratio)} utilisation"] if ratio is not None else []
         if peak is not None:
             words.append(f"{size(peak)}{f' of {size(total)}' if total else ''} peak memory")
+        if ratio is None:
+            words.insert(0, f"utilisation unknown: {gpu.unknown_reason}")
         label = f"{gpu.node} GPU {gpu.gpu or gpu.uuid} {gpu.gpu_instance}".strip()
         yield ReportLine(to_printable(label), ", ".join(words), ratio)
     yield from _omitted_line(len(report.gpus))

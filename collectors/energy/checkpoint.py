@@ -73,7 +73,7 @@ def _ledger_document(ledger: Ledger) -> dict[str, Any]:
         "gpu_seconds_without_data": ledger.gpu_seconds_without_data,
         "settled_until": ledger.accounted_until,
         "since": None if ledger.last_snapshot is None else _snapshot_document(ledger.last_snapshot),
-        "gpus_since": list(ledger.last_gpu_readings.values()),
+        "gpus_since": _gpu_rows(ledger.last_gpu_readings),
     }
 
 
@@ -106,7 +106,7 @@ def _snapshot_document(snapshot: NodeSnapshot) -> dict[str, Any]:
         "meter": snapshot.meter,
         "processors": (snapshot.busy_seconds, snapshot.cpus),
         "jobs": list(snapshot.jobs.values()),
-        "gpus": list(snapshot.gpus.values()),
+        "gpus": _gpu_rows(snapshot.gpus),
     }
 
 
@@ -130,6 +130,11 @@ def _parse_snapshot(document: Mapping[str, Any]) -> NodeSnapshot:
 def _parse_reading(row: list[Any]) -> MeterReading:
     at, joules, watts, series = row
     return MeterReading(float(at), _optional_float(joules), _optional_float(watts), int(series))
+
+
+def _gpu_rows(gpus: Mapping[str, GpuEnergyReading]) -> list[tuple[Any, ...]]:
+    """Without the power, which is of use only for the interval that a reading ends."""
+    return [each[:5] for each in gpus.values()]
 
 
 def _parse_gpus(rows: list[Any]) -> dict[str, GpuEnergyReading]:

@@ -7,7 +7,8 @@ allocation, since an allocation keeps the machine running. The energy of CPU tim
 is the system's; that of CPUs that no job reserved is unallocated.
 """
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from collectors.jobs.view import JobCpu, JobName
@@ -18,6 +19,7 @@ K = TypeVar("K")
 # A job is listed only when its owner is known, which takes at most a few seconds.
 _LISTED_LATE_SECONDS = 5.0
 _ROUNDING = 1e-9  # of a sum of shares
+_UNREAD_SECONDS = 1.0  # of an interval in which the power need not have been read
 
 
 class NodeSnapshot(NamedTuple):
@@ -45,6 +47,7 @@ class GpuClaim(NamedTuple):
     share: float  # of the compute slices
     activity: float | None  # fraction of the time its instance was busy; None: unknown
     lifetime_fraction: float = 1.0  # fraction of the interval in which the job existed
+    power_fraction: float | None = None  # of the integral of its power, while the job existed
 
 
 class Split(NamedTuple, Generic[K]):
@@ -119,7 +122,10 @@ def split_gpu(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -
     by the jobs on the GPU, even if they existed for a small part of the interval; if the idle
     energy is not known (0), the rest contains it and is divided by time as well. The power of an
     instance cannot be measured exactly: it shares memory, clocks and cooling with its siblings.
+    Where the power was read all the time, each job gets what its part of the time took.
     """
+    if claims and all(claim.power_fraction is not None for claim in claims.values()):
+        return _split_by_power(joules, idle_joules, claims)
     idle = min(joules, idle_joules) if claims else joules
     slices = {k: claim.share * claim.lifetime_fraction for k, claim in claims.items()}
     used = sum(slices.values())
@@ -137,6 +143,23 @@ def split_gpu(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -
         idle=_shares(idle, slices, max(1.0, used)),
         system=0.0,
         unallocated=joules - idle - job_joules + _remainder(idle, used, max(1.0, used)),
+    )
+
+
+def _split_by_power(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -> Split[K]:
+    """Joules by the integral of the power, of which a job's idle part is that of its time."""
+    parts = {key: claim.share * (claim.power_fraction or 0.0) for key, claim in claims.items()}
+    total = max(1.0, sum(parts.values()))
+    of_jobs = {key: joules * part / total for key, part in parts.items()}
+    idle = {
+        key: min(of_jobs[key], idle_joules * claim.share * claim.lifetime_fraction)
+        for key, claim in claims.items()
+    }
+    return Split(
+        active={key: of_jobs[key] - idle[key] for key in claims},
+        idle=idle,
+        system=0.0,
+        unallocated=_remainder(joules, sum(parts.values()), total),
     )
 
 
@@ -221,6 +244,7 @@ def gpu_claims(
             sum(share.share for share in job_shares),
             _mean_activity(job_shares),
             lifetime_fraction(earlier.at, later.at, jobs.get(name)),
+            _power_fraction(earlier.at, later, jobs.get(name)),
         )
         for name, job_shares in shares_by_job.items()
     }
@@ -229,6 +253,32 @@ def gpu_claims(
         for name, claim in claims.items()
         if claim.share > 0 and claim.lifetime_fraction > 0
     }
+
+
+def _power_fraction(start: float, later: GpuEnergyReading, job: JobCpu | None) -> float | None:
+    """The part of the integral of a GPU's power since `start` that falls in the job's time.
+
+    None if its power was not read from the begin of the interval to its end.
+    """
+    power = later.power
+    if not power or power[0][0] > start + _UNREAD_SECONDS:
+        return None
+    if power[-1][0] < later.at - _UNREAD_SECONDS:
+        return None
+    started = start if job is None or job.started_at is None else max(start, job.started_at)
+    ended = later.at if job is None or job.ended_at is None else min(later.at, job.ended_at)
+    whole = _joules_at(power, later.at) - _joules_at(power, start)
+    part = _joules_at(power, ended) - _joules_at(power, min(started, ended))
+    return min(1.0, part / whole) if whole > 0 else None
+
+
+def _joules_at(power: Sequence[tuple[float, float]], at: float) -> float:
+    """The integral up to a moment, between its points and no further."""
+    after = bisect_right(power, at, key=lambda point: point[0])
+    if after in (0, len(power)):
+        return power[min(after, len(power) - 1)][1]
+    (began, before), (ended, later) = power[after - 1], power[after]
+    return before + (later - before) * (at - began) / (ended - began)
 
 
 def _shares_by_job(shares: Iterable[GpuEnergyShare]) -> dict[JobName, list[GpuEnergyShare]]:

@@ -48,6 +48,7 @@ class AllocationContext(NamedTuple):
     hostname: str
     # Of the jobs whose device programs say it; see `AllottedDevices`.
     allotted: Mapping[JobName, frozenset[Device]] = MappingProxyType({})
+    cgroupfs: str = "/sys/fs/cgroup"
 
 
 def read_context(
@@ -61,6 +62,7 @@ def read_context(
         prolog_files,
         read_device_majors(host).get("nvidia-caps"),
         hostname.partition(".")[0],
+        cgroupfs=host.cgroupfs,
     )
 
 

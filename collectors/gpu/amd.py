@@ -7,11 +7,12 @@ lacks, or that cannot be read, is an absent value.
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from batchjob.runtime.background import Refresher
+from collectors.gpu.busy import BusyCounter
 from collectors.gpu.devices import Gpu, Instance
 from collectors.gpu.metrics import (
     CLOCK,
@@ -229,6 +230,8 @@ class AmdGpus:
 
     version = ""  # amdgpu is part of the kernel
     complete = True
+    on_new_process: Callable[[], None]  # not called: processes are not listed between readings
+    busy_counters: Mapping[str, BusyCounter] = {}
 
     def __init__(self, host: Host, interval: float) -> None:
         self._host = host
@@ -262,6 +265,14 @@ class AmdGpus:
         if len(readings) == len(gpus):  # otherwise they are as before
             self._meters = shared_meters(readings)
         return [each._replace(meter=self._meters.get(each.gpu.uuid, "")) for each in gpus]
+
+    def busy_counter(self, *_: str) -> BusyCounter:
+        """A new one: there are no samples to count."""
+        return BusyCounter()
+
+    def process_changes(self) -> tuple[()]:
+        """None: processes are listed at readings only."""
+        return ()
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """Always empty: values that a card does not provide are absent."""

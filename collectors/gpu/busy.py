@@ -4,7 +4,7 @@ A sample is the share of the time since the one before in which any kernel or co
 misses nothing as long as it is continued before the driver forgets: NVML keeps 14 s of samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 LONGEST_INTERVAL_SECONDS = 10.0
@@ -12,6 +12,7 @@ LONGEST_INTERVAL_SECONDS = 10.0
 
 _CLOCK_TOLERANCE_SECONDS = 1.0
 _KEPT_SECONDS = 60.0
+_ANY_SESSION = -1
 
 
 class UtilizationSample(NamedTuple):
@@ -37,16 +38,28 @@ class BusyCounter:
         self.observed_seconds = 0.0
         self.recent: tuple[BusySample, ...] = ()  # of the last minute
         self._session: int | None = None
-        self._newest: int | None = None
+        self.last_stamp: int | None = None
+
+    def restore(
+        self,
+        busy_seconds: float,
+        observed_seconds: float,
+        last_stamp: int | None,
+        recent: Iterable[BusySample],
+    ) -> None:
+        """Go on with the numbers of an exporter that read this GPU before, in the same boot."""
+        self.busy_seconds, self.observed_seconds = busy_seconds, observed_seconds
+        self.last_stamp, self.recent, self._session = last_stamp, tuple(recent), _ANY_SESSION
 
     def newest(self, session: int, now: float) -> int | None:
         """The stamp after which samples are to be added; None if they would not continue the sum.
 
         `session` changes with each loading of NVML; `now` are epoch seconds.
         """
-        if session != self._session or self._newest is None or self._newest > _latest_stamp(now):
+        continues = self._session in (session, _ANY_SESSION)
+        if not continues or self.last_stamp is None or self.last_stamp > _latest_stamp(now):
             return None
-        return self._newest
+        return self.last_stamp
 
     def add(
         self,
@@ -77,9 +90,10 @@ class BusyCounter:
             added.clear()
         self.busy_seconds += sum(each.busy_seconds for each in added)
         self.observed_seconds += sum(each.ended - each.began for each in added)
-        kept = [each for each in self.recent if now - _KEPT_SECONDS < each.ended <= now]
+        latest = now + _CLOCK_TOLERANCE_SECONDS
+        kept = [each for each in self.recent if now - _KEPT_SECONDS < each.ended <= latest]
         self.recent = (*kept, *added)
-        self._session, self._newest = session, newest
+        self._session, self.last_stamp = session, newest
 
 
 def _latest_stamp(now: float) -> float:

@@ -13,25 +13,33 @@ from batchjob.runtime.background import Refresher
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import duration, integer, one_of, with_metavar
+from collectors import state
 from collectors.collector import Collector, CollectorModule
+from collectors.gpu import checkpoint
 from collectors.gpu.allocation import Site, read_context
 from collectors.gpu.allotted import AllottedDevices
+from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS
+from collectors.gpu.checkpoint import GpuCounters
 from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import AllocationConflict, GpuMap, Holding, build_map
 from collectors.gpu.job_busy import JobBusyCounters
 from collectors.gpu.job_files import JobFiles, PrologFiles
+from collectors.gpu.job_memory import JobMemoryPeaks, add_peaks
 from collectors.gpu.metrics import METRICS, UTILIZATION
 from collectors.gpu.reading import GpuReading, GpuValues, KnownGpu, max_reading_age
 from collectors.gpu.vendor import vendors
 from collectors.host import Host
-from collectors.jobs.view import JobName, JobsView
+from collectors.jobs.view import JobLifetime, JobName, JobsView
 from collectors.metric import MetricFamily
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare
 
 __all__ = ["METRICS", "GpuOptions", "build"]
 
 log = logging.getLogger(__name__)
+
+# After a restart, jobs are found one by one.
+_JOBS_FOUND_SECONDS = 120.0
 
 
 @with_metavar("GPU")
@@ -128,6 +136,14 @@ class GpuCollector:
         self._once = LogOnce(log)
         self._last_map = GpuMap()
         self._job_busy = JobBusyCounters()
+        self._memory_peaks: JobMemoryPeaks = {}
+        self.counters = GpuCounters()
+        self._published_at = float("-inf")
+        self._state_directory = state.state_directory("")
+        self._boot_id = state.boot_id(host.procfs)
+        self._restored_jobs: frozenset[JobName] = frozenset()
+        self._restored_until = float("-inf")
+        self._restore()
         self._map_lock = threading.Lock()
         # By UUID: when the GPU was last read (monotonic seconds), and its holders at that time.
         self._held_gpus: Mapping[str, tuple[float, tuple[Holding, ...]]] = {}
@@ -144,6 +160,7 @@ class GpuCollector:
     def start(self) -> None:
         """Begin reading."""
         for vendor in self._vendors.values():
+            vendor.on_new_process = self.mapper.refresh
             vendor.start()
         self.mapper.start()
 
@@ -161,7 +178,7 @@ class GpuCollector:
             gpus=self._known_gpus(),
             now=self._host.monotonic(),
             holdings=self._current_map().holdings,
-            job_busy=self._job_busy.totals,
+            counters=self.counters,
             conflicts=self._conflict_counts,
             errors={
                 key: count
@@ -180,7 +197,7 @@ class GpuCollector:
         result = []
         for each in gpus:
             uuid, energy = each.gpu.uuid, each.observed.value.energy if each.observed else None
-            if energy is None:
+            if each.observed is None or energy is None:
                 continue
             metered = [other for other in gpus if uuid in (other.gpu.uuid, other.meter)]
             held = tuple(
@@ -190,7 +207,10 @@ class GpuCollector:
                 for holding in held_gpus[other.gpu.uuid][1]
                 if holding.share
             )
-            result.append(GpuEnergyReading(uuid, energy.at, energy.joules, energy.series, held))
+            power = () if each.gpu.partitioned else each.observed.value.power
+            result.append(
+                GpuEnergyReading(uuid, energy.at, energy.joules, energy.series, held, power)
+            )
         return result
 
     def holdings(self) -> list[tuple[Holding, GpuValues]]:
@@ -211,8 +231,17 @@ class GpuCollector:
     def refresh_map(self) -> GpuMap:
         """Map GPUs to the current jobs; thread-safe."""
         with self._map_lock:
-            gpus = self._known_gpus()
+            changes = [x for vendor in self._vendors.values() for x in vendor.process_changes()]
+            gpus, before = self._known_gpus(), self._last_map.job_of_process
             current = self._build_map(gpus) if gpus else GpuMap()
+            lifetimes = self._lifetimes()
+            self._memory_peaks = add_peaks(
+                self._memory_peaks,
+                changes,
+                {each.gpu.uuid: each.observed.value for each in gpus if each.observed},
+                {**before, **current.job_of_process},
+                lifetimes,
+            )
             self._held_gpus = {
                 each.gpu.uuid: self._held_gpu(each.gpu.uuid, each.observed.at, current)
                 for each in gpus
@@ -221,12 +250,59 @@ class GpuCollector:
             self._job_busy.update(
                 [each.observed.value for each in gpus if each.observed],
                 current.holdings,
-                self._jobs.lifetimes() if self._jobs else {},
+                lifetimes,
                 self._host.clock(),
             )
+            self._publish()
             self._count_conflicts(current.conflicts)
             self._write_job_files(current)
             return current
+
+    def _lifetimes(self) -> dict[JobName, JobLifetime]:
+        """Of all exposed jobs; after a restart also of jobs that are not found again yet."""
+        found = dict(self._jobs.lifetimes()) if self._jobs else {}
+        if self._host.monotonic() < self._restored_until:
+            found = dict.fromkeys(self._restored_jobs, JobLifetime(None, None)) | found
+        return found
+
+    def _publish(self) -> None:
+        """Save the counters, then expose them, as often as GPUs are read."""
+        now = self._host.monotonic()
+        interval = min(self._options.interval, LONGEST_INTERVAL_SECONDS)
+        if now - self._published_at < interval and self.counters.boards:
+            return
+        self._published_at = now
+        counting = [x for each in self._vendors.values() for x in each.busy_counters.items()]
+        boards = {uuid: each for uuid, each in counting if each.last_stamp is not None}
+        jobs, peaks = self._job_busy, self._memory_peaks
+        seconds = {
+            uuid: (each.busy_seconds, each.observed_seconds) for uuid, each in boards.items()
+        }
+        counters = GpuCounters(jobs.totals, jobs.free, peaks, seconds)
+        try:
+            if self._state_directory and boards:
+                checkpoint.save(self._state_directory, self._boot_id, boards, jobs, peaks)
+            self._once.forget("state")
+        except OSError as error:
+            message = "GPU counters will start from zero after a restart: %s"
+            self._once.warning("state", message, error)
+        self.counters = counters
+
+    def _restore(self) -> None:
+        if not self._state_directory:
+            return
+        try:
+            document = state.load(self._state_directory, checkpoint.FILE)
+            if document is not None and state.is_of_boot(document, self._boot_id):
+                self._memory_peaks = checkpoint.restore(
+                    document, self._vendors["nvidia"].busy_counter, self._job_busy
+                )
+        except (OSError, ValueError) as error:
+            log.warning("GPU counters start from zero: %s", error)
+        self._restored_jobs = frozenset(
+            [*self._job_busy.free_before, *(job for job, _ in self._job_busy.totals)]
+        )
+        self._restored_until = self._host.monotonic() + _JOBS_FOUND_SECONDS
 
     def _held_gpu(
         self, uuid: str, read_at: float, current: GpuMap

@@ -2,30 +2,35 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from collectors.gpu.devices import Unit, units_of
+from collectors.gpu.checkpoint import GpuCounters
+from collectors.gpu.devices import Gpu, Unit, units_of
 from collectors.gpu.holders import CONFLICT_KINDS, Holding
 from collectors.gpu.job_busy import JobGpuBusy
 from collectors.gpu.metrics import (
+    BUSY_SECONDS,
     DISAGREEMENTS,
     DRIVER_INFO,
     ENERGY,
     ERRORS,
     INFO,
     JOB_BUSY_SECONDS,
+    JOB_FREE_BUSY_SECONDS,
+    JOB_FREE_OBSERVED_SECONDS,
     JOB_INFO,
     JOB_MEMORY,
+    JOB_MEMORY_PEAK,
     JOB_OBSERVED_SECONDS,
     JOB_PROCESSES,
     JOB_SHARE,
     JOB_UNOBSERVED_SECONDS,
     JOB_UTILIZATION,
     METRICS,
+    OBSERVED_SECONDS,
     PROCESSES,
     QUANTITIES,
     READING_AGE,
 )
 from collectors.gpu.reading import KnownGpu
-from collectors.jobs.view import JobName
 from collectors.metric import Labels, Metric, MetricFamily, join, labels
 
 GpuSample = tuple[Metric, Labels, float | None]
@@ -36,7 +41,7 @@ def families(
     gpus: Sequence[KnownGpu],
     now: float,
     holdings: Iterable[Holding],
-    job_busy: Mapping[tuple[JobName, str], JobGpuBusy],
+    counters: GpuCounters,
     conflicts: Mapping[str, int],
     errors: Mapping[tuple[str, str], int],
     drivers: Mapping[str, str],
@@ -47,8 +52,7 @@ def families(
         samples += _gpu_samples(each, now)
     for holding in holdings:
         samples += _holding_samples(holding)
-    for (job, _), sums in job_busy.items():
-        samples += _busy_samples(job, sums)
+    samples += _counted_samples(counters, {each.gpu.uuid: each.gpu for each in gpus})
     for vendor, version in drivers.items():
         if version:
             samples.append((DRIVER_INFO, labels(vendor=vendor, version=version), 1))
@@ -102,8 +106,25 @@ def _holding_samples(holding: Holding) -> Iterator[GpuSample]:
     yield JOB_PROCESSES, own_labels, holding.processes
 
 
-def _busy_samples(job: JobName, sums: JobGpuBusy) -> Iterator[GpuSample]:
-    own_labels = join(job.labels, unit_labels(sums.unit))
+def _counted_samples(counters: GpuCounters, gpus: Mapping[str, Gpu]) -> Iterator[GpuSample]:
+    """Those of a GPU that is not known (again) are left out, since its number is not known."""
+    for uuid, (busy, observed) in counters.boards.items():
+        if uuid in gpus:
+            yield BUSY_SECONDS.metric, unit_labels(Unit(gpus[uuid])), busy
+            yield OBSERVED_SECONDS.metric, unit_labels(Unit(gpus[uuid])), observed
+    for (job, uuid), sums in counters.jobs.items():
+        if uuid in gpus:
+            yield from _busy_samples(join(job.labels, unit_labels(Unit(gpus[uuid]))), sums)
+    for (job, uuid, instance), peak in counters.memory_peaks.items():
+        if uuid in gpus:
+            unit = labels(gpu=str(gpus[uuid].index), uuid=uuid, gpu_instance=instance)
+            yield JOB_MEMORY_PEAK, join(job.labels, unit), peak
+    for job, time in counters.free.items():
+        yield JOB_FREE_BUSY_SECONDS, job.labels, time.busy_seconds
+        yield JOB_FREE_OBSERVED_SECONDS, job.labels, time.observed_seconds
+
+
+def _busy_samples(own_labels: Labels, sums: JobGpuBusy) -> Iterator[GpuSample]:
     yield JOB_BUSY_SECONDS, own_labels, sums.busy_seconds
     yield JOB_OBSERVED_SECONDS, own_labels, sums.observed_seconds
     for reason, seconds in (("shared", sums.shared_seconds), ("mps", sums.mps_seconds)):

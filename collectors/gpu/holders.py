@@ -4,6 +4,7 @@ A job holds the GPUs of its most trustworthy allocation source. A job without an
 GPUs that its processes use, unless they are allocated to another job. Idle GPUs stay in the map.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -72,7 +73,9 @@ def build_map(
     a pid remains the job's while the driver lists it: a process that has ended is listed as long as
     a child that it has forked keeps its memory.
     """
-    job_of_process = _find_jobs_of_processes(holders, readings, previous or GpuMap())
+    job_of_process = _find_jobs_of_processes(
+        holders, readings, previous or GpuMap(), context.cgroupfs
+    )
     conflicts: set[AllocationConflict] = set()
     jobs = []
     for holder in holders:
@@ -118,17 +121,42 @@ def _choose_allocation(
 
 
 def _find_jobs_of_processes(
-    holders: Sequence[JobHolder], readings: Mapping[str, GpuReading], previous: GpuMap
+    holders: Sequence[JobHolder],
+    readings: Mapping[str, GpuReading],
+    previous: GpuMap,
+    cgroupfs: str,
 ) -> dict[tuple[str, int], JobName]:
+    """The job of each listed process: of a new one by its cgroup, before its job is scanned."""
     living = {pid: holder.name for holder in holders for pid in holder.pids}
+    directories = {path: each.name for each in holders for path in each.directories}
     found = {}
     for uuid, reading in readings.items():
         for process in reading.processes or ():
             key = uuid, process.pid
-            job = living.get(process.pid) or previous.job_of_process.get(key)
+            job = (
+                living.get(process.pid)
+                or _job_of_cgroups(process.cgroups, directories, cgroupfs)
+                or previous.job_of_process.get(key)
+            )
             if job is not None:
                 found[key] = job
     return found
+
+
+def _job_of_cgroups(text: str, directories: Mapping[str, JobName], cgroupfs: str) -> JobName | None:
+    """The job whose directory contains the cgroups of a process, from its /proc/<pid>/cgroup.
+
+    A line is `hierarchy:controllers:path`, cgroups(7); version 1 has a tree for each hierarchy.
+    """
+    for line in text.splitlines():
+        path = line.partition(":")[2].partition(":")[2]
+        while len(path) > 1:
+            for directory, job in directories.items():
+                root = directory.removesuffix(path)
+                if cgroupfs in (root, os.path.dirname(root)) and root != directory:
+                    return job
+            path = os.path.dirname(path)
+    return None
 
 
 def _find_used_units(

@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS, BusySample
-from collectors.gpu.devices import Unit
 from collectors.gpu.holders import Holding
 from collectors.gpu.reading import GpuReading
 from collectors.jobs.view import JobLifetime, JobName
@@ -21,19 +20,26 @@ _MPS_MARGIN_SECONDS = 2 * LONGEST_INTERVAL_SECONDS
 class JobGpuBusy(NamedTuple):
     """The sums of a job on a GPU; the last two are of time in which its use could not be told."""
 
-    unit: Unit
     busy_seconds: float = 0.0
     observed_seconds: float = 0.0
     shared_seconds: float = 0.0
     mps_seconds: float = 0.0
 
 
+class FreeGpuTime(NamedTuple):
+    """The node's GPUs that no job verifiably held, added up over the time of a job."""
+
+    busy_seconds: float = 0.0
+    observed_seconds: float = 0.0
+
+
 @dataclass
-class _Tenure:
+class Tenure:
     """The time in which a job held a GPU, in epoch seconds."""
 
     began: float
     ended: float = float("inf")
+    is_confirmed: bool = False  # at any time of it
 
     def overlaps(self, sample: BusySample) -> bool:
         return self.began < sample.ended and self.ended > sample.began
@@ -48,10 +54,15 @@ class JobBusyCounters:
 
     def __init__(self) -> None:
         self.totals: Mapping[tuple[JobName, str], JobGpuBusy] = {}  # by job and GPU UUID
-        self._tenures: dict[str, dict[JobName, _Tenure]] = {}
-        self._divided_until: dict[str, float] = {}
+        self.free: Mapping[JobName, FreeGpuTime] = {}
+        self.free_on_node = FreeGpuTime()
+        # By job: what of this was before its begin, and the job's sum once its end is divided.
+        self.free_before: dict[JobName, FreeGpuTime] = {}
+        self.free_at_end: dict[JobName, FreeGpuTime] = {}
+        self.tenures: dict[str, dict[JobName, Tenure]] = {}
+        self.divided_until: dict[str, float] = {}
         # The last time without interruption in which processes under MPS were seen.
-        self._under_mps: dict[str, tuple[float, float]] = {}
+        self.under_mps: dict[str, tuple[float, float]] = {}
 
     def update(
         self,
@@ -65,63 +76,93 @@ class JobBusyCounters:
         A job's sums are kept as long as it has a lifetime. `now` are epoch seconds.
         """
         totals = {key: sums for key, sums in self.totals.items() if key[0] in lifetimes}
-        holdings = list(holdings)
+        holdings, free_before = list(holdings), self.free_on_node
         for reading in readings:
             if reading.busy_samples is None:
                 continue
             uuid = reading.gpu.uuid
-            held = {each.job: each.unit for each in holdings if _holds_board(each, uuid)}
-            for job, unit in held.items():
-                totals.setdefault((job, uuid), JobGpuBusy(unit))
-            self._follow_holders(uuid, held.keys(), lifetimes, now)
-            divided_until = min(now, self._divided_until.get(uuid, 0.0))
+            held = {each.job: each for each in holdings if _holds_board(each, uuid)}
+            for job in held:
+                totals.setdefault((job, uuid), JobGpuBusy())
+            self._follow_holders(uuid, held, lifetimes, now)
+            divided_until = min(now, self.divided_until.get(uuid, 0.0))
             for sample in reading.busy_samples:
                 if divided_until < sample.ended <= now - _SETTLED_SECONDS:
                     self._divide(uuid, sample, totals)
                     divided_until = sample.ended
-            self._divided_until[uuid] = divided_until
+            self.divided_until[uuid] = divided_until
             self._follow_mps(reading, now)
         self.totals = totals
+        if self.divided_until:
+            self._add_free_time(lifetimes, free_before, now - _SETTLED_SECONDS)
+
+    def _add_free_time(
+        self, lifetimes: Mapping[JobName, JobLifetime], before: FreeGpuTime, until: float
+    ) -> None:
+        """Give each job the free time since its begin, when the samples of its begin are divided.
+
+        `before` is the node's sum before this update, `until` the time that it covers now.
+        """
+        free = {}
+        for job, life in lifetimes.items():
+            if job not in self.free_before and (life.started_at or 0.0) > until:
+                continue
+            begin = self.free_before.setdefault(job, before)
+            so_far = FreeGpuTime(*(x - y for x, y in zip(self.free_on_node, begin, strict=True)))
+            if life.ended_at is not None and life.ended_at <= until:
+                so_far = self.free_at_end.setdefault(job, so_far)
+            else:
+                self.free_at_end.pop(job, None)
+            free[job] = so_far
+        self.free = free
+        self.free_before = {job: self.free_before[job] for job in free}
+        self.free_at_end = {job: self.free_at_end[job] for job in self.free_at_end.keys() & free}
 
     def _follow_holders(
         self,
         uuid: str,
-        jobs: Iterable[JobName],
+        holdings: Mapping[JobName, Holding],
         lifetimes: Mapping[JobName, JobLifetime],
         now: float,
     ) -> None:
-        tenures = self._tenures.setdefault(uuid, {})
-        for job in jobs:
+        tenures = self.tenures.setdefault(uuid, {})
+        for job, holding in holdings.items():
             if job in tenures:
                 tenures[job].ended = float("inf")
             else:
                 life = lifetimes.get(job)
                 started = life.started_at if life and life.started_at else 0.0
-                tenures[job] = _Tenure(max(started, now - _SETTLED_SECONDS))
-        for job in tenures.keys() - set(jobs):
+                tenures[job] = Tenure(max(started, now - _SETTLED_SECONDS))
+            tenures[job].is_confirmed |= holding.confirmed
+        for job in tenures.keys() - holdings.keys():
             if tenures[job].ended > now:
                 life = lifetimes.get(job)
                 tenures[job].ended = life.ended_at if life and life.ended_at else now
         oldest = now - 2 * _SETTLED_SECONDS
-        self._tenures[uuid] = {job: each for job, each in tenures.items() if each.ended > oldest}
+        self.tenures[uuid] = {job: each for job, each in tenures.items() if each.ended > oldest}
 
     def _follow_mps(self, reading: GpuReading, now: float) -> None:
         if any(each.mps for each in reading.processes or ()):
-            first, last = self._under_mps.get(reading.gpu.uuid, (now, now))
+            first, last = self.under_mps.get(reading.gpu.uuid, (now, now))
             first = first if now - last < _MPS_MARGIN_SECONDS else now
-            self._under_mps[reading.gpu.uuid] = first, now
+            self.under_mps[reading.gpu.uuid] = first, now
 
     def _divide(
         self, uuid: str, sample: BusySample, totals: dict[tuple[JobName, str], JobGpuBusy]
     ) -> None:
         """Give a sample whole to its only holder, or by time to jobs that followed one another."""
-        tenures = self._tenures[uuid]
+        tenures = self.tenures[uuid]
         holders = {job: each for job, each in tenures.items() if each.overlaps(sample)}
-        first, last = self._under_mps.get(uuid, (float("inf"), float("-inf")))
+        first, last = self.under_mps.get(uuid, (float("inf"), float("-inf")))
         under_mps = first - _MPS_MARGIN_SECONDS < sample.ended < last + _MPS_MARGIN_SECONDS
         in_turn = sorted(holders.values(), key=lambda each: each.began)
         is_shared = any(one.ended > other.began for one, other in pairwise(in_turn))
         seconds = sample.ended - sample.began
+        if not any(each.is_confirmed for each in holders.values()):
+            self.free_on_node = FreeGpuTime(
+                self.free_on_node.busy_seconds + sample.busy_seconds,
+                self.free_on_node.observed_seconds + seconds,
+            )
         for job, tenure in holders.items():
             sums = totals.get((job, uuid))
             if sums is None:

@@ -113,8 +113,6 @@ NVLINK = _by(
 
 QUANTITIES: tuple[GpuMetric, ...] = (
     UTILIZATION,
-    BUSY_SECONDS,
-    OBSERVED_SECONDS,
     MEMORY_USED,
     MEMORY_TOTAL,
     POWER,
@@ -163,10 +161,13 @@ DRIVER_INFO = Metric(
 JOB_INFO = to_metric(gpu.JOB_GPU_INFO)
 JOB_SHARE = to_metric(gpu.JOB_GPU_SHARE.metric)
 JOB_UTILIZATION = to_metric(gpu.JOB_GPU_UTILIZATION.metric)
-JOB_BUSY_SECONDS = to_metric(gpu.JOB_GPU_BUSY_SECONDS)
-JOB_OBSERVED_SECONDS = to_metric(gpu.JOB_GPU_OBSERVED_SECONDS)
+JOB_BUSY_SECONDS = to_metric(gpu.JOB_GPU_BUSY_SECONDS.metric)
+JOB_OBSERVED_SECONDS = to_metric(gpu.JOB_GPU_OBSERVED_SECONDS.metric)
 JOB_UNOBSERVED_SECONDS = to_metric(gpu.JOB_GPU_UNOBSERVED_SECONDS)
+JOB_FREE_BUSY_SECONDS = to_metric(gpu.JOB_FREE_GPU_BUSY_SECONDS.metric)
+JOB_FREE_OBSERVED_SECONDS = to_metric(gpu.JOB_FREE_GPU_OBSERVED_SECONDS.metric)
 JOB_MEMORY = to_metric(gpu.JOB_GPU_MEMORY.metric)
+JOB_MEMORY_PEAK = to_metric(gpu.JOB_GPU_MEMORY_PEAK.metric)
 JOB_PROCESSES = to_metric(gpu.JOB_GPU_PROCESSES.metric)
 DISAGREEMENTS = Metric(
     "batchjob_gpu_map_disagreements_total",
@@ -182,6 +183,8 @@ DISAGREEMENTS = Metric(
 
 METRICS: tuple[Metric, ...] = (
     *dict.fromkeys(quantity.metric for quantity in QUANTITIES),
+    BUSY_SECONDS.metric,
+    OBSERVED_SECONDS.metric,
     INFO,
     PROCESSES,
     READING_AGE,
@@ -193,7 +196,10 @@ METRICS: tuple[Metric, ...] = (
     JOB_BUSY_SECONDS,
     JOB_OBSERVED_SECONDS,
     JOB_UNOBSERVED_SECONDS,
+    JOB_FREE_BUSY_SECONDS,
+    JOB_FREE_OBSERVED_SECONDS,
     JOB_MEMORY,
+    JOB_MEMORY_PEAK,
     JOB_PROCESSES,
     DISAGREEMENTS,
 )

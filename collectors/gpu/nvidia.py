@@ -10,25 +10,24 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from batchjob.runtime.background import Refresher
+from batchjob.runtime.background import Observed, Refresher
 from collectors.gpu import nvml
-from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS, BusyCounter, UtilizationSample
-from collectors.gpu.metrics import BUSY_SECONDS, OBSERVED_SECONDS, UTILIZATION
+from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS, BusyCounter
+from collectors.gpu.metrics import UTILIZATION
+from collectors.gpu.nvidia_watch import Watch
 from collectors.gpu.nvml_errors import (
     COUNTED_FROM_ZERO,
     DRIVER_GONE,
     MISMATCH,
-    OptionalCalls,
     error_name,
 )
 from collectors.gpu.nvml_gpm import Gpm
-from collectors.gpu.reading import EnergyCounter, GpuReading, KnownGpu, max_reading_age
+from collectors.gpu.reading import EnergyCounter, GpuProcess, GpuReading, KnownGpu, max_reading_age
 from collectors.host import Host
 
 log = logging.getLogger(__name__)
@@ -37,8 +36,6 @@ log = logging.getLogger(__name__)
 # a reset, and a restart interrupts the other GPUs.
 RESTART_INTERVAL_SECONDS = 300.0
 _CLOSE_WAIT_SECONDS = 2.0
-# Of the utilisation of GPUs whose driver keeps no samples of it.
-RATE_INTERVAL_SECONDS = 1.0
 
 
 class ClosedError(Exception):
@@ -88,12 +85,27 @@ class _Board:
         self.refresher = Refresher(
             f"gpu{index}", self._read, driver.interval, age, driver.host.monotonic
         )
-        self._rates: Refresher[None] | None = None
+        self.watch = Watch(driver, index)
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.refresher.start()
+        self.watch.start()
+
+    def latest(self) -> Observed[GpuReading] | None:
+        """The last reading, with the processes and the power of this moment."""
+        observed, watch = self.refresher.latest(), self.watch
+        if observed is None or watch.uuid != observed.value.gpu.uuid:
+            return observed
+        reading = observed.value._replace(power=tuple(watch.power))
+        if watch.processes is not None:
+            reading = reading._replace(processes=watch.processes)
+        return observed._replace(value=reading)
 
     def stop(self) -> None:
         """Stop the threads, except where they hang."""
+        self.watch.stop()
         self.refresher.stop()
-        self._follow_rates(False)
 
     def _read(self) -> GpuReading:
         driver = self._driver
@@ -102,37 +114,17 @@ class _Board:
         at = driver.host.monotonic()
         counter = driver.energy_counter(reading.gpu.uuid)
         values = counter.drop_implausible_power(reading.values)
-        self._follow_rates(reading.samples is None and UTILIZATION in values)
+        self.watch.counts_rates = reading.samples is None and UTILIZATION in values
         busy = driver.busy_counter(reading.gpu.uuid)
         if reading.samples is not None:
             busy.add(reading.samples, session, driver.host.clock())
-        is_measured = reading.samples is not None or self._rates is not None
-        if is_measured:
-            values = {
-                **values,
-                BUSY_SECONDS: busy.busy_seconds,
-                OBSERVED_SECONDS: busy.observed_seconds,
-            }
+        is_measured = reading.samples is not None or self.watch.counts_rates
         self.known_gpu = KnownGpu(reading.gpu, at, None)
         return reading._replace(
             values=values,
             energy=counter.update(values, at, session),
             busy_samples=busy.recent if is_measured else None,
         )
-
-    def _follow_rates(self, wanted: bool) -> None:
-        """Start or stop the thread that stands in for the samples of the driver."""
-        if wanted and self._rates is None:
-            self._rates = Refresher(
-                f"gpu{self._index}-rates",
-                partial(self._driver.read_rate, self._index),
-                RATE_INTERVAL_SECONDS,
-                max_reading_age(RATE_INTERVAL_SECONDS),
-            )
-            self._rates.start()
-        elif not wanted and self._rates is not None:
-            self._rates.stop()
-            self._rates = None
 
 
 class NvidiaGpus:
@@ -144,11 +136,12 @@ class NvidiaGpus:
         self.version = ""  # of the driver; empty while it does not respond
         self._errors: Counter[tuple[str, str]] = Counter()
         self.session: NvmlSession | None = None
+        self.on_new_process: Callable[[], None] = lambda: None  # called by the threads of GPUs
         self._session_number = 0
         self._boards: dict[int, _Board] = {}
         self._gpu_count = 0
         self._energy_counters: dict[str, EnergyCounter] = {}
-        self._busy_counters: dict[str, BusyCounter] = {}
+        self.busy_counters: dict[str, BusyCounter] = {}
         self._error_codes: frozenset[int] = frozenset()
         self._opened_at = float("-inf")
         self._has_hung_call = False
@@ -173,7 +166,7 @@ class NvidiaGpus:
         for board in list(self._boards.values()):
             if board.known_gpu is None:
                 continue
-            each = board.known_gpu._replace(observed=board.refresher.latest())
+            each = board.known_gpu._replace(observed=board.latest())
             other = newest.get(each.gpu.uuid)
             if other is None or (other.last_seen or 0.0) < (each.last_seen or 0.0):
                 newest[each.gpu.uuid] = each
@@ -188,13 +181,18 @@ class NvidiaGpus:
         """Failed calls by GPU index (empty: the driver itself) and NVML's name for the error."""
         return MappingProxyType(dict(self._errors))
 
+    def process_changes(self) -> list[tuple[str, tuple[GpuProcess, ...]]]:
+        """The UUID and all processes of a GPU for each change since the last call, in order."""
+        changes = [board.watch.changes for board in list(self._boards.values())]
+        return [each.popleft() for each in changes for _ in range(len(each))]
+
     def energy_counter(self, uuid: str) -> EnergyCounter:
         """The energy counter of a GPU, whose index may change when the driver is reloaded."""
         return self._energy_counters.setdefault(uuid, EnergyCounter(max_reading_age(self.interval)))
 
     def busy_counter(self, uuid: str) -> BusyCounter:
         """The busy seconds of a GPU."""
-        return self._busy_counters.setdefault(uuid, BusyCounter())
+        return self.busy_counters.setdefault(uuid, BusyCounter())
 
     def read(self, index: int, last_uuid: str, board: "_Board") -> tuple[GpuReading, int]:
         """A reading and the number of its session; raises what NVML raises.
@@ -207,23 +205,13 @@ class NvidiaGpus:
                 board.gpm_samples = (session.number, Gpm(pynvml))
             gpm = board.gpm_samples[1]
             now = self.host.clock()
+            if not last_uuid:  # an exporter before this one may have counted
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                last_uuid = nvml.text(pynvml.nvmlDeviceGetUUID(handle))
             since = self.busy_counter(last_uuid).newest(session.number, now)
             if since is None:
                 since = max(0, int((now - self.interval) * 1e6))
             return nvml.read(pynvml, index, since, self._errors, gpm), session.number
-
-    def read_rate(self, index: int) -> None:
-        """Add the utilisation of the last second to the busy seconds; raises what NVML raises."""
-        with self._session_of(index) as session:
-            pynvml = session.pynvml
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            counter = self.busy_counter(nvml.text(pynvml.nvmlDeviceGetUUID(handle)))
-            optional = OptionalCalls(pynvml, self._errors, str(index))
-            rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
-            now = self.host.clock()
-            fraction = rates.gpu / 100 if rates and rates.gpu <= 100 else None
-            sample = UtilizationSample(int(now * 1e6), fraction)
-            counter.add((sample,), session.number, now, RATE_INTERVAL_SECONDS)
 
     @contextmanager
     def _session_of(self, index: int) -> Iterator[NvmlSession]:
@@ -256,7 +244,7 @@ class NvidiaGpus:
                 names = (error_name(self.session.pynvml, code) for code in COUNTED_FROM_ZERO)
                 self._errors.update({(str(index), name): 0 for name in names})
                 self._boards[index] = _Board(self, index)
-                self._boards[index].refresher.start()
+                self._boards[index].start()
         for index in [index for index in self._boards if index >= self._gpu_count]:
             self._boards.pop(index).stop()
 

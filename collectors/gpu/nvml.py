@@ -79,6 +79,8 @@ FIELD_VALUES = (
     (NVLINK["receive"], 139, _ALL_LINKS, 1024.0),
 )
 
+_POWER_INSTANT = 186  # milliwatts
+
 # nvmlValueType_t → member of the union nvmlValue_t.
 VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
@@ -118,7 +120,7 @@ def read(
             | utilizations.get(mig.instance.uuid, {})
             for mig in mig_instances
         },
-        _processes(optional, handle),
+        processes(compute_processes(optional, handle), other_processes(optional, handle)),
         None if samples is None else tuple(map(_utilization_sample, samples)),
     )
 
@@ -306,24 +308,43 @@ def _pcie(optional: OptionalCalls, gpm: Gpm | None, handle: Any) -> dict[GpuMetr
     return rates
 
 
-def _processes(optional: OptionalCalls, handle: Any) -> tuple[GpuProcess, ...] | None:
+def power_now(optional: OptionalCalls, handle: Any) -> float | None:
+    """Watts at this moment, not over the last second; None where a board or driver lacks it."""
+    answers = optional(optional.nvml.nvmlDeviceGetFieldValues, handle, [_POWER_INSTANT]) or ()
+    for answer in answers:
+        if answer.nvmlReturn == 0 and answer.valueType < len(VALUE_TYPES):
+            return float(getattr(answer.value, VALUE_TYPES[answer.valueType])) / 1e3
+    return None
+
+
+OtherProcesses = tuple[Any, Any]
+"""NVML's answers about graphics processes and MPS clients; None: not available."""
+
+
+def other_processes(optional: OptionalCalls, handle: Any) -> OtherProcesses:
+    """The two lists that compute processes are not in, or are in as well (MPS clients)."""
+    nvml = optional.nvml
+    return (
+        optional(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle),
+        optional(nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, handle),
+    )
+
+
+def compute_processes(optional: OptionalCalls, handle: Any) -> Any:
+    """NVML's answer about processes with a CUDA context; None: not available."""
+    return optional(optional.nvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
+
+
+def processes(compute: Any, others: OtherProcesses) -> tuple[GpuProcess, ...] | None:
     """Compute, graphics and MPS client processes; None if none of the lists is available.
 
     Their utilisation is not read. The driver gives each of its samples whole to one process, gives
     a new process those of one that has ended, and under MPS gives all of them to the server.
     """
-    nvml = optional.nvml
-    lists = [
-        optional(call, handle)
-        for call in (
-            nvml.nvmlDeviceGetComputeRunningProcesses_v3,
-            nvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
-            nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-        )
-    ]
+    lists = (compute, *others)
     if all(each is None for each in lists):
         return None
-    under_mps = {info.pid for info in lists[2] or ()}
+    under_mps = {info.pid for info in others[1] or ()}
     found = {info.pid: info for infos in lists for info in infos or ()}
     return tuple(
         GpuProcess(

@@ -21,6 +21,7 @@ class GpuProcess(NamedTuple):
     gpu_instance: int | None = None
     compute_instance: int | None = None
     mps: bool = False  # a client of NVIDIA's MPS
+    cgroups: str = ""  # its /proc/<pid>/cgroup when it was first listed
 
 
 def max_reading_age(interval: float) -> float:
@@ -46,6 +47,7 @@ class GpuReading(NamedTuple):
     samples: tuple[UtilizationSample, ...] | None = None  # None: the driver takes none
     energy: GpuEnergy | None = None
     busy_samples: tuple[BusySample, ...] | None = None  # of the last minute; None: not measured
+    power: tuple[tuple[float, float], ...] = ()  # monotonic seconds, and its integral up to then
 
     def values_of(self, unit: Unit) -> GpuValues:
         """The values of the GPU itself or of one of its instances."""

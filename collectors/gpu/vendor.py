@@ -5,10 +5,11 @@ any of them may hang.
 """
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
-from collectors.gpu.reading import KnownGpu
+from collectors.gpu.busy import BusyCounter
+from collectors.gpu.reading import GpuProcess, KnownGpu
 from collectors.host import Host
 
 VENDORS: Mapping[str, str] = {
@@ -22,6 +23,8 @@ class GpuVendor(Protocol):
     """All GPUs of one vendor on this node."""
 
     version: str  # of the driver; "" if unknown
+    on_new_process: Callable[[], None]  # called from any thread
+    busy_counters: Mapping[str, BusyCounter]  # by UUID
 
     def start(self) -> None:
         """Look for GPUs and begin to read them."""
@@ -35,6 +38,12 @@ class GpuVendor(Protocol):
     @property
     def complete(self) -> bool:
         """Whether every GPU that the driver counts is known."""
+
+    def busy_counter(self, uuid: str) -> BusyCounter:
+        """The busy seconds of a GPU, from 0 or from where they were restored."""
+
+    def process_changes(self) -> Sequence[tuple[str, tuple[GpuProcess, ...]]]:
+        """The UUID and all processes of a GPU for each change since the last call, in order."""
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """Failed calls by GPU index ("": the driver itself) and the driver's name for the error."""

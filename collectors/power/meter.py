@@ -93,6 +93,8 @@ class GpuEnergyReading(NamedTuple):
     joules: float  # increases within its series; integrated from power if there is no counter
     series: int  # changes when the counter restarts (driver reloaded, GPU reset)
     shares: tuple[GpuEnergyShare, ...]
+    # Monotonic seconds and the integral of its power up to then; empty: not read often enough.
+    power: tuple[tuple[float, float], ...] = ()
 
 
 @runtime_checkable

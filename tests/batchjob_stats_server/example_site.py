@@ -23,7 +23,8 @@ from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.schema import job
 from batchjob_stats_db.database.store import Store, UsagePolicy
 from batchjob_stats_db.database.tokens import TokenRole
-from batchjob_stats_db.measure.job_usage import GpuUsage, JobToMeasure, MeasuredUsage
+from batchjob_stats_db.measure.gpu_usage import GpuUsage
+from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.measure.writer import write_usages
 from batchjob_stats_db.timeseries.base import JobWindow
@@ -202,7 +203,7 @@ def _measured_usage(rng, row):
     cpu = row["allocated_cpus"] * seconds * busy_share
     memory = row["allocated_memory_bytes"] * rng.betavariate(2, 2)
     joules = row["allocated_cpus"] * seconds * (2 + 5 * busy_share)
-    gpus = _gpu_usages(rng, row)
+    gpus = _gpu_usages(rng, row, seconds)
     ratio = sum(gpu.utilization_ratio for gpu in gpus) / len(gpus) if gpus else None
     values = {
         "user_cpu_seconds": cpu * 0.93, "system_cpu_seconds": cpu * 0.07,
@@ -222,6 +223,8 @@ def _measured_usage(rng, row):
     if gpus:
         values |= {
             "gpus": len(gpus), "gpu_utilization_ratio": ratio,
+            "gpu_busy_seconds": len(gpus) * seconds * ratio,
+            "gpu_observed_seconds": len(gpus) * seconds,
             "gpu_memory_peak_bytes": max(gpu.memory_peak_bytes for gpu in gpus),
             "energy_gpu_active_joules": len(gpus) * seconds * 300 * ratio,
             "energy_gpu_idle_joules": len(gpus) * seconds * 60,
@@ -233,7 +236,7 @@ def _measured_usage(rng, row):
     )  # fmt: skip
 
 
-def _gpu_usages(rng, row):
+def _gpu_usages(rng, row, seconds):
     """Every fourth job leaves one of its GPUs idle."""
     count = row["allocated_gpus"] or 0
     per_node = max(1, count // (row["allocated_nodes"] or 1))
@@ -243,7 +246,7 @@ def _gpu_usages(rng, row):
             names[index // per_node], f"GPU-{row['id']:08x}-{index:04x}-4000-8000-000000000000",
             "", str(index % per_node),
             0.0 if index == count - 1 and row["id"] % 4 == 0 else rng.betavariate(4, 1.5),
-            int(rng.random() * 70 * GIB), 100,
+            int(rng.random() * 70 * GIB), 100, seconds, 0.0, 0.0,
         )
         for index in range(count)
     ]  # fmt: skip

@@ -14,7 +14,8 @@ MEASUREMENT = {"samples": 120, "nodes": 1, "source": "prometheus", "doubt": "", 
                "dropped_series": 0}  # fmt: skip
 COMPLETE = {**MEASUREMENT, "coverage": 1.0, "until_time": END, "user_cpu_seconds": 10_000.0,
             "system_cpu_seconds": 800.0, "memory_peak_bytes": 6 * GIB,
-            "memory_average_bytes": 5 * GIB, "gpus": 2, "gpu_utilization_ratio": 0.4}  # fmt: skip
+            "memory_average_bytes": 5 * GIB, "gpus": 2, "gpu_utilization_ratio": 0.4,
+            "gpu_busy_seconds": 0.4 * 7200, "gpu_observed_seconds": 7200.0}  # fmt: skip
 HALF_COVERED = COMPLETE | {
     "coverage": 0.5,
     "user_cpu_seconds": 5_000.0,

@@ -96,11 +96,15 @@ def write_usages(db):
     ]  # fmt: skip
     db.execute(sa.update(job).values(allocated_memory_bytes=100 << 20, allocated_gpus=1))
     for row in rows:
-        db.execute(sa.insert(schema.job_usage).values(row | common))
+        observed = {
+            "gpu_busy_seconds": 3600 * row["gpu_utilization_ratio"], "gpu_observed_seconds": 3600
+        }  # fmt: skip
+        db.execute(sa.insert(schema.job_usage).values(row | common | observed))
         db.execute(
             sa.insert(schema.job_gpu).values(
                 job_id=row["job_id"], node="n001", uuid="GPU-1", gpu_instance="", gpu="0",
                 utilization_ratio=row["gpu_utilization_ratio"], samples=240,
+                observed_seconds=7200,
             )
         )  # fmt: skip
 

@@ -26,9 +26,8 @@ LISTED_WAITING_COLUMNS = (
     "id", "cluster", "jobid", "submit_time", "eligible_time", "run", "array_jobid", "array_index",
     "het_jobid", "het_offset", "name", "state", "state_word", "source", "reason", "username",
     "account", "partition", "qos", "start_time", "end_time", "requested_nodes", "requested_cpus",
-    "requested_gpus", "allocated_cpus", "allocated_gpus", "allocated_memory_bytes", "usage_gpus",
-    "as_of_time",
-    "as_of_basis",
+    "requested_gpus", "allocated_cpus", "allocated_gpus", "allocated_memory_bytes", "gpus_held",
+    "usage_gpus", "as_of_time", "as_of_basis",
 )  # fmt: skip
 """Columns to query for waiting jobs; those of sparklines are for jobs that ran before."""
 
@@ -226,7 +225,7 @@ def _peak_memory_cell(row: Row, _: TableContext) -> str:
 
 
 def _sparkline_cell(kind: SparklineKind, row: Row, context: TableContext) -> str:
-    if kind == "gpu_utilization" and not row["allocated_gpus"]:
+    if kind == "gpu_utilization" and not row["gpus_held"]:
         return ""
     return fragments.sparkline((context.sparklines or {}).get((row["id"], kind)))
 
@@ -267,7 +266,7 @@ _STARTED_COLUMNS = {
     "elapsed": ListColumn("Elapsed", "elapsed_seconds", _elapsed_cell, "n"),
     "nodes": _count_column("Nodes", "allocated_nodes", "allocated_nodes"),
     "cpus": _count_column("CPUs", "allocated_cpus", "allocated_cpus"),
-    "gpus": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "allocated_gpus"), "n"),
+    "gpus": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "gpus_held"), "n"),
     "time": ListColumn("Time used", "time_efficiency", _time_used_cell, "n"),
     "cpu": ListColumn(
         "CPU",

@@ -122,7 +122,7 @@ class Sparklines:
 
 
 def _gpu_count(row: RowMapping) -> int:
-    return row["allocated_gpus"] or row["usage_gpus"] or 0
+    return row["gpus_held"] or 0
 
 
 def _values_by_time(series: Iterable[TimeSeries]) -> list[tuple[float, list[float]]]:

@@ -116,9 +116,9 @@ def test_gpu_averages_are_weighted_by_time():
         by_statistic(
             *WHOLE_RUN_SAMPLES,
             sample(Statistic.MEAN, "gpu_utilization_ratio", 1.0, gpu="0", uuid="GPU-a"),
-            sample(Statistic.COUNT, "gpu_utilization_ratio", 100, gpu="0", uuid="GPU-a"),
+            sample(Statistic.COUNT, "gpu_utilization_ratio", 25, gpu="0", uuid="GPU-a"),
             sample(Statistic.MEAN, "gpu_utilization_ratio", 0.0, gpu="1", uuid="GPU-b"),
-            sample(Statistic.COUNT, "gpu_utilization_ratio", 300, gpu="1", uuid="GPU-b"),
+            sample(Statistic.COUNT, "gpu_utilization_ratio", 75, gpu="1", uuid="GPU-b"),
             sample(Statistic.PEAK, "gpu_memory_bytes", 5, gpu="1", uuid="GPU-b"),
         ),
         30,

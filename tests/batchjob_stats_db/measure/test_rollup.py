@@ -198,7 +198,8 @@ def write_usage_at(engine, run, moment, rate):
     seconds = until - run.start_time
     row = usage_row(
         1, until_time=until, user_cpu_seconds=rate * seconds, system_cpu_seconds=0.0,
-        memory_average_bytes=rate, gpu_utilization_ratio=0.5,
+        memory_average_bytes=rate, gpus=2, gpu_utilization_ratio=0.5,
+        gpu_busy_seconds=seconds, gpu_observed_seconds=2 * seconds,
         energy_host_active_joules=rate * seconds,
     )  # fmt: skip
     with engine.begin() as db:
@@ -237,7 +238,8 @@ def test_sums_cover_the_time_up_to_the_last_measurement(seed, store, job, engine
             measured_seconds = max(0, min(until, D0 + (day + 1) * DAY) - begin)
             assert row["cpu_seconds"] == pytest.approx(rate * measured_seconds, rel=0.01)
             assert row["measured_cpu_allocated_seconds"] == 4 * measured_seconds
-            assert row["measured_gpu_allocated_seconds"] == 2 * measured_seconds
+            gpu_seconds = row["measured_gpu_allocated_seconds"], row["gpu_seconds"]
+            assert gpu_seconds == pytest.approx((2 * measured_seconds, measured_seconds))
             assert row["memory_byte_seconds"] == pytest.approx(rate * measured_seconds, rel=0.01)
             assert row["energy_host_joules"] == pytest.approx(rate * measured_seconds, rel=0.01)
         assert sum(row["wall_seconds"] for row in days.values()) == end - start
@@ -260,7 +262,11 @@ def test_gpu_and_memory_sums_count_only_measured_resources(
         allocated_memory_bytes=16 * GIB,
     )  # fmt: skip
     store.write(Batch((run,), (), "", 0), "s")
-    given = {"gpu_utilization_ratio": 0.5, "memory_average_bytes": 8 * GIB, **measured}
+    given = {
+        "gpu_utilization_ratio": 0.5, "memory_average_bytes": 8 * GIB,
+        "gpu_busy_seconds": measured["gpus"] * 1800.0,
+        "gpu_observed_seconds": measured["gpus"] * 3600.0, **measured,
+    }  # fmt: skip
     with engine.begin() as db:
         db.execute(sa.insert(schema.job_usage).values(usage_row(1, **given)))
     (row,) = roll_up_due().values()

@@ -155,7 +155,7 @@ def test_insufficient_data_silences_rules_with_a_reason():
     assert thin["low-cpu"] == "needs cpu_final == yes, it is no"
     assert silence_reasons(**elapsed_time(60))["low-cpu"] == "needs elapsed >= 5 min, it is 0:01:00"
     assert silence_reasons(**WITH_GPU, gpus=[])["gpu-unused"].startswith(
-        "needs gpu_samples >= 5, it is 0"
+        "needs gpus_measured >= 1 * gpus, it is 0; gpu_observed is not known"
     )
     assert silence_reasons(**TWO)["unbalanced-nodes"] == "node_balance_ratio is not known"
 
@@ -172,6 +172,9 @@ def test_unmeasured_node_does_not_count_as_idle():
 
 def test_partly_measured_gpus_are_not_reported_unused():
     assert "gpu-unused" in silence_reasons(**gpu_usage(0.0, allocated_gpus=2))
+    shared = gpu_usage(0.0)
+    shared["gpus"][0] |= {"observed_seconds": 6700.0, "shared_seconds": 500.0}
+    assert silence_reasons(**shared)["gpu-unused"].startswith("needs gpu_observed >= 95 %")
 
 
 DOCUMENTATION = (Path(__file__).parents[3] / "docs" / "report.md").read_text()

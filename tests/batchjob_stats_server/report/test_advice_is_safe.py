@@ -110,7 +110,7 @@ def measured_gpus(draw, truth, whole):
             **GPU, "uuid": f"GPU-{number}",
             "utilization_ratio": true if whole else draw(st.sampled_from(seen)),
             "memory_peak_bytes": truth["gpu_memory"] if whole else GIB,
-            "samples": draw(st.integers(4, 240)),
+            "observed_seconds": 1e9 if whole else draw(st.floats(0, 7200)),
         }
         for number, true in enumerate(truth["gpus"])
         if draw(st.integers(0, 3))  # the others are reported by no exporter or driver

@@ -37,7 +37,8 @@ JOB = EMPTY | {
     "usage_memory_peak_node_bytes": 12 * GIB,
 }  # fmt: skip
 GPU = {"node": "n1", "gpu": "0", "uuid": "GPU-a", "gpu_instance": "", "utilization_ratio": 0.8,
-       "memory_peak_bytes": 30 * GIB, "samples": 240}  # fmt: skip
+       "memory_peak_bytes": 30 * GIB, "samples": 240, "observed_seconds": 7200.0,
+       "shared_seconds": 0.0, "mps_seconds": 0.0}  # fmt: skip
 IDLE = {**GPU, "gpu": "1", "uuid": "GPU-b", "utilization_ratio": 0.0}
 WITH_GPU = {"allocated_gpus": 1, "usage_gpus": 1, "usage_gpu_utilization_ratio": 0.8}
 MEMORY = {"GPU-a": 40.0 * GIB, "GPU-b": 40.0 * GIB}

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gpu import nvidia
+from collectors.gpu import nvidia, nvidia_watch
 from collectors.gpu.busy import BusyCounter, UtilizationSample
-from collectors.gpu.metrics import BUSY_SECONDS, OBSERVED_SECONDS
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -135,9 +134,10 @@ def test_impossible_value_is_not_observed(counter):
 
 def counted(driver):
     """Busy and observed seconds of the first GPU."""
-    each = driver.known_gpus()[0]
-    values = each.observed.value.values
-    return values.get(BUSY_SECONDS), values.get(OBSERVED_SECONDS)
+    counter = driver.busy_counters[driver.known_gpus()[0].gpu.uuid]
+    if counter.last_stamp is None:
+        return None, None
+    return counter.busy_seconds, counter.observed_seconds
 
 
 def test_samples_are_read_whatever_the_interval_is(host):
@@ -158,7 +158,7 @@ def test_busy_seconds_are_exposed(fake_nvml, driver, eventually):
 def test_utilization_stands_in_where_the_driver_takes_no_samples(
     fake_nvml, driver, eventually, monkeypatch
 ):
-    monkeypatch.setattr(nvidia, "RATE_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(nvidia_watch, "STEP_SECONDS", 0.005)
     fake_nvml.add_gpus(1, **{"gpu0.utilization": 25})
     driver.start()
     busy, observed = eventually(

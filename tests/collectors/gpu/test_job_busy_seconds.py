@@ -33,13 +33,20 @@ class Node:
         self.lifetimes = {}
         self.samples = ()
         self.mps = False
+        self.confirmed = False
 
     def run(self, job, begin, end=None):
         self.lifetimes[make_name("slurm", job, "alice")] = JobLifetime(begin, end)
 
     def update(self, now, *holders, share=1.0):
         holdings = [
-            Holding(make_name("slurm", each, "alice"), Unit(GPU), "prolog", share)
+            Holding(
+                make_name("slurm", each, "alice"),
+                Unit(GPU),
+                "prolog",
+                share,
+                confirmed=self.confirmed,
+            )
             for each in holders
         ]
         processes = (GpuProcess(1, mps=self.mps),)
@@ -48,7 +55,11 @@ class Node:
 
     def sums(self, job):
         """Busy, observed, shared seconds, and those under MPS."""
-        return pytest.approx(self.counters.totals[make_name("slurm", job, "alice"), GPU.uuid][1:])
+        return pytest.approx(self.counters.totals[make_name("slurm", job, "alice"), GPU.uuid])
+
+    def free(self, job):
+        """Busy and observed seconds of the GPUs that nobody verifiably holds."""
+        return pytest.approx(self.counters.free[make_name("slurm", job, "alice")])
 
 
 @pytest.fixture
@@ -76,7 +87,7 @@ def test_recorded_jobs_have_the_busy_seconds_of_their_load(node, name):
     node.run("1", begin, end)
     node.update(end + 1)
     node.update(end + 45)
-    busy, observed, *rest = node.counters.totals[make_name("slurm", "1", "alice"), GPU.uuid][1:]
+    busy, observed, *rest = node.counters.totals[make_name("slurm", "1", "alice"), GPU.uuid]
     assert busy / (end - begin) == pytest.approx(truth / (end - begin), abs=0.02)
     assert observed == pytest.approx(end - begin, abs=0.4)
     assert rest == [0, 0]
@@ -190,3 +201,31 @@ def test_ended_job_keeps_its_busy_seconds(fake_nvml, host, eventually):
         assert shown("job_gpu_unobserved_seconds_total") == []
     finally:
         collector.stop()
+
+
+def test_free_gpus_bound_the_use_of_those_that_cannot_be_identified(node):
+    node.run("1", 102.0)
+    node.run("2", 104.0, 106.0)
+    node.update(103.0)
+    node.update(131.9)  # nothing of job 1 is divided yet
+    assert node.counters.free == {}
+    for now in (132.1, 133.9, 134.1, 136.1, 150.0):
+        node.update(now)
+    assert node.free("1") == (4.1, 8.2)  # with the sample before its begin
+    assert node.free("2") == (1.1, 2.2)
+
+
+def test_gpu_that_another_job_verifiably_holds_is_not_free(node):
+    node.run("1", 100.0)
+    node.run("2", 100.0)
+    node.update(104.0, "1")
+    node.update(150.0, "1")
+    assert node.free("2") == (5.0, 10.0)  # its environment alone names the GPU
+    node = Node()
+    node.samples = [BusySample(100 + n / 5, 100 + (n + 1) / 5, 0.1) for n in range(50)]
+    node.confirmed = True
+    node.run("1", 100.0)
+    node.run("2", 100.0)
+    node.update(104.0, "1")
+    node.update(150.0, "1")
+    assert node.free("2") == (0, 0)

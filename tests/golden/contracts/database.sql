@@ -288,6 +288,9 @@ CREATE TABLE job_gpu (
 	utilization_ratio FLOAT, 
 	memory_peak_bytes BIGINT, 
 	samples BIGINT, 
+	observed_seconds FLOAT, 
+	shared_seconds FLOAT, 
+	mps_seconds FLOAT, 
 	CONSTRAINT pk_job_gpu PRIMARY KEY (job_id, node, uuid, gpu_instance), 
 	CONSTRAINT fk_job_gpu_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
 )
@@ -391,6 +394,8 @@ CREATE TABLE job_usage (
 	io_waiting_seconds FLOAT, 
 	gpus BIGINT, 
 	gpu_utilization_ratio FLOAT, 
+	gpu_busy_seconds FLOAT, 
+	gpu_observed_seconds FLOAT, 
 	gpu_memory_peak_bytes BIGINT, 
 	energy_host_active_joules FLOAT, 
 	energy_host_idle_joules FLOAT, 

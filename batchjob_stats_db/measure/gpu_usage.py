@@ -1,0 +1,153 @@
+"""The use of a job's GPUs: of each that is known, and of the others by those that nobody holds.
+
+Counters of time are preferred to means of a gauge, which GPUs of other vendors, MIG instances and
+exporters of earlier versions have alone.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from batchjob.judgements import COMPLETE_COVERAGE, thresholds
+from batchjob.quantities import gpu
+from batchjob.quantities.quantity import Statistic
+from batchjob.schedulers.node_names import short_name, without_port
+from batchjob_stats_db.timeseries.base import SeriesValue
+
+UNIDENTIFIED = "unidentified"
+"""Begins the UUID of a GPU that the scheduler allocated, and of which it is not known which one."""
+
+
+class GpuUsage(NamedTuple):
+    """The use of a GPU by the job."""
+
+    node: str
+    uuid: str
+    gpu_instance: str
+    gpu: str
+    utilization_ratio: float | None
+    memory_peak_bytes: int | None
+    samples: int
+    observed_seconds: float | None = None  # that the utilisation covers
+    shared_seconds: float | None = None  # in which others held it too; None: not counted
+    mps_seconds: float | None = None
+
+
+UTILIZATION = gpu.JOB_GPU_UTILIZATION.metric.name
+_MEMORY = gpu.JOB_GPU_MEMORY.metric.name
+_MEMORY_PEAK = gpu.JOB_GPU_MEMORY_PEAK.metric.name
+_BUSY = gpu.JOB_GPU_BUSY_SECONDS.metric.name
+_OBSERVED = gpu.JOB_GPU_OBSERVED_SECONDS.metric.name
+_UNOBSERVED = gpu.JOB_GPU_UNOBSERVED_SECONDS.name
+_FREE_BUSY = gpu.JOB_FREE_GPU_BUSY_SECONDS.metric.name
+_FREE_OBSERVED = gpu.JOB_FREE_GPU_OBSERVED_SECONDS.metric.name
+
+METRICS: Mapping[Statistic, tuple[str, ...]] = {
+    Statistic.TOTAL: (_BUSY, _OBSERVED, _UNOBSERVED, _FREE_BUSY, _FREE_OBSERVED),
+    Statistic.PEAK: (_MEMORY, _MEMORY_PEAK),
+    Statistic.MEAN: (UTILIZATION,),
+}
+
+Series = Mapping[tuple[Statistic, str], Sequence[SeriesValue]]
+_Gpu = tuple[str, str, str, str]  # the first four of GpuUsage
+
+
+def gpu_usages(
+    series: Series, held: Sequence[tuple[str, int]], seconds: float, interval: float
+) -> list[GpuUsage]:
+    """The GPUs of a job.
+
+    `held` are its nodes with the number of GPUs that the scheduler allocated there, or ("", n) if
+    only the number for the whole job is known; `seconds` is the measured time of the job,
+    `interval` that between two samples.
+    """
+    found = [*_identified(series, seconds, interval)]
+    for node, allocated in held:
+        of_node = [each for each in found if node in ("", short_name(each.node))]
+        missing = allocated - len(of_node)
+        if missing > 0 and seconds > 0:
+            found += _unidentified(series, node, missing, seconds)
+    return found
+
+
+def _identified(series: Series, seconds: float, interval: float) -> Iterator[GpuUsage]:
+    def by_gpu(statistic: Statistic, metric: str, reason: str = "") -> dict[_Gpu, float]:
+        return {
+            _gpu_of(each): each.value
+            for each in series.get((statistic, metric), ())
+            if reason in ("", each.labels.get("reason"))
+        }
+
+    means, counts = by_gpu(Statistic.MEAN, UTILIZATION), by_gpu(Statistic.COUNT, UTILIZATION)
+    busy, observed = by_gpu(Statistic.TOTAL, _BUSY), by_gpu(Statistic.TOTAL, _OBSERVED)
+    shared = by_gpu(Statistic.TOTAL, _UNOBSERVED, "shared")
+    mps = by_gpu(Statistic.TOTAL, _UNOBSERVED, "mps")
+    # Of samples where an exporter has no peak; a peak is the more, since it misses less.
+    memory = by_gpu(Statistic.PEAK, _MEMORY) | by_gpu(Statistic.PEAK, _MEMORY_PEAK)
+    for key in sorted(means.keys() | memory.keys() | observed.keys()):
+        samples = int(counts.get(key, 0))
+        if key in observed:
+            covered = min(observed[key], seconds)
+            ratio = min(1.0, busy.get(key, 0.0) / observed[key]) if covered > 0 else None
+            others: tuple[float | None, float | None] = shared.get(key, 0.0), mps.get(key, 0.0)
+        else:
+            covered, ratio = min(samples * interval, seconds), means.get(key)
+            others = None, None
+        peak = round(memory[key]) if key in memory else None
+        yield GpuUsage(*key, ratio, peak, samples, covered, *others)
+
+
+def _gpu_of(sample: SeriesValue) -> _Gpu:
+    labels = sample.labels
+    node = without_port(labels.get("instance", ""))
+    return node, labels.get("uuid", ""), labels.get("gpu_instance", ""), labels.get("gpu", "")
+
+
+def _unidentified(series: Series, node: str, number: int, seconds: float) -> Iterator[GpuUsage]:
+    """GPUs of which only the number is known, by what the node's free GPUs did.
+
+    If these are no more than the job's, they are the job's. If they are more, the job's were not
+    busier than all of them together, which says something only if that is next to nothing. None
+    without counters of free GPUs.
+    """
+    sums: dict[str, float] = defaultdict(float)
+    nodes: Counter[str] = Counter()
+    for metric in (_FREE_BUSY, _FREE_OBSERVED):
+        for each in series.get((Statistic.TOTAL, metric), ()):
+            name = without_port(each.labels.get("instance", ""))
+            if node in ("", short_name(name)):
+                sums[metric] += each.value
+                nodes[name] += 1
+    if not nodes:
+        return
+    busy, free = sums[_FREE_BUSY], sums[_FREE_OBSERVED] / seconds
+    ratio: float | None = min(1.0, busy / (number * seconds))
+    if free < COMPLETE_COVERAGE * number:
+        ratio = None  # its GPUs, or their samples, are not all among them
+    elif free * COMPLETE_COVERAGE > number and busy / (number * seconds) >= thresholds().idle_gpu:
+        ratio = None
+    covered = None if ratio is None else min(seconds, free * seconds / number)
+    for index in range(1, number + 1):
+        uuid = f"{UNIDENTIFIED} {index}"
+        name = next(iter(nodes)) if len(nodes) == 1 else ""
+        yield GpuUsage(name, uuid, "", "", ratio, None, 0, covered, 0.0, 0.0)
+
+
+def gpu_columns(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
+    """The columns of job_usage about its GPUs, if known."""
+    values: dict[str, float | int] = {"gpus": len(gpus)} if gpus else {}
+    known = [
+        (each.utilization_ratio, each.observed_seconds)
+        for each in gpus
+        if each.utilization_ratio is not None and each.observed_seconds
+    ]
+    observed = math.fsum(seconds for _, seconds in known)
+    if observed:
+        busy = math.fsum(ratio * seconds for ratio, seconds in known)
+        values["gpu_busy_seconds"], values["gpu_observed_seconds"] = busy, observed
+        values["gpu_utilization_ratio"] = busy / observed
+    memory = [each.memory_peak_bytes for each in gpus if each.memory_peak_bytes is not None]
+    if memory:
+        values["gpu_memory_peak_bytes"] = max(memory)
+    return values

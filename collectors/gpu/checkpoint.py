@@ -1,0 +1,103 @@
+"""The counters of GPUs and their jobs as they are published, and saved for the next exporter.
+
+A counter that falls counts twice in Prometheus, so what is published has been saved. Samples and
+tenures have stamps of the wall clock, and the driver keeps 14 s of samples, so that a short pause
+misses nothing. A file is valid for the boot in which it was written.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from collectors import state
+from collectors.gpu.busy import BusyCounter, BusySample
+from collectors.gpu.job_busy import FreeGpuTime, JobBusyCounters, JobGpuBusy, Tenure
+from collectors.gpu.job_memory import JobMemoryPeaks
+from collectors.jobs.view import JobName, make_name
+
+FILE = "gpu.json"
+_FOREVER = float("inf")
+
+
+class GpuCounters(NamedTuple):
+    """What is published; a job's GPUs are named by their UUIDs."""
+
+    jobs: Mapping[tuple[JobName, str], JobGpuBusy] = MappingProxyType({})
+    free: Mapping[JobName, FreeGpuTime] = MappingProxyType({})
+    memory_peaks: JobMemoryPeaks = MappingProxyType({})
+    boards: Mapping[str, tuple[float, float]] = MappingProxyType({})  # busy and observed seconds
+
+
+def save(
+    directory: str,
+    boot: str,
+    boards: Mapping[str, BusyCounter],
+    jobs: JobBusyCounters,
+    memory_peaks: JobMemoryPeaks,
+) -> None:
+    """Replace the file in one step. Raises OSError, in which case no older file is left."""
+    document = {
+        "boards": [
+            (uuid, each.busy_seconds, each.observed_seconds, each.last_stamp, each.recent)
+            for uuid, each in boards.items()
+        ],
+        "jobs": [(*job[:3], uuid, *sums) for (job, uuid), sums in jobs.totals.items()],
+        "tenures": [
+            (*job[:3], uuid, each.began, None if each.ended == _FOREVER else each.ended,
+             each.is_confirmed)
+            for uuid, tenures in jobs.tenures.items()
+            for job, each in tenures.items()
+        ],
+        "divided_until": jobs.divided_until,
+        "under_mps": jobs.under_mps,
+        "free_on_node": jobs.free_on_node,
+        "free_before": [(*job[:3], *each) for job, each in jobs.free_before.items()],
+        "free_at_end": [(*job[:3], *each) for job, each in jobs.free_at_end.items()],
+        "memory_peaks": [(*job[:3], *of, peak) for (job, *of), peak in memory_peaks.items()],
+    }  # fmt: skip
+    state.save(directory, FILE, boot, document)
+
+
+def restore(
+    document: Mapping[str, Any], board: Callable[[str], BusyCounter], jobs: JobBusyCounters
+) -> JobMemoryPeaks:
+    """Fill new counters, and return the peaks; `board` gives a GPU's counter by its UUID.
+
+    Raises ValueError for a damaged document, of which then nothing is used.
+    """
+    try:
+        boards = [
+            (str(uuid), float(busy), float(observed), None if stamp is None else int(stamp),
+             [BusySample(*map(float, each)) for each in recent])
+            for uuid, busy, observed, stamp, recent in document["boards"]
+        ]  # fmt: skip
+        totals = {
+            (_name(row), str(row[3])): JobGpuBusy(*map(float, row[4:])) for row in document["jobs"]
+        }
+        tenures: dict[str, dict[JobName, Tenure]] = {}
+        for *job, uuid, began, ended, confirmed in document["tenures"]:
+            life = Tenure(float(began), _FOREVER if ended is None else float(ended), confirmed)
+            tenures.setdefault(str(uuid), {})[_name(job)] = life
+        divided = {str(uuid): float(at) for uuid, at in document["divided_until"].items()}
+        mps = {str(u): (float(a), float(b)) for u, (a, b) in document["under_mps"].items()}
+        free_on_node = FreeGpuTime(*map(float, document["free_on_node"]))
+        before, at_end = (
+            {_name(row): FreeGpuTime(*map(float, row[3:])) for row in document[part]}
+            for part in ("free_before", "free_at_end")
+        )
+        peaks = {
+            (_name(row), str(row[3]), str(row[4])): float(row[5])
+            for row in document["memory_peaks"]
+        }
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"damaged state: {type(error).__name__}: {error}") from error
+    for uuid, busy, observed, stamp, recent in boards:
+        board(uuid).restore(busy, observed, stamp, recent)
+    jobs.totals, jobs.tenures, jobs.divided_until, jobs.under_mps = totals, tenures, divided, mps
+    jobs.free_on_node, jobs.free_before, jobs.free_at_end = free_on_node, before, at_end
+    return peaks
+
+
+def _name(row: Any) -> JobName:
+    manager, jobid, user = (str(each) for each in row[:3])
+    return make_name(manager, jobid, user)

@@ -1,0 +1,130 @@
+"""What is read of an NVIDIA GPU ten times a second: its power now, and its processes' memory.
+
+On an H200 each of these calls takes 2 to 50 µs. They see a process or a peak of 0.2 s, which no
+call reports afterwards, and divide the energy that the counter, whose call takes 4 ms, has counted
+in between.
+"""
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from batchjob.runtime.background import Loop
+from collectors.gpu import nvml
+from collectors.gpu.busy import UtilizationSample
+from collectors.gpu.nvml_errors import OptionalCalls
+from collectors.gpu.reading import GpuProcess
+from collectors.sysfs import read_text
+
+if TYPE_CHECKING:
+    from collectors.gpu.nvidia import NvidiaGpus
+
+STEP_SECONDS = 0.1
+_LONGEST_STEP_SECONDS = 1.0  # power further apart is not interpolated
+_PAUSE_AFTER_ERROR_SECONDS = 1.0
+_STEPS_A_SECOND = 10  # graphics, and clients of MPS among the processes, are read once a second
+_KEPT_POINTS = 700  # a minute of power, and of changes of the processes
+
+
+class PowerPoint(NamedTuple):
+    """The integral of a GPU's power, up to a moment in monotonic seconds."""
+
+    at: float
+    joules: float
+
+
+class Watch:
+    """The thread of one GPU; what it has seen may be read by any."""
+
+    def __init__(self, driver: "NvidiaGpus", index: int) -> None:
+        self.power: deque[PowerPoint] = deque(maxlen=_KEPT_POINTS)
+        self.processes: tuple[GpuProcess, ...] | None = None
+        self.changes: deque[tuple[str, tuple[GpuProcess, ...]]] = deque(maxlen=_KEPT_POINTS)
+        self.counts_rates = False  # the driver keeps no samples of the GPU's utilisation
+        self.uuid = ""  # of the GPU that has this index now
+        self._driver = driver
+        self._index = index
+        self._session = -1
+        self._steps = 0
+        self._others: nvml.OtherProcesses = (None, None)
+        self._listed: list[tuple[int, int]] = []
+        self._handle: Any = None
+        self._watts: float | None = None
+        self._cgroups: dict[int, str] = {}
+        self._loop = Loop(f"gpu{index}-watch", self.step)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Stop it, unless it hangs."""
+        self._loop.stop()
+
+    def step(self) -> float:
+        """Read once; returns the seconds until the next time. Errors are those of the readings."""
+        session = self._driver.session
+        try:
+            if session is None:
+                raise LookupError
+            with session.use() as pynvml:
+                if session.number != self._session:
+                    self._open(pynvml, session.number)
+                optional, handle = self._optional, self._handle
+                self._add_power(nvml.power_now(optional, handle))
+                compute = nvml.compute_processes(optional, handle)
+                if self._steps % _STEPS_A_SECOND == 0:
+                    self._others = nvml.other_processes(optional, handle)
+                    if self.counts_rates:
+                        self._add_rate(optional, handle)
+        except Exception:  # the GPU or the driver is gone: its readings count and log that
+            self.processes, self._watts, self._session = None, None, -1
+            return _PAUSE_AFTER_ERROR_SECONDS
+        listed = [(each.pid, each.usedGpuMemory) for each in compute or ()]
+        if self._steps % _STEPS_A_SECOND == 0 or listed != self._listed:
+            self._listed = listed
+            self._follow(nvml.processes(compute, self._others))
+        self._steps += 1
+        return STEP_SECONDS
+
+    def _open(self, pynvml: Any, session: int) -> None:
+        """Look the GPU up: after a reload of the driver, another one may have its index."""
+        self._handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
+        self._optional = OptionalCalls(pynvml, Counter(), str(self._index))
+        self.uuid = nvml.text(pynvml.nvmlDeviceGetUUID(self._handle))
+        self._session, self._steps = session, 0
+        self.power.clear()
+
+    def _add_rate(self, optional: OptionalCalls, handle: Any) -> None:
+        """Add the utilisation of the last second to the busy seconds."""
+        rates = optional(optional.nvml.nvmlDeviceGetUtilizationRates, handle)
+        now = self._driver.host.clock()
+        fraction = rates.gpu / 100 if rates and rates.gpu <= 100 else None
+        sample = UtilizationSample(int(now * 1e6), fraction)
+        counter = self._driver.busy_counter(self.uuid)
+        counter.add((sample,), self._session, now, STEP_SECONDS * _STEPS_A_SECOND)
+
+    def _add_power(self, watts: float | None) -> None:
+        now = self._driver.host.monotonic()
+        last, before, self._watts = (self.power[-1] if self.power else None), self._watts, watts
+        if watts is None:
+            return
+        if last is None or before is None or now - last.at > _LONGEST_STEP_SECONDS:
+            self.power.clear()
+            self.power.append(PowerPoint(now, 0.0))
+        else:
+            added = (before + watts) / 2 * (now - last.at)
+            self.power.append(PowerPoint(now, last.joules + added))
+
+    def _follow(self, processes: tuple[GpuProcess, ...] | None) -> None:
+        listed = {each.pid for each in processes or ()}
+        new = listed - self._cgroups.keys()
+        self._cgroups = {pid: text for pid, text in self._cgroups.items() if pid in listed}
+        for pid in new:
+            self._cgroups[pid] = read_text(f"{self._driver.host.procfs}/{pid}/cgroup")
+        if processes:
+            processes = tuple(each._replace(cgroups=self._cgroups[each.pid]) for each in processes)
+            if processes != self.processes:
+                self.changes.append((self.uuid, processes))
+        self.processes = processes
+        if new:
+            self._driver.on_new_process()

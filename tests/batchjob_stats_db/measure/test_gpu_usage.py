@@ -1,0 +1,100 @@
+"""The GPUs of a job: those that are known, and those of which only the number is."""
+
+import pytest
+
+from batchjob.quantities.quantity import Statistic
+from batchjob_stats_db.measure.gpu_usage import gpu_columns, gpu_usages
+from batchjob_stats_db.timeseries.base import SeriesValue
+
+HOUR, INTERVAL = 3600.0, 30.0
+BUSY = "batchjob_job_gpu_busy_seconds_total"
+OBSERVED = "batchjob_job_gpu_observed_seconds_total"
+UNOBSERVED = "batchjob_job_gpu_unobserved_seconds_total"
+FREE_BUSY = "batchjob_job_free_gpu_busy_seconds_total"
+FREE_OBSERVED = "batchjob_job_free_gpu_observed_seconds_total"
+GPU_0 = {"gpu": "0", "uuid": "GPU-a", "gpu_instance": ""}
+
+
+def total(metric, value, node="n1", **labels):
+    return (Statistic.TOTAL, metric), SeriesValue(
+        metric, {"instance": f"{node}.example:9400", **labels}, value
+    )
+
+
+def usages(*samples, held=(), seconds=HOUR):
+    series = {}
+    for key, sample in samples:
+        series.setdefault(key, []).append(sample)
+    return gpu_usages(series, held, seconds, INTERVAL)
+
+
+def test_utilization_is_busy_time_of_the_time_in_which_the_job_had_the_gpu_alone():
+    (found,) = usages(
+        total(BUSY, 600.0, **GPU_0),
+        total(OBSERVED, 1800.0, **GPU_0),
+        total(UNOBSERVED, 1700.0, **GPU_0, reason="shared"),
+        total(UNOBSERVED, 100.0, **GPU_0, reason="mps"),
+    )
+    assert found.utilization_ratio == pytest.approx(1 / 3)
+    assert (found.observed_seconds, found.shared_seconds, found.mps_seconds) == (1800, 1700, 100)
+
+
+def test_gpu_that_was_always_shared_has_no_utilization_but_counts():
+    found = usages(
+        total(BUSY, 0.0, **GPU_0),
+        total(OBSERVED, 0.0, **GPU_0),
+        total(UNOBSERVED, 3600.0, **GPU_0, reason="shared"),
+    )
+    assert gpu_columns(found) == {"gpus": 1}
+    assert found[0].shared_seconds == 3600
+
+
+def test_gpu_that_was_allocated_and_never_touched_is_idle():
+    found = usages(total(FREE_BUSY, 0.0), total(FREE_OBSERVED, 4 * HOUR), held=(("n1", 1),))
+    assert [(each.node, each.uuid, each.utilization_ratio) for each in found] == [
+        ("n1.example", "unidentified 1", 0.0)
+    ]
+    columns = gpu_columns(found)
+    assert (columns["gpus"], columns["gpu_utilization_ratio"]) == (1, 0.0)
+    assert columns["gpu_observed_seconds"] == HOUR
+
+
+def test_others_on_the_node_leave_the_use_unknown_rather_than_wrong():
+    """Two jobs, whose GPUs nothing tells apart: one of the four free GPUs is busy."""
+    (found,) = usages(total(FREE_BUSY, HOUR), total(FREE_OBSERVED, 4 * HOUR), held=(("n1", 1),))
+    assert (found.utilization_ratio, found.observed_seconds) == (None, None)
+
+
+def test_free_gpus_that_are_as_many_as_allocated_are_the_jobs():
+    found = usages(total(FREE_BUSY, HOUR), total(FREE_OBSERVED, 2 * HOUR), held=(("n1", 2),))
+    assert [each.utilization_ratio for each in found] == [0.5, 0.5]
+
+
+def test_gpus_that_are_not_observed_are_not_known_to_be_idle():
+    (found,) = usages(total(FREE_BUSY, 0.0), total(FREE_OBSERVED, HOUR / 2), held=(("n1", 1),))
+    assert found.utilization_ratio is None
+
+
+def test_job_that_uses_one_of_its_gpus_leaves_the_others_idle():
+    found = usages(
+        total(BUSY, 1800.0, **GPU_0),
+        total(OBSERVED, HOUR, **GPU_0),
+        total(FREE_BUSY, 0.0),
+        total(FREE_OBSERVED, 3 * HOUR),
+        held=(("n1", 4),),
+    )
+    assert [each.utilization_ratio for each in found] == [0.5, 0.0, 0.0, 0.0]
+    assert gpu_columns(found)["gpu_utilization_ratio"] == 0.125
+
+
+def test_gpus_of_several_nodes_whose_shares_are_unknown():
+    idle = [total(FREE_BUSY, 1.0, node) for node in ("n1", "n2")]
+    free = [total(FREE_OBSERVED, 4 * HOUR, node) for node in ("n1", "n2")]
+    found = usages(*idle, *free, held=(("", 8),))
+    assert len(found) == 8
+    assert {each.node for each in found} == {""}
+    assert found[0].utilization_ratio == pytest.approx(2 / (8 * HOUR))
+
+
+def test_nothing_is_said_of_nodes_without_counters():
+    assert usages(held=(("n1", 2),)) == []

@@ -1,0 +1,61 @@
+"""Energy of a GPU whose power was read all the time, divided among the jobs of the interval."""
+
+import pytest
+
+from collectors.energy.split import gpu_claims, split_gpu
+from collectors.jobs.view import JobCpu, make_name
+from collectors.power.meter import GpuEnergyReading, GpuEnergyShare
+
+A, B = make_name("slurm", "1", "alice"), make_name("slurm", "2", "bob")
+IDLE_WATTS, BUSY_WATTS = 78.0, 700.0
+INTERVAL = 10.0
+
+
+def split(*lives, busy=(), end=INTERVAL, share=1.0, power=True):
+    """Energy of 10 s in which the GPU is busy in the given spans."""
+    jobs = {
+        name: JobCpu(name, 0.0, 1.0, ended, started)
+        for name, (started, ended) in zip((A, B), lives, strict=False)
+    }
+    points, joules = [(0.0, 0.0)], 0.0
+    for step in range(1, int(end * 10) + 1):
+        at = step / 10
+        is_busy = any(began < at - 0.05 < ended for began, ended in busy)
+        joules += (BUSY_WATTS if is_busy else IDLE_WATTS) / 10
+        points.append((at, joules))
+    shares = tuple(GpuEnergyShare(name, share) for name in jobs)
+    earlier = GpuEnergyReading("GPU-0", 0.0, 0.0, 0, ())
+    later = GpuEnergyReading("GPU-0", INTERVAL, joules, 0, shares, tuple(points) if power else ())
+    found = split_gpu(joules, IDLE_WATTS * INTERVAL, gpu_claims(earlier, later, jobs))
+    assert found.total() == pytest.approx(joules)
+    return found
+
+
+def joules_of(found, name):
+    return found.active[name] + found.idle[name]
+
+
+@pytest.mark.parametrize("began", [0.3, 4.0, 9.2])
+def test_job_of_half_a_second_has_what_it_took(began):
+    found = split((began, began + 0.5), busy=[(began, began + 0.5)])
+    assert joules_of(found, A) == pytest.approx(BUSY_WATTS * 0.5, rel=0.1)
+    assert found.idle[A] == pytest.approx(IDLE_WATTS * 0.5)
+    assert found.unallocated == pytest.approx(IDLE_WATTS * 9.5, rel=0.05)
+
+
+def test_busy_job_does_not_pay_for_the_idle_one_before_it():
+    found = split((0.0, 5.0), (5.0, None), busy=[(5.0, 10.0)])
+    assert joules_of(found, A) == pytest.approx(IDLE_WATTS * 5)
+    assert joules_of(found, B) == pytest.approx(BUSY_WATTS * 5)
+    assert found.unallocated == pytest.approx(0)
+
+
+def test_holders_at_the_same_time_pay_by_share():
+    found = split((0.0, None), (0.0, None), busy=[(0.0, 10.0)], share=0.5)
+    assert joules_of(found, A) == joules_of(found, B) == pytest.approx(BUSY_WATTS * 5)
+
+
+def test_power_that_was_not_read_to_the_end_divides_nothing():
+    gap = split((0.0, 5.0), (5.0, None), busy=[(5.0, 10.0)], end=8.0)
+    by_time = split((0.0, 5.0), (5.0, None), busy=[(5.0, 10.0)], end=8.0, power=False)
+    assert gap == by_time
