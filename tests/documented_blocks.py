@@ -53,6 +53,7 @@ _CLUSTER = _typed("e2e/test_guide_cluster", long=True)
 _ANSIBLE = _typed("e2e/test_guide_ansible", long=True)
 _KUBERNETES = "a Kubernetes cluster"
 _PBS = "a PBS with its hook"
+_RELEASED = _typed("e2e/test_release", long=True)
 _RELEASE = "a release on PyPI; from a checkout the guides install the same"
 _REGISTRY = "a registry of images"
 # By page: the beginning of each shell block, in the order of the page.
@@ -135,6 +136,14 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
     "docs/performance.md": {"python -m benchmarks.scrape": _needs("a machine that does no more")},
     "docs/prometheus.md": {"mkdir -p /etc/prometheus": _CLUSTER},
     "docs/prometheus_gate.md": {'curl -H "Authorization': _CLUSTER},
+    "docs/release.md": {
+        "VERSION=1.0.0": _RELEASED,
+        "git clone --branch": _RELEASED,
+        "twine upload": _RELEASED,
+        "mkdir -p apt": _RELEASED,
+        "podman build -f deploy/containers/exporter.Containerfile -t \"reg": _needs(_REGISTRY),
+        "install -m 644 batchjob.asc": _RELEASED,
+    },
     "docs/report.md": {"curl -H": _CLUSTER},
     "docs/run.md": {
         "batchjob run --name train": _SHELL_BLOCKS,

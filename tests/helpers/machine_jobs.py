@@ -9,6 +9,7 @@ MODULES = {
     "test_first_command",
     "test_kernel_helper",
     "test_packages",
+    "test_release",
     "test_short_jobs",
     "test_up",
     "test_up_killed",
