@@ -40,13 +40,13 @@ PROGRAMS = {
     "batchjob_stats_server": "batchjob_stats_server.main",
 }
 OTHER_PROGRAMS = {
-    "ansible-playbook", "apt", "cd", "cosign", "cp", "curl", "dnf", "done", "echo", "export", "fi",
-    "for", "gpg",
+    "ansible-playbook", "apt", "apt-ftparchive", "cd", "cosign", "cp", "curl", "dnf", "done",
+    "dpkg-scanpackages", "echo", "export", "fi", "for", "git", "gpg",
     "grafana", "groupadd", "gzip", "helm", "htpasswd", "if", "install", "jq", "kubectl",
     "lint-imports", "loginctl", "minisign", "mkdir", "modprobe", "mypy", "openssl", "pip",
     "podman", "promtool", "pytest", "python", "python3", "python3.11", "qmgr", "ruff", "scontrol",
-    "sed", "sha256sum", "sphinx-build", "systemctl", "systemd-run", "udevadm", "usermod", "vector",
-    "victoria-metrics", "vmagent", "zcat",
+    "sed", "sha256sum", "sphinx-build", "systemctl", "systemd-run", "twine", "udevadm", "usermod",
+    "vector", "victoria-metrics", "vmagent", "zcat",
 }  # fmt: skip
 WRAPPERS = {"runuser": 4, "sudo": 1}  # words until the command that they run
 
