@@ -72,6 +72,37 @@ def test_totals_lower_than_those_of_the_steps_are_raised(empty_url, caplog):
     engine.dispose()
 
 
+def test_cpu_time_of_zero_that_was_never_gathered_is_taken_out(empty_url, caplog):
+    engine = first_database(empty_url)
+    tables = sa.MetaData()
+    tables.reflect(engine)
+    job, step = tables.tables["job"], tables.tables["job_step"]
+    found = [  # source, run time, peak memory, CPU seconds of a step, expected of the job
+        ("sacct", 3600, None, 0, None),  # jobacct_gather/none
+        ("sacct", 5, None, 0, None),
+        ("slurm_rest", 3600, 4096, 0, None),  # lost: no process runs for an hour without any
+        ("sacct", 5, 4096, 0, 0),
+        ("sacct", 3600, 4096, 0.006, 0),  # less than sums are rounded by
+        ("pbs_log", 3600, None, 0, 0),
+    ]
+    with engine.begin() as db:
+        for number, (source, seconds, memory, used, _) in enumerate(found):
+            times = {"submit_time": 1000, "start_time": 1000, "end_time": 1000 + seconds}
+            identity = {"id": number, "cluster": "c", "jobid": str(number), "run": 1}
+            values = {"source": source, "update_time": 1, "cpu_seconds": 0} | times | identity
+            db.execute(job.insert().values(values | {"peak_memory_bytes": memory}))
+            values = {"job_id": number, "step": "batch", "cpu_seconds": used}
+            db.execute(step.insert().values(memory_bytes=memory, **values))
+    migrate(engine)
+    with engine.connect() as db:
+        of_jobs = db.execute(sa.select(job.c.cpu_seconds).order_by(job.c.id)).scalars().all()
+        of_steps = db.execute(sa.select(step.c.cpu_seconds).order_by(step.c.job_id)).scalars().all()
+    assert of_jobs == [expected for *_, expected in found]
+    assert of_steps == [None, None, None, 0, 0.006, 0]
+    assert "3 jobs had 0 s of CPU time" in caplog.text
+    engine.dispose()
+
+
 def test_exit_codes_of_sacct_that_may_be_128_more_are_told_apart(empty_url):
     """24.11, whose record ids have 64 bits, prints 127 for 127 and 255, as 22.05 does."""
     engine = first_database(empty_url)

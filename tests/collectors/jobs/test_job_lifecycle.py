@@ -256,6 +256,36 @@ def test_running_run_of_a_requeued_job_hides_the_lingering_one(node):
     assert samples(jobs)["cpu_seconds_total", "1", "user"] == 2
 
 
+@pytest.mark.parametrize(
+    "scopes",
+    [
+        (SCOPE, SCOPE, SCOPE),
+        (SCOPE, "batch.slice/slurmstepd.scope", "batch.slice/n1_slurmstepd.scope"),
+        ("kubepods/pod1/n1_slurmstepd.scope", SCOPE, "kubepods/pod2/n1_slurmstepd.scope"),
+    ],
+)
+def test_running_run_hides_two_that_linger_wherever_its_directory_is(node, scopes):
+    """slurmd was restarted in another slice, and under another name of its node."""
+    jobs = node.watching_collector()
+    names = ("s8N5M8DDGS5600", "s8N5M8DDHNSJ00", "s8N5M8DDJ0AB00")
+    for number, (scope, name) in enumerate(zip(scopes, names, strict=True)):
+        pid = 10 * number + 10
+        node.add_process(pid, uid=0, program="slurmstepd: [1.batch]", started=1 + number)
+        node.add_process(pid + 1, started=2 + number)
+        last = node.add_job(name, scope, cpu=(1_000_000 * pid, 0), pids=[pid, pid + 1])
+        jobs.update()
+        assert samples(jobs)["cpu_seconds_total", "1", "user"] == pid
+        if name != names[-1]:
+            shutil.rmtree(last)
+            jobs.update()
+            until(lambda: ("end_time_seconds", "1") in samples(jobs))
+            node.now += 20
+    assert len(jobs.table.all()) == 3
+    numbers = samples(jobs)
+    assert numbers["batchjob_jobs", ""] == 1
+    assert ("end_time_seconds", "1") not in numbers
+
+
 def test_orphans_of_an_earlier_run_do_not_hide_the_later_run(node):
     add_run(node, "s8N5M8DDGS5600", 10, (50_000_000, 0))
     jobs = node.watching_collector()

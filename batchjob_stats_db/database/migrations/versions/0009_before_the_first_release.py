@@ -2,6 +2,8 @@
 
 - The CPU time and peak memory of Slurm's jobs are raised to those of their steps. The answer of a
   window omits the steps that ended before it, and the totals were those of the answer.
+- A CPU time of 0 s is taken out where it is that of an accounting without a plugin that gathers any,
+  or that lost it: see `with_steps` of Slurm's records, and the rule `lost cpu` of the gate.
 - sacct up to 25.05 may print 128 less than an exit code, and 0 of a failed job that returned 128.
   What it printed is told apart, but for jobs that ended after 25.11 or later was seen.
 - Sums are made again: with peak memory, and without the energy of accounting, which is that of
@@ -27,6 +29,8 @@ _MEMORY = ("measured_memory_peak_allocated_byte_seconds", "memory_peak_byte_seco
 _RESIZED = ("resized_cpu_seconds", "resized_gpu_seconds", "resized_memory_byte_seconds")
 _CPU_TIMES = ("user_cpu_seconds", "system_cpu_seconds", "cpu_seconds")
 _MEASURES = (*_CPU_TIMES, "peak_memory_bytes")
+_SOURCES = ("sacct", "slurm_rest")
+_IDLE_SECONDS = 60  # in which a job may really have used next to no CPU time
 _ROUNDING = 0.01  # seconds; more than the sum of a job's steps may differ by
 
 _ENDS = ("source", "state", "exit_code", "exit_signal", "exit_code_or_128_more")
@@ -59,6 +63,7 @@ def upgrade() -> None:
     _sum_up_again()
     _tell_exit_codes_apart()
     _raise_totals()
+    _take_out_zeros()
 
 
 def _sum_up_again() -> None:
@@ -112,7 +117,7 @@ def _too_low() -> sa.Select[tuple[object, ...]]:
         sa.select(of_steps, _job.c.cluster, _job.c.start_time, _job.c.end_time)
         .join(_job, _job.c.id == of_steps.c.job_id)
         .where(
-            _job.c.source.in_(("sacct", "slurm_rest")),
+            _job.c.source.in_(_SOURCES),
             _job.c.end_time.is_not(None),
             sa.or_(
                 *(of_steps.c[f"new_{name}"] > _job.c[name] + _ROUNDING for name in _CPU_TIMES),
@@ -120,6 +125,26 @@ def _too_low() -> sa.Select[tuple[object, ...]]:
             ),
         )
     )
+
+
+def _take_out_zeros() -> None:
+    """Take out the CPU time of ended jobs, and of their steps, that was never gathered.
+
+    A process has memory, and within a minute some CPU time. All sums are made again anyway.
+    """
+    without_memory = sa.func.coalesce(_job.c.peak_memory_bytes, 0) == 0
+    is_zero = (
+        _job.c.source.in_(_SOURCES)
+        & (_job.c.cpu_seconds == 0)
+        & (without_memory | (_job.c.end_time - _job.c.start_time > _IDLE_SECONDS))
+        & _job.c.id.not_in(sa.select(_step.c.job_id).where(_step.c.cpu_seconds > 0))
+    )
+    unknown = dict.fromkeys(_CPU_TIMES)
+    jobs = sa.select(_job.c.id).where(is_zero)
+    op.execute(sa.update(_step).where(_step.c.job_id.in_(jobs)).values(unknown))
+    changed = sa.update(_job).where(is_zero).values(update_time=int(time.time()), **unknown)
+    if count := op.get_bind().execute(changed).rowcount:
+        log.warning("%d jobs had 0 s of CPU time, which is not known now", count)
 
 
 def _tell_exit_codes_apart() -> None:
