@@ -19,12 +19,14 @@ NEVER = 1 << 40
 
 
 class StepTimes(NamedTuple):
-    """A step that ends before its job."""
+    """A step that ends before its job, or that outlives the part of it in which it began."""
 
     start: int
     end: int
     cpu_seconds: int
     memory_bytes: int
+    name: str = ""  # "": batch, 0, 1 ... in their order
+    exit_status: int = 0
 
 
 @dataclass(slots=True)
@@ -50,6 +52,8 @@ class SlurmJob:
     exit_status: int = 0
     original_submit: int = 0  # of a job that was resized at `submit`
     suspended: tuple[int, int] = (NEVER, NEVER)  # start and end
+    recorded_cpus: int = 0  # of its record, if it held others: see ResizedParts
+    left_at: int = 0  # when the controller ends it, if that is not its end
 
     def steps_since(self, begin: int) -> list[tuple[str, StepTimes]]:
         """The steps in the answer of a window: slurmdbd omits those that ended before it."""
@@ -57,7 +61,13 @@ class SlurmJob:
             return []
         times = [StepTimes(self.start, self.end, 60, 1 << 20)] * self.steps + [*self.step_times]
         names = ("batch", *map(str, range(len(times))))
-        return [step for step in zip(names, times, strict=False) if step[1].end >= begin]
+        named = [(step.name or name, step) for name, step in zip(names, times, strict=False)]
+        return [step for step in named if step[1].end >= begin]
+
+    @property
+    def suspended_seconds(self) -> int:
+        """Until its end."""
+        return max(0, min(self.end, self.suspended[1]) - self.suspended[0])
 
     @property
     def key(self) -> tuple[str, int]:
@@ -71,6 +81,8 @@ class SimulatedSlurm:
         self.now = now
         self.clients_ahead = 0  # seconds by which the clock of sacct and slurmrestd is ahead
         self.dbd_down = self.ctld_down = False
+        self.late: tuple[int, int] = (0, 0)  # accounting has nothing new from the first to the last
+        self.exact_exits = False  # as since 25.11
         self.configuration = "JobAcctGatherType       = jobacct_gather/cgroup\n"
         self.calls: list[Sequence[str]] = []
         self.answered = 0  # rows of jobs
@@ -97,6 +109,12 @@ class SimulatedSlurm:
             for job in self.by_end.pop(bucket):
                 self.by_id[str(job.jobid)].remove(job)
 
+    @property
+    def accounted(self) -> int:
+        """The time of which accounting has the state."""
+        begin, end = self.late
+        return begin if begin <= self.now < end else self.now
+
     def run(
         self, options: object, argv: Sequence[str], variables: Mapping[str, str] | None = None
     ) -> CompletedCommand:
@@ -106,7 +124,8 @@ class SimulatedSlurm:
         if arguments == ["--helpformat"]:
             return CompletedCommand(" ".join(FIELDS).encode(), b"", 0.0)
         if arguments == ["--version"]:
-            return CompletedCommand(b"slurm-wlm 22.05.8\n", b"", 0.0)
+            version = b"slurm 26.05.3\n" if self.exact_exits else b"slurm-wlm 22.05.8\n"
+            return CompletedCommand(version, b"", 0.0)
         if arguments == ["show", "config"] and not self.ctld_down:
             return CompletedCommand(self.configuration.encode(), b"", 0.0)
         self.calls.append(argv)
@@ -136,12 +155,11 @@ class SimulatedSlurm:
         else:
             times = (int(query[name].removeprefix("uts")) for name in ("start_time", "end_time"))
             found = self._ended(*times, ",".join(query["state"]))
-        known = [job for job in found if min(job.known_at, job.ended_at) <= self.now]
+        known = [job for job in found if min(job.known_at, job.ended_at) <= self.accounted]
         self.answered += len(known)
         begin = int(query["start_time"].removeprefix("uts"))
-        return {
-            "errors": [], "jobs": [_accounting_document(job, self.now, begin) for job in known]
-        }  # fmt: skip
+        jobs = [_accounting_document(job, self.accounted, begin) for job in known]
+        return {"errors": [], "jobs": jobs}
 
     def _queue_document(self, job: SlurmJob) -> dict[str, Any]:
         self.answered += 1
@@ -151,7 +169,8 @@ class SimulatedSlurm:
             "job_id": job.jobid, "user_name": job.user, "user_id": 1001, "group_name": "users",
             "account": job.account, "partition": "cpu", "qos": "normal", "name": job.name,
             "job_state": [values["State"]], "state_reason": values["Reason"],
-            "submit_time": job.submit, "eligible_time": job.submit,
+            "submit_time": job.original_submit or job.submit, "eligible_time": job.submit,
+            "resize_time": job.submit if job.original_submit else 0,
             "start_time": int(values["StartTime"]), "end_time": int(values["EndTime"]),
             "time_limit": 1440, "nodes": values["NodeList"], **tres,
             "current_working_directory": "/home/alice", **_families(job, "array_", "het_"),
@@ -164,7 +183,8 @@ class SimulatedSlurm:
         if arrived:
             self.queued |= {job.key: job for job in arrived}
             self.waiting = [job for job in self.waiting if job.submit > self.now]
-        for key in [key for key, job in self.queued.items() if job.end <= self.now]:
+        gone = [key for key, job in self.queued.items() if (job.left_at or job.end) <= self.now]
+        for key in gone:
             del self.queued[key]
         return self.queued.values()
 
@@ -176,7 +196,7 @@ class SimulatedSlurm:
             job
             for bucket in buckets
             for job in self.by_end.get(bucket, ())
-            if begin <= job.end <= end and job.ended_at <= self.now
+            if begin <= job.end <= end and job.ended_at <= self.accounted
         ]
 
     def _of_ids(self, jobids: Sequence[str], end: str | None) -> list[SlurmJob]:
@@ -191,7 +211,9 @@ class SimulatedSlurm:
             job
             for bucket in sorted(set(buckets))
             for job in self.by_end.get(bucket, ())
-            if self.now - 300 < job.end <= self.now and job.state != "RESIZING"
+            if self.now - 300 < job.end <= self.now
+            and (job.left_at or job.end) <= self.now
+            and job.state not in ("RESIZING", "REQUEUED")
         ]
 
     def _squeue(self, arguments: Sequence[str]) -> Iterator[str]:
@@ -223,11 +245,11 @@ class SimulatedSlurm:
         allocations_only = "--allocations" in plain
         fields, delimiter = options["format"].split(","), options["delimiter"]
         for job in found:
-            if job.known_at > self.now and job.ended_at > self.now:
+            if job.known_at > self.accounted and job.ended_at > self.accounted:
                 continue
             self.answered += 1
             steps = [] if allocations_only else job.steps_since(begin)
-            for values in _accounting_values(job, self.now, steps):
+            for values in _accounting_values(job, self.accounted, steps, self.exact_exits):
                 yield "".join(values.get(name, "") + delimiter for name in fields) + "\n"
 
 
@@ -261,13 +283,15 @@ def _suspension(job: SlurmJob, now: int) -> dict[str, int]:
 
 
 def _accounting_values(
-    job: SlurmJob, now: int, steps: Sequence[tuple[str, StepTimes]]
+    job: SlurmJob, now: int, steps: Sequence[tuple[str, StepTimes]], exact_exits: bool
 ) -> Iterator[dict[str, str]]:
     ended = job.ended_at <= now
     started = job.start is not None and (ended or job.start <= now)
-    seconds = (job.end - job.start) if ended and job.start else 0
+    seconds = (job.end - job.start - job.suspended_seconds) if ended and job.start else 0
     tres = f"cpu={job.cpus},mem=4G,node=1"
+    recorded = f"cpu={job.recorded_cpus if ended and job.recorded_cpus else job.cpus},mem=4G,node=1"
     state = job.state if ended else "RUNNING" if started else "PENDING"
+    limit = 256 if exact_exits else 128
     base = {
         "JobIDRaw": str(job.jobid), "JobID": job.display or str(job.jobid),
         "DBIndex": str(job.dbindex), "State": state, "User": job.user, "UID": "1001",
@@ -276,26 +300,48 @@ def _accounting_values(
         "Start": str(job.start) if started else "Unknown",
         "End": str(job.end) if ended else "Unknown",
         "ElapsedRaw": str(seconds if ended else now - (job.start or now)), "TimelimitRaw": "1440",
-        "ReqTRES": tres, "AllocTRES": tres if started else "",
-        "ExitCode": f"{job.exit_status % 128}:0",
+        "Suspended": _clock(job.suspended_seconds if ended else 0),
+        "ReqTRES": tres, "AllocTRES": recorded if started else "",
+        "ExitCode": f"{job.exit_status % limit}:0",
+        "DerivedExitCode": f"{_derived_status(job)}:0",
         "NodeList": job.nodes if started else "None assigned", "JobName": job.name,
         "WorkDir": "/home/alice", "Reason": "None", "TotalCPU": "00:00:00",
         "SubmitLine": f"sbatch {job.name}.sh",
     }  # fmt: skip
-    cpu_seconds = sum(step.cpu_seconds for _, step in steps if ended or step.end <= now)
+    steps = [each for each in steps if started and (ended or each[1].start <= now)]
+    cpu_seconds = sum(step.cpu_seconds for _, step in steps if _has_ended(job, step, now))
     yield base | {"TotalCPU": _clock(cpu_seconds)}
-    for name, step in steps if started else ():
-        has_ended = ended or step.end <= now
+    for name, step in steps:
+        has_ended = _has_ended(job, step, now)
+        status = job.exit_status if name == "batch" else step.exit_status
+        used = f"cpu=00:01:00,mem={step.memory_bytes},fs/disk=4096"
         yield base | {
             "JobIDRaw": f"{job.jobid}.{name}", "JobID": f"{job.jobid}.{name}", "User": "",
             "Start": str(step.start), "End": str(step.end) if has_ended else "Unknown",
             "JobName": name, "TotalCPU": _clock(step.cpu_seconds),
             "UserCPU": _clock(step.cpu_seconds * 5 // 6),
             "SystemCPU": _clock(-(-step.cpu_seconds // 6)),
-            "MaxRSS": "1024K", "NTasks": "1",
-            "TRESUsageInTot": f"cpu=00:01:00,mem={step.memory_bytes},fs/disk=4096",
-            "State": state if name == "batch" else "COMPLETED" if has_ended else "RUNNING",
+            "MaxRSS": "1024K", "NTasks": "1", "AllocTRES": tres,
+            "TRESUsageInTot": used if has_ended else "", "ExitCode": f"{status % limit}:0",
+            "State": _step_state(job, name, step, now),
         }  # fmt: skip
+
+
+def _has_ended(job: SlurmJob, step: StepTimes, now: int) -> bool:
+    """Steps outlive a part of a resized job in its record."""
+    return step.end <= now or (job.ended_at <= now and job.state != "RESIZING")
+
+
+def _step_state(job: SlurmJob, name: str, step: StepTimes, now: int) -> str:
+    if not _has_ended(job, step, now):
+        return "RUNNING"
+    if name == "batch" and job.state != "RESIZING":
+        return job.state
+    return "FAILED" if step.exit_status else "COMPLETED"
+
+
+def _derived_status(job: SlurmJob) -> int:
+    return max((step.exit_status for step in job.step_times if step.name != "batch"), default=0)
 
 
 def _clock(seconds: int) -> str:
@@ -315,25 +361,25 @@ def _families(job: SlurmJob, array: str, het: str) -> dict[str, Any]:
 def _accounting_document(job: SlurmJob, now: int, begin: int) -> dict[str, Any]:
     ended = job.ended_at <= now
     started = job.start is not None and (ended or job.start <= now)
-    seconds = (job.end - job.start) if ended and job.start else 0
+    seconds = (job.end - job.start - job.suspended_seconds) if ended and job.start else 0
     state = job.state if ended else "RUNNING" if started else "PENDING"
-    tres = [
-        {"type": "cpu", "name": "", "count": job.cpus},
-        {"type": "mem", "name": "", "count": 4096},
-        {"type": "node", "name": "", "count": 1},
-    ]
+    tres = _tres(job.cpus)
+    recorded = _tres(job.recorded_cpus) if ended and job.recorded_cpus else tres
     steps = [
         {
             "step": {"id": f"{job.jobid}.{name}", "name": name},
-            "time": {"start": step.start, "end": step.end if ended or step.end <= now else 0,
+            "time": {"start": step.start, "end": step.end if _has_ended(job, step, now) else 0,
                      "elapsed": step.end - step.start,
                      "total": {"seconds": step.cpu_seconds, "microseconds": 0}},
-            "state": [state], "nodes": {"count": 1, "range": job.nodes}, "tasks": {"count": 1},
+            "state": [_step_state(job, name, step, now)],
+            "nodes": {"count": 1, "range": job.nodes}, "tasks": {"count": 1},
             "tres": {"allocated": tres, "requested": {"total": [
-                {"type": "mem", "name": "", "count": step.memory_bytes}]}},
-            "exit_code": {"return_code": 0, "status": ["SUCCESS"]},
+                {"type": "mem", "name": "", "count": step.memory_bytes}]
+                if _has_ended(job, step, now) else []}},
+            "exit_code": _exit(job.exit_status if name == "batch" else step.exit_status),
         }
         for name, step in (job.steps_since(begin) if started else ())
+        if ended or step.start <= now
     ]  # fmt: skip
     cpu_seconds = sum(each["time"]["total"]["seconds"] for each in steps)
     families = _families(job, "", "")
@@ -345,12 +391,24 @@ def _accounting_document(job: SlurmJob, now: int, begin: int) -> dict[str, Any]:
         "state": {"current": [state], "reason": "None"}, group: families,
         "time": {"submission": job.submit, "eligible": job.submit, "limit": 1440,
                  "start": job.start if started else 0, "end": job.end if ended else 0,
-                 "elapsed": seconds, "total": {"seconds": cpu_seconds, "microseconds": 0}},
-        "tres": {"requested": tres, "allocated": tres if started else []},
-        "exit_code": {"return_code": 0, "status": ["SUCCESS"]},
+                 "elapsed": seconds, "total": {"seconds": cpu_seconds, "microseconds": 0},
+                 "suspended": job.suspended_seconds if ended else 0},
+        "tres": {"requested": tres, "allocated": recorded if started else []},
+        "exit_code": _exit(job.exit_status), "derived_exit_code": _exit(_derived_status(job)),
         "working_directory": "/home/alice",
         "steps": steps,
     }  # fmt: skip
+
+
+def _tres(cpus: int) -> list[dict[str, Any]]:
+    counts = {"cpu": cpus, "mem": 4096, "node": 1}
+    return [{"type": kind, "name": "", "count": count} for kind, count in counts.items()]
+
+
+def _exit(status: int) -> dict[str, Any]:
+    """As since v0.0.40."""
+    number = {"set": True, "infinite": False, "number": status}
+    return {"return_code": number, "status": ["ERROR" if status else "SUCCESS"]}
 
 
 def requeued(job: SlurmJob, submit: int, start: int, end: int) -> SlurmJob:

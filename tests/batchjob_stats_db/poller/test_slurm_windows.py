@@ -5,87 +5,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchjob.schedulers.slurm.accounting import sacct
-from batchjob.schedulers.slurm.accounting.queries import EARLIEST_TIME
-from batchjob.schedulers.slurm.accounting.slurm_rest import SlurmRest, SlurmRestOptions
-from batchjob.schedulers.slurm.slurmrestd import Slurmrestd
+from batchjob.schedulers.slurm.accounting.slurm_rest import SlurmRest
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.poller.options import (
-    ClusterSettings,
-    PollOptions,
-    RetentionOptions,
-    TsdbOptions,
-)
-from batchjob_stats_db.poller.poller import Poller
-from batchjob_stats_db.poller.self_metrics import PollerMetrics
-from tests.simulated.slurm import NEVER, SimulatedSlurm, SlurmJob, StepTimes
+from tests.batchjob_stats_db.poller.slurm_site import DAY, HOUR, MINUTE, START_TIME, Site, clear
+from tests.simulated.slurm import NEVER, SlurmJob, StepTimes
 
 pytestmark = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-
-START_TIME = EARLIEST_TIME + 500_043_200
-MINUTE, HOUR, DAY = 60, 3600, 86_400
-
-
-class Site:
-    """A Slurm, a poller with clocks of its own, and the database."""
-
-    def __init__(self, engine, monkeypatch, source=sacct.Sacct, **options):
-        self.slurm = SimulatedSlurm(START_TIME)
-        self.clock_offset = 0  # of the poller's clock
-        self.now = START_TIME
-        monkeypatch.setattr(sacct, "run", self.slurm.run)
-        monkeypatch.setattr(Slurmrestd, "get", lambda _, *request: self.slurm.get(*request))
-        self.engine, self.source, self.options = engine, source, options
-        self.restart()
-
-    def restart(self, interval=MINUTE):
-        """Replace the poller, as a new process would."""
-        options = sacct.SacctOptions if self.source is sacct.Sacct else SlurmRestOptions
-        source = self.source("c1", options(**self.options), self.clock, self.monotonic)
-        cluster = ClusterSettings("c1", (source,), (), TsdbOptions())
-        store = Store(self.engine, "c1", cluster.tsdb.policy(), self.clock)
-        options = PollOptions(interval=interval, first=HOUR, rollup_interval=100 * DAY)
-        self.poller = Poller(
-            cluster, store, None, options, RetentionOptions(), PollerMetrics(),
-            self.clock, self.monotonic,
-        )  # fmt: skip
-
-    def clock(self):
-        return float(self.now + self.clock_offset)
-
-    def monotonic(self):
-        return float(self.now - START_TIME)
-
-    def run_for(self, seconds, step=MINUTE):
-        """Let time pass, with a poll after each step."""
-        end = self.now + seconds
-        while self.now < end:
-            self.now = min(self.now + step, end)
-            self.slurm.now = self.now
-            self.poller.run_cycle()
-
-    def add_jobs(self, count=1, interval=0, **given):
-        """Add jobs submitted from now on; other times are given in seconds after submission."""
-        added = []
-        for index in range(count):
-            at = self.now + index * interval
-            times_after_submission = {"start": 30, "end": 90} | given
-            times = {
-                name: at + times_after_submission.pop(name)
-                for name in ("start", "end", "known_at", "ended_at")
-                if times_after_submission.get(name) is not None
-            }
-            job = SlurmJob(
-                10 + len(self.slurm.by_id), at, **{"start": None} | times | times_after_submission
-            )
-            added.append(self.slurm.add(job))
-        return added
-
-    def add_resized_job(self, at, end):
-        """A running job that is resized at a time; accounting has two records of it."""
-        (first,) = self.add_jobs(end=at - self.now, state="RESIZING", steps=1)
-        second = SlurmJob(first.jobid, at, first.start, end, original_submit=first.submit)
-        return first, self.slurm.add(second)
 
 
 @pytest.fixture
@@ -222,9 +147,7 @@ def test_steps_are_read_once_where_a_window_lacks_them(site):
 def test_any_split_of_a_life_into_windows_gives_the_totals_of_one_look(
     engine, monkeypatch, rows, lengths, pauses, restarts, overlap, source
 ):
-    with engine.begin() as db:
-        for table in reversed(schema.metadata.sorted_tables):
-            db.execute(table.delete())
+    clear(engine)
     site = Site(engine, monkeypatch, source, overlap=float(overlap))
     site.run_for(MINUTE)
     job = add_job_with_steps(site, *lengths)

@@ -2,8 +2,8 @@
 
 - The CPU time and peak memory of Slurm's jobs are raised to those of their steps. The answer of a
   window omits the steps that ended before it, and the totals were those of the answer.
-- A CPU time of 0 s is taken out where it is that of an accounting without a plugin that gathers any,
-  or that lost it: see `with_steps` of Slurm's records, and the rule `lost cpu` of the gate.
+- A CPU time of 0 s is taken out where an accounting without a plugin gathered none, or lost it: see
+  `with_steps` of Slurm's records, and the rule `lost cpu` of the gate.
 - sacct up to 25.05 may print 128 less than an exit code, and 0 of a failed job that returned 128.
   What it printed is told apart, but for jobs that ended after 25.11 or later was seen.
 - Sums are made again: with peak memory, and without the energy of accounting, which is that of
