@@ -146,3 +146,13 @@ def unpack(name: str, into: Path) -> Host:
         dev=str(into / "dev"),
         clock=lambda: end_time,
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Escape what hostile text put into captured logs: pytest-xdist sends reports as UTF-8."""
+    report = yield
+    report.sections = [
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report

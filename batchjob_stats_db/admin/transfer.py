@@ -209,7 +209,7 @@ def _parse_line(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
             _check_rows(name, rows)
         names = [given.pop(name, None) for name in ("cluster", "source")]
         if not all(isinstance(name, str) and name for name in names):
-            raise ValueError("cluster or source is missing; expected a line that export wrote")
+            raise ValueError("cluster and source: expected the names that export wrote")
         record, problems = decode(given, *names)
         if problems:
             raise ValueError("; ".join(problems))

@@ -137,7 +137,7 @@ def test_import_reports_the_invalid_line(run, tmp_path):
     (tmp_path / "in").write_text('{"cluster": 3}\n')
     status, _, error = run("import", tmp_path / "in")
     assert (status, error.count("\n")) == (1, 1)
-    assert "line 1: cluster: expected" in error
+    assert "line 1: cluster and source: expected" in error
 
 
 def test_check_reports_a_source_that_was_never_read(run, store, job, url):

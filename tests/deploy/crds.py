@@ -90,11 +90,12 @@ ENDPOINT = object_schema(
         serverName=STRING, insecureSkipVerify=BOOLEAN,
         ca=object_schema(secret=KEY_REFERENCE, configMap=KEY_REFERENCE),
     ),
-    relabelConfigs=list_schema(RELABELING),
+    relabelConfigs=list_schema(RELABELING), metricRelabelConfigs=list_schema(RELABELING),
 )  # fmt: skip
 SPECS = {
     "VMServiceScrape": object_schema(
-        "selector endpoints", selector=SELECTOR, endpoints=list_schema(ENDPOINT)
+        "selector endpoints",
+        selector=SELECTOR, endpoints=list_schema(ENDPOINT), sampleLimit=INTEGER,
     ),
     "VMAgent": object_schema(
         "remoteWrite",

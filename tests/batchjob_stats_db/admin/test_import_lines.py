@@ -34,7 +34,7 @@ def url(tmp_path):
         ({**LINE, "nodes": [{}]}, "line 2: nodes: node is missing"),
         ({**LINE, "submit_time": "x"}, "line 2: submit_time: expected epoch seconds or a time"),
         ({**LINE, "submit_time": -(10**30)}, "line 2: submit_time: expected epoch seconds"),
-        ({**LINE, "source": None}, "line 2: cluster or source is missing"),
+        ({**LINE, "source": None}, "line 2: cluster and source: expected the names"),
         ({**LINE, "state": "FLYING"}, "line 2: state: expected one of PENDING, RUNNING,"),
         ({**LINE, "usage": [{}]}, "line 2: usage: the key source is missing"),
         ({**LINE, "usage": {}}, "line 2: usage: expected a list of objects, got {}"),

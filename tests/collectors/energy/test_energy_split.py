@@ -102,9 +102,10 @@ energies = st.floats(0, 1e7)
 jobs = st.dictionaries(
     st.integers(0, 50), st.builds(Claim, st.floats(0, 1e5), st.floats(0, 1024)), max_size=20
 )
+ratios = st.floats(0, 1)
 gpu_jobs = st.dictionaries(
     st.integers(0, 9),
-    st.builds(GpuClaim, st.floats(0, 1), st.none() | st.floats(0, 1), st.floats(0, 1)),
+    st.builds(GpuClaim, ratios, st.none() | ratios, ratios, st.none() | ratios),
     max_size=8,
 )
 
