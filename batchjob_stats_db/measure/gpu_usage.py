@@ -43,7 +43,7 @@ _UNOBSERVED = gpu.JOB_GPU_UNOBSERVED_SECONDS.name
 _FREE_BUSY = gpu.JOB_FREE_GPU_BUSY_SECONDS.metric.name
 _FREE_OBSERVED = gpu.JOB_FREE_GPU_OBSERVED_SECONDS.metric.name
 
-METRICS: Mapping[Statistic, tuple[str, ...]] = {
+GPU_METRICS: Mapping[Statistic, tuple[str, ...]] = {
     Statistic.TOTAL: (_BUSY, _OBSERVED, _UNOBSERVED, _FREE_BUSY, _FREE_OBSERVED),
     Statistic.PEAK: (_MEMORY, _MEMORY_PEAK),
     Statistic.MEAN: (UTILIZATION,),

@@ -18,7 +18,6 @@ from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.database.gate import MAX_KEY_LENGTH, broken_rule, limits
-from batchjob_stats_db.measure import gpu_usage
 from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
@@ -28,7 +27,13 @@ from batchjob_stats_db.measure.coverage import (
     has_gpu_gaps,
     measured_until,
 )
-from batchjob_stats_db.measure.gpu_usage import GpuUsage, gpu_columns, gpu_usages
+from batchjob_stats_db.measure.gpu_usage import (
+    GPU_METRICS,
+    UTILIZATION,
+    GpuUsage,
+    gpu_columns,
+    gpu_usages,
+)
 from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES, ENERGY_MISSING
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 
@@ -118,7 +123,7 @@ _PEAK_MEMORY = MEMORY_PEAK.metric.name
 _PEAK_COLUMNS = ("memory_peak_bytes", "memory_peak_node_bytes")
 _EMISSIONS = EMISSIONS_GRAMS.metric.name
 _ENERGY = ENERGY_JOULES.metric.name
-_MEAN_GPU_UTILIZATION = (Statistic.MEAN, gpu_usage.UTILIZATION)
+_MEAN_GPU_UTILIZATION = (Statistic.MEAN, UTILIZATION)
 
 _COLUMNS = (*USAGE_COLUMNS, *ENERGY_COLUMNS)
 
@@ -126,7 +131,7 @@ _COLUMNS = (*USAGE_COLUMNS, *ENERGY_COLUMNS)
 def _metrics(statistic: Statistic, *more: str) -> tuple[str, ...]:
     """The metrics of the columns of a statistic, those of GPUs, and more of them."""
     of_columns = (each.quantity.metric.name for each in _COLUMNS if each.statistic is statistic)
-    return tuple(dict.fromkeys((*of_columns, *gpu_usage.METRICS.get(statistic, ()), *more)))
+    return tuple(dict.fromkeys((*of_columns, *GPU_METRICS.get(statistic, ()), *more)))
 
 
 _TOTALS = _metrics(Statistic.TOTAL, _EMISSIONS)
@@ -147,16 +152,16 @@ _VALUES = (Statistic.TOTAL, Statistic.PEAK, Statistic.MEAN)
 _LIMITS: Mapping[str, tuple[float, float]] = {
     **{each.quantity.metric.name: limits(each.name) for each in _COLUMNS},
     _EMISSIONS: limits("grams"),
-    gpu_usage.UTILIZATION: limits("utilization_ratio"),
+    UTILIZATION: limits("utilization_ratio"),
     **{
         metric: limits(metric.removesuffix("_total"))
         for statistic in (Statistic.TOTAL, Statistic.PEAK)
-        for metric in gpu_usage.METRICS[statistic]
+        for metric in GPU_METRICS[statistic]
     },
 }
 
 # Of a job on one node. A GPU has at most seven instances of seven parts (MIG).
-_OF_GPUS = (metric for metrics in gpu_usage.METRICS.values() for metric in metrics)
+_OF_GPUS = (metric for metrics in GPU_METRICS.values() for metric in metrics)
 _MOST_OF_NODE = {**dict.fromkeys(_OF_GPUS, 1024), _EMISSIONS: 64}
 _ROW_LABELS = ("provider", "uuid", "gpu_instance", "gpu")
 
