@@ -32,6 +32,7 @@ EXPECTED_EMPTY = {
     "batchjob_cluster_job_wait_seconds": "no job starts while the collector runs",
     "similar.comparisons": "no similar job ended before",
     "/stats/idle-gpus": "no job has held GPUs for half an hour",
+    "gpu_unused_seconds": "busy time is counted up to 40 s late, and the jobs are shorter",
     "batchjob_gpu_map_disagreements": "all sources agree",
     "batchjob_ipmi_power": "no BMC",
     "batchjob_redfish_power": "no BMC",
@@ -200,7 +201,9 @@ def test_recording_rules_evaluate_on_real_series(running_stack):
         for rule in group["rules"]
         if Path(group["file"]).name == "jobs.yml"
     }
-    assert expected - series_names == set()
+    # Of jobs with GPUs that were idle for half an hour (tests/prometheus/test_rules.py).
+    occasional = {"batchjob:job:gpus_idle", "batchjob:job:gpus_unidentified"}
+    assert expected - series_names - occasional == set()
     firing = running_stack.tsdb.query('ALERTS{alertstate="firing",severity="critical"}')
     assert firing == []
 
