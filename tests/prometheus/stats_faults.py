@@ -94,13 +94,20 @@ def backups_are_gone(folder, recording):
     with _poller_with_backup(folder) as (target, backup):
         recording.healthy(target)
         backup.unlink()
+        _until_backup_is(target, lambda at: at == 0)
         recording.faulty(target)
 
 
 def backups_are_not_made(folder, recording):
     recording.slack_seconds = 40 * 3600
     with _poller_with_backup(folder) as (target, _):
-        recording.healthy(target, between=lambda: _create_backup(folder))
+        first = _backup_time(target)
+
+        def back_up():
+            _create_backup(folder)
+            _until_backup_is(target, lambda at: at > first)
+
+        recording.healthy(target, between=back_up)
         recording.faulty(target)
 
 
@@ -244,7 +251,19 @@ def _poller_with_backup(folder):
     with _running_poller(folder, _create_jsonl_source(folder)) as target:
         _create_backup(folder)
         (backup,) = (folder / "backups").glob("*.db")
+        _until_backup_is(target, lambda at: at > 0)
         yield target, backup
+
+
+def _until_backup_is(target, is_seen):
+    """Wait for the poller, which looks at the directory of backups every few seconds."""
+
+    until(lambda: is_seen(_backup_time(target)), "a look at the backups", 60)
+
+
+def _backup_time(target):
+    ((_, at),) = _series_values(target, "batchjob_stats_db_backup_timestamp_seconds")
+    return at
 
 
 def _create_backup(folder):
