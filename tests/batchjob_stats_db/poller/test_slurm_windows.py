@@ -181,6 +181,18 @@ def test_exit_code_of_a_step_stays_when_its_job_is_edited(site, rows):
     assert [row["exit_code"] for row in rows(schema.job_step)] == [255]
 
 
+def test_one_of_two_codes_is_not_derived_from_a_window_that_lacks_the_other_step(site, rows):
+    """Both print 127; DerivedExitCode is 255, the code of the step that the window lacks."""
+    at = site.now + 30
+    early = StepTimes(at, at + MINUTE, 1, 1 << 20, "0", 255)
+    late = StepTimes(at + MINUTE, at + 20 * MINUTE, 1, 1 << 20, "1", 127)
+    site.add_jobs(end=20 * MINUTE + 30, step_times=(early, late))
+    site.run_for(30 * MINUTE)
+    site.run_for(2 * HOUR, step=2 * HOUR)  # after a pause, windows are read with their steps
+    codes = {row["step"]: row["exit_code"] for row in rows(schema.job_step)}
+    assert codes == {"0": None, "1": None}
+
+
 def test_answer_of_squeue_that_ends_within_a_row_keeps_no_ended_job_out(site, rows, monkeypatch):
     def cut(options, argv, variables=None):
         answer = site.slurm.run(options, argv, variables)

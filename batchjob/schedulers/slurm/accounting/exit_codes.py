@@ -86,7 +86,10 @@ def with_known_exit_codes(job: JobRecord, codes: Mapping[tuple[str, int], int]) 
         known = codes.get((job.jobid, job.submit_time))
         code = known if reduced is None or known in _candidates(reduced) else None
     if any(step.exit_code_or_128_more is not None for step in job.steps):
-        steps = tuple(_steps_with_known_codes(job.steps, code, job.derived_exit_code))
+        # Steps that have not ended, also those that outlive a part of a job, may have any code.
+        is_whole = job.state is not JobState.RESIZED and None not in (s.end_time for s in job.steps)
+        derived = job.derived_exit_code if is_whole else None
+        steps = tuple(_steps_with_known_codes(job.steps, code, derived))
         job = job._replace(steps=steps)
     return job if code == job.exit_code else job._replace(exit_code=code)
 

@@ -76,12 +76,26 @@ def is_partial(job: JobRecord, begin: int, *, steps: bool) -> bool:
 
 
 def without_uncertain(job: JobRecord) -> JobRecord:
-    """The job without the totals over its steps, and without a start that is not certain."""
+    """The job without the totals over its steps, and without a start that is not certain.
+
+    Nor with exit codes of steps that were derived: a step that is not listed may have had the code.
+    """
     if has_uncertain_start(job):
         job = job._replace(start_time=None, elapsed_seconds=None)
-    return job._replace(
+    return _without_derived_codes(job)._replace(
         cpu_at_least=None, peak_memory_bytes=None, energy_joules=None, **_NO_CPU_TIME
     )
+
+
+def _without_derived_codes(job: JobRecord) -> JobRecord:
+    """The job without what its DerivedExitCode told of the exit codes of its steps."""
+    steps = tuple(
+        step
+        if step.exit_code_or_128_more is None or step.step == "batch"
+        else step._replace(exit_code=None)
+        for step in job.steps
+    )
+    return job._replace(steps=steps)
 
 
 def with_steps(job: JobRecord, steps: Sequence[StepRecord], site: SiteAccounting) -> JobRecord:
@@ -166,14 +180,14 @@ def _since_resizes(jobs: Sequence[JobRecord]) -> Sequence[JobRecord]:
     if not resizes:
         return jobs
     return [
-        _since_submission(job)
-        if has_uncertain_start(job) and (job.jobid, job.submit_time) in resizes
-        else job
-        for job in jobs
+        _since_submission(job) if (job.jobid, job.submit_time) in resizes else job for job in jobs
     ]
 
 
 def _since_submission(job: JobRecord) -> JobRecord:
+    job = _without_derived_codes(job)  # slurmctld derives it from the steps of all parts
+    if not has_uncertain_start(job):
+        return job
     start, elapsed = job.start_time, job.elapsed_seconds
     if elapsed is not None and start is not None:
         elapsed = max(0, elapsed - (job.submit_time - start))

@@ -12,7 +12,7 @@ from batchjob.schedulers.slurm.accounting.exit_codes import (
     wait_status_code,
     with_known_exit_codes,
 )
-from batchjob.schedulers.slurm.accounting.queries import with_steps
+from batchjob.schedulers.slurm.accounting.queries import ParsedJob, collect_batch, with_steps
 from batchjob.schedulers.slurm.accounting.sacct_records import job_record, step_record
 from batchjob.schedulers.slurm.accounting.site_accounting import SiteAccounting
 from batchjob.schedulers.slurm.accounting.squeue_records import parse_json_queue, queued_jobs
@@ -102,6 +102,21 @@ def test_code_of_a_step_follows_from_the_derived_one():
     assert codes(with_known_exit_codes(job, {})) == (0, {"batch": None, "0": 255})
     job = record("3:0", ("0", "0:0"), ("1", "5:0"), derived="128:0")
     assert codes(with_known_exit_codes(job, {})) == (None, {"0": 128, "1": None})
+
+
+def test_code_of_a_step_does_not_follow_while_another_runs_or_may_outlive_its_part():
+    job = record("0:0", ("0", "127:0"), ("1", "0:0"), derived="255:0", state="COMPLETED")
+    running = job.steps[1]._replace(end_time=None, exit_code=None)
+    for part in (job._replace(steps=(job.steps[0], running)), job._replace(state=JobState.RESIZED)):
+        assert codes(with_known_exit_codes(part, {}))[1]["0"] is None
+
+
+def test_code_of_a_step_does_not_follow_from_that_of_an_earlier_part():
+    first = record("0:0", ("0", "127:0"), derived="255:0", state="RESIZING")
+    later = record("0:0", ("1", "127:0"), derived="255:0", state="COMPLETED")
+    later = with_known_exit_codes(later._replace(submit_time=first.end_time), {})
+    batch = collect_batch([ParsedJob(first), ParsedJob(later)])
+    assert [step.exit_code for job in batch.jobs for step in job.steps] == [None, None]
 
 
 def test_one_derived_code_does_not_tell_which_of_two_equal_steps_it_is():
