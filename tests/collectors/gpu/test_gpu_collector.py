@@ -170,8 +170,10 @@ def test_recreated_mig_instances_are_found(fake_nvml, start_collector, eventuall
         0, {0: {"uuid": "MIG-b1", "gpu_instance": 5}, 1: {"uuid": "MIG-b2"}}
     )
     jobs.current = [job("2", CUDA_VISIBLE_DEVICES="MIG-b1,MIG-b2")]
-    held = eventually(lambda: samples(collector, "job_gpu_share_ratio"))
-    assert {text.split(",")[-1] for text in held} == {'gpu_instance="5"', 'gpu_instance="2"'}
+    both = {'gpu_instance="5"', 'gpu_instance="2"'}
+    eventually(
+        lambda: both == {at.split(",")[-1] for at in samples(collector, "job_gpu_share_ratio")}
+    )
 
 
 def test_gpu_table_is_rebuilt_only_when_devices_change(fake_nvml, start_collector, eventually):
