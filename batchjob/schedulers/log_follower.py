@@ -138,7 +138,7 @@ def _format_watermark(file: BinaryIO, inode: int, offset: int) -> str:
     return json.dumps(_Position(inode, offset, _head_digest(file, offset))._asdict())
 
 
-NO_PATH = "path is missing; expected the path of what is to be read"
+NO_PATH = "path is missing; expected a file or directory to read"
 
 
 def check_readable(list_files: Callable[[], Sequence[Path]], location: str) -> tuple[str, ...]:

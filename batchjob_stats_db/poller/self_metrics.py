@@ -154,7 +154,7 @@ def count_ended(
 
 
 def _bounded(known: set[str], maximum: int, name: str) -> str:
-    """The name as the value of a label that has at most so many."""
+    """The name as a label value, or `OTHERS` where the label already has `maximum` values."""
     if name in known or len(known) < maximum:
         known.add(name)
         return name

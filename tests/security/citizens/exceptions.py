@@ -1,4 +1,4 @@
-"""Citizens whose text makes a parser raise what nobody expects."""
+"""Citizens whose text makes a parser raise an unexpected exception."""
 
 import base64
 import json

@@ -7,7 +7,7 @@ that was not found (127). DerivedExitCode of sacct, slurmctld (squeue, slurmrest
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -89,26 +89,35 @@ def with_known_exit_codes(job: JobRecord, codes: Mapping[tuple[str, int], int]) 
         # Steps that have not ended, also those that outlive a part of a job, may have any code.
         is_whole = job.state is not JobState.RESIZED and None not in (s.end_time for s in job.steps)
         derived = job.derived_exit_code if is_whole else None
-        steps = tuple(_steps_with_known_codes(job.steps, code, derived))
-        job = job._replace(steps=steps)
+        job = job._replace(steps=tuple(_steps_with_known_codes(job, code, derived)))
     return job if code == job.exit_code else job._replace(exit_code=code)
 
 
 def _steps_with_known_codes(
-    steps: Sequence[StepRecord], job_code: int | None, derived: int | None
+    job: JobRecord, job_code: int | None, derived: int | None
 ) -> list[StepRecord]:
-    """The code of the batch step is the job's; DerivedExitCode is the highest of the others."""
-    open_codes = [step.exit_code_or_128_more for step in steps if step.step != "batch"]
+    """The code of the batch step is the job's; DerivedExitCode is the highest of the others.
+
+    It lacks steps that ended after the job had.
+    """
+    counted = [step for step in job.steps if step.step != "batch" and not _is_late(step, job)]
+    open_codes = [step.exit_code_or_128_more for step in counted]
     known = []
-    for step in steps:
+    for step in job.steps:
         reduced = step.exit_code_or_128_more
         if step.exit_code is None and reduced is not None:
-            code = job_code if step.step == "batch" else derived
+            code = job_code if step.step == "batch" else derived if step in counted else None
             is_certain = step.step == "batch" or code == reduced or open_codes.count(reduced) == 1
             if is_certain and code in _candidates(reduced):
                 step = step._replace(exit_code=code)
         known.append(step)
     return known
+
+
+def _is_late(step: StepRecord, job: JobRecord) -> bool:
+    if step.end_time is None or job.end_time is None:
+        return False
+    return step.end_time > job.end_time
 
 
 def _candidates(code_or_128_more: int) -> tuple[int, int]:

@@ -5,7 +5,8 @@
 - A CPU time of 0 s is taken out where an accounting without a plugin gathered none, or lost it: see
   `with_steps` of Slurm's records, and the rule `lost cpu` of the gate.
 - sacct up to 25.05 may print 128 less than an exit code, and 0 of a failed job that returned 128.
-  What it printed is told apart, but for jobs that ended after 25.11 or later was seen.
+  What it printed moves to a column of its own, except for jobs that ended after a release was seen
+  that prints the exact code (25.11 or later).
 - Sums are made again: with peak memory, and without the energy of accounting, which is that of
   whole nodes and was added once for each of the jobs that shared one.
 """

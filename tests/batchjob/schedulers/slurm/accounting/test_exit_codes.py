@@ -111,6 +111,13 @@ def test_code_of_a_step_does_not_follow_while_another_runs_or_may_outlive_its_pa
         assert codes(with_known_exit_codes(part, {}))[1]["0"] is None
 
 
+def test_code_of_a_step_that_ended_after_its_job_is_not_derived():
+    job = record("3:0", ("0", "127:0"), ("1", "127:0"), derived="127:0")
+    late = job.steps[1]._replace(end_time=job.end_time + 1)
+    job = job._replace(steps=(job.steps[0], late))
+    assert codes(with_known_exit_codes(job, {}))[1] == {"0": 127, "1": None}
+
+
 def test_code_of_a_step_does_not_follow_from_that_of_an_earlier_part():
     first = record("0:0", ("0", "127:0"), derived="255:0", state="RESIZING")
     later = record("0:0", ("1", "127:0"), derived="255:0", state="COMPLETED")
