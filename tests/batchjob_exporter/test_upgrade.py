@@ -118,6 +118,11 @@ WRITTEN, CPU, RAPL = (
 ENERGY = ("job_energy_joules_total", "node_energy_joules_total")
 
 
+def whole(scrape, names):
+    """A scrape with all names: a file that is written just now is read empty, and absent."""
+    return until(lambda: (now := scrape()).keys() >= names and now)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_totals_go_on_over_an_upgrade_of_the_exporter(version, source_of, machine):
     kept = {CPU, *ENERGY} | (set() if version == WITHOUT_SUMS else {WRITTEN, RAPL})
@@ -125,12 +130,12 @@ def test_totals_go_on_over_an_upgrade_of_the_exporter(version, source_of, machin
         until(lambda: scrape().get(WRITTEN, 0) > 305 * MEGABYTE)
         machine.end_process()
         until(lambda: all(scrape().get(name, 0) > WATTS for name in ENERGY))
-        before, at = scrape(), time.monotonic()
+        before, at = whole(scrape, kept), time.monotonic()
     time.sleep(2)  # while no exporter runs
     with exporting(machine, REPOSITORY) as scrape:
-        first = until(lambda: (now := scrape()).keys() >= {WRITTEN, CPU, RAPL, *ENERGY} and now)
-        until(lambda: scrape()[ENERGY[0]] > first[ENERGY[0]] + 2 * WATTS)
-        after, seconds = scrape(), time.monotonic() - at
+        first = whole(scrape, {WRITTEN, CPU, RAPL, *ENERGY})
+        until(lambda: scrape().get(ENERGY[0], 0) > first[ENERGY[0]] + 2 * WATTS)
+        after, seconds = whole(scrape, kept), time.monotonic() - at
     assert {name: first[name] >= before[name] for name in kept} == dict.fromkeys(kept, True)
     # All of the outage, and nothing twice; a process, and a meter, is read every few seconds.
     grown = {name: after[name] - before[name] for name in kept}
