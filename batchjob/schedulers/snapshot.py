@@ -20,6 +20,7 @@ from batchjob.schedulers.accounting import (
     with_jobids_like,
 )
 from batchjob.schedulers.fields import FieldReader, quarantined_row, row_problem
+from batchjob.schedulers.reallocation import with_seen_change
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, merge_by_key
 
 _BATCH = 2000  # records per batch
@@ -74,7 +75,10 @@ class SnapshotSource(ABC):
         for jobid, row in self.query_jobs():
             raw, problems = row.values, row.parse_errors
             try:
-                records += self.records(jobid, row, unfinished, now)
+                found = self.records(jobid, row, unfinished, now)
+                records += [
+                    with_seen_change(each, unfinished.get(each.jobid), now) for each in found
+                ]
             except Exception as error:
                 problems = [row_problem(error)]
                 unreadable.add(jobid)

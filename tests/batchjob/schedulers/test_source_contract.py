@@ -25,7 +25,7 @@ from batchjob.schedulers.slurm.accounting import (
 )
 from batchjob.schedulers.states import JobState
 from tests.batchjob.schedulers.lsf.lsf import finish_line
-from tests.batchjob.schedulers.pbs.pbs import log_line
+from tests.batchjob.schedulers.pbs.pbs import log_line, unfinished_jobs
 
 BEGIN = 1_795_100_040
 HOUR = 3600
@@ -464,7 +464,46 @@ def json_phases():
     return job_record(line, "c1")[0]
 
 
-@pytest.mark.parametrize("tell", [pbs_phases, lsf_phases, json_phases])
+def as_polled(source_at, rows):
+    """What three readings say together: both nodes, then one, then the end of the job."""
+    known, record = {}, None
+    for now, row in zip((BEGIN + 70, BEGIN + 660, BEGIN + 3700), rows, strict=True):
+        source = source_at(lambda now=now: now)
+        source.query_jobs = lambda row=row: iter([("7.srv", FieldReader(row))])
+        (found,) = (job for batch in source.read("0", known) for job in batch.jobs)
+        record = found if record is None else merge_records(record, found)
+        known = unfinished_jobs({(record.jobid, record.run): record})
+    return record
+
+
+def qstat_phases():
+    job = {
+        "Job_Name": "train", "Job_Owner": "alice@login", "euser": "alice", "queue": "gpu",
+        "ctime": date(BEGIN), "etime": date(BEGIN), "stime": date(BEGIN + 60), "run_count": 1,
+        "mtime": date(BEGIN + 60), "job_state": "R",
+    }  # fmt: skip
+    both = {"exec_host": "n1/0*4+n2/0*4", "exec_vnode": "(n1:ncpus=4)+(n2:ncpus=4)"}
+    one = {"exec_host": "n1/0*4", "exec_vnode": "(n1:ncpus=4)"}
+    end = {"job_state": "F", "substate": 92, "Exit_status": 0, "session_id": 5,
+           "history_timestamp": BEGIN + 3660}  # fmt: skip
+    documents = [{"Jobs": {"7.srv": job | held}} for held in (both, one, one | end)]
+    rows = [parse_json_jobs(json.dumps(each).encode())["7.srv"] for each in documents]
+    return as_polled(lambda clock: qstat.Qstat("c1", qstat.QstatOptions(), clock), rows)
+
+
+def bjobs_phases():
+    job = {
+        "JOBID": "7", "JOBINDEX": "0", "USER": "alice", "QUEUE": "gpu", "JOB_NAME": "train",
+        "PROJ_NAME": "projA", "NREQ_SLOT": "8", "STAT": "RUN", "SUBMIT_TIME": lsf_date(BEGIN),
+        "START_TIME": lsf_date(BEGIN + 60), "FINISH_TIME": "-", "RUN_TIME": "10 second(s)",
+    }  # fmt: skip
+    both, one = {"ALLOC_SLOT": "4*n1:4*n2"}, {"ALLOC_SLOT": "4*n1"}
+    end = {"STAT": "DONE", "FINISH_TIME": lsf_date(BEGIN + 3660), "RUN_TIME": "3600 second(s)"}
+    rows = [job | held for held in (both, one, both | end)]  # the end names what it began with
+    return as_polled(lambda clock: bjobs.Bjobs("c1", bjobs.BjobsOptions(), clock), rows)
+
+
+@pytest.mark.parametrize("tell", [pbs_phases, qstat_phases, lsf_phases, bjobs_phases, json_phases])
 def test_every_source_tells_the_same_of_a_job_that_gave_back_a_node(tell):
     """Two nodes for ten minutes, then one for fifty."""
     job = tell()

@@ -4,7 +4,7 @@ A line is an event of a job; what it omits is taken from the database's unfinish
 themselves (`12[].server`) have no records: their sub-jobs do.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,8 @@ from batchjob.schedulers.pbs.accounting.records import (
     parse_job_id,
 )
 from batchjob.schedulers.pbs.states import EXIT_STATUSES
-from batchjob.schedulers.records import JobRecord, Reallocation, dropped_values, run_time
+from batchjob.schedulers.reallocation import held_before, returned
+from batchjob.schedulers.records import JobRecord, dropped_values, run_time
 from batchjob.schedulers.states import JobState
 
 _MAX_REMEMBERED = 10_000  # maximum number of ended runs, and of arrays, to remember
@@ -213,11 +214,10 @@ class PbsLogReplay:
         job = self._find_unfinished(line)
         record = self._job_record(line, self._run_number(line), JobState.RUNNING, "R")
         if job and job.start_time and job.allocated_cpus is not None:
-            seconds = line.timestamp - job.start_time - (job.suspended_seconds or 0)
-            returned = Reallocation(line.timestamp, *_returned(job, record))
-            record = record._replace(**_held_before(job, returned, max(0.0, seconds)))
+            change = returned(job, record, line.timestamp)
+            record = record._replace(**held_before(job, change))
             if line.record_type == "c":
-                record = record._replace(reallocations=(returned,))
+                record = record._replace(reallocations=(change,))
         if line.record_type == "c":  # nodes on which it ran remain nodes of the job
             record = record._replace(allocated_nodes=None, node_list="", allocated_resources="")
         return [self._know(record)]
@@ -424,29 +424,6 @@ def _suspended(job: UnfinishedJob | None, line: PbsLogRecord) -> float | None:
     if job.state != JobState.SUSPENDED or job.elapsed_seconds is None:
         return job.suspended_seconds
     return max(0, line.timestamp - round(job.start_time + job.elapsed_seconds))
-
-
-_AMOUNTS = {
-    "resized_cpu_seconds": "allocated_cpus",
-    "resized_memory_byte_seconds": "allocated_memory_bytes",
-    "resized_gpu_seconds": "allocated_gpus",
-}
-
-
-def _returned(job: UnfinishedJob, record: JobRecord) -> Iterator[Any]:
-    """CPUs, memory and GPUs that the job held, and does not with its new allocation."""
-    for allocated in _AMOUNTS.values():
-        before, now = getattr(job, allocated), getattr(record, allocated)
-        yield None if before is None and now is None else (before or 0) - (now or 0)
-
-
-def _held_before(job: UnfinishedJob, returned: Reallocation, seconds: float) -> dict[str, Any]:
-    """What the job held beyond its new allocation, in the seconds for which it has run."""
-    return {
-        resized: (getattr(job, resized) or 0.0) + amount * seconds
-        for resized, amount in zip(_AMOUNTS, returned[1:], strict=True)
-        if amount is not None
-    }
 
 
 def _keep_allocation(record: JobRecord, job: UnfinishedJob | None, line: PbsLogRecord) -> JobRecord:
