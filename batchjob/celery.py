@@ -10,10 +10,11 @@ killed (hard time limit, terminated, lost), the worker's main process is notifie
 of the record.
 """
 
+import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from batchjob.tracking.work import (
     record_end,
 )
 
+log = logging.getLogger("batchjob.track")
+
 _NAMESPACE = uuid.UUID("6f1d3c5e-6f0e-4b7e-9a52-6d1f4b0c2a77")  # a random UUID
 _MAX_RETRIES = 10_000
 _OUTCOMES_BY_STATE: dict[str | None, WorkOutcome] = {
@@ -41,14 +44,23 @@ _OUTCOMES_BY_STATE: dict[str | None, WorkOutcome] = {
 }
 _WORKER_ENDED = WorkOutcome("cancelled", "the worker exited")
 
+Tools = Mapping[str, str] | Callable[[Any], str]
+"""The tool of a task: by the task's name, or what a function returns for the task."""
 
-def follow(app: Celery, *, arguments: bool = False, data: str = "") -> None:
+
+def follow(
+    app: Celery, *, arguments: bool = False, data: str = "", tool: Tools | None = None
+) -> None:
     """Record each task of the app; call this once, where the app is created.
 
     `arguments`: also record the arguments of tasks, which may be confidential. `data`: the data
-    directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob).
+    directory (default: $BATCHJOB_DATA or ~/.local/state/batchjob). `tool`: names the tool of a
+    task; where it names none, that is the module which defines the task. Raises TypeError if it is
+    neither a mapping nor a function.
     """
-    follower = _Follower(app, arguments, data)
+    if tool is not None and not isinstance(tool, Mapping) and not callable(tool):
+        raise TypeError(f"tool: expected a mapping of task names or a function, got {tool!r}")
+    follower = _Follower(app, arguments, data, tool)
     handlers: dict[Any, Callable[..., None]] = {
         signals.task_prerun: follower.begin,
         signals.task_retry: follower.record_retry,
@@ -71,9 +83,10 @@ class _Follower:
     Handlers take the arguments of Celery's signals.
     """
 
-    def __init__(self, app: Celery, arguments: bool, data: str) -> None:
+    def __init__(self, app: Celery, arguments: bool, data: str, tools: Tools | None) -> None:
         self._app = app
         self._arguments = arguments
+        self._tools = tools
         self._data = data
         self._running: dict[str, Work] = {}
         self._outcomes: dict[str, WorkOutcome] = {}
@@ -84,7 +97,7 @@ class _Follower:
             return
         request = task.request
         parameters: dict[str, Any] = {"args": args, "kwargs": kwargs} if self._arguments else {}
-        run = initial_record(task.name, "celery", parameters, "celery")
+        run = initial_record(task.name, _tool_of(task, self._tools), parameters, "celery")
         retries = int(request.retries or 0)
         soft_and_hard = [limit for limit in reversed(request.timelimit or ()) if limit]
         run = run._replace(
@@ -150,6 +163,19 @@ class _Follower:
         run = _last_attempt(directory, task_id)
         if run is not None and run.state == JobState.RUNNING and run.node == os.uname().nodename:
             record_end(run, outcome, directory.parent, max(0.0, time.time() - run.submit_time))
+
+
+def _tool_of(task: Any, tools: Tools | None) -> str:
+    """The tool of a task; a function that fails must not fail the task."""
+    named: object = None
+    try:
+        named = tools.get(task.name) if isinstance(tools, Mapping) else tools and tools(task)
+    except Exception:
+        log.warning("%s: the function `tool` of follow() failed", task.name, exc_info=True)
+    if named is not None and not isinstance(named, str):
+        log.warning("%s: `tool` of follow(): expected a text, got %r", task.name, named)
+        named = None
+    return named or str(task.__module__)
 
 
 def _outcome_of_exception(exception: BaseException) -> WorkOutcome:

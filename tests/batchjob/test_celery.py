@@ -93,7 +93,7 @@ def _ended_runs(folder):
 
 def test_successful_task_is_recorded(recorded_runs):
     run = recorded_runs["add"]
-    assert (run.status, run.tool, run.by, run.restarts) == ("success", "celery", "celery", 0)
+    assert (run.status, run.tool, run.by, run.restarts) == ("success", "tasks", "celery", 0)
     assert run.parameters == '{"args": [2], "kwargs": {"b": 3}}'
     assert 0.1 <= run.cpu_seconds < 5
     assert run.peak_memory_bytes > 1 << 20
@@ -146,6 +146,58 @@ def test_eager_task_is_recorded(tmp_path, monkeypatch, caplog):
     (run,) = batchjob.history()
     assert (run.name, run.status, run.parameters) == ("eager.double", "success", "")
     assert "eager.double: success after" in caplog.text
+
+
+def run_eagerly(tmp_path, monkeypatch, names, **options):
+    """The recorded tools by name of a task, after a run of a task with each of these names."""
+    from celery import Celery
+
+    from batchjob.celery import follow
+
+    monkeypatch.setenv("BATCHJOB_DATA", str(tmp_path))
+    app = Celery(tmp_path.name, set_as_current=False)  # each follow() has the tasks of its own app
+    app.conf.task_always_eager = True
+    follow(app, **options)
+
+    def three():
+        return 3
+
+    for name in names:
+        assert app.task(name=name, shared=False)(three).delay().get() == 3
+    return {run.name: run.tool for run in batchjob.history()}
+
+
+def test_statistics_by_tool_tell_tasks_apart(tmp_path, monkeypatch):
+    tools = {"mesh.cut": "gmsh", "mesh.join": "gmsh", "flow.solve": "su2"}
+    assert run_eagerly(tmp_path, monkeypatch, tools, tool=tools) == tools
+    assert {row.key: row.runs for row in batchjob.stats(by="tool")} == {"gmsh": 2, "su2": 1}
+
+
+def test_function_names_tool_of_task(tmp_path, monkeypatch):
+    def queue(task):
+        return task.name.split(".")[0]
+
+    tools = run_eagerly(tmp_path, monkeypatch, ("mesh.cut", "flow.solve"), tool=queue)
+    assert tools == {"mesh.cut": "mesh", "flow.solve": "flow"}
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [{}, {"mesh.cut": 7}, lambda task: task.missing, lambda task: None],
+    ids=["mapping without it", "no text", "function that fails", "none"],
+)
+def test_task_without_named_tool_has_its_module(tmp_path, monkeypatch, caplog, tool):
+    assert run_eagerly(tmp_path, monkeypatch, ["mesh.cut"], tool=tool) == {"mesh.cut": __name__}
+    assert all("follow()" in record.getMessage() for record in caplog.records)
+
+
+def test_tool_that_is_neither_mapping_nor_function_is_refused():
+    from celery import Celery
+
+    from batchjob.celery import follow
+
+    with pytest.raises(TypeError, match=r"tool: expected a mapping .* got 'gmsh'"):
+        follow(Celery("eager", set_as_current=False), tool="gmsh")
 
 
 WORKFLOWS = """
@@ -272,4 +324,4 @@ def test_task_is_recorded_with_memory_broker(tmp_path, monkeypatch):
         sent = double.delay(4)
         assert sent.get(timeout=scaled(30)) == 8
     run = batchjob.job(sent.id)
-    assert (run.name, run.status, run.tool) == ("inside.double", "success", "celery")
+    assert (run.name, run.status, run.tool) == ("inside.double", "success", __name__)
