@@ -64,6 +64,9 @@ class UpOptions:
     interval: float = option(
         3.0, "Interval between samples of this machine's own runs.", parse=duration
     )
+    scheduler_interval: float = option(
+        30.0, "Interval between questions to the scheduler about its jobs.", parse=duration
+    )
     metrics: tuple[str, ...] = option(
         (),
         "Group of metrics to record in addition to the default ones: "

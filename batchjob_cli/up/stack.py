@@ -39,7 +39,6 @@ from collectors.job_samples import find_sources, take_samples
 
 log = logging.getLogger(__name__)
 
-_SCHEDULER_INTERVAL = "30s"
 _GPU_INTERVAL = 10.0  # maximum
 _FIRST_VALUES_SECONDS = 2.0  # maximum wait until existing jobs are identified
 
@@ -161,7 +160,8 @@ def _poller_settings(
         (LOCAL, {"runs": {"path": str(data / RUNS)}}, f"{settings.up.interval:g}s")
     ]
     if scheduler:
-        clusters.append((scheduler.cluster, scheduler.sources, _SCHEDULER_INTERVAL))
+        interval = f"{settings.up.scheduler_interval:g}s"
+        clusters.append((scheduler.cluster, scheduler.sources, interval))
     for name, sources, interval in clusters:
         cluster: dict[str, Any] = {"name": name, "sources": sources}
         if settings.tsdb.url:

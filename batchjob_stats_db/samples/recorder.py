@@ -176,6 +176,8 @@ class Recorder:
         try:
             writer.close()
             repack(writer.path)
+        except FileNotFoundError:  # the job has been deleted
+            return True
         except OSError as error:
             self._log_once.warning("write", "cannot write samples: %s", error)
             return False

@@ -146,7 +146,8 @@ def _rest_reader(server: Slurmrestd, part: str) -> Callable[[], Any]:
 def detect() -> DetectedCluster | None:
     """The cluster of the slurmctld that answers."""
     name = read_command_value(("scontrol", "show", "config"), "ClusterName")
-    return DetectedCluster("Slurm", name, {"sacct": {}, "sacctmgr": {}}) if name else None
+    sources = {"sacct": {"queue-interval": "0s"}, "sacctmgr": {}}  # who submits a job looks for it
+    return DetectedCluster("Slurm", name, sources) if name else None
 
 
 _TYPE = re.compile(r"^# TYPE .*$", re.MULTILINE)

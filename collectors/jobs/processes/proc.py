@@ -174,8 +174,13 @@ def read_network(procfs: str, pid: int) -> Mapping[str, Interface] | None:
     ValueError if there are more interfaces than are shown.
     """
     own = os.stat(f"{procfs}/{pid}/ns/net")
-    host = os.stat(f"{procfs}/1/ns/net")
-    if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
+    try:
+        host = os.stat(f"{procfs}/1/ns/net")
+    except PermissionError:  # without CAP_SYS_PTRACE; the job's is not known to be another one
+        if os.path.samestat(own, os.stat(f"{procfs}/self/ns/net")):
+            return None
+        raise
+    if os.path.samestat(own, host):
         return None
     interfaces = {}
     text = read_path(f"{procfs}/{pid}/net/dev").decode(errors="replace")

@@ -428,8 +428,12 @@ class ProcessScanner:
         first = min(owned, key=lambda process: process.started)
         try:
             found = proc.read_network(self._host.procfs, first.pid)
+        except PermissionError as error:
+            message = "network traffic of jobs is not counted: %s: %s"
+            self._once.info("network", message, error.filename, error.strerror)
+            return None
         except (OSError, ValueError, TypeError):
-            return None  # the process has ended, or permission is denied
+            return None  # the process has ended
         if found is None:
             return None
         shown = proc.limit_interfaces(found, state.interfaces)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import threading
 from functools import partial
@@ -264,6 +265,22 @@ def test_directory_that_cannot_be_created_is_logged(tmp_path, caplog):
     record_passes(node, node.recorder(tmp_path / "samples"), 3)
     messages = {record.getMessage() for record in caplog.records}
     assert any("cannot write samples" in each for each in messages)
+
+
+@pytest.mark.parametrize("passes", [1, 20])  # before and after its values have settled
+def test_deleted_job_is_no_error(tmp_path, caplog, passes):
+    node = SimulatedNode("1", "2")
+    recorder = node.recorder(tmp_path)
+    record_passes(node, recorder, 2)
+    node.ended["1"] = node.now - 2
+    record_passes(node, recorder, 1)
+    shutil.rmtree(folder_of(tmp_path, "1"))
+    record_passes(node, recorder, passes)
+    del node.jobs["1"]
+    record_passes(node, recorder, 2)
+    assert caplog.messages == []
+    assert not folder_of(tmp_path, "1").exists()
+    assert len(read_samples(tmp_path, "2")) > passes
 
 
 def test_failed_reading_skips_only_its_pass(tmp_path, caplog):

@@ -26,7 +26,7 @@ MAX_IDS_PER_QUERY = 50
 """Job ids per query: with 200, MariaDB reads the whole table instead of an index."""
 
 EARLIEST_TIME = 1_000_000_000  # the earliest epoch seconds that Slurm accepts
-QUEUE_INTERVAL_SECONDS = 60.0  # minimum time between two queries of the controller
+QUEUE_INTERVAL_SECONDS = 60.0  # default of the option `queue-interval`
 _BATCH = 2000  # jobs per transaction
 
 _PEAK_MEMORY, _STEPS = map(JobRecord._fields.index, ("peak_memory_bytes", "steps"))

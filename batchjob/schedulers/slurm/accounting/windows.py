@@ -56,6 +56,9 @@ class WindowOptions:
     overlap: float = option(600.0,
         "How far each window overlaps the previous one, because slurmctld reports late.",
         parse=duration)
+    queue_interval: float = option(QUEUE_INTERVAL_SECONDS,
+        "Minimum time between two queries of the controller for waiting and running jobs; 0: with "
+        "each poll. It is never longer than the overlap.", parse=duration)
     trust_missing: bool = option(False,
         "Accept an answer in which most unfinished jobs are missing.", parse=boolean)
     # fmt: on
@@ -83,6 +86,9 @@ class WindowSource(ABC):
         self._clock = clock
         self._monotonic = monotonic
         self._overlap = int(options.overlap)
+        # A job must still be in a window when the controller is asked for its exit code.
+        # Polls are not exactly as far apart as they should be.
+        self._queue_interval = 0.9 * min(options.queue_interval, self._overlap)
         self._window_seconds = _INITIAL_WINDOW
         self._completed_at: float | None = None  # monotonic time of the last complete reading
         self._whole: dict[JobKey, float] = {}  # ends of the jobs whose steps have all been read
@@ -273,9 +279,7 @@ class WindowSource(ABC):
     def _read_queue(self, progress: ReadProgress) -> Iterator[Batch]:
         """Waiting and running jobs; accounting is read even if the controller does not answer."""
         now = self._monotonic()
-        # A job must still be in a window when the controller is asked for its exit code.
-        interval = min(QUEUE_INTERVAL_SECONDS, self._overlap)
-        if self._queue_read_at is not None and now - self._queue_read_at < interval:
+        if self._queue_read_at is not None and now - self._queue_read_at < self._queue_interval:
             return
         try:
             yield from self._read_live(progress)

@@ -1,5 +1,6 @@
 """Network traffic is counted for processes in a network namespace of their own only."""
 
+import errno
 import json
 import os
 import shutil
@@ -90,3 +91,22 @@ def test_process_in_the_host_network_namespace_has_no_counters(procfs):
     finally:
         sleeper.kill()
         sleeper.wait()
+
+
+def test_host_namespace_that_may_not_be_read(procfs, monkeypatch):
+    """A process in our own namespace has no other one; of any other process, nobody knows."""
+    for pid, namespace in (("self", "ours"), ("10", "ours"), ("11", "another")):
+        (procfs / pid / "ns").mkdir(parents=True)
+        (procfs / namespace).touch()
+        (procfs / pid / "ns/net").symlink_to(procfs / namespace)
+    read = os.stat
+
+    def stat(path):
+        if path == f"{procfs}/1/ns/net":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return read(path)
+
+    monkeypatch.setattr("os.stat", stat)
+    assert read_network(str(procfs), 10) is None
+    with pytest.raises(PermissionError, match="1/ns/net"):
+        read_network(str(procfs), 11)

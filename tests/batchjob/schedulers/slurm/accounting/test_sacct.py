@@ -294,3 +294,18 @@ def test_script_ends_before_script_of_next_part(write_program, job, ids):
     parts = [f"Batch Script for {each}\\n{'-' * 80}\\n{SCRIPT}\\n" for each in ids]
     sacct = write_program("sacct", f"printf -- '{''.join(parts)}'")
     assert Sacct("c1", SacctOptions(sacct=sacct)).script(job) == SCRIPT.replace("\\n", "\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "queries"), [({}, 2), ({"queue_interval": 0.0}, 5), ({"overlap": 20.0}, 3)]
+)
+def test_interval_between_queries_of_the_controller(write_program, tmp_path, options, queries):
+    sacct = write_program("sacct", f'[ "$1" = --helpformat ] && echo {" ".join(FIELDS)}; exit 0')
+    squeue = write_program("squeue", f"echo asked >> {tmp_path}/asked")
+    now = [0.0]
+    settings = SacctOptions(sacct=sacct, squeue=squeue, scontrol=sacct, **options)
+    source = Sacct("c1", settings, clock=lambda: 1795190000, monotonic=lambda: now[0])
+    for at in (0, 15, 30, 45, 60):
+        now[0] = at
+        list(source.read("1795189900", {}))
+    assert len((tmp_path / "asked").read_text().splitlines()) == queries
