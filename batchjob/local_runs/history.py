@@ -155,6 +155,11 @@ def all_runs(data: Path) -> Iterator[Run]:
     yield from _read_runs(directory, _list_ids(directory))
 
 
+def runs_with_ids(data: Path, ids: Iterable[str]) -> Iterator[Run]:
+    """The readable runs with these ids."""
+    return _read_runs(data / RUNS, ids)
+
+
 def changed_runs(data: Path, since: float) -> list[Run]:
     """The readable runs whose files were written after an epoch time; raises OSError."""
     directory = data / RUNS

@@ -33,8 +33,10 @@ def run(arguments: list[str]) -> int:
     """Run until SIGINT or SIGTERM; the exit status. Raises SettingsError."""
     chosen = settings(arguments)
     log.set_up(chosen.log)
-    if chosen.runs.remote:  # who starts commands here is recorded, whatever else is shown
-        logging.getLogger("batchjob.audit").setLevel(logging.INFO)
+    # Who starts commands here is recorded, whatever else is shown. Otherwise, who looks at jobs is
+    # the bearer of the token, for whom a line for each page would be noise.
+    audit = logging.INFO if chosen.runs.remote else logging.WARNING
+    logging.getLogger("batchjob.audit").setLevel(audit)
     data = data_directory(chosen.up.data)
     try:
         return _run(chosen, data)

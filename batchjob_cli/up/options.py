@@ -190,7 +190,6 @@ def settings(arguments: list[str]) -> UpSettings:
     add_flags(parser, SECTIONS)
     flags = parse_flags(parser, arguments)
     path = flags.pop("config.file")
-    # Show only what users need to know on the terminal, unless log messages are requested.
-    given = {"log.level": "warning"} | (load_file(path, SECTIONS) if path else {}) | flags
+    given = (load_file(path, SECTIONS) if path else {}) | flags
     sections = (build_section(cls, section, given) for section, cls in SECTIONS.items())
     return UpSettings(*sections)._replace(any_port="listen-address" not in given)

@@ -22,6 +22,7 @@ from batchjob_cli.up.demo_recording import CLUSTER
 from batchjob_cli.up.options import UpSettings
 from batchjob_cli.up.records import ensure_schema
 from batchjob_cli.up.run_control import LocalRunControl
+from batchjob_cli.up.run_log import run_logger
 from batchjob_exporter import options as exporter_options
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.service import ExporterService, build_exporter, watch_listeners
@@ -98,7 +99,8 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
         exporter.start()
         stack.callback(exporter.stop)
         exporter.wait(_FIRST_VALUES_SECONDS)  # otherwise the first samples would lack jobs
-        for each in (watching, recorder, *pollers):
+        runs = run_logger(data, settings.up.interval)
+        for each in (watching, recorder, *pollers, runs):
             if each is not None:
                 each.start()
                 stack.callback(each.stop)

@@ -12,7 +12,7 @@ def test_flags_override_file(tmp_path):
     chosen = settings([f"--config.file={file}", "--interval=5s"])
     assert (chosen.up.data, chosen.runs.remote, chosen.log.level) == ("/srv/batchjob", True, "info")
     assert chosen.up.interval == 5.0
-    assert settings([]).log.level == "warning"
+    assert settings([]).log.level == "info"
 
 
 def test_every_metrics_group_can_be_enabled():
