@@ -1,6 +1,7 @@
 """Queries to the time series database: few at once, with limits on their time and size."""
 
 import logging
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from batchjob_stats_db.timeseries.prometheus_client import (
 )
 from batchjob_stats_server.promql.async_client import AsyncHttpSession
 from batchjob_stats_server.promql.query_limits import Unavailable
+from batchjob_stats_server.promql.scan import SMOOTHING
 from batchjob_stats_server.turns import Turns
 
 # Statuses with which the Prometheus API reports errors of the query, not of the server (its
@@ -30,6 +32,11 @@ _MAX_ERROR_CHARACTERS = 300
 # measures.
 _OWN_PREFIX = "batchjob_"
 _METADATA_KEYS = ("type", "help", "unit")
+
+# Prometheus 3 renamed the function; Prometheus 2 and VictoriaMetrics have the old name.
+_OLD_SMOOTHING = "holt_winters"
+_STRING_OR_SMOOTHING = re.compile(rf'"(?:[^"\\]|\\.)*"|\b{SMOOTHING}\(', re.DOTALL)
+_UNKNOWN_SMOOTHING = re.compile(rf"unknown func[^,]{{0,40}}({SMOOTHING}|{_OLD_SMOOTHING})".encode())
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +58,7 @@ class PromqlBackend:
         each = max_per_user or max(1, concurrent // 2)
         self.turns = Turns(concurrent, each, "the time series database")
         self._endpoint = endpoint
+        self._has_old_smoothing = True  # until it says that it does not know the function
         check_certificates(endpoint)
         self._session = AsyncHttpSession(
             endpoint.url, headers_for(endpoint), partial(trust, endpoint), concurrent
@@ -65,12 +73,24 @@ class PromqlBackend:
         take a little longer to arrive.
         """
         async with self.turns.take(user):
-            status, body = await self._ask(path, form, timeout)
+            status, body = await self._ask(path, self._known_functions(form), timeout)
+            if status in _QUERY_ERROR_STATUSES and _UNKNOWN_SMOOTHING.search(body):
+                self._has_old_smoothing = not self._has_old_smoothing
+                status, body = await self._ask(path, self._known_functions(form), timeout)
         if status == 200:
             return body
         if status in _QUERY_ERROR_STATUSES:
             raise _rejected(status, body)
         raise Unavailable(f"the time series database answers {status}")
+
+    def _known_functions(self, form: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+        """The form, whose query was written by the gate, with the name that this server knows."""
+        if not self._has_old_smoothing:
+            return form
+        return [
+            (name, _STRING_OR_SMOOTHING.sub(_old_smoothing, text) if name == "query" else text)
+            for name, text in form
+        ]
 
     async def _ask(
         self, path: str, form: Sequence[tuple[str, str]], timeout: float
@@ -89,6 +109,10 @@ class PromqlBackend:
         self._session.close()
 
 
+def _old_smoothing(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith('"') else f"{_OLD_SMOOTHING}("
+
+
 def _unavailable(error: Exception) -> Unavailable:
     if isinstance(error, NoAnswer):
         log.warning("the time series database: %s", error)
@@ -104,6 +128,8 @@ def _rejected(status: int, body: bytes) -> Rejected:
         kind, text = str(answer["errorType"]), str(answer["error"])
     except (ValueError, KeyError, TypeError):
         kind, text = "execution", "the time series database rejected the query"
+    if _UNKNOWN_SMOOTHING.search(body):
+        text = f"the time series database has neither {_OLD_SMOOTHING} nor {SMOOTHING}"
     return Rejected(status, kind, text[:_MAX_ERROR_CHARACTERS])
 
 

@@ -30,6 +30,10 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
+SMOOTHING = "double_exponential_smoothing"
+# The parser knows Prometheus 3's name of the function only.
+_RENAMED_FUNCTIONS = {"holt_winters": SMOOTHING}
+_CALL = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*\(")
 _QUOTES = frozenset("\"'`")
 _WORD_OPERATORS = frozenset({"and", "or", "unless", "atan2"})
 
@@ -62,6 +66,8 @@ def scan(query: str, limits: QueryLimits) -> ScannedQuery:
         if kind == "string":
             strings.append(text)
             text = f'"{len(strings) - 1}"' if len(text) > 2 else '""'
+        elif text in _RENAMED_FUNCTIONS and _CALL.match(query, token.end()):
+            text = _RENAMED_FUNCTIONS[text]
         depth += (kind == "open") - (kind == "close")
         operators += kind == "operator" or text.lower() in _WORD_OPERATORS
         if depth > limits.depth:
@@ -83,7 +89,12 @@ def _syntax_error(query: str, at: int) -> Malformed:
 
 
 def _parse_string(literal: str) -> str:
-    """The value of a string, from the parser, which compiles nothing for a string alone."""
+    """The value of a string, from the parser, which compiles nothing for a string alone.
+
+    Between backquotes there are no escapes, but the parser expects them.
+    """
+    if literal[0] == "`":
+        return literal[1:-1]
     parsed = ast.parse(literal)
     if not isinstance(parsed, ast.StringLiteral):
         raise Malformed(f"not PromQL: {quote(literal)}")

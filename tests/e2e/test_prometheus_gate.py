@@ -191,7 +191,17 @@ def test_attack_queries_use_own_series_only(stores, query):
 
 
 def test_own_and_public_series_are_returned(stores):
-    for query, count in (("batchjob_job_info", 2), (EMISSION_FACTOR, 1), ('{__name__=~".+"}', 8)):
+    smoothed = [
+        f"{name}(batchjob_job_processes[10m], 0.5, 0.5)"
+        for name in ("holt_winters", "double_exponential_smoothing")
+    ]
+    for query, count in (
+        ("batchjob_job_info", 2),
+        (r"batchjob_job_info{instance=~`n\d`}", 2),
+        (EMISSION_FACTOR, 1),
+        ('{__name__=~".+"}', 8),
+        *((query, 2) for query in smoothed),
+    ):
         text = confined_query(query, QueryWindow(NOW, NOW))
         assert len(query_result(stores[0], "query", [("query", text), ("time", str(NOW))])) == count
     unconfined = query_result(

@@ -17,13 +17,13 @@ class RecordingTsdb:
     def __init__(self):
         self.url = ""
         self.requests = []
-        self.answer = (200, b'{"status":"success","data":[]}')
+        self.answer = (200, b'{"status":"success","data":[]}')  # or a function of the request
         self.wait_seconds = 0  # before an answer
         self.pause_seconds = 0  # before each byte of it
         self.closing = threading.Event()  # ends the waits
 
-    def respond(self, _request):
-        status, body = self.answer
+    def respond(self, request):
+        status, body = self.answer(request) if callable(self.answer) else self.answer
         self.closing.wait(self.wait_seconds)
         return Response(body, status, pause=self.pause_seconds)
 

@@ -18,7 +18,8 @@ REGEX_SAFE = VALUES.filter(lambda value: value not in ("\\", "{", "}"))
 def matchers(draw, label=LABELS):
     operator = draw(st.sampled_from(["=", "!=", "=~", "!~"]))
     value = draw(REGEX_SAFE if "~" in operator else VALUES)
-    return f"{draw(label)}{operator}{json.dumps(value, ensure_ascii=False)}"
+    quoted = [json.dumps(value, ensure_ascii=False), f"`{value}`"]
+    return f"{draw(label)}{operator}{draw(st.sampled_from(quoted))}"
 
 
 @st.composite

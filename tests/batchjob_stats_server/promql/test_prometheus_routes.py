@@ -205,3 +205,64 @@ def test_openapi_document_has_the_parameters(client):
     assert {each["name"] for each in values} == {"name", "match[]", "start", "end", "limit"}
     (match,) = (each for each in values if each["name"] == "match[]")
     assert match["schema"]["type"] == "array"
+
+
+def unknown_function(name):
+    return f'invalid parameter "query": 1:1: parse error: unknown function with name "{name}"'
+
+
+def database_with(names):
+    """Answers of a database that has only these functions for double exponential smoothing."""
+
+    def answer(request):
+        query = request.form["query"][0]
+        for name in ("holt_winters", "double_exponential_smoothing"):
+            if query.startswith(f"{name}(") and name not in names:
+                error = {
+                    "status": "error",
+                    "errorType": "bad_data",
+                    "error": unknown_function(name),
+                }
+                return 400, json.dumps(error).encode()
+        return 200, b'{"status":"success","data":[]}'
+
+    return answer
+
+
+@pytest.mark.parametrize("written", ["holt_winters", "double_exponential_smoothing"])
+@pytest.mark.parametrize("known", ["holt_winters", "double_exponential_smoothing"])
+def test_smoothing_function_has_the_name_that_the_database_knows(
+    query_gate, database, written, known
+):
+    database.answer = database_with({known})
+    query = f'{written}(a{{x="{written}(1)"}}[5m], 0.5, 0.1)'
+    for _ in range(2):
+        assert query_gate("query", ("query", query)).status_code == 200
+    asked = [request.form["query"][0] for request in database.requests]
+    assert asked[-1].startswith(f'{known}({{__name__="a",x="{written}(1)",')
+    assert len(asked) == (2 if known == "holt_winters" else 3)  # the name is remembered
+
+
+def test_database_without_smoothing_function_is_named_as_the_cause(query_gate, database):
+    database.answer = database_with(set())
+    answer = query_gate("query", ("query", "holt_winters(a[5m], 0.5, 0.1)"))
+    assert answer.status_code == 400
+    assert answer.json()["error"] == (
+        "the time series database has neither holt_winters nor double_exponential_smoothing"
+    )
+
+
+def test_disabled_smoothing_function_is_named_by_the_database(query_gate, database):
+    """Prometheus 3 without --enable-feature=promql-experimental-functions."""
+
+    def answer(request):
+        if "holt_winters(" in request.form["query"][0]:
+            return database_with(set())(request)
+        error = 'function "double_exponential_smoothing" is not enabled'
+        return 400, json.dumps(
+            {"status": "error", "errorType": "bad_data", "error": error}
+        ).encode()
+
+    database.answer = answer
+    answer = query_gate("query", ("query", "holt_winters(a[5m], 0.5, 0.1)"))
+    assert "is not enabled" in answer.json()["error"]
