@@ -127,8 +127,9 @@ def export_csv(
 
 
 def export_parquet(db: Connection, target: Path, cluster: str | None = None, since: int = 0) -> int:
-    """Write the same as a Parquet file, with the database's types; returns how many jobs.
+    """Write the same as a Parquet file; returns how many jobs.
 
+    Times are timestamps in UTC, ids are text, and other columns have the database's types.
     Raises ModuleNotFoundError if duckdb is not installed, and OSError.
     """
     import duckdb  # from the extra `analysis`
@@ -139,6 +140,8 @@ def export_parquet(db: Connection, target: Path, cluster: str | None = None, sin
         file.flush()
         with duckdb.connect() as engine:
             table = engine.read_csv(file.name, header=True, columns=types, quotechar='"')
+            times = [f"to_timestamp({name}) AS {name}" for name in types if name.endswith("_time")]
+            table = table.project(f"* REPLACE ({', '.join(times)})")
             table.write_parquet(str(target), compression="zstd")
     return count
 

@@ -21,7 +21,7 @@ def url(tmp_path):
     url = f"--db.url=sqlite:///{tmp_path}/jobs.db"
     assert main([url, "migrate"]) == 0
     lines = [
-        {"cluster": "alpha" if n else "beta", "jobid": str(n), "submit_time": 1_700_000_000 + n,
+        {"cluster": "alpha" if n else "beta", "jobid": f"0{n}", "submit_time": 1_700_000_000 + n,
          "state": "COMPLETED", "state_word": "COMPLETED", "source": "sacct", "name": name,
          "user": "alice", "start_time": 1_700_000_010, "end_time": 1_700_000_070, "nodes": [],
          "steps": [], "usage": [USAGE]}
@@ -54,10 +54,24 @@ def test_parquet_keeps_types_and_texts(url, tmp_path, capsys):
     assert main([url, "export", "--format=parquet", f"--output={target}"]) == 0
     assert capsys.readouterr().out.endswith(f"{target}: 4 jobs\n")
     with duckdb.connect() as db:
-        query = "SELECT name, submit_time, usage_energy_host_active_joules FROM read_parquet(?)"
+        db.execute("SET TimeZone = 'America/New_York'")  # nothing depends on where it is read
+        query = "SELECT name, jobid, usage_energy_host_active_joules FROM read_parquet(?)"
         rows = db.execute(f"{query} ORDER BY submit_time", [str(target)]).fetchall()
+        times = db.execute(
+            "SELECT epoch(submit_time), epoch(usage_measured_time), expected_start_time "
+            "FROM read_parquet(?) ORDER BY submit_time LIMIT 1", [str(target)]
+        ).fetchall()  # fmt: skip
+        schema = db.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(target)]).fetchall()
     assert [row[0] or "" for row in rows] == list(NAMES)
-    assert rows[0][1:] == (1_700_000_000, 1.5)
+    assert rows[0][1:] == ("00", 1.5)
+    assert times == [(1_700_000_000, 1_700_000_400, None)]
+    types = {name: kind for name, kind, *_ in schema}
+    assert {kind for name, kind in types.items() if name.endswith("_time")} == {
+        "TIMESTAMP WITH TIME ZONE"
+    }
+    ids = ("jobid", "array_jobid", "het_jobid", "record_id", "sluid")
+    assert {types[name] for name in ids} == {"VARCHAR"}
+    assert (types["restarts"], types["run"]) == ("BIGINT", "BIGINT")
     assert sorted(path.name for path in tmp_path.glob("*.csv")) == []
 
 
