@@ -109,6 +109,7 @@ def accounts(
                 & (accounts_table.account == rows.c.account),
             )
         )
+        .where(rows.c.account != "")  # of jobs without one, as where there is no accounting
         .distinct()
         .order_by(*rows.c)
     )

@@ -8,6 +8,7 @@ from fastapi.responses import PlainTextResponse, Response
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_db.poller.health import exposition
+from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.auth.identity import Scraper
 from batchjob_stats_server.services import CurrentServices, Services
 
@@ -23,8 +24,12 @@ async def healthy() -> PlainTextResponse:
 
 
 @router.api_route("/-/ready", methods=["GET", "HEAD"])
+@router.api_route(f"{PREFIX}/ready", methods=["GET", "HEAD"], name="ready_for_data_sources")
 async def ready(request: Request) -> PlainTextResponse:
-    """The database and the file system of samples answer, and have what this server needs."""
+    """The database and the file system of samples answer, and have what this server needs.
+
+    Grafana's data sources request nothing outside of the address that they are given.
+    """
     problem = await request.app.state.readiness.problem()
     return PlainTextResponse(f"{problem or 'ok'}\n", 503 if problem else 200)
 

@@ -174,10 +174,10 @@ def job(
     return answer(rows, keys, params.format, WINDOW_KEYS)
 
 
-_PartRows = functools.reduce(operator.or_, map(list_type, PART_ROWS.values()))
+PART_ROWS_UNION = functools.reduce(operator.or_, map(list_type, PART_ROWS.values()))
 
 
-@router.get("/jobs/{jobid}/{part}", response_model=_PartRows)
+@router.get("/jobs/{jobid}/{part}", response_model=PART_ROWS_UNION)
 def job_parts(
     caller: CurrentCaller, jobid: JobId, part: JobPart,
     params: Annotated[PartsQuery, Query()],

@@ -31,12 +31,13 @@ from batchjob_stats_server.auth.identity import (
 )
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.promql.backend import Rejected, known_metrics
-from batchjob_stats_server.promql.confinement import Confinement
+from batchjob_stats_server.promql.confinement import Confinement, LeftOut
 from batchjob_stats_server.promql.endpoints import (
     LABELS,
     QUERY,
     QUERY_RANGE,
     SERIES,
+    ConfinedForm,
     Form,
     PrometheusEndpoint,
     PrometheusParams,
@@ -48,6 +49,8 @@ from batchjob_stats_server.promql.selector import label_name
 from batchjob_stats_server.services import Services
 
 _MAX_FIELDS = 100
+_NO_SERIES = b'"result":[]'
+_HEAD_BYTES = 200  # of an answer without series: all but warnings and infos
 _TAIL_BYTES = 4096  # bytes at the end of an answer that contain Prometheus' warnings and infos
 _FORM = "application/x-www-form-urlencoded"
 
@@ -137,7 +140,7 @@ async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Resp
         await run_in_threadpool(_identify, request, services, background_tasks)
         raise Unavailable("no time series database is configured")
 
-    def prepare() -> tuple[Principal, Confinement, Form, float]:
+    def prepare() -> tuple[Principal, Confinement, ConfinedForm, float]:
         principal, confinement = _identify(request, services, background_tasks)
         params = parse_params(_read_pairs(request, body), kind.parameters)
         form = kind.form(params, confinement, services.clock(), options.limits())
@@ -148,13 +151,15 @@ async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Resp
         extra = [("limit", str(series))]
         if "timeout" in kind.parameters:
             extra.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
-        return principal, confinement, form + extra, timeout
+        return principal, confinement, form._replace(fields=form.fields + extra), timeout
 
     principal, confinement, form, timeout = await run_in_threadpool(prepare)
     with services.metrics.time_tsdb_query(path.partition("/")[0]):
-        answer = await tsdb.ask(principal.person_key(), path, form, timeout)
+        answer = await tsdb.ask(principal.person_key(), path, form.fields, timeout)
+    is_empty = _NO_SERIES in answer[:_HEAD_BYTES]
+    explained = form.left_out > (LeftOut.NOTHING if is_empty else LeftOut.OTHERS_JOB)
     return Response(
-        _with_infos(answer, confinement.describe()),
+        _with_infos(answer, confinement.describe()) if explained else answer,
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
         background=background_tasks,

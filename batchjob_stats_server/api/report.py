@@ -13,7 +13,7 @@ from batchjob_stats_server.api.params import PREFIX, RunParams, Word
 from batchjob_stats_server.api.reports import report_of, sources_of
 from batchjob_stats_server.api.runs import JobId, run_of
 from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.identity import CurrentCaller
+from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.report.forms import FORMS, as_json
 from batchjob_stats_server.report.model import Report
@@ -50,13 +50,10 @@ def job_report(
     params: Annotated[ReportQuery, Query()],
 ) -> Response:  # fmt: skip
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
-    with caller.services.reader.connect() as db:
-        run = run_of(db, caller.access, jobid, params.cluster, params.run)
-    if run is None:
-        raise Problem(404, f"there is no job {jobid} that you may see")
-    audit.log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
     zone = _parse_zone(params.zone)
-    report = report_of(sources_of(caller.services), caller.access, run)
+    report = find_report(caller, jobid, params)
+    if report is None:
+        raise Problem(404, f"there is no job {jobid} that you may see")
     accept = request.headers.get("accept", "*/*")
     return _render(
         report,
@@ -64,6 +61,16 @@ def job_report(
         or negotiate_format(accept, {**_MEDIA_TYPES, "application/json": "json"}, "json"),
         zone,
     )
+
+
+def find_report(caller: Caller, jobid: str, params: RunParams) -> Report | None:
+    """The report of one run of a job; None if the caller may see no such job."""
+    with caller.services.reader.connect() as db:
+        run = run_of(db, caller.access, jobid, params.cluster, params.run)
+    if run is None:
+        return None
+    audit.log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
+    return report_of(sources_of(caller.services), caller.access, run)
 
 
 def negotiate_format(accept: str, forms: Mapping[str, str], otherwise: str) -> str:

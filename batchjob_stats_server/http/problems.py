@@ -35,14 +35,22 @@ class Problem(Exception):
         self.headers = headers
 
 
+class ErrorMessage(BaseModel):
+    """Where the data sources JSON API and simpod-json look for what to show."""
+
+    code: str
+    message: str
+
+
 class ProblemDocument(BaseModel):
-    """RFC 9457, with `message`, which Grafana shows."""
+    """RFC 9457, with `message` and `error.message`, which Grafana and its data sources show."""
 
     type: str = "about:blank"
     title: str
     status: int
     detail: str
     message: str
+    error: ErrorMessage
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -55,7 +63,8 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 def document(status: int, detail: str) -> ProblemDocument:
     """The problem of a status."""
     title = HTTPStatus(status).phrase
-    return ProblemDocument(title=title, status=status, detail=detail, message=detail)
+    error = ErrorMessage(code=str(status), message=detail)
+    return ProblemDocument(title=title, status=status, detail=detail, message=detail, error=error)
 
 
 def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

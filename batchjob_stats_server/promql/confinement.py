@@ -2,13 +2,23 @@
 
 import math
 from collections.abc import Iterable, Sequence, Set
+from enum import IntEnum
 from typing import NamedTuple
 
 from batchjob_stats_db.database.access import Access, ClusterLogin
 from batchjob_stats_db.timeseries.promql import matcher
 from batchjob_stats_server.promql.query_limits import NotYours, QueryWindow
+from batchjob_stats_server.promql.selector import Selector
 
 _MAX_LOGINS_NAMED = 5  # maximum logins named in a message
+
+
+class LeftOut(IntEnum):
+    """What a confined query may leave out of the original's answer."""
+
+    NOTHING = 0
+    OTHERS_JOB = 1  # a job, which is the caller's if it has series at all
+    OTHERS_SERIES = 2
 
 
 class Confinement(NamedTuple):
@@ -52,6 +62,18 @@ class Confinement(NamedTuple):
     def is_limited_in_time(self) -> bool:
         """Whether a login is the caller's for a limited time."""
         return any(each.since is not None or each.until is not None for each in self.logins or ())
+
+    def left_out(self, selector: Selector) -> LeftOut:
+        """What its matchers take from a selector; ids of jobs are unique on a cluster."""
+        if self.logins is None:
+            return LeftOut.NOTHING
+        if len(selector.clusters) == 1:
+            names = {(each.cluster, each.user) for each in self.logins}
+            if {(*selector.clusters, user) for user in selector.users} & names:
+                return LeftOut.NOTHING
+            if selector.jobids:
+                return LeftOut.OTHERS_JOB
+        return LeftOut.OTHERS_SERIES
 
     def describe(self) -> str:
         """A sentence that says whose series are queried; empty if all are."""

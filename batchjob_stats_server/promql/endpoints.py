@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from batchjob_stats_server.promql.confinement import Confinement
+from batchjob_stats_server.promql.confinement import Confinement, LeftOut
 from batchjob_stats_server.promql.query_limits import (
     LONGEST_QUERY,
     Malformed,
@@ -142,11 +142,18 @@ _DEFAULT_WINDOW_SECONDS = 86400.0
 Form = list[tuple[str, str]]
 
 
+class ConfinedForm(NamedTuple):
+    """A form to send, and what of the original its query leaves out."""
+
+    fields: Form
+    left_out: LeftOut
+
+
 class PrometheusEndpoint(NamedTuple):
     """One of the API's endpoints: its parameters, and the form to send."""
 
     parameters: frozenset[str]
-    form: Callable[[PrometheusParams, Confinement, float, QueryLimits], Form]
+    form: Callable[[PrometheusParams, Confinement, float, QueryLimits], "ConfinedForm"]
     required: frozenset[str] = frozenset()
 
     def openapi(self, form: bool = False) -> dict[str, Any]:
@@ -156,28 +163,30 @@ class PrometheusEndpoint(NamedTuple):
 
 def _query(
     params: PrometheusParams, confinement: Confinement, now: float, limits: QueryLimits
-) -> Form:
+) -> ConfinedForm:
     at = params.values.get("time", now)
     window = QueryWindow(at, at)
-    text = confine(_required(params, "query"), confinement, window, limits)
-    return [("query", text), ("time", _seconds(at))]
+    text, left_out = confine(_required(params, "query"), confinement, window, limits)
+    return ConfinedForm([("query", text), ("time", _seconds(at))], left_out)
 
 
 def _query_range(
     params: PrometheusParams, confinement: Confinement, _now: float, limits: QueryLimits
-) -> Form:
+) -> ConfinedForm:
     window = QueryWindow(*(_required(params, name) for name in ("start", "end", "step")))
     _check_window(window, limits)
     check_points(window, limits)
-    text = confine(_required(params, "query"), confinement, window, limits)
+    text, left_out = confine(_required(params, "query"), confinement, window, limits)
     form = [("query", text), *_window_form(window), ("step", _seconds(window.step))]
-    # Without nocache, VictoriaMetrics adjusts start and end to its cache.
-    return [*form, ("nocache", "1")] if confinement.is_limited_in_time() else form
+    if confinement.is_limited_in_time():
+        # Without nocache, VictoriaMetrics adjusts start and end to its cache.
+        form.append(("nocache", "1"))
+    return ConfinedForm(form, left_out)
 
 
 def _series(
     params: PrometheusParams, confinement: Confinement, now: float, limits: QueryLimits
-) -> Form:
+) -> ConfinedForm:
     if not params.match:
         raise Malformed("match[]: expected at least one")
     return _labels(params, confinement, now, limits)
@@ -185,7 +194,7 @@ def _series(
 
 def _labels(
     params: PrometheusParams, confinement: Confinement, now: float, limits: QueryLimits
-) -> Form:
+) -> ConfinedForm:
     window = params.window(now, _DEFAULT_WINDOW_SECONDS)
     _check_window(window, limits)
     if len(params.match) > limits.selectors or sum(map(len, params.match)) > LONGEST_QUERY:
@@ -198,7 +207,7 @@ def _labels(
         for selector in confine_selector(each, confinement, window, limits)
     ]
     match = [("match[]", each) for each in selectors or confinement.selectors(window)]
-    return [*match, *_window_form(window)]
+    return ConfinedForm([*match, *_window_form(window)], LeftOut.OTHERS_SERIES)
 
 
 _MATCH_PARAMETERS = frozenset({"match[]", "start", "end", "limit"})

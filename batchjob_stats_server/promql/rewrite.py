@@ -12,12 +12,12 @@ The parser's own printing is not used: it writes strings without escapes.
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import promql_parser as ast
 
 from batchjob_stats_db.timeseries.promql import promql_string
-from batchjob_stats_server.promql.confinement import Confinement, format_selector
+from batchjob_stats_server.promql.confinement import Confinement, LeftOut, format_selector
 from batchjob_stats_server.promql.growth import Growth
 from batchjob_stats_server.promql.query_limits import (
     Malformed,
@@ -57,13 +57,22 @@ _FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 _LABEL_FUNCTIONS = frozenset({"label_join", "label_replace"})
 
 
-def confine(query: str, confinement: Confinement, window: QueryWindow, limits: QueryLimits) -> str:
+class ConfinedQuery(NamedTuple):
+    """A query to send, and what of the original it leaves out."""
+
+    text: str
+    left_out: LeftOut
+
+
+def confine(
+    query: str, confinement: Confinement, window: QueryWindow, limits: QueryLimits
+) -> ConfinedQuery:
     """The query to send instead of one evaluated over `window`; raises QueryError."""
     with _parser_errors():
         scanned = scan(query, limits)
-        return _Writer(scanned, confinement, window, limits).write(
-            ast.parse(scanned.text), window, 0
-        )
+        writer = _Writer(scanned, confinement, window, limits)
+        text = writer.write(ast.parse(scanned.text), window, 0)
+        return ConfinedQuery(text, writer.left_out)
 
 
 def confine_selector(
@@ -111,6 +120,7 @@ class _Writer:
         self._query_window, self._limits = query_window, limits
         self._growth = Growth(limits)
         self._selectors = 0
+        self.left_out = LeftOut.NOTHING
 
     def write(self, node: ast.Expr, window: QueryWindow, depth: int) -> str:
         if depth > self._limits.depth:
@@ -147,6 +157,7 @@ class _Writer:
                     f'such as cluster="{self._confinement.clusters()[0]}"'
                 )
             matchers += groups[0]
+            self.left_out = max(self.left_out, self._confinement.left_out(selector))
         return format_selector(matchers) + brackets + modifiers
 
     def subquery(self, node: ast.SubqueryExpr, window: QueryWindow, depth: int) -> str:

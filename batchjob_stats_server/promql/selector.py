@@ -33,6 +33,8 @@ class Selector(NamedTuple):
     matchers: tuple[str, ...]
     names: frozenset[str]  # metric names that it selects with `=`
     clusters: frozenset[str]  # the same of the label `cluster`
+    users: frozenset[str]
+    jobids: frozenset[str]
 
     @classmethod
     def read(cls, node: ast.VectorSelector, scanned: ScannedQuery, growth: Growth) -> "Selector":
@@ -48,8 +50,10 @@ class Selector(NamedTuple):
             found.append((_check_label(scanned.string(each.name)), operator, value))
         return cls(
             tuple(f"{label}{operator}{promql_string(value)}" for label, operator, value in found),
-            frozenset(value for *matched, value in found if matched == ["__name__", "="]),
-            frozenset(value for *matched, value in found if matched == ["cluster", "="]),
+            *(
+                frozenset(value for *matched, value in found if matched == [label, "="])
+                for label in ("__name__", "cluster", "user", "jobid")
+            ),
         )
 
     def is_public(self) -> bool:

@@ -35,12 +35,9 @@ class ApiQuery(NamedTuple):
     path: str  # below /api/v1
     columns: tuple[PanelColumn, ...]
     params: tuple[tuple[str, str], ...] = ()
-    root: str = ""  # key of the answer that holds the rows; "": the answer itself is the rows
 
     def parameters(self) -> tuple[tuple[str, str], ...]:
-        """Parameters with the displayed keys, if the API accepts them: a job has over a hundred."""
-        if self.root:
-            return self.params
+        """Parameters with the displayed keys: a job has over a hundred."""
         keys = dict.fromkeys(column.key for column in self.columns)
         return (*self.params, ("fields", ",".join(keys)))
 

@@ -1,7 +1,7 @@
 """Queries in the formats of the data source plugins.
 
-Paths into an answer are kept so simple that all dialects agree on them: rows are the answer, or the
-list at a key of it, and a column is a key of a row. The formats are those of
+Paths into an answer are kept so simple that all dialects agree on them: rows are the answer, and a
+column is a key of a row. The formats are those of
 marcusolsson-json-datasource 1.4 and yesoreyeram-infinity-datasource 3.11.
 """
 
@@ -29,7 +29,7 @@ def _infinity(rows: ApiQuery, ref: str) -> Json:
             "params": [{"key": key, "value": value} for key, value in rows.parameters()],
             "headers": [],
         },
-        "root_selector": rows.root,
+        "root_selector": "",
         "columns": [
             {"selector": column.key, "text": column.key, "type": _EPOCH[column.kind]}
             for column in rows.columns
@@ -47,10 +47,6 @@ def _infinity_variable(rows: ApiQuery) -> Json:
     return {"queryType": "infinity", "query": "", "refId": "variable", "infinityQuery": asked}
 
 
-def _root(rows: ApiQuery) -> str:
-    return f"$.{rows.root}" if rows.root else "$"
-
-
 def _json_api(rows: ApiQuery, ref: str) -> Json:
     return {
         "refId": ref,
@@ -65,7 +61,7 @@ def _json_api(rows: ApiQuery, ref: str) -> Json:
         "cacheDurationSeconds": 0,
         "fields": [
             {
-                "jsonPath": f"{_root(rows)}[*].{column.key}",
+                "jsonPath": f"$[*].{column.key}",
                 "language": "jsonpath",
                 "name": column.key,
                 "type": column.kind,

@@ -9,7 +9,7 @@ _GROUP = "the exporter does not expose the group"
 
 # What a query contains, and why its answer may be empty; the first match counts.
 _REASONS = (
-    ("similar.comparisons", "no similar job of the user completed before this one"),
+    ("/comparisons", "no similar job of the user completed before this one"),
     ("/report", "this job has nothing of this kind to report, or you may not see it"),
     ("/emissions", "emission factors are not configured, or no energy was measured"),
     ("/stats/idle-gpus", "no running job that you may see has had an unused GPU for half an hour"),
@@ -63,7 +63,7 @@ _REASONS = (
     ("batchjob_job_", "no job that you may see ran here in this period, or it was not scraped"),
     ("batchjob_", _OPERATORS + " Prometheus must scrape this exporter"),
     ("/metrics", "nothing was measured of this job in this period, or you may not see it"),
-    ("/jobs", "no job that you may see is in this period and selection"),
+    ("/job", "no job that you may see is in this period and selection"),
     ("", _OPERATORS + " Prometheus must scrape the exporters"),
 )
 
@@ -94,4 +94,4 @@ def _text(query: ApiQuery | Promql) -> str:
     if isinstance(query, Promql):
         return query.expr
     # Quoted, since the name of one curve may be part of another's.
-    return " ".join((query.path, query.root, *(f'"{value}"' for _, value in query.params)))
+    return " ".join((query.path, *(f'"{value}"' for _, value in query.params)))

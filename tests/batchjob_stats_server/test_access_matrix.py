@@ -66,6 +66,13 @@ RULES = {
     ("GET", f"{P}/stats/unfinished", ""): (401, 1, 2, 2, 2, 0, 0, 0),
     ("GET", f"{P}/jobs/{{jobid}}/report", "2/report"): (401, 404, 404, 200, 200, 404, 404, 404),
     ("GET", f"{P}/jobs/{{jobid}}/report", "3/report"): (401, 404, 200, 200, 200, 404, 404, 404),
+    ("GET", f"{P}/job", "jobid=1"): (401, MINE, MINE, MINE, MINE, MINE, MINE, MINE),
+    ("GET", f"{P}/job", "jobid=2"): (401, NONE, NONE, {"bob"}, {"bob"}, *NO),
+    ("GET", f"{P}/job/{{part}}", "nodes?jobid=2"): (401, 0, 0, 1, 1, 0, 0, 0),
+    ("GET", f"{P}/job/{{part}}", "nodes?jobid=3"): (401, 0, 1, 1, 1, 0, 0, 0),
+    ("GET", f"{P}/job/report/{{part}}", "efficiency?jobid=2"): (401, 0, 0, 3, 3, 0, 0, 0),
+    ("GET", f"{P}/job/report/{{part}}", "efficiency?jobid=3"): (401, 0, 3, 3, 3, 0, 0, 0),
+    ("GET", f"{P}/job/metrics", "jobid=2"): (401, 503, 503, 503, 503, 503, 503, 503),
     ("GET", f"{P}/accounts", "since=0"): (401, 2, 1, 3, 3, 1, 1, 1),
     ("GET", f"{P}/clusters", ""): (401, *OK),
     # No time series database is configured here.

@@ -195,9 +195,9 @@ def test_json_paths_use_portable_syntax(name):
     for panel in panels(name):
         for target in panel["targets"]:
             for field in target.get("fields", ()):
-                assert re.fullmatch(r"\$(\.[a-z_.]+)?\[\*\]\.[a-z_0-9]+", field["jsonPath"])
+                assert re.fullmatch(r"\$\[\*\]\.[a-z_0-9]+", field["jsonPath"])
                 assert target["cacheDurationSeconds"] == 0
-            assert re.fullmatch("[a-z_.]*", target.get("root_selector", ""))
+            assert not target.get("root_selector")
             for column in target.get("columns", ()):
                 assert re.fullmatch(r"[a-z_0-9]+", column["selector"])
 
@@ -208,9 +208,9 @@ def test_api_paths_exist(name):
         for target in panel["targets"]:
             path = target.get("urlPath") or target.get("url")
             if path:
-                full_path = "/api/v1" + path.replace("${job:percentencode}", "{jobid}")
+                assert "$" not in path, "an empty text box would make another path"
                 route_path = re.sub(
-                    r"\{jobid\}/(nodes|steps|gpus|emissions)$", "{jobid}/{part}", full_path
+                    r"(job|report)/(?!metrics$|report/)\w+$", r"\1/{part}", f"/api/v1{path}"
                 )
                 assert route_path in API_PATHS
 

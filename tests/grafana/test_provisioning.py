@@ -5,6 +5,8 @@ from pathlib import Path
 
 import yaml
 
+from batchjob_stats_server.api import health
+from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.options import AuthOptions
 from grafana.generate.__main__ import FOLDER
 from grafana.generate.plugins import PLUGINS, PROMETHEUS
@@ -27,6 +29,15 @@ def test_data_sources_send_secret_in_default_header_of_server():
     for source in load_provisioning("datasources")["datasources"]:
         assert source["jsonData"]["httpHeaderName1"] == AuthOptions().secret_header
         assert source["secureJsonData"]["httpHeaderValue1"].startswith("$__file{")
+
+
+def test_health_check_is_below_the_address_that_infinity_prefixes():
+    """Infinity puts the address of the data source before any other (pkg/infinity/request.go)."""
+    sources = load_provisioning("datasources")["datasources"]
+    (source,) = [each for each in sources if "customHealthCheckUrl" in each["jsonData"]]
+    address = source["jsonData"]["customHealthCheckUrl"]
+    assert address == f"{source['url']}/ready"
+    assert f"{PREFIX}/ready" in {route.path for route in health.router.routes}
 
 
 def test_dashboard_providers_refer_to_existing_folders():

@@ -16,17 +16,17 @@ from grafana.generate.dashboards.parts import (
 )
 from grafana.generate.model import PAGES, SUFFIX, ApiQuery, Dashboard, Panel, PanelColumn, Variable
 
-_PATH = "/jobs/${job:percentencode}"
+# In a path, an empty text box would make the path of another query.
+_JOB_PARAMS = (("jobid", "${job}"), IN_CLUSTER)
 
 
 def _parts(title: str, part: str, about: str, *columns: PanelColumn) -> Panel:
-    rows = ApiQuery(f"{_PATH}/{part}", columns, (IN_CLUSTER,))
+    rows = ApiQuery(f"/job/{part}", columns, _JOB_PARAMS)
     return Panel(title, (rows,), about=about, kind="table", height=7)
 
 
-def _report(title: str, root: str, about: str, *columns: PanelColumn, width: int = 12) -> Panel:
-    # Infinity's Accept header prefers text to JSON.
-    rows = ApiQuery(f"{_PATH}/report", columns, (IN_CLUSTER, ("format", "json")), root)
+def _report(title: str, part: str, about: str, *columns: PanelColumn, width: int = 12) -> Panel:
+    rows = ApiQuery(f"/job/report/{part}", columns, _JOB_PARAMS)
     return Panel(title, (rows,), about=about, kind="table", width=width, height=7)
 
 
@@ -34,14 +34,14 @@ def _course(
     title: str, unit: str, about: str, *curves: str, value: str = "mean", stacked: bool = False
 ) -> Panel:
     rows = ApiQuery(
-        f"{_PATH}/metrics",
+        "/job/metrics",
         (
             PanelColumn("time", kind="time"),
             PanelColumn("line"),
             PanelColumn("metric"),
             PanelColumn(value, kind="number"),
         ),
-        (IN_CLUSTER, *(("metric", curve) for curve in curves), ("points", "300")),
+        (*_JOB_PARAMS, *(("metric", curve) for curve in curves), ("points", "300")),
     )
     line = "${__field.labels.line}"
     if len(curves) > 1:
@@ -50,7 +50,7 @@ def _course(
 
 
 def _of_latest(name: str, key: str) -> Variable:
-    rows = ApiQuery(_PATH, (PanelColumn(key),), (IN_CLUSTER,))
+    rows = ApiQuery("/job", (PanelColumn(key),), _JOB_PARAMS)
     return Variable(name, name, rows, hidden=True)
 
 
@@ -71,7 +71,7 @@ DASHBOARD = Dashboard(
             "Runs",
             (
                 ApiQuery(
-                    _PATH,
+                    "/job",
                     (
                         JOB,
                         CLUSTER_OF,
@@ -86,7 +86,7 @@ DASHBOARD = Dashboard(
                         PanelColumn("exit_code", "Exit code", "none", "number"),
                         *WINDOW,
                     ),
-                    (IN_CLUSTER,),
+                    _JOB_PARAMS,
                 ),
             ),
             about="All runs of the job, the latest first: a job id may be reused, or "
@@ -120,7 +120,7 @@ DASHBOARD = Dashboard(
         ),
         _report(
             "Compared with similar jobs",
-            "similar.comparisons",
+            "comparisons",
             "Earlier completed jobs of the same user that are similar to this one.",
             PanelColumn("what", "What"),
             PanelColumn("this", "This job", "sishort", "number"),

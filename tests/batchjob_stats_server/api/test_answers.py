@@ -14,18 +14,24 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
 from batchjob_stats_server.api.jobs import PART_ROWS
+from batchjob_stats_server.api.one_job import REPORT_ROWS
 from batchjob_stats_server.api.params import REPEATABLE
 from batchjob_stats_server.options import LimitOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.pages.example_history import with_example_history
 
+
+def parts_of(path):
+    return REPORT_ROWS if "/report/" in path else PART_ROWS
+
+
 RESPONSE_MODELS = {
     route.path.replace("{part}", part): list[model] if part else route.response_model
     for router in app.ROUTERS
     for route in router.routes
     if "GET" in route.methods and route.response_model and "/runs" not in route.path
-    for part, model in (PART_ROWS.items() if "{part}" in route.path else [("", None)])
+    for part, model in (parts_of(route.path).items() if "{part}" in route.path else [("", None)])
 }
 
 
@@ -57,6 +63,8 @@ def jobids(services):
 def test_answer_matches_response_model(path, get, jobids):
     model = RESPONSE_MODELS[path]
     keys = {name for row in get_args(model) for name in getattr(row, "model_fields", ())}
+    if path.startswith("/api/v1/job/") or path == "/api/v1/job":
+        path += "?jobid={jobid}"
     for url in {path.format(jobid=jobid, cluster="alpha", node="a001") for jobid in jobids}:
         answer = get(url)
         assert answer.status_code == 200, answer.text

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from batchjob_stats_server.api.jobs import JobRow
 from batchjob_stats_server.api.params import parse_time
 
-JOBS = "/api/v1/jobs"
+API = "/api/v1"
+JOBS = f"{API}/jobs"
 
 
 @pytest.fixture
@@ -216,3 +217,25 @@ def test_arbitrary_text_never_causes_server_error(get_jobs, name, value):
 @pytest.mark.parametrize("text", ["1775300000", "1775300000000", "2026-04-04T10:53:20Z"])
 def test_time_formats(text):
     assert parse_time(text) == 1_775_300_000
+
+
+@pytest.mark.parametrize("query", ["", "jobid=", "jobid=.*", "jobid=999", "jobid=2&cluster=c2"])
+def test_job_by_parameter_that_is_not_there_has_no_rows(proxy_client, query):
+    """A dashboard that is opened from Grafana's list has no id of a job yet."""
+    parts = ("", "/nodes", "/steps", "/gpus", "/emissions")
+    lists = ("efficiency", "advice", "comparisons", "silent")
+    for path in (*parts, *(f"/report/{name}" for name in lists)):
+        answer = proxy_client("vera").get(f"{API}/job{path}?{query}")
+        assert (answer.status_code, answer.json()) == (200, []), path
+
+
+def test_job_by_parameter_is_that_of_the_path(proxy_client):
+    client = proxy_client("vera")
+    for part in ("", "/nodes", "/steps", "/gpus"):
+        by_path = client.get(f"{API}/jobs/2{part}").json()
+        assert client.get(f"{API}/job{part}?jobid=2").json() == by_path
+    report = client.get(f"{API}/jobs/2/report?format=json").json()
+    for part in ("efficiency", "advice", "silent"):
+        assert client.get(f"{API}/job/report/{part}?jobid=2").json() == report[part]
+    comparisons = client.get(f"{API}/job/report/comparisons?jobid=2").json()
+    assert comparisons == report["similar"]["comparisons"]

@@ -124,10 +124,12 @@ def test_simple_json_data_source_fails_its_connection_test(proxy_client):
         answer = proxy_client("alice").get(path, headers={"Content-Type": "application/json"})
         assert answer.status_code == 400
         assert "yesoreyeram-infinity-datasource" in answer.json()["message"]
+        assert answer.json()["error"] == {"code": "400", "message": answer.json()["detail"]}
         assert proxy_client("alice").get(path).status_code == 200
 
 
 def test_readiness_needs_no_valid_user(proxy_client):
     """Infinity checks a data source without a user, and sends the name of the variable."""
-    assert proxy_client("${__user.login}").get("/-/ready").status_code == 200
+    for path in ("/-/ready", f"{API}/ready"):
+        assert proxy_client("${__user.login}").get(path).status_code == 200
     assert proxy_client("${__user.login}").get(API).status_code == 400

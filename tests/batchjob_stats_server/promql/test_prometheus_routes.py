@@ -26,6 +26,31 @@ def test_query_is_rewritten_and_forwarded(query_gate, database, now):
     }
 
 
+@pytest.mark.parametrize(
+    ("query", "explained", "explained_if_empty"),
+    [
+        ('cpus{cluster="c1",user="alice"}', False, False),
+        ('cpus{cluster="c1",jobid="7"}', False, True),
+        ('cpus{cluster="c1",jobid="7"} / cpus{cluster="c1",user="alice"}', False, True),
+        ('cpus{cluster="c1",jobid="7"} / on () cpus{cluster="c1"}', True, True),
+        ('cpus{jobid="7"}', True, True),  # on another cluster it may be somebody else's
+        ('cpus{user="alice"}', True, True),  # so may this login
+        ('cpus{cluster="c1",user="bob"}', True, True),
+        ("1 + 1", False, False),
+    ],
+)
+def test_users_are_told_of_others_series_only_where_some_were_left_out(
+    query_gate, database, query, explained, explained_if_empty
+):
+    found = b'{"status":"success","data":{"resultType":"vector","result":[%s]}}'
+    for series, expected in (
+        (b'{"metric":{},"value":[1,"1"]}', explained),
+        (b"", explained_if_empty),
+    ):
+        database.answer = (200, found % series)
+        assert ("infos" in query_gate("query", ("query", query)).json()) == expected
+
+
 def test_infos_of_the_database_are_passed_on(query_gate, database):
     body_bytes = (
         b'{"status":"success","data":{"resultType":"vector","result":[]},"infos":["no counter"]}'
