@@ -102,15 +102,6 @@ def _parser() -> Parser:
                         "in backup.directory, all elsewhere).")  # fmt: skip
     restore = add("restore", commands.restore_backup, "Replace the database with a backup.")
     restore.add_argument("file", type=Path, help="Backup to restore.")
-    copy = add("copy", commands.copy, "Copy everything into another, empty database.")
-    copy.add_argument(
-        "--to",
-        required=True,
-        metavar="URL",
-        help="The other database, such as postgresql://batchjob@HOST/batchjob.",
-    )
-    copy.add_argument("--to-password-file", default="", metavar="FILE",
-                       help="File with the password for the other database.")  # fmt: skip
     add("check", commands.check_records, "Check for damage, gaps and orphaned rows.")
     export = add("export", commands.export, "Write job records to standard output.")
     export.add_argument("--format", choices=("json", "csv", "parquet"), default="json",

@@ -19,7 +19,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import format_date
 from batchjob.secret_files import SecretFileError, read_key
 from batchjob_stats_db.admin import check, privacy, transfer
-from batchjob_stats_db.admin.backup import backup, choose_target, copy_rows, prune
+from batchjob_stats_db.admin.backup import backup, choose_target, prune
 from batchjob_stats_db.admin.progress import Progress
 from batchjob_stats_db.admin.restore import restore
 from batchjob_stats_db.database import schema
@@ -193,33 +193,6 @@ def restore_backup(settings: PollerSettings, given: Arguments) -> int:
     finally:
         engine.dispose()
     return 0
-
-
-def copy(settings: PollerSettings, given: Arguments) -> int:
-    """Copy everything into another database, creating its tables."""
-    target = parse_url(given.to, given.to_password_file, ("--to", "--to-password-file"))
-    if target == database_url(settings):
-        raise SettingsError("--to: expected another database than db.url")
-    with open_for_writing(settings) as engine, writer_lock(target):
-        other = writer_engine(target, create=True)
-        try:
-            _create_tables(other)
-            progress = Progress("copy", 0, 1)
-            rows = copy_rows(engine, other, progress.update)
-            progress.finish(f"{rows} rows")
-        finally:
-            other.dispose()
-    print(f"{rows} rows")
-    return 0
-
-
-def _create_tables(engine: Engine) -> None:
-    """Create the tables of an empty database; one with tables may be in use, and is left alone."""
-    from batchjob_stats_db.admin.migrate import bring_up_to_date
-
-    if not read_own_revision(engine):
-        bring_up_to_date(engine.url)
-    require_current(engine)
 
 
 def check_records(settings: PollerSettings, _given: Arguments) -> int:

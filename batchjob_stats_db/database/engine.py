@@ -46,30 +46,27 @@ _TRANSFER_SECONDS = 5.0  # for the answer to a statement that took as long as it
 _EXPECTED_URL = "expected sqlite:///PATH or postgresql://..."
 
 
-def parse_url(
-    url: str, password_file: str = "", options: tuple[str, str] = ("db.url", "db.password-file")
-) -> URL:
+def parse_url(url: str, password_file: str = "") -> URL:
     """Parse a database URL; the password may come from a file, to keep it off the command line.
 
-    Raises DatabaseError, which names the option of the two that is wrong.
+    Raises DatabaseError, which names the option that is wrong.
     """
-    url_option, file_option = options
     try:
         parsed = make_url(url)
     except sa.exc.ArgumentError as error:
-        raise DatabaseError(f"{url_option}: {_EXPECTED_URL}, got {url!r}") from error
+        raise DatabaseError(f"db.url: {_EXPECTED_URL}, got {url!r}") from error
     kind = parsed.drivername.partition("+")[0]
     if kind == "postgresql":
         try:
             secret = read_secret(password_file) if password_file else parsed.password
         except SecretFileError as error:
-            raise DatabaseError(f"{file_option}: {error}") from error
+            raise DatabaseError(f"db.password-file: {error}") from error
         return parsed.set(drivername="postgresql+psycopg", password=secret)
     if parsed.drivername != "sqlite":
-        raise DatabaseError(f"{url_option}: {_EXPECTED_URL}, not {kind}")
+        raise DatabaseError(f"db.url: {_EXPECTED_URL}, not {kind}")
     if not parsed.database or parsed.database == ":memory:":
         raise DatabaseError(
-            f"{url_option}: expected the path of a file: sqlite:////var/lib/batchjob/jobs.db"
+            "db.url: expected the path of a file: sqlite:////var/lib/batchjob/jobs.db"
         )
     return parsed
 

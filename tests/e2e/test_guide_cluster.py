@@ -29,7 +29,8 @@ ADDRESS = "192.0.2.10"
 HOSTS = f"127.0.0.1 localhost\n{ADDRESS} node001 slurmctl stats.example.org db.example.org\n"
 SERVER = "https://stats.example.org:10912"
 DEBIAN = (
-    "prometheus", "openssl", "ca-certificates", "curl", "iproute2", "postgresql",
+    "prometheus", "openssl", "ca-certificates", "curl", "iproute2", "pgloader",
+    "postgresql",
     *booted_slurm.PACKAGES,
 )  # fmt: skip
 ONE_NODE = {', "node002:10910"': ""}  # of the two that the guide has
@@ -257,11 +258,12 @@ def test_migration_from_sqlite_to_postgresql(site: Site, token: str) -> None:
     site.reader.run_block(page, "runuser -u postgres -- createuser", {create: asked_twice})
     install = "install -m 0400 -o batchjob"
     site.reader.run_block(page, install, {install: f"echo geheim | {install}"})
-    assert "rows" in site.reader.run_block(page, "systemctl stop batchjob_stats_db")
+    site.reader.run_block(page, "systemctl stop batchjob_stats_db")
     for name in ("stats_db.yml", "server.yml"):
         path = machine.root / "etc/batchjob" / name
         settings = yaml.safe_load(path.read_text()) | yaml.safe_load(text(page, "db:"))
         path.write_text(yaml.safe_dump(settings))
+    assert "Total import time" in site.reader.run_block(page, "cat >jobs.load")
     (machine.root / "var/lib/batchjob/jobs.db").rename(machine.root / "root/jobs.db")
     site.reader.run_block(page, "runuser -u batchjob -- batchjob_stats_db")
     site.fetch(f"{SERVER}/-/ready")
