@@ -100,8 +100,6 @@ def _parser() -> Parser:
     backup.add_argument("--keep", **type_and_metavar(integer),
                         help="Number of backups to keep in the directory (default: backup.keep "
                         "in backup.directory, all elsewhere).")  # fmt: skip
-    restore = add("restore", commands.restore_backup, "Replace the database with a backup.")
-    restore.add_argument("file", type=Path, help="Backup to restore.")
     add("check", commands.check_records, "Check for damage, gaps and orphaned rows.")
     export = add("export", commands.export, "Write job records to standard output.")
     export.add_argument("--format", choices=("json", "csv", "parquet"), default="json",

@@ -27,11 +27,11 @@ def backup(url: URL, target: Path) -> int:
         if url.get_backend_name() == "sqlite":
             _copy_sqlite(url.database or "", partial)
         else:
-            run_client(url, "pg_dump", "--format=custom", f"--file={partial}")
+            _run_pg_dump(url, partial)
         size = partial.stat().st_size
-        fsync(partial)
+        _fsync(partial)
         partial.rename(target)
-        fsync(target.parent)
+        _fsync(target.parent)
     except (OSError, sqlite3.Error) as error:
         raise DatabaseError(f"backup to {target}: {reason(error)}") from error
     finally:
@@ -40,7 +40,7 @@ def backup(url: URL, target: Path) -> int:
     return size
 
 
-def fsync(path: Path) -> None:
+def _fsync(path: Path) -> None:
     """Wait until a file, or the names in a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -53,42 +53,31 @@ def _copy_sqlite(path: str, partial: Path) -> None:
     """Copy in one step under a read lock of WAL: writers go on, and nothing has to restart."""
     if not Path(path).exists():
         raise DatabaseError(f"{path}: no such database")
-    with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as source:
-        if sqlite3.sqlite_version_info >= (3, 27):
-            source.execute("VACUUM INTO ?", (str(partial),))
-        else:
-            with closing(sqlite3.connect(partial)) as copy:
-                source.backup(copy, pages=-1)
-                copy.execute("PRAGMA journal_mode=DELETE")
-    check_copy(partial)
-
-
-def check_copy(path: Path) -> None:
-    """Raise DatabaseError if an SQLite file is damaged."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as copy:
+    with (
+        closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as source,
+        closing(sqlite3.connect(partial)) as copy,
+    ):
+        source.backup(copy, pages=-1)
+        copy.execute("PRAGMA journal_mode=DELETE")
         (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise DatabaseError(f"{path}: the copy is damaged: {verdict}")
 
 
-def run_client(url: URL, program: str, *arguments: str) -> None:
-    """Run a program of PostgreSQL on the database; raises DatabaseError with its last line.
-
-    The password is in its environment, and on no command line.
-    """
+def _run_pg_dump(url: URL, partial: Path) -> None:
+    """Write an archive; the password is in the environment, and on no command line."""
     environment = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
     plain = url.set(drivername="postgresql", password=None)  # without SQLAlchemy's driver
-    argv = [program, f"--dbname={plain.render_as_string(hide_password=False)}", *arguments]
+    argv = ["pg_dump", "--format=custom", f"--file={partial}"]
+    argv.append(f"--dbname={plain.render_as_string(hide_password=False)}")
     try:
         completed = subprocess.run(argv, env=environment, capture_output=True, check=False)  # noqa: S603 (argv, no shell)
     except OSError as error:
-        message = f"{program}: {error.strerror}; expected PostgreSQL's client programs in PATH"
+        message = f"pg_dump: {error.strerror}; expected PostgreSQL's client programs in PATH"
         raise DatabaseError(message) from error
     if completed.returncode:
         error_lines = completed.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise DatabaseError(
-            f"{program}: {error_lines[-1] if error_lines else completed.returncode}"
-        )
+        raise DatabaseError(f"pg_dump: {error_lines[-1] if error_lines else completed.returncode}")
 
 
 _BACKUP_PATTERN = "batchjob-*"

@@ -21,10 +21,8 @@ from batchjob.secret_files import SecretFileError, read_key
 from batchjob_stats_db.admin import check, privacy, transfer
 from batchjob_stats_db.admin.backup import backup, choose_target, prune
 from batchjob_stats_db.admin.progress import Progress
-from batchjob_stats_db.admin.restore import restore
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import (
-    DatabaseError,
     parse_url,
     reader_engine,
     writer_engine,
@@ -175,23 +173,6 @@ def back_up(settings: PollerSettings, given: Arguments) -> int:
         keep = settings.backup.keep if given.target is None else 0
     for path in prune(directory, keep) if directory else ():
         print(f"{path}: deleted")
-    return 0
-
-
-def restore_backup(settings: PollerSettings, given: Arguments) -> int:
-    """Replace the database with a backup."""
-    url = database_url(settings)
-    with Progress.show_elapsed(f"restore from {given.file}"):
-        before = restore(url, given.file)
-    kept = f"; the previous database is {before}" if before else ""
-    print(f"{url.database}: restored from {given.file}{kept}")
-    engine = writer_engine(url)
-    try:
-        require_current(engine)
-    except DatabaseError as error:
-        print(f"batchjob_stats_db: {error}", file=sys.stderr)
-    finally:
-        engine.dispose()
     return 0
 
 

@@ -50,8 +50,7 @@ class TransferError(Exception):
 def _raise_damaged(value: object) -> NoReturn:
     raise DatabaseError(
         f"the database is damaged: expected text or a number, found {type(value).__name__}; "
-        "run `batchjob_stats_db check`, and restore a backup with `batchjob_stats_db "
-        "restore FILE`"
+        "run `batchjob_stats_db check`, and restore a backup"
     )
 
 

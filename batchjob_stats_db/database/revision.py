@@ -30,8 +30,8 @@ def newer_version_error(revision: str, where: str) -> DatabaseError:
     """The error for a database from a newer version."""
     return DatabaseError(
         f"{where}: has schema {revision} of a newer version; this version supports "
-        f"{schema.REVISION}; upgrade this program, or restore an older backup with "
-        "`batchjob_stats_db restore`; `batchjob_stats_db check` verifies the database"
+        f"{schema.REVISION}; upgrade this program, or restore a backup that it "
+        "made; `batchjob_stats_db check` verifies the database"
     )
 
 
@@ -102,9 +102,11 @@ def _open_failure_reason(url: URL) -> str:
 def _recovery_hint(url: URL) -> str:
     path = url.database or ""
     backups = map(Path, glob.glob(f"{glob.escape(path)}.before-*"))
-    newest = max(backups, key=lambda copy: copy.stat().st_mtime, default="FILE")
-    program = f"batchjob_stats_db --db.url=sqlite:///{path}"
-    return f"run `{program} check`; restore a backup with `{program} restore {newest}`"
+    newest = max(backups, key=lambda copy: copy.stat().st_mtime, default="the newest one")
+    return (
+        f"run `batchjob_stats_db --db.url=sqlite:///{path} check`; to restore a backup, replace "
+        f"the file by {newest}, and delete its -wal and -shm"
+    )
 
 
 def reject_foreign_tables(db: Connection, url: URL) -> None:

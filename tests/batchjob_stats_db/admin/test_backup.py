@@ -1,12 +1,9 @@
-"""Backup and restore."""
+"""Backups."""
 
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
-import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import reader_engine, writer_lock
+from batchjob_stats_db.database.engine import reader_engine
 from batchjob_stats_db.main import main
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 
@@ -106,170 +103,26 @@ def test_backup_directory_that_is_a_file_is_refused(job_of_alice, run, tmp_path)
     assert "expected a directory" in error
 
 
-def test_restore(job_of_alice, run, url, tmp_path):
-    assert run("backup")[0] == 0
-    assert run("forget", "--user", "alice")[0] == 0
-    assert recorded_users(url) == ["forgotten"]
-    (copy,) = (tmp_path / "kept").iterdir()
-    status, output, error = run("restore", copy)
-    assert status == 0, error
-    assert output.startswith(f"{url.database}: restored from {copy}")
-    assert recorded_users(url) == ["alice"]
-
-
-def test_restore_keeps_the_replaced_file(job_of_alice, run, url, tmp_path):
-    skip_unless_sqlite(url)
-    assert run("backup")[0] == 0
-    path = Path(url.database)
-    path.chmod(0o640)
-    assert run("forget", "--user", "alice")[0] == 0
-    (copy,) = (tmp_path / "kept").iterdir()
-    assert run("restore", copy)[0] == 0
-    assert path.stat().st_mode & 0o777 == 0o640
-    (replaced,) = path.parent.glob(f"{path.name}.replaced-*")
-    with closing(sqlite3.connect(replaced)) as db:
-        assert db.execute("SELECT username FROM job").fetchall() == [("forgotten",)]
-    assert not path.with_name(path.name + "-wal").exists()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_restore_by_root_keeps_the_owner(job_of_alice, run, url, tmp_path):
-    skip_unless_sqlite(url)
-    assert run("backup")[0] == 0
-    path = Path(url.database)
-    os.chown(path, 12345, 12346)
-    (copy,) = (tmp_path / "kept").iterdir()
-    assert run("restore", copy)[0] == 0
-    for each in (path, path.with_name(path.name + ".writer")):
-        assert (each.stat().st_uid, each.stat().st_gid) == (12345, 12346)
-
-
-def test_restore_without_an_existing_database(job_of_alice, run, url, tmp_path):
-    skip_unless_sqlite(url)
-    assert run("backup")[0] == 0
-    (copy,) = (tmp_path / "kept").iterdir()
-    Path(url.database).unlink()
-    assert run("restore", copy)[0] == 0
-    assert recorded_users(url) == ["alice"]
-
-
-OPEN_DATABASE_PROGRAM = """
-import sys
-from batchjob_stats_db.database.engine import parse_url, reader_engine
-engine = reader_engine(parse_url(sys.argv[1]))
-with engine.connect() as db:
-    db.exec_driver_sql("SELECT count(*) FROM job")
-    print("open", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_restore_is_refused_while_the_database_is_open(job_of_alice, run, url, tmp_path):
-    assert run("backup")[0] == 0
-    (copy,) = (tmp_path / "kept").iterdir()
-    with subprocess.Popen(
-        [sys.executable, "-c", OPEN_DATABASE_PROGRAM, url.render_as_string(hide_password=False)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdout.readline() == "open\n"
-        status, _, error = run("restore", copy)
-        holder.stdin.close()
-    assert status == 1
-    assert "stop server and poller first" in error
-    if url.get_backend_name() == "sqlite":
-        assert f"process {holder.pid} has it open" in error
-    assert run("restore", copy)[0] == 0
-
-
-def test_restore_is_refused_while_a_poller_runs(job_of_alice, run, url, tmp_path):
-    skip_unless_sqlite(url)
-    assert run("backup")[0] == 0
-    (copy,) = (tmp_path / "kept").iterdir()
-    with writer_lock(url):
-        status, _, error = run("restore", copy)
-    assert status == 1
-    assert "is already writing to it" in error
-
-
-def test_restore_over_a_symbolic_link_is_refused(job_of_alice, run, url, tmp_path):
-    """SQLite's other files are beside the real file, where open readers would be missed."""
-    skip_unless_sqlite(url)
-    assert run("backup")[0] == 0
-    (copy,) = (tmp_path / "kept").iterdir()
-    real = Path(url.database).rename(tmp_path / "elsewhere.db")
-    Path(url.database).symlink_to(real)
-    status, _, error = run("restore", copy)
-    assert status == 2
-    assert f"a symbolic link; expected the file itself in db.url, {real}" in error
-    assert recorded_users(url) == ["alice"]
-
-
-@pytest.mark.parametrize("name", ["writer", "partial"])
-def test_restore_by_root_follows_no_symbolic_link(job_of_alice, run, url, tmp_path, name):
-    """The directory belongs to another user, who could link to a file of root."""
-    skip_unless_sqlite(url)
-    assert run("backup")[0] == 0
-    (copy,) = (tmp_path / "kept").iterdir()
-    private = tmp_path / "private"
-    private.write_text("root's")
-    suffix = "writer" if name == "writer" else f"partial-{os.getpid()}"
-    link = Path(f"{url.database}.{suffix}")
-    link.unlink(missing_ok=True)
-    link.symlink_to(private)
-    status, _, error = run("restore", copy)
-    assert (status, error.count("\n")) == (2, 1)
-    assert private.read_text() == "root's"
-    assert recorded_users(url) == ["alice"]
-
-
-def test_second_restore_does_not_overwrite_a_replaced_file(
-    job_of_alice, run, url, tmp_path, monkeypatch
-):
-    skip_unless_sqlite(url)
-    assert run("backup")[0] == 0
-    (copy,) = (tmp_path / "kept").iterdir()
-    monkeypatch.setattr("time.strftime", lambda *_: "20260101T000000Z")
-    assert run("restore", copy)[0] == 0
-    status, _, error = run("restore", copy)
-    assert status == 2
-    assert "replaced-20260101T000000Z: already exists" in error
-    assert recorded_users(url) == ["alice"]
-
-
-def test_file_with_a_write_ahead_log_is_not_a_backup(job_of_alice, run, url, tmp_path):
-    """As `cp` leaves it of a database in use: part of it is in the log."""
-    skip_unless_sqlite(url)
-    assert run("backup")[0] == 0
-    (copy,) = (tmp_path / "kept").iterdir()
-    Path(f"{copy}-wal").write_text("rows")
-    status, _, error = run("restore", copy)
-    assert status == 2
-    assert "expected a copy that `backup` made" in error
-
-
 def test_missing_postgresql_programs_are_reported(job_of_alice, run, url, tmp_path, monkeypatch):
     if url.get_backend_name() != "postgresql":
         pytest.skip("SQLite needs no programs")
-    assert run("backup")[0] == 0
-    (copy,) = (tmp_path / "kept").iterdir()
     monkeypatch.setenv("PATH", str(tmp_path))
-    another = tmp_path / "another.dump"
-    for command, program in ((("backup", another), "pg_dump"), (("restore", copy), "pg_restore")):
-        status, _, error = run(*command)
-        assert status == 2
-        assert error.startswith(f"batchjob_stats_db: {program}: No such file or directory")
-        assert error.count("\n") == 1
-
-
-def test_restore_of_another_file_is_refused(job_of_alice, run, url, tmp_path):
-    (tmp_path / "other.db").write_text("no database " * 1000)
-    status, _, error = run("restore", tmp_path / "other.db")
+    status, _, error = run("backup")
     assert status == 2
+    assert error.startswith("batchjob_stats_db: pg_dump: No such file or directory")
     assert error.count("\n") == 1
+
+
+def test_archive_of_postgresql_is_restored_by_its_own_program(job_of_alice, run, url, tmp_path):
+    if url.get_backend_name() != "postgresql":
+        pytest.skip("an SQLite backup is a database")
+    assert run("backup")[0] == 0
+    assert run("forget", "--user", "alice")[0] == 0
+    (archive,) = (tmp_path / "kept").iterdir()
+    options = ["--clean", "--if-exists", "--no-owner", "--exit-on-error", "--single-transaction"]
+    target = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    subprocess.run(["pg_restore", f"--dbname={target}", *options, str(archive)], check=True)
     assert recorded_users(url) == ["alice"]
-    assert run("restore", tmp_path / "none.db")[2].endswith("none.db: no such file\n")
 
 
 def test_replaced_database_file_is_reopened(job_of_alice, run, url, tmp_path, capsys):
@@ -284,7 +137,7 @@ def test_replaced_database_file_is_reopened(job_of_alice, run, url, tmp_path, ca
     assert run("forget", "--user", "alice")[0] == 0
     assert users_seen_by_engine() == ["forgotten"]
     (copy,) = (tmp_path / "kept").iterdir()
-    copy.rename(url.database)  # as with `mv` instead of `restore`
+    copy.rename(url.database)
     for suffix in ("-wal", "-shm"):
         Path(url.database + suffix).unlink(missing_ok=True)
     assert users_seen_by_engine() == ["alice"]
