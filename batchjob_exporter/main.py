@@ -10,7 +10,6 @@ import sys
 import time
 
 from batchjob.runtime import log as logs
-from batchjob.runtime.cpu_lists import parse_cpu_list
 from batchjob.runtime.output import run_with_stdout
 from batchjob.runtime.settings import SettingsError, exit_status
 from batchjob.runtime.signals import Signals, notify
@@ -77,7 +76,6 @@ def _check_settings(settings: ExporterSettings) -> int:
 
 def _serve(settings: ExporterSettings) -> int:
     signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    _set_cpu_affinity(settings.runtime.cpus)
     _configure_malloc()
     if os.geteuid() == 0:
         log.warning("running as root; docs/exporter.md says which capabilities are enough")
@@ -127,17 +125,3 @@ def _configure_malloc() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
             mallopt(parameter, _MMAP_FROM_BYTES)
-
-
-def _set_cpu_affinity(cpus: str) -> None:
-    """Restrict this process and its children to some CPUs."""
-    if cpus == "all":
-        return
-    usable = os.sched_getaffinity(0)
-    chosen = {min(usable)} if cpus == "first" else parse_cpu_list(cpus)
-    try:
-        os.sched_setaffinity(0, chosen)
-    except OSError as error:
-        raise SettingsError(
-            f"runtime.cpus: {cpus}: {error.strerror}; usable are {sorted(usable)}"
-        ) from error

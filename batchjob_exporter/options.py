@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from batchjob.runtime.cpu_lists import parse_cpu_list
 from batchjob.runtime.settings import (
     LogOptions,
     Parser,
@@ -17,7 +16,7 @@ from batchjob.runtime.settings import (
     parse_flags,
     type_and_metavar,
 )
-from batchjob.runtime.values import Network, boolean, duration, network, with_metavar
+from batchjob.runtime.values import Network, boolean, duration, network
 from batchjob_exporter.self_metrics import version_text
 from batchjob_exporter.web.addresses import listen_address
 from collectors.collector import COLLECTORS, CollectorEntry
@@ -28,19 +27,6 @@ def _url_path(value: Any) -> str:
     if isinstance(value, str) and value.startswith("/") and not set(value) & set(" ?#\r\n"):
         return value
     raise ValueError(f"expected a path such as /metrics, got {value!r}")
-
-
-@with_metavar("first|all|LIST")
-def cpu_list(value: Any) -> str:
-    """`first`, `all`, or CPUs in the kernel's list format; raises ValueError."""
-    word = str(value)
-    if word not in ("first", "all"):
-        try:
-            parse_cpu_list(word)
-        except ValueError:
-            message = f"expected first, all, or a list such as 0,64-65, got {value!r}"
-            raise ValueError(message) from None
-    return word
 
 
 @dataclass(frozen=True)
@@ -81,21 +67,9 @@ class PathOptions:
     )
 
 
-@dataclass(frozen=True)
-class RuntimeOptions:
-    """Resource limits of the exporter process."""
-
-    # fmt: off
-    cpus: str = option("all",
-        "CPUs the exporter runs on: all, the first one available, or a list such as 0,64. On a few "
-        "busy CPUs it may read the final values of short jobs too late.", parse=cpu_list)
-    # fmt: on
-
-
 SECTIONS: dict[str, type[Any]] = {
     "web": ExporterWebOptions,
     "path": PathOptions,
-    "runtime": RuntimeOptions,
     "log": LogOptions,
 }
 
@@ -107,7 +81,6 @@ class ExporterSettings(NamedTuple):
     once_wait: float
     web: ExporterWebOptions
     host: Host
-    runtime: RuntimeOptions
     log: LogOptions
     collectors: tuple[tuple[CollectorEntry, Any], ...]  # those to be run, and their options
 
@@ -186,7 +159,6 @@ def parse_settings(arguments: list[str]) -> ExporterSettings:
         once_wait=given["once.wait"],
         web=build_section(ExporterWebOptions, "web", values),
         host=Host(**vars(build_section(PathOptions, "path", values))),
-        runtime=build_section(RuntimeOptions, "runtime", values),
         log=build_section(LogOptions, "log", values),
         collectors=tuple(_enabled_collectors(values)),
     )

@@ -100,7 +100,8 @@ def busy(cpu: int, exporter: int) -> Iterator[Callable[[], State]]:
 def beside(jobs: int, pairs: int, scrapes: int) -> Iterator[str]:
     """Measure with so many jobs, pairs of seconds, and scrapes in each other second."""
     cpu, *others = sorted(os.sched_getaffinity(0), reverse=True)
-    with trees.make(TREE, jobs) as tree, running(f"--runtime.cpus={cpu}") as target:
+    os.sched_setaffinity(0, {cpu})  # which the exporter inherits
+    with trees.make(TREE, jobs) as tree, running() as target:
         os.sched_setaffinity(0, others)
         sees(target, jobs)
         scrape = scraper(f"http://{target.address}/metrics")

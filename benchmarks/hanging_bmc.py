@@ -88,7 +88,7 @@ def exporters(jobs: int) -> Iterator[dict[str, exporter.Target]]:
     with contextlib.ExitStack() as stack:
         tree = stack.enter_context(trees.make("copy", jobs))
         common = ("--collector.disable-defaults", "--collector.jobs", "--collector.ipmi",
-                  f"--path.cgroupfs={tree.cgroupfs}", "--runtime.cpus=all")  # fmt: skip
+                  f"--path.cgroupfs={tree.cgroupfs}")  # fmt: skip
         answering, silent = (stack.enter_context(bmc(each)) for each in (False, True))
         command = ("--collector.ipmi.access=command", "--collector.ipmi.command=sleep 240")
         cases = {

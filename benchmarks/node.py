@@ -121,14 +121,12 @@ def short(jobs: int = 60, at_once: int = 6) -> Iterator[str]:
 
     As the systemd unit runs the exporter, and with a drop-in for a quiet node.
     """
-    runs: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
-        "the unit": ({}, ()),
-        "nice 10, first CPU": ({"Nice": "10"}, ("--runtime.cpus=first",)),
-    }
+    runs: dict[str, dict[str, str]] = {"the unit": {}, "nice 10": {"Nice": "10"}}
     versions: tuple[short_jobs.CgroupVersion, ...] = (2, 1)
     for version in versions:
-        for name, (changed, flags) in runs.items():
-            own = ("--collector.disable-defaults", "--collector.jobs", *flags)
+        for name, changed in runs.items():
+            own = ("--collector.disable-defaults", "--collector.jobs")
+
             with (
                 short_jobs.slurm_cgroups(version) as top_cgroups,
                 exporter.as_the_unit(*own, changed=changed) as target,

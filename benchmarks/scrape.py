@@ -38,7 +38,7 @@ from tests.helpers.processes import daemon
 from tests.helpers.waiting import until
 
 HERE = Path(__file__).parent
-JOBS_ALONE = ("--collector.disable-defaults", "--collector.jobs", "--runtime.cpus=all")
+JOBS_ALONE = ("--collector.disable-defaults", "--collector.jobs")
 EVERYTHING = (  # including what is off by default
     *(f"--collector.jobs.metrics={group}" for group in METRIC_GROUPS),
     "--collector.jobs.executables=3",

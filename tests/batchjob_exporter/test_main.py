@@ -144,7 +144,6 @@ def test_systemd_readiness_watchdog_reload_and_stop(notify_socket, tmp_path):
     with running_exporter(
         f"--web.listen-address=unix:{path}",
         f"--web.config.file={web}",
-        "--runtime.cpus=first",
         NOTIFY_SOCKET=notify_socket.getsockname(),
         WATCHDOG_USEC="200000",
     ) as process:

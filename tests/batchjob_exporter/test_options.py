@@ -4,7 +4,6 @@ import ipaddress
 
 import pytest
 
-from batchjob.runtime.cpu_lists import parse_cpu_list
 from batchjob.runtime.settings import SettingsError
 from batchjob_exporter.options import parse_settings
 from collectors.collector import COLLECTORS
@@ -31,7 +30,6 @@ def test_defaults():
     assert chosen.web.listen_address == (":10910",)
     assert chosen.web.max_requests == 40
     assert chosen.host.procfs == "/proc"
-    assert chosen.runtime.cpus == "all"
     assert enabled_collectors(chosen) == DEFAULTS
 
 
@@ -104,8 +102,6 @@ log.level: error
         ("--web.max-requests=-1", "web.max-requests: expected a whole number"),
         ("--web.max-requests", "web.max-requests: expected one argument"),
         ("--web.telemetry-path=metrics", "web.telemetry-path: expected a path"),
-        ("--runtime.cpus=5-2", "runtime.cpus: expected first, all, or a list"),
-        ("--runtime.cpus=none", "runtime.cpus: expected first, all, or a list"),
         ("--log.level=loud", "log.level: expected one of debug"),
         ("--once.wait=soon", "once.wait: expected a duration"),
         ("extra", "unexpected argument 'extra'"),
@@ -138,7 +134,3 @@ def test_invalid_files_are_one_line_errors(config_file, text, complaint):
         parse_settings([config_file(text)])
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_cpu_lists():
-    assert parse_cpu_list("0,2-4,9") == {0, 2, 3, 4, 9}

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob.runtime.cpu_lists import parse_cpu_list
 from batchjob.runtime.values import (
     address,
     at_least_one,
@@ -129,3 +130,9 @@ def test_service_urls(url):
 def test_invalid_service_urls(value):
     with pytest.raises(ValueError, match="expected http://host:port, https://host:port or unix:"):
         service_url(value)
+
+
+def test_cpu_lists():
+    assert parse_cpu_list("0,2-4,9") == {0, 2, 3, 4, 9}
+    with pytest.raises(ValueError, match="expected CPUs such as"):
+        parse_cpu_list("5-2")
