@@ -39,10 +39,8 @@ from tests.helpers.waiting import until
 
 HERE = Path(__file__).parent
 JOBS_ALONE = ("--collector.disable-defaults", "--collector.jobs")
-EVERYTHING = (  # including what is off by default
-    *(f"--collector.jobs.metrics={group}" for group in METRIC_GROUPS),
-    "--collector.jobs.executables=3",
-)
+# Including what is off by default.
+EVERYTHING = tuple(f"--collector.jobs.metrics={group}" for group in METRIC_GROUPS)
 TURNS = 5  # measurements take turns, and the median of each counts
 
 

@@ -35,7 +35,6 @@ DEFAULT_METRIC_GROUPS: tuple[MetricGroup, ...] = (
 
 IO = SampleGroup("io", ("device",), "io_")
 NETWORK = SampleGroup("network", ("device",), "network_")
-EXECUTABLES = SampleGroup("executable_cpu_seconds", ("executable",))
 
 _ReadValue = Callable[[JobReading], float | None]
 
@@ -221,11 +220,7 @@ NETWORK_TRANSMIT_ERRORS = _by_interface("network_transmit_errors", "count",
 NETWORK_TRANSMIT_DROPS = _by_interface("network_transmit_drops", "count",
     lambda each: each.transmit_drops, "Drops sent")
 
-EXECUTABLE_CPU_SECONDS = Quantity("executable_cpu_seconds", job_metric("executable_cpu_seconds",
-    "counter", "seconds", "executables",
-    "CPU time of the executables that use the most; approximate, because what a process used "
-    "between the last sample and its end may be missing.", labels=EXECUTABLES.labels),
-    lambda job: job.processes.programs, group=EXECUTABLES)
+
 # fmt: on
 
 # Collected from the module's globals, so that no quantity can be left out.

@@ -133,7 +133,6 @@ class ProcessReading(NamedTuple):
     written_bytes: float | None = None
     read_characters: float | None = None
     written_characters: float | None = None
-    programs: Mapping[str, float] | None = None  # CPU seconds of the programs that used most
     network: Mapping[str, Interface] | None = None
 
 

@@ -43,7 +43,7 @@ _RETRY_HEADERS = {"Retry-After": "30"}
 
 Subject = Literal["cpu", "memory", "io", "network", "processes", "gpu", "energy"]
 _SUBJECTS: Mapping[Subject, tuple[str, ...]] = {
-    "cpu": ("cpu", "executable"),
+    "cpu": ("cpu",),
     "memory": ("memory", "page_faults", "oom"),
     "io": ("io", "process_io"),
     "network": ("network",),

@@ -68,8 +68,6 @@ class JobsOptions:
     processes_interval: float = option(15.0,
         "Interval between scans of the jobs' processes.", parse=duration)
     steps: bool = option(False, "Also expose CPU and memory of each step.", parse=boolean)
-    executables: int = option(0,
-        "Number of programs per job whose CPU time is exposed.", parse=integer)
     name: bool = option(False, "Add the job's name as a label of batchjob_job_info.", parse=boolean)
     created: bool = option(False,
         "Expose the start time of the job with each of its counters (`_created`, OpenMetrics "
@@ -94,8 +92,7 @@ class JobsCollector:
         groups = frozenset(options.metrics)
         self._host = host
         self._options = options
-        enabled = groups | ({"executables"} if options.executables else set())
-        self._metrics = job_metrics(enabled)
+        self._metrics = job_metrics(groups)
         self._errors = ReadErrors()
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
         descriptors = _descriptor_budget()
@@ -113,7 +110,6 @@ class JobsCollector:
             io="process-io" in groups,
             open_files="open-files" in groups,
             network="network" in groups,
-            executables=options.executables,
             job_name=options.name,
         )
         self._exits = ExitWatcher(self._read_after_exit, self._read_ending, descriptors)

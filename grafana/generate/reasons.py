@@ -30,7 +30,6 @@ _REASONS = (
     ("job_io_", "cgroup v1 counts block devices only where IO is throttled (group `io`)"),
     ("io_read", "cgroup v1 counts block devices only where IO is throttled (group `io`)"),
     ("open_files", _GROUP + " `open-files`, or lacks CAP_SYS_PTRACE"),
-    ("executable_cpu", "`collector.jobs.executables` is 0, its default"),
     ("page_faults", _GROUP + " `faults`, which is on by default"),
     ("major_faults", _GROUP + " `faults`, and no swap was in use"),
     ("limit_hits", _GROUP + " `memory-detail`, or the job has no memory limit"),

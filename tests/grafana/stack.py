@@ -164,7 +164,7 @@ def _first_machine_exporter(folder: Path) -> Iterator[exporter.Target]:
         "--collector.energy.interval=1s",
         "--collector.energy.idle-watts=20", "--collector.gpu.interval=1s",
         f"--collector.gpu.job-files={prolog}", "--collector.emissions",
-        "--collector.emissions.provider=owid:FR", "--collector.jobs.executables=3",
+        "--collector.emissions.provider=owid:FR",
         *(f"--collector.jobs.metrics={group}" for group in JOB_METRIC_GROUPS),
     )  # fmt: skip
     with (

@@ -44,7 +44,6 @@ class Process(NamedTuple):
     uid: int
     threads: int
     program: str  # first 15 bytes of its name
-    own_cpu_seconds: float  # excluding its children
     counters: ProcessCounters
 
 
@@ -87,7 +86,6 @@ def read_process(procfs: str, pid: int, previous: Process | None, io: bool) -> P
         previous.uid if is_uid_final and previous is not None else read_uid(procfs, pid),
         parse_uint64(fields[17]),
         stat[stat.index(b"(") + 1 : end].decode(errors="replace"),
-        (parse_uint64(fields[11]) + parse_uint64(fields[12])) / ticks,
         ProcessCounters(*cpu_seconds, *(_io_if_readable(procfs, pid) if io else ())),
     )
 

@@ -26,7 +26,7 @@ from collectors.jobs.processes.identifier import (
 from collectors.jobs.processes.kernel_counters import KernelCounters
 from collectors.jobs.processes.ledger import ProcessLedger
 from collectors.jobs.processes.proc import Process, ProcessCounters
-from collectors.jobs.processes.snapshot import ExecutableTotals, JobScanState, SnapshotReader
+from collectors.jobs.processes.snapshot import JobScanState, SnapshotReader
 from collectors.jobs.processes.user_names import UserNames
 from collectors.jobs.state.job import Job, JobScan
 from collectors.jobs.state.job_table import JobTable
@@ -52,7 +52,6 @@ class ScanSettings:
     io: bool
     open_files: bool
     network: bool
-    executables: int
     job_name: bool
 
 
@@ -276,9 +275,6 @@ class ProcessScanner:
         lacks_io = sums is not None and sums.read_bytes is None and not self._kernel.counts_io
         if self._settings.io and not state.denied and lacks_io:
             self._count_unreadable_io(state)
-        if self._settings.executables:
-            state.executables = state.executables or ExecutableTotals()
-            state.executables.update(owned)
         job.last_scan = JobScan(
             self._host.monotonic(),
             self._process_reading(state, owned, sums),
@@ -396,7 +392,7 @@ class ProcessScanner:
             threads=sum(process.threads for process in owned),
             open_files=self._count_open_files(owned) if settings.open_files else None,
             open_files_limit=self._sum_open_files_limits(owned) if settings.open_files else None,
-            programs=state.executables.top(settings.executables) if state.executables else None,
+
             network=self._read_network(state, owned)
             or (self._kernel.interfaces(state.kernel) if state.kernel.cgroups else None),
             **counters._asdict(),

@@ -3,7 +3,7 @@
 import errno
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from batchjob.schedulers import registry
@@ -14,38 +14,6 @@ from collectors.jobs.processes import proc
 from collectors.jobs.processes.kernel_counters import KernelState
 from collectors.jobs.processes.proc import Process, ProcessTotals
 from collectors.jobs.state.job import Job, ProcessRoot
-
-_MAX_PROGRAMS = 1000  # a job can rename its processes at will
-
-
-class ExecutableTotals:
-    """Sums CPU seconds by program name over running and ended processes of one job.
-
-    Only a process's own usage counts: its children have names of their own. Processes shorter than
-    the time between two scans are not counted.
-    """
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-        self._before: dict[tuple[int, float], float] = {}
-
-    def update(self, processes: Iterable[Process]) -> None:
-        """Add the usage of each process since the last scan."""
-        now = {}
-        for process in processes:
-            key = (process.pid, process.started)
-            now[key] = process.own_cpu_seconds
-            gain = process.own_cpu_seconds - self._before.get(key, 0.0)
-            if process.program in self._seconds or len(self._seconds) < _MAX_PROGRAMS:
-                seconds = self._seconds.get(process.program, 0.0)
-                self._seconds[process.program] = seconds + max(gain, 0.0)
-        self._before = now
-
-    def top(self, number: int) -> dict[str, float]:
-        """The programs with the highest CPU time."""
-        ranked = sorted(self._seconds.items(), key=lambda entry: -entry[1])
-        return dict(ranked[:number])
-
 
 STARTERS = frozenset(name for side in registry.job_managers().values() for name in side.launchers)
 
@@ -82,7 +50,6 @@ class JobScanState:
     has_exits: bool = False  # a process has ended since the last scan
     ledger_key: str | None = None  # None: not looked up yet
     totals: ProcessTotals = field(default_factory=ProcessTotals)
-    executables: ExecutableTotals | None = None
     interfaces: set[str] = field(default_factory=set)  # names that have been shown
     kernel: KernelState = field(default_factory=KernelState)
 

@@ -6,7 +6,6 @@ from batchjob.quantities.job import (
     CPU_SECONDS,
     CPU_THROTTLED_SECONDS,
     CPUS,
-    EXECUTABLE_CPU_SECONDS,
     IO_READ_BYTES,
     IO_READS,
     IO_WRITES,
@@ -114,13 +113,6 @@ DASHBOARD = Dashboard(
             (Promql(_rate(CPU_THROTTLED_SECONDS, "instance"), "{{instance}}"),),
             rate_unit(CPU_THROTTLED_SECONDS),
             "Per second, summed over CPUs; if the exporter exposes the group `throttling`.",
-        ),
-        Panel(
-            "Programs",
-            (Promql(_rate(EXECUTABLE_CPU_SECONDS, "executable"), "{{executable}}"),),
-            "none",
-            "CPUs in use by the busiest programs, if the exporter exposes them.",
-            stacked=True,
         ),
         heading("Memory"),
         Panel(

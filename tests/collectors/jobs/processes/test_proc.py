@@ -113,17 +113,6 @@ def test_io_of_job_processes_is_summed_and_kept(node):
     assert samples(jobs)["process_io_written_characters_total", "1"] == 8000
 
 
-def test_executables_using_the_most_cpu_are_shown(node):
-    node.add_job(pids=[10, 11])
-    node.add_process(10, program="bwa", cpu=(900, 100, 0, 0))
-    node.add_process(11, program="sort", cpu=(100, 0, 0, 0))
-    jobs = node.collector(executables=1)
-    jobs.update()
-    numbers = samples(jobs)
-    assert numbers["executable_cpu_seconds_total", "1", "bwa"] == 10
-    assert ("executable_cpu_seconds_total", "1", "sort") not in numbers
-
-
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
