@@ -4,7 +4,7 @@ Text format 0.0.4: Prometheus docs/instrumenting/exposition_formats.md. OpenMetr
 prometheus/OpenMetrics specification/OpenMetrics.md.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ def render(families: Iterable[MetricFamily], format: ExpositionFormat = TEXT) ->
     """One exposition. Families of the same metric are merged at the position of the first."""
     text = bytearray()
     for metric, parts in _group_by_metric(families).values():
-        blocks = [_render_samples(family, format) for family in parts]
+        blocks = [_render_samples(family) for family in parts]
         if any(blocks):
             text += _header(metric, format)
             for block in blocks:
@@ -41,15 +41,13 @@ def render(families: Iterable[MetricFamily], format: ExpositionFormat = TEXT) ->
     return text
 
 
-def _render_samples(family: MetricFamily, format: ExpositionFormat) -> bytes:
+def _render_samples(family: MetricFamily) -> bytes:
     """The lines of all samples.
 
     `collectors.metric` renders labels as UTF-8; one that is not must not cost the node all its
     metrics.
     """
     name = family.metric.name + family.suffix
-    if format.openmetrics and family.created:
-        return "".join(_counter_lines(family, family.created)).encode(errors="replace")
     if family.columns:
         text = "".join([_column_lines(name, column) for column in family.columns()])
     else:
@@ -77,16 +75,6 @@ def _sample_line(name: str, labels: Labels, number: float) -> str:
     value = repr(+number)
     value = _SPECIAL_NUMBERS.get(value, value)
     return f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"
-
-
-def _counter_lines(family: MetricFamily, created: Mapping[Labels, float]) -> Iterator[str]:
-    """Each counter, followed by the time at which it was 0 (OpenMetrics.md, "Counter")."""
-    name = family.metric.name
-    base = name.removesuffix("_total")
-    for of, number in family.all_samples():
-        yield _sample_line(name, of, number)
-        if (created_at := created.get(of)) is not None:
-            yield _sample_line(f"{base}_created", of, created_at)
 
 
 def _group_by_metric(

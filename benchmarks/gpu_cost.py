@@ -151,9 +151,6 @@ class Jobs:
     def usage(self) -> list[Any]:
         return []
 
-    def created(self) -> dict[Any, Any]:
-        return {}
-
     def holders(self) -> list[Any]:
         return self._holders
 

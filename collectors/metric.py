@@ -1,6 +1,6 @@
 """Metrics, labels and families as plain data; `batchjob_exporter.exposition` writes them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, NewType
 
@@ -47,8 +47,7 @@ class MetricColumn(NamedTuple):
 class MetricFamily(NamedTuple):
     """A metric with its current samples; an unknown value has no sample.
 
-    `suffix` is that of a histogram's samples: `_bucket`, `_count`, `_sum`. `created`: the epoch
-    second at which a counter was 0, by the labels of its sample.
+    `suffix` is that of a histogram's samples: `_bucket`, `_count`, `_sum`.
 
     Samples of many owners come from `columns`, which creates them when they are written: kept until
     then, they would be most of the exporter's memory. The collector guarantees that no two of them
@@ -58,7 +57,6 @@ class MetricFamily(NamedTuple):
     metric: Metric
     samples: Sequence[Sample] = ()
     suffix: str = ""
-    created: Mapping[Labels, float] | None = None
     columns: Callable[[], Iterable[MetricColumn]] | None = None
 
     def all_samples(self) -> Iterator[Sample]:

@@ -11,7 +11,6 @@ from batchjob.quantities.quantity import Quantity, SampleGroup
 QUANTITIES: tuple[Quantity, ...] = (*JOB_QUANTITIES, *GPU_QUANTITIES, *ENERGY_QUANTITIES)
 SAMPLE_GROUPS: Mapping[str, SampleGroup] = {
     group.name: group for group in (IO, NETWORK, GPUS, ENERGY_GROUP, EMISSIONS_GROUP)
-
 }
 BY_NAME: Mapping[str, Quantity] = {quantity.name: quantity for quantity in QUANTITIES}
 BY_NAME_IN_GROUP: Mapping[tuple[str, str], Quantity] = {

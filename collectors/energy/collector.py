@@ -109,8 +109,7 @@ class EnergyCollector:
 
     def collect(self) -> list[MetricFamily]:
         """The accounts of the last tick."""
-        created = self._jobs.created() if self._jobs else {}
-        return families(self._summary, self._host.monotonic(), created)
+        return families(self._summary, self._host.monotonic())
 
     def accounts(self) -> EnergyAccounts:
         """The accounts of the last tick as plain data. Thread-safe."""

@@ -1,11 +1,11 @@
 """The families of the energy collector."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from collectors.energy.ledger import EnergyAccounts
-from collectors.metric import Labels, Metric, MetricFamily, join, labels, to_metric
+from collectors.metric import Metric, MetricFamily, join, labels, to_metric
 from collectors.power.meter import Meter
 
 JOB_ENERGY = to_metric(ENERGY_JOULES.metric)
@@ -48,16 +48,11 @@ class MeterSummary(NamedTuple):
     tick_errors: int = 0
 
 
-def families(
-    summary: MeterSummary, now: float, created: Mapping[Labels, float]
-) -> list[MetricFamily]:
-    """Render the families; those without samples are left out.
-
-    `created`: when the counters of a job, by its labels, were 0.
-    """
+def families(summary: MeterSummary, now: float) -> list[MetricFamily]:
+    """Render the families; those without samples are left out."""
     accounts = summary.accounts
     result = [
-        *_job_families(accounts, created),
+        *_job_families(accounts),
         MetricFamily(
             NODE_ENERGY,
             [
@@ -74,31 +69,18 @@ def families(
     return [family for family in result if family.samples]
 
 
-def _job_families(
-    accounts: EnergyAccounts, created: Mapping[Labels, float]
-) -> tuple[MetricFamily, MetricFamily]:
+def _job_families(accounts: EnergyAccounts) -> tuple[MetricFamily, MetricFamily]:
     joules = [
-        (job.name.labels, labels(component=component, kind=kind), number)
+        (join(job.name.labels, labels(component=component, kind=kind)), number)
         for job in accounts.jobs
         for (component, kind), number in job.joules.items()
     ]
     grams = [
-        (job.name.labels, labels(provider=provider), number)
+        (join(job.name.labels, labels(provider=provider)), number)
         for job in accounts.jobs
         for provider, number in job.grams.items()
     ]
-    return _job_counter(JOB_ENERGY, joules, created), _job_counter(JOB_EMISSIONS, grams, created)
-
-
-def _job_counter(
-    metric: Metric, values: Sequence[tuple[Labels, Labels, float]], created: Mapping[Labels, float]
-) -> MetricFamily:
-    """A counter per job, from the job's labels, the metric's labels, and the values."""
-    created_by_labels = {
-        join(job, metric_labels): created[job] for job, metric_labels, _ in values if job in created
-    }
-    samples = [(join(job, metric_labels), number) for job, metric_labels, number in values]
-    return MetricFamily(metric, samples, created=created_by_labels)
+    return MetricFamily(JOB_ENERGY, joules), MetricFamily(JOB_EMISSIONS, grams)
 
 
 def _meter_families(summary: MeterSummary) -> list[MetricFamily]:

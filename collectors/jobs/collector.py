@@ -69,10 +69,6 @@ class JobsOptions:
         "Interval between scans of the jobs' processes.", parse=duration)
     steps: bool = option(False, "Also expose CPU and memory of each step.", parse=boolean)
     name: bool = option(False, "Add the job's name as a label of batchjob_job_info.", parse=boolean)
-    created: bool = option(False,
-        "Expose the start time of the job with each of its counters (`_created`, OpenMetrics "
-        "only). Prometheus stores it as an additional series unless it ingests created timestamps.",
-        parse=boolean)
     state_directory: str = option("",
         "Directory in which sums over ended processes are kept across restarts; default: "
         "$STATE_DIRECTORY, if set.", metavar="DIR")
@@ -169,7 +165,7 @@ class JobsCollector:
         readings = self._read_jobs()
         self.scanner.request_scan()
         identified = [(identity, reading) for _, identity, reading in readings]
-        families = job_families(self._metrics, identified, self._options.created)
+        families = job_families(self._metrics, identified)
         if self._steps is not None:
             running = {job: identity for job, identity, _ in readings if job.ended is None}
             families += self._steps.families(running, self._host.monotonic())
@@ -201,15 +197,6 @@ class JobsCollector:
                 )
             )
         return job_cpus
-
-    def created(self) -> dict[Labels, float]:
-        """The start time of each visible job, for its counters in all collectors; thread-safe."""
-        if not self._options.created:
-            return {}
-        started = {
-            each.name.labels: job.started or job.appeared for job, each in self._visible_jobs()
-        }
-        return {job: moment.epoch for job, moment in started.items() if moment is not None}
 
     def holders(self) -> list[JobHolder]:
         """Processes and GPU variables of the running jobs, from the last scan."""

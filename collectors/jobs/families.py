@@ -50,12 +50,9 @@ def job_metrics(groups: Collection[str]) -> list[JobMetric]:
 
 
 def job_families(
-    metrics: Sequence[JobMetric], jobs: Sequence[IdentifiedReading], created: bool = False
+    metrics: Sequence[JobMetric], jobs: Sequence[IdentifiedReading]
 ) -> list[MetricFamily]:
-    """The families of these jobs; no two jobs may have the same labels.
-
-    `created`: add the start time of the job to each of its counters.
-    """
+    """The families of these jobs; no two jobs may have the same labels."""
     running = [job for job in jobs if job[1].ended_at is None]
     managers = sorted(Counter(identity.name.manager for identity, _ in running).items())
     info = MetricColumn([identity.info for identity, _ in jobs], [1] * len(jobs))
@@ -66,9 +63,8 @@ def job_families(
     of_all, of_running = _labels_and_readings(jobs), _labels_and_readings(running)
     for metric, outlives_job, quantities in metrics:
         shown = of_all if outlives_job else of_running
-        start_times = _created(quantities, *shown) if created and metric.type == "counter" else None
         columns = partial(_columns, quantities, *shown)
-        families.append(MetricFamily(metric, created=start_times, columns=columns))
+        families.append(MetricFamily(metric, columns=columns))
     return families
 
 
@@ -82,19 +78,6 @@ def _columns(
     quantities: Sequence[_ReadColumn], job_labels: Sequence[Labels], readings: Sequence[JobReading]
 ) -> Iterator[MetricColumn]:
     return (read(job_labels, readings) for read in quantities)
-
-
-def _created(
-    quantities: Sequence[_ReadColumn], job_labels: Sequence[Labels], readings: Sequence[JobReading]
-) -> dict[Labels, float]:
-    """The time at which each sample was 0: its job's start."""
-    return {
-        sample_labels: reading.started_at
-        for own_labels, reading in zip(job_labels, readings, strict=True)
-        if reading.started_at is not None
-        for column in _columns(quantities, [own_labels], [reading])
-        for sample_labels, _ in column.samples()
-    }
 
 
 def _column(quantity: Quantity, read: Callable[[JobReading], Any]) -> _ReadColumn:

@@ -126,9 +126,3 @@ class JobsView(Protocol):
 
     def lifetimes(self) -> Mapping[JobName, JobLifetime]:
         """Every exposed job, including ended ones that linger; reads nothing."""
-
-    def created(self) -> Mapping[Labels, float]:
-        """Epoch seconds of the jobs' starts, at which the counters of every collector were 0.
-
-        By the job's labels; empty if the option is disabled.
-        """

@@ -61,9 +61,6 @@ class Jobs:
     def holders(self):
         return []
 
-    def created(self):
-        return {}
-
 
 def write_stat(procfs, busy_seconds, seconds, cpus):
     """Write /proc/stat of a node with this uptime."""

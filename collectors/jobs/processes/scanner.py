@@ -392,7 +392,6 @@ class ProcessScanner:
             threads=sum(process.threads for process in owned),
             open_files=self._count_open_files(owned) if settings.open_files else None,
             open_files_limit=self._sum_open_files_limits(owned) if settings.open_files else None,
-
             network=self._read_network(state, owned)
             or (self._kernel.interfaces(state.kernel) if state.kernel.cgroups else None),
             **counters._asdict(),

@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from batchjob_exporter import exposition
 from collectors.emissions.providers.provider import EmissionFactor
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from tests.collectors.energy.fake_collectors import (
@@ -124,30 +123,6 @@ def test_meter_age_and_emissions_are_exported(host, time):
     assert samples(collector, "job_emissions_grams_total") == {
         'manager="slurm",jobid="1",user="alice",provider="rte"': pytest.approx(0.6)
     }
-
-
-def test_job_energy_has_created_timestamps_if_start_times_are_known(host, time):
-    class JobsWithStartTimes(Jobs):
-        def created(self):
-            return {job.name.labels: job.start for job in self.jobs}
-
-    start = time.clock() + 5
-    jobs = [Job(1, 4, 2.0, start, start + 600)]
-
-    def openmetrics_text(jobs_collector):
-        collector = energy_collector(
-            host,
-            {"jobs": jobs_collector, "rapl": FakeMeters(meter("rapl", constant_power(time, 100)))},
-        )
-        run_for(collector, time, 100)
-        return exposition.render(collector.collect(), exposition.OPENMETRICS).decode()
-
-    lines = openmetrics_text(JobsWithStartTimes(time, jobs)).splitlines()
-    created = [line for line in lines if "_created{" in line]
-    assert created
-    assert all(line.startswith("batchjob_job_energy_joules_created{") for line in created)
-    assert {float(line.rsplit(" ", 1)[1]) for line in created} == {start}
-    assert "_created" not in openmetrics_text(Jobs(time, jobs))
 
 
 def test_ticks_follow_the_period_of_a_slow_meter(host, time):

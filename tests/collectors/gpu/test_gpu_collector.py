@@ -25,9 +25,6 @@ class SomeJobs:
     def usage(self):
         return []
 
-    def created(self):
-        return {}
-
     def lifetimes(self):
         return {}
 

@@ -23,9 +23,6 @@ class TwoJobs:
     def usage(self):
         return [JobCpu(name, 1.0, 1.0, None, 0.0) for name in self.names]
 
-    def created(self):
-        return {}
-
     def lifetimes(self):
         return {}
 

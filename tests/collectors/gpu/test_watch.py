@@ -21,9 +21,6 @@ class OneJob:
     def usage(self):
         return []
 
-    def created(self):
-        return {}
-
     def lifetimes(self):
         return {JOB: JobLifetime(None, self.ended_at)}
 

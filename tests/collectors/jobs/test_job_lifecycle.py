@@ -5,7 +5,6 @@ import shutil
 import time
 
 import pytest
-from prometheus_client.openmetrics import parser as openmetrics
 
 from batchjob.runtime.logins import login_of
 from batchjob_exporter import exposition
@@ -74,32 +73,6 @@ def test_start_time_includes_the_fraction_of_the_boot_time(node):
     jobs.update()
     shown = samples(jobs)["start_time_seconds", "1"]
     assert shown == pytest.approx(booted + 500.25, abs=0.01)
-
-
-def test_created_timestamps_are_shown_if_enabled(node):
-    node.add_job(pids=[10])
-    node.add_process(10, started=50_025)
-    jobs = node.collector(created=True)
-    jobs.update()
-    text = exposition.render(jobs.collect(), exposition.OPENMETRICS).decode()
-    families = {each.name: each for each in openmetrics.text_string_to_metric_families(text)}
-    created = {
-        sample.labels["mode"]: sample.value
-        for sample in families["batchjob_job_cpu_seconds"].samples
-        if sample.name == "batchjob_job_cpu_seconds_created"
-    }
-    assert created == dict.fromkeys(("user", "system"), node.now - 1000 + 500.25)
-    assert list(jobs.created().values()) == [node.now - 1000 + 500.25]
-    assert node.collector().created() == {}
-    assert "_created" not in exposition.render(jobs.collect()).decode()
-    plain = exposition.render(families_without_created(node), exposition.OPENMETRICS).decode()
-    assert "_created" not in plain
-
-
-def families_without_created(node):
-    jobs = node.collector()
-    jobs.update()
-    return jobs.collect()
 
 
 def test_job_that_starts_between_scrapes_is_found(node):
