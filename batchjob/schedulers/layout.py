@@ -20,8 +20,6 @@ from typing import Any, Literal, NamedTuple
 
 from batchjob.runtime.formatting import replace_non_utf8
 
-Role = Literal["job", "step", "scheduler", "user", "task"]
-
 V1 = frozenset({1})
 V2 = frozenset({2})
 V1_AND_V2 = frozenset({1, 2})
@@ -37,7 +35,8 @@ class Layout(NamedTuple):
     versions: frozenset[int] = V1_AND_V2
     anywhere: bool = False  # the path may start in any directory, not only at the mount point
     decode_jobid: Callable[[str], str] | None = None  # jobid in the path → jobid in accounting
-    steps: re.Pattern[str] | None = None  # the meaning of a path below the job's directory
+    # Paths below the job's directory whose processes are the scheduler's, not the job's.
+    scheduler_paths: re.Pattern[str] | None = None
     # Environment variable with the job id, if neither the path nor a process title has it.
     jobid_variable: str | None = None
     # May contain the trees of other jobs; it is then a host and not a job.
@@ -67,25 +66,14 @@ class LayoutMatch(NamedTuple):
     info: tuple[tuple[str, str], ...] = ()
 
 
-class JobStep(NamedTuple):
-    """The purpose of a directory of a job."""
-
-    name: str | None  # 0, batch, extern, 0+1; None for the job itself or without steps
-    role: Role  # `scheduler`: processes of slurmstepd and the like, not the user's
-    task: str | None = None
-
-
-def layout(
-    name: str, manager: str, path: str, *, steps: str | None = None, **fields: Any
-) -> Layout:
+def layout(name: str, manager: str, path: str, **fields: Any) -> Layout:
     """A layout from a path; a path that begins with `**/` may begin at any depth.
 
     `fields` are further ones of Layout.
     """
     anywhere = path.startswith("**/")
     *parents, job = (re.compile(part, re.ASCII) for part in path.removeprefix("**/").split("/"))
-    pattern = None if steps is None else re.compile(steps, re.ASCII)
-    return Layout(name, manager, tuple(parents), job, anywhere=anywhere, steps=pattern, **fields)
+    return Layout(name, manager, tuple(parents), job, anywhere=anywhere, **fields)
 
 
 def unescape_unit_name(text: str) -> str:
@@ -114,22 +102,3 @@ def layout_match(row: Layout, groups: Mapping[str, str]) -> LayoutMatch:
 
 
 _FIELDS = frozenset({"jobid", "alias", "uid", "started"})
-
-
-def step_of(job: LayoutMatch, relative_path: str) -> JobStep | None:
-    """The purpose of a directory, by its path relative to the job's own ("" for the job's own).
-
-    None: the scheduler has no steps, or the job itself created the directory.
-    """
-    if not relative_path:
-        return JobStep(None, "job")
-    pattern = job.layout.steps
-    matched = pattern.fullmatch(relative_path) if pattern else None
-    if matched is None:
-        return None
-    groups = {name: text for name, text in matched.groupdict().items() if text is not None}
-    role: Role = next((role for role in _ROLES if role in groups), "step")
-    return JobStep(groups.get("step"), role, groups.get("task"))
-
-
-_ROLES: tuple[Role, ...] = ("scheduler", "task", "user")  # innermost first

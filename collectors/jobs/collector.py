@@ -15,7 +15,6 @@ from batchjob.schedulers.layout import Layout
 from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.host import Host, Moment
-from collectors.jobs import steps
 from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.formats import DeviceNames
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles
@@ -24,8 +23,14 @@ from collectors.jobs.cgroups.reader import DescriptorBudget, ReadErrors
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 from collectors.jobs.discovery.walk import CgroupWalker
 from collectors.jobs.discovery.watch import CgroupWatcher
-from collectors.jobs.families import ERRORS, IGNORED, job_families, job_metrics
-from collectors.jobs.families import METRICS as JOB_METRICS
+from collectors.jobs.families import (
+    ERRORS,
+    IGNORED,
+    METRICS,
+    IdentifiedReading,
+    job_families,
+    job_metrics,
+)
 from collectors.jobs.processes.exits import ExitWatcher
 from collectors.jobs.processes.ledger import ProcessLedger
 from collectors.jobs.processes.scanner import ProcessScanner, ScanSettings
@@ -35,8 +40,6 @@ from collectors.jobs.state.job_table import IGNORED_REASONS, OVERFLOW, JobTable
 from collectors.jobs.state.sampler import Sampler
 from collectors.jobs.view import JobCpu, JobHolder, JobIdentity, JobLifetime, JobName
 from collectors.metric import Labels, MetricFamily, label
-
-METRICS = (*JOB_METRICS, *steps.METRICS)
 
 # Interval between walks of all trees, which find trees that appear in directories not watched.
 _WALK_INTERVAL_SECONDS = 60.0
@@ -67,7 +70,6 @@ class JobsOptions:
     max_ended: int = option(10000, "Maximum number of finished jobs to keep.", parse=integer)
     processes_interval: float = option(15.0,
         "Interval between scans of the jobs' processes.", parse=duration)
-    steps: bool = option(False, "Also expose CPU and memory of each step.", parse=boolean)
     name: bool = option(False, "Add the job's name as a label of batchjob_job_info.", parse=boolean)
     state_directory: str = option("",
         "Directory in which sums over ended processes are kept across restarts; default: "
@@ -122,7 +124,6 @@ class JobsCollector:
             self._errors,
         )
         self.watcher.walker = self.walker
-        self._steps = steps.Steps(files) if options.steps else None
         self._next_walk_at = float("-inf")
         self._read_lock = threading.Lock()
         self._fresh_seconds = _STALE_INTERVALS * options.processes_interval + 60.0
@@ -144,8 +145,6 @@ class JobsCollector:
         self.sampler.stop()
         self.scanner.stop()
         self._exits.stop()
-        if self._steps is not None:
-            self._steps.close()
         self.table.close()
         self._kernel_log.close()
 
@@ -164,12 +163,7 @@ class JobsCollector:
         """Read every job, and return the readings as families."""
         readings = self._read_jobs()
         self.scanner.request_scan()
-        identified = [(identity, reading) for _, identity, reading in readings]
-        families = job_families(self._metrics, identified)
-        if self._steps is not None:
-            running = {job: identity for job, identity, _ in readings if job.ended is None}
-            families += self._steps.families(running, self._host.monotonic())
-        return [*families, *self._own_families()]
+        return [*job_families(self._metrics, readings), *self._own_families()]
 
     def readings(self) -> list[tuple[JobName, JobReading]]:
         """A reading of every visible job, including ended ones that linger; thread-safe.
@@ -177,7 +171,7 @@ class JobsCollector:
         The processes are scanned first. A scrape does not wait for that, and uses the last scan.
         """
         self.scanner.refresh(SCAN_WAIT_SECONDS)
-        return [(identity.name, reading) for _, identity, reading in self._read_jobs()]
+        return [(identity.name, reading) for identity, reading in self._read_jobs()]
 
     def usage(self) -> list[JobCpu]:
         """The CPU usage of every visible job, read now."""
@@ -228,7 +222,7 @@ class JobsCollector:
         job.read(self._host.now())
         return job.ended is None
 
-    def _read_jobs(self) -> list[tuple[Job, JobIdentity, JobReading]]:
+    def _read_jobs(self) -> list[IdentifiedReading]:
         with self._read_lock:
             now = self._host.now()
             if now.monotonic >= self._next_walk_at or not self.watcher.complete:
@@ -236,7 +230,7 @@ class JobsCollector:
                 self._next_walk_at = now.monotonic + _WALK_INTERVAL_SECONDS
             self.scanner.abandon_stuck_read()
             readings = [
-                (job, identity, self._reading(job, now)) for job, identity in self._visible_jobs()
+                (identity, self._reading(job, now)) for job, identity in self._visible_jobs()
             ]
             self.table.prune()
             return readings

@@ -76,7 +76,7 @@ _LAYOUTS = (
         "lsf",
         r"**/lsf/(?P<cluster>.+)/job\.(?P<jobid>\d+(?:\[(?P<array_index>\d+)\])?)"
         r"\.(?P<serial>\d+)\.(?P<started>\d+)",
-        steps=r"(?P<user>leaf)(?:/.*)?|(?P<scheduler>job-mps-service)",
+        scheduler_paths=re.compile("job-mps-service"),
     ),
 )
 

@@ -24,9 +24,8 @@ _LAYOUTS = (
     layout("pbs-18", "pbs", rf"**/pbspro/(?P<jobid>{_PBS_ID})", versions=V1),
 )
 _TORQUE_LAYOUTS = (
-    # Torque: src/resmom/trq_cgroups.c. `qsub -L` adds R<request>.t<task>.
-    layout("torque", "torque", r"**/torque/(?P<jobid>\d+(?:\[\d+\])?\.[\w.-]+)", versions=V1,
-        steps=r"(?P<step>R\d+\.t\d+)"),
+    # Torque: src/resmom/trq_cgroups.c.
+    layout("torque", "torque", r"**/torque/(?P<jobid>\d+(?:\[\d+\])?\.[\w.-]+)", versions=V1),
 )
 # fmt: on
 

@@ -9,11 +9,8 @@ from batchjob.schedulers.node import Environment, GpuNames, JobManager, split_gp
 # Slurm: src/plugins/cgroup/v1 and v2, doc/html/cgroups.shtml. The id is always the raw one: each
 # task of an array and each part of a het job has its own. `slurm_<node>` and `<node>_slurm...` come
 # from builds for several slurmd on a host, including Debian's.
-_SLURM_STEP = r"step_(?P<step>(?:\d+|batch|extern|interactive|TBD)(?:\+\d+)?)"
-_SLURM_V1_STEPS = rf"{_SLURM_STEP}(?:/task_(?P<task>[^/]+)(?:/.*)?)?"
-_SLURM_V2_STEPS = (
-    rf"{_SLURM_STEP}(?:/(?P<scheduler>slurm)|/(?P<user>user)(?:/task_(?P<task>[^/]+))?(?:/.*)?)?"
-)
+# slurmstepd is in `step_0/slurm` on v2; the external step has a placeholder (sleep).
+_SCHEDULER_PATHS = re.compile(r"step_extern(/.*)?|step_[^/]+/slurm")
 _SLURM_SCOPE = r"(?:(?P<node>.+)_)?slurmstepd\.scope"
 # A SLUID (src/common/sluid.c: s and 13 digits of Crockford's base 32) names one run of a job: a
 # requeue gets a new one, and with it a new directory. A resize gets a new one in accounting, but
@@ -23,11 +20,11 @@ _SLURM_JOB = r"job_(?P<jobid>\d+)|(?P<alias>(?P<sluid>s[0-9A-HJKMNP-TV-Z]{13}))"
 # fmt: off
 _LAYOUTS = (
     layout("slurm-v1", "slurm", r"**/slurm(?:_(?P<node>.+))?/uid_(?P<uid>\d+)/job_(?P<jobid>\d+)",
-        versions=V1, steps=_SLURM_V1_STEPS),
+        versions=V1, scheduler_paths=_SCHEDULER_PATHS),
     # The scope is in the slice of CgroupSlice= (25.11 and later) or, with IgnoreSystemd=yes and in
     # containers, where slurmd was started. Jobs are named by SLUID since 26.05.
     layout("slurm-v2", "slurm", rf"**/{_SLURM_SCOPE}/{_SLURM_JOB}", versions=V2,
-        steps=_SLURM_V2_STEPS, jobid_variable="SLURM_JOB_ID"),
+        scheduler_paths=_SCHEDULER_PATHS, jobid_variable="SLURM_JOB_ID"),
 )
 # fmt: on
 

@@ -24,7 +24,7 @@ from batchjob.runtime.settings import suggest_nearest
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import V1_AND_V2, Layout, layout, unescape_unit_name
 
-_KEYS = ("name", "enabled", "manager", "pattern", "regex", "steps", "versions", "escaped")
+_KEYS = ("name", "enabled", "manager", "pattern", "regex", "versions", "escaped")
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _BUILT_IN = {row.name: row for row in registry.layouts()}
 _NUMBERS = ("uid", "started")
@@ -77,7 +77,6 @@ def _parse_row(number: int, row: Any) -> Layout:
         _parse_path(row),
         versions=_parse_versions(row.get("versions", sorted(V1_AND_V2))),
         decode_jobid=unescape_unit_name if escaped else None,
-        steps=_parse_steps(row.get("steps")),
         enabled=enabled,
     )
     _check_groups(parsed)
@@ -123,15 +122,11 @@ def _parse_component(key: str, part: str) -> str:
     if part in ("", ".", "..", "**"):
         raise ValueError(f"{key}: expected the name of a directory between slashes, got {part!r}")
     regex = part if key == "regex" else _translate(part)
-    _compile(key, regex)
-    return regex
-
-
-def _compile(key: str, regex: str) -> re.Pattern[str]:
     try:
-        return re.compile(regex, re.ASCII)
+        re.compile(regex, re.ASCII)
     except re.error as error:
         raise ValueError(f"{key}: {regex!r} is not a regular expression: {error}") from error
+    return regex
 
 
 def _translate(part: str) -> str:
@@ -147,18 +142,6 @@ def _translate(part: str) -> str:
         else:
             pieces.append(re.escape(piece))
     return "".join(pieces)
-
-
-def _parse_steps(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or not value.strip("/"):
-        raise ValueError(f"steps: expected a path such as step_{{step}}, got {value!r}")
-    regex = "/".join(_translate(part) for part in value.strip("/").split("/"))
-    groups = _compile("steps", regex).groupindex
-    if "step" not in groups or not set(groups) <= {"step", "task"}:
-        raise ValueError(f"steps: expected {{step}} and optionally {{task}}, got {value!r}")
-    return regex
 
 
 def _check_groups(row: Layout) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from batchjob.schedulers import registry
-from batchjob.schedulers.layout import step_of
 from collectors.host import Host, Moment
 from collectors.jobs.cgroups.reader import ReadErrors, descendants, read_pids
 from collectors.jobs.processes import proc
@@ -80,8 +79,8 @@ class ProcessSnapshot:
         found = []
         for root, by_directory in self.by_root.items():
             for below, members in by_directory.items():
-                step = step_of(root.layout_match, below)
-                if step is None or (step.role != "scheduler" and step.name != "extern"):
+                scheduler_paths = root.layout_match.layout.scheduler_paths
+                if scheduler_paths is None or not scheduler_paths.fullmatch(below):
                     found += [one for one in members if one.program not in STARTERS]
         return found
 

@@ -200,16 +200,6 @@ def test_job_without_a_notification_of_its_removal_ends_at_the_next_reading(v1_n
     assert samples(jobs)["end_time_seconds", "73.pbs01"] == v1_node.now
 
 
-def test_steps_are_shown_if_enabled(v1_node):
-    start_whole_job(v1_node)
-    add_directory(v1_node, "cpuacct", f"{JOB}/step_0", cpuacct_files(usage=1_500_000_000))
-    jobs = v1_node.collector(steps=True)
-    jobs.update()
-    numbers = samples(jobs)
-    assert numbers["step_cpu_seconds_total", "7", "0", "user"] == 1.0
-    assert users(jobs).keys() == {"7"}
-
-
 def test_process_cpu_is_not_used_before_cpuacct_appears(v1_node):
     """The sum over processes, in ticks, may be more than what the cgroup says a moment later."""
     (v1_node.cgroup / "cpuacct" / "slurm").mkdir(parents=True)

@@ -98,7 +98,7 @@ class Scraped:
         self._ticks = itertools.count(0.0, 100.0)  # everything is due at each scan
         self._now = 0.0
         host = replace(recorded, monotonic=lambda: self._now)
-        self.collector = JobsCollector(host, JobsOptions(metrics=tuple(METRIC_GROUPS), steps=True))
+        self.collector = JobsCollector(host, JobsOptions(metrics=tuple(METRIC_GROUPS)))
 
     def scan(self) -> None:
         """Find jobs and read their processes."""

@@ -22,7 +22,7 @@ def test_job_in_a_scope_with_an_invalid_name_is_shown(node):
     node.add_job("job_1", scope=SCOPE, pids=[11])
     node.add_process(10)
     node.add_process(11)
-    jobs = node.collector(steps=True)
+    jobs = node.collector()
     jobs.update()
     assert users(jobs).keys() == {"1", "77"}
     assert samples(jobs)["cpu_seconds_total", "77", "user"] == 1

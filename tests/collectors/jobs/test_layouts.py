@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.schedulers import registry
-from batchjob.schedulers.layout import JobStep, step_of, unescape_unit_name
+from batchjob.schedulers.layout import unescape_unit_name
 from collectors.jobs.discovery.places import match
 
 BUILT_IN = registry.layouts()
@@ -189,44 +189,26 @@ def test_job_number_in_the_path_needs_no_variable():
 
 
 @pytest.mark.parametrize(
-    ("version", "subdirectory", "step"),
+    ("path", "subdirectory", "is_schedulers"),
     [
-        (2, "", JobStep(None, "job")),
-        (2, "step_0", JobStep("0", "step")),
-        (2, "step_batch/slurm", JobStep("batch", "scheduler")),
-        (2, "step_0+1/user", JobStep("0+1", "user")),
-        (2, "step_extern/user/task_special", JobStep("extern", "task", "special")),
-        (2, "step_3/user/task_1", JobStep("3", "task", "1")),
-        (2, "step_3/user/task_1/docker/9f", JobStep("3", "task", "1")),
-        (2, "step_3/user/9f", JobStep("3", "user")),
-        (2, "step_interactive", JobStep("interactive", "step")),
-        (2, "step_3/other", None),
-        (2, "own", None),
-        (1, "step_batch", JobStep("batch", "step")),
-        (1, "step_0/task_0", JobStep("0", "task", "0")),
+        ("system.slice/slurmstepd.scope/job_1", "", False),
+        ("system.slice/slurmstepd.scope/job_1", "step_0", False),
+        ("system.slice/slurmstepd.scope/job_1", "step_batch/slurm", True),
+        ("system.slice/slurmstepd.scope/job_1", "step_0+1/user", False),
+        ("system.slice/slurmstepd.scope/job_1", "step_extern/user/task_special", True),
+        ("system.slice/slurmstepd.scope/job_1", "step_3/user/task_1/docker/slurm", False),
+        ("system.slice/slurmstepd.scope/job_1", "own", False),
+        ("slurm/uid_1/job_1", "step_extern", True),
+        ("slurm/uid_1/job_1", "step_0/task_0", False),
+        ("lsf/c/job.1.2.3", "leaf", False),
+        ("lsf/c/job.1.2.3", "job-mps-service", True),
     ],
 )
-def test_slurm_steps(version, subdirectory, step):
-    path = {1: "slurm/uid_1/job_1", 2: "system.slice/slurmstepd.scope/job_1"}[version]
-    job = match(path, BUILT_IN, version)
+def test_directories_of_the_scheduler_in_a_job(path, subdirectory, is_schedulers):
+    job = match(path, BUILT_IN, 2 if "scope" in path else 1)
     assert job is not None
-    assert step_of(job, subdirectory) == step
-
-
-@pytest.mark.parametrize(
-    ("path", "subdirectory", "step"),
-    [
-        ("torque/1.srv", "R0.t1", JobStep("R0.t1", "step")),
-        ("lsf/c/job.1.2.3", "leaf", JobStep(None, "user")),
-        ("lsf/c/job.1.2.3", "job-mps-service", JobStep(None, "scheduler")),
-        ("pbs_jobs.service/jobid/1.srv", "", JobStep(None, "job")),
-        ("pbs_jobs.service/jobid/1.srv", "own", None),
-    ],
-)
-def test_steps_of_other_schedulers(path, subdirectory, step):
-    job = match(path, BUILT_IN, 1)
-    assert job is not None
-    assert step_of(job, subdirectory) == step
+    assert job.layout.scheduler_paths is not None
+    assert bool(job.layout.scheduler_paths.fullmatch(subdirectory)) == is_schedulers
 
 
 NAMES = st.text(
@@ -243,7 +225,6 @@ def test_arbitrary_path_is_a_valid_job_or_none(names, version):
     if job is not None:
         assert job.jobid
         assert job.layout.manager == job.manager
-        step_of(job, "/".join(names))
 
 
 @given(st.integers(0, 2**32), st.integers(0, 2**32 - 2), NAMES)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.schedulers.layout import JobStep, step_of
 from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 
@@ -29,17 +28,15 @@ def test_regular_expression_for_one_cgroup_version():
     assert match("a/b/n7/job_1", rows, 1) is None
 
 
-def test_escaped_job_id_and_steps():
+def test_escaped_job_id():
     row = {
         "manager": "pbs",
         "pattern": "/site.slice/site-{jobid}.slice",
         "escaped": True,
-        "steps": "step_{step}/task_{task}",
     }
     job = match(r"site.slice/site-1\x5b2\x5d.srv.slice", site_layouts([row]), 1)
     assert job is not None
     assert job.jobid == "1[2].srv"
-    assert step_of(job, "step_a/task_1") == JobStep("a", "task", "1")
 
 
 PATTERN = {"manager": "m", "pattern": "/m/{jobid}"}
@@ -100,7 +97,6 @@ PATTERN = {"manager": "m", "pattern": "/m/{jobid}"}
         ),
         ([{**PATTERN, "versions": [3]}], "row 1: versions: expected 1, 2 or [1, 2], got [3]"),
         ([{**PATTERN, "escaped": "yes"}], "row 1: escaped: expected true or false, got 'yes'"),
-        ([{**PATTERN, "steps": "x"}], "row 1: steps: expected {step} and optionally {task}"),
     ],
 )
 def test_invalid_row_is_reported_in_one_line(rows, message):
@@ -113,7 +109,7 @@ def test_invalid_row_is_reported_in_one_line(rows, message):
 @given(
     st.lists(
         st.dictionaries(
-            st.sampled_from(["manager", "pattern", "regex", "steps", "versions", "escaped"]),
+            st.sampled_from(["manager", "pattern", "regex", "versions", "escaped"]),
             st.text() | st.integers() | st.booleans() | st.none() | st.lists(st.integers(1, 3)),
         )
     )

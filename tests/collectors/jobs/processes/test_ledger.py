@@ -87,7 +87,7 @@ def test_bytes_shown_before_a_kill_are_kept_and_unseen_ends_are_counted(
 
 
 def process(pid, written):
-    return Process(pid, 1.0, 1, 1000, 1, "a", 0.0, ProcessCounters(1.0, 1.0, 0.0, written, 0, 0))
+    return Process(pid, 1.0, 1, 1000, 1, "a", ProcessCounters(1.0, 1.0, 0.0, written, 0, 0))
 
 
 def test_bytes_of_a_process_that_ended_during_the_restart_are_kept_as_shown():
