@@ -20,7 +20,7 @@ from tests.helpers.waiting import until
 
 def process(pid, parent=1, cpu=0.0, io=0.0, started=1.0):
     counters = ProcessCounters(cpu, 0.0, io, io, io, io)
-    return Process(pid, started, parent, 1000, 1, "a.out", cpu, counters)
+    return Process(pid, started, parent, 1000, 1, "a.out", counters)
 
 
 def by_pid(*processes):
