@@ -27,7 +27,7 @@ FOLDERS_OF_UNIQUE_CONSTANTS = (
 # Names of schedulers, meters, Grafana, libraries and examples.
 FOREIGN_WORDS = {
     "ARRAY_INDEX", "DataSource", "GrafanaJsonDatasource", "MetricsAuthUsers", "MinJobAge",
-    "NoDevFiles", "NodeHostName", "PSU0_PIN", "PowerEdge", "PowerSupplyMetrics",
+    "NoDevFiles", "NodeHostName", "OpenMetrics", "PSU0_PIN", "PowerEdge", "PowerSupplyMetrics",
     "UnavailableNodes", "hpc_job", "n1", "no_permission", "process_result_value", "sda",
     "skip_steps", "total_", "zcat",
 }  # fmt: skip
