@@ -72,6 +72,7 @@ class ClusterJob(NamedTuple):
     start_time: int | None = None
     account: str = ""
     user: str = ""
+    phase: str = ""  # of a running job, if its nodes are being prepared or cleaned
     is_cut: bool = False  # `tasks` is the least number: the scheduler cut the list of tasks
 
 

@@ -30,7 +30,10 @@ def _rpcs(kind: Literal["type", "user"], value: Callable[[Rpc], float | None]) -
 
 
 def _jobs_by_event(controller: Controller) -> Samples:
-    names = ("submitted", "started", "completed", "cancelled", "failed", "backfilled")
+    names = (
+        "submitted", "started", "completed", "cancelled", "failed", "backfilled",
+        "backfilled_since_reset", "backfilled_heterogeneous",
+    )  # fmt: skip
     return ((labels(event=name), controller.numbers.get(name)) for name in names)
 
 
@@ -45,7 +48,8 @@ _SLURMCTLD_METRICS = (
         "Queued messages to the accounting database."),
     counter("controller_jobs_total", _jobs_by_event,
         f"Jobs by event, {_SINCE_RESET} Slurm counts jobs that failed as completed; failed are "
-        "only those that it could not run.", "event"),
+        "only those that it could not run. backfilled and backfilled_heterogeneous (components) "
+        "are since slurmctld started.", "event"),
     counter("controller_cycles_total", _per_scheduler("cycles"),
         f"Cycles of a scheduler, {_SINCE_RESET}", "scheduler"),
     gauge("controller_last_cycle_seconds", _per_scheduler("last"),
@@ -58,6 +62,8 @@ _SLURMCTLD_METRICS = (
         "Length of the queue at the last cycle.", "scheduler"),
     gauge("controller_backfill_depth", _value("backfill_depth"),
         "Jobs considered in the last backfill cycle."),
+    gauge("controller_backfill_mean_depth", _value("backfill_mean_depth"),
+        f"Mean number of jobs considered in a backfill cycle, {_SINCE_RESET}"),
 )
 CONTROLLER = (
     *(row._replace(native=True) for row in _SLURMCTLD_METRICS),

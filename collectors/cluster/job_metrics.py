@@ -37,6 +37,14 @@ def _jobs_by_state(reading: JobsReading) -> Samples:
     return labeled_samples(counts, "partition", "state")
 
 
+def _jobs_by_phase(reading: JobsReading) -> Samples:
+    counts: Counter[tuple[str, ...]] = Counter()
+    for job in reading.jobs:
+        if job.phase and job.state is JobState.RUNNING:
+            counts[job.partition, job.phase] += job.tasks
+    return labeled_samples(counts, "partition", "phase")
+
+
 def _jobs_by_reason(reading: JobsReading) -> Samples:
     counts: Counter[tuple[str, ...]] = Counter()
     for job in _pending(reading):
@@ -117,6 +125,9 @@ JOBS = (
     gauge("jobs", _jobs_by_state,
         "Pending, running and suspended jobs; each array task counts. A job that is pending in "
         "several partitions counts in the first.", "partition", "state", native=True),
+    gauge("jobs_in_phase", _jobs_by_phase,
+        "Running jobs whose nodes are being prepared (configuring) or cleaned up (completing).",
+        "partition", "phase"),
     gauge("arrays_cut", _cut_arrays,
         "Pending arrays whose list of tasks the scheduler cut: of their tasks, only those listed "
         "count.", "partition"),

@@ -32,7 +32,12 @@ from batchjob.schedulers.slurm.json_format import (
     state_words,
     unwrap_numbers,
 )
-from batchjob.schedulers.slurm.states import HELD_STATES, is_eligible, live_state
+from batchjob.schedulers.slurm.states import (
+    HELD_STATES,
+    is_eligible,
+    live_state,
+    running_phase,
+)
 from batchjob.schedulers.states import JobState
 
 MEGABYTE = 1024**2
@@ -99,7 +104,8 @@ def jobs(answer: Any) -> list[ClusterJob]:
 
 
 def _job(row: Mapping[str, Any]) -> ClusterJob:
-    state = live_state(state_words(row.get("job_state")))
+    words = state_words(row.get("job_state"))
+    state = live_state(words)
     is_pending = state is JobState.PENDING
     reason = str(row.get("state_reason") or "")
     waiting = str(row.get("array_task_string") or "") if is_pending else ""
@@ -112,12 +118,11 @@ def _job(row: Mapping[str, Any]) -> ClusterJob:
         tasks,
         parse_count(row.get("cpus")),
         _gpus(row),
-        eligible_time(
-            state, state_words(row.get("job_state")), reason, epoch(row.get("eligible_time"))
-        ),
+        eligible_time(state, words, reason, epoch(row.get("eligible_time"))),
         None if is_pending else epoch(row.get("start_time")),
         str(row.get("account") or ""),
         str(row.get("user_name") or ""),
+        running_phase(words),
         is_cut=is_cut,
     )
 
@@ -171,7 +176,9 @@ _COUNTS = {
     "jobs_canceled": "cancelled", "jobs_failed": "failed",
     "schedule_cycle_total": "main_cycles", "schedule_queue_length": "main_queue",
     "bf_cycle_counter": "backfill_cycles", "bf_queue_len": "backfill_queue",
-    "bf_last_depth": "backfill_depth", "bf_backfilled_jobs": "backfilled",
+    "bf_last_depth": "backfill_depth", "bf_depth_mean": "backfill_mean_depth",
+    "bf_backfilled_jobs": "backfilled", "bf_last_backfilled_jobs": "backfilled_since_reset",
+    "bf_backfilled_het_jobs": "backfilled_heterogeneous",
 }  # fmt: skip
 _MICROSECONDS = {
     "schedule_cycle_last": "main_last", "schedule_cycle_max": "main_longest",

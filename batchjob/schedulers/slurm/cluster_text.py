@@ -32,7 +32,7 @@ from batchjob.schedulers.slurm.cluster_json import (
     node_state,
 )
 from batchjob.schedulers.slurm.formats import job_gpus, parse_tres
-from batchjob.schedulers.slurm.states import live_state
+from batchjob.schedulers.slurm.states import live_state, running_phase
 from batchjob.schedulers.states import JobState
 
 # Suffixes of a node's state (sinfo(1), "NODE STATE CODES").
@@ -126,6 +126,7 @@ def _job(row: Mapping[str, str]) -> ClusterJob:
         None if state is JobState.PENDING else _parse_time(row.get("START_TIME", "")),
         row.get("ACCOUNT", ""),
         row.get("USER", ""),
+        running_phase(words),
     )
 
 
@@ -159,6 +160,15 @@ _NUMBERS = {
     ("main", "Total cycles"): ("main_cycles", 1.0),
     ("main", "Last queue length"): ("main_queue", 1.0),
     ("backfill", "Total backfilled jobs (since last slurm start)"): ("backfilled", 1.0),
+    ("backfill", "Total backfilled jobs (since last stats cycle start)"): (
+        "backfilled_since_reset",
+        1.0,
+    ),
+    ("backfill", "Total backfilled heterogeneous job components"): (
+        "backfilled_heterogeneous",
+        1.0,
+    ),
+    ("backfill", "Depth Mean"): ("backfill_mean_depth", 1.0),
     ("backfill", "Total cycles"): ("backfill_cycles", 1.0),
     ("backfill", "Last cycle"): ("backfill_last", 1e6),
     ("backfill", "Max cycle"): ("backfill_longest", 1e6),

@@ -58,6 +58,12 @@ def shown_word(words: Sequence[str]) -> str:
     return next((flag for flag in FLAGS if flag in words), words[0] if words else "")
 
 
+def running_phase(words: Sequence[str]) -> str:
+    """`configuring` or `completing`, if that is what squeue prints of a job; else ""."""
+    word = shown_word(words)
+    return word.lower() if word in ("CONFIGURING", "COMPLETING") else ""
+
+
 def slurm_state(word: str) -> JobState:
     """The state from sacct's `CANCELLED by 1001`, `OUT_OF_ME+` or `COMPLETED`.
 
